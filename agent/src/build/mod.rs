@@ -1,0 +1,1 @@
+//! Hermetic build root, compile, strip.

@@ -1,0 +1,1 @@
+//! The driver root, device nodes and firmware path the host gets to see.

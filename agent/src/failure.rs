@@ -1,0 +1,151 @@
+//! What went wrong, as a person on call needs it: exit code, cause, remedy, and the chain below.
+
+use std::error::Error;
+use std::fmt;
+
+/// The process exit codes. They are documented for users and never change their meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ExitCode {
+    /// Everything asked for was done.
+    Done = 0,
+    /// The command line or the configuration is wrong.
+    Usage = 2,
+    /// This host, kernel or architecture is not one longshore can serve.
+    HostUnsupported = 10,
+    /// Kernel headers or the matching compiler are not to be had.
+    Toolchain = 11,
+    /// A download failed, or the driver or kernel asked for is in none of the sources.
+    Download = 12,
+    /// Something fetched or stored is not what it should be (signature, digest, form).
+    Verification = 13,
+    /// The driver does not compile for this kernel.
+    Compile = 14,
+    /// The host is not ready, and nothing on it was touched.
+    Preflight = 15,
+    /// The kernel refused a module.
+    KernelRefused = 16,
+    /// There is no NVIDIA GPU or NVSwitch to drive.
+    NoDevice = 17,
+    /// The driver is loaded but could not be shown to the host.
+    Expose = 18,
+    /// The driver is in use and was left as it is.
+    InUse = 20,
+    /// A failure was rolled back, and the rollback left something behind.
+    RolledBack = 21,
+    /// A fault in longshore itself.
+    Bug = 70,
+}
+
+impl ExitCode {
+    /// The number the process exits with.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+/// An error that ends a command: exit code, what failed, what to do, and what caused it.
+///
+/// `Display` gives only the cause; [`Failure::report`] gives the whole message once.
+#[derive(Debug)]
+pub struct Failure {
+    code: ExitCode,
+    cause: String,
+    remedy: Option<String>,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl Failure {
+    /// A failure with `code`; `cause` names the operation and the path or URL it failed on.
+    pub fn new(code: ExitCode, cause: impl Into<String>) -> Self {
+        Self { code, cause: cause.into(), remedy: None, source: None }
+    }
+
+    /// Says what the reader can do about it.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// Keeps the error below this one.
+    #[must_use]
+    pub fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// The exit code of the process that ends with this failure.
+    pub fn code(&self) -> ExitCode {
+        self.code
+    }
+
+    /// What to do about it, where something can be done.
+    pub fn remedy_text(&self) -> Option<&str> {
+        self.remedy.as_deref()
+    }
+
+    /// Cause, chain and remedy as the lines a person reads.
+    pub fn report(&self) -> String {
+        let mut text = format!("error: {}", self.cause);
+        let mut below: Option<&(dyn Error + 'static)> = self.source();
+        while let Some(error) = below {
+            text.push_str(&format!("\n  caused by: {error}"));
+            below = error.source();
+        }
+        if let Some(remedy) = &self.remedy {
+            text.push_str(&format!("\n  remedy: {remedy}"));
+        }
+        text
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.cause)
+    }
+}
+
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_ref().map(|e| e.as_ref() as &(dyn Error + 'static))
+    }
+}
+
+/// Turns any error into a [`Failure`] in one call.
+pub trait OrFail<T> {
+    /// Maps the error to a failure with `code` whose cause is `cause()`.
+    fn or_fail<C: Into<String>>(
+        self,
+        code: ExitCode,
+        cause: impl FnOnce() -> C,
+    ) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<Box<dyn Error + Send + Sync>>> OrFail<T> for Result<T, E> {
+    fn or_fail<C: Into<String>>(
+        self,
+        code: ExitCode,
+        cause: impl FnOnce() -> C,
+    ) -> Result<T, Failure> {
+        self.map_err(|e| Failure::new(code, cause()).because(e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_holds_cause_chain_and_remedy_once() {
+        let inner = std::io::Error::from_raw_os_error(28);
+        let failure = Failure::new(ExitCode::Preflight, "writing /store/a")
+            .because(inner)
+            .remedy("free some space");
+        assert_eq!(
+            failure.report(),
+            "error: writing /store/a\n  caused by: No space left on device (os error 28)\n  remedy: free some space"
+        );
+        assert_eq!(failure.code().number(), 15);
+    }
+}

@@ -1,0 +1,160 @@
+//! What a host is, as plain data.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// A fact that may not have been readable: "could not check" is not "no".
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Known<T> {
+    /// It was read.
+    Yes(T),
+    /// It could not be read, and why.
+    Unknown(String),
+}
+
+/// Everything longshore wants to know about a host before it decides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostFacts {
+    /// The running kernel.
+    pub kernel: Kernel,
+    /// The host's distribution.
+    pub os: OsRelease,
+    /// NVIDIA GPUs and NVSwitches on the PCI bus, by address.
+    pub devices: Vec<PciDevice>,
+    /// Modules loaded, by kernel name.
+    pub loaded: BTreeMap<String, LoadedModule>,
+    /// Modules built into the kernel, by kernel name.
+    pub builtin: BTreeSet<String>,
+    /// Modules the kernel ships as files, kernel name -> its line of modules.dep.
+    pub available: BTreeMap<String, AvailableModule>,
+    /// What the kernel enforces about modules.
+    pub security: Security,
+    /// The mounts this process sees.
+    pub mounts: Vec<Mount>,
+    /// Names of this process's effective capabilities, for example `CAP_SYS_MODULE`.
+    pub capabilities: Known<BTreeSet<String>>,
+}
+
+/// The running kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kernel {
+    /// `uname -r`.
+    pub release: String,
+    /// `uname -v`.
+    pub version: String,
+    /// `uname -m`.
+    pub arch: String,
+    /// The compiler /proc/version names, for example `gcc-12 (Debian 12.2.0-14) 12.2.0`.
+    pub compiler: Option<String>,
+    /// /proc/sys/kernel/random/boot_id.
+    pub boot_id: Option<String>,
+}
+
+/// The fields of os-release that matter.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OsRelease {
+    /// `ID`, for example `debian`.
+    pub id: String,
+    /// `VERSION_ID`, for example `12`.
+    pub version_id: Option<String>,
+    /// `VERSION_CODENAME`, for example `bookworm`.
+    pub codename: Option<String>,
+    /// `PRETTY_NAME`.
+    pub pretty_name: Option<String>,
+}
+
+/// What an NVIDIA PCI function is to a driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// Class 0x0300 or 0x0302.
+    Gpu,
+    /// Class 0x0680.
+    NvSwitch,
+}
+
+/// One NVIDIA PCI function, from /sys/bus/pci/devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PciDevice {
+    /// For example `0000:01:00.0`.
+    pub address: String,
+    /// GPU or NVSwitch.
+    pub kind: DeviceKind,
+    /// PCI device id, for example 0x1eb8 (T4).
+    pub device: u16,
+    /// PCI subsystem device id.
+    pub subsystem_device: u16,
+    /// The 24-bit class code.
+    pub class: u32,
+    /// Name of the driver bound to it, if any.
+    pub driver: Option<String>,
+}
+
+/// A module in /sys/module that has a refcount (so is not merely built in).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadedModule {
+    /// refcnt.
+    pub refcount: Option<i64>,
+    /// Modules that hold it.
+    pub holders: Vec<String>,
+    /// `live`, `coming` or `going`.
+    pub state: Option<String>,
+    /// MODULE_VERSION.
+    pub version: Option<String>,
+    /// srcversion.
+    pub srcversion: Option<String>,
+}
+
+/// A module the kernel ships as a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AvailableModule {
+    /// Relative to /lib/modules/RELEASE.
+    pub file: PathBuf,
+    /// Kernel names of all it needs, in the order to load them (direct and indirect).
+    pub depends: Vec<String>,
+}
+
+/// The kernel's rules about modules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Security {
+    /// UEFI Secure Boot.
+    pub secure_boot: Known<bool>,
+    /// /sys/kernel/security/lockdown: `none`, `integrity` or `confidentiality`.
+    pub lockdown: Known<String>,
+    /// /sys/module/module/parameters/sig_enforce.
+    pub sig_enforce: Known<bool>,
+}
+
+/// How mount events travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Propagation {
+    /// Shared with a peer group.
+    Shared,
+    /// Receives only.
+    Slave,
+    /// Neither.
+    Private,
+    /// Private and cannot be bind mounted.
+    Unbindable,
+}
+
+/// One line of /proc/self/mountinfo.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Mount point.
+    pub target: PathBuf,
+    /// Root of the mount within its file system.
+    pub root: PathBuf,
+    /// Source as the kernel names it.
+    pub source: String,
+    /// File system type.
+    pub fstype: String,
+    /// Per-mount options.
+    pub options: String,
+    /// Propagation.
+    pub propagation: Propagation,
+}

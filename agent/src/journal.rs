@@ -1,0 +1,1 @@
+//! The record on disk of what was done to the host, for undoing it.

@@ -1,0 +1,1 @@
+//! Modules as the kernel sees them: modinfo, dependencies, loading.

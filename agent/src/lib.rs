@@ -1,0 +1,24 @@
+//! longshore puts an NVIDIA driver on a host from a container, and takes it off again.
+//!
+//! One direction of flow: [`config`] and [`host`] facts and the [`catalog`] of what is at hand go
+//! into the pure [`plan`]; the [`engine`] carries a plan's [`step`]s out through the verbs of
+//! [`host::Host`], with every intent in the [`journal`] before the act. See docs/architecture.md.
+
+pub mod artifact;
+pub mod build;
+pub mod catalog;
+pub mod config;
+pub mod engine;
+pub mod expose;
+pub mod failure;
+pub mod host;
+pub mod journal;
+pub mod kernel;
+pub mod lifecycle;
+pub mod plan;
+pub mod progress;
+pub mod source;
+pub mod step;
+pub mod store;
+
+pub use failure::{ExitCode, Failure};

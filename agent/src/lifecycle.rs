@@ -1,0 +1,1 @@
+//! From Probing to Ready and, on SIGTERM, to Removed.

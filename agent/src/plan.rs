@@ -1,0 +1,90 @@
+//! The pure decision: configuration, facts and catalog in; choices with reasons and steps out.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::artifact::Flavour;
+use crate::step::Step;
+
+/// What would be done, and why.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Plan {
+    /// Driver version chosen.
+    pub driver_version: String,
+    /// Flavour chosen.
+    pub flavour: Flavour,
+    /// Kernel release it is for.
+    pub kernel_release: String,
+    /// Every choice with its reason, in the order they were made.
+    pub reasons: Vec<Reason>,
+    /// What must be brought into the store first; it changes nothing else on the host.
+    pub acquire: Vec<Acquire>,
+    /// The changes to the host, in order.
+    pub install: Vec<Step>,
+    /// Whether `install` is complete: what a module depends on is known only once it is built.
+    pub exact: bool,
+    /// What preflight found.
+    pub findings: Vec<Finding>,
+}
+
+/// One choice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    /// What was decided, for example `flavour open`.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+/// One thing to bring into the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "acquire", rename_all = "kebab-case")]
+pub enum Acquire {
+    /// Copy a prebuilt set out of an OCI image layout.
+    ImportSet {
+        /// The layout's directory.
+        dir: PathBuf,
+        /// `sha256:...` of the manifest.
+        manifest: String,
+    },
+    /// Compile the modules.
+    BuildSet {
+        /// Driver version.
+        driver_version: String,
+        /// Flavour.
+        flavour: Flavour,
+        /// Kernel release.
+        kernel_release: String,
+    },
+    /// Fetch and assemble the user-mode tree.
+    AssembleUserspace {
+        /// Driver version.
+        driver_version: String,
+    },
+}
+
+/// How grave a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Worth knowing.
+    Note,
+    /// It may go wrong.
+    Warning,
+    /// The plan cannot be carried out.
+    Refusal,
+}
+
+/// What preflight found: a code, what was seen, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Stable code, for example `gpu-bound-elsewhere`.
+    pub code: String,
+    /// How grave it is.
+    pub severity: Severity,
+    /// What was seen.
+    pub seen: String,
+    /// What to do.
+    pub remedy: String,
+}

@@ -1,0 +1,1 @@
+//! Where bits come from: Debian-format archives, driver packages, headers.

@@ -1,0 +1,73 @@
+//! The steps that change a host. Each is one entry of the journal and can be applied, observed
+//! and undone.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Where a module's bytes come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModuleOrigin {
+    /// The host's own kernel, below `/lib/modules/RELEASE`.
+    Kernel {
+        /// Path relative to `/lib/modules/RELEASE`, for example `kernel/drivers/char/ipmi/ipmi_msghandler.ko`.
+        file: PathBuf,
+    },
+    /// The driver's module set in the store.
+    Driver {
+        /// sha256 (hex) of the blob in the store.
+        sha256: String,
+    },
+}
+
+/// One change to the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum Step {
+    /// Make a directory, and what leads to it; undone by removing what was made.
+    MakeDir {
+        /// Absolute path.
+        path: PathBuf,
+    },
+    /// Write a value to a file below /sys or /proc; undone by writing what was there before.
+    WriteParameter {
+        /// Absolute path, for example `/sys/module/firmware_class/parameters/path`.
+        path: PathBuf,
+        /// The value, without a newline.
+        value: String,
+    },
+    /// Load a kernel module; undone by removing it, if this step loaded it.
+    LoadModule {
+        /// Kernel name (underscores).
+        name: String,
+        /// Where its bytes come from.
+        origin: ModuleOrigin,
+        /// Parameters as on insmod's command line.
+        parameters: String,
+        /// What the kernel must report as its version afterwards.
+        version: Option<String>,
+        /// What the kernel must report as its srcversion afterwards.
+        srcversion: Option<String>,
+    },
+    /// Mount an assembled tree of the store; undone by unmounting it.
+    Bind {
+        /// Absolute path of the tree.
+        source: PathBuf,
+        /// Absolute path of the mount point.
+        target: PathBuf,
+    },
+    /// Mount a small tmpfs for device nodes; undone by unmounting it.
+    MountTmpfs {
+        /// Absolute path of the mount point.
+        target: PathBuf,
+    },
+    /// Make the character device nodes of a loaded driver; undone by removing those made.
+    ///
+    /// Majors are known only once the driver is loaded, so the step names what to make and the
+    /// journal what was made.
+    MakeNodes {
+        /// Directories that get the nodes, for example `/dev` of the host and of the driver root.
+        dirs: Vec<PathBuf>,
+    },
+}

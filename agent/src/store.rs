@@ -1,0 +1,277 @@
+//! The content-addressed store on the host's disk.
+//!
+//! Layout below the root:
+//!
+//! ```text
+//! blobs/sha256/HEX       packages, modules, manifests, by digest
+//! sets/NAME.json         one ModuleSet each; its modules are blobs
+//! userspace/NAME/        assembled driver roots: manifest.json and root/
+//! roots/DIGEST/          hermetic build roots
+//! logs/                  compiler logs
+//! tmp/                   what is not finished; emptied by whoever holds the store's lock
+//! ```
+//!
+//! Everything lands by: temporary name in the same file system, verify, fsync, rename.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
+
+use crate::failure::{ExitCode, Failure, OrFail};
+
+/// A content-addressed store.
+#[derive(Debug, Clone)]
+pub struct Store {
+    root: PathBuf,
+}
+
+impl Store {
+    /// Opens the store at `root` and makes its directories.
+    ///
+    /// # Errors
+    /// Exit code 15 where the directories cannot be made.
+    pub fn open(root: &Path) -> Result<Self, Failure> {
+        for dir in ["blobs/sha256", "sets", "userspace", "roots", "logs", "tmp"] {
+            let path = root.join(dir);
+            fs::create_dir_all(&path).map_err(|e| write_failure(&path, e))?;
+        }
+        Ok(Self { root: root.to_path_buf() })
+    }
+
+    /// The directory it was opened at.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A directory of the store, for example `roots`.
+    pub fn dir(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Where the blob with this digest lies, or would lie. `sha256` is lower-case hex.
+    pub fn blob_path(&self, sha256: &str) -> PathBuf {
+        self.root.join("blobs/sha256").join(sha256)
+    }
+
+    /// Whether a blob is there; its content is verified only when it is read.
+    pub fn has_blob(&self, sha256: &str) -> bool {
+        self.blob_path(sha256).is_file()
+    }
+
+    /// Starts a blob that is hashed while it is written.
+    ///
+    /// # Errors
+    /// Exit code 15 where the temporary file cannot be made.
+    pub fn blob_writer(&self) -> Result<BlobWriter, Failure> {
+        let tmp = self.dir("tmp");
+        let file = NamedTempFile::new_in(&tmp).map_err(|e| write_failure(&tmp, e))?;
+        Ok(BlobWriter { file, hash: Sha256::new(), size: 0, store: self.clone() })
+    }
+
+    /// Stores `bytes` and returns their digest (hex).
+    ///
+    /// # Errors
+    /// Exit code 15 where the store cannot be written.
+    pub fn put(&self, bytes: &[u8]) -> Result<String, Failure> {
+        let mut writer = self.blob_writer()?;
+        writer.write_all(bytes).map_err(|e| write_failure(&self.root, e))?;
+        writer.commit(None)
+    }
+
+    /// Reads a blob and verifies it against its digest.
+    ///
+    /// # Errors
+    /// Exit code 13 where the content is not what the digest says, 12 where it is absent.
+    pub fn read_blob(&self, sha256: &str) -> Result<Vec<u8>, Failure> {
+        let path = self.blob_path(sha256);
+        let bytes = fs::read(&path)
+            .or_fail(ExitCode::Download, || format!("reading {}", path.display()))?;
+        let found = hex(&Sha256::digest(&bytes));
+        if found != sha256 {
+            return Err(corrupt(&path, &found));
+        }
+        Ok(bytes)
+    }
+
+    /// Verifies a blob by reading it once, and returns it opened at its start.
+    ///
+    /// # Errors
+    /// As [`Store::read_blob`].
+    pub fn open_blob(&self, sha256: &str) -> Result<File, Failure> {
+        let path = self.blob_path(sha256);
+        let open = || {
+            File::open(&path).or_fail(ExitCode::Download, || format!("reading {}", path.display()))
+        };
+        let found = digest_of(open()?)
+            .or_fail(ExitCode::Verification, || format!("reading {}", path.display()))?;
+        if found != sha256 {
+            return Err(corrupt(&path, &found));
+        }
+        open()
+    }
+
+    /// Writes `bytes` to `relative` below the root by temporary name, fsync and rename.
+    ///
+    /// # Errors
+    /// Exit code 15 where the store cannot be written.
+    pub fn write_file(&self, relative: &Path, bytes: &[u8]) -> Result<(), Failure> {
+        let path = self.root.join(relative);
+        write_atomically(&path, bytes).map_err(|e| write_failure(&path, e))
+    }
+}
+
+/// A blob on its way into the store.
+#[derive(Debug)]
+pub struct BlobWriter {
+    file: NamedTempFile,
+    hash: Sha256,
+    size: u64,
+    store: Store,
+}
+
+impl BlobWriter {
+    /// Bytes written so far.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Verifies the digest where one is `expected`, syncs and renames; returns the digest (hex).
+    ///
+    /// # Errors
+    /// Exit code 13 where the digest differs; 15 where the store cannot be written.
+    pub fn commit(self, expected: Option<&str>) -> Result<String, Failure> {
+        let found = hex(&self.hash.finalize());
+        if let Some(expected) = expected
+            && expected != found
+        {
+            return Err(Failure::new(
+                ExitCode::Verification,
+                format!("expected sha256 {expected}, got {found} ({} bytes)", self.size),
+            ));
+        }
+        let path = self.store.blob_path(&found);
+        let keep = || -> io::Result<()> {
+            self.file.as_file().sync_all()?;
+            self.file.persist(&path)?;
+            sync_parent(&path)
+        };
+        keep().map_err(|e| write_failure(&path, e))?;
+        Ok(found)
+    }
+}
+
+impl Write for BlobWriter {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let n = self.file.write(buf)?;
+        self.hash.update(&buf[..n]);
+        self.size += n as u64;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Lower-case hex.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// sha256 (hex) of everything `reader` gives.
+pub fn digest_of(mut reader: impl Read) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let n = reader.read(&mut buffer)?;
+        if n == 0 {
+            return Ok(hex(&hash.finalize()));
+        }
+        hash.update(&buffer[..n]);
+    }
+}
+
+/// Temporary name beside `path`, write, fsync, rename, fsync the directory.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    let mut file = NamedTempFile::new_in(parent)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    sync_parent(path)
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+/// The failure for a write to the store; says what to do about a full or read-only disk.
+pub fn write_failure(path: &Path, error: io::Error) -> Failure {
+    let remedy = match error.raw_os_error().map(nix::errno::Errno::from_raw) {
+        Some(nix::errno::Errno::ENOSPC | nix::errno::Errno::EDQUOT) => {
+            "free space on the store's file system, or set paths.store to another one"
+        }
+        Some(nix::errno::Errno::EROFS | nix::errno::Errno::EACCES) => {
+            "set paths.store to a directory that this process may write"
+        }
+        _ => "check the store's file system",
+    };
+    Failure::new(ExitCode::Preflight, format!("writing {}", path.display()))
+        .because(error)
+        .remedy(remedy)
+}
+
+fn corrupt(path: &Path, found: &str) -> Failure {
+    Failure::new(
+        ExitCode::Verification,
+        format!("{} does not hold what its name says (its sha256 is {found})", path.display()),
+    )
+    .remedy("the disk or a person changed it: remove the file and run again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store opens");
+        (dir, store)
+    }
+
+    #[test]
+    fn what_was_put_is_read_back() {
+        let (_dir, store) = store();
+        let digest = store.put(b"bytes").expect("put");
+        assert!(store.has_blob(&digest));
+        assert_eq!(store.read_blob(&digest).expect("read"), b"bytes");
+    }
+
+    #[test]
+    fn a_changed_blob_is_refused() {
+        let (_dir, store) = store();
+        let digest = store.put(b"bytes").expect("put");
+        fs::write(store.blob_path(&digest), b"bytez").expect("write");
+        for failure in [
+            store.read_blob(&digest).expect_err("read_blob refuses"),
+            store.open_blob(&digest).expect_err("open_blob refuses"),
+        ] {
+            assert_eq!(failure.code(), ExitCode::Verification);
+        }
+    }
+
+    #[test]
+    fn a_wrong_digest_leaves_nothing_behind() {
+        let (_dir, store) = store();
+        let mut writer = store.blob_writer().expect("writer");
+        writer.write_all(b"bytes").expect("write");
+        let failure = writer.commit(Some(&"0".repeat(64))).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Verification);
+        for dir in ["blobs/sha256", "tmp"] {
+            assert_eq!(fs::read_dir(store.dir(dir)).expect("list").count(), 0);
+        }
+    }
+}
