@@ -20,5 +20,6 @@ pub mod progress;
 pub mod source;
 pub mod step;
 pub mod store;
+pub mod terminal;
 
 pub use failure::{ExitCode, Failure};
