@@ -1,1 +1,0 @@
-//! From Probing to Ready and, on SIGTERM, to Removed.

@@ -1,0 +1,142 @@
+//! The phases of an agent's life, and the one table of which may follow which.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What an agent is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// Reading what the host is and what is at hand.
+    Probing,
+    /// Deciding.
+    Planning,
+    /// Bringing what the plan needs into the store; the host is not changed.
+    Acquiring,
+    /// Changing the host.
+    Installing,
+    /// The driver is loaded, verified and shown to the host.
+    Ready,
+    /// Undoing what the journal says was done.
+    Removing,
+    /// Nothing of ours is on the host.
+    Removed,
+    /// The agent gave up; what it had done is undone, or the journal says what is left.
+    Failed,
+    /// The driver is in use: driver, mounts and journal were left as they are.
+    InUse,
+}
+
+impl Phase {
+    /// Every phase.
+    pub const ALL: [Phase; 9] = [
+        Phase::Probing,
+        Phase::Planning,
+        Phase::Acquiring,
+        Phase::Installing,
+        Phase::Ready,
+        Phase::Removing,
+        Phase::Removed,
+        Phase::Failed,
+        Phase::InUse,
+    ];
+
+    /// The phases that may follow this one within one agent's life.
+    ///
+    /// A new agent begins at Probing or Removing whatever the last one was at: see
+    /// [`Phase::begins_a_life`].
+    pub fn next(self) -> &'static [Phase] {
+        use Phase::*;
+        match self {
+            Probing => &[Planning, Removing, Removed, Failed],
+            Planning => &[Acquiring, Installing, Ready, Removing, Removed, Failed],
+            Acquiring => &[Planning, Removing, Removed, Failed],
+            Installing => &[Ready, Removing, Failed],
+            Ready => &[Removing],
+            Removing => &[Removed, InUse, Failed],
+            Removed => &[Probing],
+            InUse | Failed => &[Removing],
+        }
+    }
+
+    /// Whether a new agent may begin with this phase, whatever its predecessor died in.
+    pub fn begins_a_life(self) -> bool {
+        matches!(self, Phase::Probing | Phase::Removing)
+    }
+
+    /// Whether the transition is in the table.
+    ///
+    /// # Errors
+    /// [`IllegalTransition`] where it is not.
+    pub fn to(self, next: Phase) -> Result<Phase, IllegalTransition> {
+        if self.next().contains(&next) {
+            Ok(next)
+        } else {
+            Err(IllegalTransition { from: self, to: next })
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Phase::Probing => "probing",
+            Phase::Planning => "planning",
+            Phase::Acquiring => "acquiring",
+            Phase::Installing => "installing",
+            Phase::Ready => "ready",
+            Phase::Removing => "removing",
+            Phase::Removed => "removed",
+            Phase::Failed => "failed",
+            Phase::InUse => "in-use",
+        })
+    }
+}
+
+/// A transition that is not in the table: a fault in longshore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("phase {from} may not be followed by {to}")]
+pub struct IllegalTransition {
+    /// The phase it was in.
+    pub from: Phase,
+    /// The phase asked for.
+    pub to: Phase,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_phase_reaches_removed_and_names_itself_as_serde_does() {
+        for phase in Phase::ALL {
+            let mut reached = vec![phase];
+            let mut at = 0;
+            while at < reached.len() {
+                for next in reached[at].next() {
+                    if !reached.contains(next) {
+                        reached.push(*next);
+                    }
+                }
+                at += 1;
+            }
+            assert!(reached.contains(&Phase::Removed), "{phase} never ends in removed");
+            assert_eq!(serde_json::to_value(phase).unwrap(), phase.to_string());
+        }
+    }
+
+    #[test]
+    fn an_illegal_transition_is_an_error() {
+        assert_eq!(Phase::Probing.to(Phase::Planning), Ok(Phase::Planning));
+        let error = Phase::Removed.to(Phase::Ready).unwrap_err();
+        assert_eq!(error.to_string(), "phase removed may not be followed by ready");
+    }
+
+    #[test]
+    fn nothing_changes_the_host_before_planning() {
+        for phase in [Phase::Probing, Phase::Acquiring, Phase::Removed] {
+            assert!(phase.to(Phase::Installing).is_err(), "{phase}");
+        }
+    }
+}
