@@ -30,12 +30,20 @@ pub struct HostFacts {
     pub builtin: BTreeSet<String>,
     /// Modules the kernel ships as files, kernel name -> its line of modules.dep.
     pub available: BTreeMap<String, AvailableModule>,
+    /// Soft dependencies the kernel's modules declare, by kernel name.
+    pub soft_depends: BTreeMap<String, SoftDepends>,
     /// What the kernel enforces about modules.
     pub security: Security,
     /// The mounts this process sees.
     pub mounts: Vec<Mount>,
     /// Names of this process's effective capabilities, for example `CAP_SYS_MODULE`.
     pub capabilities: Known<BTreeSet<String>>,
+    /// Effective user id of this process.
+    pub euid: Known<u32>,
+    /// Sources of the lists above that could not be read, and why: the list they fill is then
+    /// unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `soft-depends`,
+    /// `mounts`, `os-release`.
+    pub unread: BTreeMap<String, String>,
 }
 
 /// The running kernel.
@@ -115,6 +123,15 @@ pub struct AvailableModule {
     pub file: PathBuf,
     /// Kernel names of all it needs, in the order to load them (direct and indirect).
     pub depends: Vec<String>,
+}
+
+/// A line of modules.softdep: what is wanted loaded before and after a module, where it exists.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SoftDepends {
+    /// Kernel names of modules to load before it.
+    pub pre: Vec<String>,
+    /// Kernel names of modules to load after it.
+    pub post: Vec<String>,
 }
 
 /// The kernel's rules about modules.

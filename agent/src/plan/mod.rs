@@ -1,10 +1,18 @@
 //! The pure decision: configuration, facts and catalog in; choices with reasons and steps out.
 
+mod render;
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use render::render;
+
 use crate::artifact::Flavour;
+use crate::catalog::Catalog;
+use crate::config::Config;
+use crate::failure::{ExitCode, Failure};
+use crate::host::HostFacts;
 use crate::step::Step;
 
 /// What would be done, and why.
@@ -87,4 +95,22 @@ pub struct Finding {
     pub seen: String,
     /// What to do.
     pub remedy: String,
+}
+
+/// Decides; reads and changes nothing.
+///
+/// # Errors
+/// Where no plan can be made at all: exit code 10, 11, 12 or 17. A plan that must not be carried
+/// out is returned with a [`Severity::Refusal`] among its findings: see [`Plan::refusal`].
+pub fn plan(_config: &Config, facts: &HostFacts, _catalog: &Catalog) -> Result<Plan, Failure> {
+    let cause = format!("no plan for kernel {}", facts.kernel.release);
+    Err(Failure::new(ExitCode::HostUnsupported, cause))
+}
+
+impl Plan {
+    /// The gravest refusal among the findings, as the failure that ends a command.
+    pub fn refusal(&self) -> Option<Failure> {
+        let finding = self.findings.iter().find(|f| f.severity == Severity::Refusal)?;
+        Some(Failure::new(ExitCode::Preflight, finding.seen.clone()).remedy(finding.remedy.clone()))
+    }
 }

@@ -1,0 +1,356 @@
+//! Configuration: fragments from file, environment and flags, merged and validated into [`Config`].
+
+mod fragment;
+pub mod parameters;
+mod values;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+
+pub use fragment::{Env, Fragment};
+pub use values::{
+    AbsolutePath, BadValue, DriverWish, FlavourWish, ModuleName, ModuleParameter, Span,
+};
+
+use crate::artifact::Flavour;
+use crate::failure::Failure;
+
+/// The configuration file that is read where none is named; it may be absent.
+pub const DEFAULT_FILE: &str = "/etc/longshore/config.toml";
+
+/// A validated configuration; every path is absolute.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The driver wanted.
+    pub driver: DriverConfig,
+    /// Debian-format archives, in order of preference.
+    pub archives: ArchiveConfig,
+    /// Directories holding prebuilt module sets (OCI image layouts).
+    pub prebuilt: Vec<PathBuf>,
+    /// Whether compiling is allowed when nothing built is at hand.
+    pub compile: bool,
+    /// Number of parallel compile jobs; all cores where None.
+    pub jobs: Option<usize>,
+    /// Where things lie.
+    pub paths: Paths,
+    /// How long SIGTERM may take until a driver in use is left as it is.
+    pub unload_deadline: Duration,
+}
+
+/// The driver wanted.
+#[derive(Debug, Clone)]
+pub struct DriverConfig {
+    /// Upstream version (`535.261.03`), a branch (`535`), or None for the newest the sources have.
+    pub version: Option<String>,
+    /// Flavour; None is auto.
+    pub flavour: Option<Flavour>,
+    /// Modules to load beyond nvidia, nvidia_uvm and nvidia_modeset, in kernel names.
+    pub extra_modules: Vec<String>,
+    /// Kernel name -> parameters as on insmod's command line.
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// Debian-format archives.
+#[derive(Debug, Clone)]
+pub struct ArchiveConfig {
+    /// Archives named in the configuration.
+    pub sources: Vec<ArchiveSource>,
+    /// Whether the host's own apt sources are read too.
+    pub use_host_apt: bool,
+    /// Components wanted of the host's apt sources beyond those they name, for example `non-free`.
+    pub host_components: Vec<String>,
+    /// Suites wanted of the host's apt sources beyond those they name, for example `trixie-security`.
+    pub host_suites: Vec<String>,
+    /// Accept metadata past its Valid-Until: the archive is a frozen mirror on purpose.
+    pub frozen: bool,
+}
+
+/// One archive: base URL, suites, components, keyring.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ArchiveSource {
+    /// Base URL: http, https or file.
+    #[serde(deserialize_with = "archive_url")]
+    pub url: String,
+    /// Suites, for example `bookworm`, `bookworm-updates`.
+    pub suites: Vec<String>,
+    /// Components, for example `main`, `non-free`.
+    pub components: Vec<String>,
+    /// OpenPGP keyring (binary or armored) whose keys may sign InRelease.
+    #[serde(deserialize_with = "absolute_path")]
+    pub keyring: PathBuf,
+}
+
+fn archive_url<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let url = String::deserialize(from)?;
+    let known = ["http://", "https://", "file:/"].iter().any(|scheme| url.starts_with(scheme));
+    if known {
+        Ok(url)
+    } else {
+        Err(serde::de::Error::custom(format!("`{url}` is not an http, https or file URL")))
+    }
+}
+
+fn absolute_path<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+    AbsolutePath::deserialize(from).map(|path| path.as_path().to_path_buf())
+}
+
+/// Where things lie.
+#[derive(Debug, Clone)]
+pub struct Paths {
+    /// Content-addressed store; default `/var/lib/longshore`.
+    pub store: PathBuf,
+    /// Lock, state and journal; default `/run/nvidia/longshore`.
+    pub state: PathBuf,
+    /// Driver root; default `/run/nvidia/driver`.
+    pub driver_root: PathBuf,
+    /// Root of the tree that /proc and /sys are read from; `/` but for captured trees.
+    pub root: PathBuf,
+    /// Root of the host's own file system (its /lib/modules, /etc, /dev): `/` on the host itself,
+    /// `/proc/1/root` in a container that shares the host's PID namespace.
+    pub host_root: PathBuf,
+}
+
+/// Merges flags over environment over operator files over configuration file over defaults.
+///
+/// `file` is read where it exists and neither `--config` nor `LONGSHORE_CONFIG` names another,
+/// which must exist then.
+///
+/// # Errors
+/// Exit code 2, naming the file with line and key, the variable or the path that is wrong.
+pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config, Failure> {
+    let above = flags.over(Fragment::from_env(env)?);
+    let below = match (&above.config, file) {
+        (Some(named), _) => Fragment::from_file(named)?,
+        (None, Some(usual)) if usual.exists() => Fragment::from_file(usual)?,
+        _ => Fragment::default(),
+    };
+    let dir = above.parameters_dir.clone().or_else(|| below.parameters_dir.clone());
+    let dir = dir.map_or_else(|| PathBuf::from("/drivers"), |d| d.as_path().to_path_buf());
+    let mut parameters = below.kernel_parameters();
+    parameters::merge(&mut parameters, &parameters::read_operator_files(&dir)?);
+    parameters::merge(&mut parameters, &above.kernel_parameters());
+    Ok(settle(above.over(below), parameters))
+}
+
+fn settle(all: Fragment, parameters: parameters::Parameters) -> Config {
+    let words = |list: Option<Vec<String>>| list.unwrap_or_default();
+    Config {
+        driver: DriverConfig {
+            version: all.driver.as_ref().and_then(|d| d.version().map(str::to_owned)),
+            flavour: all.flavour.and_then(FlavourWish::flavour),
+            extra_modules: extra_modules(all.extra_modules.as_deref().unwrap_or_default()),
+            parameters,
+        },
+        archives: ArchiveConfig {
+            sources: all.archives.unwrap_or_default(),
+            use_host_apt: all.host_apt.unwrap_or(true),
+            host_components: words(all.archive_components),
+            host_suites: words(all.archive_suites),
+            frozen: all.archive_frozen.unwrap_or(false),
+        },
+        prebuilt: all
+            .prebuilt
+            .unwrap_or_default()
+            .iter()
+            .map(|path| path.as_path().to_path_buf())
+            .collect(),
+        compile: all.compile.unwrap_or(true),
+        jobs: all.jobs.map(NonZeroUsize::get),
+        paths: Paths::settle(
+            all.store.as_ref(),
+            all.state_dir.as_ref(),
+            all.driver_root.as_ref(),
+            all.root.as_ref(),
+            all.host_root.as_ref(),
+        ),
+        unload_deadline: all.unload_deadline.map_or(Duration::from_secs(20), Span::duration),
+    }
+}
+
+/// Each once, in the order given, without the three that are always loaded.
+fn extra_modules(names: &[ModuleName]) -> Vec<String> {
+    let mut extra: Vec<String> = Vec::new();
+    for name in names.iter().map(ModuleName::as_str) {
+        let always = matches!(name, "nvidia" | "nvidia_uvm" | "nvidia_modeset");
+        if !always && !extra.iter().any(|e| e == name) {
+            extra.push(name.to_owned());
+        }
+    }
+    extra
+}
+
+impl Paths {
+    fn settle(
+        store: Option<&AbsolutePath>,
+        state: Option<&AbsolutePath>,
+        driver_root: Option<&AbsolutePath>,
+        root: Option<&AbsolutePath>,
+        host_root: Option<&AbsolutePath>,
+    ) -> Self {
+        let or = |path: Option<&AbsolutePath>, default: &str| {
+            path.map_or_else(|| PathBuf::from(default), |p| p.as_path().to_path_buf())
+        };
+        let root = or(root, "/");
+        let host_root = match host_root {
+            Some(path) => path.as_path().to_path_buf(),
+            None if root == Path::new("/") => own_host_root(Path::new("/")),
+            None => root.clone(),
+        };
+        Self {
+            store: or(store, "/var/lib/longshore"),
+            state: or(state, "/run/nvidia/longshore"),
+            driver_root: or(driver_root, "/run/nvidia/driver"),
+            root,
+            host_root,
+        }
+    }
+
+    /// Whether the facts come from a captured tree instead of the machine this runs on.
+    pub fn is_captured(&self) -> bool {
+        self.root != Path::new("/")
+    }
+}
+
+/// `/proc/1/root` where that is another directory than `/`: in a container that shares the host's
+/// PID namespace process 1 is the host's.
+fn own_host_root(root: &Path) -> PathBuf {
+    let first_process = root.join("proc/1/root");
+    let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    match (identity(&first_process), identity(root)) {
+        (Some(theirs), Some(ours)) if theirs != ours => first_process,
+        _ => root.to_path_buf(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{ExitCode, OrFail};
+
+    #[derive(Debug, clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        settings: Fragment,
+        #[command(subcommand)]
+        command: Option<Command>,
+    }
+
+    #[derive(Debug, clap::Subcommand)]
+    enum Command {
+        Plan,
+    }
+
+    fn load_with(
+        args: &[&str],
+        pairs: &[(&str, &str)],
+        file: Option<&str>,
+    ) -> Result<Config, Failure> {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("config.toml");
+        if let Some(text) = file {
+            fs::write(&path, text).expect("write");
+        }
+        let args = ["longshore"].iter().chain(args);
+        let cli = <Cli as clap::Parser>::try_parse_from(args)
+            .or_fail(ExitCode::Usage, || "parsing the command line")?;
+        let env = |name: &str| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+        load(cli.settings, &env, Some(&path))
+    }
+
+    #[test]
+    fn defaults() {
+        let config = load_with(&["plan"], &[], None).unwrap();
+        assert_eq!(config.driver.version, None);
+        assert_eq!(config.driver.flavour, None);
+        assert!(config.compile && config.archives.use_host_apt && !config.archives.frozen);
+        assert_eq!(config.paths.store, Path::new("/var/lib/longshore"));
+        assert_eq!(config.paths.state, Path::new("/run/nvidia/longshore"));
+        assert_eq!(config.paths.driver_root, Path::new("/run/nvidia/driver"));
+        assert_eq!(config.unload_deadline, Duration::from_secs(20));
+    }
+
+    #[test]
+    fn flags_go_over_environment_over_file() {
+        let file = "driver = \"470\"\nflavour = \"open\"\njobs = 3\ncompile = true\n\
+                    [parameters]\nnvidia = \"a=1 b=1 c=1\"\n";
+        let env = [
+            ("LONGSHORE_DRIVER", "535"),
+            ("LONGSHORE_JOBS", "2"),
+            ("LONGSHORE_PARAMETERS_NVIDIA", "b=2 c=2"),
+        ];
+        let args = ["plan", "--driver", "550.163.01", "--no-compile", "--parameter", "nvidia.c=3"];
+        let config = load_with(&args, &env, Some(file)).unwrap();
+        assert_eq!(config.driver.version.as_deref(), Some("550.163.01"));
+        assert_eq!(config.driver.flavour, Some(Flavour::Open));
+        assert_eq!(config.jobs, Some(2));
+        assert!(!config.compile);
+        assert_eq!(config.driver.parameters["nvidia"], "a=1 b=2 c=3");
+    }
+
+    #[test]
+    fn a_whole_file_is_read() {
+        let file = r#"
+            driver = "535"
+            extra-modules = ["nvidia-drm", "nvidia", "nvidia_drm"]
+            host-apt = false
+            archive-components = ["contrib"]
+            archive-suites = ["bookworm-security"]
+            archive-frozen = true
+            prebuilt = ["/srv/modules"]
+            store = "/srv/store"
+            state-dir = "/srv/state"
+            driver-root = "/srv/driver"
+            host-root = "/host"
+            unload-deadline = "1m"
+            [[archive]]
+            url = "https://archive.example.com/debian"
+            suites = ["bookworm"]
+            components = ["main", "non-free"]
+            keyring = "/usr/share/keyrings/a.gpg"
+        "#;
+        let config = load_with(&[], &[], Some(file)).unwrap();
+        assert_eq!(config.driver.extra_modules, ["nvidia_drm"]);
+        assert_eq!(config.archives.sources[0].components, ["main", "non-free"]);
+        assert_eq!(config.archives.host_suites, ["bookworm-security"]);
+        assert_eq!(config.paths.host_root, Path::new("/host"));
+        assert_eq!(config.unload_deadline, Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_captured_tree_is_its_own_host_root() {
+        let config = load_with(&["plan", "--root", "/captured"], &[], None).unwrap();
+        assert_eq!(config.paths.host_root, Path::new("/captured"));
+        assert!(config.paths.is_captured());
+    }
+
+    #[test]
+    fn another_root_of_process_1_is_the_hosts() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("proc/1/root")).unwrap();
+        assert_eq!(own_host_root(dir.path()), dir.path().join("proc/1/root"));
+        fs::remove_dir(dir.path().join("proc/1/root")).unwrap();
+        std::os::unix::fs::symlink("../..", dir.path().join("proc/1/root")).unwrap();
+        assert_eq!(own_host_root(dir.path()), dir.path());
+    }
+
+    #[test]
+    fn a_named_file_must_exist() {
+        let failure = load_with(&["--config", "/no/such.toml"], &[], None).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Usage);
+        assert!(failure.to_string().contains("/no/such.toml"));
+    }
+
+    #[test]
+    fn a_bad_flag_is_refused() {
+        for args in [["--driver", "new!"], ["--jobs", "0"], ["--unload-deadline", "2d"]] {
+            assert_eq!(load_with(&args, &[], None).unwrap_err().code(), ExitCode::Usage);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Module parameters: one line per module as insmod takes it, merged by parameter name.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::failure::{ExitCode, Failure};
+
+/// Files of the GPU operator's ConfigMap (mounted at `/drivers`) and the modules they are for.
+const OPERATOR_FILES: [(&str, &str); 4] = [
+    ("nvidia.conf", "nvidia"),
+    ("nvidia-uvm.conf", "nvidia_uvm"),
+    ("nvidia-modeset.conf", "nvidia_modeset"),
+    ("nvidia-peermem.conf", "nvidia_peermem"),
+];
+
+/// Kernel name of a module -> its parameters as on insmod's command line.
+pub type Parameters = BTreeMap<String, String>;
+
+/// Splits a parameter line at the blanks outside double quotes, as the kernel's `next_arg` does
+/// (lib/cmdline.c).
+pub fn split(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quoted = false;
+    for c in line.chars() {
+        if c == '"' {
+            quoted = !quoted;
+        }
+        match words.last_mut() {
+            Some(word) if quoted || !c.is_whitespace() => word.push(c),
+            _ => words.push(String::new()),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// The part of a parameter before its `=`; the kernel takes `-` and `_` for the same.
+fn name_of(word: &str) -> String {
+    word.split('=').next().unwrap_or("").replace('-', "_")
+}
+
+/// Sets the parameters of `above` over those of `below`, by parameter name.
+pub fn merge(below: &mut Parameters, above: &Parameters) {
+    for (module, line) in above {
+        let mut words = below.get(module).map(|line| split(line)).unwrap_or_default();
+        for word in split(line) {
+            words.retain(|old| name_of(old) != name_of(&word));
+            words.push(word);
+        }
+        below.insert(module.clone(), words.join(" "));
+    }
+}
+
+/// Reads the GPU operator's parameter files from `dir`, where there are any.
+///
+/// # Errors
+/// Exit code 2 where a file is there and cannot be read.
+pub fn read_operator_files(dir: &Path) -> Result<Parameters, Failure> {
+    let mut parameters = Parameters::new();
+    for (file, module) in OPERATOR_FILES {
+        let path = dir.join(file);
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                let words = words_of_file(&text);
+                if !words.is_empty() {
+                    parameters.insert(module.to_owned(), words.join(" "));
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => {
+                let cause = format!("reading module parameters from {}", path.display());
+                return Err(Failure::new(ExitCode::Usage, cause)
+                    .because(e)
+                    .remedy("mount it as a readable text file, or leave it out"));
+            }
+        }
+    }
+    Ok(parameters)
+}
+
+fn words_of_file(text: &str) -> Vec<String> {
+    text.lines().filter(|line| !line.trim_start().starts_with('#')).flat_map(split).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("", &[])]
+    #[case("a=1  b=2", &["a=1", "b=2"])]
+    #[case("d=\"x=1; y=2\" e", &["d=\"x=1; y=2\"", "e"])]
+    #[case("open=\"never closed", &["open=\"never closed"])]
+    fn splits_like_the_kernel(#[case] line: &str, #[case] words: &[&str]) {
+        assert_eq!(split(line), words);
+    }
+
+    #[test]
+    fn a_later_value_replaces_the_earlier_of_the_same_name() {
+        let mut below = Parameters::from([("nvidia".into(), "a=1 b=2".into())]);
+        let above = Parameters::from([
+            ("nvidia".into(), "a=3 c=4".into()),
+            ("nvidia_uvm".into(), "d=5".into()),
+        ]);
+        merge(&mut below, &above);
+        assert_eq!(below["nvidia"], "b=2 a=3 c=4");
+        assert_eq!(below["nvidia_uvm"], "d=5");
+    }
+
+    #[test]
+    fn operator_files_are_one_parameter_a_line_and_absent_ones_are_fine() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("nvidia.conf"), "# off\nNVreg_A=0\n\nNVreg_B=\"x y\"\n").unwrap();
+        let read = read_operator_files(dir.path()).unwrap();
+        assert_eq!(read, Parameters::from([("nvidia".into(), "NVreg_A=0 NVreg_B=\"x y\"".into())]));
+    }
+
+    #[test]
+    fn an_unreadable_operator_file_is_a_usage_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("nvidia.conf")).unwrap();
+        assert_eq!(read_operator_files(dir.path()).unwrap_err().code(), ExitCode::Usage);
+    }
+}

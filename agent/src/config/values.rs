@@ -1,0 +1,286 @@
+//! The values a setting can have, parsed the same way from a file, the environment and a flag.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::artifact::Flavour;
+
+/// The longest a deadline may be set to.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(3600);
+
+/// Why a text is not a value of its kind: what was wanted instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{given}` is not {wanted}")]
+pub struct BadValue {
+    given: String,
+    wanted: &'static str,
+}
+
+fn bad(given: &str, wanted: &'static str) -> BadValue {
+    BadValue { given: given.to_owned(), wanted }
+}
+
+/// The driver version wanted: `newest`, a branch (`535`) or a version (`535.261.03`).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct DriverWish(Option<String>);
+
+impl DriverWish {
+    /// The version or branch, None for the newest.
+    pub fn version(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+}
+
+impl FromStr for DriverWish {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        if matches!(text, "newest" | "auto") {
+            return Ok(Self(None));
+        }
+        let parts: Vec<&str> = text.split('.').collect();
+        let numeric = parts.iter().all(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()));
+        if numeric && parts.len() <= 4 && text.len() <= 32 {
+            Ok(Self(Some(text.to_owned())))
+        } else {
+            Err(bad(text, "a driver version such as 535.261.03, a branch such as 535, or newest"))
+        }
+    }
+}
+
+/// The flavour wanted: `auto`, `open` or `proprietary`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct FlavourWish(Option<Flavour>);
+
+impl FlavourWish {
+    /// The flavour, None for auto.
+    pub fn flavour(self) -> Option<Flavour> {
+        self.0
+    }
+}
+
+impl From<Flavour> for FlavourWish {
+    fn from(flavour: Flavour) -> Self {
+        Self(Some(flavour))
+    }
+}
+
+impl FromStr for FlavourWish {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        match text {
+            "auto" => Ok(Self(None)),
+            "open" => Ok(Self(Some(Flavour::Open))),
+            "proprietary" => Ok(Self(Some(Flavour::Proprietary))),
+            _ => Err(bad(text, "auto, open or proprietary")),
+        }
+    }
+}
+
+/// A kernel module's name as the kernel writes it: `-` becomes `_`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ModuleName(String);
+
+impl ModuleName {
+    /// The name with underscores.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ModuleName {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let valid = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+        // MODULE_NAME_LEN of the kernel (include/linux/moduleparam.h) is 56 with 64-bit longs.
+        if text.is_empty() || text.len() > 55 || !text.bytes().all(valid) {
+            return Err(bad(text, "the name of a kernel module"));
+        }
+        Ok(Self(text.replace('-', "_")))
+    }
+}
+
+/// One module parameter as on the kernel's command line: `MODULE.NAME=VALUE` or `MODULE.NAME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModuleParameter {
+    /// The module.
+    pub module: ModuleName,
+    /// `NAME=VALUE` or `NAME`.
+    pub setting: String,
+}
+
+impl FromStr for ModuleParameter {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let wanted = "MODULE.NAME=VALUE, for example nvidia.NVreg_EnableMSI=1";
+        let (module, setting) = text.split_once('.').ok_or_else(|| bad(text, wanted))?;
+        let name = setting.split('=').next().unwrap_or("");
+        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+            return Err(bad(text, wanted));
+        }
+        let module = module.parse().map_err(|_| bad(text, wanted))?;
+        Ok(Self { module, setting: setting.to_owned() })
+    }
+}
+
+/// A path that has been made absolute.
+///
+/// In the environment and in a file it must be absolute; a flag may be relative to the working
+/// directory.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct AbsolutePath(PathBuf);
+
+impl AbsolutePath {
+    /// Refuses a relative path.
+    ///
+    /// # Errors
+    /// Where `text` is not absolute.
+    pub fn strict(text: &str) -> Result<Self, BadValue> {
+        if Path::new(text).is_absolute() && !text.contains('\0') {
+            Ok(Self(PathBuf::from(text)))
+        } else {
+            Err(bad(text, "an absolute path"))
+        }
+    }
+
+    /// The path.
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl FromStr for AbsolutePath {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        std::path::absolute(text).map(Self).map_err(|_| bad(text, "a path"))
+    }
+}
+
+impl TryFrom<String> for AbsolutePath {
+    type Error = BadValue;
+
+    fn try_from(text: String) -> Result<Self, BadValue> {
+        Self::strict(&text)
+    }
+}
+
+/// A span of time such as `20s`, `1m30s` or `500ms`, of at most an hour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Span(Duration);
+
+impl Span {
+    /// The span.
+    pub fn duration(self) -> Duration {
+        self.0
+    }
+}
+
+impl FromStr for Span {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let wanted = "a span of time from 0s to 1h, for example 20s or 1m30s";
+        let span: jiff::SignedDuration = text.parse().map_err(|_| bad(text, wanted))?;
+        match Duration::try_from(span) {
+            Ok(span) if span <= LONGEST_DEADLINE => Ok(Self(span)),
+            _ => Err(bad(text, wanted)),
+        }
+    }
+}
+
+/// `true` or `false`; the environment also says `1`, `0`, `yes` and `no`.
+///
+/// # Errors
+/// Where `text` is none of these.
+pub(super) fn parse_bool(text: &str) -> Result<bool, BadValue> {
+    match text {
+        "true" | "1" | "yes" => Ok(true),
+        "false" | "0" | "no" => Ok(false),
+        _ => Err(bad(text, "true or false")),
+    }
+}
+
+macro_rules! from_string {
+    ($($kind:ty),*) => {$(
+        impl TryFrom<String> for $kind {
+            type Error = BadValue;
+
+            fn try_from(text: String) -> Result<Self, BadValue> {
+                text.parse()
+            }
+        }
+    )*};
+}
+
+from_string!(DriverWish, FlavourWish, ModuleName, Span);
+
+impl fmt::Display for ModuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("newest", Some(None))]
+    #[case("auto", Some(None))]
+    #[case("535", Some(Some("535")))]
+    #[case("535.261.03", Some(Some("535.261.03")))]
+    #[case("", None)]
+    #[case("535.", None)]
+    #[case("v535", None)]
+    #[case("1.2.3.4.5", None)]
+    #[case("../../etc", None)]
+    fn driver_wishes(#[case] text: &str, #[case] wanted: Option<Option<&str>>) {
+        let parsed = text.parse::<DriverWish>().ok();
+        assert_eq!(parsed.as_ref().map(DriverWish::version), wanted);
+    }
+
+    #[rstest]
+    #[case("20s", Some(20_000))]
+    #[case("1m30s", Some(90_000))]
+    #[case("500ms", Some(500))]
+    #[case("0s", Some(0))]
+    #[case("20", None)]
+    #[case("-5s", None)]
+    #[case("2h", None)]
+    #[case("soon", None)]
+    fn spans(#[case] text: &str, #[case] millis: Option<u128>) {
+        assert_eq!(text.parse::<Span>().ok().map(|s| s.duration().as_millis()), millis);
+    }
+
+    #[rstest]
+    #[case("nvidia.NVreg_EnableMSI=1", Some(("nvidia", "NVreg_EnableMSI=1")))]
+    #[case("nvidia-uvm.uvm_debug_prints", Some(("nvidia_uvm", "uvm_debug_prints")))]
+    #[case("nvidia.NVreg_RegistryDwords=\"a=1;b=0.5\"", Some(("nvidia", "NVreg_RegistryDwords=\"a=1;b=0.5\"")))]
+    #[case("NVreg_EnableMSI=1", None)]
+    #[case("nvidia.", None)]
+    #[case("nvidia.=1", None)]
+    fn parameters(#[case] text: &str, #[case] wanted: Option<(&str, &str)>) {
+        let parsed = text.parse::<ModuleParameter>().ok();
+        assert_eq!(parsed.as_ref().map(|p| (p.module.as_str(), p.setting.as_str())), wanted);
+    }
+
+    #[test]
+    fn a_relative_path_is_refused_where_there_is_no_working_directory_to_speak_of() {
+        assert!(AbsolutePath::strict("store").is_err());
+        assert!("store".parse::<AbsolutePath>().is_ok_and(|p| p.as_path().is_absolute()));
+    }
+}
