@@ -1,1 +1,10 @@
 //! Where bits come from: Debian-format archives, driver packages, headers.
+
+pub mod archive;
+pub mod compression;
+pub mod deb;
+pub mod http;
+pub mod packages;
+pub mod relation;
+pub mod resolve;
+pub mod version;
