@@ -13,6 +13,8 @@
 //!
 //! Everything lands by: temporary name in the same file system, verify, fsync, rename.
 
+mod sets;
+
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};

@@ -1,1 +1,3 @@
 //! Modules as the kernel sees them: modinfo, dependencies, loading.
+
+pub mod modinfo;

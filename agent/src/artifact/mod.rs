@@ -1,0 +1,316 @@
+//! A set of built kernel modules: what it is keyed by, and what it holds.
+
+pub mod layout;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::kernel::modinfo::{self, ModInfoError};
+
+/// Which of NVIDIA's two kernel module flavours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Flavour {
+    /// NVIDIA's open GPU kernel modules (Turing and newer).
+    Open,
+    /// The proprietary kernel modules.
+    Proprietary,
+}
+
+impl fmt::Display for Flavour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Open => "open",
+            Self::Proprietary => "proprietary",
+        })
+    }
+}
+
+/// Everything a set of modules is made of; two sets with the same key are interchangeable.
+///
+/// Debian's ABI bumps change more than half of all symbol CRCs, so the kernel's release **and**
+/// its version string (`uname -v`) are part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModuleKey {
+    /// Upstream driver version, for example `535.261.03`.
+    pub driver_version: String,
+    /// Flavour of the kernel modules.
+    pub flavour: Flavour,
+    /// sha256 (hex) of the package the kernel sources came from.
+    pub driver_digest: String,
+    /// `uname -r`.
+    pub kernel_release: String,
+    /// `uname -v`.
+    pub kernel_version: String,
+    /// `uname -m`, for example `x86_64`.
+    pub arch: String,
+    /// Header packages: `name_version_arch` -> sha256 (hex).
+    pub headers: BTreeMap<String, String>,
+    /// The compiler as it names itself, for example `gcc-12 (Debian 12.2.0-14) 12.2.0`.
+    pub compiler: String,
+    /// Arguments given to make that change the result.
+    pub options: Vec<String>,
+}
+
+/// One module of a set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModuleEntry {
+    /// The kernel's name for it (underscores), for example `nvidia_uvm`.
+    pub name: String,
+    /// File name, for example `nvidia-uvm.ko`.
+    pub file: String,
+    /// sha256 (hex) of the file.
+    pub sha256: String,
+    /// Bytes.
+    pub size: u64,
+    /// modinfo `vermagic`.
+    pub vermagic: String,
+    /// modinfo `version`, where the module has one.
+    pub version: Option<String>,
+    /// modinfo `srcversion`, where the module has one.
+    pub srcversion: Option<String>,
+    /// modinfo `depends`, in kernel names.
+    pub depends: Vec<String>,
+}
+
+/// A set of modules: the config blob of its OCI manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModuleSet {
+    /// What it was made of.
+    pub key: ModuleKey,
+    /// The modules, in load order.
+    pub modules: Vec<ModuleEntry>,
+}
+
+impl ModuleKey {
+    /// sha256 (hex) over everything in the key.
+    pub fn digest(&self) -> String {
+        // A struct of strings, lists and sorted maps always serializes, and always the same way.
+        let json = serde_json::to_vec(self).unwrap_or_default();
+        crate::store::hex(&Sha256::digest(&json))
+    }
+
+    /// A file name for the set: what a person looks for, then what makes it unique.
+    pub fn file_stem(&self) -> String {
+        let digest = self.digest();
+        format!("{}-{}", self.tag(), &digest[..12])
+    }
+
+    /// A tag as OCI registries take it (at most 128 of `[A-Za-z0-9._-]`), for example
+    /// `535.261.03-open-6.1.0-50-amd64`.
+    pub fn tag(&self) -> String {
+        format!("{}-{}-{}", self.driver_version, self.flavour, self.kernel_release)
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
+            .take(128)
+            .collect()
+    }
+}
+
+/// Why a set, or a module of one, is not what it says.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SetError {
+    /// It holds no module.
+    #[error("the set holds no module")]
+    Empty,
+    /// Two modules of one name.
+    #[error("the set holds the module {0} twice")]
+    Twice(String),
+    /// A module's file name is no plain file name.
+    #[error("{0:?} is no name for a module's file")]
+    FileName(String),
+    /// A digest that is not 64 lower-case hex digits.
+    #[error("{0:?} is no sha256 digest")]
+    Digest(String),
+    /// A module was built for another kernel.
+    #[error("{file} was built for the kernel {found:?}, the set is for {wanted:?}")]
+    Kernel {
+        /// The module's file.
+        file: String,
+        /// Release in its vermagic.
+        found: String,
+        /// Release of the set.
+        wanted: String,
+    },
+    /// The set says something else of a module than the module says of itself.
+    #[error("{file}: the set says {field} is {said:?}, the module says {found:?}")]
+    Differs {
+        /// The module's file.
+        file: String,
+        /// Which field.
+        field: &'static str,
+        /// What the set says.
+        said: String,
+        /// What the module says.
+        found: String,
+    },
+    /// A module that cannot be read.
+    #[error("{file}: {cause}")]
+    Unreadable {
+        /// The module's file.
+        file: String,
+        /// Why.
+        cause: ModInfoError,
+    },
+}
+
+impl ModuleSet {
+    /// Checks what can be checked without the modules: names, digests, release.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), SetError> {
+        if self.modules.is_empty() {
+            return Err(SetError::Empty);
+        }
+        let mut seen = BTreeSet::new();
+        for module in &self.modules {
+            let plain = module.file.ends_with(".ko")
+                && !module.file.starts_with('.')
+                && !module.file.contains(['/', '\0']);
+            if !plain {
+                return Err(SetError::FileName(module.file.clone()));
+            }
+            if !is_sha256(&module.sha256) {
+                return Err(SetError::Digest(module.sha256.clone()));
+            }
+            if !seen.insert(&module.name) || !seen.insert(&module.file) {
+                return Err(SetError::Twice(module.name.clone()));
+            }
+            check_release(&module.file, &module.vermagic, &self.key.kernel_release)?;
+        }
+        Ok(())
+    }
+}
+
+impl ModuleEntry {
+    /// Describes the module in `image`, built for `kernel_release` and called `file`.
+    ///
+    /// # Errors
+    /// Where it is no module, or one for another kernel.
+    pub fn describe(file: &str, image: &[u8], kernel_release: &str) -> Result<Self, SetError> {
+        let info = modinfo::read(image)
+            .map_err(|cause| SetError::Unreadable { file: file.to_owned(), cause })?;
+        let vermagic = info.vermagic.clone().unwrap_or_default();
+        check_release(file, &vermagic, kernel_release)?;
+        let from_file = || file.trim_end_matches(".ko").replace('-', "_");
+        Ok(Self {
+            name: info.name.clone().unwrap_or_else(from_file),
+            file: file.to_owned(),
+            sha256: crate::store::hex(&Sha256::digest(image)),
+            size: image.len() as u64,
+            vermagic,
+            version: info.version,
+            srcversion: info.srcversion,
+            depends: info.depends,
+        })
+    }
+
+    /// Compares this entry with what `image` really is.
+    ///
+    /// # Errors
+    /// The first field that differs.
+    pub fn check_image(&self, image: &[u8], kernel_release: &str) -> Result<(), SetError> {
+        let found = Self::describe(&self.file, image, kernel_release)?;
+        let optional = |v: &Option<String>| v.clone().unwrap_or_default();
+        let fields = [
+            ("sha256", self.sha256.clone(), found.sha256.clone()),
+            ("size", self.size.to_string(), found.size.to_string()),
+            ("name", self.name.clone(), found.name.clone()),
+            ("vermagic", self.vermagic.clone(), found.vermagic.clone()),
+            ("version", optional(&self.version), optional(&found.version)),
+            ("srcversion", optional(&self.srcversion), optional(&found.srcversion)),
+            ("depends", self.depends.join(","), found.depends.join(",")),
+        ];
+        for (field, said, found) in fields {
+            if said != found {
+                return Err(SetError::Differs { file: self.file.clone(), field, said, found });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_release(file: &str, vermagic: &str, wanted: &str) -> Result<(), SetError> {
+    let found = vermagic.split_ascii_whitespace().next().unwrap_or_default();
+    if found == wanted {
+        return Ok(());
+    }
+    Err(SetError::Kernel {
+        file: file.to_owned(),
+        found: found.to_owned(),
+        wanted: wanted.to_owned(),
+    })
+}
+
+/// Whether `text` is 64 lower-case hex digits, and so safe as a file name.
+pub fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    /// A set of one module that is not in any store.
+    pub(crate) fn set() -> ModuleSet {
+        ModuleSet {
+            key: ModuleKey {
+                driver_version: "535.261.03".into(),
+                flavour: Flavour::Open,
+                driver_digest: "1".repeat(64),
+                kernel_release: "6.12.117+deb13-amd64".into(),
+                kernel_version: "#1 SMP PREEMPT_DYNAMIC Debian 6.12.117-1 (2026-11-12)".into(),
+                arch: "x86_64".into(),
+                headers: BTreeMap::from([("linux-headers_1_amd64".into(), "2".repeat(64))]),
+                compiler: "gcc-14 (Debian 14.2.0-19) 14.2.0".into(),
+                options: vec!["KCFLAGS=-g0".into()],
+            },
+            modules: vec![ModuleEntry {
+                name: "nvidia".into(),
+                file: "nvidia.ko".into(),
+                sha256: "3".repeat(64),
+                size: 1,
+                vermagic: "6.12.117+deb13-amd64 SMP preempt mod_unload modversions ".into(),
+                version: Some("535.261.03".into()),
+                srcversion: None,
+                depends: vec!["drm".into()],
+            }],
+        }
+    }
+
+    #[test]
+    fn a_tag_is_one_that_registries_take() {
+        assert_eq!(set().key.tag(), "535.261.03-open-6.12.117_deb13-amd64");
+    }
+
+    #[test]
+    fn another_kernel_version_is_another_key() {
+        let (one, mut other) = (set().key, set().key);
+        other.kernel_version.push('x');
+        assert_ne!(one.digest(), other.digest());
+        assert_ne!(one.file_stem(), other.file_stem());
+    }
+
+    #[rstest]
+    #[case::empty(|s: &mut ModuleSet| s.modules.clear(), "no module")]
+    #[case::outside(|s: &mut ModuleSet| s.modules[0].file = "../x.ko".into(), "no name")]
+    #[case::no_ko(|s: &mut ModuleSet| s.modules[0].file = "x".into(), "no name")]
+    #[case::digest(|s: &mut ModuleSet| s.modules[0].sha256 = "../../etc".into(), "sha256")]
+    #[case::twice(|s: &mut ModuleSet| s.modules.push(s.modules[0].clone()), "twice")]
+    #[case::kernel(|s: &mut ModuleSet| s.modules[0].vermagic = "6.1.0 SMP ".into(), "6.1.0")]
+    fn a_wrong_set_is_refused(#[case] change: fn(&mut ModuleSet), #[case] said: &str) {
+        let mut set = set();
+        set.check().expect("the set is right before the change");
+        change(&mut set);
+        let error = set.check().expect_err("refused").to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}

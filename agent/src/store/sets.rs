@@ -1,0 +1,141 @@
+//! Module sets in the store: one JSON file each, its modules as blobs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Store;
+use crate::artifact::{ModuleKey, ModuleSet};
+use crate::failure::{ExitCode, Failure, OrFail};
+
+/// A set's description is a few kB; what is larger is not one.
+const MAX_DESCRIPTION: u64 = 1 << 20;
+
+impl Store {
+    /// Records a set whose modules are already blobs of this store; returns where.
+    ///
+    /// # Errors
+    /// Exit code 13 where the set contradicts itself or a module is not in the store, 15 where
+    /// the store cannot be written.
+    pub fn put_set(&self, set: &ModuleSet) -> Result<PathBuf, Failure> {
+        let name = format!("{}.json", set.key.file_stem());
+        set.check().or_fail(ExitCode::Verification, || format!("storing the set {name}"))?;
+        if let Some(absent) = set.modules.iter().find(|m| !self.has_blob(&m.sha256)) {
+            return Err(Failure::new(
+                ExitCode::Verification,
+                format!("storing the set {name}: {} is not in the store", absent.file),
+            ));
+        }
+        let bytes = serde_json::to_vec_pretty(set)
+            .or_fail(ExitCode::Bug, || format!("writing the set {name}"))?;
+        let relative = Path::new("sets").join(name);
+        self.write_file(&relative, &bytes)?;
+        Ok(self.root().join(relative))
+    }
+
+    /// All sets of the store, in the order of their names. What cannot be read is passed over
+    /// with a warning in the log: one damaged file must not hide the others.
+    ///
+    /// The modules themselves are verified when they are read.
+    ///
+    /// # Errors
+    /// Exit code 15 where the directory of sets cannot be listed.
+    pub fn sets(&self) -> Result<Vec<ModuleSet>, Failure> {
+        let dir = self.dir("sets");
+        let list = || -> std::io::Result<Vec<PathBuf>> {
+            fs::read_dir(&dir)?.map(|entry| Ok(entry?.path())).collect()
+        };
+        let mut paths =
+            list().or_fail(ExitCode::Preflight, || format!("listing {}", dir.display()))?;
+        paths.retain(|p| p.extension().is_some_and(|e| e == "json"));
+        paths.sort();
+        Ok(paths.iter().filter_map(|path| read_or_warn(path)).collect())
+    }
+
+    /// The set with exactly this key, or None where the store has none or one of its modules is
+    /// absent or damaged (then it is to be built or fetched again).
+    ///
+    /// # Errors
+    /// None but those of a store that cannot be read at all.
+    pub fn find_set(&self, key: &ModuleKey) -> Result<Option<ModuleSet>, Failure> {
+        let path = self.dir("sets").join(format!("{}.json", key.file_stem()));
+        let found = if path.exists() { read_or_warn(&path) } else { None };
+        Ok(found.filter(|set| set.key == *key && self.holds(set)))
+    }
+
+    /// Whether every module of `set` is there and is what the set says.
+    pub fn holds(&self, set: &ModuleSet) -> bool {
+        set.modules.iter().all(|module| match self.open_blob(&module.sha256) {
+            Ok(_) => true,
+            Err(failure) => {
+                tracing::warn!(module = module.file, "{failure}");
+                false
+            }
+        })
+    }
+}
+
+fn read_or_warn(path: &Path) -> Option<ModuleSet> {
+    match read(path) {
+        Ok(set) => Some(set),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), "passing over a set: {error}");
+            None
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<ModuleSet, Box<dyn std::error::Error>> {
+    if fs::metadata(path)?.len() > MAX_DESCRIPTION {
+        return Err("too large for the description of a set".into());
+    }
+    let set: ModuleSet = serde_json::from_slice(&fs::read(path)?)?;
+    set.check()?;
+    Ok(set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artifact::tests::set;
+
+    fn stored() -> (tempfile::TempDir, Store, ModuleSet) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store opens");
+        let mut set = set();
+        set.modules[0].sha256 = store.put(b"module").expect("put");
+        (dir, store, set)
+    }
+
+    #[test]
+    fn what_was_put_is_found_by_its_key() {
+        let (_dir, store, set) = stored();
+        store.put_set(&set).expect("put_set");
+        assert_eq!(store.find_set(&set.key).expect("find"), Some(set.clone()));
+        assert_eq!(store.sets().expect("sets"), [set]);
+    }
+
+    #[test]
+    fn a_set_without_its_modules_is_not_stored() {
+        let (_dir, store, mut set) = stored();
+        set.modules[0].sha256 = "4".repeat(64);
+        let failure = store.put_set(&set).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Verification);
+        assert!(store.sets().expect("sets").is_empty());
+    }
+
+    #[test]
+    fn a_set_with_a_damaged_module_is_not_found() {
+        let (_dir, store, set) = stored();
+        store.put_set(&set).expect("put_set");
+        fs::write(store.blob_path(&set.modules[0].sha256), b"damaged").expect("write");
+        assert_eq!(store.find_set(&set.key).expect("find"), None);
+    }
+
+    #[test]
+    fn a_damaged_description_does_not_hide_the_others() {
+        let (_dir, store, set) = stored();
+        store.put_set(&set).expect("put_set");
+        fs::write(store.dir("sets").join("a.json"), b"{").expect("write");
+        assert_eq!(store.sets().expect("sets"), [set]);
+    }
+}
