@@ -7,4 +7,5 @@ pub mod http;
 pub mod packages;
 pub mod relation;
 pub mod resolve;
+mod tree;
 pub mod version;
