@@ -40,6 +40,11 @@ pub struct HostFacts {
     pub capabilities: Known<BTreeSet<String>>,
     /// Effective user id of this process.
     pub euid: Known<u32>,
+    /// Whether this process is in the initial user namespace: elsewhere no capability counts for
+    /// modules and device nodes.
+    pub initial_user_namespace: Known<bool>,
+    /// Peer groups of the mounts process 1 sees: a mount event travels to the host only within one.
+    pub host_peer_groups: Known<BTreeSet<u32>>,
     /// Sources of the lists above that could not be read, and why: the list they fill is then
     /// unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `soft-depends`,
     /// `mounts`, `os-release`.
@@ -143,6 +148,20 @@ pub struct Security {
     pub lockdown: Known<String>,
     /// /sys/module/module/parameters/sig_enforce.
     pub sig_enforce: Known<bool>,
+    /// Whether the kernel loads modules at all.
+    pub module_loading: Known<ModuleLoading>,
+}
+
+/// Whether the kernel loads modules at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModuleLoading {
+    /// It does.
+    Allowed,
+    /// /proc/sys/kernel/modules_disabled is 1, until the next boot.
+    Disabled,
+    /// The kernel was built without CONFIG_MODULES.
+    Unsupported,
 }
 
 /// How mount events travel.
@@ -174,4 +193,6 @@ pub struct Mount {
     pub options: String,
     /// Propagation.
     pub propagation: Propagation,
+    /// The peer group of a shared mount (`shared:N`).
+    pub peer_group: Option<u32>,
 }

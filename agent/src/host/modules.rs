@@ -1,0 +1,251 @@
+//! Modules: loaded (/sys/module, /proc/modules), built in, and shipped as files
+//! (/lib/modules/RELEASE).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+
+use super::facts::{AvailableModule, LoadedModule, SoftDepends};
+use super::root::{Root, errno_of, is_absent};
+
+/// The kernel's name for a module's name or file: no directories, no `.ko` and what follows, and
+/// `_` for `-`.
+pub fn kernel_name(name: &str) -> String {
+    let file = name.rsplit('/').next().unwrap_or(name);
+    let stem = file.find(".ko").map_or(file, |end| &file[..end]);
+    stem.replace('-', "_")
+}
+
+/// Reads the loaded modules, those built in left out.
+///
+/// # Errors
+/// Where neither /sys/module nor /proc/modules can be read.
+pub(super) fn read_loaded(root: &Root) -> io::Result<BTreeMap<String, LoadedModule>> {
+    let listed = root.read_to_string("proc/modules").map(|text| parse_proc_modules(&text));
+    let names = match root.read_dir("sys/module") {
+        Ok(names) => names,
+        Err(e) => return listed.map_err(|_| e),
+    };
+    let mut loaded = listed.unwrap_or_default();
+    for name in names {
+        if let Some(module) = read_module(root, &name)? {
+            loaded.insert(name, module);
+        }
+    }
+    Ok(loaded)
+}
+
+/// A module of /sys/module; None where it is built in (no initstate, no refcnt:
+/// Documentation/ABI/testing/sysfs-module).
+fn read_module(root: &Root, name: &str) -> io::Result<Option<LoadedModule>> {
+    let attribute = |file: &str| match root.read_to_string(format!("sys/module/{name}/{file}")) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(e) if is_absent(&e) => Ok(None),
+        // A module on its way out answers its attributes with ENODEV.
+        Err(e) if errno_of(&e) == Some(Errno::ENODEV) => Ok(None),
+        Err(e) => Err(e),
+    };
+    let (state, refcount) = (attribute("initstate")?, attribute("refcnt")?);
+    if state.is_none() && refcount.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(LoadedModule {
+        refcount: refcount.and_then(|text| text.parse().ok()),
+        holders: root.read_dir(format!("sys/module/{name}/holders")).unwrap_or_default(),
+        state,
+        version: attribute("version")?,
+        srcversion: attribute("srcversion")?,
+    }))
+}
+
+/// Parses /proc/modules: `name size refcount holder,holder, State address`; `-` stands for none.
+fn parse_proc_modules(text: &str) -> BTreeMap<String, LoadedModule> {
+    let mut loaded = BTreeMap::new();
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [name, _, refcount, holders, state, ..] = fields[..] else { continue };
+        let holders =
+            holders.split(',').filter(|h| !h.is_empty() && !matches!(*h, "-" | "[permanent]"));
+        let state = match state {
+            "Live" => Some("live"),
+            "Loading" => Some("coming"),
+            "Unloading" => Some("going"),
+            _ => None,
+        };
+        let module = LoadedModule {
+            refcount: refcount.parse().ok(),
+            holders: holders.map(str::to_owned).collect(),
+            state: state.map(str::to_owned),
+            ..LoadedModule::default()
+        };
+        loaded.insert(name.to_owned(), module);
+    }
+    loaded
+}
+
+/// Reads modules.builtin of a release.
+///
+/// # Errors
+/// Where it cannot be read.
+pub(super) fn read_builtin(host: &Root, release: &str) -> io::Result<BTreeSet<String>> {
+    index(host, release, "modules.builtin").map(|text| parse_builtin(&text))
+}
+
+fn parse_builtin(text: &str) -> BTreeSet<String> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).map(kernel_name).collect()
+}
+
+/// Reads modules.dep of a release.
+///
+/// # Errors
+/// Where it cannot be read.
+pub(super) fn read_available(
+    host: &Root,
+    release: &str,
+) -> io::Result<BTreeMap<String, AvailableModule>> {
+    index(host, release, "modules.dep").map(|text| parse_dep(&text))
+}
+
+/// Reads modules.softdep of a release.
+///
+/// # Errors
+/// Where it cannot be read.
+pub(super) fn read_soft_depends(
+    host: &Root,
+    release: &str,
+) -> io::Result<BTreeMap<String, SoftDepends>> {
+    index(host, release, "modules.softdep").map(|text| parse_softdep(&text))
+}
+
+fn index(host: &Root, release: &str, file: &str) -> io::Result<String> {
+    let usual = host.read_to_string(format!("lib/modules/{release}/{file}"));
+    usual.or_else(|e| {
+        let other = host.read_to_string(format!("usr/lib/modules/{release}/{file}"));
+        other.map_err(|_| e)
+    })
+}
+
+/// Parses modules.dep(5) and closes the dependencies: each module's are all it needs, direct and
+/// indirect, in the order to load them.
+fn parse_dep(text: &str) -> BTreeMap<String, AvailableModule> {
+    let mut lines: BTreeMap<String, (PathBuf, Vec<String>)> = BTreeMap::new();
+    for line in text.lines() {
+        let Some((file, needs)) = line.split_once(':') else { continue };
+        // depmod writes what is to be loaded first last.
+        let needs = needs.split_ascii_whitespace().rev().map(kernel_name).collect();
+        lines.entry(kernel_name(file.trim())).or_insert((PathBuf::from(file.trim()), needs));
+    }
+    let closed = |name: &str| {
+        let mut order = Vec::new();
+        close(name, &lines, &mut BTreeSet::new(), &mut order);
+        order.pop();
+        order
+    };
+    lines
+        .iter()
+        .map(|(name, (file, _))| {
+            (name.clone(), AvailableModule { file: file.clone(), depends: closed(name) })
+        })
+        .collect()
+}
+
+/// Appends what `name` needs and then `name`, each once; a circle is cut where it closes.
+fn close(
+    name: &str,
+    lines: &BTreeMap<String, (PathBuf, Vec<String>)>,
+    seen: &mut BTreeSet<String>,
+    order: &mut Vec<String>,
+) {
+    if !seen.insert(name.to_owned()) {
+        return;
+    }
+    for need in lines.get(name).map(|(_, needs)| needs.as_slice()).unwrap_or_default() {
+        close(need, lines, seen, order);
+    }
+    order.push(name.to_owned());
+}
+
+/// Parses modules.softdep: `softdep NAME pre: A B post: C`.
+fn parse_softdep(text: &str) -> BTreeMap<String, SoftDepends> {
+    let mut all: BTreeMap<String, SoftDepends> = BTreeMap::new();
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (Some("softdep"), Some(name)) = (words.next(), words.next()) else { continue };
+        let entry = all.entry(kernel_name(name)).or_default();
+        let mut post = false;
+        for word in words {
+            match word {
+                "pre:" => post = false,
+                "post:" => post = true,
+                name if post => entry.post.push(kernel_name(name)),
+                name => entry.pre.push(kernel_name(name)),
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("kernel/drivers/i2c/i2c-core.ko", "i2c_core")]
+    #[case("kernel/a/video.ko.xz", "video")]
+    #[case("nvidia-uvm", "nvidia_uvm")]
+    #[case("", "")]
+    fn kernel_names(#[case] name: &str, #[case] wanted: &str) {
+        assert_eq!(kernel_name(name), wanted);
+    }
+
+    #[test]
+    fn dependencies_are_closed_and_in_load_order() {
+        let dep = parse_dep(
+            "k/drm_kms_helper.ko: k/drm.ko\nk/drm.ko: k/i2c-core.ko\nk/i2c-core.ko:\n\
+             k/ttm.ko: k/drm.ko k/i2c-core.ko\nk/a.ko: k/b.ko\nk/b.ko: k/a.ko\nbroken line\n",
+        );
+        assert_eq!(dep["drm_kms_helper"].depends, ["i2c_core", "drm"]);
+        assert_eq!(dep["ttm"].depends, ["i2c_core", "drm"]);
+        assert!(dep["i2c_core"].depends.is_empty());
+        assert_eq!(dep["a"].depends, ["b"]);
+        assert_eq!(dep["drm"].file, PathBuf::from("k/drm.ko"));
+    }
+
+    #[test]
+    fn soft_dependencies() {
+        let soft = parse_softdep(
+            "# Soft dependencies\nsoftdep ipmi_msghandler post: ipmi_devintf\nsoftdep ext4 pre: crc32c a-b post: c\nalias x y\n",
+        );
+        assert_eq!(soft["ipmi_msghandler"].post, ["ipmi_devintf"]);
+        assert_eq!(soft["ext4"].pre, ["crc32c", "a_b"]);
+        assert_eq!(soft["ext4"].post, ["c"]);
+    }
+
+    #[test]
+    fn proc_modules() {
+        let loaded = parse_proc_modules(
+            "nvidia_uvm 1 0 - Live 0x0\nnvidia 2 1 nvidia_uvm, Live 0x0 (POE)\nx 3 - [permanent], Loading 0x0\nshort\n",
+        );
+        assert_eq!(loaded["nvidia"].holders, ["nvidia_uvm"]);
+        assert_eq!(loaded["nvidia"].refcount, Some(1));
+        assert_eq!(loaded["x"].state.as_deref(), Some("coming"));
+        assert!(loaded["x"].holders.is_empty());
+        assert_eq!(loaded.len(), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_makes_the_parsers_panic(text in "[a-c:/. \n-]{0,200}|\\PC{0,80}") {
+            let _ = parse_proc_modules(&text);
+            let _ = parse_builtin(&text);
+            let _ = parse_softdep(&text);
+            for (name, module) in parse_dep(&text) {
+                prop_assert!(!module.depends.contains(&name));
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! A directory taken as the root of a file system: a captured tree, `/proc/1/root`, or `/`.
+//!
+//! Absolute symlinks and `..` resolve inside it (openat2(2), `RESOLVE_IN_ROOT`, Linux 5.6), so a
+//! tree's `/lib -> /usr/lib` is the tree's own, and a hostile link leads nowhere else.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, readlinkat};
+use nix::sys::stat::Mode;
+
+/// No file that facts are read from is larger; more is taken for a fault.
+const LARGEST: u64 = 64 << 20;
+
+/// A directory taken as the root of a file system.
+#[derive(Debug)]
+pub struct Root {
+    dir: OwnedFd,
+    path: PathBuf,
+}
+
+impl Root {
+    /// Opens the directory `path`.
+    ///
+    /// # Errors
+    /// What open(2) says, with the path.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let dir = open(path, flags, Mode::empty()).map_err(|e| at(path, e.into()))?;
+        Ok(Self { dir, path: path.to_path_buf() })
+    }
+
+    /// The path it was opened at.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where `inner` would be seen from outside, for messages.
+    pub fn display(&self, inner: impl AsRef<Path>) -> PathBuf {
+        self.path.join(inner.as_ref().strip_prefix("/").unwrap_or(inner.as_ref()))
+    }
+
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// What openat2(2) says, with the path.
+    pub fn file(&self, inner: impl AsRef<Path>) -> io::Result<File> {
+        // A FIFO in a foreign tree must not stall its reader.
+        self.resolve(inner.as_ref(), OFlag::O_RDONLY | OFlag::O_NONBLOCK).map(File::from)
+    }
+
+    /// Reads a file of at most 64 MiB.
+    ///
+    /// # Errors
+    /// What the kernel says, with the path; a larger file is invalid data.
+    pub fn read(&self, inner: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+        let inner = inner.as_ref();
+        let mut bytes = Vec::new();
+        let file = self.file(inner)?;
+        file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|e| at(&self.display(inner), e))?;
+        if bytes.len() as u64 > LARGEST {
+            let error = io::Error::new(io::ErrorKind::InvalidData, "larger than 64 MiB");
+            return Err(at(&self.display(inner), error));
+        }
+        Ok(bytes)
+    }
+
+    /// Reads a file as text; bytes that are no UTF-8 are replaced.
+    ///
+    /// # Errors
+    /// As [`Root::read`].
+    pub fn read_to_string(&self, inner: impl AsRef<Path>) -> io::Result<String> {
+        self.read(inner).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The names in a directory, sorted, without `.` and `..`.
+    ///
+    /// # Errors
+    /// What the kernel says, with the path.
+    pub fn read_dir(&self, inner: impl AsRef<Path>) -> io::Result<Vec<String>> {
+        let inner = inner.as_ref();
+        let fd = self.resolve(inner, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        let list = || -> nix::Result<Vec<String>> {
+            let mut names = Vec::new();
+            for entry in Dir::from_fd(fd)?.iter() {
+                names.push(String::from_utf8_lossy(entry?.file_name().to_bytes()).into_owned());
+            }
+            Ok(names)
+        };
+        let mut names = list().map_err(|e| at(&self.display(inner), e.into()))?;
+        names.retain(|name| name != "." && name != "..");
+        names.sort();
+        Ok(names)
+    }
+
+    /// What a symlink says.
+    ///
+    /// # Errors
+    /// What the kernel says, with the path.
+    pub fn read_link(&self, inner: impl AsRef<Path>) -> io::Result<PathBuf> {
+        let inner = inner.as_ref();
+        let fd = self.resolve(inner, OFlag::O_PATH | OFlag::O_NOFOLLOW)?;
+        let target = readlinkat(&fd, OsStr::from_bytes(b""))
+            .map_err(|e| at(&self.display(inner), e.into()))?;
+        Ok(PathBuf::from(target))
+    }
+
+    /// Whether something is there; a dangling symlink is not.
+    ///
+    /// # Errors
+    /// Where that cannot be told, with the path.
+    pub fn exists(&self, inner: impl AsRef<Path>) -> io::Result<bool> {
+        match self.resolve(inner.as_ref(), OFlag::O_PATH) {
+            Ok(_) => Ok(true),
+            Err(e) if is_absent(&e) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn resolve(&self, inner: &Path, flags: OFlag) -> io::Result<OwnedFd> {
+        let how =
+            OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_IN_ROOT);
+        loop {
+            match openat2(&self.dir, inner, how) {
+                Ok(fd) => return Ok(fd),
+                // A rename raced with the resolution of `..`; openat2(2) says to try again.
+                Err(Errno::EAGAIN) => {}
+                Err(e) => return Err(at(&self.display(inner), e.into())),
+            }
+        }
+    }
+}
+
+/// Whether an error says that nothing is there.
+pub fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// The kernel's answer inside an error of [`Root`].
+pub fn errno_of(error: &io::Error) -> Option<Errno> {
+    let inner = error.get_ref()?.downcast_ref::<PathError>()?;
+    inner.error.raw_os_error().map(Errno::from_raw)
+}
+
+/// An error with the path it happened on.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {error}", path.display())]
+struct PathError {
+    path: PathBuf,
+    error: io::Error,
+}
+
+fn at(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), PathError { path: path.to_path_buf(), error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn tree() -> (tempfile::TempDir, Root) {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().join("top");
+        fs::create_dir_all(top.join("usr/lib/modules")).unwrap();
+        fs::create_dir_all(top.join("etc")).unwrap();
+        fs::write(dir.path().join("secret"), "outside").unwrap();
+        fs::write(top.join("secret"), "inside").unwrap();
+        fs::write(top.join("usr/lib/modules/file"), "text").unwrap();
+        symlink("/usr/lib", top.join("lib")).unwrap();
+        symlink("../../../../../secret", top.join("etc/climb")).unwrap();
+        symlink("/nowhere", top.join("etc/dangling")).unwrap();
+        symlink("loop", top.join("etc/loop")).unwrap();
+        let root = Root::open(&top).unwrap();
+        (dir, root)
+    }
+
+    #[test]
+    fn an_absolute_symlink_stays_inside() {
+        let (_dir, root) = tree();
+        assert_eq!(root.read_to_string("lib/modules/file").unwrap(), "text");
+        assert_eq!(root.read_to_string("/lib/modules/file").unwrap(), "text");
+    }
+
+    #[test]
+    fn climbing_stays_inside() {
+        let (_dir, root) = tree();
+        assert_eq!(root.read_to_string("etc/climb").unwrap(), "inside");
+        assert_eq!(root.read_to_string("../secret").unwrap(), "inside");
+    }
+
+    #[test]
+    fn a_link_is_read_and_not_followed() {
+        let (_dir, root) = tree();
+        assert_eq!(root.read_link("lib").unwrap(), Path::new("/usr/lib"));
+        assert!(root.read_link("secret").is_err());
+    }
+
+    #[test]
+    fn existence_is_told_from_not_being_able_to_tell() {
+        let (_dir, root) = tree();
+        assert!(root.exists("lib/modules").unwrap());
+        assert!(!root.exists("etc/dangling").unwrap());
+        assert!(!root.exists("secret/below-a-file").unwrap());
+        assert_eq!(errno_of(&root.exists("etc/loop").unwrap_err()), Some(Errno::ELOOP));
+    }
+
+    #[test]
+    fn names_are_sorted_and_errors_name_the_path() {
+        let (_dir, root) = tree();
+        assert_eq!(root.read_dir("etc").unwrap(), ["climb", "dangling", "loop"]);
+        let error = root.read_to_string("etc/none").unwrap_err();
+        assert!(error.to_string().contains("top/etc/none: "), "{error}");
+    }
+
+    #[test]
+    fn a_fifo_does_not_stall() {
+        let (_dir, root) = tree();
+        nix::unistd::mkfifo(&root.path().join("etc/fifo"), Mode::S_IRUSR).unwrap();
+        assert_eq!(root.read("etc/fifo").unwrap(), b"");
+    }
+}
