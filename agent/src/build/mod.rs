@@ -1,1 +1,3 @@
 //! Hermetic build root, compile, strip.
+
+pub mod sandbox;

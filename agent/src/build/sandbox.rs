@@ -1,0 +1,248 @@
+//! Runs a command inside a hermetic root: in its own mount, PID, network, IPC and UTS namespaces.
+//!
+//! Two stages of this same program, so that no code runs between fork and exec:
+//!
+//! ```text
+//! agent --spawns--> PROGRAM __sandbox SPEC       leaves the namespaces, starts the next as PID 1
+//!                     `-> PROGRAM __sandbox-init SPEC   mounts, moves into the root, reaps
+//!                           `-> the command             as an unprivileged user
+//! ```
+//!
+//! Everything inside ends when PID 1 ends, and PID 1 ends when the agent closes its standard input
+//! (the lifeline), which the kernel does too if the agent is killed. The mounts are private to the
+//! namespace and go with it. So a cancelled or crashed build leaves no process and no mount.
+
+mod inside;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+use crate::failure::{ExitCode, Failure, OrFail};
+
+pub use inside::sandbox_main;
+
+/// First argument of the first stage.
+pub const SUBCOMMAND: &str = "__sandbox";
+/// First argument of the second stage, process 1 of the new PID namespace.
+pub const INIT_SUBCOMMAND: &str = "__sandbox-init";
+
+/// A line longer than this is cut in two, so that no output can fill the memory.
+const MAX_LINE: usize = 64 << 10;
+
+/// How long SIGKILL may take to end everything inside; only a process stuck in the kernel needs it.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// What to run, and where.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Spec {
+    /// The root; seen read-only. It has the directories `proc` and `dev`, and every bind's target.
+    pub root: PathBuf,
+    /// What is writable inside.
+    pub binds: Vec<Bind>,
+    /// Program (absolute, inside) and arguments.
+    pub command: Vec<String>,
+    /// The whole environment of the command.
+    pub environment: Vec<(String, String)>,
+    /// Working directory, inside.
+    pub directory: PathBuf,
+    /// User and group to run the command as; None stays who the agent is.
+    pub user: Option<u32>,
+    /// File that gets the command's [`Outcome`], outside; it must not exist.
+    pub outcome: PathBuf,
+}
+
+/// A directory of the outside, writable inside.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Bind {
+    /// Absolute path outside.
+    pub source: PathBuf,
+    /// Absolute path inside.
+    pub target: PathBuf,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// With this exit status.
+    Exited(i32),
+    /// Killed by this signal.
+    Signalled(i32),
+    /// It was still running at the deadline and was killed.
+    TimedOut,
+}
+
+/// Where a command's output goes, line by line, both streams in the order they were written.
+pub trait Output: Send {
+    /// One line, without its newline.
+    fn line(&mut self, line: &str);
+}
+
+impl<F: FnMut(&str) + Send> Output for F {
+    fn line(&mut self, line: &str) {
+        self(line);
+    }
+}
+
+/// Runs `spec` with `program` as helper (a program whose main function hands `__sandbox` and
+/// `__sandbox-init` to [`sandbox_main`]; `/proc/self/exe` for longshore itself).
+///
+/// Dropping the future kills the command and everything it started.
+///
+/// # Errors
+/// Exit code 10 where the namespaces or mounts cannot be made; 70 where the helper cannot be run.
+pub async fn run(
+    program: &Path,
+    spec: &Spec,
+    limit: Duration,
+    output: &mut dyn Output,
+) -> Result<Outcome, Failure> {
+    let what = || format!("running {} in {}", spec.command.join(" "), spec.root.display());
+    let (mut running, reader) = Running::start(program, spec)
+        .or_fail(ExitCode::Bug, || format!("starting {}", program.display()))?;
+    let mut tail = Tail { output, last: String::new() };
+    match tokio::time::timeout(limit, copy_lines(reader, &mut tail)).await {
+        Err(_) => return Ok(Outcome::TimedOut),
+        Ok(copied) => copied.or_fail(ExitCode::Bug, what)?,
+    }
+    running.end();
+    let last = tail.last;
+    let outcome = fs::read(&spec.outcome).unwrap_or_default();
+    if outcome.is_empty() {
+        return Err(Failure::new(ExitCode::HostUnsupported, what()).because(last).remedy(
+            "the build sandbox needs CAP_SYS_ADMIN and the mount, PID and network namespaces: run \
+             the container privileged, or build elsewhere and use a prebuilt set",
+        ));
+    }
+    serde_json::from_slice(&outcome).or_fail(ExitCode::Bug, what)
+}
+
+/// Passes lines on and remembers the last: a sandbox that could not be made says why in it.
+struct Tail<'a> {
+    output: &'a mut dyn Output,
+    last: String,
+}
+
+impl Tail<'_> {
+    fn take(&mut self, bytes: &[u8]) {
+        let line = String::from_utf8_lossy(bytes);
+        self.output.line(&line);
+        if !line.trim().is_empty() {
+            line.trim().clone_into(&mut self.last);
+        }
+    }
+}
+
+async fn copy_lines(mut reader: pipe::Receiver, tail: &mut Tail<'_>) -> std::io::Result<()> {
+    let mut pending = Vec::new();
+    let mut chunk = vec![0; 16 << 10];
+    loop {
+        let n = reader.read(&mut chunk).await?;
+        if n == 0 {
+            break;
+        }
+        for &byte in &chunk[..n] {
+            if byte == b'\n' || pending.len() == MAX_LINE {
+                tail.take(&pending);
+                pending.clear();
+            }
+            if byte != b'\n' {
+                pending.push(byte);
+            }
+        }
+    }
+    if !pending.is_empty() {
+        tail.take(&pending);
+    }
+    Ok(())
+}
+
+/// The first stage and the lifeline of the second.
+///
+/// Dropping it ends both and waits for them, which takes milliseconds: only then can the
+/// directories they write to be removed. That is why this Drop has an effect.
+struct Running {
+    child: Child,
+    lifeline: Option<ChildStdin>,
+}
+
+impl Running {
+    fn start(program: &Path, spec: &Spec) -> std::io::Result<(Self, pipe::Receiver)> {
+        let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+        let reader = pipe::Receiver::from_owned_fd(read)?;
+        let mut child = Command::new(program)
+            .arg(SUBCOMMAND)
+            .arg(serde_json::to_string(spec)?)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(write.try_clone()?)
+            .stderr(write)
+            // Ctrl-C in a terminal is for the agent, which then ends this in its own way.
+            .process_group(0)
+            .spawn()?;
+        let lifeline = child.stdin.take();
+        Ok((Self { child, lifeline }, reader))
+    }
+
+    /// Closes the lifeline and waits until everything inside is gone: the first stage ends after
+    /// process 1, and that after all the others. The result is in the outcome file, never in the
+    /// wait status: whoever reaps for the agent as process 1 may have taken that.
+    fn end(&mut self) {
+        drop(self.lifeline.take());
+        let deadline = Instant::now() + END_LIMIT;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                tracing::warn!("the build sandbox does not end; killing its first stage");
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A log file that gets every line; a disk that fills up ends the logging, not the build.
+#[derive(Debug)]
+pub struct Log {
+    file: File,
+    failed: bool,
+}
+
+impl Log {
+    /// Starts a new log at `path`.
+    ///
+    /// # Errors
+    /// Exit code 15 where it cannot be written.
+    pub fn create(path: &Path) -> Result<Self, Failure> {
+        let file = File::create(path).map_err(|e| crate::store::write_failure(path, e))?;
+        Ok(Self { file, failed: false })
+    }
+
+    /// Adds one line.
+    pub fn line(&mut self, line: &str) {
+        if self.failed {
+            return;
+        }
+        if let Err(error) = writeln!(self.file, "{line}") {
+            tracing::warn!("the build's log ends here: {error}");
+            self.failed = true;
+        }
+    }
+}

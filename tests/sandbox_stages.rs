@@ -1,0 +1,5 @@
+//! The helper program of the build sandbox, for tests: they cannot name longshore's own binary.
+
+fn main() {
+    std::process::exit(longshore::build::sandbox::sandbox_main(std::env::args_os().skip(1)).into());
+}

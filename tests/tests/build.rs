@@ -1,0 +1,224 @@
+//! The build sandbox, with real namespaces and mounts: these tests want root.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use longshore::build::sandbox::{self, Bind, Outcome, SUBCOMMAND, Spec};
+use longshore::{ExitCode, Failure};
+
+const HELPER: &str = env!("CARGO_BIN_EXE_sandbox-stages");
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A root made of this machine's /usr.
+struct Scene {
+    dir: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let scene = Self { dir: tempfile::tempdir().expect("temporary directory") };
+        for dir in ["root/proc", "root/dev", "root/usr", "root/build", "work"] {
+            fs::create_dir_all(scene.path(dir)).expect("directory");
+        }
+        for link in ["bin", "sbin", "lib", "lib64"] {
+            symlink(Path::new("usr").join(link), scene.path("root").join(link)).expect("link");
+        }
+        std::os::unix::fs::chown(scene.path("work"), Some(65534), Some(65534)).expect("chown");
+        scene
+    }
+
+    fn path(&self, relative: &str) -> PathBuf {
+        self.dir.path().join(relative)
+    }
+
+    fn spec(&self, script: &str) -> Spec {
+        let bind = |source: PathBuf, target: &str| Bind { source, target: target.into() };
+        Spec {
+            root: self.path("root"),
+            binds: vec![bind("/usr".into(), "/usr"), bind(self.path("work"), "/build")],
+            command: vec!["/bin/sh".into(), "-c".into(), script.into()],
+            environment: vec![("PATH".into(), "/usr/bin".into()), ("LC_ALL".into(), "C".into())],
+            directory: "/build".into(),
+            user: Some(65534),
+            outcome: self.path("outcome"),
+        }
+    }
+
+    async fn run(&self, script: &str) -> (Result<Outcome, Failure>, Vec<String>) {
+        self.run_for(script, MINUTE).await
+    }
+
+    async fn run_for(
+        &self,
+        script: &str,
+        limit: Duration,
+    ) -> (Result<Outcome, Failure>, Vec<String>) {
+        let mut lines = Vec::new();
+        let mut note = |line: &str| lines.push(line.to_owned());
+        let outcome = sandbox::run(Path::new(HELPER), &self.spec(script), limit, &mut note).await;
+        (outcome, lines)
+    }
+
+    /// How many processes of this machine have the scene's path in an argument.
+    fn processes(&self) -> usize {
+        let mark = self.dir.path().to_str().expect("a name in UTF-8");
+        fs::read_dir("/proc")
+            .expect("/proc")
+            .filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok())
+            .filter(|cmdline| String::from_utf8_lossy(cmdline).contains(mark))
+            .count()
+    }
+
+    /// A script that starts a process in the background, says `started`, and goes on for long.
+    fn endless(&self) -> String {
+        let mark = self.dir.path().display();
+        format!("tail -f /dev/null {mark}/a 2>&1 & echo started; exec tail -f /dev/null {mark}/b")
+    }
+
+    fn is_mounted(&self) -> bool {
+        let mark = self.dir.path().to_str().expect("a name in UTF-8");
+        fs::read_to_string("/proc/self/mountinfo").expect("mountinfo").contains(mark)
+    }
+}
+
+#[tokio::test]
+async fn output_of_both_streams_and_the_status_come_back() {
+    let scene = Scene::new();
+    let (outcome, lines) = scene.run("echo out; echo err >&2; printf last; exit 3").await;
+    assert_eq!(outcome.expect("it runs"), Outcome::Exited(3));
+    assert_eq!(lines, ["out", "err", "last"]);
+}
+
+#[tokio::test]
+async fn a_signal_is_told_from_a_status() {
+    let (outcome, _) = Scene::new().run("kill -9 $$").await;
+    assert_eq!(outcome.expect("it runs"), Outcome::Signalled(9));
+}
+
+#[tokio::test]
+async fn there_is_no_network_inside() {
+    let (outcome, lines) = Scene::new().run("cat /proc/net/dev; cat /proc/net/route").await;
+    assert_eq!(outcome.expect("it runs"), Outcome::Exited(0));
+    let interfaces: Vec<_> =
+        lines.iter().filter_map(|l| l.split_once(':')).map(|(name, _)| name.trim()).collect();
+    assert_eq!(interfaces, ["lo"]);
+    assert_eq!(lines.iter().filter(|l| l.contains("00000000")).count(), 0, "no route");
+}
+
+#[tokio::test]
+async fn only_what_was_started_inside_is_seen_inside() {
+    let (outcome, lines) =
+        Scene::new().run("for d in /proc/[0-9]*; do echo ${d#/proc/}; done; ls /; hostname").await;
+    assert_eq!(outcome.expect("it runs"), Outcome::Exited(0));
+    assert!(lines.iter().filter(|l| l.parse::<u32>().is_ok()).count() <= 3, "{lines:?}");
+    assert!(!lines.iter().any(|l| l == "etc"), "{lines:?}");
+    assert_eq!(lines.last().map(String::as_str), Some("longshore"));
+}
+
+#[tokio::test]
+async fn only_the_work_directory_can_be_written() {
+    let scene = Scene::new();
+    let (outcome, lines) = scene
+        .run("id -u; touch /build/made || exit 1; touch /x && exit 2; touch /usr/x && exit 3; true")
+        .await;
+    assert_eq!(outcome.expect("it runs"), Outcome::Exited(0), "{lines:?}");
+    assert_eq!(lines[0], "65534");
+    assert!(scene.path("work/made").is_file());
+}
+
+#[tokio::test]
+async fn the_root_is_read_only_for_root_too() {
+    let scene = Scene::new();
+    let mut spec = scene.spec("id -u; touch /x && exit 2; true");
+    spec.user = None;
+    let outcome = sandbox::run(Path::new(HELPER), &spec, MINUTE, &mut |_: &str| {}).await;
+    assert_eq!(outcome.expect("it runs"), Outcome::Exited(0));
+}
+
+#[tokio::test]
+async fn the_environment_is_what_was_given() {
+    let (_, lines) = Scene::new().run("/usr/bin/env").await;
+    let mut kept: Vec<_> = lines.iter().filter(|l| !l.starts_with("PWD=")).collect();
+    kept.sort();
+    assert_eq!(kept, ["LC_ALL=C", "PATH=/usr/bin"]);
+}
+
+#[tokio::test]
+async fn mounts_and_background_processes_end_with_the_command() {
+    let scene = Scene::new();
+    let mark = scene.dir.path().display();
+    let (outcome, _) = scene.run(&format!("tail -f /dev/null {mark}/a >/dev/null 2>&1 &")).await;
+    assert_eq!(outcome.expect("it runs"), Outcome::Exited(0));
+    assert_eq!(scene.processes(), 0);
+    assert!(!scene.is_mounted());
+}
+
+#[tokio::test]
+async fn at_the_deadline_everything_is_killed() {
+    let scene = Scene::new();
+    let (outcome, lines) = scene.run_for(&scene.endless(), Duration::from_millis(500)).await;
+    assert_eq!(outcome.expect("it runs"), Outcome::TimedOut);
+    assert!(lines.contains(&"started".to_owned()), "{lines:?}");
+    assert_eq!(scene.processes(), 0);
+}
+
+#[tokio::test]
+async fn a_dropped_run_leaves_no_process_and_no_mount() {
+    let scene = Scene::new();
+    let (started, wait) = tokio::sync::oneshot::channel();
+    let mut started = Some(started);
+    let mut note = |line: &str| {
+        if line == "started" {
+            started.take().map(|s| s.send(()));
+        }
+    };
+    let spec = scene.spec(&scene.endless());
+    tokio::select! {
+        outcome = sandbox::run(Path::new(HELPER), &spec, MINUTE, &mut note) => {
+            panic!("it ended: {outcome:?}")
+        }
+        begun = wait => begun.expect("it started"),
+    }
+    assert_eq!(scene.processes(), 0);
+    assert!(!scene.is_mounted());
+    scene.dir.close().expect("nothing holds the directory");
+}
+
+#[test]
+fn when_the_agent_is_gone_the_sandbox_ends() {
+    use std::io::{BufRead, BufReader, Read};
+    let scene = Scene::new();
+    let spec = serde_json::to_string(&scene.spec(&scene.endless())).expect("a spec");
+    let mut child = Command::new(HELPER)
+        .args([SUBCOMMAND, &spec])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the helper starts");
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    while line.trim() != "started" {
+        line.clear();
+        assert_ne!(output.read_line(&mut line).expect("output"), 0, "it ended early");
+    }
+    // What the kernel does to the agent's end of the lifeline when the agent is killed.
+    drop(child.stdin.take());
+    output.read_to_end(&mut Vec::new()).expect("the end of the output");
+    child.wait().expect("the helper ends");
+    assert_eq!(scene.processes(), 0);
+}
+
+#[tokio::test]
+async fn a_root_that_is_not_there_is_told() {
+    let scene = Scene::new();
+    let mut spec = scene.spec("true");
+    spec.root = scene.path("nowhere");
+    let failure = sandbox::run(Path::new(HELPER), &spec, MINUTE, &mut |_: &str| {})
+        .await
+        .expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::HostUnsupported);
+    assert!(failure.report().contains("No such file or directory"), "{}", failure.report());
+}
