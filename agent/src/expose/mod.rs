@@ -1,1 +1,4 @@
 //! The driver root, device nodes and firmware path the host gets to see.
+
+pub mod ldcache;
+pub mod tree;

@@ -8,4 +8,5 @@ pub mod packages;
 pub mod relation;
 pub mod resolve;
 mod tree;
+pub mod userspace;
 pub mod version;

@@ -1,0 +1,273 @@
+//! What a user-mode tree holds, written down when it is assembled and compared before it is shown.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::UserspaceAtHand;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::store::digest_of;
+
+/// The version of the manifest's form; a tree with another is assembled again.
+const FORMAT: u32 = 1;
+
+/// How many differences a failure names.
+const NAMED: usize = 5;
+
+/// What a user-mode tree holds and where it is from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Version of this form.
+    pub format: u32,
+    /// Driver version, for example `535.261.03`.
+    pub driver_version: String,
+    /// `uname -m`.
+    pub arch: String,
+    /// The packages it was assembled from, by name.
+    pub packages: Vec<PackageUsed>,
+    /// Parts of the driver that the archives do not have in this version, for example
+    /// `libnvidia-nscq`.
+    pub missing: Vec<String>,
+    /// SONAMEs that the tools and libraries ask for and the tree does not hold: the C library's,
+    /// and what else the program that runs a tool has to bring.
+    pub needs: Vec<String>,
+    /// Every path below the root.
+    pub entries: BTreeMap<PathBuf, Entry>,
+}
+
+/// A package that a tree was assembled from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PackageUsed {
+    /// Name, for example `libcuda1`.
+    pub name: String,
+    /// Debian version.
+    pub version: String,
+    /// Suite it was in.
+    pub suite: String,
+    /// sha256 (hex) of the .deb.
+    pub sha256: String,
+}
+
+/// One path of a tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Entry {
+    /// A directory.
+    Dir {
+        /// Permission bits.
+        mode: u32,
+    },
+    /// A file.
+    File {
+        /// Permission bits.
+        mode: u32,
+        /// Bytes.
+        size: u64,
+        /// sha256 (hex) of the content.
+        sha256: String,
+    },
+    /// A symbolic link.
+    Link {
+        /// Its target as written.
+        target: PathBuf,
+    },
+}
+
+/// How closely a tree is compared with its manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// Types, permission bits, sizes and link targets: some milliseconds.
+    Quick,
+    /// Contents too: reads some hundred megabytes.
+    Full,
+}
+
+impl Manifest {
+    /// A manifest in the present form.
+    pub(super) fn new(driver_version: &str, arch: &str) -> Self {
+        Self {
+            format: FORMAT,
+            driver_version: driver_version.to_owned(),
+            arch: arch.to_owned(),
+            packages: Vec::new(),
+            missing: Vec::new(),
+            needs: Vec::new(),
+            entries: BTreeMap::new(),
+        }
+    }
+}
+
+/// The manifest of an assembled tree.
+///
+/// # Errors
+/// Exit code 13 where it is absent, damaged or of another form.
+pub fn manifest_of(tree: &UserspaceAtHand) -> Result<Manifest, Failure> {
+    of_root(&tree.root)
+}
+
+pub(super) fn of_root(root: &Path) -> Result<Manifest, Failure> {
+    let path = root.with_file_name("manifest.json");
+    let remedy = "remove its directory and run again: it is assembled anew";
+    let read = || -> Result<Manifest, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(serde_json::from_slice(&fs::read(&path)?)?)
+    };
+    let manifest = read()
+        .or_fail(ExitCode::Verification, || format!("reading {}", path.display()))
+        .map_err(|failure| failure.remedy(remedy))?;
+    if manifest.format != FORMAT {
+        let cause = format!("{} has form {}, not {FORMAT}", path.display(), manifest.format);
+        return Err(Failure::new(ExitCode::Verification, cause).remedy(remedy));
+    }
+    Ok(manifest)
+}
+
+/// Compares a tree with its manifest.
+///
+/// # Errors
+/// Exit code 13 naming the first paths that differ, are absent or do not belong there.
+pub fn verify(tree: &UserspaceAtHand, depth: Depth) -> Result<(), Failure> {
+    let manifest = manifest_of(tree)?;
+    let root = &tree.root;
+    let found = read_tree(root, &mut |path, metadata| match manifest.entries.get(path) {
+        Some(Entry::File { sha256, .. }) if depth == Depth::Quick => Ok(sha256.clone()),
+        Some(Entry::File { size, .. }) if *size == metadata.len() => {
+            digest_of(File::open(root.join(path))?)
+        }
+        _ => Ok(String::new()),
+    })
+    .or_fail(ExitCode::Verification, || format!("reading {}", root.display()))?;
+    let differences = differences(&manifest.entries, &found);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let more = differences.len().saturating_sub(NAMED);
+    let named: Vec<_> = differences.into_iter().take(NAMED).collect();
+    let and_more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let cause = format!(
+        "the user-mode tree {} is not as it was assembled: {}{and_more}",
+        root.display(),
+        named.join(", ")
+    );
+    Err(Failure::new(ExitCode::Verification, cause)
+        .remedy("the disk or a person changed it: remove its directory and run again"))
+}
+
+fn differences(wanted: &BTreeMap<PathBuf, Entry>, found: &BTreeMap<PathBuf, Entry>) -> Vec<String> {
+    let changed = wanted.iter().filter_map(|(path, entry)| match found.get(path) {
+        None => Some(format!("{} is gone", path.display())),
+        Some(other) if other != entry => Some(format!("{} differs", path.display())),
+        Some(_) => None,
+    });
+    let strange = found.keys().filter(|path| !wanted.contains_key(*path));
+    changed.chain(strange.map(|path| format!("{} does not belong there", path.display()))).collect()
+}
+
+/// Every path below `root`, with contents hashed.
+pub(super) fn measure(root: &Path) -> io::Result<BTreeMap<PathBuf, Entry>> {
+    read_tree(root, &mut |path, _| digest_of(File::open(root.join(path))?))
+}
+
+/// Every path below `root`; `digest` is asked for each file's sha256, by its path below the root.
+fn read_tree(
+    root: &Path,
+    digest: &mut dyn FnMut(&Path, &fs::Metadata) -> io::Result<String>,
+) -> io::Result<BTreeMap<PathBuf, Entry>> {
+    let mut entries = BTreeMap::new();
+    let mut dirs = vec![PathBuf::new()];
+    while let Some(dir) = dirs.pop() {
+        for child in fs::read_dir(root.join(&dir))? {
+            let child = child?;
+            let path = dir.join(child.file_name());
+            let metadata = child.metadata()?;
+            let mode = metadata.permissions().mode() & 0o7777;
+            let kind = metadata.file_type();
+            let entry = if kind.is_dir() {
+                dirs.push(path.clone());
+                Entry::Dir { mode }
+            } else if kind.is_symlink() {
+                Entry::Link { target: fs::read_link(child.path())? }
+            } else if kind.is_file() {
+                Entry::File { mode, size: metadata.size(), sha256: digest(&path, &metadata)? }
+            } else {
+                let what = format!("{} is neither file, directory nor link", path.display());
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            };
+            entries.insert(path, entry);
+        }
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use std::os::unix::fs::symlink;
+
+    fn tree() -> (tempfile::TempDir, UserspaceAtHand) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let root = dir.path().join("root");
+        fs::create_dir_all(root.join("usr/lib")).expect("directories");
+        fs::write(root.join("usr/lib/libcuda.so.1.2"), b"library").expect("file");
+        symlink("libcuda.so.1.2", root.join("usr/lib/libcuda.so.1")).expect("link");
+        let mut manifest = Manifest::new("1.2", "x86_64");
+        manifest.entries = measure(&root).expect("measured");
+        let text = serde_json::to_vec(&manifest).expect("json");
+        fs::write(dir.path().join("manifest.json"), text).expect("manifest");
+        let tree = UserspaceAtHand { driver_version: "1.2".into(), arch: "x86_64".into(), root };
+        (dir, tree)
+    }
+
+    #[rstest]
+    #[case::quick(Depth::Quick)]
+    #[case::full(Depth::Full)]
+    fn an_untouched_tree_is_as_its_manifest_says(#[case] depth: Depth) {
+        let (_dir, tree) = tree();
+        verify(&tree, depth).expect("verifies");
+    }
+
+    #[rstest]
+    #[case::shorter("libcuda.so.1.2 differs", |root: &Path| fs::write(root.join("usr/lib/libcuda.so.1.2"), b"lib"))]
+    #[case::gone("libcuda.so.1 is gone", |root: &Path| fs::remove_file(root.join("usr/lib/libcuda.so.1")))]
+    #[case::link_elsewhere("libcuda.so.1 differs", |root: &Path| {
+        fs::remove_file(root.join("usr/lib/libcuda.so.1"))?;
+        symlink("/etc/passwd", root.join("usr/lib/libcuda.so.1"))
+    })]
+    #[case::strange("usr/lib/evil.so does not belong", |root: &Path| fs::write(root.join("usr/lib/evil.so"), b""))]
+    #[case::mode("usr/lib differs", |root: &Path| fs::set_permissions(root.join("usr/lib"), fs::Permissions::from_mode(0o777)))]
+    fn a_quick_look_finds(#[case] said: &str, #[case] change: fn(&Path) -> io::Result<()>) {
+        let (_dir, tree) = tree();
+        change(&tree.root).expect("changed");
+        let failure = verify(&tree, Depth::Quick).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Verification);
+        assert!(failure.to_string().contains(said), "{failure}");
+    }
+
+    #[test]
+    fn only_a_full_look_finds_a_flipped_bit() {
+        let (_dir, tree) = tree();
+        fs::write(tree.root.join("usr/lib/libcuda.so.1.2"), b"librarz").expect("changed");
+        verify(&tree, Depth::Quick).expect("same size");
+        let failure = verify(&tree, Depth::Full).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Verification);
+    }
+
+    #[rstest]
+    #[case::cut_off("{\"format\": 1")]
+    #[case::of_another_form(
+        r#"{"format":9,"driver_version":"1","arch":"x86_64","packages":[],"missing":[],"needs":[],"entries":{}}"#
+    )]
+    fn a_manifest_is_refused_when(#[case] text: &str) {
+        let (dir, tree) = tree();
+        fs::write(dir.path().join("manifest.json"), text).expect("written");
+        let failure = verify(&tree, Depth::Quick).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Verification);
+        assert!(failure.remedy_text().is_some());
+    }
+}

@@ -1,0 +1,110 @@
+//! Where a package's files go in a driver root.
+//!
+//! Debian keeps several drivers apart (`usr/lib/TRIPLET/nvidia/current/`, `usr/lib/nvidia/tesla-470/`)
+//! and chooses among them by alternatives; a driver root holds one driver, so these are flattened.
+
+use std::path::{Path, PathBuf};
+
+/// The tools a driver root has in `usr/bin`.
+const TOOLS: [&str; 6] = [
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-modprobe",
+];
+
+/// Where a path of a package goes below the driver root, or None where it is not wanted.
+///
+/// `triplet` is the multiarch directory, for example `x86_64-linux-gnu`.
+pub(super) fn place(path: &Path, triplet: &str, driver_version: &str) -> Option<PathBuf> {
+    let text = path.to_str()?;
+    let (dir, name) = text.rsplit_once('/')?;
+    let dir = dir.strip_prefix("usr/").unwrap_or(dir);
+    if dir.strip_prefix("lib/firmware/nvidia/") == Some(driver_version) && name.ends_with(".bin") {
+        return Some(Path::new("lib/firmware/nvidia").join(driver_version).join(name));
+    }
+    if is_tool_dir(dir) && TOOLS.contains(&name) {
+        return Some(Path::new("usr/bin").join(name));
+    }
+    if is_library_dir(dir, triplet) && is_library(name) {
+        return Some(Path::new("usr/lib").join(triplet).join(name));
+    }
+    None
+}
+
+fn is_tool_dir(dir: &str) -> bool {
+    matches!(dir, "bin" | "sbin") || one_below(dir, "lib/nvidia/")
+}
+
+fn is_library_dir(dir: &str, triplet: &str) -> bool {
+    let Some(rest) = dir.strip_prefix("lib/").and_then(|dir| dir.strip_prefix(triplet)) else {
+        return false;
+    };
+    matches!(rest, "" | "/vdpau") || one_below(rest, "/nvidia/")
+}
+
+fn one_below(dir: &str, parent: &str) -> bool {
+    dir.strip_prefix(parent).is_some_and(|branch| !branch.is_empty() && !branch.contains('/'))
+}
+
+/// `libcuda.so`, `libcuda.so.1`, `libcuda.so.535.261.03`.
+fn is_library(name: &str) -> bool {
+    name.starts_with("lib") && (name.ends_with(".so") || name.contains(".so."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(
+        "usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.535.261.03",
+        "usr/lib/x86_64-linux-gnu/libcuda.so.535.261.03"
+    )]
+    #[case(
+        "usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.1",
+        "usr/lib/x86_64-linux-gnu/libcuda.so.1"
+    )]
+    #[case(
+        "usr/lib/x86_64-linux-gnu/nvidia/tesla-470/libnvidia-nvvm.so.4.0.0",
+        "usr/lib/x86_64-linux-gnu/libnvidia-nvvm.so.4.0.0"
+    )]
+    #[case(
+        "usr/lib/x86_64-linux-gnu/libnvidia-gpucomp.so.550.163.01",
+        "usr/lib/x86_64-linux-gnu/libnvidia-gpucomp.so.550.163.01"
+    )]
+    #[case("usr/lib/nvidia/current/nvidia-smi", "usr/bin/nvidia-smi")]
+    #[case("usr/lib/nvidia/tesla-470/nvidia-debugdump", "usr/bin/nvidia-debugdump")]
+    #[case("usr/sbin/nvidia-cuda-mps-server", "usr/bin/nvidia-cuda-mps-server")]
+    #[case("usr/bin/nvidia-modprobe", "usr/bin/nvidia-modprobe")]
+    #[case(
+        "lib/firmware/nvidia/535.261.03/gsp_tu10x.bin",
+        "lib/firmware/nvidia/535.261.03/gsp_tu10x.bin"
+    )]
+    #[case(
+        "usr/lib/firmware/nvidia/535.261.03/gsp_ga10x.bin",
+        "lib/firmware/nvidia/535.261.03/gsp_ga10x.bin"
+    )]
+    fn goes_to(#[case] path: &str, #[case] expected: &str) {
+        let placed = place(Path::new(path), "x86_64-linux-gnu", "535.261.03");
+        assert_eq!(placed.as_deref(), Some(Path::new(expected)));
+    }
+
+    #[rstest]
+    #[case("usr/lib/x86_64-linux-gnu/nvidia/current/nvidia-drm_gbm.so")]
+    #[case("usr/lib/x86_64-linux-gnu/nvidia/current/deeper/libcuda.so.1")]
+    #[case("usr/lib/i386-linux-gnu/nvidia/current/libcuda.so.535.261.03")]
+    #[case("usr/lib/nvidia/current/nvidia-bug-report.sh")]
+    #[case("usr/lib/nvidia/current/nvidia-smi.1.gz")]
+    #[case("lib/firmware/nvidia/550.1/gsp_tu10x.bin")]
+    #[case("usr/share/doc/libcuda1/copyright")]
+    #[case("etc/init.d/nvidia-persistenced")]
+    #[case("usr/lib/x86_64-linux-gnu")]
+    #[case("usr")]
+    fn is_left_out(#[case] path: &str) {
+        assert_eq!(place(Path::new(path), "x86_64-linux-gnu", "535.261.03"), None);
+    }
+}
