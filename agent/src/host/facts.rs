@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::artifact::Flavour;
+
 /// A fact that may not have been readable: "could not check" is not "no".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -26,6 +28,8 @@ pub struct HostFacts {
     pub devices: Vec<PciDevice>,
     /// Modules loaded, by kernel name.
     pub loaded: BTreeMap<String, LoadedModule>,
+    /// The NVIDIA driver loaded now, as /proc/driver/nvidia/version names it.
+    pub live_driver: Option<LiveDriver>,
     /// Modules built into the kernel, by kernel name.
     pub builtin: BTreeSet<String>,
     /// Modules the kernel ships as files, kernel name -> its line of modules.dep.
@@ -119,6 +123,15 @@ pub struct LoadedModule {
     pub version: Option<String>,
     /// srcversion.
     pub srcversion: Option<String>,
+}
+
+/// The NVIDIA driver loaded now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveDriver {
+    /// Its version.
+    pub version: String,
+    /// Its flavour, where it says so.
+    pub flavour: Option<Flavour>,
 }
 
 /// A module the kernel ships as a file.

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 
 use nix::errno::Errno;
 
-use super::facts::{AvailableModule, LoadedModule, SoftDepends};
+use super::facts::{AvailableModule, LiveDriver, LoadedModule, SoftDepends};
 use super::root::{Root, errno_of, is_absent};
+use crate::artifact::Flavour;
 
 /// The kernel's name for a module's name or file: no directories, no `.ko` and what follows, and
 /// `_` for `-`.
@@ -83,6 +84,30 @@ fn parse_proc_modules(text: &str) -> BTreeMap<String, LoadedModule> {
         loaded.insert(name.to_owned(), module);
     }
     loaded
+}
+
+/// The NVIDIA driver loaded now: /proc/driver/nvidia/version, else what its module says of itself.
+pub(super) fn read_live_driver(
+    root: &Root,
+    loaded: &BTreeMap<String, LoadedModule>,
+) -> Option<LiveDriver> {
+    let module = loaded.get("nvidia")?;
+    let said = root.read_to_string("proc/driver/nvidia/version").ok();
+    said.as_deref()
+        .and_then(parse_driver_version)
+        .or_else(|| Some(LiveDriver { version: module.version.clone()?, flavour: None }))
+}
+
+/// Parses its first line: `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  535.261.03  ...`
+/// or `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  ...`.
+fn parse_driver_version(text: &str) -> Option<LiveDriver> {
+    let line = text.lines().find_map(|line| line.strip_prefix("NVRM version:"))?;
+    let number =
+        |word: &&str| word.contains('.') && word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let version = line.split_ascii_whitespace().find(number)?.to_owned();
+    let flavour =
+        if line.contains("Open Kernel Module") { Flavour::Open } else { Flavour::Proprietary };
+    Some(LiveDriver { version, flavour: Some(flavour) })
 }
 
 /// Reads modules.builtin of a release.
@@ -237,11 +262,29 @@ mod tests {
         assert_eq!(loaded.len(), 3);
     }
 
+    #[rstest]
+    #[case(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  535.261.03  Release Build  (x)  Sat\nGCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1)\n",
+        Some(("535.261.03", Flavour::Open))
+    )]
+    #[case(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256.02  Thu May  2\n",
+        Some(("470.256.02", Flavour::Proprietary))
+    )]
+    #[case("NVRM version: unknown\n", None)]
+    #[case("", None)]
+    fn live_drivers(#[case] text: &str, #[case] wanted: Option<(&str, Flavour)>) {
+        let live = parse_driver_version(text);
+        let live = live.as_ref().and_then(|l| Some((l.version.as_str(), l.flavour?)));
+        assert_eq!(live, wanted);
+    }
+
     proptest! {
         #[test]
         fn nothing_makes_the_parsers_panic(text in "[a-c:/. \n-]{0,200}|\\PC{0,80}") {
             let _ = parse_proc_modules(&text);
             let _ = parse_builtin(&text);
+            let _ = parse_driver_version(&text);
             let _ = parse_softdep(&text);
             for (name, module) in parse_dep(&text) {
                 prop_assert!(!module.depends.contains(&name));

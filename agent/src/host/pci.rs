@@ -3,7 +3,7 @@
 use std::io;
 
 use super::facts::{DeviceKind, PciDevice};
-use super::root::Root;
+use super::root::{Root, is_absent};
 
 const DEVICES: &str = "sys/bus/pci/devices";
 const NVIDIA: u32 = 0x10de;
@@ -13,8 +13,13 @@ const NVIDIA: u32 = 0x10de;
 /// # Errors
 /// Where the bus or one of its NVIDIA functions cannot be read.
 pub(super) fn read(root: &Root) -> io::Result<Vec<PciDevice>> {
+    let addresses = match root.read_dir(DEVICES) {
+        // A machine without a PCI bus has no such directory; that is not the same as no /sys.
+        Err(e) if is_absent(&e) && root.exists("sys/bus")? => Vec::new(),
+        other => other?,
+    };
     let mut devices = Vec::new();
-    for address in root.read_dir(DEVICES)? {
+    for address in addresses {
         if let Some(device) = read_device(root, &address)? {
             devices.push(device);
         }
@@ -31,7 +36,7 @@ fn read_device(root: &Root, address: &str) -> io::Result<Option<PciDevice>> {
     let Some(kind) = kind_of(class) else { return Ok(None) };
     let driver = match root.read_link(format!("{dir}/driver")) {
         Ok(target) => target.file_name().map(|name| name.to_string_lossy().into_owned()),
-        Err(e) if super::root::is_absent(&e) => None,
+        Err(e) if is_absent(&e) => None,
         Err(e) => return Err(e),
     };
     Ok(Some(PciDevice {

@@ -27,10 +27,12 @@ impl HostFacts {
         let process = process::read(&root);
         let mut unread = Unread::default();
         let release = kernel.release.as_str();
+        let loaded = unread.keep("loaded", modules::read_loaded(&root));
         Ok(Self {
             os: unread.keep("os-release", kernel::read_os_release(&root, &host)),
             devices: unread.keep("pci", pci::read(&root)),
-            loaded: unread.keep("loaded", modules::read_loaded(&root)),
+            live_driver: modules::read_live_driver(&root, &loaded),
+            loaded,
             builtin: unread.keep("builtin", modules::read_builtin(&host, release)),
             available: unread.keep("available", modules::read_available(&host, release)),
             soft_depends: unread.keep("soft-depends", modules::read_soft_depends(&host, release)),
@@ -64,7 +66,10 @@ impl Unread {
 
 #[cfg(test)]
 mod tests {
+    use super::super::facts::DeviceKind;
     use super::*;
+    use crate::artifact::Flavour;
+    use rstest::rstest;
 
     #[test]
     fn this_machine_can_be_read() {
@@ -72,6 +77,76 @@ mod tests {
         assert!(!facts.kernel.release.is_empty());
         assert!(facts.mounts.iter().any(|m| m.target == Path::new("/")));
         assert!(matches!(facts.euid, Known::Yes(_)));
+    }
+
+    #[rstest]
+    #[case("bookworm-no-gpu", 0, 0, None)]
+    #[case("bookworm-cloud-no-gpu", 0, 0, None)]
+    #[case("bookworm-t4", 1, 0, None)]
+    #[case("bookworm-cloud-t4", 1, 0, None)]
+    #[case("bookworm-rt-t4", 1, 0, None)]
+    #[case("bookworm-v100", 1, 0, None)]
+    #[case("bookworm-k80", 2, 0, None)]
+    #[case("bookworm-h100-nvswitch", 8, 4, None)]
+    #[case("bookworm-nouveau", 1, 0, Some("nouveau"))]
+    #[case("bookworm-vfio", 1, 0, Some("vfio-pci"))]
+    #[case("bookworm-secure-boot", 1, 0, None)]
+    #[case("bookworm-t4-live", 1, 0, Some("nvidia"))]
+    #[case("bookworm-t4-container", 1, 0, None)]
+    fn every_tree_is_read_whole(
+        #[case] name: &str,
+        #[case] gpus: usize,
+        #[case] switches: usize,
+        #[case] driver: Option<&str>,
+    ) {
+        let facts = fixture(name);
+        assert_eq!(facts.unread, BTreeMap::new());
+        let count = |kind| facts.devices.iter().filter(|d| d.kind == kind).count();
+        assert_eq!((count(DeviceKind::Gpu), count(DeviceKind::NvSwitch)), (gpus, switches));
+        assert_eq!(facts.devices.first().and_then(|d| d.driver.as_deref()), driver);
+        assert_eq!(facts.os.codename.as_deref(), Some("bookworm"));
+        assert_eq!(facts.kernel.arch, "x86_64");
+        let compiler = "gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0";
+        assert_eq!(facts.kernel.compiler.as_deref(), Some(compiler));
+        assert!(!facts.builtin.is_empty() && !facts.available.is_empty());
+    }
+
+    #[test]
+    fn i2c_is_built_in_and_ipmi_a_module_but_on_cloud_kernels_they_are_neither() {
+        let generic = fixture("bookworm-t4");
+        assert!(generic.builtin.contains("i2c_core"));
+        assert!(generic.available.contains_key("ipmi_msghandler"));
+        assert_eq!(generic.soft_depends["ipmi_msghandler"].post, ["ipmi_devintf"]);
+        assert_eq!(generic.available["video"].depends, ["wmi"]);
+        let cloud = fixture("bookworm-cloud-t4");
+        for name in ["i2c_core", "ipmi_msghandler", "drm"] {
+            assert!(!cloud.builtin.contains(name) && !cloud.available.contains_key(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_live_driver_and_who_holds_it() {
+        let facts = fixture("bookworm-t4-live");
+        let live = facts.live_driver.unwrap();
+        assert_eq!(
+            (live.version.as_str(), live.flavour),
+            ("535.261.03", Some(Flavour::Proprietary))
+        );
+        assert_eq!(facts.loaded["nvidia"].holders, ["nvidia_modeset", "nvidia_uvm"]);
+        assert_eq!(facts.loaded["nvidia"].refcount, Some(2));
+    }
+
+    #[test]
+    fn secure_boot_and_lockdown() {
+        let facts = fixture("bookworm-secure-boot");
+        assert_eq!(facts.security.secure_boot, Known::Yes(true));
+        assert_eq!(facts.security.lockdown, Known::Yes("integrity".into()));
+        assert_eq!(fixture("bookworm-t4").security.secure_boot, Known::Yes(false));
+    }
+
+    fn fixture(name: &str) -> HostFacts {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
+        HostFacts::read(&path, &path).unwrap()
     }
 
     #[test]
