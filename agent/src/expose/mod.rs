@@ -1,4 +1,6 @@
 //! The driver root, device nodes and firmware path the host gets to see.
 
 pub mod ldcache;
+#[cfg(test)]
+pub(crate) mod sample_elf;
 pub mod tree;

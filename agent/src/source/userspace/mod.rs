@@ -10,6 +10,7 @@ mod assemble;
 mod manifest;
 mod parts;
 mod place;
+mod selection;
 
 use std::fs;
 
