@@ -1,3 +1,163 @@
-//! The command line.
+//! Boots real kernels with a simulated NVIDIA GPU and runs the longshore image in them.
 
-fn main() {}
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use clap::{Parser, Subcommand};
+
+use kernel_matrix::cache::Cache;
+use kernel_matrix::error::Error;
+use kernel_matrix::event::{Event, Sink};
+use kernel_matrix::matrix::{Cell, Matrix};
+use kernel_matrix::report::Report;
+use kernel_matrix::workbench::{Agent, Workbench};
+
+/// Boots real kernels with a simulated NVIDIA GPU and runs the longshore image in them.
+#[derive(Debug, Parser)]
+#[command(name = "kernel-matrix")]
+struct Line {
+    /// The cells.
+    #[arg(long, global = true, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/matrix.toml"))]
+    matrix: PathBuf,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Lists the cells.
+    List,
+    /// Runs cells, all of them where none is named. Ends with 1 unless every one ran and passed.
+    Run(Run),
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// Names of cells.
+    cells: Vec<String>,
+    /// Write the results here as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Cells at a time; each VM has one virtual CPU and 2 GiB of memory.
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// OCI archive with the agent's image; made by scripts/image where none is given.
+    #[arg(long, requires = "longshore")]
+    image: Option<PathBuf>,
+    /// The longshore program for this machine, the same as in the image.
+    #[arg(long, requires = "image")]
+    longshore: Option<PathBuf>,
+    /// Show the guests' consoles.
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+fn main() -> ExitCode {
+    match go(Line::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            complain(&error);
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn go(line: Line) -> Result<bool, Error> {
+    let matrix = Matrix::read(&line.matrix)?;
+    match line.verb {
+        Verb::List => {
+            for cell in &matrix.cells {
+                print(&describe(cell));
+            }
+            Ok(true)
+        }
+        Verb::Run(options) => run(matrix, &options),
+    }
+}
+
+fn describe(cell: &Cell) -> String {
+    let gpus: Vec<String> = cell.gpus.iter().map(ToString::to_string).collect();
+    format!(
+        "{:40} {:?}: {} of {}, {} {}, gpus [{}], exit {}",
+        cell.name,
+        cell.scenario,
+        cell.kernel.package,
+        cell.kernel.suite,
+        cell.driver.branch,
+        cell.driver.flavour_name(),
+        gpus.join(", "),
+        cell.exit
+    )
+}
+
+fn run(matrix: Matrix, options: &Run) -> Result<bool, Error> {
+    let began = Instant::now();
+    let cells: Vec<Cell> = matrix.select(&options.cells)?.into_iter().cloned().collect();
+    let cells: Vec<&Cell> = cells.iter().collect();
+    let agent = agent(options)?;
+    let cache = Cache::of_user()?;
+    let report = Mutex::new((Report::new(&cells), BTreeMap::new()));
+    let take = |event: Event| {
+        let mut held = report.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (report, starts): &mut (Report, BTreeMap<String, Instant>) = &mut held;
+        let after = starts.entry(event.cell.clone()).or_insert_with(Instant::now).elapsed();
+        if let Some(line) = kernel_matrix::show::line(&event, after, options.verbose) {
+            print(&line);
+        }
+        report.take(&event, after);
+    };
+    let workbench = Mutex::new(Workbench::open(cache, matrix, agent)?);
+    run_all(&cells, options.jobs.max(1), &workbench, &take);
+    let (mut report, _) = report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    report.finish(began.elapsed());
+    print(&report.table());
+    if let Some(path) = &options.json {
+        report.write(path)?;
+    }
+    Ok(report.is_good())
+}
+
+fn run_all(
+    cells: &[&Cell],
+    jobs: usize,
+    workbench: &Mutex<Workbench>,
+    take: &(dyn Fn(Event) + Sync),
+) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.min(cells.len()) {
+            scope.spawn(|| {
+                while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    kernel_matrix::cell::run(cell, workbench, &Sink::new(&cell.name, take));
+                }
+            });
+        }
+    });
+}
+
+/// The agent's image and program: those given, else what scripts/image makes of this checkout.
+fn agent(options: &Run) -> Result<Agent, Error> {
+    if let (Some(image), Some(program)) = (&options.image, &options.longshore) {
+        return Ok(Agent { image: image.clone(), program: program.clone() });
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    kernel_matrix::error::run(
+        std::process::Command::new(root.join("scripts/image")).arg("--release"),
+    )?;
+    Ok(Agent { image: root.join("out/image.tar"), program: root.join("target/release/longshore") })
+}
+
+#[allow(clippy::print_stdout)]
+fn print(line: &str) {
+    println!("{line}");
+}
+
+#[allow(clippy::print_stderr)]
+fn complain(error: &Error) {
+    eprintln!("kernel-matrix: {error}");
+}

@@ -1,0 +1,20 @@
+# shellcheck shell=sh
+# TERM arrives while the kernel takes the driver's first module: it shows in /proc/modules as soon
+# as its loading has begun.
+# shellcheck source=guest/lib.sh
+. /run/matrix/lib.sh
+
+mark
+preload
+state before
+start_agent
+until is_loaded nvidia; do
+    running || break
+done
+pkill -TERM -x longshore || true
+phase terminate
+section terminate.state cat "$STATE"
+section terminate.modules cat /proc/modules
+finish_agent
+state after
+section after.written written

@@ -1,0 +1,86 @@
+# shellcheck shell=sh
+# What scenarios share. Results go to file descriptor 3, one record a line:
+#   @phase NAME | @fact KEY VALUE | @begin SECTION, lines "|TEXT", @end SECTION
+# The harness judges; nothing here compares.
+
+# shellcheck disable=SC2034
+DRIVER_ROOT=/run/nvidia/driver
+STATE=/run/nvidia/longshore/state.json
+
+phase() { echo "@phase $1" >&3; }
+fact() { echo "@fact $1 $2" >&3; }
+
+# section NAME COMMAND...: what the command prints, whatever its exit code.
+section() {
+    section_name=$1
+    shift
+    echo "@begin $section_name" >&3
+    { "$@" 2>&1 || true; } | sed 's/^/|/' >&3
+    echo "@end $section_name" >&3
+}
+
+pod() { podman --cgroup-manager cgroupfs --events-backend file --storage-driver vfs "$@"; }
+
+firmware_path() { cat /sys/module/firmware_class/parameters/path 2>/dev/null; }
+
+# Everything that belongs to user programs: kernel threads are children of process 2.
+processes() { ps -eo ppid=,pid=,comm= | awk '$1 != 2 && $2 > 2 { print $3 }' | sort | uniq -c; }
+
+# state WHEN: the host as the harness compares it.
+state() {
+    section "$1.modules" cat /proc/modules
+    section "$1.mounts" cat /proc/self/mountinfo
+    section "$1.dev" find /dev -path /dev/pts -prune -o -printf '%y %m %p %l\n'
+    section "$1.firmware-path" firmware_path
+    section "$1.run" find /run -path /run/containers -prune -o -path /run/crun -prune \
+        -o -path /run/libpod -prune -o -path /run/matrix -prune -o -printf '%y %m %p %l\n'
+    section "$1.majors" cat /proc/devices
+    section "$1.processes" processes
+}
+
+# preload: loads the modules that somebody else is to have loaded before.
+preload() {
+    for module in $PRELOAD; do
+        modprobe "$module"
+    done
+}
+
+# The marker for "what was written since".
+mark() { touch /run/matrix/mark; }
+written() { find / -xdev -newer /run/matrix/mark ! -type d -print; }
+
+# start_agent: the container in the background; RUN is its job.
+start_agent() {
+    phase start
+    # AGENT_ARGUMENTS and IMAGE are words.
+    # shellcheck disable=SC2086
+    pod run --rm --name longshore --privileged --pid host --network host \
+        -v /run/nvidia:/run/nvidia:rshared \
+        -v /var/lib/longshore:/var/lib/longshore \
+        -v /lib/modules:/lib/modules:ro \
+        $IMAGE $AGENT_ARGUMENTS >/run/matrix/agent.log 2>&1 &
+    RUN=$!
+}
+
+running() { kill -0 "$RUN" 2>/dev/null; }
+
+# finish_agent: waits for the container's end and says with which code.
+finish_agent() {
+    code=0
+    wait "$RUN" || code=$?
+    phase stopped
+    fact exit-code "$code"
+    section agent-log cat /run/matrix/agent.log
+}
+
+# await COMMAND...: until it succeeds; fails when the container has ended before. The harness
+# holds the deadline.
+await() {
+    until "$@"; do
+        running || return 1
+        sleep 0.1
+    done
+}
+
+has_phase() { grep -q "\"phase\": *\"$1\"" "$STATE" 2>/dev/null; }
+is_loaded() { grep -q "^$1 " /proc/modules; }

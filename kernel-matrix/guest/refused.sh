@@ -1,0 +1,12 @@
+# shellcheck shell=sh
+# The agent is to end by itself and leave the host untouched.
+# shellcheck source=guest/lib.sh
+. /run/matrix/lib.sh
+
+mark
+preload
+state before
+start_agent
+finish_agent
+state after
+section after.written written

@@ -1,0 +1,32 @@
+#!/bin/sh
+# Second stage, process 1 in the real root: what an init system would mount, then the scenario.
+# Its exit code goes to the console with the nonce, whatever happened.
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+HOME=/root
+export PATH HOME
+cd /
+
+# shellcheck source=/dev/null
+. /run/matrix/cell.sh
+
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mkdir -p /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs shm /dev/shm
+mount -t tmpfs tmp /tmp
+mount --make-rshared /
+mkdir -p /run/nvidia
+ip link set lo up
+
+for name in /sys/class/virtio-ports/*/name; do
+    if [ "$(cat "$name")" = results ]; then
+        port=${name%/name}
+        exec 3>"/dev/${port##*/}"
+    fi
+done
+
+sh -eu /run/matrix/scenario.sh
+code=$?
+echo "@verdict $NONCE $code" >&3
+echo "MATRIX-VERDICT $NONCE $code" >/dev/console
+/run/matrix/busybox poweroff -f

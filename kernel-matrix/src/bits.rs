@@ -1,0 +1,68 @@
+//! Packages of the archive the machine itself uses.
+
+use std::path::Path;
+
+use longshore::config::ArchiveConfig;
+use longshore::progress::Silent;
+use longshore::source::archive::{Archive, Package};
+use longshore::store::Store;
+use tokio::runtime::Runtime;
+
+use crate::error::{At, Error};
+
+/// The opened archive and where packages are kept.
+pub struct Bits {
+    archive: Archive,
+    store: Store,
+    runtime: Runtime,
+}
+
+impl Bits {
+    /// Opens the archives of the machine's apt sources, with `suites` beyond those they name.
+    /// Packages are kept below `dir`.
+    ///
+    /// # Errors
+    /// The archives cannot be read or do not verify.
+    pub fn open(dir: &Path, suites: &[String]) -> Result<Self, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .at("start", Path::new("tokio"))?;
+        let store = Store::open(dir)?;
+        let config = ArchiveConfig {
+            sources: Vec::new(),
+            use_host_apt: true,
+            host_components: Vec::new(),
+            host_suites: suites.to_vec(),
+            frozen: false,
+        };
+        let opened = Archive::open(&config, Path::new("/"), &store, &Silent);
+        let archive = runtime.block_on(opened)?;
+        Ok(Self { archive, store, runtime })
+    }
+
+    /// Where fetched packages lie.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The newest version of a package in one suite.
+    ///
+    /// # Errors
+    /// The suite does not have it.
+    pub fn newest(&self, name: &str, suite: &str) -> Result<Package, Error> {
+        self.archive
+            .packages(name)
+            .into_iter()
+            .find(|p| p.suite == suite)
+            .ok_or_else(|| Error::Unexpected(format!("there is no package {name} in {suite}")))
+    }
+
+    /// Brings packages into the store.
+    ///
+    /// # Errors
+    /// One cannot be downloaded or does not verify.
+    pub fn fetch(&self, packages: &[Package]) -> Result<(), Error> {
+        Ok(self.runtime.block_on(self.archive.fetch(packages, &self.store, &Silent))?)
+    }
+}

@@ -1,0 +1,128 @@
+//! Things that take long to make and depend on known inputs only: made once, kept outside the
+//! repository, named by the digest of their inputs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::error::{At, Error};
+
+/// A directory of finished things.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    root: PathBuf,
+}
+
+impl Cache {
+    /// `$LONGSHORE_CACHE`, else `$XDG_CACHE_HOME/longshore`, else `~/.cache/longshore`.
+    ///
+    /// # Errors
+    /// None of the variables is set, or the directory cannot be made.
+    pub fn of_user() -> Result<Self, Error> {
+        let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let root = var("LONGSHORE_CACHE")
+            .or_else(|| var("XDG_CACHE_HOME").map(|dir| dir.join("longshore")))
+            .or_else(|| var("HOME").map(|dir| dir.join(".cache/longshore")))
+            .ok_or_else(|| Error::Matrix("neither LONGSHORE_CACHE nor HOME is set".into()))?;
+        Self::at(root.join("matrix"))
+    }
+
+    /// A cache in this directory.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub fn at(root: PathBuf) -> Result<Self, Error> {
+        fs::create_dir_all(&root).at("make", &root)?;
+        Ok(Self { root })
+    }
+
+    /// A directory in the cache that is kept from run to run.
+    pub fn dir(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// The finished `kind` made of `inputs`; `make` fills an empty directory where there is none
+    /// yet. Somebody else making the same thing is waited for.
+    ///
+    /// # Errors
+    /// What `make` fails with; nothing is left then.
+    pub fn produce(
+        &self,
+        kind: &str,
+        inputs: &[&str],
+        make: impl FnOnce(&Path) -> Result<(), Error>,
+    ) -> Result<PathBuf, Error> {
+        let name = format!("{kind}-{}", &digest(inputs)[..16]);
+        let finished = self.root.join(&name);
+        let _held = self.lock(&name)?;
+        if finished.exists() {
+            return Ok(finished);
+        }
+        let unfinished = self.root.join(format!("{name}.unfinished"));
+        remove(&unfinished)?;
+        fs::create_dir(&unfinished).at("make", &unfinished)?;
+        if let Err(error) = make(&unfinished) {
+            remove(&unfinished)?;
+            return Err(error);
+        }
+        fs::rename(&unfinished, &finished).at("finish", &finished)?;
+        Ok(finished)
+    }
+
+    /// Holds `name` until dropped.
+    ///
+    /// # Errors
+    /// The lock file cannot be made.
+    pub fn lock(&self, name: &str) -> Result<Flock<fs::File>, Error> {
+        let path = self.root.join(format!("{name}.lock"));
+        let file = fs::File::create(&path).at("make", &path)?;
+        Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| e).at("lock", &path)
+    }
+}
+
+fn remove(dir: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other.at("remove", dir),
+    }
+}
+
+/// sha256 (hex) of the inputs, each with its length so that they cannot run into one another.
+pub fn digest(inputs: &[&str]) -> String {
+    let text: String = inputs.iter().map(|i| format!("{}:{i}\n", i.len())).collect();
+    longshore::store::digest_of(text.as_bytes()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn things_are_made_once_per_inputs() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path().join("c")).unwrap();
+        let make = |into: &Path| fs::write(into.join("f"), "x").at("write", into);
+        let first = cache.produce("k", &["a", "b"], make).unwrap();
+        let again = cache
+            .produce("k", &["a", "b"], |_| Err(Error::Unexpected("made again".into())))
+            .unwrap();
+        let other = cache.produce("k", &["ab"], make).unwrap();
+        assert_eq!(first, again);
+        assert_ne!(first, other);
+        assert!(other.join("f").exists());
+    }
+
+    #[test]
+    fn a_failure_leaves_nothing_and_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path().into()).unwrap();
+        let failed = cache.produce("k", &["a"], |into| {
+            fs::write(into.join("half"), "").at("write", into)?;
+            Err(Error::Unexpected("no".into()))
+        });
+        assert!(failed.is_err());
+        let made = cache.produce("k", &["a"], |_| Ok(())).unwrap();
+        assert!(!made.join("half").exists());
+    }
+}

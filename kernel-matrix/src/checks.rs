@@ -1,0 +1,245 @@
+//! What must hold while the driver is on the host, and at the moment of an interruption.
+
+use crate::records::Records;
+
+/// Where the agent shows the driver to the host.
+const DRIVER_ROOT: &str = "/run/nvidia/driver";
+
+/// What the driver on the host has to be.
+#[derive(Debug, Clone, Default)]
+pub struct Expected {
+    /// Driver version.
+    pub version: String,
+    /// Modules that must be live: kernel name and srcversion.
+    pub modules: Vec<(String, String)>,
+}
+
+/// What is wrong with a host whose agent says Ready.
+pub fn ready(expected: &Expected, records: &Records) -> Vec<String> {
+    if !records.phases.iter().any(|phase| phase == "ready") {
+        return vec!["the agent never was Ready".into()];
+    }
+    let mut wrong = Vec::new();
+    wrong.extend(driver(expected, records));
+    wrong.extend(modules(expected, records));
+    wrong.extend(nodes(records));
+    wrong.extend(driver_root(expected, records));
+    wrong.extend(tools(records));
+    wrong
+}
+
+fn driver(expected: &Expected, records: &Records) -> Option<String> {
+    let seen = records.text("ready.driver");
+    let found = seen.split_whitespace().any(|word| word == expected.version);
+    (!found).then(|| format!("/proc/driver/nvidia/version is not {}: {seen}", expected.version))
+}
+
+fn modules(expected: &Expected, records: &Records) -> Vec<String> {
+    let live = records.section("ready.versions").unwrap_or_default();
+    expected
+        .modules
+        .iter()
+        .map(|(name, srcversion)| format!("{name} {srcversion} {}", expected.version))
+        .filter(|wanted| !live.contains(wanted))
+        .map(|wanted| format!("not live: {wanted}; live are {live:?}"))
+        .collect()
+}
+
+/// The nodes of host and driver root: the right names, and the majors the kernel gave.
+fn nodes(records: &Records) -> Vec<String> {
+    let majors = records.section("ready.majors").unwrap_or_default();
+    let major = |driver: &str| {
+        majors.iter().find_map(|line| {
+            let (number, name) = line.trim().split_once(' ')?;
+            (name == driver).then(|| number.to_owned())
+        })
+    };
+    let wanted = [
+        ("nvidiactl", "nvidia-frontend", Some("255")),
+        ("nvidia0", "nvidia-frontend", Some("0")),
+        ("nvidia-modeset", "nvidia-frontend", Some("254")),
+        ("nvidia-uvm", "nvidia-uvm", Some("0")),
+        ("nvidia-uvm-tools", "nvidia-uvm", Some("1")),
+    ];
+    let mut wrong = Vec::new();
+    for (section, dir) in [
+        ("ready.host-nodes", "/dev".to_owned()),
+        ("ready.root-nodes", format!("{DRIVER_ROOT}/dev")),
+    ] {
+        let seen = records.section(section).unwrap_or_default();
+        for (name, driver, minor) in &wanted {
+            // 195 is NVIDIA's own number; 535 registers it as nvidia-frontend, 550 as nvidia.
+            let major = match *driver {
+                "nvidia-frontend" => Some("195".to_owned()),
+                other => major(other),
+            };
+            let node =
+                format!("{dir}/{name} {}:{}", major.unwrap_or_default(), minor.unwrap_or("?"));
+            if !seen.iter().any(|line| line.starts_with(&format!("{node} "))) {
+                wrong.push(format!("no node {node}; there are {seen:?}"));
+            }
+        }
+    }
+    wrong
+}
+
+fn driver_root(expected: &Expected, records: &Records) -> Vec<String> {
+    let files = records.section("ready.root-files").unwrap_or_default();
+    let there = |path: &str| files.iter().any(|line| line.split(' ').nth(1) == Some(path));
+    let version = &expected.version;
+    let lib = "usr/lib/x86_64-linux-gnu";
+    let mut wrong: Vec<String> = [
+        format!("{lib}/libcuda.so.{version}"),
+        format!("{lib}/libcuda.so.1"),
+        format!("{lib}/libnvidia-ml.so.{version}"),
+        format!("{lib}/libnvidia-ml.so.1"),
+        "usr/bin/nvidia-smi".to_owned(),
+        "etc/ld.so.cache".to_owned(),
+    ]
+    .into_iter()
+    .filter(|path| !there(path))
+    .map(|path| format!("the driver root has no {path}"))
+    .collect();
+    let firmware = format!("lib/firmware/nvidia/{version}/gsp_");
+    let has_firmware = |l: &String| l.contains(&firmware);
+    if !files.iter().any(has_firmware) {
+        wrong.push(format!("the driver root has no {firmware}*"));
+    }
+    let path = records.text("ready.firmware-path");
+    if path != format!("{DRIVER_ROOT}/lib/firmware") {
+        wrong.push(format!("the kernel looks for firmware in `{path}`"));
+    }
+    wrong
+}
+
+/// nvidia-smi on the host and a container that comes later.
+fn tools(records: &Records) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let smi = records.text("ready.smi");
+    // Code 6 and this text are what a driver without real hardware has to say; a library that does
+    // not fit the kernel module says so with code 18.
+    if !(smi.contains("No devices were found") && smi.ends_with("rc 6")) {
+        wrong.push(format!("nvidia-smi from the driver root: {smi}"));
+    }
+    let neighbour = records.text("ready.neighbour");
+    for path in ["bin/nvidia-smi", "lib/x86_64-linux-gnu/libcuda.so.1"] {
+        if !neighbour.contains(&format!("sees {path}")) {
+            wrong.push(format!("a later container does not see {path}: {neighbour}"));
+        }
+    }
+    wrong
+}
+
+/// TERM has to have come while the agent installed, after the kernel began to take its module.
+pub fn interrupted(records: &Records) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let state = records.text("terminate.state");
+    if !state.replace(' ', "").contains("\"phase\":\"installing\"") {
+        wrong.push(format!("TERM did not come in the middle of installing: {state}"));
+    }
+    let modules = records.section("terminate.modules").unwrap_or_default();
+    if !modules.iter().any(|line| line.starts_with("nvidia ")) {
+        wrong.push("nvidia was not loaded when TERM was sent".into());
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expected() -> Expected {
+        Expected {
+            version: "535.261.03".into(),
+            modules: vec![("nvidia".into(), "ABC".into()), ("nvidia_uvm".into(), "DEF".into())],
+        }
+    }
+
+    fn good() -> Records {
+        let mut records = Records::default();
+        records.take("@phase ready");
+        let nodes = |dir: &str| {
+            [
+                "nvidiactl 195:255",
+                "nvidia0 195:0",
+                "nvidia-modeset 195:254",
+                "nvidia-uvm 511:0",
+                "nvidia-uvm-tools 511:1",
+            ]
+            .map(|node| format!("{dir}/{node} 666"))
+            .join("\n")
+        };
+        let lib = "usr/lib/x86_64-linux-gnu";
+        for (name, text) in [
+            (
+                "driver",
+                "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  535.261.03  Release"
+                    .to_owned(),
+            ),
+            ("versions", "nvidia ABC 535.261.03\nnvidia_uvm DEF 535.261.03".into()),
+            ("majors", "Character devices:\n  1 mem\n195 nvidia-frontend\n511 nvidia-uvm".into()),
+            ("host-nodes", nodes("/dev")),
+            ("root-nodes", nodes("/run/nvidia/driver/dev")),
+            ("firmware-path", "/run/nvidia/driver/lib/firmware".into()),
+            (
+                "root-files",
+                format!(
+                    "f {lib}/libcuda.so.535.261.03 \nl {lib}/libcuda.so.1 libcuda.so.535.261.03\n\
+                     f {lib}/libnvidia-ml.so.535.261.03 \nl {lib}/libnvidia-ml.so.1 x\n\
+                     f usr/bin/nvidia-smi \nf etc/ld.so.cache \n\
+                     f lib/firmware/nvidia/535.261.03/gsp_tu10x.bin "
+                ),
+            ),
+            ("smi", "No devices were found\nrc 6".into()),
+            ("neighbour", "sees bin/nvidia-smi\nsees lib/x86_64-linux-gnu/libcuda.so.1".into()),
+        ] {
+            let lines = text.lines().map(str::to_owned).collect();
+            records.sections.insert(format!("ready.{name}"), lines);
+        }
+        records
+    }
+
+    #[test]
+    fn a_good_host_has_nothing_wrong() {
+        assert_eq!(ready(&expected(), &good()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_thing_that_is_wrong_is_found() {
+        let cases = [
+            ("driver", "NVRM version: 535.261.0", "version is not 535.261.03"),
+            ("versions", "nvidia ABC 535.261.03", "not live: nvidia_uvm DEF"),
+            ("majors", "510 nvidia-uvm", "no node /dev/nvidia-uvm 510:0"),
+            ("host-nodes", "/dev/nvidiactl 195:255 666", "no node /dev/nvidia0 195:0"),
+            ("root-nodes", "", "no node /run/nvidia/driver/dev/nvidiactl"),
+            ("firmware-path", "", "looks for firmware in ``"),
+            ("root-files", "f usr/bin/nvidia-smi ", "no etc/ld.so.cache"),
+            ("root-files", "", "gsp_"),
+            ("smi", "Driver/library version mismatch\nrc 18", "mismatch"),
+            ("neighbour", "", "later container does not see bin/nvidia-smi"),
+        ];
+        for (section, text, wanted) in cases {
+            let mut records = good();
+            let lines = text.lines().map(str::to_owned).collect();
+            records.sections.insert(format!("ready.{section}"), lines);
+            let wrong = ready(&expected(), &records).join("\n");
+            assert!(wrong.contains(wanted), "{wanted}: {wrong}");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_never_was_ready_is_one_finding() {
+        assert_eq!(ready(&expected(), &Records::default()), ["the agent never was Ready"]);
+    }
+
+    #[test]
+    fn an_interruption_has_to_come_in_the_middle() {
+        let mut records = Records::default();
+        assert_eq!(interrupted(&records).len(), 2);
+        let state = vec!["{".to_owned(), "  \"phase\": \"installing\",".to_owned()];
+        records.sections.insert("terminate.state".into(), state);
+        let modules = vec!["nvidia 9 0 - Loading 0x0".to_owned()];
+        records.sections.insert("terminate.modules".into(), modules);
+        assert!(interrupted(&records).is_empty());
+    }
+}

@@ -1,0 +1,81 @@
+//! What can go wrong before or around a cell.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use longshore::Failure;
+
+/// An error of the harness itself, as opposed to a cell that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file operation failed.
+    #[error("{operation} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A program could not be started, or ended badly.
+    #[error("{program}: {what}")]
+    Command {
+        /// The program.
+        program: String,
+        /// How it ended, and the end of its stderr.
+        what: String,
+    },
+    /// matrix.toml, or a cell name, is not right.
+    #[error("{0}")]
+    Matrix(String),
+    /// longshore's own library failed.
+    #[error("{}", .0.report())]
+    Longshore(Failure),
+    /// Something that was fetched or built is not as expected.
+    #[error("{0}")]
+    Unexpected(String),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Self::Longshore(failure)
+    }
+}
+
+/// Adds operation and path to an I/O error.
+pub trait At<T> {
+    /// Names what was tried and on what.
+    fn at(self, operation: &'static str, path: &Path) -> Result<T, Error>;
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, operation: &'static str, path: &Path) -> Result<T, Error> {
+        self.map_err(|source| Error::Io { operation, path: path.to_path_buf(), source })
+    }
+}
+
+impl<T> At<T> for nix::Result<T> {
+    fn at(self, operation: &'static str, path: &Path) -> Result<T, Error> {
+        self.map_err(io::Error::from).at(operation, path)
+    }
+}
+
+/// Runs a program to its end; anything but exit code 0 is an error with the end of its stderr.
+///
+/// # Errors
+/// The program could not be started or ended badly.
+pub fn run(command: &mut Command) -> Result<Output, Error> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .map_err(|e| Error::Command { program: program.clone(), what: format!("start: {e}") })?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = stderr.lines().rev().take(12).collect();
+    let tail: Vec<&str> = lines.into_iter().rev().collect();
+    Err(Error::Command { program, what: format!("{}\n{}", output.status, tail.join("\n")) })
+}

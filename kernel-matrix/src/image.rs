@@ -1,0 +1,64 @@
+//! The agent's image in podman's storage, as an ext4 image for the guests.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::cache::Cache;
+use crate::disk;
+use crate::error::{At, Error, run};
+
+/// The name the image has in the guest.
+pub const NAME: &str = "localhost/longshore:dev";
+
+/// podman in a mount namespace of its own, its storage (`$1`) at the path guests have it at, as it
+/// writes that path down. Where both cgroup versions are mounted podman refuses to start.
+const LOAD: &str = "
+set -eu
+if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi
+mkdir -p /var/lib/containers
+mount --bind \"$1\" /var/lib/containers
+exec podman --cgroup-manager cgroupfs --events-backend file --storage-driver vfs \
+    --runroot \"$2\" load --quiet --input \"$3\"
+";
+
+/// podman's storage with the image in it.
+#[derive(Debug)]
+pub struct Image {
+    /// ext4 image for /var/lib/containers.
+    pub disk: PathBuf,
+    /// sha256 (hex) of the archive it was loaded from.
+    pub sha256: String,
+}
+
+/// Loads the OCI archive `archive`, or finds that done in the cache.
+///
+/// # Errors
+/// The archive cannot be read, has no image of that name, or podman or mke2fs failed.
+pub fn load(cache: &Cache, archive: &Path) -> Result<Image, Error> {
+    let sha256 = File::open(archive)
+        .and_then(longshore::store::digest_of)
+        .at("read the agent's image", archive)?;
+    let archive = archive.canonicalize().at("find", archive)?;
+    let dir = cache.produce("image", &[&sha256, LOAD], |dir| fill(dir, &archive))?;
+    Ok(Image { disk: dir.join("containers.ext4"), sha256 })
+}
+
+fn fill(dir: &Path, archive: &Path) -> Result<(), Error> {
+    let (containers, runroot) = (dir.join("containers"), dir.join("runroot"));
+    fs::create_dir(&containers).at("make", &containers)?;
+    let loaded = run(Command::new("unshare")
+        .args(["--mount", "sh", "-c", LOAD, "load"])
+        .args([&containers, &runroot])
+        .arg(archive))?;
+    let said = String::from_utf8_lossy(&loaded.stdout);
+    if !said.contains(NAME) {
+        let path = archive.display();
+        return Err(Error::Unexpected(format!("{path} holds {}, not {NAME}", said.trim())));
+    }
+    disk::make(&containers, &dir.join("containers.ext4"), 256)?;
+    for done in [containers, runroot] {
+        fs::remove_dir_all(&done).at("remove", &done)?;
+    }
+    Ok(())
+}

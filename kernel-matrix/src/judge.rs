@@ -1,0 +1,210 @@
+//! Whether a cell passed: a pure function of what was declared and what was seen.
+
+use crate::checks::{self, Expected};
+use crate::event::Outcome;
+use crate::matrix::{Cell, Scenario};
+use crate::records::Records;
+use crate::scene::Scene;
+
+/// What was seen of a cell's VM.
+#[derive(Debug, Default)]
+pub struct Evidence {
+    /// The random word the guest was given.
+    pub nonce: String,
+    /// Everything from the results port.
+    pub records: Records,
+    /// The verdict line of the console.
+    pub last_word: Option<(String, i32)>,
+    /// Console lines that tell of a kernel in trouble.
+    pub trouble: Vec<String>,
+    /// Whether the VM was still running at the deadline.
+    pub overdue: bool,
+}
+
+/// Judges a cell that ran in a VM. QEMU's own exit code says nothing and is not looked at.
+pub fn judge(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
+    let mut wrong: Vec<String> =
+        evidence.trouble.iter().map(|line| format!("kernel: {line}")).collect();
+    wrong.extend(unfinished(cell, evidence));
+    // A guest that did not get to its end has no state to compare.
+    if wrong.is_empty() {
+        wrong.extend(agent(cell, &evidence.records));
+        wrong.extend(scenario(cell, expected, &evidence.records));
+        wrong.extend(host(&evidence.records));
+    }
+    if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong) }
+}
+
+/// Console, results port and nonce must tell of the same, good end.
+fn unfinished(cell: &Cell, evidence: &Evidence) -> Option<String> {
+    let phase = evidence.records.phases.last().map_or("boot", String::as_str);
+    if evidence.overdue {
+        return Some(format!("still at `{phase}` after {} s, killed", cell.deadline_seconds));
+    }
+    let (Some(console), Some(results)) = (&evidence.last_word, &evidence.records.verdict) else {
+        return Some(format!("the guest ended at `{phase}` without a verdict"));
+    };
+    if console.0 != evidence.nonce || results.0 != evidence.nonce {
+        return Some("the verdict carries another nonce than the guest was given".into());
+    }
+    if console.1 != results.1 {
+        return Some(format!("console says {}, results say {}", console.1, results.1));
+    }
+    (console.1 != 0).then(|| format!("the guest's script ended with {} at `{phase}`", console.1))
+}
+
+fn agent(cell: &Cell, records: &Records) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let wanted = cell.exit.to_string();
+    let code = records.facts.get("exit-code").map_or("none", String::as_str);
+    if code != wanted {
+        wrong.push(format!("the agent's exit code is {code}, not {wanted}"));
+    }
+    let log = records.text("agent-log");
+    let unsaid = cell.says.iter().filter(|text| !log.contains(text.as_str()));
+    wrong.extend(unsaid.map(|text| format!("the agent's log does not say `{text}`")));
+    wrong
+}
+
+fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
+    let loaded = |name: &str| {
+        let modules = records.section("before.modules").unwrap_or_default();
+        modules.iter().any(|line| line.split(' ').next() == Some(name))
+    };
+    let mut wrong: Vec<String> = cell
+        .preload
+        .iter()
+        .filter(|name| !loaded(name))
+        .map(|name| format!("{name} was to be loaded before"))
+        .collect();
+    match cell.scenario {
+        Scenario::RoundTrip => wrong.extend(checks::ready(expected, records)),
+        Scenario::Interrupted => wrong.extend(checks::interrupted(records)),
+        Scenario::Refused | Scenario::Build => {}
+    }
+    wrong
+}
+
+/// The host has to be exactly as before.
+fn host(records: &Records) -> Vec<String> {
+    let scenes = Scene::read(records, "before")
+        .and_then(|before| Ok((before, Scene::read(records, "after")?)));
+    let mut wrong = match scenes {
+        Ok((before, after)) => before.differences(&after),
+        Err(missing) => vec![missing],
+    };
+    match records.section("after.written") {
+        Ok(files) => wrong.extend(files.iter().map(|file| format!("written: {file}"))),
+        Err(missing) => wrong.push(missing),
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell() -> Cell {
+        toml::from_str(
+            "name = 'a'\nscenario = 'refused'\nexit = 17\nsays = ['remedy:']\n\
+             kernel = { suite = 's', package = 'p' }\ndriver = { branch = '535', flavour = 'open' }",
+        )
+        .unwrap()
+    }
+
+    /// A guest whose host is untouched and whose agent ended with 17.
+    fn good() -> Evidence {
+        let mut records = Records::default();
+        for when in ["before", "after"] {
+            for aspect in
+                ["modules", "mounts", "dev", "firmware-path", "run", "majors", "processes"]
+            {
+                records.take(&format!("@begin {when}.{aspect}"));
+                records.take("|ext4 1 0 - Live 0x0");
+                records.take(&format!("@end {when}.{aspect}"));
+            }
+        }
+        for line in [
+            "@begin after.written",
+            "@end after.written",
+            "@begin agent-log",
+            "|error: no GPU",
+            "|  remedy: put one in",
+            "@end agent-log",
+            "@fact exit-code 17",
+            "@phase stopped",
+            "@verdict n0nce 0",
+        ] {
+            records.take(line);
+        }
+        Evidence {
+            nonce: "n0nce".into(),
+            records,
+            last_word: Some(("n0nce".into(), 0)),
+            ..Evidence::default()
+        }
+    }
+
+    fn why(change: impl FnOnce(&mut Evidence)) -> String {
+        let mut evidence = good();
+        change(&mut evidence);
+        match judge(&cell(), &Expected::default(), &evidence) {
+            Outcome::Failed(why) => why.join("\n"),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_good_cell_passes() {
+        assert_eq!(judge(&cell(), &Expected::default(), &good()), Outcome::Passed);
+    }
+
+    #[test]
+    fn console_results_and_nonce_have_to_agree() {
+        assert!(why(|e| e.last_word = None).contains("without a verdict"));
+        assert!(why(|e| e.records.verdict = None).contains("without a verdict"));
+        assert!(why(|e| e.last_word = Some(("other".into(), 0))).contains("another nonce"));
+        assert!(why(|e| e.records.verdict = Some(("x".into(), 0))).contains("another nonce"));
+        assert!(why(|e| e.last_word = Some(("n0nce".into(), 1))).contains("console says 1"));
+        let both = |e: &mut Evidence| {
+            e.last_word = Some(("n0nce".into(), 2));
+            e.records.verdict = Some(("n0nce".into(), 2));
+        };
+        assert!(why(both).contains("ended with 2 at `stopped`"));
+        assert!(why(|e| e.overdue = true).contains("still at `stopped` after 180 s"));
+    }
+
+    #[test]
+    fn a_kernel_in_trouble_fails_and_is_shown() {
+        assert!(why(|e| e.trouble.push("BUG: bad".into())).contains("kernel: BUG: bad"));
+    }
+
+    #[test]
+    fn exit_code_and_log_are_held_to_what_was_declared() {
+        let code = |e: &mut Evidence| {
+            e.records.facts.insert("exit-code".into(), "0".into());
+        };
+        assert!(why(code).contains("exit code is 0, not 17"));
+        let log = |e: &mut Evidence| {
+            e.records.sections.insert("agent-log".into(), vec!["error".into()]);
+        };
+        assert!(why(log).contains("does not say `remedy:`"));
+    }
+
+    #[test]
+    fn what_is_left_on_the_host_fails() {
+        let left = |e: &mut Evidence| {
+            let modules = vec!["ext4 1 0 - Live 0x0".into(), "nvidia 9 0 - Live 0x0".into()];
+            e.records.sections.insert("after.modules".into(), modules);
+        };
+        assert!(why(left).contains("modules: after nvidia"));
+        let written = |e: &mut Evidence| {
+            e.records.sections.insert("after.written".into(), vec!["/etc/x".into()]);
+        };
+        assert!(why(written).contains("written: /etc/x"));
+        let unsaid = |e: &mut Evidence| {
+            e.records.sections.remove("after.mounts");
+        };
+        assert!(why(unsaid).contains("did not report `after.mounts`"));
+    }
+}

@@ -1,0 +1,34 @@
+//! Boots real kernels with a simulated NVIDIA GPU and runs the longshore image in them.
+//!
+//! matrix.toml ([`matrix`]) declares the cells. The [`workbench`] brings what they need onto disk:
+//! [`kernel`], [`rootfs`], the agent's [`image`] and its store ([`seed`]), all kept in the
+//! [`cache`]. A [`cell`] boots a [`vm`] whose devices are a [`gpu`] behind QEMU's [`proxy`]
+//! protocol; the guest's scripts (guest/) only report [`records`], and [`judge`] decides from
+//! these alone. Everything that happens is an [`event`]; [`show`] and [`report`] consume them.
+
+pub mod apt;
+pub mod bits;
+pub mod cache;
+pub mod cell;
+pub mod checks;
+pub mod compile;
+pub mod console;
+pub mod cpio;
+pub mod disk;
+pub mod error;
+pub mod event;
+pub mod gpu;
+pub mod image;
+pub mod initramfs;
+pub mod judge;
+pub mod kernel;
+pub mod matrix;
+pub mod proxy;
+pub mod records;
+pub mod report;
+pub mod rootfs;
+pub mod scene;
+pub mod seed;
+pub mod show;
+pub mod vm;
+pub mod workbench;

@@ -1,0 +1,224 @@
+//! matrix.toml: the cells that are declared.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use longshore::artifact::Flavour;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{At, Error};
+use crate::gpu;
+
+/// The whole matrix.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Matrix {
+    /// What the guests' root file system is made of.
+    pub guest: Guest,
+    /// The cells, in order.
+    #[serde(rename = "cell")]
+    pub cells: Vec<Cell>,
+}
+
+/// The guests' root file system.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guest {
+    /// Suite.
+    pub suite: String,
+    /// Packages beyond the essential ones.
+    pub packages: Vec<String>,
+}
+
+/// One cell.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Cell {
+    /// Unique, kebab-case.
+    pub name: String,
+    /// What happens.
+    pub scenario: Scenario,
+    /// The kernel.
+    pub kernel: KernelWanted,
+    /// The driver.
+    pub driver: DriverWanted,
+    /// Simulated devices.
+    #[serde(default)]
+    pub gpus: Vec<gpu::Spec>,
+    /// Modules somebody else loads before the agent starts.
+    #[serde(default)]
+    pub preload: Vec<String>,
+    /// Exit code wanted.
+    #[serde(default)]
+    pub exit: i32,
+    /// Texts the agent's log, or the build's output, has to contain.
+    #[serde(default)]
+    pub says: Vec<String>,
+    /// How long the cell may take once everything is prepared.
+    #[serde(default = "default_deadline")]
+    pub deadline_seconds: u64,
+}
+
+/// What happens in a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scenario {
+    /// Start, Ready, TERM.
+    RoundTrip,
+    /// The agent ends by itself.
+    Refused,
+    /// TERM while the agent installs.
+    Interrupted,
+    /// `longshore build`, without a VM.
+    Build,
+}
+
+/// Which kernel, by suite and meta-package.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelWanted {
+    /// Suite, for example `bookworm-security`.
+    pub suite: String,
+    /// Meta-package, for example `linux-image-amd64`.
+    pub package: String,
+}
+
+/// Which driver.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DriverWanted {
+    /// Branch (`535`) or version.
+    pub branch: String,
+    /// Flavour.
+    pub flavour: Flavour,
+}
+
+fn default_deadline() -> u64 {
+    180
+}
+
+impl Cell {
+    /// The deadline as a duration.
+    pub fn deadline(&self) -> Duration {
+        Duration::from_secs(self.deadline_seconds)
+    }
+}
+
+impl DriverWanted {
+    /// The flavour as longshore's command line takes it.
+    pub fn flavour_name(&self) -> &'static str {
+        match self.flavour {
+            Flavour::Open => "open",
+            Flavour::Proprietary => "proprietary",
+        }
+    }
+
+    /// Whether `version` is this version or of this branch.
+    pub fn is_met_by(&self, version: &str) -> bool {
+        version
+            .strip_prefix(&self.branch)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    }
+}
+
+impl Matrix {
+    /// Reads and checks matrix.toml.
+    ///
+    /// # Errors
+    /// It cannot be read, is malformed, or a name occurs twice or is not kebab-case.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).at("read", path)?;
+        Self::parse(&text).map_err(|e| Error::Matrix(format!("{}: {e}", path.display())))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let matrix: Self = toml::from_str(text).map_err(|e| e.to_string())?;
+        let mut names = BTreeSet::new();
+        for cell in &matrix.cells {
+            if !is_kebab_case(&cell.name) {
+                return Err(format!("cell name `{}` is not kebab-case", cell.name));
+            }
+            if !names.insert(&cell.name) {
+                return Err(format!("two cells are named `{}`", cell.name));
+            }
+            // Several devices fit only with small BARs; eight is what was seen to work.
+            if cell.gpus.len() > 8 {
+                return Err(format!("{}: at most eight devices", cell.name));
+            }
+        }
+        Ok(matrix)
+    }
+
+    /// The cells with these names, in the order of the matrix; all where no name is given.
+    ///
+    /// # Errors
+    /// A name that no cell has.
+    pub fn select(&self, names: &[String]) -> Result<Vec<&Cell>, Error> {
+        if let Some(name) = names.iter().find(|n| !self.cells.iter().any(|c| c.name == **n)) {
+            let known: Vec<&str> = self.cells.iter().map(|c| c.name.as_str()).collect();
+            let known = known.join(", ");
+            return Err(Error::Matrix(format!("no cell `{name}`; there are: {known}")));
+        }
+        Ok(self.cells.iter().filter(|c| names.is_empty() || names.contains(&c.name)).collect())
+    }
+}
+
+fn is_kebab_case(name: &str) -> bool {
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !name.is_empty() && !name.starts_with('-') && name.chars().all(good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: &str = include_str!("../matrix.toml");
+    const CELL: &str = "[guest]\nsuite = 's'\npackages = []\n[[cell]]\nname = 'a'\n\
+        scenario = 'refused'\nkernel = { suite = 's', package = 'p' }\n\
+        driver = { branch = '535', flavour = 'open' }\n";
+
+    #[test]
+    fn the_own_matrix_is_good() {
+        let matrix = Matrix::parse(OWN).unwrap();
+        assert_eq!(matrix.select(&[]).unwrap().len(), matrix.cells.len());
+        let one = matrix.select(&["bookworm-535-open".into()]).unwrap();
+        assert_eq!(one[0].gpus[0].to_string(), "t4");
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_with_its_name() {
+        let cases = [
+            (CELL.replace("'a'", "'A b'"), "kebab-case"),
+            (CELL.replace("scenario =", "scenari ="), "scenari"),
+            (format!("{CELL}gpus = ['t5']"), "t5"),
+            (format!("{CELL}gpu = []"), "gpu"),
+            (format!("{CELL}gpus = ['t4','t4','t4','t4','t4','t4','t4','t4','t4']"), "eight"),
+            (CELL.replace("'open'", "'closed'"), "closed"),
+        ];
+        for (text, expected) in cases {
+            let error = Matrix::parse(&text).unwrap_err();
+            assert!(error.contains(expected), "{expected}: {error}");
+        }
+    }
+
+    #[test]
+    fn two_cells_of_one_name_are_refused() {
+        let second = CELL.split_once("[[cell]]").map_or("", |(_, cell)| cell);
+        let error = Matrix::parse(&format!("{CELL}[[cell]]{second}")).unwrap_err();
+        assert!(error.contains("`a`"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_cell_is_an_error_that_lists_the_known() {
+        let error = Matrix::parse(OWN).unwrap().select(&["nope".into()]).unwrap_err().to_string();
+        assert!(error.contains("nope") && error.contains("bookworm-535-open"), "{error}");
+    }
+
+    #[test]
+    fn a_branch_is_met_by_its_versions_only() {
+        let wanted = DriverWanted { branch: "535".into(), flavour: Flavour::Open };
+        assert!(wanted.is_met_by("535.261.03") && wanted.is_met_by("535"));
+        assert!(!wanted.is_met_by("5351.1"));
+    }
+}

@@ -1,0 +1,110 @@
+//! What a guest says on its results port, one record a line (see guest/lib.sh).
+
+use std::collections::BTreeMap;
+
+/// Everything a guest has said.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Records {
+    /// Phases, in order.
+    pub phases: Vec<String>,
+    /// Facts by key.
+    pub facts: BTreeMap<String, String>,
+    /// Finished sections by name.
+    pub sections: BTreeMap<String, Vec<String>>,
+    /// Nonce and exit code of the last record.
+    pub verdict: Option<(String, i32)>,
+    /// Lines that are no record.
+    pub noise: Vec<String>,
+    open: Option<(String, Vec<String>)>,
+}
+
+impl Records {
+    /// Takes one line; gives the phase's name where the line begins a phase.
+    pub fn take(&mut self, line: &str) -> Option<&str> {
+        if let Some((name, lines)) = &mut self.open {
+            if let Some(text) = line.strip_prefix('|') {
+                lines.push(text.to_owned());
+                return None;
+            }
+            if line.strip_prefix("@end ") == Some(name) {
+                if let Some((name, lines)) = self.open.take() {
+                    self.sections.insert(name, lines);
+                }
+                return None;
+            }
+        }
+        let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match kind {
+            "@phase" => {
+                self.phases.push(rest.to_owned());
+                return self.phases.last().map(String::as_str);
+            }
+            "@fact" => {
+                let (key, value) = rest.split_once(' ').unwrap_or((rest, ""));
+                self.facts.insert(key.to_owned(), value.to_owned());
+            }
+            "@begin" => self.open = Some((rest.to_owned(), Vec::new())),
+            "@verdict" => {
+                self.verdict = rest
+                    .split_once(' ')
+                    .and_then(|(nonce, code)| Some((nonce.to_owned(), code.parse().ok()?)));
+            }
+            _ => self.noise.push(line.to_owned()),
+        }
+        None
+    }
+
+    /// A finished section; an error text where the guest never gave it.
+    ///
+    /// # Errors
+    /// The section is missing or was cut off.
+    pub fn section(&self, name: &str) -> Result<&[String], String> {
+        self.sections
+            .get(name)
+            .map(Vec::as_slice)
+            .ok_or_else(|| format!("the guest did not report `{name}`"))
+    }
+
+    /// All lines of a section as one text; empty where it is missing.
+    pub fn text(&self, name: &str) -> String {
+        self.sections.get(name).map(|lines| lines.join("\n")).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(text: &str) -> Records {
+        let mut records = Records::default();
+        for line in text.lines() {
+            records.take(line);
+        }
+        records
+    }
+
+    #[test]
+    fn all_kinds_are_read() {
+        let read = records(
+            "@phase start\n@fact exit-code 17\n@begin a\n|one\n|@end a\n|\n@end a\n@verdict abc 0",
+        );
+        assert_eq!(read.phases, ["start"]);
+        assert_eq!(read.facts["exit-code"], "17");
+        assert_eq!(read.sections["a"], ["one", "@end a", ""]);
+        assert_eq!(read.verdict, Some(("abc".into(), 0)));
+        assert!(read.noise.is_empty());
+    }
+
+    #[test]
+    fn a_section_that_was_cut_off_is_missing() {
+        let read = records("@begin a\n|one");
+        assert!(read.section("a").unwrap_err().contains("`a`"));
+    }
+
+    #[test]
+    fn nonsense_is_noise_and_a_garbled_verdict_is_none() {
+        let read = records("hello\n@verdict abc\n@verdict abc x");
+        assert_eq!(read.noise, ["hello"]);
+        assert_eq!(read.verdict, None);
+    }
+}

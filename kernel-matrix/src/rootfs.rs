@@ -1,0 +1,60 @@
+//! The guests' real root file system: a small Debian with podman, as an ext4 image.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::apt;
+use crate::cache::Cache;
+use crate::disk;
+use crate::error::{At, Error, run};
+use crate::matrix::Guest;
+
+/// Where apt keeps its sources.
+const SOURCES: &str = "/etc/apt/sources.list.d";
+/// What nobody reads in a guest.
+const LEFT_OUT: &[&str] = &["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"];
+
+/// A finished root file system.
+#[derive(Debug)]
+pub struct Rootfs {
+    /// ext4 image.
+    pub image: PathBuf,
+    /// Its busybox, statically linked, for the initramfs.
+    pub busybox: PathBuf,
+}
+
+/// Makes the root file system, or finds it in the cache. `versions` names the packages' versions
+/// as the archive has them today, so that a newer archive gives a newer guest.
+///
+/// # Errors
+/// No apt source serves the suite; mmdebstrap or mke2fs failed.
+pub fn make(cache: &Cache, guest: &Guest, versions: &str) -> Result<Rootfs, Error> {
+    let packages = guest.packages.join(",");
+    let left_out = LEFT_OUT.join(",");
+    let inputs = [guest.suite.as_str(), &packages, versions, &left_out];
+    let dir = cache.produce("rootfs", &inputs, |dir| fill(dir, guest, &packages))?;
+    Ok(Rootfs { image: dir.join("rootfs.ext4"), busybox: dir.join("busybox") })
+}
+
+fn fill(dir: &Path, guest: &Guest, packages: &str) -> Result<(), Error> {
+    let sources = dir.join("guest.sources");
+    let stanza = apt::source_for(&guest.suite, Path::new(SOURCES))?;
+    fs::write(&sources, stanza).at("write", &sources)?;
+    let tree = dir.join("tree");
+    run(Command::new("mmdebstrap")
+        .args(["--variant=minbase", "--quiet"])
+        .arg(format!("--include={packages}"))
+        .args(LEFT_OUT.iter().map(|path| format!("--dpkgopt=path-exclude={path}")))
+        .arg(&guest.suite)
+        .arg(&tree)
+        .arg(&sources))?;
+    for mount_point in ["var/lib/containers", "var/lib/longshore", "usr/lib/modules"] {
+        let path = tree.join(mount_point);
+        fs::create_dir_all(&path).at("make", &path)?;
+    }
+    let busybox = tree.join("usr/bin/busybox");
+    fs::copy(&busybox, dir.join("busybox")).at("copy", &busybox)?;
+    disk::make(&tree, &dir.join("rootfs.ext4"), 64)?;
+    fs::remove_dir_all(&tree).at("remove", &tree)
+}

@@ -1,0 +1,202 @@
+//! One virtual machine: QEMU under software emulation, its serial console and its results port.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Instant;
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
+use crate::error::{At, Error};
+use crate::gpu;
+use crate::proxy;
+
+/// What a VM is made of.
+#[derive(Debug)]
+pub struct Spec {
+    /// bzImage.
+    pub kernel: PathBuf,
+    /// Initramfs.
+    pub initrd: PathBuf,
+    /// Raw images, seen by the guest as vda, vdb, ...; what is written to them is thrown away.
+    pub disks: Vec<PathBuf>,
+    /// Simulated devices.
+    pub gpus: Vec<gpu::Spec>,
+    /// Memory, MiB.
+    pub memory: u32,
+    /// Further words of the kernel's command line.
+    pub cmdline: String,
+}
+
+/// What a VM says.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Said {
+    /// A line of the serial console.
+    Console(String),
+    /// A line of the results port.
+    Result(String),
+    /// Console and results port are closed: the VM is gone.
+    Gone,
+}
+
+/// How a VM ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// QEMU ended by itself. A guest's panic and its power-off both give 0.
+    Exited(ExitStatus),
+    /// It was still running at the deadline and was killed.
+    Overdue,
+}
+
+/// A running VM. Dropping it kills QEMU.
+#[derive(Debug)]
+pub struct Vm {
+    qemu: Child,
+    said: Receiver<Said>,
+    links: Vec<UnixStream>,
+}
+
+impl Vm {
+    /// Starts QEMU.
+    ///
+    /// # Errors
+    /// QEMU cannot be started, or a socket cannot be made.
+    pub fn start(spec: &Spec) -> Result<Self, Error> {
+        let mut command = qemu(spec);
+        let mut inherited = Vec::new();
+        let mut links = Vec::new();
+        for gpu in &spec.gpus {
+            let (ours, theirs) = socketpair()?;
+            let device = gpu::Device::new(*gpu, spec.gpus.len() == 1);
+            let serving = ours.try_clone().at("clone socket of", Path::new("the GPU"))?;
+            // It ends when the socket is shut down by us or closed by QEMU.
+            thread::spawn(move || proxy::serve(serving, device));
+            command.arg("-device").arg(format!("x-pci-proxy-dev,fd={}", theirs.as_raw_fd()));
+            links.push(ours);
+            inherited.push(theirs);
+        }
+        let (results, theirs) = socketpair()?;
+        command
+            .args([
+                "-device",
+                "virtio-serial",
+                "-device",
+                "virtserialport,chardev=results,name=results",
+            ])
+            .arg("-chardev")
+            .arg(format!("socket,id=results,fd={}", theirs.as_raw_fd()));
+        inherited.push(theirs);
+        let mut qemu = command.spawn().at("start", Path::new("qemu-system-x86_64"))?;
+        drop(inherited);
+        let said = listen(&mut qemu, results);
+        Ok(Self { qemu, said, links })
+    }
+
+    /// Hands every line to `hear` until the VM is gone or `deadline` passes.
+    ///
+    /// # Errors
+    /// QEMU's exit status cannot be had.
+    pub fn watch(&mut self, deadline: Instant, mut hear: impl FnMut(Said)) -> Result<Ended, Error> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.said.recv_timeout(left) {
+                Ok(Said::Gone) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(said) => hear(said),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.kill();
+                    return Ok(Ended::Overdue);
+                }
+            }
+        }
+        let status = self.qemu.wait().at("wait for", Path::new("qemu-system-x86_64"))?;
+        Ok(Ended::Exited(status))
+    }
+
+    fn kill(&mut self) {
+        // Both fail only where QEMU has ended already.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        for link in &self.links {
+            let _ = link.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// QEMU's command line but for the devices on sockets. It dies with the thread that started it.
+fn qemu(spec: &Spec) -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
+        .args(["-accel", "tcg", "-machine", "q35,memory-backend=m", "-cpu", "max", "-smp", "1"])
+        // The proxy passes guest memory as descriptors, so it has to have one.
+        .arg("-object")
+        .arg(format!("memory-backend-memfd,id=m,size={}M,share=on", spec.memory))
+        .arg("-m")
+        .arg(format!("{}M", spec.memory))
+        .args(["-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio", "-net", "none"])
+        .arg("-kernel")
+        .arg(&spec.kernel)
+        .arg("-initrd")
+        .arg(&spec.initrd)
+        .arg("-append")
+        .arg(format!("console=ttyS0 oops=panic panic=-1 {}", spec.cmdline));
+    for disk in &spec.disks {
+        command
+            .arg("-drive")
+            .arg(format!("file={},if=virtio,format=raw,snapshot=on", disk.display()));
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A pair of which the second end is inherited by the next child.
+fn socketpair() -> Result<(UnixStream, UnixStream), Error> {
+    let at = Path::new("a socket for QEMU");
+    let (ours, theirs) = UnixStream::pair().at("make", at)?;
+    fcntl(theirs.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).at("pass on", at)?;
+    Ok((ours, theirs))
+}
+
+/// Starts the threads that turn console, stderr and results into one stream.
+fn listen(qemu: &mut Child, results: UnixStream) -> Receiver<Said> {
+    let (say, said) = mpsc::channel();
+    let mut readers = vec![thread::spawn({
+        let say = say.clone();
+        move || lines(results, &say, Said::Result)
+    })];
+    if let Some(console) = qemu.stdout.take() {
+        let say = say.clone();
+        readers.push(thread::spawn(move || lines(console, &say, Said::Console)));
+    }
+    if let Some(complaints) = qemu.stderr.take() {
+        let say = say.clone();
+        readers.push(thread::spawn(move || lines(complaints, &say, Said::Console)));
+    }
+    thread::spawn(move || {
+        for reader in readers {
+            // A reader that panicked has said all it will.
+            let _ = reader.join();
+        }
+        let _ = say.send(Said::Gone);
+    });
+    said
+}
+
+fn lines(from: impl Read, say: &Sender<Said>, kind: fn(String) -> Said) {
+    for line in BufReader::new(from).split(b'\n').map_while(io::Result::ok) {
+        let text = String::from_utf8_lossy(&line);
+        if say.send(kind(text.trim_end_matches('\r').to_owned())).is_err() {
+            return;
+        }
+    }
+}

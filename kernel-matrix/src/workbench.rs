@@ -1,0 +1,137 @@
+//! Everything cells are made from, made on first use and shared between them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::bits::Bits;
+use crate::cache::Cache;
+use crate::error::Error;
+use crate::event::{Resolved, Sink, What};
+use crate::image::{self, Image};
+use crate::kernel::{self, Kernel};
+use crate::matrix::{Cell, Guest, Matrix};
+use crate::rootfs::{self, Rootfs};
+use crate::seed::{self, Seed};
+
+/// Where the harness finds the agent.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    /// OCI archive with the agent's image.
+    pub image: PathBuf,
+    /// The `longshore` program for this machine.
+    pub program: PathBuf,
+}
+
+/// The workbench.
+pub struct Workbench {
+    cache: Cache,
+    guest: Guest,
+    agent: Agent,
+    bits: Bits,
+    rootfs: Option<Arc<Rootfs>>,
+    image: Option<Arc<Image>>,
+}
+
+/// What a cell in a VM needs, on disk.
+pub struct Prepared {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// The root file system.
+    pub rootfs: Arc<Rootfs>,
+    /// The agent's image.
+    pub image: Arc<Image>,
+    /// The agent's store.
+    pub seed: Seed,
+}
+
+impl Workbench {
+    /// Opens the archives that the cells of `matrix` need.
+    ///
+    /// # Errors
+    /// The archives cannot be read or do not verify.
+    pub fn open(cache: Cache, matrix: Matrix, agent: Agent) -> Result<Self, Error> {
+        let mut suites = vec![matrix.guest.suite.clone()];
+        suites.extend(matrix.cells.iter().map(|cell| cell.kernel.suite.clone()));
+        suites.sort();
+        suites.dedup();
+        let bits = Bits::open(&cache.dir("packages"), &suites)?;
+        Ok(Self { cache, guest: matrix.guest, agent, bits, rootfs: None, image: None })
+    }
+
+    /// The cache everything is kept in.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// The `longshore` program for this machine.
+    pub fn program(&self) -> &Path {
+        &self.agent.program
+    }
+
+    /// What the cell's kernel stands for today.
+    ///
+    /// # Errors
+    /// The suite does not have it.
+    pub fn resolve(
+        &self,
+        cell: &Cell,
+    ) -> Result<(Vec<longshore::source::archive::Package>, Resolved), Error> {
+        let packages = kernel::resolve(&self.bits, &cell.kernel)?;
+        let image = &packages[0];
+        let resolved = Resolved {
+            kernel_package: image.name.clone(),
+            kernel_version: image.version.clone(),
+            kernel_sha256: image.sha256.clone(),
+            kernel_release: kernel::release_of(image),
+            flavour: cell.driver.flavour_name().to_owned(),
+            ..Resolved::default()
+        };
+        Ok((packages, resolved))
+    }
+
+    /// Brings everything the cell needs onto disk.
+    ///
+    /// # Errors
+    /// Something cannot be had or made.
+    pub fn prepare(&mut self, cell: &Cell, sink: &Sink<'_>) -> Result<Prepared, Error> {
+        let (packages, mut resolved) = self.resolve(cell)?;
+        sink.tell(What::Preparing(format!("kernel {}", resolved.kernel_release)));
+        let kernel = kernel::make(&self.cache, &self.bits, &packages)?;
+        sink.tell(What::Preparing("root file system".into()));
+        let rootfs = self.rootfs()?;
+        sink.tell(What::Preparing("agent's image".into()));
+        let image = self.image()?;
+        let driver = &cell.driver;
+        let (branch, flavour) = (&driver.branch, driver.flavour_name());
+        sink.tell(What::Preparing(format!("driver {branch} {flavour} for {}", kernel.release)));
+        let seed = seed::make(&self.cache, &self.agent.program, &kernel.release, driver)?;
+        resolved.driver_version.clone_from(&seed.set.key.driver_version);
+        resolved.driver_sha256.clone_from(&seed.set.key.driver_digest);
+        resolved.image_sha256.clone_from(&image.sha256);
+        sink.tell(What::Resolved(resolved));
+        Ok(Prepared { kernel, rootfs, image, seed })
+    }
+
+    fn rootfs(&mut self) -> Result<Arc<Rootfs>, Error> {
+        if let Some(made) = &self.rootfs {
+            return Ok(Arc::clone(made));
+        }
+        let mut versions = String::new();
+        for name in &self.guest.packages {
+            let package = self.bits.newest(name, &self.guest.suite)?;
+            versions.push_str(&format!("{name}={} ", package.version));
+        }
+        let made = Arc::new(rootfs::make(&self.cache, &self.guest, &versions)?);
+        self.rootfs = Some(Arc::clone(&made));
+        Ok(made)
+    }
+
+    fn image(&mut self) -> Result<Arc<Image>, Error> {
+        if let Some(made) = &self.image {
+            return Ok(Arc::clone(made));
+        }
+        let made = Arc::new(image::load(&self.cache, &self.agent.image)?);
+        self.image = Some(Arc::clone(&made));
+        Ok(made)
+    }
+}
