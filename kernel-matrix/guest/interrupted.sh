@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # TERM arrives while the kernel takes the driver's first module: it shows in /proc/modules as soon
 # as its loading has begun.
-# shellcheck source=guest/lib.sh
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 
 mark

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # The agent is to end by itself and leave the host untouched.
-# shellcheck source=guest/lib.sh
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 
 mark

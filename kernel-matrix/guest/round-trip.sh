@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # The whole way: before, start, Ready, what the host then sees, TERM, after.
-# shellcheck source=guest/lib.sh
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 
 versions() {
