@@ -1,1 +1,343 @@
 //! The record on disk of what was done to the host, for undoing it.
+//!
+//! `/run/nvidia/longshore/state.json`, written whole by temporary name, fsync and rename. Every
+//! step's intent, with what was there before, is on disk before the step acts, so whoever finds
+//! the file can undo what its writer did, wherever the writer died.
+
+mod lock;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Paths;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::verbs::Node;
+use crate::lifecycle::phase::{IllegalTransition, Phase};
+use crate::plan::Plan;
+use crate::step::Step;
+use crate::store::write_atomically;
+
+pub use lock::{Lock, holder};
+
+/// The format this longshore writes, and the newest it understands.
+pub const FORMAT: u32 = 1;
+
+/// What the state file holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Version of this format.
+    pub format: u32,
+    /// /proc/sys/kernel/random/boot_id of the boot the entries belong to.
+    pub boot_id: Option<String>,
+    /// Process id of the agent that wrote it, in its own PID namespace.
+    pub agent: u32,
+    /// What the agent was at.
+    pub phase: Phase,
+    /// The plan being carried out.
+    pub plan: Option<PlanSummary>,
+    /// What was done, oldest first.
+    pub entries: Vec<Entry>,
+}
+
+/// What a plan comes down to, for telling whether a later one wants the same driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanSummary {
+    /// Driver version.
+    pub driver_version: String,
+    /// Flavour.
+    pub flavour: crate::artifact::Flavour,
+    /// Kernel release.
+    pub kernel_release: String,
+}
+
+impl From<&Plan> for PlanSummary {
+    fn from(plan: &Plan) -> Self {
+        Self {
+            driver_version: plan.driver_version.clone(),
+            flavour: plan.flavour,
+            kernel_release: plan.kernel_release.clone(),
+        }
+    }
+}
+
+/// One change to the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Counts up from 1 over the whole file.
+    pub seq: u64,
+    /// The step.
+    pub step: Step,
+    /// What was there before it.
+    pub before: Before,
+    /// How far it came.
+    pub state: EntryState,
+}
+
+/// How far an entry came.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EntryState {
+    /// It was about to act: whether it did must be observed.
+    Intended,
+    /// It acted.
+    Done,
+    /// It was undone.
+    Undone,
+    /// It is no longer ours to undo, and why.
+    Kept(String),
+}
+
+/// What was there before a step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "was", rename_all = "kebab-case")]
+pub enum Before {
+    /// These directories were missing, outermost first.
+    MissingDirs {
+        /// Absolute paths.
+        dirs: Vec<PathBuf>,
+    },
+    /// The file held this value.
+    Value {
+        /// Without its trailing newline.
+        value: String,
+    },
+    /// The module was not loaded.
+    NotLoaded,
+    /// So many mounts lay on the target.
+    Mounts {
+        /// How many.
+        count: usize,
+    },
+    /// These directories were missing and these nodes were missing or another device's.
+    Nodes {
+        /// Absolute paths, outermost first.
+        missing_dirs: Vec<PathBuf>,
+        /// The nodes to be made.
+        nodes: Vec<NodeBefore>,
+    },
+}
+
+/// A node to be made, and what was there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeBefore {
+    /// Absolute path.
+    pub path: PathBuf,
+    /// What is made.
+    pub made: Node,
+    /// What was there.
+    pub was: Option<Node>,
+}
+
+/// The state file, held open for changes by the one agent that holds the lock.
+#[derive(Debug)]
+pub struct Journal {
+    state: State,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    Dir { dir: PathBuf, _lock: Lock },
+    Memory,
+}
+
+impl Journal {
+    /// Takes the lock, then reads the state; entries of another boot are void and dropped.
+    ///
+    /// # Errors
+    /// 15 where another agent holds the lock, the directory cannot be written, or a newer
+    /// longshore wrote the state; 13 where the state cannot be understood.
+    pub fn open(paths: &Paths) -> Result<Self, Failure> {
+        let dir = &paths.state;
+        fs::create_dir_all(dir).map_err(|e| unwritable(dir, e))?;
+        let lock = Lock::take(dir)?;
+        let boot_id = boot_id(&paths.root);
+        let mut state = read_state(dir)?.unwrap_or_else(|| State::fresh(boot_id.clone()));
+        if state.boot_id != boot_id {
+            let void = state.entries.len();
+            tracing::info!("the host was booted since: {void} entries of the last boot are void");
+            state = State::fresh(boot_id);
+        }
+        state.agent = std::process::id();
+        Ok(Self { state, place: Place::Dir { dir: dir.clone(), _lock: lock } })
+    }
+
+    /// A journal that is on no disk, for tests.
+    pub fn in_memory() -> Self {
+        Self { state: State::fresh(None), place: Place::Memory }
+    }
+
+    /// What it holds.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The phase.
+    pub fn phase(&self) -> Phase {
+        self.state.phase
+    }
+
+    /// Entries that may still have left something on the host, oldest first.
+    pub fn live(&self) -> impl DoubleEndedIterator<Item = &Entry> {
+        self.state.entries.iter().filter(|e| e.is_live())
+    }
+
+    /// The number the next entry will get.
+    pub fn next_seq(&self) -> u64 {
+        self.state.entries.last().map_or(1, |e| e.seq + 1)
+    }
+
+    /// Begins an agent's life in `phase`, whatever the last one died in; forgets what is undone.
+    ///
+    /// # Errors
+    /// 70 where no life begins so; 15 where the state cannot be written.
+    pub fn begin(&mut self, phase: Phase) -> Result<(), Failure> {
+        if !phase.begins_a_life() {
+            let bug = IllegalTransition { from: self.state.phase, to: phase };
+            return Err(Failure::new(ExitCode::Bug, "beginning an agent's life").because(bug));
+        }
+        self.state.entries.retain(Entry::is_live);
+        self.state.phase = phase;
+        self.save()
+    }
+
+    /// Goes on to the next phase.
+    ///
+    /// # Errors
+    /// 70 where the transition is illegal; 15 where the state cannot be written.
+    pub fn enter(&mut self, phase: Phase) -> Result<(), Failure> {
+        let next =
+            self.state.phase.to(phase).or_fail(ExitCode::Bug, || format!("entering {phase}"))?;
+        self.state.phase = next;
+        self.save()
+    }
+
+    /// Records which plan the entries to come belong to.
+    ///
+    /// # Errors
+    /// 15 where the state cannot be written.
+    pub fn carry_out(&mut self, plan: PlanSummary) -> Result<(), Failure> {
+        self.state.plan = Some(plan);
+        self.save()
+    }
+
+    /// Records an intent, and returns its number. The act may follow only after this returned.
+    ///
+    /// # Errors
+    /// 15 where the state cannot be written; nothing is recorded then.
+    pub fn intend(&mut self, step: Step, before: Before) -> Result<u64, Failure> {
+        let seq = self.next_seq();
+        self.state.entries.push(Entry { seq, step, before, state: EntryState::Intended });
+        if let Err(failure) = self.save() {
+            self.state.entries.pop();
+            return Err(failure);
+        }
+        Ok(seq)
+    }
+
+    /// Records how far an entry came.
+    ///
+    /// # Errors
+    /// 15 where the state cannot be written; in memory it is recorded all the same.
+    pub fn mark(&mut self, seq: u64, state: EntryState) -> Result<(), Failure> {
+        if let Some(entry) = self.state.entries.iter_mut().find(|e| e.seq == seq) {
+            entry.state = state;
+        }
+        self.save()
+    }
+
+    fn save(&self) -> Result<(), Failure> {
+        let Place::Dir { dir, .. } = &self.place else { return Ok(()) };
+        let path = dir.join("state.json");
+        let mut bytes = serde_json::to_vec_pretty(&self.state)
+            .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;
+        bytes.push(b'\n');
+        write_atomically(&path, &bytes).map_err(|e| unwritable(&path, e))
+    }
+}
+
+impl Entry {
+    /// Whether it may have left something on the host that is ours to undo.
+    pub fn is_live(&self) -> bool {
+        matches!(self.state, EntryState::Intended | EntryState::Done)
+    }
+}
+
+impl State {
+    fn fresh(boot_id: Option<String>) -> Self {
+        Self {
+            format: FORMAT,
+            boot_id,
+            agent: std::process::id(),
+            phase: Phase::Removed,
+            plan: None,
+            entries: Vec::new(),
+        }
+    }
+}
+
+/// Reads the state file in `dir` without taking the lock; None where there is none.
+///
+/// # Errors
+/// As [`Journal::open`].
+pub fn read_state(dir: &Path) -> Result<Option<State>, Failure> {
+    let path = dir.join("state.json");
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(unreadable(&path).because(e)),
+    };
+    parse_state(&path, &bytes).map(Some)
+}
+
+/// The running kernel's boot id, from a /proc below `root`.
+pub fn boot_id(root: &Path) -> Option<String> {
+    let text = fs::read_to_string(root.join("proc/sys/kernel/random/boot_id")).ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn parse_state(path: &Path, bytes: &[u8]) -> Result<State, Failure> {
+    #[derive(Deserialize)]
+    struct Format {
+        format: u32,
+    }
+    let Format { format } =
+        serde_json::from_slice(bytes).map_err(|e| unreadable(path).because(e))?;
+    if format > FORMAT {
+        return Err(Failure::new(
+            ExitCode::Preflight,
+            format!(
+                "{} has format {format}, and this longshore knows formats up to {FORMAT}",
+                path.display()
+            ),
+        )
+        .remedy("a newer longshore wrote it: use that one; nothing was touched"));
+    }
+    serde_json::from_slice(bytes).map_err(|e| unreadable(path).because(e))
+}
+
+fn unreadable(path: &Path) -> Failure {
+    Failure::new(
+        ExitCode::Verification,
+        format!("{} cannot be understood as a longshore state file", path.display()),
+    )
+    .remedy(
+        "it records what an agent did to this host, so it is not overwritten: look at what is \
+         loaded and mounted, take it off by hand, move the file away and start again; a reboot \
+         clears it, too",
+    )
+}
+
+fn unwritable(path: &Path, error: io::Error) -> Failure {
+    Failure::new(ExitCode::Preflight, format!("writing {}", path.display())).because(error).remedy(
+        "paths.state must be a directory on the host's /run that this process may write \
+         (mount /run/nvidia into the container with rshared propagation)",
+    )
+}
+
+#[cfg(test)]
+mod tests;

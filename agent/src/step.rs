@@ -1,6 +1,7 @@
 //! The steps that change a host. Each is one entry of the journal and can be applied, observed
 //! and undone.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -70,4 +71,27 @@ pub enum Step {
         /// Directories that get the nodes, for example `/dev` of the host and of the driver root.
         dirs: Vec<PathBuf>,
     },
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::MakeDir { path } => write!(f, "make directory {}", path.display()),
+            Step::WriteParameter { path, value } => {
+                write!(f, "write {value:?} to {}", path.display())
+            }
+            Step::LoadModule { name, version, .. } => {
+                write!(f, "load module {name}")?;
+                version.as_ref().map_or(Ok(()), |v| write!(f, " {v}"))
+            }
+            Step::Bind { source, target } => {
+                write!(f, "mount {} on {}", source.display(), target.display())
+            }
+            Step::MountTmpfs { target } => write!(f, "mount a tmpfs on {}", target.display()),
+            Step::MakeNodes { dirs } => {
+                let dirs: Vec<_> = dirs.iter().map(|d| d.display().to_string()).collect();
+                write!(f, "make device nodes in {}", dirs.join(" and "))
+            }
+        }
+    }
 }

@@ -1,15 +1,20 @@
 //! The host: what it is ([`facts`], read only) and what can be done to it ([`Host`]).
 
 pub mod facts;
+pub mod fake;
+pub mod holders;
 mod kernel;
+pub mod kmsg;
 pub mod modules;
 pub mod mounts;
 mod pci;
 mod process;
 mod read;
+pub mod real;
 pub mod root;
 mod security;
 pub mod verbs;
 
 pub use facts::HostFacts;
+pub use real::RealHost;
 pub use verbs::{Host, VerbError};

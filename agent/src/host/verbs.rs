@@ -1,8 +1,12 @@
 //! The verbs by which a host is changed, and the questions that observe the change.
 //!
-//! Implemented by the real host ([`real`](super::real)) and by a fake in tests.
+//! Implemented by the real host ([`real`](super::real)) and by a [`fake`](super::fake).
 
+use std::fmt;
 use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
 
 /// A verb that failed: what was tried, on what, and the kernel's answer.
 #[derive(Debug, thiserror::Error)]
@@ -13,13 +17,28 @@ pub struct VerbError {
     /// The module, path or device it was about.
     pub subject: String,
     /// The kernel's answer.
-    pub errno: nix::errno::Errno,
+    pub errno: Errno,
+    /// What the kernel logged meanwhile, where that was looked at.
+    pub said: Vec<String>,
+}
+
+impl VerbError {
+    /// A failed verb of which the kernel log was not looked at.
+    pub fn new(verb: &'static str, subject: impl Into<String>, errno: Errno) -> Self {
+        Self { verb, subject: subject.into(), errno, said: Vec::new() }
+    }
+
+    /// A failed verb on a path. An I/O error that has no errno becomes EIO.
+    pub fn on_path(verb: &'static str, path: &Path, error: &std::io::Error) -> Self {
+        let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+        Self::new(verb, path.display().to_string(), errno)
+    }
 }
 
 /// The state of a loaded module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModuleState {
-    /// References to it.
+    /// References to it, those of its holders among them.
     pub refcount: i64,
     /// Names of modules that hold it.
     pub holders: Vec<String>,
@@ -30,7 +49,7 @@ pub struct ModuleState {
 }
 
 /// A character device node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// Major number.
     pub major: u32,
@@ -40,15 +59,64 @@ pub struct Node {
     pub mode: u32,
 }
 
+impl Node {
+    /// Whether both name the same device, whatever the permissions.
+    pub fn same_device(&self, other: &Node) -> bool {
+        (self.major, self.minor) == (other.major, other.minor)
+    }
+}
+
+/// What makes a directory the same directory under another path: device and inode.
+pub type DirId = (u64, u64);
+
+/// A process that has a device of the driver open or mapped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverUser {
+    /// Process id, in the PID namespace of this process.
+    pub pid: u32,
+    /// Its command name (at most 15 bytes).
+    pub comm: String,
+    /// The container's id, from its cgroup.
+    pub container: Option<String>,
+    /// The pod's uid, from its cgroup.
+    pub pod: Option<String>,
+    /// The devices, as `/proc/PID/fd` and `/proc/PID/maps` name them.
+    pub devices: Vec<String>,
+}
+
+impl fmt::Display for DriverUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pid {} ({})", self.pid, self.comm)?;
+        if let Some(container) = &self.container {
+            write!(f, " of container {}", container.get(..12).unwrap_or(container))?;
+        }
+        if let Some(pod) = &self.pod {
+            write!(f, " of pod {pod}")?;
+        }
+        write!(f, " holds {}", self.devices.join(", "))
+    }
+}
+
 /// What can be done to a host, and seen of it. All paths are absolute.
-pub trait Host {
-    /// Hands a module's bytes (not compressed) to the kernel.
-    fn load_module(&self, name: &str, image: &[u8], parameters: &str) -> Result<(), VerbError>;
+pub trait Host: Send + Sync {
+    /// Hands a module's bytes (not compressed) to the kernel; returns what the kernel logged
+    /// meanwhile, as far as that can be read.
+    fn load_module(
+        &self,
+        name: &str,
+        image: &[u8],
+        parameters: &str,
+    ) -> Result<Vec<String>, VerbError>;
     /// Removes a module; never forces, never waits.
     fn unload_module(&self, name: &str) -> Result<(), VerbError>;
     /// The module's state, or None where it is not loaded.
     fn module(&self, name: &str) -> Result<Option<ModuleState>, VerbError>;
-    /// Writes a value to a file of /sys or /proc.
+    /// The value a loaded module reports for one of its parameters; None where it shows none.
+    fn module_parameter(&self, module: &str, name: &str) -> Result<Option<String>, VerbError>;
+    /// The processes that have a device of the driver open or mapped, in whichever mount
+    /// namespace, as far as this process may see them.
+    fn driver_users(&self) -> Result<Vec<DriverUser>, VerbError>;
+    /// Writes a value to a file of /sys or /proc; an empty value empties it.
     fn write_parameter(&self, path: &Path, value: &str) -> Result<(), VerbError>;
     /// The value without its trailing newline, or None where there is no such file.
     fn parameter(&self, path: &Path) -> Result<Option<String>, VerbError>;
@@ -56,22 +124,29 @@ pub trait Host {
     fn bind(&self, source: &Path, target: &Path) -> Result<(), VerbError>;
     /// Mounts a small tmpfs (mode 0755, device nodes allowed) on `target`.
     fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError>;
-    /// Unmounts what is mounted on `target`.
+    /// Unmounts the topmost mount on `target`.
     fn unmount(&self, target: &Path) -> Result<(), VerbError>;
+    /// Takes the topmost mount on `target`, and all below it, out of the tree while it is busy;
+    /// it vanishes when its last user goes.
+    fn detach(&self, target: &Path) -> Result<(), VerbError>;
     /// How many mounts lie on exactly `target`.
     fn mounts_on(&self, target: &Path) -> Result<usize, VerbError>;
-    /// Makes a character device node.
+    /// Makes a character device node with exactly these permissions.
     fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError>;
-    /// The node at `path`, or None where nothing is there.
+    /// The node at `path`, or None where nothing is there; EEXIST where something else is.
     fn node(&self, path: &Path) -> Result<Option<Node>, VerbError>;
     /// Removes a file or node.
     fn remove_file(&self, path: &Path) -> Result<(), VerbError>;
-    /// Makes one directory.
+    /// Makes one directory, mode 0755.
     fn make_dir(&self, path: &Path) -> Result<(), VerbError>;
     /// Removes an empty directory.
     fn remove_dir(&self, path: &Path) -> Result<(), VerbError>;
+    /// Which directory `path` is, links followed; None where there is none.
+    fn dir(&self, path: &Path) -> Result<Option<DirId>, VerbError>;
     /// Whether a directory is there.
-    fn has_dir(&self, path: &Path) -> Result<bool, VerbError>;
+    fn has_dir(&self, path: &Path) -> Result<bool, VerbError> {
+        Ok(self.dir(path)?.is_some())
+    }
     /// The device nodes the loaded driver wants below a /dev, with their names relative to it.
     fn wanted_nodes(&self) -> Result<Vec<(PathBuf, Node)>, VerbError>;
 }

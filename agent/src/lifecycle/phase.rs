@@ -50,7 +50,7 @@ impl Phase {
         use Phase::*;
         match self {
             Probing => &[Planning, Removing, Removed, Failed],
-            Planning => &[Acquiring, Installing, Ready, Removing, Removed, Failed],
+            Planning => &[Acquiring, Installing, Removing, Removed, Failed],
             Acquiring => &[Planning, Removing, Removed, Failed],
             Installing => &[Ready, Removing, Failed],
             Ready => &[Removing],

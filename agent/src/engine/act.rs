@@ -1,0 +1,228 @@
+//! One step: observe, intend, act, verify.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::patience::saying_so;
+use super::{Engine, Outcome};
+use crate::failure::{ExitCode, Failure};
+use crate::host::{Host, VerbError};
+use crate::journal::{Before, EntryState, Journal, NodeBefore};
+use crate::kernel::{readback, refusal};
+use crate::step::{ModuleOrigin, Step};
+
+/// How often a module load that does not come back is spoken of.
+const LOAD_DEADLINE: Duration = Duration::from_secs(15);
+
+impl Engine<'_> {
+    /// Makes one step so.
+    pub(super) fn act(&self, step: &Step, journal: &mut Journal) -> Result<Outcome, Failure> {
+        // Where somebody took away what an earlier entry made, the step is done anew as an entry
+        // of its own: undoing both, newest first, ends where undoing one would.
+        let ours = journal.live().rfind(|e| e.step == *step).cloned();
+        if let Some(entry) = &ours
+            && self.is_so(step, &entry.before)?
+        {
+            journal.mark(entry.seq, EntryState::Done)?;
+            return Ok(Outcome::StillOurs);
+        }
+        let Some(before) = self.observe(step)? else {
+            return Ok(Outcome::NotOurs);
+        };
+        let seq = journal.intend(step.clone(), before.clone())?;
+        self.carry_out(step, &before)?;
+        journal.mark(seq, EntryState::Done)?;
+        Ok(Outcome::Done)
+    }
+
+    /// What is there before the step; None where the step's result is already there.
+    fn observe(&self, step: &Step) -> Result<Option<Before>, Failure> {
+        match step {
+            Step::MakeDir { path } => {
+                let dirs = missing_dirs(self.host, path).map_err(exposing)?;
+                Ok((!dirs.is_empty()).then_some(Before::MissingDirs { dirs }))
+            }
+            Step::WriteParameter { path, value } => self.observe_parameter(path, value),
+            Step::LoadModule { .. } => self.observe_module(step),
+            Step::Bind { target, .. } | Step::MountTmpfs { target } => {
+                let count = self.host.mounts_on(target).map_err(exposing)?;
+                Ok(Some(Before::Mounts { count }))
+            }
+            Step::MakeNodes { dirs } => self.observe_nodes(dirs),
+        }
+    }
+
+    fn observe_parameter(&self, path: &Path, value: &str) -> Result<Option<Before>, Failure> {
+        match self.host.parameter(path).map_err(exposing)? {
+            Some(there) if there == value => Ok(None),
+            Some(value) => Ok(Some(Before::Value { value })),
+            None => Err(Failure::new(
+                ExitCode::Expose,
+                format!("{}: this kernel has no such file", path.display()),
+            )
+            .remedy("check that the host's /sys is mounted in the container")),
+        }
+    }
+
+    fn observe_module(&self, step: &Step) -> Result<Option<Before>, Failure> {
+        let Step::LoadModule { name, .. } = step else { return Ok(None) };
+        let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
+        let Some(state) = state else { return Ok(Some(Before::NotLoaded)) };
+        // Loaded by somebody else. Parameters are not compared: they are that one's choice.
+        readback::versions(step, &state)?;
+        Ok(None)
+    }
+
+    fn observe_nodes(&self, dirs: &[PathBuf]) -> Result<Option<Before>, Failure> {
+        let wanted = self.host.wanted_nodes().map_err(exposing)?;
+        if wanted.is_empty() {
+            return Err(Failure::new(
+                ExitCode::Expose,
+                "making device nodes: no NVIDIA driver is loaded, so none are known",
+            ));
+        }
+        let mut nodes = Vec::new();
+        let mut missing = BTreeSet::new();
+        for dir in distinct_dirs(self.host, dirs)? {
+            for (name, made) in &wanted {
+                let path = dir.join(name);
+                if let Some(parent) = path.parent() {
+                    missing.extend(missing_dirs(self.host, parent).map_err(exposing)?);
+                }
+                let was = self.host.node(&path).map_err(exposing)?;
+                if !was.is_some_and(|was| was.same_device(made)) {
+                    nodes.push(NodeBefore { path, made: *made, was });
+                }
+            }
+        }
+        // A set of paths is in order outermost first.
+        let missing_dirs = missing.into_iter().collect();
+        Ok((!nodes.is_empty()).then_some(Before::Nodes { missing_dirs, nodes }))
+    }
+
+    fn carry_out(&self, step: &Step, before: &Before) -> Result<(), Failure> {
+        match (step, before) {
+            (Step::MakeDir { .. }, Before::MissingDirs { dirs }) => {
+                dirs.iter().try_for_each(|d| self.host.make_dir(d)).map_err(exposing)
+            }
+            (Step::WriteParameter { path, value }, _) => self.write(path, value),
+            (Step::LoadModule { .. }, _) => self.load(step),
+            (Step::Bind { source, target }, _) => self.host.bind(source, target).map_err(exposing),
+            (Step::MountTmpfs { target }, _) => self.host.mount_tmpfs(target).map_err(exposing),
+            (Step::MakeNodes { .. }, Before::Nodes { missing_dirs, nodes }) => {
+                self.make_nodes(missing_dirs, nodes).map_err(exposing)
+            }
+            (step, before) => Err(Failure::new(
+                ExitCode::Bug,
+                format!("{step}: {before:?} is not what such a step has before it"),
+            )),
+        }
+    }
+
+    fn write(&self, path: &Path, value: &str) -> Result<(), Failure> {
+        self.host.write_parameter(path, value).map_err(exposing)?;
+        let there = self.host.parameter(path).map_err(exposing)?;
+        if there.as_deref() == Some(value) {
+            return Ok(());
+        }
+        Err(Failure::new(
+            ExitCode::Expose,
+            format!("{}: wrote {value:?}, and it now reads {there:?}", path.display()),
+        ))
+    }
+
+    /// Loads the step's module, and compares what the kernel then says of it with what was wanted.
+    pub(super) fn load(&self, step: &Step) -> Result<(), Failure> {
+        let Step::LoadModule { name, origin, parameters, .. } = step else { return Ok(()) };
+        let image = self.images.image(name, origin)?;
+        let load = || self.host.load_module(name, &image, parameters);
+        let said = saying_so(&format!("loading {name}"), LOAD_DEADLINE, load)
+            .map_err(|e| refusal::explain(name, &e))?;
+        let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
+        let Some(state) = state else {
+            return Err(Failure::new(
+                ExitCode::KernelRefused,
+                format!("the kernel took {name}, and does not list it as loaded"),
+            ));
+        };
+        readback::versions(step, &state)?;
+        if matches!(origin, ModuleOrigin::Driver { .. }) {
+            readback::parameters(self.host, name, parameters, &said)?;
+        }
+        Ok(())
+    }
+
+    fn make_nodes(&self, dirs: &[PathBuf], nodes: &[NodeBefore]) -> Result<(), VerbError> {
+        dirs.iter().try_for_each(|d| self.host.make_dir(d))?;
+        for node in nodes {
+            if node.was.is_some() {
+                self.host.remove_file(&node.path)?;
+            }
+            self.host.make_node(&node.path, node.made)?;
+        }
+        Ok(())
+    }
+
+    /// Whether what the step made is (still) there, whole.
+    fn is_so(&self, step: &Step, before: &Before) -> Result<bool, Failure> {
+        match (step, before) {
+            // What lies on a mount is seen only through it; and a mount more than we made is
+            // somebody else's, so what is right is a count above the one before.
+            (Step::Bind { target, .. } | Step::MountTmpfs { target }, Before::Mounts { count }) => {
+                Ok(self.host.mounts_on(target).map_err(exposing)? > *count)
+            }
+            (Step::LoadModule { name, .. }, _) => {
+                let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
+                state.map_or(Ok(false), |state| readback::versions(step, &state).map(|()| true))
+            }
+            _ => Ok(self.observe(step)?.is_none()),
+        }
+    }
+}
+
+/// Which of `path` and the directories that lead to it are missing, outermost first.
+fn missing_dirs(host: &dyn Host, path: &Path) -> Result<Vec<PathBuf>, VerbError> {
+    let mut missing = Vec::new();
+    for dir in path.ancestors() {
+        if host.has_dir(dir)? {
+            break;
+        }
+        missing.push(dir.to_path_buf());
+    }
+    missing.reverse();
+    Ok(missing)
+}
+
+/// `dirs` without those that are another one under a second path: the host's /dev and a
+/// container's can be the same.
+fn distinct_dirs<'a>(host: &dyn Host, dirs: &'a [PathBuf]) -> Result<Vec<&'a PathBuf>, Failure> {
+    let mut seen = BTreeSet::new();
+    let mut distinct = Vec::new();
+    for dir in dirs {
+        let id = host.dir(dir).map_err(exposing)?.ok_or_else(|| {
+            Failure::new(
+                ExitCode::Expose,
+                format!("making device nodes: {} is no directory", dir.display()),
+            )
+        })?;
+        if seen.insert(id) {
+            distinct.push(dir);
+        }
+    }
+    Ok(distinct)
+}
+
+/// The failure of a verb that shows the driver to the host.
+fn exposing(error: VerbError) -> Failure {
+    use nix::errno::Errno;
+    let remedy = match error.errno {
+        Errno::EROFS | Errno::EPERM | Errno::EACCES => {
+            "run the container privileged, with the host's /dev, /sys and /run/nvidia"
+        }
+        Errno::ENOSPC => "free space on the file system of the path",
+        Errno::EEXIST => "something else is in the way: look at it and move it away",
+        _ => "look at the path on the host; `longshore doctor` checks what longshore needs",
+    };
+    Failure::new(ExitCode::Expose, "showing the driver to the host").because(error).remedy(remedy)
+}

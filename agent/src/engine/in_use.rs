@@ -1,0 +1,113 @@
+//! Whether the modules we loaded are used by anybody but each other, and by whom.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::Engine;
+use crate::host::VerbError;
+use crate::host::verbs::DriverUser;
+use crate::journal::{Entry, Journal};
+use crate::step::{ModuleOrigin, Step};
+
+/// A module of ours that others use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// Kernel name.
+    pub module: String,
+    /// Modules that hold it and that are not ours.
+    pub modules: Vec<String>,
+    /// References that no module explains: open files, mappings, the kernel itself.
+    pub references: i64,
+}
+
+/// Why the driver cannot be removed: what is held, and the processes seen to hold it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InUse {
+    /// The driver's modules that are held.
+    pub held: Vec<Held>,
+    /// Processes with a device of the driver open or mapped.
+    pub users: Vec<DriverUser>,
+}
+
+impl Engine<'_> {
+    /// What holds the driver's modules among `entries`, or None where nobody does.
+    ///
+    /// Modules of the kernel's own that we loaded do not count: where somebody else came to use
+    /// one, it is left to that one.
+    pub(super) fn in_use(&self, journal: &Journal, since: u64) -> Result<Option<InUse>, VerbError> {
+        let going: BTreeSet<&str> = loads(journal, since).map(|(_, name, _)| name).collect();
+        let mut held = Vec::new();
+        for (_, name, origin) in loads(journal, since) {
+            if matches!(origin, ModuleOrigin::Driver { .. })
+                && let Some(by) = self.held(name, &going)?
+            {
+                held.push(by);
+            }
+        }
+        if held.is_empty() {
+            return Ok(None);
+        }
+        // Who it is helps; that it is in use is certain without.
+        let users = self.host.driver_users().unwrap_or_default();
+        Ok(Some(InUse { held, users }))
+    }
+
+    /// What holds one module, apart from `going`.
+    pub(super) fn held(
+        &self,
+        name: &str,
+        going: &BTreeSet<&str>,
+    ) -> Result<Option<Held>, VerbError> {
+        let Some(state) = self.host.module(name)? else { return Ok(None) };
+        // A module that uses symbols of another holds exactly one reference to it
+        // (kernel/module/main.c, ref_module).
+        let references = state.refcount - state.holders.len() as i64;
+        let mut modules = state.holders;
+        modules.retain(|holder| !going.contains(holder.as_str()));
+        let free = modules.is_empty() && references <= 0;
+        Ok((!free).then(|| Held { module: name.to_owned(), modules, references }))
+    }
+}
+
+/// The live module loads of the journal from `since` on, oldest first.
+pub(super) fn loads(
+    journal: &Journal,
+    since: u64,
+) -> impl DoubleEndedIterator<Item = (&Entry, &str, &ModuleOrigin)> {
+    journal.live().filter(move |e| e.seq >= since).filter_map(|entry| match &entry.step {
+        Step::LoadModule { name, origin, .. } => Some((entry, name.as_str(), origin)),
+        _ => None,
+    })
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is held", self.module)?;
+        if !self.modules.is_empty() {
+            write!(f, " by module {}", self.modules.join(", "))?;
+        }
+        if self.references > 0 {
+            let and = if self.modules.is_empty() { "" } else { " and" };
+            write!(f, "{and} by {} open files or mappings", self.references)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let held: Vec<String> = self.held.iter().map(ToString::to_string).collect();
+        write!(f, "{}", held.join("; "))?;
+        for user in &self.users {
+            write!(f, "; {user}")?;
+        }
+        if self.users.is_empty() && self.held.iter().any(|h| h.references > 0) {
+            write!(
+                f,
+                "; no process is seen to hold it: it may be in another PID namespace (share the \
+                 host's), or the kernel itself (a console on the GPU's frame buffer)"
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! Carries steps out, with the intent in the journal before the act, and undoes them.
+
+mod act;
+mod cancel;
+mod in_use;
+mod patience;
+mod undo;
+
+use std::fmt;
+use std::time::Instant;
+
+pub use cancel::CancelFlag;
+pub use in_use::{Held, InUse};
+pub use patience::Patience;
+pub use undo::{Left, NotUndone};
+
+use crate::failure::{ExitCode, Failure};
+use crate::host::Host;
+use crate::journal::Journal;
+use crate::kernel::image::Images;
+use crate::step::Step;
+
+/// What carries steps out: the host, where module images come from, and how long to wait for
+/// those who use the driver.
+#[derive(Clone, Copy)]
+pub struct Engine<'a> {
+    /// The host.
+    pub host: &'a dyn Host,
+    /// Where module images come from.
+    pub images: &'a dyn Images,
+    /// How long an undo waits for a driver that is in use.
+    pub patience: Patience,
+}
+
+/// Why the steps were not all carried out. The host is then as it was before, or the failure
+/// says what is left.
+#[derive(Debug)]
+pub enum Stopped {
+    /// The cancel flag was set, and everything was undone.
+    Cancelled,
+    /// A step failed.
+    Failed(Failure),
+}
+
+impl Engine<'_> {
+    /// Carries `steps` out in order. What is already so stays as it is: where the journal has it
+    /// as ours it remains ours, otherwise it is somebody else's and will not be undone.
+    ///
+    /// Blocks; the cancel flag is looked at between steps.
+    ///
+    /// # Errors
+    /// [`Stopped`], after what this call did was undone.
+    pub fn apply(
+        &self,
+        steps: &[Step],
+        journal: &mut Journal,
+        cancel: &CancelFlag,
+    ) -> Result<(), Stopped> {
+        let first = journal.next_seq();
+        self.advance(steps, journal, cancel).map_err(|why| self.roll_back(why, first, journal))
+    }
+
+    fn advance(
+        &self,
+        steps: &[Step],
+        journal: &mut Journal,
+        cancel: &CancelFlag,
+    ) -> Result<(), Stopped> {
+        for step in steps {
+            if cancel.is_set() {
+                return Err(Stopped::Cancelled);
+            }
+            let since = Instant::now();
+            let outcome = self.act(step, journal).map_err(Stopped::Failed)?;
+            tracing::info!("{step}: {outcome} in {:.3} s", since.elapsed().as_secs_f64());
+        }
+        if cancel.is_set() { Err(Stopped::Cancelled) } else { Ok(()) }
+    }
+
+    fn roll_back(&self, why: Stopped, first: u64, journal: &mut Journal) -> Stopped {
+        match &why {
+            Stopped::Cancelled => tracing::info!("cancelled: undoing what was done"),
+            Stopped::Failed(failure) => {
+                tracing::warn!("undoing what was done, for a step failed: {failure}");
+            }
+        }
+        match self.undo_since(first, journal) {
+            Ok(()) => why,
+            Err(not) => Stopped::Failed(left_behind(why, &not)),
+        }
+    }
+}
+
+/// The error pair: what failed first, and what its clean-up then failed at.
+fn left_behind(why: Stopped, not: &NotUndone) -> Failure {
+    let cause = match why {
+        Stopped::Cancelled => "stopped on request".to_owned(),
+        Stopped::Failed(failure) => one_line(&failure),
+    };
+    Failure::new(ExitCode::RolledBack, format!("{cause}; the clean-up then left something: {not}"))
+        .remedy("run `longshore unload` when what holds it is gone: the journal has the rest")
+}
+
+/// A failure with its chain, on one line.
+pub(crate) fn one_line(failure: &Failure) -> String {
+    let mut text = failure.to_string();
+    let mut below = std::error::Error::source(failure);
+    while let Some(error) = below {
+        text.push_str(&format!(": {error}"));
+        below = error.source();
+    }
+    text
+}
+
+/// What became of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    StillOurs,
+    NotOurs,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Outcome::Done => "done",
+            Outcome::StillOurs => "still so from before, ours",
+            Outcome::NotOurs => "already so, not ours to undo",
+        })
+    }
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+//! How long to wait for what another does, and how often to look.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A bounded wait for something the kernel sends no event for, such as a reference count.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// Give up after this long.
+    pub deadline: Duration,
+    /// Look this often.
+    pub interval: Duration,
+}
+
+impl Default for Patience {
+    /// 20 s, inside Kubernetes' 30 s of grace.
+    fn default() -> Self {
+        Self { deadline: Duration::from_secs(20), interval: Duration::from_millis(200) }
+    }
+}
+
+impl Patience {
+    /// The default interval with another deadline.
+    pub fn of(deadline: Duration) -> Self {
+        Self { deadline, ..Self::default() }
+    }
+
+    /// Asks `look` until it gives None (nothing to wait for) or the deadline is past; returns the
+    /// last answer. Looks at least once, and once more at the deadline.
+    pub(super) fn until_none<T, E>(
+        &self,
+        mut look: impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<Option<T>, E> {
+        let since = Instant::now();
+        loop {
+            let found = look()?;
+            let left = self.deadline.saturating_sub(since.elapsed());
+            if found.is_none() || left.is_zero() {
+                return Ok(found);
+            }
+            thread::sleep(self.interval.min(left));
+        }
+    }
+}
+
+/// Runs `act`, which blocks in the kernel and cannot be interrupted, and says every `interval`
+/// that it has not come back: a person then knows what hangs, and since when.
+pub(super) fn saying_so<T>(what: &str, interval: Duration, act: impl FnOnce() -> T) -> T {
+    thread::scope(|scope| {
+        let (done, waiting) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            let since = Instant::now();
+            while waiting.recv_timeout(interval) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let s = since.elapsed().as_secs();
+                tracing::warn!("{what}: the kernel has not come back from it for {s} s");
+            }
+        });
+        let result = act();
+        drop(done);
+        result
+    })
+}

@@ -1,0 +1,338 @@
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::*;
+use crate::host::fake::{FakeHost, FakeImages, FakeModule, Fault};
+use crate::host::verbs::{DriverUser, Node};
+use crate::journal::EntryState;
+use crate::step::ModuleOrigin;
+
+pub(super) const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
+
+pub(super) const HASTY: Patience =
+    Patience { deadline: Duration::from_millis(20), interval: Duration::from_millis(1) };
+
+pub(super) fn engine(host: &FakeHost) -> Engine<'_> {
+    Engine { host, images: &FakeImages, patience: HASTY }
+}
+
+fn module(depends: &[&str], nodes: &[(&str, u32, u32)]) -> FakeModule {
+    let node = |(name, major, minor): &(&str, u32, u32)| {
+        ((*name).into(), Node { major: *major, minor: *minor, mode: 0o666 })
+    };
+    FakeModule {
+        depends: depends.iter().map(|d| (*d).to_owned()).collect(),
+        version: Some("535.1".to_owned()),
+        nodes: nodes.iter().map(node).collect(),
+        ..FakeModule::default()
+    }
+}
+
+/// A host like a Debian one with a GPU and no driver.
+pub(super) fn gpu_host() -> FakeHost {
+    let host = FakeHost::with_dirs(["/dev", "/run", "/store/tree/dev"]);
+    host.change(|state| state.parameters.insert(FIRMWARE.into(), String::new()));
+    host.knows("drm", module(&[], &[]));
+    host.knows("ipmi_msghandler", module(&[], &[]));
+    host.knows("ipmi_devintf", module(&["ipmi_msghandler"], &[]));
+    let nodes = [("nvidiactl", 195, 255), ("nvidia0", 195, 0), ("nvidia-caps/nvidia-cap1", 236, 1)];
+    host.knows("nvidia", module(&["drm", "ipmi_msghandler"], &nodes));
+    host.knows("nvidia_uvm", module(&["nvidia"], &[("nvidia-uvm", 511, 0)]));
+    host.knows("nvidia_modeset", module(&["nvidia"], &[("nvidia-modeset", 195, 254)]));
+    host
+}
+
+pub(super) fn load(name: &str) -> Step {
+    let driver = name.starts_with("nvidia");
+    let origin = if driver {
+        ModuleOrigin::Driver { sha256: "0".repeat(64) }
+    } else {
+        ModuleOrigin::Kernel { file: format!("kernel/{name}.ko").into() }
+    };
+    let version = driver.then(|| "535.1".to_owned());
+    Step::LoadModule {
+        name: name.to_owned(),
+        origin,
+        parameters: String::new(),
+        version,
+        srcversion: None,
+    }
+}
+
+/// The steps of a plan for [`gpu_host`].
+pub(super) fn install() -> Vec<Step> {
+    let mut steps = vec![
+        Step::MakeDir { path: "/run/nvidia/driver".into() },
+        Step::Bind { source: "/store/tree".into(), target: "/run/nvidia/driver".into() },
+        Step::WriteParameter { path: FIRMWARE.into(), value: "/fw".to_owned() },
+    ];
+    steps.extend(["drm", "ipmi_msghandler", "nvidia", "nvidia_uvm", "nvidia_modeset"].map(load));
+    steps.push(Step::MountTmpfs { target: "/store/tree/dev".into() });
+    steps.push(Step::MakeNodes { dirs: vec!["/dev".into(), "/store/tree/dev".into()] });
+    steps
+}
+
+fn installed(host: &FakeHost) -> Journal {
+    let mut journal = Journal::in_memory();
+    engine(host).apply(&install(), &mut journal, &CancelFlag::default()).unwrap();
+    journal
+}
+
+fn failed(stopped: Result<(), Stopped>) -> Failure {
+    match stopped.unwrap_err() {
+        Stopped::Failed(failure) => failure,
+        Stopped::Cancelled => panic!("cancelled"),
+    }
+}
+
+#[test]
+fn everything_is_installed_and_taken_off_again() {
+    let host = gpu_host();
+    let before = host.state();
+    let mut journal = installed(&host);
+    let state = host.state();
+    let loaded: Vec<_> = state.loaded.keys().map(String::as_str).collect();
+    assert_eq!(loaded, ["drm", "ipmi_msghandler", "nvidia", "nvidia_modeset", "nvidia_uvm"]);
+    assert_eq!(state.parameters[Path::new(FIRMWARE)], "/fw");
+    assert!(state.nodes.contains_key(Path::new("/dev/nvidia-caps/nvidia-cap1")));
+    assert!(state.nodes.contains_key(Path::new("/store/tree/dev/nvidia-uvm")));
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state(), before);
+    assert_eq!(journal.live().count(), 0);
+    engine(&host).undo(&mut journal).unwrap();
+}
+
+#[test]
+fn what_somebody_else_did_is_not_undone() {
+    let host = gpu_host();
+    host.change(|state| {
+        state.loaded.insert("ipmi_msghandler".to_owned(), String::new());
+        state.loaded.insert("ipmi_devintf".to_owned(), String::new());
+        state.parameters.insert(FIRMWARE.into(), "/fw".to_owned());
+        state.dirs.extend(["/run/nvidia".into(), "/run/nvidia/driver".into()]);
+        state.mounts.push(("theirs".to_owned(), "/run/nvidia/driver".into()));
+        state.nodes.insert("/dev/nvidiactl".into(), Node { major: 195, minor: 255, mode: 0o600 });
+    });
+    let before = host.state();
+    let mut journal = installed(&host);
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state(), before);
+}
+
+#[test]
+fn directories_that_are_the_same_get_their_nodes_once() {
+    let host = gpu_host();
+    host.alias("/host/dev", "/dev");
+    let dirs = vec!["/host/dev".into(), "/dev".into()];
+    let steps: Vec<_> = ["drm", "ipmi_msghandler", "nvidia"].map(load).into();
+    let steps = [steps, vec![Step::MakeNodes { dirs }]].concat();
+    let before = host.state();
+    let mut journal = Journal::in_memory();
+    engine(&host).apply(&steps, &mut journal, &CancelFlag::default()).unwrap();
+    assert_eq!(host.log().iter().filter(|line| line.starts_with("mknod")).count(), 3);
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state(), before);
+}
+
+#[test]
+fn a_node_of_another_device_is_replaced_and_put_back() {
+    let host = gpu_host();
+    let stale = Node { major: 508, minor: 0, mode: 0o666 };
+    host.change(|state| state.nodes.insert("/dev/nvidia-uvm".into(), stale));
+    let before = host.state();
+    let mut journal = installed(&host);
+    assert_eq!(host.state().nodes[Path::new("/dev/nvidia-uvm")].major, 511);
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state(), before);
+}
+
+#[test]
+fn another_version_that_is_live_is_refused_and_left_alone() {
+    let host = gpu_host();
+    host.knows("nvidia", FakeModule { version: Some("550.9".to_owned()), ..module(&[], &[]) });
+    host.change(|state| state.loaded.insert("nvidia".to_owned(), String::new()));
+    let before = host.state();
+    let failure =
+        failed(engine(&host).apply(&install(), &mut Journal::in_memory(), &CancelFlag::default()));
+    assert_eq!(failure.code(), ExitCode::KernelRefused);
+    assert!(failure.to_string().contains("version 550.9, wanted is 535.1"), "{failure}");
+    assert_eq!(host.state(), before);
+}
+
+#[test]
+fn a_module_that_says_to_be_another_than_it_was_built_as_is_taken_off() {
+    let host = gpu_host();
+    host.knows("nvidia_uvm", FakeModule { version: None, ..module(&["nvidia"], &[]) });
+    let before = host.state();
+    let failure =
+        failed(engine(&host).apply(&install(), &mut Journal::in_memory(), &CancelFlag::default()));
+    assert_eq!(failure.code(), ExitCode::KernelRefused);
+    assert_eq!(host.state(), before);
+}
+
+#[test]
+fn cancelling_before_the_first_step_does_nothing() {
+    let host = gpu_host();
+    let cancel = CancelFlag::default();
+    assert!(cancel.set());
+    assert!(!cancel.set());
+    let stopped = engine(&host).apply(&install(), &mut Journal::in_memory(), &cancel).unwrap_err();
+    assert!(matches!(stopped, Stopped::Cancelled));
+    assert!(host.log().is_empty());
+}
+
+#[test]
+fn a_driver_in_use_stays_whole_and_its_user_is_named() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    host.change(|state| state.references.insert("nvidia_uvm".to_owned(), 2));
+    host.used_by(vec![DriverUser {
+        pid: 4711,
+        comm: "python3".to_owned(),
+        container: None,
+        pod: None,
+        devices: vec!["/dev/nvidia-uvm".to_owned()],
+    }]);
+    let before = host.state();
+    let entries = journal.state().clone();
+    let failure = engine(&host).undo(&mut journal).unwrap_err().into_failure();
+    assert_eq!(failure.code(), ExitCode::InUse);
+    assert_eq!(
+        failure.to_string(),
+        "the driver is in use: nvidia_uvm is held by 2 open files or mappings; pid 4711 (python3) \
+         holds /dev/nvidia-uvm"
+    );
+    assert_eq!(host.state(), before);
+    assert_eq!(*journal.state(), entries);
+    host.change(|state| state.references.clear());
+    engine(&host).undo(&mut journal).unwrap();
+    assert!(host.state().loaded.is_empty());
+}
+
+#[test]
+fn a_module_of_others_on_top_of_the_driver_is_a_user() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    host.knows("gdrdrv", module(&["nvidia"], &[]));
+    host.change(|state| state.loaded.insert("gdrdrv".to_owned(), String::new()));
+    let failure = engine(&host).undo(&mut journal).unwrap_err().into_failure();
+    assert_eq!(failure.to_string(), "the driver is in use: nvidia is held by module gdrdrv");
+}
+
+#[test]
+fn a_user_who_goes_in_time_is_waited_for() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    host.change(|state| state.references.insert("nvidia".to_owned(), 1));
+    host.on_look(|state, look| {
+        if look > 12 {
+            state.references.clear();
+        }
+    });
+    let patience = Patience { deadline: Duration::from_secs(60), interval: Duration::ZERO };
+    Engine { patience, ..engine(&host) }.undo(&mut journal).unwrap();
+    assert!(host.state().loaded.is_empty());
+}
+
+/// The references change between the check and the removal of the second module.
+#[test]
+fn a_user_who_comes_while_modules_go_gets_the_driver_back() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    let before = host.state();
+    host.on_look(|state, _| {
+        if !state.loaded.contains_key("nvidia_uvm") {
+            state.references.insert("nvidia".to_owned(), 1);
+        }
+    });
+    let not = engine(&host).undo(&mut journal).unwrap_err();
+    assert!(matches!(not, NotUndone::InUse(_)), "{not}");
+    assert_eq!(host.state().loaded, before.loaded);
+    assert_eq!(host.state().nodes, before.nodes);
+    assert_eq!(host.state().mounts, before.mounts);
+    assert!(journal.live().all(|entry| entry.state == EntryState::Done));
+    host.on_look(|state, _| state.references.clear());
+    engine(&host).undo(&mut journal).unwrap();
+    assert!(host.state().loaded.is_empty());
+}
+
+#[test]
+fn a_module_of_the_kernels_own_that_others_came_to_use_is_left_to_them() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    host.change(|state| state.loaded.insert("ipmi_devintf".to_owned(), String::new()));
+    engine(&host).undo(&mut journal).unwrap();
+    let state = host.state();
+    let loaded: Vec<_> = state.loaded.keys().map(String::as_str).collect();
+    assert_eq!(loaded, ["ipmi_devintf", "ipmi_msghandler"]);
+    assert!(state.mounts.is_empty() && state.nodes.is_empty());
+    assert_eq!(journal.live().count(), 0);
+}
+
+#[test]
+fn a_busy_mount_is_detached_and_one_below_another_is_left() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    host.busy("/run/nvidia/driver");
+    host.change(|state| state.mounts.push(("theirs".to_owned(), "/store/tree/dev".into())));
+    let failure = engine(&host).undo(&mut journal).unwrap_err().into_failure();
+    assert_eq!(failure.code(), ExitCode::RolledBack);
+    assert!(failure.to_string().contains("something else is mounted on top"), "{failure}");
+    assert!(host.log().contains(&"detach /run/nvidia/driver".to_owned()));
+    host.change(|state| state.mounts.pop());
+    engine(&host).undo(&mut journal).unwrap();
+    assert!(host.state().mounts.is_empty());
+}
+
+#[test]
+fn a_parameter_that_others_changed_since_stays_theirs() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    host.change(|state| state.parameters.insert(FIRMWARE.into(), "/theirs".to_owned()));
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state().parameters[Path::new(FIRMWARE)], "/theirs");
+}
+
+#[test]
+fn applying_again_keeps_what_is_ours_and_renews_what_was_taken_away() {
+    let host = gpu_host();
+    let before = host.state();
+    let mut journal = installed(&host);
+    let whole = host.state();
+    host.change(|state| {
+        state.mounts.clear();
+        state.nodes.remove(Path::new("/dev/nvidia0"));
+        state.parameters.insert(FIRMWARE.into(), String::new());
+    });
+    engine(&host).apply(&install(), &mut journal, &CancelFlag::default()).unwrap();
+    assert_eq!(host.state(), whole);
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state(), before);
+}
+
+#[test]
+fn a_failure_whose_clean_up_fails_says_both() {
+    let host = gpu_host();
+    host.knows("nvidia", FakeModule { permanent: true, ..module(&["drm"], &[]) });
+    host.knows("nvidia_uvm", FakeModule { refused: Some(Errno::ENODEV), ..module(&[], &[]) });
+    let mut journal = Journal::in_memory();
+    let failure = failed(engine(&host).apply(&install(), &mut journal, &CancelFlag::default()));
+    assert_eq!(failure.code(), ExitCode::RolledBack);
+    let text = failure.to_string();
+    assert!(text.contains("nvidia_uvm: the driver finds no device"), "{text}");
+    assert!(text.contains("load module nvidia 535.1: delete_module nvidia: EBUSY"), "{text}");
+    assert!(journal.live().count() > 0);
+}
+
+#[test]
+fn a_step_the_journal_cannot_record_is_not_begun() {
+    let host = gpu_host();
+    host.fails(Some(Fault::Refuse(0, Errno::ENOSPC)));
+    let before = host.state();
+    let failure =
+        failed(engine(&host).apply(&install(), &mut Journal::in_memory(), &CancelFlag::default()));
+    assert_eq!(failure.code(), ExitCode::Expose);
+    assert_eq!(host.state(), before);
+}

@@ -1,0 +1,286 @@
+//! Undoing from the journal, in reverse.
+//!
+//! The order is chosen so that stopping half-way is never needed. First the driver's modules are
+//! checked for users, and removed: that is all that can be refused, and while it is refused
+//! nothing else was touched. Only when no module of ours is left do mounts, nodes, parameters
+//! and directories go, in reverse: none of them matters to the removal of a module, while a
+//! driver without its nodes and libraries would be of no use to whoever holds it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use super::in_use::{InUse, loads};
+use super::{Engine, one_line};
+use crate::failure::{ExitCode, Failure};
+use crate::host::{Host, VerbError};
+use crate::journal::{Before, Entry, EntryState, Journal, NodeBefore};
+use crate::step::{ModuleOrigin, Step};
+
+/// Something that could not be undone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// What is left, as the step that made it.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+/// Why not everything was undone. The journal has what is left.
+#[derive(Debug)]
+pub enum NotUndone {
+    /// The driver is in use; driver, mounts, nodes and journal are as they were.
+    InUse(InUse),
+    /// These were left behind.
+    Left(Vec<Left>),
+}
+
+impl NotUndone {
+    /// The failure to end with: exit code 20 or 21.
+    pub fn into_failure(self) -> Failure {
+        let text = self.to_string();
+        match self {
+            NotUndone::InUse(_) => Failure::new(ExitCode::InUse, text)
+                .remedy("stop who holds it, then run `longshore unload`; the driver stays usable"),
+            NotUndone::Left(_) => Failure::new(ExitCode::RolledBack, text)
+                .remedy("see what is in the way, then run `longshore unload`"),
+        }
+    }
+}
+
+impl fmt::Display for NotUndone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotUndone::InUse(in_use) => write!(f, "the driver is in use: {in_use}"),
+            NotUndone::Left(left) => {
+                let all: Vec<_> = left.iter().map(|l| format!("{}: {}", l.what, l.why)).collect();
+                write!(f, "not undone: {}", all.join("; "))
+            }
+        }
+    }
+}
+
+impl Engine<'_> {
+    /// Undoes every live entry of the journal; may be called again after any outcome.
+    ///
+    /// # Errors
+    /// [`NotUndone::InUse`] where the driver was in use until the deadline: nothing was changed.
+    /// [`NotUndone::Left`] where something could not be undone.
+    pub fn undo(&self, journal: &mut Journal) -> Result<(), NotUndone> {
+        self.undo_since(0, journal)
+    }
+
+    /// Undoes the live entries from number `since` on.
+    pub(super) fn undo_since(&self, since: u64, journal: &mut Journal) -> Result<(), NotUndone> {
+        self.wait_for_users(since, journal)?;
+        self.unload_modules(since, journal)?;
+        let entries: Vec<Entry> =
+            journal.live().rev().filter(|e| e.seq >= since).cloned().collect();
+        let mut left = Vec::new();
+        for entry in entries {
+            match self.undo_entry(&entry) {
+                // What stays may stay for something of ours that could not be undone just now:
+                // the next undo judges anew.
+                Ok(EntryState::Kept(_)) if !left.is_empty() => {}
+                Ok(state) => record(journal, entry.seq, state, &mut left),
+                Err(e) => left.push(Left { what: entry.step.to_string(), why: e.to_string() }),
+            }
+        }
+        if left.is_empty() { Ok(()) } else { Err(NotUndone::Left(left)) }
+    }
+
+    fn wait_for_users(&self, since: u64, journal: &Journal) -> Result<(), NotUndone> {
+        let mut told = false;
+        let look = || {
+            let in_use = self.in_use(journal, since)?;
+            if let (Some(in_use), false) = (&in_use, told) {
+                let s = self.patience.deadline.as_secs();
+                tracing::warn!("waiting up to {s} s for the driver's users: {in_use}");
+                told = true;
+            }
+            Ok::<_, VerbError>(in_use)
+        };
+        match self.patience.until_none(look) {
+            Ok(None) => Ok(()),
+            Ok(Some(in_use)) => Err(NotUndone::InUse(in_use)),
+            Err(e) => Err(not_looked(&e)),
+        }
+    }
+
+    /// Removes the modules we loaded, in reverse. Where one cannot go, those already gone are
+    /// put back: somebody opened the driver just now, and a driver without nvidia-uvm is broken
+    /// for them.
+    fn unload_modules(&self, since: u64, journal: &mut Journal) -> Result<(), NotUndone> {
+        let entries: Vec<Entry> = loads(journal, since).map(|(e, _, _)| e.clone()).rev().collect();
+        let mut gone = Vec::new();
+        for entry in &entries {
+            match self.undo_entry(entry) {
+                Ok(state) => {
+                    let mut unwritten = Vec::new();
+                    record(journal, entry.seq, state, &mut unwritten);
+                    gone.push(entry);
+                }
+                Err(error) => {
+                    let mut left = self.put_back(&gone, journal);
+                    return Err(self.stopped_at(entry, &error, &mut left, since, journal));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stopped_at(
+        &self,
+        entry: &Entry,
+        error: &VerbError,
+        left: &mut Vec<Left>,
+        since: u64,
+        journal: &Journal,
+    ) -> NotUndone {
+        if left.is_empty()
+            && error.errno == Errno::EAGAIN
+            && let Ok(Some(in_use)) = self.in_use(journal, since)
+        {
+            return NotUndone::InUse(in_use);
+        }
+        left.insert(0, Left { what: entry.step.to_string(), why: error.to_string() });
+        NotUndone::Left(std::mem::take(left))
+    }
+
+    /// Loads again what this undo had removed, and says what could not be loaded.
+    fn put_back(&self, gone: &[&Entry], journal: &mut Journal) -> Vec<Left> {
+        let mut left = Vec::new();
+        for entry in gone.iter().rev() {
+            let is_kept = |e: &Entry| matches!(e.state, EntryState::Kept(_));
+            if journal.state().entries.iter().any(|e| e.seq == entry.seq && is_kept(e)) {
+                continue;
+            }
+            if let Err(failure) = journal.mark(entry.seq, EntryState::Intended) {
+                tracing::warn!("{}", one_line(&failure));
+            }
+            match self.load(&entry.step) {
+                Ok(()) => record(journal, entry.seq, EntryState::Done, &mut left),
+                Err(failure) => {
+                    let why = format!("was removed and cannot be put back: {}", one_line(&failure));
+                    left.push(Left { what: entry.step.to_string(), why });
+                }
+            }
+        }
+        left
+    }
+
+    /// Undoes one entry: what is not (or no longer) as the step left it is not touched.
+    pub(super) fn undo_entry(&self, entry: &Entry) -> Result<EntryState, VerbError> {
+        let host = self.host;
+        tracing::info!("undo: {}", entry.step);
+        match (&entry.step, &entry.before) {
+            (Step::LoadModule { name, origin, .. }, _) => return self.undo_load(name, origin),
+            (Step::WriteParameter { path, value }, Before::Value { value: was }) => {
+                let now = host.parameter(path)?;
+                if now.as_ref() == Some(value) {
+                    host.write_parameter(path, was)?;
+                } else if now.as_ref() != Some(was) {
+                    return Ok(EntryState::Kept("somebody changed it after us".to_owned()));
+                }
+            }
+            (Step::Bind { target, .. } | Step::MountTmpfs { target }, Before::Mounts { count }) => {
+                undo_mount(host, target, *count)?;
+            }
+            (Step::MakeNodes { .. }, Before::Nodes { missing_dirs, nodes }) => {
+                nodes.iter().rev().try_for_each(|node| undo_node(host, node))?;
+                return undo_dirs(host, missing_dirs);
+            }
+            (_, Before::MissingDirs { dirs }) => return undo_dirs(host, dirs),
+            (step, before) => {
+                tracing::warn!(
+                    "{step}: the journal has {before:?} before it, which undoes nothing"
+                );
+            }
+        }
+        Ok(EntryState::Undone)
+    }
+
+    fn undo_load(&self, name: &str, origin: &ModuleOrigin) -> Result<EntryState, VerbError> {
+        if self.host.module(name)?.is_none() {
+            return Ok(EntryState::Undone);
+        }
+        match self.host.unload_module(name) {
+            Ok(()) => Ok(EntryState::Undone),
+            Err(e) if e.errno == Errno::ENOENT => Ok(EntryState::Undone),
+            // A module of the kernel's own that somebody else came to use, or that cannot be
+            // unloaded at all (EBUSY): it does no harm, and taking it would.
+            Err(e)
+                if matches!(origin, ModuleOrigin::Kernel { .. })
+                    && matches!(e.errno, Errno::EAGAIN | Errno::EBUSY) =>
+            {
+                let why = match self.held(name, &BTreeSet::new())? {
+                    Some(held) => held.to_string(),
+                    None => e.to_string(),
+                };
+                tracing::warn!("{name} stays loaded: {why}");
+                Ok(EntryState::Kept(why))
+            }
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// A question to the host failed before anything was undone.
+fn not_looked(error: &VerbError) -> NotUndone {
+    let what = "everything, for it could not be seen whether the driver is in use".to_owned();
+    NotUndone::Left(vec![Left { what, why: error.to_string() }])
+}
+
+fn record(journal: &mut Journal, seq: u64, state: EntryState, left: &mut Vec<Left>) {
+    if let Err(failure) = journal.mark(seq, state) {
+        left.push(Left { what: format!("entry {seq} of the journal"), why: one_line(&failure) });
+    }
+}
+
+fn undo_mount(host: &dyn Host, target: &Path, count: usize) -> Result<(), VerbError> {
+    match host.mounts_on(target)?.checked_sub(count) {
+        None | Some(0) => Ok(()),
+        Some(1) => match host.unmount(target) {
+            Err(e) if e.errno == Errno::EBUSY => {
+                tracing::warn!("{e}: detaching it, it vanishes when its last user goes");
+                host.detach(target)
+            }
+            result => result,
+        },
+        // Somebody mounted over ours: the topmost is not ours to take.
+        Some(_) => Err(VerbError::new(
+            "unmount (something else is mounted on top of it)",
+            target.display().to_string(),
+            Errno::EBUSY,
+        )),
+    }
+}
+
+fn undo_node(host: &dyn Host, node: &NodeBefore) -> Result<(), VerbError> {
+    match host.node(&node.path)? {
+        Some(there) if there.same_device(&node.made) => host.remove_file(&node.path)?,
+        Some(_) => return Ok(()),
+        None => {}
+    }
+    node.was.map_or(Ok(()), |was| host.make_node(&node.path, was))
+}
+
+/// Removes the directories we made, innermost first; one that others put something into or
+/// mounted something on stays.
+fn undo_dirs(host: &dyn Host, dirs: &[PathBuf]) -> Result<EntryState, VerbError> {
+    for dir in dirs.iter().rev() {
+        if !host.has_dir(dir)? {
+            continue;
+        }
+        match host.remove_dir(dir) {
+            Err(e) if matches!(e.errno, Errno::ENOTEMPTY | Errno::EEXIST | Errno::EBUSY) => {
+                tracing::warn!("{} stays: others put something there", dir.display());
+                return Ok(EntryState::Kept(e.to_string()));
+            }
+            result => result?,
+        }
+    }
+    Ok(EntryState::Undone)
+}

@@ -1,0 +1,82 @@
+//! What the kernel logs while something is done: /dev/kmsg from here on.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+
+/// At most so many lines are kept.
+const LINES: usize = 1000;
+
+/// The kernel's log from the moment this was made. Where the log may not be read, it says nothing.
+#[derive(Debug)]
+pub struct KernelLog(Option<File>);
+
+impl KernelLog {
+    /// Begins at the log's end. `device` is /dev/kmsg.
+    pub fn from_here(device: &Path) -> Self {
+        let open = || -> std::io::Result<File> {
+            let flags = OFlag::O_NONBLOCK.bits();
+            let mut file = OpenOptions::new().read(true).custom_flags(flags).open(device)?;
+            file.seek(SeekFrom::End(0))?;
+            Ok(file)
+        };
+        Self(open().ok())
+    }
+
+    /// The lines logged since, without their prefixes.
+    pub fn lines(self) -> Vec<String> {
+        let Some(mut file) = self.0 else { return Vec::new() };
+        let mut lines = Vec::new();
+        // One read gives one record (Documentation/ABI/testing/dev-kmsg).
+        let mut record = vec![0; 8192];
+        while lines.len() < LINES {
+            match file.read(&mut record) {
+                Ok(0) => break,
+                Ok(n) => lines.extend(text_of(&record[..n])),
+                // Records were overwritten before they were read: go on with the oldest.
+                Err(e) if e.raw_os_error() == Some(Errno::EPIPE as i32) => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        lines
+    }
+}
+
+/// The message of `6,1234,56789,-;message\n KEY=value`.
+fn text_of(record: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(record);
+    let (_, message) = text.split_once(';')?;
+    Some(message.lines().next()?.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_gives_its_message() {
+        let cases: [(&[u8], Option<&str>); 5] = [
+            (
+                b"6,339,5140900,-;NET: Registered protocol family 10\n",
+                Some("NET: Registered protocol family 10"),
+            ),
+            (b"4,1,2,-;NVRM: a; b\n SUBSYSTEM=pci\n DEVICE=+pci:0\n", Some("NVRM: a; b")),
+            (b"4,1,2,-;\n", Some("")),
+            (b"no prefix", None),
+            (b"4,1,2,-;\xff\n", Some("\u{fffd}")),
+        ];
+        for (record, message) in cases {
+            assert_eq!(text_of(record).as_deref(), message);
+        }
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_read_says_nothing() {
+        assert!(KernelLog::from_here(Path::new("/nonexistent/kmsg")).lines().is_empty());
+    }
+}

@@ -1,0 +1,260 @@
+//! The host itself, below a root path: `/`, or a tree in a test.
+
+use std::ffi::CString;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::kmod::{DeleteModuleFlags, delete_module, init_module};
+use nix::sys::stat::{Mode, SFlag, major, makedev, minor, mknod};
+use sys_mount::{Mount, MountFlags, UnmountFlags};
+
+use super::kmsg::KernelLog;
+use super::mounts;
+use super::verbs::{DirId, DriverUser, Host, ModuleState, Node, VerbError};
+use crate::expose::nodes;
+
+/// The host below a root path; every path given to a verb is taken below it.
+#[derive(Debug, Clone)]
+pub struct RealHost {
+    root: PathBuf,
+}
+
+impl RealHost {
+    /// The host below `root`; `/` is the running one.
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_path_buf() }
+    }
+
+    fn at(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    fn module_dir(&self, name: &str) -> PathBuf {
+        self.root.join("sys/module").join(name)
+    }
+
+    /// A value of /proc/driver/nvidia/params, which shows what sysfs does not: the driver gives
+    /// its NVreg_ parameters no file below /sys/module/nvidia/parameters (nv-reg.h).
+    fn nvidia_registry(&self, name: &str) -> Result<Option<String>, VerbError> {
+        let Some(key) = name.strip_prefix("NVreg_") else { return Ok(None) };
+        let text = read(&self.root.join("proc/driver/nvidia/params"))?.unwrap_or_default();
+        let found = text.lines().filter_map(|line| line.split_once(": ")).find(|(k, _)| *k == key);
+        Ok(found.map(|(_, value)| value.trim_matches('"').to_owned()))
+    }
+}
+
+impl Host for RealHost {
+    fn load_module(
+        &self,
+        name: &str,
+        image: &[u8],
+        parameters: &str,
+    ) -> Result<Vec<String>, VerbError> {
+        let verb = "init_module";
+        let given = c_string(verb, name, parameters)?;
+        let log = KernelLog::from_here(&self.root.join("dev/kmsg"));
+        let result = init_module(image, &given);
+        let said = log.lines();
+        match result {
+            Ok(()) => Ok(said),
+            Err(errno) => Err(VerbError { said, ..VerbError::new(verb, name, errno) }),
+        }
+    }
+
+    fn unload_module(&self, name: &str) -> Result<(), VerbError> {
+        let verb = "delete_module";
+        delete_module(&c_string(verb, name, name)?, DeleteModuleFlags::O_NONBLOCK)
+            .map_err(|errno| VerbError::new(verb, name, errno))
+    }
+
+    fn module(&self, name: &str) -> Result<Option<ModuleState>, VerbError> {
+        let dir = self.module_dir(name);
+        // A module that is built in has a directory, too, but no count of references.
+        let Some(refcount) = read(&dir.join("refcnt"))? else { return Ok(None) };
+        // A module without a way out (no exit function) shows a count of -1 while it goes.
+        let refcount = refcount.parse().unwrap_or(-1);
+        Ok(Some(ModuleState {
+            refcount,
+            holders: names_in(&dir.join("holders"))?,
+            version: read(&dir.join("version"))?,
+            srcversion: read(&dir.join("srcversion"))?,
+        }))
+    }
+
+    fn module_parameter(&self, module: &str, name: &str) -> Result<Option<String>, VerbError> {
+        let shown = read(&self.module_dir(module).join("parameters").join(name))?;
+        if shown.is_none() && module == "nvidia" {
+            return self.nvidia_registry(name);
+        }
+        Ok(shown)
+    }
+
+    fn driver_users(&self) -> Result<Vec<DriverUser>, VerbError> {
+        super::holders::driver_users(&self.root)
+            .map_err(|e| VerbError::on_path("read", &self.root.join("proc"), &e))
+    }
+
+    fn write_parameter(&self, path: &Path, value: &str) -> Result<(), VerbError> {
+        let at = self.at(path);
+        // sysfs drops a write of no bytes (fs/sysfs/file.c), and a string parameter keeps a
+        // newline as part of its value (kernel/params.c, param_set_copystring): what empties it
+        // is its terminator alone.
+        let bytes = if value.is_empty() { b"\0" } else { value.as_bytes() };
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&at)
+            .and_then(|mut file| file.write_all(bytes))
+            .map_err(|e| VerbError::on_path("write", path, &e))
+    }
+
+    fn parameter(&self, path: &Path) -> Result<Option<String>, VerbError> {
+        read(&self.at(path))
+    }
+
+    fn bind(&self, source: &Path, target: &Path) -> Result<(), VerbError> {
+        let flags = MountFlags::BIND | MountFlags::REC;
+        // Dropping the handle leaves the mount: only UnmountDrop would take it off.
+        Mount::builder()
+            .fstype("none")
+            .flags(flags)
+            .mount(self.at(source), self.at(target))
+            .map(drop)
+            .map_err(|e| VerbError::on_path("mount --rbind on", target, &e))
+    }
+
+    fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError> {
+        Mount::builder()
+            .fstype("tmpfs")
+            .flags(MountFlags::NOSUID | MountFlags::NOEXEC)
+            .data("mode=0755,size=1m,nr_inodes=4096")
+            .mount("longshore", self.at(target))
+            .map(drop)
+            .map_err(|e| VerbError::on_path("mount -t tmpfs on", target, &e))
+    }
+
+    fn unmount(&self, target: &Path) -> Result<(), VerbError> {
+        sys_mount::unmount(self.at(target), UnmountFlags::NOFOLLOW)
+            .map_err(|e| VerbError::on_path("umount", target, &e))
+    }
+
+    fn detach(&self, target: &Path) -> Result<(), VerbError> {
+        sys_mount::unmount(self.at(target), UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+            .map_err(|e| VerbError::on_path("umount --lazy", target, &e))
+    }
+
+    fn mounts_on(&self, target: &Path) -> Result<usize, VerbError> {
+        let at = self.at(target);
+        let real = match at.canonicalize() {
+            Ok(real) => real,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(0),
+            Err(e) => return Err(VerbError::on_path("realpath", target, &e)),
+        };
+        let file = Path::new("/proc/self/mountinfo");
+        let text = fs::read(file).map_err(|e| VerbError::on_path("read", file, &e))?;
+        Ok(mounts::parse(&text).iter().filter(|mount| mount.target == real).count())
+    }
+
+    fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError> {
+        let at = self.at(path);
+        let mode = Mode::from_bits_truncate(node.mode);
+        let device = makedev(node.major.into(), node.minor.into());
+        mknod(&at, SFlag::S_IFCHR, mode, device)
+            .map_err(|errno| VerbError::new("mknod", path.display().to_string(), errno))?;
+        // mknod takes the umask off.
+        fs::set_permissions(&at, fs::Permissions::from_mode(node.mode))
+            .map_err(|e| VerbError::on_path("chmod", path, &e))
+    }
+
+    fn node(&self, path: &Path) -> Result<Option<Node>, VerbError> {
+        let found = match fs::symlink_metadata(self.at(path)) {
+            Ok(found) => found,
+            Err(e) if is_absent(&e) => return Ok(None),
+            Err(e) => return Err(VerbError::on_path("lstat", path, &e)),
+        };
+        if !found.file_type().is_char_device() {
+            let what = format!("{} (no character device)", path.display());
+            return Err(VerbError::new("mknod", what, Errno::EEXIST));
+        }
+        Ok(Some(Node {
+            major: major(found.rdev()) as u32,
+            minor: minor(found.rdev()) as u32,
+            mode: found.mode() & 0o7777,
+        }))
+    }
+
+    fn remove_file(&self, path: &Path) -> Result<(), VerbError> {
+        fs::remove_file(self.at(path)).map_err(|e| VerbError::on_path("unlink", path, &e))
+    }
+
+    fn make_dir(&self, path: &Path) -> Result<(), VerbError> {
+        let at = self.at(path);
+        fs::create_dir(&at)
+            .and_then(|()| fs::set_permissions(&at, fs::Permissions::from_mode(0o755)))
+            .map_err(|e| VerbError::on_path("mkdir", path, &e))
+    }
+
+    fn remove_dir(&self, path: &Path) -> Result<(), VerbError> {
+        fs::remove_dir(self.at(path)).map_err(|e| VerbError::on_path("rmdir", path, &e))
+    }
+
+    fn dir(&self, path: &Path) -> Result<Option<DirId>, VerbError> {
+        match fs::metadata(self.at(path)) {
+            Ok(found) if found.is_dir() => Ok(Some((found.dev(), found.ino()))),
+            Ok(_) => Ok(None),
+            Err(e) if is_absent(&e) => Ok(None),
+            Err(e) => Err(VerbError::on_path("stat", path, &e)),
+        }
+    }
+
+    fn wanted_nodes(&self) -> Result<Vec<(PathBuf, Node)>, VerbError> {
+        nodes::wanted(&self.root)
+            .map_err(|e| VerbError::on_path("read", &self.root.join("proc/devices"), &e))
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// A file's text without its last newline; None where there is no such file.
+fn read(path: &Path) -> Result<Option<String>, VerbError> {
+    match fs::read_to_string(path) {
+        Ok(mut text) => {
+            if text.ends_with('\n') {
+                text.pop();
+            }
+            Ok(Some(text))
+        }
+        Err(e) if is_absent(&e) => Ok(None),
+        // A module that goes away while it is looked at: its attributes answer ENODEV.
+        Err(e) if e.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(None),
+        // A parameter may be set and not shown (mode 0200).
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => Ok(None),
+        Err(e) => Err(VerbError::on_path("read", path, &e)),
+    }
+}
+
+fn names_in(dir: &Path) -> Result<Vec<String>, VerbError> {
+    let fail = |e: &io::Error| VerbError::on_path("read", dir, e);
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if is_absent(&e) => return Ok(Vec::new()),
+        Err(e) => return Err(fail(&e)),
+    };
+    let name = |entry: io::Result<fs::DirEntry>| {
+        entry.map(|e| e.file_name().to_string_lossy().into_owned()).map_err(|e| fail(&e))
+    };
+    let mut names = entries.map(name).collect::<Result<Vec<_>, _>>()?;
+    names.sort();
+    Ok(names)
+}
+
+fn c_string(verb: &'static str, subject: &str, text: &str) -> Result<CString, VerbError> {
+    CString::new(text).map_err(|_| VerbError::new(verb, subject, Errno::EINVAL))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+use super::*;
+
+fn scene() -> (tempfile::TempDir, RealHost) {
+    let dir = tempfile::tempdir().unwrap();
+    let host = RealHost::new(dir.path());
+    (dir, host)
+}
+
+fn write(dir: &tempfile::TempDir, path: &str, text: &str) {
+    let path = dir.path().join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+#[test]
+fn a_module_is_read_from_sysfs() {
+    let (dir, host) = scene();
+    write(&dir, "sys/module/nvidia/refcnt", "2\n");
+    write(&dir, "sys/module/nvidia/version", "535.261.03\n");
+    write(&dir, "sys/module/nvidia/holders/nvidia_uvm/x", "");
+    write(&dir, "sys/module/nvidia/holders/nvidia_modeset/x", "");
+    let state = host.module("nvidia").unwrap().unwrap();
+    let expected = ModuleState {
+        refcount: 2,
+        holders: vec!["nvidia_modeset".to_owned(), "nvidia_uvm".to_owned()],
+        version: Some("535.261.03".to_owned()),
+        srcversion: None,
+    };
+    assert_eq!(state, expected);
+}
+
+#[test]
+fn what_is_built_in_is_not_loaded() {
+    let (dir, host) = scene();
+    write(&dir, "sys/module/firmware_class/parameters/path", "\n");
+    assert_eq!(host.module("firmware_class").unwrap(), None);
+    assert_eq!(host.module("absent").unwrap(), None);
+}
+
+#[test]
+fn parameters_lose_one_newline_only_and_an_absent_file_is_none() {
+    let (dir, host) = scene();
+    write(&dir, "sys/p", "/lib/firmware\n");
+    write(&dir, "sys/newline", "\n\n");
+    assert_eq!(host.parameter(Path::new("/sys/p")).unwrap().as_deref(), Some("/lib/firmware"));
+    assert_eq!(host.parameter(Path::new("/sys/newline")).unwrap().as_deref(), Some("\n"));
+    assert_eq!(host.parameter(Path::new("/sys/absent")).unwrap(), None);
+    let error = host.write_parameter(Path::new("/sys/absent"), "x").unwrap_err();
+    assert_eq!(error.errno, Errno::ENOENT);
+    assert_eq!(error.to_string(), "write /sys/absent: ENOENT: No such file or directory");
+}
+
+#[test]
+fn the_drivers_registry_stands_in_for_parameters_sysfs_does_not_show() {
+    let (dir, host) = scene();
+    let params = "ResmanDebugLevel: 4294967295\nEnableMSI: 1\nRegistryDwords: \"a=1;b=2\"\n";
+    write(&dir, "proc/driver/nvidia/params", params);
+    write(&dir, "sys/module/nvidia_drm/parameters/modeset", "Y\n");
+    let cases = [
+        ("nvidia", "NVreg_EnableMSI", Some("1")),
+        ("nvidia", "NVreg_RegistryDwords", Some("a=1;b=2")),
+        ("nvidia", "NVreg_Typo", None),
+        ("nvidia", "other", None),
+        ("nvidia_drm", "modeset", Some("Y")),
+        ("nvidia_drm", "NVreg_EnableMSI", None),
+    ];
+    for (module, name, value) in cases {
+        assert_eq!(host.module_parameter(module, name).unwrap().as_deref(), value, "{name}");
+    }
+}
+
+#[test]
+fn directories_are_made_one_by_one_and_known_by_identity() {
+    let (dir, host) = scene();
+    let path = Path::new("/a");
+    assert_eq!(host.make_dir(Path::new("/a/b")).unwrap_err().errno, Errno::ENOENT);
+    host.make_dir(path).unwrap();
+    assert_eq!(fs::metadata(dir.path().join("a")).unwrap().mode() & 0o7777, 0o755);
+    std::os::unix::fs::symlink("a", dir.path().join("link")).unwrap();
+    assert_eq!(host.dir(path).unwrap(), host.dir(Path::new("/link")).unwrap());
+    write(&dir, "a/file", "");
+    assert_eq!(host.remove_dir(path).unwrap_err().errno, Errno::ENOTEMPTY);
+    assert_eq!(host.dir(Path::new("/a/file")).unwrap(), None);
+    assert_eq!(host.dir(Path::new("/a/file/x")).unwrap(), None);
+    host.remove_file(Path::new("/a/file")).unwrap();
+    host.remove_dir(path).unwrap();
+    assert!(!host.has_dir(path).unwrap());
+}
+
+#[test]
+fn what_is_no_character_device_is_in_the_way_of_a_node() {
+    let (dir, host) = scene();
+    write(&dir, "dev/nvidia0", "");
+    assert_eq!(host.node(Path::new("/dev/nvidia0")).unwrap_err().errno, Errno::EEXIST);
+    assert_eq!(host.node(Path::new("/dev/absent")).unwrap(), None);
+    let null = RealHost::new(Path::new("/")).node(Path::new("/dev/null")).unwrap().unwrap();
+    assert_eq!((null.major, null.minor), (1, 3));
+}
+
+#[test]
+fn a_name_or_parameter_with_a_nul_never_reaches_the_kernel() {
+    let (_dir, host) = scene();
+    assert_eq!(host.unload_module("a\0b").unwrap_err().errno, Errno::EINVAL);
+    assert_eq!(host.load_module("a", b"", "x=\0").unwrap_err().errno, Errno::EINVAL);
+}
+
+#[test]
+fn mounts_are_counted_on_the_running_host() {
+    let host = RealHost::new(Path::new("/"));
+    assert!(host.mounts_on(Path::new("/proc")).unwrap() >= 1);
+    assert_eq!(host.mounts_on(Path::new("/nonexistent")).unwrap(), 0);
+}

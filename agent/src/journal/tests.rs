@@ -1,0 +1,146 @@
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::*;
+
+struct Scene {
+    _dir: tempfile::TempDir,
+    paths: Paths,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let paths = Paths {
+            store: at("store"),
+            state: at("run"),
+            driver_root: at("driver"),
+            root: dir.path().to_path_buf(),
+            host_root: dir.path().to_path_buf(),
+        };
+        let scene = Self { _dir: dir, paths };
+        scene.boot("one");
+        scene
+    }
+
+    fn boot(&self, id: &str) {
+        let dir = self.paths.root.join("proc/sys/kernel/random");
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("boot_id"), format!("{id}\n")).unwrap();
+    }
+
+    fn state_file(&self) -> PathBuf {
+        self.paths.state.join("state.json")
+    }
+}
+
+fn step() -> Step {
+    Step::MakeDir { path: PathBuf::from("/a") }
+}
+
+fn before() -> Before {
+    Before::MissingDirs { dirs: vec![PathBuf::from("/a")] }
+}
+
+#[test]
+fn an_intent_is_on_disk_when_intend_returns() {
+    let scene = Scene::new();
+    let mut journal = Journal::open(&scene.paths).unwrap();
+    let seq = journal.intend(step(), before()).unwrap();
+    let seen = read_state(&scene.paths.state).unwrap().unwrap();
+    assert_eq!(
+        seen.entries,
+        [Entry { seq, step: step(), before: before(), state: EntryState::Intended }]
+    );
+    journal.mark(seq, EntryState::Done).unwrap();
+    assert_eq!(read_state(&scene.paths.state).unwrap().unwrap().entries[0].state, EntryState::Done);
+}
+
+#[test]
+fn a_second_agent_is_refused_and_the_first_is_named() {
+    let scene = Scene::new();
+    let first = Journal::open(&scene.paths).unwrap();
+    let failure = Journal::open(&scene.paths).unwrap_err();
+    assert_eq!(failure.code(), ExitCode::Preflight);
+    let pid = std::process::id();
+    assert!(
+        failure.to_string().contains(&format!("another longshore runs (pid {pid})")),
+        "{failure}"
+    );
+    assert_eq!(holder(&scene.paths.state), Some(pid));
+    drop(first);
+    assert_eq!(holder(&scene.paths.state), None);
+    Journal::open(&scene.paths).unwrap();
+}
+
+#[test]
+fn another_boot_voids_the_entries() {
+    let scene = Scene::new();
+    let mut journal = Journal::open(&scene.paths).unwrap();
+    journal.intend(step(), before()).unwrap();
+    drop(journal);
+    assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 1);
+    scene.boot("two");
+    let journal = Journal::open(&scene.paths).unwrap();
+    assert_eq!(journal.live().count(), 0);
+    assert_eq!(journal.phase(), Phase::Removed);
+}
+
+#[test]
+fn what_cannot_be_understood_is_refused_and_left_alone() {
+    let cases: [(&[u8], ExitCode, &str); 6] = [
+        (b"", ExitCode::Verification, "cannot be understood"),
+        (b"{\"format\": 1, \"boot", ExitCode::Verification, "cannot be understood"),
+        (b"\x00\xff\xfe", ExitCode::Verification, "cannot be understood"),
+        (b"{\"format\": 1}", ExitCode::Verification, "cannot be understood"),
+        (b"{\"format\": -3}", ExitCode::Verification, "cannot be understood"),
+        (b"{\"format\": 2, \"new\": []}", ExitCode::Preflight, "has format 2"),
+    ];
+    for (bytes, code, text) in cases {
+        let scene = Scene::new();
+        fs::create_dir_all(&scene.paths.state).unwrap();
+        fs::write(scene.state_file(), bytes).unwrap();
+        let failure = Journal::open(&scene.paths).unwrap_err();
+        assert_eq!(failure.code(), code, "{failure}");
+        assert!(failure.to_string().contains(text), "{failure}");
+        assert!(failure.remedy_text().is_some());
+        assert_eq!(fs::read(scene.state_file()).unwrap(), bytes);
+    }
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_made_is_a_failure() {
+    let mut scene = Scene::new();
+    fs::write(scene.paths.root.join("file"), "").unwrap();
+    scene.paths.state = scene.paths.root.join("file/run");
+    assert_eq!(Journal::open(&scene.paths).unwrap_err().code(), ExitCode::Preflight);
+}
+
+#[test]
+fn illegal_transitions_are_faults_and_change_nothing() {
+    let mut journal = Journal::in_memory();
+    assert_eq!(journal.enter(Phase::Ready).unwrap_err().code(), ExitCode::Bug);
+    assert_eq!(journal.begin(Phase::Ready).unwrap_err().code(), ExitCode::Bug);
+    assert_eq!(journal.phase(), Phase::Removed);
+    journal.begin(Phase::Probing).unwrap();
+    journal.enter(Phase::Planning).unwrap();
+    assert_eq!(journal.phase(), Phase::Planning);
+}
+
+#[test]
+fn a_new_life_forgets_what_is_undone_but_counts_on() {
+    let mut journal = Journal::in_memory();
+    let first = journal.intend(step(), before()).unwrap();
+    let second = journal.intend(step(), before()).unwrap();
+    journal.mark(first, EntryState::Undone).unwrap();
+    journal.begin(Phase::Probing).unwrap();
+    assert_eq!(journal.live().map(|e| e.seq).collect::<Vec<_>>(), [second]);
+    assert_eq!(journal.next_seq(), second + 1);
+}
+
+#[test]
+fn there_is_no_state_where_no_agent_ever_was() {
+    assert_eq!(read_state(Path::new("/nonexistent/longshore")).unwrap(), None);
+    assert_eq!(holder(Path::new("/nonexistent/longshore")), None);
+}

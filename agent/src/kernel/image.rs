@@ -1,0 +1,202 @@
+//! A module's bytes as the kernel wants them: from the store, or from the host's /lib/modules.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use crate::config::Paths;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::kernel::index::KernelIndex;
+use crate::step::ModuleOrigin;
+use crate::store::Store;
+
+/// No module is larger, unpacked; what is, is a bomb. An unstripped nvidia.ko has 185 MB.
+const LARGEST: u64 = 1 << 30;
+
+/// Where module images come from.
+pub trait Images: Send + Sync {
+    /// The bytes of a module, not compressed.
+    ///
+    /// # Errors
+    /// 13 where the bytes are not what they should be; 12 or 16 where they are absent.
+    fn image(&self, name: &str, origin: &ModuleOrigin) -> Result<Vec<u8>, Failure>;
+}
+
+/// Images from the store and from the host's /lib/modules of the running kernel.
+#[derive(Debug, Clone)]
+pub struct ModuleImages {
+    store: Store,
+    paths: Paths,
+}
+
+impl ModuleImages {
+    /// Images from `store` and from below `paths.host_root`.
+    pub fn new(store: Store, paths: &Paths) -> Self {
+        Self { store, paths: paths.clone() }
+    }
+
+    fn modules_dir(&self) -> Result<PathBuf, Failure> {
+        let path = self.paths.root.join("proc/sys/kernel/osrelease");
+        let release = fs::read_to_string(&path)
+            .or_fail(ExitCode::HostUnsupported, || format!("reading {}", path.display()))?;
+        Ok(self.paths.host_root.join("lib/modules").join(release.trim()))
+    }
+
+    fn kernel_file(&self, name: &str, file: &Path) -> Result<PathBuf, Failure> {
+        let dir = self.modules_dir()?;
+        let planned = dir.join(file);
+        if planned.is_file() {
+            return Ok(planned);
+        }
+        // Recompressed or moved since the plan was made: libkmod knows where it is now.
+        KernelIndex::open(&dir)?.file(name)?.ok_or_else(|| {
+            Failure::new(
+                ExitCode::KernelRefused,
+                format!("{} is gone, and {} has no other {name}", planned.display(), dir.display()),
+            )
+            .remedy("install the running kernel's modules again, or reboot into the newer kernel")
+        })
+    }
+}
+
+impl Images for ModuleImages {
+    fn image(&self, name: &str, origin: &ModuleOrigin) -> Result<Vec<u8>, Failure> {
+        match origin {
+            ModuleOrigin::Driver { sha256 } => {
+                let bytes = self.store.read_blob(sha256)?;
+                unpack(&self.store.blob_path(sha256), bytes)
+            }
+            ModuleOrigin::Kernel { file } => {
+                let path = self.kernel_file(name, file)?;
+                let bytes = fs::read(&path)
+                    .or_fail(ExitCode::KernelRefused, || format!("reading {}", path.display()))?;
+                unpack(&path, bytes)
+            }
+        }
+    }
+}
+
+/// Unpacks what its first bytes say is xz, zstd or gzip; an ELF file is returned as it is.
+///
+/// # Errors
+/// 13 where it is neither, or does not unpack to an ELF file of a sane size.
+pub fn unpack(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
+    let what = |why: &str| format!("{} {why}", path.display());
+    let unpacked = match bytes.as_slice() {
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => bounded(liblzma::read::XzDecoder::new(&*bytes)),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => zstd::Decoder::new(&*bytes).and_then(bounded),
+        [0x1f, 0x8b, ..] => bounded(flate2::read::MultiGzDecoder::new(&*bytes)),
+        _ => Ok(bytes),
+    }
+    .or_fail(ExitCode::Verification, || what("cannot be unpacked"))?;
+    if unpacked.starts_with(b"\x7fELF") {
+        return Ok(unpacked);
+    }
+    Err(Failure::new(ExitCode::Verification, what("is no kernel module: it is no ELF file"))
+        .remedy("the file is damaged: put it back from its package"))
+}
+
+fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(io::Error::other(format!("more than {LARGEST} bytes when unpacked")));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const ELF: &[u8] = b"\x7fELF and so on, and so on, and so on";
+
+    fn xz() -> Vec<u8> {
+        let mut writer = liblzma::write::XzEncoder::new(Vec::new(), 1);
+        writer.write_all(ELF).unwrap();
+        writer.finish().unwrap()
+    }
+
+    fn zst() -> Vec<u8> {
+        zstd::encode_all(ELF, 1).unwrap()
+    }
+
+    fn gz() -> Vec<u8> {
+        let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        writer.write_all(ELF).unwrap();
+        writer.finish().unwrap()
+    }
+
+    #[test]
+    fn every_compression_of_a_kernel_is_unpacked() {
+        for bytes in [ELF.to_vec(), xz(), zst(), gz()] {
+            assert_eq!(unpack(Path::new("/m.ko"), bytes).unwrap(), ELF);
+        }
+    }
+
+    #[test]
+    fn what_is_no_module_is_refused_and_named() {
+        let cut = |mut bytes: Vec<u8>| {
+            bytes.truncate(bytes.len() - 9);
+            bytes
+        };
+        for bytes in [Vec::new(), b"#!/bin/sh".to_vec(), cut(xz()), cut(zst()), cut(gz())] {
+            let failure = unpack(Path::new("/m.ko"), bytes).unwrap_err();
+            assert_eq!(failure.code(), ExitCode::Verification);
+            assert!(failure.to_string().starts_with("/m.ko "), "{failure}");
+        }
+    }
+
+    struct Scene {
+        dir: tempfile::TempDir,
+        images: ModuleImages,
+    }
+
+    fn scene() -> Scene {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().to_path_buf();
+        fs::create_dir_all(root.join("proc/sys/kernel")).unwrap();
+        fs::write(root.join("proc/sys/kernel/osrelease"), "6.1.0-1-amd64\n").unwrap();
+        fs::create_dir_all(root.join("lib/modules/6.1.0-1-amd64/kernel")).unwrap();
+        let paths = Paths {
+            store: root.join("store"),
+            state: root.join("run"),
+            driver_root: root.join("driver"),
+            root: root.clone(),
+            host_root: root,
+        };
+        let store = Store::open(&paths.store).unwrap();
+        Scene { images: ModuleImages::new(store, &paths), dir }
+    }
+
+    #[test]
+    fn a_kernel_module_is_read_from_the_host_and_a_driver_module_from_the_store() {
+        let Scene { dir, images } = scene();
+        let file = PathBuf::from("kernel/a.ko.xz");
+        let at = dir.path().join("lib/modules/6.1.0-1-amd64").join(&file);
+        fs::write(at, xz()).unwrap();
+        assert_eq!(images.image("a", &ModuleOrigin::Kernel { file }).unwrap(), ELF);
+        let sha256 = images.store.put(ELF).unwrap();
+        let origin = ModuleOrigin::Driver { sha256: sha256.clone() };
+        assert_eq!(images.image("nvidia", &origin).unwrap(), ELF);
+        fs::write(images.store.blob_path(&sha256), b"\x7fELF changed").unwrap();
+        let failure = images.image("nvidia", &origin).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Verification);
+    }
+
+    #[test]
+    fn a_kernel_module_that_moved_is_found_by_libkmod_or_named_as_gone() {
+        let Scene { dir, images } = scene();
+        let modules = dir.path().join("lib/modules/6.1.0-1-amd64");
+        let file = PathBuf::from("kernel/some_mod.ko");
+        let origin = ModuleOrigin::Kernel { file };
+        let failure = images.image("some_mod", &origin).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::KernelRefused);
+        assert!(failure.to_string().contains("some_mod.ko is gone"), "{failure}");
+        fs::write(modules.join("kernel/some-mod.ko.zst"), zst()).unwrap();
+        crate::kernel::index::tests::write_index(&modules, "kernel/some-mod.ko.zst:\n");
+        assert_eq!(images.image("some_mod", &origin).unwrap(), ELF);
+    }
+}

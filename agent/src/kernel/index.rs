@@ -1,0 +1,137 @@
+//! What libkmod knows of a kernel's own modules: which file a name or alias means.
+//!
+//! libkmod is asked, and nothing is loaded through it: the kmod crate (0.5) reports the thread's
+//! errno in place of libkmod's answer, and a load needs the exact one.
+
+use std::path::{Path, PathBuf};
+
+use crate::failure::{ExitCode, Failure, OrFail};
+
+/// The index of one /lib/modules/RELEASE. Not Send: libkmod's context belongs to its thread.
+#[derive(Debug)]
+pub struct KernelIndex {
+    context: kmod::Context,
+    dir: PathBuf,
+}
+
+impl KernelIndex {
+    /// Opens the index in `dir`, for example `/lib/modules/6.1.0-50-amd64`.
+    ///
+    /// # Errors
+    /// 10 where libkmod cannot be set up.
+    pub fn open(dir: &Path) -> Result<Self, Failure> {
+        let context = kmod::Context::new_with_dirname(dir)
+            .or_fail(ExitCode::HostUnsupported, || format!("opening {}", dir.display()))?;
+        Ok(Self { context, dir: dir.to_path_buf() })
+    }
+
+    /// The file a module name or alias means; None where the kernel has none, or has it built in.
+    ///
+    /// # Errors
+    /// 10 where the index cannot be read.
+    pub fn file(&self, name: &str) -> Result<Option<PathBuf>, Failure> {
+        let found = self.lookup(name)?;
+        Ok(found.iter().find_map(|module| module.path()).map(|path| self.dir.join(path)))
+    }
+
+    /// The files to load before the one that `name` means, in the order to load them.
+    ///
+    /// # Errors
+    /// 10 where the index cannot be read.
+    pub fn dependencies(&self, name: &str) -> Result<Vec<PathBuf>, Failure> {
+        let found = self.lookup(name)?;
+        let Some(module) = found.iter().find(|module| module.path().is_some()) else {
+            return Ok(Vec::new());
+        };
+        let paths = module.dependencies().filter_map(|m| m.path().map(|path| self.dir.join(path)));
+        Ok(paths.collect())
+    }
+
+    fn lookup(&self, name: &str) -> Result<Vec<kmod::Module>, Failure> {
+        let found =
+            self.context.module_new_from_lookup(name).or_fail(ExitCode::HostUnsupported, || {
+                format!("looking {name} up in {}", self.dir.display())
+            })?;
+        Ok(found.collect())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Writes the modules.dep.bin that libkmod reads, from the lines of a modules.dep. A node
+    /// has children by letter and at most one value (tools/depmod.c of kmod, index_write).
+    pub(in crate::kernel) fn write_index(dir: &Path, dep: &str) {
+        let entry = |line: &str| {
+            let file = line.split(':').next().unwrap();
+            let name = Path::new(file).file_name().unwrap().to_str().unwrap();
+            (name.split('.').next().unwrap().replace('-', "_"), line.to_owned())
+        };
+        let mut entries: Vec<(String, String)> = dep.lines().map(entry).collect();
+        entries.sort();
+        let mut bytes = [0xB007_F457_u32, 0x0002_0001, 0].map(u32::to_be_bytes).concat();
+        let root = write_node(&mut bytes, &entries, 0);
+        bytes[8..12].copy_from_slice(&root.to_be_bytes());
+        fs::write(dir.join("modules.dep.bin"), bytes).unwrap();
+        for file in dep.lines().filter_map(|line| line.split(':').next()) {
+            // libkmod leaves a dependency out whose file is not there.
+            let path = dir.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        }
+    }
+
+    fn write_node(bytes: &mut Vec<u8>, entries: &[(String, String)], depth: usize) -> u32 {
+        let letter = |entry: &(String, String)| entry.0.as_bytes().get(depth).copied();
+        let mut children: Vec<(u8, u32)> = Vec::new();
+        for chunk in entries.chunk_by(|a, b| letter(a) == letter(b)) {
+            if let Some(letter) = letter(&chunk[0]) {
+                children.push((letter, write_node(bytes, chunk, depth + 1)));
+            }
+        }
+        let mut offset = bytes.len() as u32;
+        if let (Some((first, _)), Some((last, _))) = (children.first(), children.last()) {
+            bytes.extend([*first, *last]);
+            for letter in *first..=*last {
+                let child = children.iter().find(|(l, _)| *l == letter).map_or(0, |(_, at)| *at);
+                bytes.extend(child.to_be_bytes());
+            }
+            offset |= 0x2000_0000;
+        }
+        if let Some((_, value)) = entries.iter().find(|entry| letter(entry).is_none()) {
+            bytes.extend([1_u32, 0].map(u32::to_be_bytes).concat());
+            bytes.extend(value.as_bytes());
+            bytes.push(0);
+            offset |= 0x4000_0000;
+        }
+        offset
+    }
+
+    #[test]
+    fn names_are_looked_up_as_the_kernel_writes_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let dep = "kernel/b-top.ko.xz: kernel/a-mid.ko kernel/a-base.ko\n\
+                   kernel/a-mid.ko: kernel/a-base.ko\nkernel/a-base.ko:\n";
+        write_index(dir.path(), dep);
+        let index = KernelIndex::open(dir.path()).unwrap();
+        let at = |file: &str| dir.path().join(file);
+        assert_eq!(index.file("b_top").unwrap(), Some(at("kernel/b-top.ko.xz")));
+        assert_eq!(index.file("b-top").unwrap(), Some(at("kernel/b-top.ko.xz")));
+        assert_eq!(
+            index.dependencies("b_top").unwrap(),
+            [at("kernel/a-base.ko"), at("kernel/a-mid.ko")]
+        );
+        assert_eq!(index.file("absent").unwrap(), None);
+        assert!(index.dependencies("absent").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_name_that_is_no_name_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let index = KernelIndex::open(dir.path()).unwrap();
+        assert_eq!(index.file("a\0b").unwrap_err().code(), ExitCode::HostUnsupported);
+    }
+}

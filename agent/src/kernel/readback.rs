@@ -1,0 +1,188 @@
+//! What the kernel says of a loaded module, compared with what was wanted.
+
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::Host;
+use crate::host::verbs::ModuleState;
+use crate::step::Step;
+
+/// Compares version and srcversion of a loaded module with those its step wants.
+///
+/// # Errors
+/// 16 where they differ.
+pub fn versions(step: &Step, state: &ModuleState) -> Result<(), Failure> {
+    let Step::LoadModule { name, version, srcversion, .. } = step else { return Ok(()) };
+    let pairs =
+        [("version", version, &state.version), ("srcversion", srcversion, &state.srcversion)];
+    for (what, wanted, live) in pairs {
+        if wanted.is_some() && wanted != live {
+            let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
+            return Err(Failure::new(
+                ExitCode::KernelRefused,
+                format!(
+                    "{name}: the live module has {what} {}, wanted is {}",
+                    text(live),
+                    text(wanted)
+                ),
+            )
+            .remedy("unload the other driver first, with the tool that loaded it"));
+        }
+    }
+    Ok(())
+}
+
+/// Compares the parameters a loaded module shows with those it was given; `said` is what the
+/// kernel logged during the load.
+///
+/// # Errors
+/// 16 where a value differs, or the kernel ignored a parameter.
+pub fn parameters(
+    host: &dyn Host,
+    module: &str,
+    given: &str,
+    said: &[String],
+) -> Result<(), Failure> {
+    for (name, wanted) in split(given) {
+        if ignored(said, name) {
+            return Err(Failure::new(
+                ExitCode::KernelRefused,
+                format!("{module} has no parameter {name}: the kernel ignored it"),
+            )
+            .remedy("see `modinfo -p` of the driver; correct or remove the parameter"));
+        }
+        let live = host
+            .module_parameter(module, name)
+            .or_fail(ExitCode::KernelRefused, || format!("reading {module}'s {name}"))?;
+        if let Some(live) = live
+            && !same_value(wanted, &live)
+        {
+            return Err(Failure::new(
+                ExitCode::KernelRefused,
+                format!("{module}: parameter {name} was given as {wanted:?} and is {live:?}"),
+            )
+            .remedy("the driver does not take that value: correct or remove the parameter"));
+        }
+    }
+    Ok(())
+}
+
+/// `a=1 b="x y" c` as the kernel splits it (kernel/params.c, next_arg): a parameter without a
+/// value is a flag, double quotes keep spaces and are taken off around a value.
+fn split(given: &str) -> Vec<(&str, &str)> {
+    let mut parts = Vec::new();
+    let mut rest = given.trim_start();
+    while !rest.is_empty() {
+        let mut quoted = false;
+        let end = rest
+            .find(|c: char| {
+                quoted ^= c == '"';
+                c.is_ascii_whitespace() && !quoted
+            })
+            .unwrap_or(rest.len());
+        let (part, after) = rest.split_at(end);
+        let (name, value) = part.split_once('=').unwrap_or((part, "Y"));
+        parts.push((name.trim_matches('"'), value.trim_matches('"')));
+        rest = after.trim_start();
+    }
+    parts
+}
+
+/// The kernel's words for a parameter that a module does not have
+/// (kernel/module/main.c, unknown_module_param_cb).
+fn ignored(said: &[String], name: &str) -> bool {
+    let words = format!("unknown parameter '{name}' ignored");
+    said.iter().any(|line| line.contains(&words))
+}
+
+/// Whether two spellings are the same value: numbers in any base, booleans as Y, 1, on.
+fn same_value(wanted: &str, live: &str) -> bool {
+    wanted == live
+        || match (number(wanted), number(live)) {
+            (Some(wanted), Some(live)) => wanted == live,
+            _ => boolean(wanted).is_some_and(|b| Some(b) == boolean(live)),
+        }
+}
+
+/// A number as kstrtol reads it. A negative one given to an unsigned parameter is refused by the
+/// kernel, one shown as u32 by the driver is not: so both are taken modulo 2^32.
+fn number(text: &str) -> Option<u32> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let value = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => i64::from_str_radix(&digits[2..], 16).ok()?,
+        [b'0', _, ..] => i64::from_str_radix(digits, 8).ok()?,
+        _ => digits.parse().ok()?,
+    };
+    Some(if negative { value.wrapping_neg() } else { value } as u32)
+}
+
+/// A boolean in the words people write; kstrtobool looks at their first letters only.
+fn boolean(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "y" | "yes" | "t" | "true" | "1" | "on" => Some(true),
+        "n" | "no" | "f" | "false" | "0" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_split_as_the_kernel_does() {
+        let cases: [(&str, &[(&str, &str)]); 6] = [
+            ("", &[]),
+            ("  a=1   b=0x2 ", &[("a", "1"), ("b", "0x2")]),
+            ("a=\"x y;z=1\" b=2", &[("a", "x y;z=1"), ("b", "2")]),
+            ("\"a=x y\" b=2", &[("a", "x y"), ("b", "2")]),
+            ("flag a=", &[("flag", "Y"), ("a", "")]),
+            ("a=\"open", &[("a", "open")]),
+        ];
+        for (given, parts) in cases {
+            assert_eq!(split(given), parts, "{given}");
+        }
+    }
+
+    #[test]
+    fn spellings_of_one_value_are_the_same() {
+        let same = [("1", "1"), ("0x10", "16"), ("010", "8"), ("1", "Y"), ("off", "N"), ("y", "Y")];
+        let same = same.into_iter().chain([("-1", "4294967295"), ("x;y", "x;y"), ("", "")]);
+        for (wanted, live) in same {
+            assert!(same_value(wanted, live), "{wanted} {live}");
+        }
+        for (wanted, live) in
+            [("1", "0"), ("1", "N"), ("a", "b"), ("", "0"), ("0x", "0"), ("12", "1"), ("2", "Y")]
+        {
+            assert!(!same_value(wanted, live), "{wanted} {live}");
+        }
+    }
+
+    #[test]
+    fn a_parameter_the_kernel_ignored_is_recognised() {
+        let said = ["nvidia: unknown parameter 'NVreg_Typo' ignored".to_owned()];
+        assert!(ignored(&said, "NVreg_Typo"));
+        assert!(!ignored(&said, "NVreg_Ty"));
+    }
+
+    #[test]
+    fn another_version_is_refused_and_no_wish_is_fine() {
+        let step = |version: Option<&str>| Step::LoadModule {
+            name: "nvidia".to_owned(),
+            origin: crate::step::ModuleOrigin::Driver { sha256: String::new() },
+            parameters: String::new(),
+            version: version.map(str::to_owned),
+            srcversion: None,
+        };
+        let live = ModuleState { version: Some("535.1".to_owned()), ..ModuleState::default() };
+        versions(&step(None), &live).unwrap();
+        versions(&step(Some("535.1")), &live).unwrap();
+        let failure = versions(&step(Some("550.1")), &live).unwrap_err();
+        assert_eq!(
+            failure.to_string(),
+            "nvidia: the live module has version 535.1, wanted is 550.1"
+        );
+        assert_eq!(failure.code(), ExitCode::KernelRefused);
+    }
+}
