@@ -3,6 +3,8 @@
 pub mod archive;
 pub mod compression;
 pub mod deb;
+pub mod driver;
+pub mod headers;
 pub mod http;
 pub mod packages;
 pub mod relation;
