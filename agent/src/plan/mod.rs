@@ -1,5 +1,11 @@
 //! The pure decision: configuration, facts and catalog in; choices with reasons and steps out.
 
+mod acquire;
+mod driver;
+mod findings;
+pub mod gpu;
+mod install;
+mod preflight;
 mod render;
 
 use std::path::PathBuf;
@@ -99,18 +105,47 @@ pub struct Finding {
 
 /// Decides; reads and changes nothing.
 ///
+/// What stands in the way of the plan is among its findings with [`Severity::Refusal`], so that a
+/// person sees the whole of it at once; [`Plan::refusal`] is the failure to end a command with.
+///
 /// # Errors
-/// Where no plan can be made at all: exit code 10, 11, 12 or 17. A plan that must not be carried
-/// out is returned with a [`Severity::Refusal`] among its findings: see [`Plan::refusal`].
-pub fn plan(_config: &Config, facts: &HostFacts, _catalog: &Catalog) -> Result<Plan, Failure> {
-    let cause = format!("no plan for kernel {}", facts.kernel.release);
-    Err(Failure::new(ExitCode::HostUnsupported, cause))
+/// Exit code 10 where there is no kernel to plan for.
+pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Plan, Failure> {
+    if facts.kernel.release.is_empty() {
+        let cause = "the facts name no kernel release";
+        return Err(Failure::new(ExitCode::HostUnsupported, cause)
+            .remedy("mount /proc in the container, or give the right --root"));
+    }
+    let mut choice = driver::choose(config, facts, catalog);
+    let wanted = install::wanted_modules(config);
+    let mut supply = acquire::supply(config, facts, catalog, &choice, &wanted);
+    let install = install::install(config, facts, &choice, &supply, &wanted);
+
+    let mut findings = preflight::findings(config, facts);
+    findings.append(&mut choice.findings);
+    let nvidia = supply.set.and_then(|set| set.modules.iter().find(|m| m.name == "nvidia"));
+    let srcversion = nvidia.and_then(|m| m.srcversion.as_deref());
+    findings.extend(preflight::other_driver(&choice, facts, srcversion));
+    if wanted.iter().any(|name| !facts.loaded.contains_key(*name)) {
+        findings.extend(preflight::signatures(facts));
+    }
+    findings.append(&mut supply.findings);
+    findings.extend(install.findings);
+    findings::sort(&mut findings);
+
+    let mut reasons = choice.reasons;
+    reasons.append(&mut supply.reasons);
+    Ok(Plan {
+        driver_version: choice.version,
+        flavour: choice.flavour,
+        kernel_release: facts.kernel.release.clone(),
+        reasons,
+        acquire: supply.acquire,
+        install: install.steps,
+        exact: install.exact,
+        findings,
+    })
 }
 
-impl Plan {
-    /// The gravest refusal among the findings, as the failure that ends a command.
-    pub fn refusal(&self) -> Option<Failure> {
-        let finding = self.findings.iter().find(|f| f.severity == Severity::Refusal)?;
-        Some(Failure::new(ExitCode::Preflight, finding.seen.clone()).remedy(finding.remedy.clone()))
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,194 @@
 //! A plan as a person reads it.
 
-use super::Plan;
-use crate::host::HostFacts;
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use std::path::Path;
 
-/// Host, devices, decisions with their reasons, what is acquired, steps, findings.
+use super::driver::name_of;
+use super::{Acquire, Finding, Plan, Severity, gpu};
+use crate::host::HostFacts;
+use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice};
+use crate::step::{ModuleOrigin, Step};
+
+/// Verdict, host, devices, decisions with their reasons, what is acquired, steps, findings.
 pub fn render(plan: &Plan, facts: &HostFacts) -> String {
-    format!("{} for {}\n", plan.driver_version, facts.kernel.release)
+    let mut text = String::new();
+    // Writing to a String does not fail.
+    let _ = write_all(&mut text, plan, facts);
+    text
+}
+
+fn write_all(out: &mut String, plan: &Plan, facts: &HostFacts) -> fmt::Result {
+    writeln!(out, "{}", verdict(plan))?;
+    write_findings(out, &plan.findings)?;
+    write_host(out, facts)?;
+    writeln!(out, "\nDecisions")?;
+    for reason in &plan.reasons {
+        writeln!(out, "  {:<28} {}", reason.what, reason.why)?;
+    }
+    write_numbered(out, "To the store first", plan.acquire.iter().map(acquire_line).collect())?;
+    let title = if plan.exact {
+        "Then on the host"
+    } else {
+        "Then on the host (known so far; complete once the above is there)"
+    };
+    write_numbered(out, title, plan.install.iter().map(step_line).collect())
+}
+
+fn verdict(plan: &Plan) -> String {
+    let what = format!(
+        "driver {} ({}) for kernel {}",
+        plan.driver_version, plan.flavour, plan.kernel_release
+    );
+    let refusals = plan.findings.iter().filter(|f| f.severity == Severity::Refusal).count();
+    match (refusals, plan.findings.first()) {
+        (0, _) | (_, None) => format!("READY TO INSTALL  {what}"),
+        (_, Some(first)) => {
+            format!("REFUSED  {what}: {} (exit code {})", first.code, first.exit_code().number())
+        }
+    }
+}
+
+fn write_findings(out: &mut String, findings: &[Finding]) -> fmt::Result {
+    for finding in findings {
+        let severity = match finding.severity {
+            Severity::Refusal => "refusal",
+            Severity::Warning => "warning",
+            Severity::Note => "note",
+        };
+        writeln!(out, "\n  {severity} {}: {}", finding.code, finding.seen)?;
+        writeln!(out, "    remedy: {}", finding.remedy)?;
+    }
+    Ok(())
+}
+
+fn write_host(out: &mut String, facts: &HostFacts) -> fmt::Result {
+    let os = facts.os.pretty_name.as_deref().unwrap_or(&facts.os.id);
+    let os = if os.is_empty() { "unknown distribution" } else { os };
+    writeln!(out, "\nHost")?;
+    writeln!(out, "  system    {os}, {}", facts.kernel.arch)?;
+    writeln!(out, "  kernel    {} {}", facts.kernel.release, facts.kernel.version)?;
+    writeln!(out, "  security  {}", security_line(facts))?;
+    for line in device_lines(&facts.devices) {
+        writeln!(out, "  device    {line}")?;
+    }
+    if facts.devices.is_empty() {
+        writeln!(out, "  device    none")?;
+    }
+    if let Some(live) = &facts.live_driver {
+        let flavour = live.flavour.map_or_else(String::new, |flavour| format!(" ({flavour})"));
+        writeln!(out, "  loaded    driver {}{flavour}", live.version)?;
+    }
+    for (what, why) in &facts.unread {
+        writeln!(out, "  unread    {what}: {why}")?;
+    }
+    Ok(())
+}
+
+fn security_line(facts: &HostFacts) -> String {
+    let on = |fact: &Known<bool>| match fact {
+        Known::Yes(true) => "on",
+        Known::Yes(false) => "off",
+        Known::Unknown(_) => "not known",
+    };
+    let security = &facts.security;
+    let lockdown = match &security.lockdown {
+        Known::Yes(mode) => mode.as_str(),
+        Known::Unknown(_) => "not known",
+    };
+    let modules = match &security.module_loading {
+        Known::Yes(ModuleLoading::Allowed) => "allowed",
+        Known::Yes(ModuleLoading::Disabled) => "switched off",
+        Known::Yes(ModuleLoading::Unsupported) => "not supported by the kernel",
+        Known::Unknown(_) => "not known",
+    };
+    format!(
+        "Secure Boot {}, lockdown {lockdown}, sig_enforce {}, loading modules {modules}",
+        on(&security.secure_boot),
+        on(&security.sig_enforce)
+    )
+}
+
+/// One line for all devices of a kind, id and driver.
+fn device_lines(devices: &[PciDevice]) -> Vec<String> {
+    let mut groups: BTreeMap<(&str, u16, Option<&str>), Vec<&PciDevice>> = BTreeMap::new();
+    for device in devices {
+        let kind = match device.kind {
+            DeviceKind::Gpu => "GPU",
+            DeviceKind::NvSwitch => "NVSwitch",
+        };
+        groups.entry((kind, device.device, device.driver.as_deref())).or_default().push(device);
+    }
+    groups
+        .iter()
+        .map(|((kind, id, driver), group)| device_line(kind, *id, *driver, group))
+        .collect()
+}
+
+fn device_line(kind: &str, id: u16, driver: Option<&str>, group: &[&PciDevice]) -> String {
+    let generation = match (kind, gpu::generation_of(id)) {
+        ("GPU", Some(generation)) => format!(" {generation}"),
+        _ => String::new(),
+    };
+    let bound = driver.map_or_else(|| "unbound".to_owned(), |name| format!("bound to {name}"));
+    match group {
+        [one] => format!("{kind}{generation} {}, {bound}", name_of(one)),
+        many => {
+            let addresses: Vec<&str> = many.iter().map(|d| d.address.as_str()).collect();
+            format!(
+                "{} x {kind}{generation} (10de:{id:04x}), {bound}: {}",
+                many.len(),
+                addresses.join(" ")
+            )
+        }
+    }
+}
+
+fn write_numbered(out: &mut String, title: &str, lines: Vec<String>) -> fmt::Result {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{title}")?;
+    for (n, line) in lines.iter().enumerate() {
+        writeln!(out, "  {:>2}. {line}", n + 1)?;
+    }
+    Ok(())
+}
+
+fn acquire_line(acquire: &Acquire) -> String {
+    match acquire {
+        Acquire::ImportSet { dir, manifest } => {
+            format!("import the prebuilt modules {manifest} from {}", dir.display())
+        }
+        Acquire::BuildSet { driver_version, flavour, kernel_release } => {
+            format!("compile {driver_version} ({flavour}) for {kernel_release}")
+        }
+        Acquire::AssembleUserspace { driver_version } => {
+            format!("fetch and assemble the user-mode files of {driver_version}")
+        }
+    }
+}
+
+fn step_line(step: &Step) -> String {
+    let show = |path: &Path| path.display().to_string();
+    match step {
+        Step::MakeDir { path } => format!("make directory {}", show(path)),
+        Step::WriteParameter { path, value } => format!("write {value} to {}", show(path)),
+        Step::LoadModule { name, origin, parameters, version, .. } => {
+            let from = match origin {
+                ModuleOrigin::Kernel { .. } => " (the kernel's own)".to_owned(),
+                ModuleOrigin::Driver { .. } => {
+                    version.as_ref().map_or_else(String::new, |version| format!(" {version}"))
+                }
+            };
+            let blank = if parameters.is_empty() { "" } else { " " };
+            format!("load {name}{from}{blank}{parameters}")
+        }
+        Step::Bind { source, target } => format!("mount {} on {}", show(source), show(target)),
+        Step::MountTmpfs { target } => format!("mount a tmpfs on {}", show(target)),
+        Step::MakeNodes { dirs } => {
+            let dirs: Vec<String> = dirs.iter().map(|dir| show(dir)).collect();
+            format!("make device nodes in {}", dirs.join(", "))
+        }
+    }
 }

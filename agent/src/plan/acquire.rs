@@ -1,0 +1,162 @@
+//! What must be brought into the store before anything is installed.
+
+use super::driver::{Choice, is_for_kernel};
+use super::{Acquire, Finding, Reason};
+use crate::artifact::ModuleSet;
+use crate::catalog::{Catalog, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand};
+use crate::config::Config;
+use crate::host::HostFacts;
+use crate::host::facts::Known;
+
+/// The modules and the user-mode tree, as far as they are at hand, and what is to be acquired.
+#[derive(Debug, Default)]
+pub(super) struct Supply<'a> {
+    pub(super) set: Option<&'a ModuleSet>,
+    pub(super) userspace: Option<&'a UserspaceAtHand>,
+    /// Whether modules are to be compiled, so that what they are is not known yet.
+    pub(super) builds: bool,
+    pub(super) acquire: Vec<Acquire>,
+    pub(super) reasons: Vec<Reason>,
+    pub(super) findings: Vec<Finding>,
+}
+
+/// Finds modules and user-mode tree for the choice. `wanted` are the modules to be loaded.
+pub(super) fn supply<'a>(
+    config: &Config,
+    facts: &HostFacts,
+    catalog: &'a Catalog,
+    choice: &Choice,
+    wanted: &[&str],
+) -> Supply<'a> {
+    let mut supply = Supply::default();
+    supply.modules(config, facts, catalog, choice, wanted);
+    supply.userspace(facts, catalog, choice);
+    supply
+}
+
+impl<'a> Supply<'a> {
+    fn modules(
+        &mut self,
+        config: &Config,
+        facts: &HostFacts,
+        catalog: &'a Catalog,
+        choice: &Choice,
+        wanted: &[&str],
+    ) {
+        let of_choice = |s: &&SetAtHand| {
+            is_for_kernel(s, facts)
+                && s.set.key.driver_version == choice.version
+                && s.set.key.flavour == choice.flavour
+        };
+        let live_with_all =
+            choice.live && wanted.iter().all(|name| facts.loaded.contains_key(*name));
+        if let Some(at_hand) = catalog.sets.iter().find(of_choice) {
+            self.use_set(at_hand, facts);
+        } else if live_with_all {
+            self.because("modules", "all that are wanted are live, so none is loaded");
+        } else {
+            self.build(config, facts, catalog, choice);
+        }
+    }
+
+    fn use_set(&mut self, at_hand: &'a SetAtHand, facts: &HostFacts) {
+        self.set = Some(&at_hand.set);
+        let kernel = &facts.kernel.release;
+        match &at_hand.place {
+            SetPlace::Store => {
+                self.because("modules from the store", format!("built for exactly {kernel}"));
+            }
+            SetPlace::Layout { dir, manifest } => {
+                let why = format!("built for exactly {kernel}, in {}", dir.display());
+                self.because("modules prebuilt", why);
+                self.acquire
+                    .push(Acquire::ImportSet { dir: dir.clone(), manifest: manifest.clone() });
+            }
+        }
+    }
+
+    fn build(&mut self, config: &Config, facts: &HostFacts, catalog: &Catalog, choice: &Choice) {
+        let release = &facts.kernel.release;
+        if !config.compile {
+            self.findings.push(Finding::refusal(
+                "nothing-built",
+                format!(
+                    "no set of {} {} is built for {release} and compiling is switched off",
+                    choice.version, choice.flavour
+                ),
+                "give a prebuilt directory that has one, or allow compiling",
+            ));
+            return;
+        }
+        self.builds = true;
+        self.acquire.push(Acquire::BuildSet {
+            driver_version: choice.version.clone(),
+            flavour: choice.flavour,
+            kernel_release: release.clone(),
+        });
+        let none = "no built set for exactly this kernel (release and version string) is at hand";
+        match &catalog.headers {
+            Known::Yes(HeadersAtHand::Archive { package, version, compiler }) => {
+                let why = format!("{none}; {package} {version} and {compiler} are in the archive");
+                self.because("modules compiled", why);
+            }
+            Known::Yes(HeadersAtHand::Missing { nearest }) => {
+                self.because("modules compiled", none);
+                self.findings.push(headers_missing(release, nearest));
+            }
+            Known::Unknown(why) => {
+                self.because("modules compiled", none);
+                self.findings.push(Finding::warning(
+                    "headers-unknown",
+                    format!(
+                        "whether headers and compiler for {release} can be had is not known: {why}"
+                    ),
+                    "make an archive reachable that has this kernel",
+                ));
+            }
+        }
+    }
+
+    fn userspace(&mut self, facts: &HostFacts, catalog: &'a Catalog, choice: &Choice) {
+        let of_choice = |u: &&UserspaceAtHand| {
+            u.driver_version == choice.version && u.arch == facts.kernel.arch
+        };
+        self.userspace = catalog.userspace.iter().find(of_choice);
+        if self.userspace.is_some() {
+            self.because("user mode from the store", "assembled there already");
+            return;
+        }
+        self.acquire.push(Acquire::AssembleUserspace { driver_version: choice.version.clone() });
+        self.because("user mode assembled", "the store has none of this version");
+        if let Known::Yes(drivers) = &catalog.drivers
+            && !drivers.is_empty()
+            && !drivers.iter().any(|d| d.version == choice.version)
+        {
+            self.findings.push(Finding::warning(
+                "userspace-not-offered",
+                format!(
+                    "no archive offers driver {}, so its user-mode files may not be had",
+                    choice.version
+                ),
+                "add an archive, suite or component that has this version",
+            ));
+        }
+    }
+
+    fn because(&mut self, what: &str, why: impl Into<String>) {
+        self.reasons.push(Reason { what: what.to_owned(), why: why.into() });
+    }
+}
+
+fn headers_missing(release: &str, nearest: &[String]) -> Finding {
+    let nearest = if nearest.is_empty() {
+        "they have none of this line".to_owned()
+    } else {
+        format!("nearest: {}", nearest.join(", "))
+    };
+    Finding::refusal(
+        "headers-missing",
+        format!("no archive has the headers of kernel {release}; {nearest}"),
+        "boot one of those kernels, add an archive or suite that still has this one, or give a prebuilt set",
+    )
+}

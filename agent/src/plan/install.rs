@@ -1,0 +1,201 @@
+//! The steps that change the host, in order.
+
+use std::path::{Path, PathBuf};
+
+use super::Finding;
+use super::acquire::Supply;
+use super::driver::Choice;
+use crate::artifact::ModuleEntry;
+use crate::config::Config;
+use crate::host::HostFacts;
+use crate::step::{ModuleOrigin, Step};
+
+/// Always loaded, in this order.
+const ALWAYS: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
+/// What NVIDIA's driver uses of the kernel where it is there, whether or not a module names it.
+const ASSISTANTS: [&str; 2] = ["i2c_core", "ipmi_msghandler"];
+const FIRMWARE_PATH: &str = "/sys/module/firmware_class/parameters/path";
+
+/// Steps, whether they are all, and what stands in the way.
+#[derive(Debug, Default)]
+pub(super) struct Install {
+    pub(super) steps: Vec<Step>,
+    pub(super) exact: bool,
+    pub(super) findings: Vec<Finding>,
+}
+
+/// The modules wanted, in load order.
+pub(super) fn wanted_modules(config: &Config) -> Vec<&str> {
+    let extra = config.driver.extra_modules.iter().map(String::as_str);
+    ALWAYS.into_iter().chain(extra).collect()
+}
+
+/// Lists the steps for what is at hand.
+pub(super) fn install(
+    config: &Config,
+    facts: &HostFacts,
+    choice: &Choice,
+    supply: &Supply<'_>,
+    wanted: &[&str],
+) -> Install {
+    let root = &config.paths.driver_root;
+    let mut install = Install { exact: !supply.builds, ..Install::default() };
+    install.steps.push(Step::MakeDir { path: root.clone() });
+    install.steps.push(Step::WriteParameter {
+        path: PathBuf::from(FIRMWARE_PATH),
+        value: root.join("lib/firmware").display().to_string(),
+    });
+    let entries = install.entries(choice, supply, wanted);
+    install.loads_from_kernel(facts, choice, supply, &entries);
+    for entry in &entries {
+        install.steps.push(load(entry, config));
+    }
+    install.unused_parameters(config, wanted);
+    install.user_mode(config, supply);
+    install
+}
+
+impl Install {
+    /// The entries of the wanted modules, in the set's load order.
+    fn entries<'a>(
+        &mut self,
+        choice: &Choice,
+        supply: &Supply<'a>,
+        wanted: &[&str],
+    ) -> Vec<&'a ModuleEntry> {
+        let Some(set) = supply.set else { return Vec::new() };
+        let missing: Vec<&str> = wanted
+            .iter()
+            .copied()
+            .filter(|name| !set.modules.iter().any(|m| m.name == *name))
+            .collect();
+        if !missing.is_empty() {
+            self.findings.push(Finding::refusal(
+                "module-not-built",
+                format!(
+                    "the set of {} {} lacks {}",
+                    choice.version,
+                    choice.flavour,
+                    missing.join(", ")
+                ),
+                "give a set that has it, or leave it out of extra-modules",
+            ));
+        }
+        set.modules.iter().filter(|m| wanted.contains(&m.name.as_str())).collect()
+    }
+
+    /// Loads of the host's own modules: each after what it needs, none that is built in or loaded.
+    fn loads_from_kernel(
+        &mut self,
+        facts: &HostFacts,
+        choice: &Choice,
+        supply: &Supply<'_>,
+        entries: &[&ModuleEntry],
+    ) {
+        if choice.live && supply.set.is_none() && !supply.builds {
+            return;
+        }
+        let mut needed: Vec<&str> =
+            ASSISTANTS.into_iter().filter(|name| facts.available.contains_key(*name)).collect();
+        let own =
+            |name: &str| supply.set.is_some_and(|set| set.modules.iter().any(|m| m.name == name));
+        let depends = entries.iter().flat_map(|entry| {
+            entry.depends.iter().map(move |need| (need.as_str(), entry.name.as_str()))
+        });
+        for (need, by) in depends.filter(|(need, _)| !own(need)) {
+            if is_there(facts, need) {
+                continue;
+            } else if facts.available.contains_key(need) {
+                needed.push(need);
+            } else {
+                self.findings.push(missing_dependency(facts, need, by));
+            }
+        }
+        for need in needed {
+            self.load_with_needs(facts, need);
+        }
+    }
+
+    fn load_with_needs(&mut self, facts: &HostFacts, name: &str) {
+        let Some(module) = facts.available.get(name) else { return };
+        let order = module.depends.iter().map(String::as_str).chain([name]);
+        for name in order.filter(|name| !is_there(facts, name)) {
+            let Some(module) = facts.available.get(name) else { continue };
+            let step = Step::LoadModule {
+                name: name.to_owned(),
+                origin: ModuleOrigin::Kernel { file: module.file.clone() },
+                parameters: String::new(),
+                version: None,
+                srcversion: None,
+            };
+            if !self.steps.contains(&step) {
+                self.steps.push(step);
+            }
+        }
+    }
+
+    fn unused_parameters(&mut self, config: &Config, wanted: &[&str]) {
+        let given = config.driver.parameters.keys().map(String::as_str);
+        let unused: Vec<&str> = given.filter(|name| !wanted.contains(name)).collect();
+        if !unused.is_empty() {
+            self.findings.push(Finding::warning(
+                "parameters-unused",
+                format!("parameters are given for {}, which is not loaded", unused.join(", ")),
+                "add it to extra-modules, or take its parameters out",
+            ));
+        }
+    }
+
+    fn user_mode(&mut self, config: &Config, supply: &Supply<'_>) {
+        let root = &config.paths.driver_root;
+        match supply.userspace {
+            Some(tree) => {
+                self.steps.push(Step::Bind { source: tree.root.clone(), target: root.clone() });
+            }
+            None => self.exact = false,
+        }
+        self.steps.push(Step::MountTmpfs { target: root.join("dev") });
+        let mut dirs = vec![config.paths.host_root.join("dev")];
+        for dir in [PathBuf::from("/dev"), root.join("dev")] {
+            if !dirs.contains(&dir) {
+                dirs.push(dir);
+            }
+        }
+        if config.paths.is_captured() {
+            dirs.retain(|dir| dir != Path::new("/dev"));
+        }
+        self.steps.push(Step::MakeNodes { dirs });
+    }
+}
+
+fn load(entry: &ModuleEntry, config: &Config) -> Step {
+    Step::LoadModule {
+        name: entry.name.clone(),
+        origin: ModuleOrigin::Driver { sha256: entry.sha256.clone() },
+        parameters: config.driver.parameters.get(&entry.name).cloned().unwrap_or_default(),
+        version: entry.version.clone(),
+        srcversion: entry.srcversion.clone(),
+    }
+}
+
+fn is_there(facts: &HostFacts, name: &str) -> bool {
+    facts.builtin.contains(name) || facts.loaded.contains_key(name)
+}
+
+fn missing_dependency(facts: &HostFacts, need: &str, by: &str) -> Finding {
+    let release = &facts.kernel.release;
+    match facts.unread.get("available").or_else(|| facts.unread.get("builtin")) {
+        Some(why) => Finding::refusal(
+            "kernel-unknown",
+            format!("{by} needs {need}, and what kernel {release} has is not known: {why}"),
+            "share the host's PID namespace (--pid host, hostPID: true), or mount the host's /lib/modules, or set host-root",
+        ),
+        None => Finding::refusal(
+            "dependency-missing",
+            format!(
+                "{by} needs {need}, which kernel {release} has neither built in nor as a module"
+            ),
+            "install the package with the kernel's further modules, or give modules that do without it",
+        ),
+    }
+}

@@ -1,0 +1,263 @@
+//! What must be so before anything is touched, from the facts alone.
+
+use std::path::Path;
+
+use super::Finding;
+use super::driver::{Choice, name_of};
+use super::gpu;
+use crate::config::Config;
+use crate::host::HostFacts;
+use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice, Propagation};
+use crate::host::mounts;
+
+/// Everything that is found without knowing what will be loaded.
+pub(super) fn findings(config: &Config, facts: &HostFacts) -> Vec<Finding> {
+    let mut found = Vec::new();
+    found.extend(arch(facts));
+    found.extend(devices(facts));
+    found.extend(bound_elsewhere(facts));
+    found.extend(unknown_gpus(facts));
+    found.extend(privileges(facts));
+    found.extend(module_loading(facts));
+    found.extend(sharing(config, facts));
+    found.extend(preempt_rt(facts));
+    found
+}
+
+fn arch(facts: &HostFacts) -> Option<Finding> {
+    let arch = facts.kernel.arch.as_str();
+    (!matches!(arch, "x86_64" | "aarch64")).then(|| {
+        Finding::refusal(
+            "arch-unsupported",
+            format!("NVIDIA has no data-centre driver for {arch}"),
+            "x86_64 and aarch64 are supported",
+        )
+    })
+}
+
+fn devices(facts: &HostFacts) -> Option<Finding> {
+    if let Some(why) = facts.unread.get("pci") {
+        return Some(Finding::refusal(
+            "devices-unread",
+            format!("the PCI bus could not be read: {why}"),
+            "mount /sys in the container (it is there with --privileged)",
+        ));
+    }
+    facts.devices.is_empty().then(|| {
+        Finding::refusal(
+            "no-device",
+            "there is no NVIDIA GPU or NVSwitch on the PCI bus",
+            "run on a node that has one, or pass it through to this machine",
+        )
+    })
+}
+
+/// Refuses where no device is left for the driver: it loads as long as it can have one.
+fn bound_elsewhere(facts: &HostFacts) -> Option<Finding> {
+    let own =
+        |d: &PciDevice| matches!(d.driver.as_deref(), None | Some("nvidia" | "nvidia-nvswitch"));
+    let (free, taken): (Vec<&PciDevice>, Vec<&PciDevice>) =
+        facts.devices.iter().partition(|d| own(d));
+    let first = taken.first().and_then(|d| d.driver.as_deref())?;
+    let list: Vec<String> = taken
+        .iter()
+        .map(|d| format!("{} by {}", name_of(d), d.driver.as_deref().unwrap_or("?")))
+        .collect();
+    let seen = format!("bound to another driver: {}", list.join(", "));
+    let remedy = unbind_remedy(first);
+    if free.iter().any(|d| d.kind == DeviceKind::Gpu) || (free.len() > taken.len()) {
+        let seen = format!("{seen}; the driver takes only the others");
+        return Some(Finding::warning("gpu-bound-elsewhere", seen, remedy));
+    }
+    Some(Finding::refusal("gpu-bound-elsewhere", seen, remedy))
+}
+
+fn unbind_remedy(driver: &str) -> String {
+    match driver {
+        "nouveau" | "nova_core" | "nova-core" | "nova" => format!(
+            "unload {driver} (modprobe -r {driver}) and keep it out: `blacklist {driver}` in /etc/modprobe.d, then renew the initramfs"
+        ),
+        "vfio-pci" | "pci-stub" => format!(
+            "the device is set aside for a virtual machine: take it off {driver} (write its address to /sys/bus/pci/drivers/{driver}/unbind) if the host is to have it"
+        ),
+        other => format!("unbind it: write its address to /sys/bus/pci/drivers/{other}/unbind"),
+    }
+}
+
+fn unknown_gpus(facts: &HostFacts) -> Option<Finding> {
+    let unknown =
+        |d: &&PciDevice| d.kind == DeviceKind::Gpu && gpu::generation_of(d.device).is_none();
+    let list: Vec<String> = facts.devices.iter().filter(unknown).map(name_of).collect();
+    (!list.is_empty()).then(|| {
+        Finding::warning(
+            "gpu-unknown",
+            format!("not in longshore's table of GPUs: {}", list.join(", ")),
+            "which driver fits it is for you to say: set driver and flavour",
+        )
+    })
+}
+
+const NEEDED: [&str; 3] = ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_MKNOD"];
+
+fn privileges(facts: &HostFacts) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let privileged = "run the container privileged, as root";
+    if let Known::Yes(euid) = facts.euid
+        && euid != 0
+    {
+        let seen = format!("running with user id {euid}");
+        found.push(Finding::refusal("not-root", seen, privileged));
+    }
+    if facts.initial_user_namespace == Known::Yes(false) {
+        found.push(Finding::refusal(
+            "user-namespace",
+            "running in a user namespace, where the kernel lets nobody load modules",
+            "run the container rootful and without a user namespace",
+        ));
+    }
+    match &facts.capabilities {
+        Known::Yes(have) => {
+            let missing: Vec<&str> = NEEDED.into_iter().filter(|c| !have.contains(*c)).collect();
+            if !missing.is_empty() {
+                let seen = format!("missing {}", missing.join(", "));
+                found.push(Finding::refusal("missing-capability", seen, privileged));
+            }
+        }
+        Known::Unknown(why) => found.push(Finding::warning(
+            "capabilities-unread",
+            format!("whether this process has {} is not known: {why}", NEEDED.join(", ")),
+            "mount /proc in the container",
+        )),
+    }
+    found
+}
+
+fn module_loading(facts: &HostFacts) -> Option<Finding> {
+    match facts.security.module_loading {
+        Known::Yes(ModuleLoading::Unsupported) => Some(Finding::refusal(
+            "kernel-without-modules",
+            format!("kernel {} was built without support for modules", facts.kernel.release),
+            "boot a kernel with CONFIG_MODULES",
+        )),
+        Known::Yes(ModuleLoading::Disabled) => Some(Finding::refusal(
+            "modules-disabled",
+            "loading modules is switched off until the next boot (/proc/sys/kernel/modules_disabled is 1)",
+            "remove what sets kernel.modules_disabled, and reboot",
+        )),
+        Known::Yes(ModuleLoading::Allowed) | Known::Unknown(_) => None,
+    }
+}
+
+/// Unsigned modules against lockdown and sig_enforce; only where modules are to be loaded.
+pub(super) fn signatures(facts: &HostFacts) -> Option<Finding> {
+    let security = &facts.security;
+    let mut by = Vec::new();
+    if security.sig_enforce == Known::Yes(true) {
+        by.push("sig_enforce is set".to_owned());
+    }
+    match &security.lockdown {
+        Known::Yes(mode) if mode != "none" => by.push(format!("kernel lockdown is {mode}")),
+        _ => {}
+    }
+    let secure_boot = security.secure_boot == Known::Yes(true);
+    if !by.is_empty() {
+        if secure_boot {
+            by.push("Secure Boot is on".into());
+        }
+        return Some(Finding::refusal(
+            "signature-required",
+            format!("the kernel refuses modules without a trusted signature: {}", by.join(", ")),
+            "switch Secure Boot off in the firmware, or remove lockdown= and module.sig_enforce from the kernel's command line",
+        ));
+    }
+    let Known::Unknown(why) = &security.lockdown else { return None };
+    secure_boot.then(|| {
+        Finding::warning(
+            "signature-required",
+            format!("Secure Boot is on, and whether the kernel is locked down is not known: {why}"),
+            "mount securityfs on /sys/kernel/security to know beforehand",
+        )
+    })
+}
+
+/// In a container, what is mounted on the driver root must reach the host.
+fn sharing(config: &Config, facts: &HostFacts) -> Option<Finding> {
+    if config.paths.host_root == config.paths.root {
+        return None;
+    }
+    let target = &config.paths.driver_root;
+    let remedy = "start the container with `-v /run/nvidia:/run/nvidia:rshared` (in Kubernetes: mountPropagation: Bidirectional), and make sure that / or /run is a shared mount on the host";
+    if let Some(why) = facts.unread.get("mounts") {
+        let seen = format!("whether mounts reach the host is not known: {why}");
+        return Some(Finding::warning("run-nvidia-not-shared", seen, remedy));
+    }
+    let why = unshared(facts, target)?;
+    let seen = format!("what is mounted on {} would not reach the host: {why}", target.display());
+    Some(Finding::refusal("run-nvidia-not-shared", seen, remedy))
+}
+
+fn unshared(facts: &HostFacts, target: &Path) -> Option<String> {
+    let Some(mount) = mounts::containing(&facts.mounts, target) else {
+        return Some("no mount holds it".into());
+    };
+    let at = mount.target.display();
+    match (mount.propagation, mount.peer_group, &facts.host_peer_groups) {
+        (Propagation::Shared, Some(group), Known::Yes(groups)) if !groups.contains(&group) => {
+            Some(format!("the mount on {at} is shared, but not with the host"))
+        }
+        (Propagation::Shared, ..) => None,
+        (Propagation::Slave, ..) => Some(format!("the mount on {at} only receives (slave)")),
+        (Propagation::Private | Propagation::Unbindable, ..) => {
+            Some(format!("the mount on {at} is private"))
+        }
+    }
+}
+
+fn preempt_rt(facts: &HostFacts) -> Option<Finding> {
+    facts.kernel.version.contains("PREEMPT_RT").then(|| {
+        Finding::warning(
+            "preempt-rt",
+            "the kernel is PREEMPT_RT, which NVIDIA does not support; the modules are built for it all the same",
+            "expect longer latencies, or boot a kernel without PREEMPT_RT",
+        )
+    })
+}
+
+/// A driver that is loaded and is not the one chosen, or not the same build of it.
+pub(super) fn other_driver(
+    choice: &Choice,
+    facts: &HostFacts,
+    wanted_srcversion: Option<&str>,
+) -> Option<Finding> {
+    if let Some(why) = facts.unread.get("loaded") {
+        return Some(Finding::warning(
+            "loaded-unread",
+            format!("whether a driver is loaded already is not known: {why}"),
+            "mount /sys and /proc in the container",
+        ));
+    }
+    let module = facts.loaded.get("nvidia")?;
+    let live = facts.live_driver.as_ref();
+    let version = live.map(|l| l.version.as_str()).or(module.version.as_deref()).unwrap_or("?");
+    let users = match module.holders.as_slice() {
+        [] => String::new(),
+        holders => format!(", held by {}", holders.join(", ")),
+    };
+    let live_flavour = live.and_then(|l| l.flavour);
+    let seen = if version != choice.version {
+        format!("driver {version} is loaded{users}, and {} is wanted", choice.version)
+    } else if live_flavour.is_some_and(|flavour| flavour != choice.flavour) {
+        format!("driver {version} is loaded{users} in the other flavour than {}", choice.flavour)
+    } else {
+        match (module.srcversion.as_deref(), wanted_srcversion) {
+            (Some(loaded), Some(wanted)) if loaded != wanted => format!(
+                "another build of driver {version} is loaded{users}: srcversion {loaded}, wanted {wanted}"
+            ),
+            _ => return None,
+        }
+    };
+    let remedy = format!(
+        "stop what uses it and unload it with what installed it, or ask for driver {version}"
+    );
+    Some(Finding::refusal("other-driver-live", seen, remedy))
+}
