@@ -4,8 +4,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 
-mark
-preload
+prepare
 state before
 start_agent
 until is_loaded nvidia; do

@@ -45,8 +45,16 @@ preload() {
     done
 }
 
-# The marker for "what was written since".
-mark() { touch /run/matrix/mark; }
+# prepare: the host as it is before anybody thinks of a driver. The first container of podman's life
+# leaves lock files of podman's own, so it has been one already.
+prepare() {
+    # shellcheck disable=SC2086
+    pod run --rm --privileged --network host --entrypoint /bin/sh $IMAGE -c :
+    preload
+    touch /run/matrix/mark
+}
+
+# What was written to the root file system since.
 written() { find / -xdev -newer /run/matrix/mark ! -type d -print; }
 
 # start_agent: the container in the background; RUN is its job.

@@ -3,8 +3,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 
-mark
-preload
+prepare
 state before
 start_agent
 finish_agent

@@ -39,8 +39,7 @@ memory() {
     done
 }
 
-mark
-preload
+prepare
 state before
 start_agent
 if await has_phase "$READY"; then

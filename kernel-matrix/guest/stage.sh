@@ -6,8 +6,10 @@ HOME=/root
 export PATH HOME
 cd /
 
+set -a
 # shellcheck source=/dev/null
 . /run/matrix/cell.sh
+set +a
 
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mkdir -p /dev/pts /dev/shm

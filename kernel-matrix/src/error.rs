@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use longshore::Failure;
 
@@ -60,22 +59,4 @@ impl<T> At<T> for nix::Result<T> {
     fn at(self, operation: &'static str, path: &Path) -> Result<T, Error> {
         self.map_err(io::Error::from).at(operation, path)
     }
-}
-
-/// Runs a program to its end; anything but exit code 0 is an error with the end of its stderr.
-///
-/// # Errors
-/// The program could not be started or ended badly.
-pub fn run(command: &mut Command) -> Result<Output, Error> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .output()
-        .map_err(|e| Error::Command { program: program.clone(), what: format!("start: {e}") })?;
-    if output.status.success() {
-        return Ok(output);
-    }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    let lines: Vec<&str> = stderr.lines().rev().take(12).collect();
-    let tail: Vec<&str> = lines.into_iter().rev().collect();
-    Err(Error::Command { program, what: format!("{}\n{}", output.status, tail.join("\n")) })
 }

@@ -6,20 +6,22 @@ use std::process::Command;
 
 use crate::cache::Cache;
 use crate::disk;
-use crate::error::{At, Error, run};
+use crate::error::{At, Error};
+use crate::process::{LIMIT, run};
 
 /// The name the image has in the guest.
 pub const NAME: &str = "localhost/longshore:dev";
 
-/// podman in a mount namespace of its own, its storage (`$1`) at the path guests have it at, as it
-/// writes that path down. Where both cgroup versions are mounted podman refuses to start.
+/// podman in a mount namespace of its own, its storage (`$1`) and its /run at the paths guests have
+/// them at, as it writes these paths down. Where both cgroup versions are mounted podman refuses to start.
 const LOAD: &str = "
 set -eu
 if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi
 mkdir -p /var/lib/containers
 mount --bind \"$1\" /var/lib/containers
+mount -t tmpfs run /run
 exec podman --cgroup-manager cgroupfs --events-backend file --storage-driver vfs \
-    --runroot \"$2\" load --quiet --input \"$3\"
+    load --quiet --input \"$2\"
 ";
 
 /// podman's storage with the image in it.
@@ -45,20 +47,20 @@ pub fn load(cache: &Cache, archive: &Path) -> Result<Image, Error> {
 }
 
 fn fill(dir: &Path, archive: &Path) -> Result<(), Error> {
-    let (containers, runroot) = (dir.join("containers"), dir.join("runroot"));
+    let containers = dir.join("containers");
     fs::create_dir(&containers).at("make", &containers)?;
-    let loaded = run(Command::new("unshare")
-        .args(["--mount", "sh", "-c", LOAD, "load"])
-        .args([&containers, &runroot])
-        .arg(archive))?;
-    let said = String::from_utf8_lossy(&loaded.stdout);
+    let loaded = run(
+        Command::new("unshare")
+            .args(["--mount", "sh", "-c", LOAD, "load"])
+            .arg(&containers)
+            .arg(archive),
+        LIMIT,
+    )?;
+    let said = loaded.join(" ");
     if !said.contains(NAME) {
         let path = archive.display();
         return Err(Error::Unexpected(format!("{path} holds {}, not {NAME}", said.trim())));
     }
     disk::make(&containers, &dir.join("containers.ext4"), 256)?;
-    for done in [containers, runroot] {
-        fs::remove_dir_all(&done).at("remove", &done)?;
-    }
-    Ok(())
+    fs::remove_dir_all(&containers).at("remove", &containers)
 }

@@ -11,9 +11,10 @@ use longshore::source::deb;
 use crate::bits::Bits;
 use crate::cache::Cache;
 use crate::disk;
-use crate::error::{At, Error, run};
+use crate::error::{At, Error};
 use crate::initramfs::Modules;
 use crate::matrix::KernelWanted;
+use crate::process::{LIMIT, run};
 
 /// A kernel that is ready to boot.
 #[derive(Debug, Clone)]
@@ -95,7 +96,7 @@ fn fill(dir: &Path, bits: &Bits, packages: &[Package]) -> Result<(), Error> {
     let release = only_name(&all)?;
     let boot = tree.join(format!("boot/vmlinuz-{release}"));
     fs::rename(&boot, dir.join("vmlinuz")).at("take", &boot)?;
-    run(Command::new("depmod").arg("-b").arg(&tree).arg(&release))?;
+    run(Command::new("depmod").arg("-b").arg(&tree).arg(&release), LIMIT)?;
     disk::make(&all, &dir.join("modules.ext4"), 8)?;
     keep_for_initramfs(&all.join(&release), &dir.join("modules").join(&release))?;
     fs::remove_dir_all(&tree).at("remove", &tree)

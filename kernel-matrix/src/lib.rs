@@ -23,6 +23,7 @@ pub mod initramfs;
 pub mod judge;
 pub mod kernel;
 pub mod matrix;
+pub mod process;
 pub mod proxy;
 pub mod records;
 pub mod report;

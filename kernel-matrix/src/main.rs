@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 
@@ -13,8 +13,12 @@ use kernel_matrix::cache::Cache;
 use kernel_matrix::error::Error;
 use kernel_matrix::event::{Event, Sink};
 use kernel_matrix::matrix::{Cell, Matrix};
+use kernel_matrix::process;
 use kernel_matrix::report::Report;
 use kernel_matrix::workbench::{Agent, Workbench};
+
+/// An optimised build of everything, on a slow machine.
+const IMAGE_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Boots real kernels with a simulated NVIDIA GPU and runs the longshore image in them.
 #[derive(Debug, Parser)]
@@ -146,9 +150,8 @@ fn agent(options: &Run) -> Result<Agent, Error> {
         return Ok(Agent { image: image.clone(), program: program.clone() });
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    kernel_matrix::error::run(
-        std::process::Command::new(root.join("scripts/image")).arg("--release"),
-    )?;
+    let mut script = Command::new(root.join("scripts/image"));
+    process::run(script.arg("--release"), IMAGE_LIMIT)?;
     Ok(Agent { image: root.join("out/image.tar"), program: root.join("target/release/longshore") })
 }
 

@@ -7,8 +7,9 @@ use std::process::Command;
 use crate::apt;
 use crate::cache::Cache;
 use crate::disk;
-use crate::error::{At, Error, run};
+use crate::error::{At, Error};
 use crate::matrix::Guest;
+use crate::process::{LIMIT, run};
 
 /// Where apt keeps its sources.
 const SOURCES: &str = "/etc/apt/sources.list.d";
@@ -42,13 +43,16 @@ fn fill(dir: &Path, guest: &Guest, packages: &str) -> Result<(), Error> {
     let stanza = apt::source_for(&guest.suite, Path::new(SOURCES))?;
     fs::write(&sources, stanza).at("write", &sources)?;
     let tree = dir.join("tree");
-    run(Command::new("mmdebstrap")
-        .args(["--variant=minbase", "--quiet"])
-        .arg(format!("--include={packages}"))
-        .args(LEFT_OUT.iter().map(|path| format!("--dpkgopt=path-exclude={path}")))
-        .arg(&guest.suite)
-        .arg(&tree)
-        .arg(&sources))?;
+    run(
+        Command::new("mmdebstrap")
+            .args(["--variant=minbase", "--quiet"])
+            .arg(format!("--include={packages}"))
+            .args(LEFT_OUT.iter().map(|path| format!("--dpkgopt=path-exclude={path}")))
+            .arg(&guest.suite)
+            .arg(&tree)
+            .arg(&sources),
+        LIMIT,
+    )?;
     for mount_point in ["var/lib/containers", "var/lib/longshore", "usr/lib/modules"] {
         let path = tree.join(mount_point);
         fs::create_dir_all(&path).at("make", &path)?;

@@ -4,13 +4,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use longshore::artifact::ModuleSet;
 
 use crate::cache::Cache;
 use crate::disk;
-use crate::error::{At, Error, run};
+use crate::error::{At, Error};
 use crate::matrix::DriverWanted;
+use crate::process::{LIMIT, run};
 
 /// A store for one kernel and driver.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub struct Seed {
     pub set: ModuleSet,
 }
 
+/// Packages of a toolchain, a driver and its compiling.
+const FETCH_LIMIT: Duration = Duration::from_secs(1800);
 /// Room for the guest to write to, MiB.
 const SPARE: u64 = 256;
 
@@ -38,7 +42,7 @@ pub fn make(
     let store = cache.dir("store");
     {
         let _held = cache.lock("store")?;
-        run(&mut command(longshore, "fetch", release, driver, &store))?;
+        run(&mut command(longshore, "fetch", release, driver, &store), FETCH_LIMIT)?;
     }
     let (name, set) = find_set(&store, release, driver)?;
     let userspace = userspace_of(&store, &set.key.driver_version)?;
@@ -130,7 +134,7 @@ fn fill(
     for file in copy {
         fs::copy(store.join(&file), tree.join(&file)).at("copy", &store.join(&file))?;
     }
-    run(Command::new("cp").arg("-a").arg(userspace).arg(tree.join("userspace")))?;
+    run(Command::new("cp").arg("-a").arg(userspace).arg(tree.join("userspace")), LIMIT)?;
     disk::make(&tree, &dir.join("store.ext4"), SPARE)?;
     fs::remove_dir_all(&tree).at("remove", &tree)
 }

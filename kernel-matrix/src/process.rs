@@ -1,0 +1,112 @@
+//! Programs the harness runs: every one has a time limit.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{At, Error};
+
+/// Enough for any tool that works on local files or fetches a few packages.
+pub const LIMIT: Duration = Duration::from_secs(600);
+/// How many of the last lines an error carries.
+const TAIL: usize = 12;
+
+/// Runs a program that has to succeed; gives what it said.
+///
+/// # Errors
+/// It could not be started, did not end within `limit`, or ended with anything but 0.
+pub fn run(command: &mut Command, limit: Duration) -> Result<Vec<String>, Error> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let (code, said) = listen(command, limit)?;
+    let how = match code {
+        Some(0) => return Ok(said),
+        Some(code) => format!("ended with {code}"),
+        None => format!("was killed by a signal or after {} s", limit.as_secs()),
+    };
+    let tail = said[said.len().saturating_sub(TAIL)..].join("\n");
+    Err(Error::Command { program, what: format!("{how}\n{tail}") })
+}
+
+/// Runs a program to its end: its exit code and all it said. After `limit` it is killed, and there is
+/// no code.
+///
+/// # Errors
+/// The program cannot be started.
+pub fn listen(command: &mut Command, limit: Duration) -> Result<(Option<i32>, Vec<String>), Error> {
+    let deadline = Instant::now() + limit;
+    let program = Path::new(command.get_program()).to_path_buf();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .at("start", &program)?;
+    let (say, heard) = mpsc::channel();
+    let streams: [Option<Box<dyn Read + Send>>; 2] = [
+        child.stdout.take().map(|s| Box::new(s) as Box<dyn Read + Send>),
+        child.stderr.take().map(|s| Box::new(s) as Box<dyn Read + Send>),
+    ];
+    for stream in streams.into_iter().flatten() {
+        let say = say.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(stream).split(b'\n').map_while(io::Result::ok) {
+                if say.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    drop(say);
+    let mut said = Vec::new();
+    loop {
+        match heard.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => said.push(line),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                // Fails only where it has ended already.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Ok((None, said));
+            }
+        }
+    }
+    let status = child.wait().at("wait for", &program)?;
+    Ok((status.code(), said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str, limit: Duration) -> (Option<i32>, Vec<String>) {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        listen(&mut command, limit).unwrap()
+    }
+
+    #[test]
+    fn code_and_lines_of_both_streams_are_had() {
+        let (code, mut said) = sh("echo out; echo err >&2; exit 14", Duration::from_secs(60));
+        said.sort();
+        assert_eq!((code, said), (Some(14), vec!["err".to_owned(), "out".to_owned()]));
+    }
+
+    #[test]
+    fn a_program_past_its_deadline_is_killed() {
+        let (code, said) = sh("echo begun; exec sleep 600", Duration::from_millis(300));
+        assert_eq!((code, said), (None, vec!["begun".to_owned()]));
+    }
+
+    #[test]
+    fn a_program_that_has_to_succeed_says_why_it_did_not() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo reason >&2; exit 3"]);
+        let error = run(&mut command, Duration::from_secs(60)).unwrap_err().to_string();
+        assert!(error.contains("ended with 3") && error.contains("reason"), "{error}");
+        let error = run(&mut Command::new("/nonexistent"), Duration::from_secs(1)).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent"));
+    }
+}
