@@ -4,8 +4,14 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::artifact::{Flavour, ModuleSet};
+use crate::artifact::{Flavour, ModuleSet, layout};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::host::HostFacts;
 use crate::host::facts::Known;
+use crate::source::archive::Archive;
+use crate::source::{driver, headers, userspace};
+use crate::store::Store;
 
 /// Everything a plan may choose from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -90,4 +96,121 @@ pub enum HeadersAtHand {
         /// Nearest releases the archives have headers for.
         nearest: Vec<String>,
     },
+}
+
+/// Gathers what is at hand for the host. Reads the store, where there is one, the prebuilt
+/// directories and the indexes of the archive; fetches nothing.
+///
+/// A set of the store that is for this host's kernel is read whole and left out where it is
+/// damaged, so that a plan does not rest on it.
+///
+/// # Errors
+/// Exit code 12 or 13 where a prebuilt directory is not one or is damaged; 15 where the store
+/// cannot be listed.
+pub fn gather(
+    config: &Config,
+    facts: &HostFacts,
+    store: Option<&Store>,
+    archive: Known<&Archive>,
+) -> Result<Catalog, Failure> {
+    let mut sets = Vec::new();
+    let mut trees = Vec::new();
+    if let Some(store) = store {
+        let release = &facts.kernel.release;
+        let usable = |set: &ModuleSet| set.key.kernel_release != *release || store.holds(set);
+        let stored = store.sets()?.into_iter().filter(usable);
+        sets.extend(stored.map(|set| SetAtHand { set, place: SetPlace::Store }));
+        trees = userspace::at_hand(store)?;
+    }
+    for dir in &config.prebuilt {
+        sets.extend(layout::list(dir)?.into_iter().map(|entry| SetAtHand {
+            set: entry.set,
+            place: SetPlace::Layout { dir: dir.clone(), manifest: entry.manifest },
+        }));
+    }
+    let kernel = &facts.kernel;
+    let (drivers, headers) = match archive {
+        Known::Yes(archive) => (
+            Known::Yes(driver::drivers(archive)),
+            Known::Yes(headers::at_hand(archive, &kernel.release, Some(&kernel.version))),
+        ),
+        Known::Unknown(why) => (Known::Unknown(why.clone()), Known::Unknown(why)),
+    };
+    Ok(Catalog { sets, userspace: trees, drivers, headers })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use super::*;
+    use crate::artifact::ModuleKey;
+    use crate::config::{self, Fragment};
+    use crate::failure::ExitCode;
+
+    fn facts() -> HostFacts {
+        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/bookworm-t4");
+        HostFacts::read(&tree, &tree).unwrap()
+    }
+
+    fn config() -> Config {
+        config::load(Fragment::default(), &|_| None, None).unwrap()
+    }
+
+    fn set(release: &str) -> ModuleSet {
+        let key = ModuleKey {
+            driver_version: "535.261.03".into(),
+            flavour: Flavour::Open,
+            driver_digest: "0".repeat(64),
+            kernel_release: release.into(),
+            kernel_version: "#1".into(),
+            arch: "x86_64".into(),
+            headers: BTreeMap::new(),
+            compiler: "gcc-12".into(),
+            options: Vec::new(),
+        };
+        ModuleSet { key, modules: Vec::new() }
+    }
+
+    #[test]
+    fn nothing_at_hand_is_an_empty_catalog_that_says_why() {
+        let why = "the archive was not asked";
+        let catalog = gather(&config(), &facts(), None, Known::Unknown(why.into())).unwrap();
+        assert!(catalog.sets.is_empty() && catalog.userspace.is_empty());
+        assert_eq!(catalog.drivers, Known::Unknown(why.into()));
+        assert_eq!(catalog.headers, Known::Unknown(why.into()));
+    }
+
+    #[test]
+    fn a_prebuilt_directory_that_is_none_is_a_failure() {
+        let mut config = config();
+        config.prebuilt.push("/no/such/directory".into());
+        let failure = gather(&config, &facts(), None, Known::Unknown(String::new())).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Download);
+    }
+
+    #[test]
+    fn a_damaged_set_for_this_kernel_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let mut set = set("6.1.0-50-amd64");
+        set.modules.push(crate::artifact::ModuleEntry {
+            name: "nvidia".into(),
+            file: "nvidia.ko".into(),
+            sha256: store.put(b"image").unwrap(),
+            size: 5,
+            vermagic: "6.1.0-50-amd64 SMP ".into(),
+            version: None,
+            srcversion: None,
+            depends: Vec::new(),
+        });
+        store.put_set(&set).unwrap();
+        let at_hand = || {
+            gather(&config(), &facts(), Some(&store), Known::Unknown(String::new())).unwrap().sets
+        };
+        assert_eq!(at_hand().len(), 1);
+        std::fs::write(store.blob_path(&set.modules[0].sha256), b"other").unwrap();
+        assert_eq!(at_hand().len(), 0);
+    }
 }
