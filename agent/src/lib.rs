@@ -7,6 +7,7 @@
 pub mod artifact;
 pub mod build;
 pub mod catalog;
+pub mod commands;
 pub mod config;
 pub mod engine;
 pub mod expose;
@@ -20,6 +21,7 @@ pub mod progress;
 pub mod source;
 pub mod step;
 pub mod store;
+pub mod supplier;
 pub mod terminal;
 
 pub use failure::{ExitCode, Failure};

@@ -1,0 +1,216 @@
+//! Reads the host, finds what is at hand, and carries out the acquiring part of a plan. Everything
+//! here reads the host and writes only the store.
+
+use std::path::Path;
+
+use tokio::sync::OnceCell;
+
+use crate::artifact::{ModuleSet, layout};
+use crate::catalog::{Catalog, DriverAtHand, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand};
+use crate::config::Config;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::HostFacts;
+use crate::host::facts::{Kernel, Known};
+use crate::lifecycle::Provider;
+use crate::plan::{self, Acquire, Plan};
+use crate::progress::Progress;
+use crate::source::archive::Archive;
+use crate::source::{driver, headers, userspace};
+use crate::store::Store;
+use crate::terminal;
+
+/// Supplies plans with facts and a store with what plans need.
+pub struct Supplier<'a> {
+    config: &'a Config,
+    progress: Box<dyn Progress>,
+    archive: OnceCell<Archive>,
+}
+
+impl<'a> Supplier<'a> {
+    /// A supplier that works as `config` says and reports to the terminal or the log.
+    pub fn new(config: &'a Config) -> Self {
+        Self { config, progress: terminal::progress(), archive: OnceCell::new() }
+    }
+
+    /// Opens the store.
+    ///
+    /// # Errors
+    /// Exit code 15 where it cannot be written.
+    pub fn store(&self) -> Result<Store, Failure> {
+        Store::open(&self.config.paths.store)
+    }
+
+    /// The archives' indexes, read once.
+    async fn archive(&self) -> Result<&Archive, Failure> {
+        let paths = &self.config.paths;
+        self.archive
+            .get_or_try_init(|| async {
+                let store = self.store()?;
+                let progress = self.progress.as_ref();
+                Archive::open(&self.config.archives, &paths.host_root, &store, progress).await
+            })
+            .await
+    }
+
+    /// Facts and plan of this host.
+    ///
+    /// # Errors
+    /// What makes a plan impossible.
+    pub async fn decide(&self) -> Result<(HostFacts, Plan), Failure> {
+        let (facts, catalog) = self.gather().await?;
+        let plan = self.plan(&facts, &catalog)?;
+        Ok((facts, plan))
+    }
+
+    /// Compiles the configured driver for `release`, or for this host's kernel.
+    ///
+    /// # Errors
+    /// 11 for headers, 12 for a driver that is not to be had, 13, 14, 15 as the build says.
+    pub async fn build(&self, release: Option<&str>) -> Result<ModuleSet, Failure> {
+        let paths = &self.config.paths;
+        let facts = HostFacts::read(&paths.root, &paths.host_root)?;
+        let archive = self.archive().await?;
+        let wish = &self.config.driver;
+        let drivers = driver::drivers(archive);
+        let chosen = driver::find(&drivers, wish.version.as_deref(), wish.flavour)?;
+        let (release, version) = match release {
+            Some(named) if named != facts.kernel.release => (named, None),
+            _ => (facts.kernel.release.as_str(), Some(facts.kernel.version.as_str())),
+        };
+        self.compile(archive, chosen, release, version).await
+    }
+
+    /// Compiles the configured driver and assembles its user-mode tree.
+    ///
+    /// # Errors
+    /// As [`Supplier::build`]; 12 and 13 for the user-mode packages.
+    pub async fn fetch(
+        &self,
+        release: Option<&str>,
+    ) -> Result<(ModuleSet, UserspaceAtHand), Failure> {
+        let set = self.build(release).await?;
+        let tree = self.assemble(&set.key.driver_version).await?;
+        Ok((set, tree))
+    }
+
+    async fn compile(
+        &self,
+        archive: &Archive,
+        driver: DriverAtHand,
+        release: &str,
+        version: Option<&str>,
+    ) -> Result<ModuleSet, Failure> {
+        let _ = (archive, driver, version, &self.config.jobs);
+        Err(Failure::new(ExitCode::Bug, format!("building for {release} is not wired yet")))
+    }
+
+    async fn assemble(&self, driver_version: &str) -> Result<UserspaceAtHand, Failure> {
+        let store = self.store()?;
+        let there = userspace::at_hand(&store)?;
+        if let Some(tree) = there.into_iter().find(|t| t.driver_version == driver_version) {
+            return Ok(tree);
+        }
+        let archive = self.archive().await?;
+        userspace::assemble(driver_version, archive, &store, self.progress.as_ref()).await
+    }
+
+    /// The sets for `kernel` in the store and in the prebuilt layouts, the store first.
+    fn sets(&self, store: &Store, kernel: &Kernel) -> Result<Vec<SetAtHand>, Failure> {
+        let stored = store.sets()?.into_iter().map(|set| SetAtHand { set, place: SetPlace::Store });
+        let mut sets: Vec<SetAtHand> = stored.collect();
+        for dir in &self.config.prebuilt {
+            sets.extend(layout::list(dir)?.into_iter().map(|entry| SetAtHand {
+                set: entry.set,
+                place: SetPlace::Layout { dir: dir.clone(), manifest: entry.manifest },
+            }));
+        }
+        sets.retain(|s| {
+            s.set.key.kernel_release == kernel.release && s.set.key.kernel_version == kernel.version
+        });
+        Ok(sets)
+    }
+
+    /// What the archives offer, or why they were not asked. With a usable set at hand an archive
+    /// that cannot be reached is no reason to leave a node without its driver.
+    async fn offers(
+        &self,
+        kernel: &Kernel,
+        sets: &[SetAtHand],
+        trees: &[UserspaceAtHand],
+    ) -> Result<(Known<Vec<DriverAtHand>>, Known<HeadersAtHand>), Failure> {
+        if self.at_hand(sets, trees) {
+            let why = || "not asked: all that is wanted is at hand".to_owned();
+            return Ok((Known::Unknown(why()), Known::Unknown(why())));
+        }
+        match self.archive().await {
+            Ok(archive) => Ok((
+                Known::Yes(driver::drivers(archive)),
+                Known::Yes(headers::at_hand(archive, &kernel.release, Some(&kernel.version))),
+            )),
+            Err(failure) if !sets.is_empty() || self.is_captured() => {
+                tracing::warn!("going on without the archives: {}", failure.report());
+                let why = failure.to_string();
+                Ok((Known::Unknown(why.clone()), Known::Unknown(why)))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn at_hand(&self, sets: &[SetAtHand], trees: &[UserspaceAtHand]) -> bool {
+        let wish = &self.config.driver;
+        let Some(version) = &wish.version else { return false };
+        sets.iter().any(|s| {
+            &s.set.key.driver_version == version
+                && wish.flavour.is_none_or(|flavour| flavour == s.set.key.flavour)
+        }) && trees.iter().any(|t| &t.driver_version == version)
+    }
+
+    /// Whether the facts come from a captured tree and not from this host.
+    fn is_captured(&self) -> bool {
+        self.config.paths.root != Path::new("/")
+    }
+}
+
+impl Provider for Supplier<'_> {
+    async fn gather(&self) -> Result<(HostFacts, Catalog), Failure> {
+        let paths = &self.config.paths;
+        let facts = HostFacts::read(&paths.root, &paths.host_root)?;
+        let store = self.store()?;
+        let sets = self.sets(&store, &facts.kernel)?;
+        let userspace = userspace::at_hand(&store)?;
+        let (drivers, headers) = self.offers(&facts.kernel, &sets, &userspace).await?;
+        Ok((facts, Catalog { sets, userspace, drivers, headers }))
+    }
+
+    fn plan(&self, facts: &HostFacts, catalog: &Catalog) -> Result<Plan, Failure> {
+        plan::plan(self.config, facts, catalog)
+    }
+
+    async fn acquire(&self, plan: &Plan) -> Result<(), Failure> {
+        for item in &plan.acquire {
+            match item {
+                Acquire::ImportSet { dir, manifest } => {
+                    let (dir, manifest, store) = (dir.clone(), manifest.clone(), self.store()?);
+                    tokio::task::spawn_blocking(move || layout::import(&dir, &manifest, &store))
+                        .await
+                        .or_fail(ExitCode::Bug, || "importing a set of modules")??;
+                }
+                Acquire::BuildSet { driver_version, flavour, kernel_release } => {
+                    let archive = self.archive().await?;
+                    let chosen = driver::find(
+                        &driver::drivers(archive),
+                        Some(driver_version),
+                        Some(*flavour),
+                    )?;
+                    let paths = &self.config.paths;
+                    let kernel = HostFacts::read(&paths.root, &paths.host_root)?.kernel;
+                    self.compile(archive, chosen, kernel_release, Some(&kernel.version)).await?;
+                }
+                Acquire::AssembleUserspace { driver_version } => {
+                    self.assemble(driver_version).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
