@@ -42,12 +42,12 @@ impl<'a> Supplier<'a> {
 
     /// The archives' indexes, read once.
     async fn archive(&self) -> Result<&Archive, Failure> {
-        let paths = &self.config.paths;
+        let apt_root = self.apt_root();
         self.archive
             .get_or_try_init(|| async {
                 let store = self.store()?;
                 let progress = self.progress.as_ref();
-                Archive::open(&self.config.archives, &paths.host_root, &store, progress).await
+                Archive::open(&self.config.archives, apt_root, &store, progress).await
             })
             .await
     }
@@ -163,6 +163,15 @@ impl<'a> Supplier<'a> {
             &s.set.key.driver_version == version
                 && wish.flavour.is_none_or(|flavour| flavour == s.set.key.flavour)
         }) && trees.iter().any(|t| &t.driver_version == version)
+    }
+
+    /// Whose apt sources are read: the host's. A captured tree without any is decided upon with
+    /// those of the machine it is looked at on.
+    fn apt_root(&self) -> &Path {
+        let host_root = &self.config.paths.host_root;
+        let apt = host_root.join("etc/apt");
+        let has_sources = ["sources.list", "sources.list.d"].iter().any(|n| apt.join(n).exists());
+        if self.is_captured() && !has_sources { Path::new("/") } else { host_root }
     }
 
     /// Whether the facts come from a captured tree and not from this host.
