@@ -13,6 +13,7 @@ mod place;
 mod selection;
 
 use std::fs;
+use std::path::PathBuf;
 
 use crate::catalog::UserspaceAtHand;
 use crate::failure::{ExitCode, Failure, OrFail};
@@ -22,10 +23,11 @@ use crate::store::Store;
 pub use assemble::assemble;
 pub use manifest::{Depth, Entry, Manifest, PackageUsed, manifest_of, verify};
 
-/// The trees assembled in the store, newest driver version first.
+/// The trees assembled in the store, newest driver version first and of one version the one that
+/// was assembled last.
 ///
-/// A directory whose manifest cannot be read is logged and left out: it is assembled again when
-/// its driver version is wanted.
+/// A tree that at a quick look is not as its manifest says is logged and left out: it is assembled
+/// again when its driver version is wanted.
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be listed.
@@ -34,16 +36,60 @@ pub fn at_hand(store: &Store) -> Result<Vec<UserspaceAtHand>, Failure> {
     let listing = || format!("listing {}", dir.display());
     let mut trees = Vec::new();
     for entry in fs::read_dir(&dir).or_fail(ExitCode::Preflight, listing)? {
-        let root = entry.or_fail(ExitCode::Preflight, listing)?.path().join("root");
-        match manifest::of_root(&root) {
-            Ok(Manifest { driver_version, arch, .. }) => {
-                trees.push(UserspaceAtHand { driver_version, arch, root });
+        let path = entry.or_fail(ExitCode::Preflight, listing)?.path();
+        let root = path.join("root");
+        match sound_tree(root) {
+            Ok(tree) => {
+                let made = fs::metadata(&path).and_then(|directory| directory.modified()).ok();
+                trees.push((made, tree));
             }
             Err(failure) => tracing::warn!("leaving a user-mode tree out: {}", failure.report()),
         }
     }
-    trees.sort_by(|a, b| {
-        version::compare(&b.driver_version, &a.driver_version).then_with(|| a.root.cmp(&b.root))
+    trees.sort_by(|(made_a, a), (made_b, b)| {
+        version::compare(&b.driver_version, &a.driver_version).then(made_b.cmp(made_a))
     });
-    Ok(trees)
+    Ok(trees.into_iter().map(|(_, tree)| tree).collect())
+}
+
+fn sound_tree(root: PathBuf) -> Result<UserspaceAtHand, Failure> {
+    let Manifest { driver_version, arch, .. } = manifest::of_root(&root)?;
+    let tree = UserspaceAtHand { driver_version, arch, root };
+    verify(&tree, Depth::Quick)?;
+    Ok(tree)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, SystemTime};
+
+    fn add(store: &Store, name: &str, driver_version: &str, age: u64) {
+        let dir = store.dir("userspace").join(name);
+        fs::create_dir_all(dir.join("root")).expect("made");
+        let manifest = Manifest::new(driver_version, "x86_64");
+        let text = serde_json::to_vec(&manifest).expect("json");
+        fs::write(dir.join("manifest.json"), text).expect("written");
+        let made = SystemTime::now() - Duration::from_secs(age);
+        fs::File::open(&dir).and_then(|dir| dir.set_modified(made)).expect("dated");
+    }
+
+    #[test]
+    fn the_newest_version_and_the_latest_of_it_come_first() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store");
+        add(&store, "a", "535.261.03", 10);
+        add(&store, "b", "550.163.01", 500);
+        add(&store, "c", "535.261.03", 5);
+        add(&store, "d", "1000.1", 900);
+        add(&store, "changed", "535.261.03", 1);
+        fs::write(store.dir("userspace/changed/root/x"), "").expect("written");
+        fs::create_dir(store.dir("userspace/half")).expect("made");
+        let names: Vec<_> = at_hand(&store)
+            .expect("listed")
+            .iter()
+            .map(|tree| tree.root.parent().and_then(|p| p.file_name()).expect("name").to_owned())
+            .collect();
+        assert_eq!(names, ["d", "b", "c", "a"]);
+    }
 }
