@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::checks::Expected;
 use crate::compile;
@@ -46,10 +46,26 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
     };
     sink.tell(What::Prepared { took: started.elapsed() });
     let nonce = nonce()?;
-    let spec = spec(cell, &prepared, &dir, &nonce)?;
+    let spec = spec(cell, &prepared, &dir, &nonce, scenario(cell))?;
     let evidence = watch(cell, &spec, &dir, nonce, sink)?;
     measure(&evidence, sink);
     Ok(judge::judge(cell, &expected(&prepared), &evidence))
+}
+
+/// Boots a cell's VM and gives the person at the terminal a shell in it instead of its scenario.
+///
+/// # Errors
+/// Something cannot be had or made, or QEMU cannot be started.
+pub fn shell(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<(), Error> {
+    let prepared = workbench.prepare(cell, sink)?;
+    let dir = run_dir(&workbench, cell)?;
+    let script = include_str!("../guest/shell.sh");
+    let mut spec = spec(cell, &prepared, &dir, "shell", script)?;
+    spec.on_terminal = true;
+    // A person has as long as a person wants.
+    let days = Instant::now() + Duration::from_secs(7 * 86400);
+    Vm::start(&spec)?.watch(days, |_| ())?;
+    Ok(())
 }
 
 /// The workbench, while nobody else prepares.
@@ -83,7 +99,13 @@ fn scenario(cell: &Cell) -> &'static str {
     }
 }
 
-fn spec(cell: &Cell, prepared: &Prepared, dir: &Path, nonce: &str) -> Result<Spec, Error> {
+fn spec(
+    cell: &Cell,
+    prepared: &Prepared,
+    dir: &Path,
+    nonce: &str,
+    scenario: &str,
+) -> Result<Spec, Error> {
     let settings = format!(
         "NONCE={nonce}\nIMAGE={}\nAGENT_ARGUMENTS='run --driver {} --flavour {}'\nPRELOAD='{}'\n",
         image::NAME,
@@ -96,7 +118,7 @@ fn spec(cell: &Cell, prepared: &Prepared, dir: &Path, nonce: &str) -> Result<Spe
         ("cell.sh", 0o644, settings.as_bytes()),
         ("stage.sh", 0o755, STAGE.as_bytes()),
         ("lib.sh", 0o644, LIB.as_bytes()),
-        ("scenario.sh", 0o644, scenario(cell).as_bytes()),
+        ("scenario.sh", 0o644, scenario.as_bytes()),
     ]);
     let modules = Modules::open(&prepared.kernel.modules)?;
     let mut initrd = initramfs::base(&prepared.rootfs.busybox, INIT, &modules)?;
@@ -114,7 +136,7 @@ fn spec(cell: &Cell, prepared: &Prepared, dir: &Path, nonce: &str) -> Result<Spe
         ],
         gpus: cell.gpus.clone(),
         memory: MEMORY_MIB,
-        cmdline: String::new(),
+        on_terminal: false,
     })
 }
 

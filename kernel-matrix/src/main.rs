@@ -37,6 +37,24 @@ enum Verb {
     List,
     /// Runs cells, all of them where none is named. Ends with 1 unless every one ran and passed.
     Run(Run),
+    /// Boots a cell's VM with a shell on this terminal instead of its scenario; `poweroff` by
+    /// `/run/matrix/busybox poweroff -f`, or Ctrl-A X.
+    Shell {
+        /// Name of the cell.
+        cell: String,
+        #[command(flatten)]
+        agent: AgentOptions,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct AgentOptions {
+    /// OCI archive with the agent's image; made by scripts/image where none is given.
+    #[arg(long, requires = "longshore")]
+    image: Option<PathBuf>,
+    /// The longshore program for this machine, the same as in the image.
+    #[arg(long, requires = "image")]
+    longshore: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -49,12 +67,8 @@ struct Run {
     /// Cells at a time; each VM has one virtual CPU and 2 GiB of memory.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
-    /// OCI archive with the agent's image; made by scripts/image where none is given.
-    #[arg(long, requires = "longshore")]
-    image: Option<PathBuf>,
-    /// The longshore program for this machine, the same as in the image.
-    #[arg(long, requires = "image")]
-    longshore: Option<PathBuf>,
+    #[command(flatten)]
+    agent: AgentOptions,
     /// Show the guests' consoles.
     #[arg(long, short)]
     verbose: bool,
@@ -81,6 +95,7 @@ fn go(line: Line) -> Result<bool, Error> {
             Ok(true)
         }
         Verb::Run(options) => run(matrix, &options),
+        Verb::Shell { cell, agent } => shell(matrix, &cell, &agent),
     }
 }
 
@@ -103,7 +118,7 @@ fn run(matrix: Matrix, options: &Run) -> Result<bool, Error> {
     let began = Instant::now();
     let cells: Vec<Cell> = matrix.select(&options.cells)?.into_iter().cloned().collect();
     let cells: Vec<&Cell> = cells.iter().collect();
-    let agent = agent(options)?;
+    let agent = agent(&options.agent)?;
     let cache = Cache::of_user()?;
     let report = Mutex::new((Report::new(&cells), BTreeMap::new()));
     let take = |event: Event| {
@@ -126,6 +141,19 @@ fn run(matrix: Matrix, options: &Run) -> Result<bool, Error> {
     Ok(report.is_good())
 }
 
+fn shell(matrix: Matrix, name: &str, options: &AgentOptions) -> Result<bool, Error> {
+    let cell = matrix.select(&[name.to_owned()])?[0].clone();
+    let workbench = Workbench::open(Cache::of_user()?, matrix, agent(options)?)?;
+    let began = Instant::now();
+    let take = |event: Event| {
+        if let Some(line) = kernel_matrix::show::line(&event, began.elapsed(), false) {
+            print(&line);
+        }
+    };
+    kernel_matrix::cell::shell(&cell, workbench, &Sink::new(name, &take))?;
+    Ok(true)
+}
+
 fn run_all(
     cells: &[&Cell],
     jobs: usize,
@@ -145,7 +173,7 @@ fn run_all(
 }
 
 /// The agent's image and program: those given, else what scripts/image makes of this checkout.
-fn agent(options: &Run) -> Result<Agent, Error> {
+fn agent(options: &AgentOptions) -> Result<Agent, Error> {
     if let (Some(image), Some(program)) = (&options.image, &options.longshore) {
         return Ok(Agent { image: image.clone(), program: program.clone() });
     }

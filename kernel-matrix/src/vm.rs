@@ -28,8 +28,8 @@ pub struct Spec {
     pub gpus: Vec<gpu::Spec>,
     /// Memory, MiB.
     pub memory: u32,
-    /// Further words of the kernel's command line.
-    pub cmdline: String,
+    /// Whether the console is this process's terminal (Ctrl-A X ends QEMU) instead of a stream.
+    pub on_terminal: bool,
 }
 
 /// What a VM says.
@@ -143,19 +143,24 @@ fn qemu(spec: &Spec) -> Command {
         .arg(format!("memory-backend-memfd,id=m,size={}M,share=on", spec.memory))
         .arg("-m")
         .arg(format!("{}M", spec.memory))
-        .args(["-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio", "-net", "none"])
+        .args(["-nodefaults", "-nographic", "-no-reboot", "-net", "none"])
         .arg("-kernel")
         .arg(&spec.kernel)
         .arg("-initrd")
         .arg(&spec.initrd)
         .arg("-append")
-        .arg(format!("console=ttyS0 oops=panic panic=-1 {}", spec.cmdline));
+        .arg("console=ttyS0 oops=panic panic=-1");
     for disk in &spec.disks {
         command
             .arg("-drive")
             .arg(format!("file={},if=virtio,format=raw,snapshot=on", disk.display()));
     }
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    if spec.on_terminal {
+        command.args(["-serial", "mon:stdio"]);
+    } else {
+        command.args(["-serial", "stdio"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
     command
 }
 
