@@ -6,7 +6,7 @@ use std::path::Path;
 use tokio::sync::OnceCell;
 
 use crate::artifact::{ModuleSet, layout};
-use crate::catalog::{Catalog, DriverAtHand, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand};
+use crate::catalog::{self, Catalog, DriverAtHand, SetAtHand, UserspaceAtHand};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::HostFacts;
@@ -114,49 +114,34 @@ impl<'a> Supplier<'a> {
         userspace::assemble(driver_version, archive, &store, self.progress.as_ref()).await
     }
 
-    /// The sets for `kernel` in the store and in the prebuilt layouts, the store first.
-    fn sets(&self, store: &Store, kernel: &Kernel) -> Result<Vec<SetAtHand>, Failure> {
-        let stored = store.sets()?.into_iter().map(|set| SetAtHand { set, place: SetPlace::Store });
-        let mut sets: Vec<SetAtHand> = stored.collect();
-        for dir in &self.config.prebuilt {
-            sets.extend(layout::list(dir)?.into_iter().map(|entry| SetAtHand {
-                set: entry.set,
-                place: SetPlace::Layout { dir: dir.clone(), manifest: entry.manifest },
-            }));
-        }
-        sets.retain(|s| {
+    /// Adds what the archives offer, unless all that is wanted is at hand. With a set for this
+    /// kernel at hand, an archive that cannot be reached is no reason to leave a node without its
+    /// driver.
+    async fn ask_archives(&self, kernel: &Kernel, catalog: &mut Catalog) -> Result<(), Failure> {
+        let for_kernel = |s: &&SetAtHand| {
             s.set.key.kernel_release == kernel.release && s.set.key.kernel_version == kernel.version
-        });
-        Ok(sets)
-    }
-
-    /// What the archives offer, or why they were not asked. With a usable set at hand an archive
-    /// that cannot be reached is no reason to leave a node without its driver.
-    async fn offers(
-        &self,
-        kernel: &Kernel,
-        sets: &[SetAtHand],
-        trees: &[UserspaceAtHand],
-    ) -> Result<(Known<Vec<DriverAtHand>>, Known<HeadersAtHand>), Failure> {
-        if self.at_hand(sets, trees) {
-            let why = || "not asked: all that is wanted is at hand".to_owned();
-            return Ok((Known::Unknown(why()), Known::Unknown(why())));
+        };
+        let sets: Vec<&SetAtHand> = catalog.sets.iter().filter(for_kernel).collect();
+        if self.suffices(&sets, &catalog.userspace) {
+            return Ok(());
         }
         match self.archive().await {
-            Ok(archive) => Ok((
-                Known::Yes(driver::drivers(archive)),
-                Known::Yes(headers::at_hand(archive, &kernel.release, Some(&kernel.version))),
-            )),
+            Ok(archive) => {
+                let version = Some(kernel.version.as_str());
+                catalog.drivers = Known::Yes(driver::drivers(archive));
+                catalog.headers = Known::Yes(headers::at_hand(archive, &kernel.release, version));
+            }
             Err(failure) if !sets.is_empty() || self.is_captured() => {
                 tracing::warn!("going on without the archives: {}", failure.report());
-                let why = failure.to_string();
-                Ok((Known::Unknown(why.clone()), Known::Unknown(why)))
+                catalog.drivers = Known::Unknown(failure.to_string());
+                catalog.headers = Known::Unknown(failure.to_string());
             }
-            Err(failure) => Err(failure),
+            Err(failure) => return Err(failure),
         }
+        Ok(())
     }
 
-    fn at_hand(&self, sets: &[SetAtHand], trees: &[UserspaceAtHand]) -> bool {
+    fn suffices(&self, sets: &[&SetAtHand], trees: &[UserspaceAtHand]) -> bool {
         let wish = &self.config.driver;
         let Some(version) = &wish.version else { return false };
         sets.iter().any(|s| {
@@ -185,10 +170,10 @@ impl Provider for Supplier<'_> {
         let paths = &self.config.paths;
         let facts = HostFacts::read(&paths.root, &paths.host_root)?;
         let store = self.store()?;
-        let sets = self.sets(&store, &facts.kernel)?;
-        let userspace = userspace::at_hand(&store)?;
-        let (drivers, headers) = self.offers(&facts.kernel, &sets, &userspace).await?;
-        Ok((facts, Catalog { sets, userspace, drivers, headers }))
+        let unasked = Known::Unknown("not asked: all that is wanted is at hand".into());
+        let mut catalog = catalog::gather(self.config, &facts, Some(&store), unasked)?;
+        self.ask_archives(&facts.kernel, &mut catalog).await?;
+        Ok((facts, catalog))
     }
 
     fn plan(&self, facts: &HostFacts, catalog: &Catalog) -> Result<Plan, Failure> {
