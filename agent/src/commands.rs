@@ -9,7 +9,6 @@ use tracing_subscriber::EnvFilter;
 use crate::config::{self, Config, Fragment};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::lifecycle;
-use crate::plan::Plan;
 use crate::supplier::Supplier;
 
 /// Puts an NVIDIA driver on a host from a container, and takes it off again.
@@ -106,12 +105,8 @@ async fn plan(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     } else {
         print(&crate::plan::render(&plan, &facts))?;
     }
-    refuse(&plan)
-}
-
-/// A plan that cannot be carried out ends the command with the exit code `run` would end with.
-fn refuse(plan: &Plan) -> Result<ExitCode, Failure> {
-    plan.refusal().map_or(Ok(ExitCode::Done), Err)
+    // The plan has already said why; a script sees the exit code `run` would end with.
+    Ok(plan.refusal().map_or(ExitCode::Done, |failure| failure.code()))
 }
 
 async fn build(
