@@ -1,6 +1,7 @@
 //! What must be brought into the store before anything is installed.
 
-use super::driver::{Choice, is_for_kernel};
+use super::candidate::is_for_kernel;
+use super::driver::Choice;
 use super::{Acquire, Finding, Reason};
 use crate::artifact::ModuleSet;
 use crate::catalog::{Catalog, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand};

@@ -3,10 +3,11 @@
 
 use std::cmp::Ordering;
 
+use super::candidate::{Candidate, candidates, compare_versions, is_within, newest, offer};
 use super::gpu::{self, Generation, Unfit};
-use super::{Finding, Reason};
+use super::{Finding, Reason, Severity};
 use crate::artifact::Flavour;
-use crate::catalog::{Catalog, SetAtHand, SetPlace};
+use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::host::HostFacts;
 use crate::host::facts::{DeviceKind, Known, PciDevice};
@@ -21,35 +22,6 @@ pub(super) struct Choice {
     pub(super) live: bool,
     pub(super) reasons: Vec<Reason>,
     pub(super) findings: Vec<Finding>,
-}
-
-/// Something that has a driver's modules or what they are compiled from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Candidate<'a> {
-    version: &'a str,
-    flavour: Flavour,
-    from: Origin<'a>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin<'a> {
-    Store,
-    Prebuilt,
-    Archive { package: &'a str, suite: &'a str },
-}
-
-impl Origin<'_> {
-    fn is_built(self) -> bool {
-        !matches!(self, Self::Archive { .. })
-    }
-
-    fn describe(self) -> String {
-        match self {
-            Self::Store => "built in the store".into(),
-            Self::Prebuilt => "built in a prebuilt directory".into(),
-            Self::Archive { package, suite } => format!("{package} in {suite}"),
-        }
-    }
 }
 
 /// Chooses version and flavour.
@@ -69,39 +41,6 @@ pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> C
         (None, Some(newest)) => question.refuse_gpu(newest),
         (None, None) => question.refuse_offer(&candidates, catalog),
     }
-}
-
-/// A set that was built for exactly the running kernel.
-pub(super) fn is_for_kernel(at_hand: &SetAtHand, facts: &HostFacts) -> bool {
-    let (key, kernel) = (&at_hand.set.key, &facts.kernel);
-    key.kernel_release == kernel.release
-        && key.kernel_version == kernel.version
-        && key.arch == kernel.arch
-}
-
-fn candidates<'a>(config: &Config, facts: &HostFacts, catalog: &'a Catalog) -> Vec<Candidate<'a>> {
-    let sets = catalog.sets.iter().filter(|s| is_for_kernel(s, facts)).map(|s| Candidate {
-        version: &s.set.key.driver_version,
-        flavour: s.set.key.flavour,
-        from: match s.place {
-            SetPlace::Store => Origin::Store,
-            SetPlace::Layout { .. } => Origin::Prebuilt,
-        },
-    });
-    let offered = match &catalog.drivers {
-        Known::Yes(drivers) if config.compile => drivers.as_slice(),
-        _ => &[],
-    };
-    let offered = offered.iter().map(|d| Candidate {
-        version: &d.version,
-        flavour: d.flavour,
-        from: Origin::Archive { package: &d.package, suite: &d.suite },
-    });
-    sets.chain(offered).collect()
-}
-
-fn newest<'a>(candidates: &[Candidate<'a>]) -> Option<Candidate<'a>> {
-    candidates.iter().copied().max_by(|a, b| compare_versions(a.version, b.version))
 }
 
 /// A GPU with its generation, where that is known.
@@ -294,8 +233,9 @@ impl Question<'_> {
 
     /// Nothing that was asked for is at hand, or nothing at all.
     fn refuse_offer(&self, candidates: &[Candidate<'_>], catalog: &Catalog) -> Choice {
-        let wish = self.config.driver.version.as_deref();
-        let mut choice = self.unmet(wish.unwrap_or("newest"), self.config.driver.flavour);
+        let wish = self.config.driver.version.clone().or_else(|| self.last_branch());
+        let wish = wish.as_deref().unwrap_or("newest");
+        let mut choice = self.unmet(wish, self.config.driver.flavour);
         if let Err((device, unfit)) = self.fits(&choice.version, choice.flavour) {
             choice.findings.push(self.unsupported(&device, &unfit));
         }
@@ -308,7 +248,9 @@ impl Question<'_> {
             return choice;
         }
         choice.findings.push(match &catalog.drivers {
-            Known::Unknown(why) => Finding::refusal(
+            // For a captured tree the sources are not at hand, and nothing is installed.
+            Known::Unknown(why) => Finding::new(
+                if self.config.paths.is_captured() { Severity::Warning } else { Severity::Refusal },
                 "archives-unread",
                 format!("where {wanted} comes from is not known: {why}"),
                 "make an archive reachable, or give a prebuilt set for this kernel",
@@ -320,6 +262,12 @@ impl Question<'_> {
             ),
         });
         choice
+    }
+
+    /// The newest branch that drives every GPU, where support for one of them has ended.
+    fn last_branch(&self) -> Option<String> {
+        let last = self.gpus.iter().filter_map(|(_, generation)| (*generation)?.branches().1);
+        last.min().map(|branch| branch.to_string())
     }
 
     /// A choice that cannot be carried out; the findings say why.
@@ -334,7 +282,10 @@ impl Question<'_> {
         };
         let why_version = match self.config.driver.version {
             Some(_) => "asked for",
-            None => "newest at hand",
+            None if gpu::branch_of(version).is_some() => {
+                "the newest branch that drives every GPU; which versions there are is not known"
+            }
+            None => "which versions there are is not known",
         };
         Choice {
             version: version.to_owned(),
@@ -346,18 +297,6 @@ impl Question<'_> {
             ],
             findings: Vec::new(),
         }
-    }
-}
-
-fn offer(candidates: &[Candidate<'_>]) -> String {
-    let mut offered: Vec<String> =
-        candidates.iter().map(|c| format!("{} {}", c.version, c.flavour)).collect();
-    offered.sort();
-    offered.dedup();
-    if offered.is_empty() {
-        "they offer none".into()
-    } else {
-        format!("they offer {}", offered.join(", "))
     }
 }
 
@@ -375,41 +314,4 @@ fn other(flavour: Flavour) -> Flavour {
 /// A device as a person finds it: address, ids.
 pub(super) fn name_of(device: &PciDevice) -> String {
     format!("{} (10de:{:04x})", device.address, device.device)
-}
-
-/// Whether `version` is `wish` or within its branch: 535.261.03 is within 535 and 535.261.
-fn is_within(version: &str, wish: &str) -> bool {
-    version.strip_prefix(wish).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
-/// Compares two versions number by number.
-fn compare_versions(a: &str, b: &str) -> Ordering {
-    let numbers = |v: &str| -> Vec<u64> { v.split('.').map(|n| n.parse().unwrap_or(0)).collect() };
-    numbers(a).cmp(&numbers(b)).then_with(|| a.cmp(b))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rstest::rstest;
-
-    #[rstest]
-    #[case("535.261.03", "535", true)]
-    #[case("535.261.03", "535.261", true)]
-    #[case("535.261.03", "535.261.03", true)]
-    #[case("535.261.03", "53", false)]
-    #[case("535.261.03", "535.26", false)]
-    #[case("535", "535.261.03", false)]
-    fn within(#[case] version: &str, #[case] wish: &str, #[case] wanted: bool) {
-        assert_eq!(is_within(version, wish), wanted);
-    }
-
-    #[rstest]
-    #[case("535.261.03", "550.163.01", Ordering::Less)]
-    #[case("535.99", "535.261.03", Ordering::Less)]
-    #[case("535.261.03", "535.261.3", Ordering::Less)]
-    #[case("535.261", "535.261", Ordering::Equal)]
-    fn order(#[case] a: &str, #[case] b: &str, #[case] wanted: Ordering) {
-        assert_eq!(compare_versions(a, b), wanted);
-    }
 }

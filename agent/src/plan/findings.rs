@@ -3,7 +3,8 @@
 use super::{Finding, Plan, Severity};
 use crate::failure::{ExitCode, Failure};
 
-/// Every code with the exit code of a refusal, gravest first. Documented for users; stable.
+/// Every code with the exit code of a refusal, gravest first. Documented for users in
+/// docs/findings.md; stable.
 const CODES: [(&str, ExitCode); 28] = [
     ("arch-unsupported", ExitCode::HostUnsupported),
     ("kernel-without-modules", ExitCode::HostUnsupported),
@@ -97,6 +98,15 @@ mod tests {
         let codes: Vec<&str> = findings.iter().map(|f| f.code.as_str()).collect();
         assert_eq!(codes, ["gpu-unsupported", "headers-missing", "no-device"]);
         assert_eq!(findings[1].exit_code(), ExitCode::Toolchain);
+    }
+
+    #[test]
+    fn every_code_is_documented_with_its_exit_code() {
+        let page = include_str!("../../../docs/findings.md");
+        for (code, exit) in CODES {
+            let row = format!("| `{code}` | {} |", exit.number());
+            assert!(page.contains(&row), "docs/findings.md has no row {row}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::Finding;
 use super::acquire::Supply;
 use super::driver::Choice;
+use super::preflight::SHOW_MODULES;
 use crate::artifact::ModuleEntry;
 use crate::config::Config;
 use crate::host::HostFacts;
@@ -188,7 +189,7 @@ fn missing_dependency(facts: &HostFacts, need: &str, by: &str) -> Finding {
         Some(why) => Finding::refusal(
             "kernel-unknown",
             format!("{by} needs {need}, and what kernel {release} has is not known: {why}"),
-            "share the host's PID namespace (--pid host, hostPID: true), or mount the host's /lib/modules, or set host-root",
+            SHOW_MODULES,
         ),
         None => Finding::refusal(
             "dependency-missing",

@@ -1,6 +1,7 @@
 //! The pure decision: configuration, facts and catalog in; choices with reasons and steps out.
 
 mod acquire;
+mod candidate;
 mod driver;
 mod findings;
 pub mod gpu;
@@ -131,6 +132,9 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     }
     findings.append(&mut supply.findings);
     findings.extend(install.findings);
+    if !findings.iter().any(|f| f.code == "kernel-unknown") {
+        findings.extend(preflight::kernel_unknown(facts));
+    }
     findings::sort(&mut findings);
 
     let mut reasons = choice.reasons;

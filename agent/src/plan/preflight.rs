@@ -64,12 +64,13 @@ fn bound_elsewhere(facts: &HostFacts) -> Option<Finding> {
         .map(|d| format!("{} by {}", name_of(d), d.driver.as_deref().unwrap_or("?")))
         .collect();
     let seen = format!("bound to another driver: {}", list.join(", "));
-    let remedy = unbind_remedy(first);
-    if free.iter().any(|d| d.kind == DeviceKind::Gpu) || (free.len() > taken.len()) {
+    // NVSwitches alone are enough where the GPUs are passed through to virtual machines.
+    let passed_through = matches!(first, "vfio-pci" | "pci-stub");
+    if free.iter().any(|d| d.kind == DeviceKind::Gpu || passed_through) {
         let seen = format!("{seen}; the driver takes only the others");
-        return Some(Finding::warning("gpu-bound-elsewhere", seen, remedy));
+        return Some(Finding::warning("gpu-bound-elsewhere", seen, unbind_remedy(first)));
     }
-    Some(Finding::refusal("gpu-bound-elsewhere", seen, remedy))
+    Some(Finding::refusal("gpu-bound-elsewhere", seen, unbind_remedy(first)))
 }
 
 fn unbind_remedy(driver: &str) -> String {
@@ -212,6 +213,22 @@ fn unshared(facts: &HostFacts, target: &Path) -> Option<String> {
         }
     }
 }
+
+/// Without the module tree nothing is known of what the driver's modules depend on.
+pub(super) fn kernel_unknown(facts: &HostFacts) -> Option<Finding> {
+    let why = facts.unread.get("available").or_else(|| facts.unread.get("builtin"))?;
+    Some(Finding::warning(
+        "kernel-unknown",
+        format!(
+            "what kernel {} has built in and as modules is not known: {why}",
+            facts.kernel.release
+        ),
+        SHOW_MODULES,
+    ))
+}
+
+/// How a container gets to see the host's /lib/modules.
+pub(super) const SHOW_MODULES: &str = "share the host's PID namespace (--pid host, hostPID: true), or mount the host's /lib/modules, or set host-root";
 
 fn preempt_rt(facts: &HostFacts) -> Option<Finding> {
     facts.kernel.version.contains("PREEMPT_RT").then(|| {

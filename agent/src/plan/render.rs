@@ -26,13 +26,31 @@ fn write_all(out: &mut String, plan: &Plan, facts: &HostFacts) -> fmt::Result {
     for reason in &plan.reasons {
         writeln!(out, "  {:<28} {}", reason.what, reason.why)?;
     }
-    write_numbered(out, "To the store first", plan.acquire.iter().map(acquire_line).collect())?;
-    let title = if plan.exact {
-        "Then on the host"
-    } else {
-        "Then on the host (known so far; complete once the above is there)"
-    };
-    write_numbered(out, title, plan.install.iter().map(step_line).collect())
+    let refused = plan.findings.iter().any(|f| f.severity == Severity::Refusal);
+    let not = if refused { " (not done: refused)" } else { "" };
+    let acquire = plan.acquire.iter().map(acquire_line).collect();
+    write_numbered(out, &format!("To the store first{not}"), acquire)?;
+    write_numbered(out, &format!("Then on the host{not}"), step_lines(plan))
+}
+
+/// The steps, and in their place what becomes steps once it is there.
+fn step_lines(plan: &Plan) -> Vec<String> {
+    let mut lines = Vec::new();
+    for step in &plan.install {
+        if matches!(step, Step::MountTmpfs { .. }) {
+            let acquires = |kind: fn(&Acquire) -> bool| plan.acquire.iter().any(kind);
+            if acquires(|a| matches!(a, Acquire::BuildSet { .. })) {
+                lines.push(
+                    "(once compiled) load what the modules depend on, and the modules".into(),
+                );
+            }
+            if acquires(|a| matches!(a, Acquire::AssembleUserspace { .. })) {
+                lines.push("(once assembled) mount the user-mode files on the driver root".into());
+            }
+        }
+        lines.push(step_line(step));
+    }
+    lines
 }
 
 fn verdict(plan: &Plan) -> String {

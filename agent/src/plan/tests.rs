@@ -274,6 +274,16 @@ fn one_gpu_set_aside_for_a_virtual_machine_is_a_warning() {
     let plan = plan(&config("550", "auto"), &facts, &archives()).unwrap();
     assert_eq!(codes(&plan, Severity::Warning), ["gpu-bound-elsewhere"]);
     assert!(plan.refusal().is_none());
+    for device in &mut facts.devices {
+        if device.kind == DeviceKind::Gpu {
+            device.driver = Some("vfio-pci".into());
+        }
+    }
+    let switches_left = self::plan(&config("550", "auto"), &facts, &archives()).unwrap();
+    assert!(switches_left.refusal().is_none());
+    facts.devices.retain(|d| d.kind == DeviceKind::Gpu);
+    let none_left = self::plan(&config("550", "auto"), &facts, &archives()).unwrap();
+    assert_eq!(codes(&none_left, Severity::Refusal), ["gpu-bound-elsewhere"]);
 }
 
 #[test]
@@ -404,6 +414,27 @@ fn without_an_archive_the_flavour_is_still_decided() {
     assert_eq!(plan.flavour, Flavour::Proprietary);
     assert_eq!(codes(&plan, Severity::Refusal), ["archives-unread"]);
     assert!(plan.acquire.iter().any(|a| matches!(a, Acquire::BuildSet { .. })));
+}
+
+#[rstest]
+#[case::k80("bookworm-k80", "470", Flavour::Proprietary)]
+#[case::v100("bookworm-v100", "580", Flavour::Proprietary)]
+#[case::t4("bookworm-t4", "newest", Flavour::Open)]
+fn a_captured_tree_is_decided_without_any_source(
+    #[case] tree: &str,
+    #[case] version: &str,
+    #[case] flavour: Flavour,
+) {
+    let unknown = || "no archive is configured".to_owned();
+    let mut catalog = archives();
+    (catalog.drivers, catalog.headers) = (Known::Unknown(unknown()), Known::Unknown(unknown()));
+    let mut config = config("newest", "auto");
+    config.paths.root = PathBuf::from("/captured");
+    config.paths.host_root = PathBuf::from("/captured");
+    let plan = plan(&config, &facts(tree), &catalog).unwrap();
+    assert_eq!((plan.driver_version.as_str(), plan.flavour), (version, flavour));
+    assert_eq!(codes(&plan, Severity::Warning), ["archives-unread", "headers-unknown"]);
+    assert!(plan.refusal().is_none());
 }
 
 #[test]

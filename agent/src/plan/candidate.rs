@@ -1,0 +1,127 @@
+//! What a driver's modules could come from: built sets and packages to compile.
+
+use std::cmp::Ordering;
+
+use crate::artifact::Flavour;
+use crate::catalog::{Catalog, SetAtHand, SetPlace};
+use crate::config::Config;
+use crate::host::HostFacts;
+use crate::host::facts::Known;
+
+/// Something that has a driver's modules or what they are compiled from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Candidate<'a> {
+    pub(super) version: &'a str,
+    pub(super) flavour: Flavour,
+    pub(super) from: Origin<'a>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin<'a> {
+    Store,
+    Prebuilt,
+    Archive { package: &'a str, suite: &'a str },
+}
+
+impl Origin<'_> {
+    pub(super) fn is_built(self) -> bool {
+        !matches!(self, Self::Archive { .. })
+    }
+
+    pub(super) fn describe(self) -> String {
+        match self {
+            Self::Store => "built in the store".into(),
+            Self::Prebuilt => "built in a prebuilt directory".into(),
+            Self::Archive { package, suite } => format!("{package} in {suite}"),
+        }
+    }
+}
+
+/// A set that was built for exactly the running kernel.
+pub(super) fn is_for_kernel(at_hand: &SetAtHand, facts: &HostFacts) -> bool {
+    let (key, kernel) = (&at_hand.set.key, &facts.kernel);
+    key.kernel_release == kernel.release
+        && key.kernel_version == kernel.version
+        && key.arch == kernel.arch
+}
+
+/// Everything at hand for the running kernel, whatever was asked for.
+pub(super) fn candidates<'a>(
+    config: &Config,
+    facts: &HostFacts,
+    catalog: &'a Catalog,
+) -> Vec<Candidate<'a>> {
+    let sets = catalog.sets.iter().filter(|s| is_for_kernel(s, facts)).map(|s| Candidate {
+        version: &s.set.key.driver_version,
+        flavour: s.set.key.flavour,
+        from: match s.place {
+            SetPlace::Store => Origin::Store,
+            SetPlace::Layout { .. } => Origin::Prebuilt,
+        },
+    });
+    let offered = match &catalog.drivers {
+        Known::Yes(drivers) if config.compile => drivers.as_slice(),
+        _ => &[],
+    };
+    let offered = offered.iter().map(|d| Candidate {
+        version: &d.version,
+        flavour: d.flavour,
+        from: Origin::Archive { package: &d.package, suite: &d.suite },
+    });
+    sets.chain(offered).collect()
+}
+
+/// The one with the highest version.
+pub(super) fn newest<'a>(candidates: &[Candidate<'a>]) -> Option<Candidate<'a>> {
+    candidates.iter().copied().max_by(|a, b| compare_versions(a.version, b.version))
+}
+
+/// What is at hand, for a message.
+pub(super) fn offer(candidates: &[Candidate<'_>]) -> String {
+    let mut offered: Vec<String> =
+        candidates.iter().map(|c| format!("{} {}", c.version, c.flavour)).collect();
+    offered.sort();
+    offered.dedup();
+    if offered.is_empty() {
+        "they offer none".into()
+    } else {
+        format!("they offer {}", offered.join(", "))
+    }
+}
+
+/// Whether `version` is `wish` or within its branch: 535.261.03 is within 535 and 535.261.
+pub(super) fn is_within(version: &str, wish: &str) -> bool {
+    version.strip_prefix(wish).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Compares two versions number by number.
+pub(super) fn compare_versions(a: &str, b: &str) -> Ordering {
+    let numbers = |v: &str| -> Vec<u64> { v.split('.').map(|n| n.parse().unwrap_or(0)).collect() };
+    numbers(a).cmp(&numbers(b)).then_with(|| a.cmp(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("535.261.03", "535", true)]
+    #[case("535.261.03", "535.261", true)]
+    #[case("535.261.03", "535.261.03", true)]
+    #[case("535.261.03", "53", false)]
+    #[case("535.261.03", "535.26", false)]
+    #[case("535", "535.261.03", false)]
+    fn within(#[case] version: &str, #[case] wish: &str, #[case] wanted: bool) {
+        assert_eq!(is_within(version, wish), wanted);
+    }
+
+    #[rstest]
+    #[case("535.261.03", "550.163.01", Ordering::Less)]
+    #[case("535.99", "535.261.03", Ordering::Less)]
+    #[case("535.261.03", "535.261.3", Ordering::Less)]
+    #[case("535.261", "535.261", Ordering::Equal)]
+    fn order(#[case] a: &str, #[case] b: &str, #[case] wanted: Ordering) {
+        assert_eq!(compare_versions(a, b), wanted);
+    }
+}
