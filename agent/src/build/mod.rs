@@ -1,3 +1,240 @@
-//! Hermetic build root, compile, strip.
+//! From a driver's sources and a kernel's headers to a set of modules in the store.
+//!
+//! Headers, compiler and tools come from the archive, matched to the kernel, and are unpacked into
+//! a hermetic [`root`]; the compiler runs in there, in a [`sandbox`] without network. The same
+//! inputs give the same set, which is built once.
 
+pub mod compile;
+pub mod diagnose;
+mod inputs;
+pub mod root;
 pub mod sandbox;
+mod turn;
+mod work;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::artifact::{Flavour, ModuleSet, layout};
+use crate::catalog::DriverAtHand;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::progress::Progress;
+use crate::source::archive::Archive;
+use crate::source::driver;
+use crate::store::Store;
+use compile::{ALWAYS, Compile, MODULES};
+use inputs::Inputs;
+use work::Work;
+
+/// How long a build may take unless the request says otherwise.
+pub const LIMIT: Duration = Duration::from_secs(60 * 60);
+/// What a build takes of the store's disk: sources, objects and modules, packages and root.
+const SPACE: u64 = 3 << 30;
+
+/// What to build.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The driver, as the archive has it.
+    pub driver: DriverAtHand,
+    /// `uname -r` of the kernel.
+    pub kernel_release: String,
+    /// `uname -v` of the kernel; None takes the newest headers of the release.
+    pub kernel_version: Option<String>,
+    /// Modules beyond nvidia, nvidia_uvm and nvidia_modeset, in kernel names.
+    pub modules: Vec<String>,
+    /// Parallel jobs; all processors where None.
+    pub jobs: Option<usize>,
+    /// How long the compile may take.
+    pub limit: Duration,
+    /// The sandbox's helper: a program whose main function calls [`sandbox::sandbox_main`] for
+    /// [`sandbox::SUBCOMMAND`] and [`sandbox::INIT_SUBCOMMAND`].
+    pub helper: PathBuf,
+}
+
+impl Request {
+    /// A request for the modules that are always built, with this program as helper.
+    pub fn new(driver: DriverAtHand, kernel_release: impl Into<String>) -> Self {
+        Self {
+            driver,
+            kernel_release: kernel_release.into(),
+            kernel_version: None,
+            modules: Vec::new(),
+            jobs: None,
+            limit: LIMIT,
+            helper: PathBuf::from("/proc/self/exe"),
+        }
+    }
+}
+
+/// What a person asks for with `longshore build`.
+#[derive(Debug, Clone, Default)]
+pub struct Order {
+    /// Driver version (`535.261.03`) or branch (`535`); None for the newest.
+    pub driver: Option<String>,
+    /// Flavour; None for either.
+    pub flavour: Option<Flavour>,
+    /// `uname -r` of the kernel.
+    pub kernel_release: String,
+    /// `uname -v` of the kernel, where it must be that build of the release.
+    pub kernel_version: Option<String>,
+    /// Modules beyond the usual three, in kernel names.
+    pub modules: Vec<String>,
+    /// Parallel jobs.
+    pub jobs: Option<usize>,
+    /// Directory for an OCI image layout with the set.
+    pub out: Option<PathBuf>,
+}
+
+/// What `longshore build` made.
+#[derive(Debug, Clone)]
+pub struct Built {
+    /// The set, which is in the store.
+    pub set: ModuleSet,
+    /// `sha256:...` of its manifest in the image layout, where one was asked for.
+    pub manifest: Option<String>,
+}
+
+/// Resolves an order, builds it, and writes it to an image layout where it asks for one.
+///
+/// # Errors
+/// As [`driver::find`], [`build`] and [`layout::export`].
+pub async fn order(
+    order: &Order,
+    archive: &Archive,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<Built, Failure> {
+    let driver = driver::find(&driver::drivers(archive), order.driver.as_deref(), order.flavour)?;
+    let mut request = Request::new(driver, order.kernel_release.clone());
+    request.kernel_version.clone_from(&order.kernel_version);
+    request.modules.clone_from(&order.modules);
+    request.jobs = order.jobs;
+    let set = build(&request, archive, store, progress).await?;
+    let manifest = match &order.out {
+        Some(dir) => Some(layout::export(&set, store, dir)?),
+        None => None,
+    };
+    Ok(Built { set, manifest })
+}
+
+/// Builds what `request` asks for, or returns the set that the store has of it.
+///
+/// Dropping the future ends the compiler and removes what is not finished.
+///
+/// # Errors
+/// Exit code 2 for modules the driver does not have, 11 without headers or compiler, 12 for
+/// downloads, 13 for damaged packages, 14 where it does not compile, 15 without space.
+pub async fn build(
+    request: &Request,
+    archive: &Archive,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<ModuleSet, Failure> {
+    let inputs = Inputs::resolve(request, archive, store, progress).await?;
+    if let Some(set) = inputs.stored(store)? {
+        return Ok(set);
+    }
+    let _turn = turn::take(&inputs.lock_path(store), request.limit).await?;
+    if let Some(set) = inputs.stored(store)? {
+        return Ok(set);
+    }
+    check_space(store)?;
+    let mut packages = inputs.toolchain.clone();
+    packages.push(inputs.driver.clone());
+    archive.fetch(&packages, store, progress).await?;
+    let root = root::assemble(&inputs.toolchain, store, progress).await?;
+    let work = Work::new(store)?;
+    let program = inputs.stated.compiler_program();
+    let compiler = compile::compiler_version(&request.helper, &root, &work.dir(), program).await?;
+    if compiler != inputs.stated.compiler {
+        let kernel = &inputs.stated.compiler;
+        tracing::warn!(kernel, compiler, "the kernel was built with another compiler");
+    }
+    let key = inputs.key(compiler);
+    if let Some(set) = store.find_set(&key)? {
+        return Ok(set);
+    }
+    work.unpack(&inputs.driver, &request.driver.version, store).await?;
+    let compile = Compile {
+        helper: &request.helper,
+        root: &root,
+        work: &work.dir(),
+        driver: &request.driver.version,
+        flavour: request.driver.flavour,
+        release: &request.kernel_release,
+        modules: &inputs.modules,
+        options: &inputs.options,
+        jobs: request.jobs.unwrap_or_else(processors),
+        limit: request.limit,
+        log: &store.dir("logs").join(format!("{}.log", key.tag())),
+    };
+    let files = compile.run(progress).await?;
+    let modules = compile::store_modules(&files, &compile, store)?;
+    let set = ModuleSet { key, modules };
+    store.put_set(&set)?;
+    work.remove();
+    Ok(set)
+}
+
+/// The sources' names of the modules to build, in load order.
+fn wanted_modules(extra: &[String]) -> Result<Vec<&'static str>, Failure> {
+    let extra: Vec<String> = extra.iter().map(|name| name.replace('_', "-")).collect();
+    if let Some(unknown) = extra.iter().find(|name| !MODULES.contains(&name.as_str())) {
+        return Err(Failure::new(
+            ExitCode::Usage,
+            format!("{unknown} is no module of NVIDIA's driver"),
+        )
+        .remedy(format!("the modules are {}", MODULES.join(", "))));
+    }
+    let is_wanted = |(at, name): &(usize, &str)| *at < ALWAYS || extra.iter().any(|e| e == name);
+    Ok(MODULES.into_iter().enumerate().filter(is_wanted).map(|(_, name)| name).collect())
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// # Errors
+/// Exit code 15 where the store's file system has less than a build takes.
+fn check_space(store: &Store) -> Result<(), Failure> {
+    let path = store.root();
+    let free = nix::sys::statvfs::statvfs(path).or_fail(ExitCode::Preflight, || {
+        format!("asking for the free space of {}", path.display())
+    })?;
+    let free = free.blocks_available() as u64 * free.fragment_size() as u64;
+    if free >= SPACE {
+        return Ok(());
+    }
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    Err(Failure::new(
+        ExitCode::Preflight,
+        format!(
+            "{} has {:.1} GiB free, a build takes {:.1}",
+            path.display(),
+            gib(free),
+            gib(SPACE)
+        ),
+    )
+    .remedy("free space there, or set paths.store to another file system, or use a prebuilt set"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(&[], &["nvidia", "nvidia-uvm", "nvidia-modeset"])]
+    #[case(&["nvidia_peermem"], &["nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-peermem"])]
+    #[case(&["nvidia-drm", "nvidia_uvm"], &["nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm"])]
+    fn modules_are_built_in_load_order(#[case] extra: &[&str], #[case] wanted: &[&str]) {
+        let extra: Vec<String> = extra.iter().map(|s| (*s).to_owned()).collect();
+        assert_eq!(wanted_modules(&extra).expect("known"), wanted);
+    }
+
+    #[test]
+    fn an_unknown_module_is_a_mistake_of_the_caller() {
+        let failure = wanted_modules(&["nouveau".to_owned()]).expect_err("unknown");
+        assert_eq!(failure.code(), ExitCode::Usage);
+    }
+}

@@ -1,0 +1,372 @@
+//! Compiles a driver's kernel sources in the sandbox and strips what comes out.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::diagnose::{Diagnosis, Subject};
+use super::sandbox::{self, Bind, Log, Outcome, Spec};
+use crate::artifact::{Flavour, ModuleEntry};
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::progress::{Progress, Task, Unit};
+use crate::store::{Store, write_failure};
+
+/// NVIDIA's modules by the directory of their sources, in load order.
+pub const MODULES: [&str; 5] =
+    ["nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm", "nvidia-peermem"];
+/// How many of [`MODULES`] are always built.
+pub const ALWAYS: usize = 3;
+
+/// Where the sources lie inside: always the same place, since the compiler writes it into modules.
+const INSIDE: &str = "/build/driver";
+/// Nobody, on every distribution: a compiler needs no rights.
+const NOBODY: u32 = 65534;
+/// For what is not the compile itself: asking the compiler its name, stripping.
+const SHORT: Duration = Duration::from_secs(300);
+
+/// One compile.
+#[derive(Debug)]
+pub struct Compile<'a> {
+    /// The sandbox's helper program.
+    pub helper: &'a Path,
+    /// The hermetic root.
+    pub root: &'a Path,
+    /// A directory of its own, with the sources in `driver`.
+    pub work: &'a Path,
+    /// Driver version.
+    pub driver: &'a str,
+    /// Flavour.
+    pub flavour: Flavour,
+    /// `uname -r`.
+    pub release: &'a str,
+    /// Modules wanted, of [`MODULES`].
+    pub modules: &'a [&'static str],
+    /// Arguments for make that change the result.
+    pub options: &'a [String],
+    /// Parallel jobs.
+    pub jobs: usize,
+    /// How long make may take.
+    pub limit: Duration,
+    /// Gets the whole output.
+    pub log: &'a Path,
+}
+
+/// Asks the compiler in `root` what it calls itself: the first line of `--version`.
+///
+/// # Errors
+/// Exit code 11 where there is no such compiler, or it does not run.
+pub async fn compiler_version(
+    helper: &Path,
+    root: &Path,
+    work: &Path,
+    program: &str,
+) -> Result<String, Failure> {
+    let command = vec![format!("/usr/bin/{program}"), "--version".to_owned()];
+    let spec = spec(root, work, command, "/", "compiler");
+    let mut first = None;
+    let mut note = |line: &str| {
+        first.get_or_insert_with(|| line.trim().to_owned());
+    };
+    let outcome = sandbox::run(helper, &spec, SHORT, &mut note).await?;
+    match (outcome, first) {
+        (Outcome::Exited(0), Some(text)) if !text.is_empty() => Ok(text),
+        (outcome, text) => Err(Failure::new(
+            ExitCode::Toolchain,
+            format!("{program} does not run in {}: {outcome:?}, {text:?}", root.display()),
+        )
+        .remedy("remove that directory and build again")),
+    }
+}
+
+impl Compile<'_> {
+    /// Runs make and strip; returns the modules' files in the order of `modules`.
+    ///
+    /// # Errors
+    /// Exit code 14 where it does not compile, with the compiler's first error; 15 without space.
+    pub async fn run(&self, progress: &dyn Progress) -> Result<Vec<PathBuf>, Failure> {
+        let sources = self.work.join("driver");
+        hand_over(self.work).map_err(|e| write_failure(self.work, e))?;
+        let mut log = Log::create(self.log)?;
+        self.make(&sources, &mut log, progress).await?;
+        let files: Vec<PathBuf> =
+            self.modules.iter().map(|m| sources.join(format!("{m}.ko"))).collect();
+        if let Some(absent) = files.iter().find(|file| !file.is_file()) {
+            return Err(self.failure(format!("make left no {}", absent.display())));
+        }
+        self.strip(&mut log).await?;
+        Ok(files)
+    }
+
+    async fn make(
+        &self,
+        sources: &Path,
+        log: &mut Log,
+        progress: &dyn Progress,
+    ) -> Result<(), Failure> {
+        let what = format!("compiling {} {} for {}", self.driver, self.flavour, self.release);
+        let task = progress.begin(&what, steps(sources, self.modules), Unit::Items);
+        let mut diagnosis = Diagnosis::default();
+        let mut note = |line: &str| {
+            log.line(line);
+            diagnosis.line(line);
+            report(line, task.as_ref());
+        };
+        let mut spec = spec(self.root, self.work, self.command(sources)?, INSIDE, "make");
+        spec.environment.extend(self.dated(sources)?);
+        note(&spec.command.join(" "));
+        let outcome = sandbox::run(self.helper, &spec, self.limit, &mut note).await?;
+        if outcome == Outcome::Exited(0) {
+            return Ok(());
+        }
+        let subject = Subject {
+            driver: self.driver,
+            flavour: self.flavour,
+            release: self.release,
+            log: self.log,
+            limit: self.limit,
+        };
+        Err(diagnosis.failure(outcome, subject))
+    }
+
+    /// make and its arguments.
+    fn command(&self, sources: &Path) -> Result<Vec<String>, Failure> {
+        let excluded: Vec<&str> = MODULES
+            .into_iter()
+            .filter(|m| sources.join(m).is_dir() && !self.modules.contains(m))
+            .collect();
+        let (source, output) = kernel_dirs(self.root, self.release)?;
+        let mut command = vec![
+            "/usr/bin/make".to_owned(),
+            format!("-j{}", self.jobs),
+            format!("SYSSRC={}", source.display()),
+            format!("SYSOUT={}", output.display()),
+            format!("KERNEL_UNAME={}", self.release),
+            format!("NV_EXCLUDE_KERNEL_MODULES={}", excluded.join(" ")),
+        ];
+        command.extend(self.options.iter().cloned());
+        command.push("modules".to_owned());
+        Ok(command)
+    }
+
+    /// Whatever asks for the time is told when the driver's sources were made.
+    fn dated(&self, sources: &Path) -> Result<[(String, String); 2], Failure> {
+        let path = sources.join("conftest.sh");
+        let date = fs::metadata(&path)
+            .or_fail(ExitCode::Verification, || format!("reading {}", path.display()))?
+            .mtime()
+            .max(0);
+        Ok([
+            ("SOURCE_DATE_EPOCH".to_owned(), date.to_string()),
+            ("KBUILD_BUILD_TIMESTAMP".to_owned(), format!("@{date}")),
+        ])
+    }
+
+    /// Debug information is nine tenths of a module; the kernel loads it and throws it away.
+    async fn strip(&self, log: &mut Log) -> Result<(), Failure> {
+        let mut command = vec!["/usr/bin/strip".to_owned(), "--strip-debug".to_owned()];
+        command.extend(self.modules.iter().map(|m| format!("{m}.ko")));
+        let spec = spec(self.root, self.work, command, INSIDE, "strip");
+        let mut last = String::new();
+        let mut note = |line: &str| {
+            log.line(line);
+            line.clone_into(&mut last);
+        };
+        match sandbox::run(self.helper, &spec, SHORT, &mut note).await? {
+            Outcome::Exited(0) => Ok(()),
+            outcome => Err(self.failure(format!("strip: {outcome:?}, {last}"))),
+        }
+    }
+
+    fn failure(&self, what: String) -> Failure {
+        Failure::new(
+            ExitCode::Compile,
+            format!(
+                "compiling {} {} for {}: {what} (log: {})",
+                self.driver,
+                self.flavour,
+                self.release,
+                self.log.display()
+            ),
+        )
+    }
+}
+
+/// Reads the finished modules, checks them against the kernel and the driver, and stores them.
+///
+/// # Errors
+/// Exit code 14 where one is not for this kernel or not of this driver, 15 where the store cannot
+/// be written.
+pub fn store_modules(
+    files: &[PathBuf],
+    compile: &Compile<'_>,
+    store: &Store,
+) -> Result<Vec<ModuleEntry>, Failure> {
+    files
+        .iter()
+        .map(|path| {
+            let what = || format!("checking {}", path.display());
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let image = fs::read(path).or_fail(ExitCode::Compile, what)?;
+            let entry = ModuleEntry::describe(&name, &image, compile.release)
+                .or_fail(ExitCode::Compile, what)?;
+            if entry.version.as_deref().is_some_and(|v| v != compile.driver) {
+                return Err(compile.failure(format!("{name} says it is {:?}", entry.version)));
+            }
+            store.put(&image)?;
+            Ok(entry)
+        })
+        .collect()
+}
+
+fn spec(root: &Path, work: &Path, command: Vec<String>, directory: &str, name: &str) -> Spec {
+    let arch = if std::env::consts::ARCH == "aarch64" { "arm64" } else { "amd64" };
+    let environment = [
+        ("PATH", "/usr/bin:/usr/sbin"),
+        ("HOME", "/build"),
+        ("TMPDIR", "/tmp"),
+        ("LC_ALL", "C"),
+        ("TZ", "UTC"),
+        ("KBUILD_BUILD_USER", "longshore"),
+        ("KBUILD_BUILD_HOST", "longshore"),
+        // Debian's headers ask dpkg otherwise, which is not in the root.
+        ("DEB_BUILD_ARCH", arch),
+        ("DEB_HOST_ARCH", arch),
+    ];
+    let bind = |name: &str, target: &str| Bind { source: work.join(name), target: target.into() };
+    Spec {
+        root: root.to_path_buf(),
+        binds: vec![bind("", "/build"), bind("tmp", "/tmp")],
+        command,
+        environment: environment.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
+        directory: directory.into(),
+        user: fs::metadata(work.join("tmp")).ok().map(|m| m.uid()).filter(|uid| *uid == NOBODY),
+        outcome: work.with_extension(name),
+    }
+}
+
+/// Gives the work directory to nobody, so that the build can run as nobody. Where that is not
+/// allowed (a user namespace without that user) it runs as who the agent is.
+fn hand_over(dir: &Path) -> io::Result<()> {
+    use nix::errno::Errno;
+    let give = |path: &Path| std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY));
+    match give(&dir.join("tmp")) {
+        Err(e)
+            if [Errno::EPERM as i32, Errno::EINVAL as i32]
+                .contains(&e.raw_os_error().unwrap_or(0)) =>
+        {
+            return Ok(());
+        }
+        given => given?,
+    }
+    walk(dir, &mut |path| give(path))
+}
+
+/// Visits `path` and, if it is a directory, everything below.
+fn walk(path: &Path, visit: &mut dyn FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
+    visit(path)?;
+    if path.is_dir() && !path.is_symlink() {
+        for entry in fs::read_dir(path)? {
+            walk(&entry?.path(), visit)?;
+        }
+    }
+    Ok(())
+}
+
+/// The kernel's source and output directories, as paths inside the root: where the links `source`
+/// (Debian's common part) and `build` below /lib/modules/RELEASE lead.
+fn kernel_dirs(root: &Path, release: &str) -> Result<(PathBuf, PathBuf), Failure> {
+    let modules = Path::new("lib/modules").join(release);
+    let target = |link: &str| fs::read_link(root.join(&modules).join(link)).ok();
+    let output = target("build").filter(|path| path.is_absolute()).ok_or_else(|| {
+        let path = root.join(&modules).join("build");
+        Failure::new(ExitCode::Toolchain, format!("{} leads to no headers", path.display()))
+    })?;
+    let source = target("source").filter(|path| path.is_absolute());
+    Ok((source.unwrap_or_else(|| output.clone()), output))
+}
+
+/// How many lines of progress the compile will give: conftests and compiler runs.
+fn steps(sources: &Path, modules: &[&str]) -> Option<u64> {
+    let mut conftests = BTreeSet::new();
+    let mut files = 0;
+    for module in modules {
+        let dir = sources.join(module);
+        let kbuild = fs::read_to_string(dir.join(format!("{module}.Kbuild"))).ok()?;
+        conftests.extend(
+            kbuild
+                .lines()
+                .filter_map(|line| {
+                    line.strip_prefix("NV_CONFTEST_")?.split_once("_COMPILE_TESTS +=")
+                })
+                .map(|(_, name)| name.trim().to_owned()),
+        );
+        walk(&dir, &mut |path| {
+            files += u64::from(path.extension().is_some_and(|e| e == "c"));
+            Ok(())
+        })
+        .ok()?;
+    }
+    Some(conftests.len() as u64 + files)
+}
+
+/// Tells a line of make's output to the progress.
+fn report(line: &str, task: &dyn Task) {
+    if let Some(name) = line.strip_prefix(" CONFTEST: ") {
+        task.note(&format!("asking the kernel: {}", name.trim()));
+        task.advance(1);
+    } else if let Some(path) = line.trim_start().strip_prefix("CC [M]") {
+        task.note(path.trim().trim_start_matches(INSIDE).trim_start_matches('/'));
+        task.advance(u64::from(!path.ends_with(".mod.o")));
+    } else if let Some(path) = line.trim_start().strip_prefix("LD [M]") {
+        let name = path.trim().rsplit('/').next().unwrap_or_default();
+        task.note(&format!("linking {name}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn kernel_directories_are_where_the_links_lead() {
+        let root = tempfile::tempdir().expect("temporary directory");
+        let modules = root.path().join("lib/modules/6.1.0-50-amd64");
+        fs::create_dir_all(&modules).expect("directory");
+        let failure = kernel_dirs(root.path(), "6.1.0-50-amd64").expect_err("no headers");
+        assert_eq!(failure.code(), ExitCode::Toolchain);
+        symlink("/usr/src/a", modules.join("build")).expect("link");
+        let (source, output) = kernel_dirs(root.path(), "6.1.0-50-amd64").expect("headers");
+        assert_eq!(
+            (source.as_path(), output.as_path()),
+            (Path::new("/usr/src/a"), Path::new("/usr/src/a"))
+        );
+        symlink("/usr/src/b", modules.join("source")).expect("link");
+        let (source, _) = kernel_dirs(root.path(), "6.1.0-50-amd64").expect("headers");
+        assert_eq!(source, Path::new("/usr/src/b"));
+    }
+
+    #[test]
+    fn steps_are_conftests_once_and_sources() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        for (module, kbuild) in [
+            (
+                "nvidia",
+                "NV_CONFTEST_TYPE_COMPILE_TESTS += a\nNV_CONFTEST_FUNCTION_COMPILE_TESTS += b\n",
+            ),
+            ("nvidia-uvm", "NV_CONFTEST_FUNCTION_COMPILE_TESTS += b\n"),
+        ] {
+            let sub = dir.path().join(module).join("sub");
+            fs::create_dir_all(&sub).expect("directory");
+            fs::write(dir.path().join(module).join(format!("{module}.Kbuild")), kbuild)
+                .expect("write");
+            fs::write(sub.join("x.c"), "").expect("write");
+            fs::write(sub.join("x.h"), "").expect("write");
+        }
+        assert_eq!(steps(dir.path(), &["nvidia", "nvidia-uvm"]), Some(4));
+        assert_eq!(steps(dir.path(), &["nvidia-drm"]), None);
+    }
+}

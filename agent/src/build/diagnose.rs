@@ -1,0 +1,252 @@
+//! Why a compile failed: the first real error in the compiler's output, and what to do about it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::sandbox::Outcome;
+use crate::artifact::Flavour;
+use crate::failure::{ExitCode, Failure};
+
+/// Reads the output line by line and keeps what explains a failure.
+#[derive(Debug, Default)]
+pub struct Diagnosis {
+    error: Option<String>,
+    /// The last thing said: for a failure that no compiler explains.
+    last: Option<String>,
+    memory: bool,
+    space: bool,
+}
+
+/// What was being compiled, for the message.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// Driver version.
+    pub driver: &'a str,
+    /// Flavour.
+    pub flavour: Flavour,
+    /// `uname -r`.
+    pub release: &'a str,
+    /// The log with the whole output.
+    pub log: &'a Path,
+    /// How long it was allowed to take.
+    pub limit: Duration,
+}
+
+const NO_MEMORY: [&str; 4] = [
+    "Killed signal terminated program",
+    "virtual memory exhausted",
+    "Cannot allocate memory",
+    "out of memory allocating",
+];
+
+/// Errors of gcc that come of an interface the kernel no longer has in that form.
+const INTERFACE: [&str; 9] = [
+    "too few arguments to function",
+    "too many arguments to function",
+    "implicit declaration of function",
+    "incompatible pointer type",
+    "incompatible-pointer-types",
+    "has no member named",
+    "unknown type name",
+    "undeclared",
+    "No such file or directory",
+];
+
+impl Diagnosis {
+    /// Takes the next line of output.
+    pub fn line(&mut self, line: &str) {
+        self.memory |= NO_MEMORY.iter().any(|text| line.contains(text));
+        self.space |= line.contains("No space left on device");
+        if self.error.is_none() && is_error(line) {
+            self.error = Some(shown(line));
+        }
+        if !line.trim().is_empty() && !line.starts_with("make") {
+            self.last = Some(shown(line));
+        }
+    }
+
+    /// The failure of a compile that ended with `outcome`.
+    pub fn failure(&self, outcome: Outcome, subject: Subject<'_>) -> Failure {
+        let Subject { driver, flavour, release, log, limit } = subject;
+        let what = format!("compiling the {flavour} modules of {driver} for {release}");
+        let log = log.display();
+        if self.space {
+            return Failure::new(
+                ExitCode::Preflight,
+                format!("{what}: no space left (log: {log})"),
+            )
+            .remedy("free space on the store's file system, or set paths.store to another one");
+        }
+        if self.memory || outcome == Outcome::Signalled(9) {
+            return Failure::new(ExitCode::Compile, format!("{what}: out of memory (log: {log})"))
+                .remedy("allow fewer jobs at once (jobs = 1), or give the agent more memory");
+        }
+        if outcome == Outcome::TimedOut {
+            return Failure::new(
+                ExitCode::Compile,
+                format!("{what}: not done after {} minutes (log: {log})", limit.as_secs() / 60),
+            )
+            .remedy("the machine is slow or too busy: allow more time or more processors");
+        }
+        let cause = self.error.as_ref().or(self.last.as_ref());
+        let cause = cause.map_or("it said nothing", String::as_str);
+        Failure::new(ExitCode::Compile, format!("{what}: {cause} (log: {log})"))
+            .remedy(remedy_for(cause, flavour))
+    }
+}
+
+/// Whether this line is where a compile went wrong: an error of the compiler, of modpost or of the
+/// linker. The lines of make that follow are only its consequence.
+fn is_error(line: &str) -> bool {
+    compiler_error(line).is_some()
+        || line.starts_with("ERROR: modpost:")
+        || line.starts_with("FATAL: modpost:")
+        || (line.contains("ld: ") && line.contains("error:"))
+        || line.contains("undefined reference to")
+        || line.contains("objtool: error")
+        || line.contains("does not appear to be able to create")
+        || line.contains("PREEMPT_RT kernel!")
+}
+
+/// `FILE:LINE[:COLUMN]: [fatal ]error: MESSAGE`.
+fn compiler_error(line: &str) -> Option<&str> {
+    let (place, message) =
+        line.split_once(": error: ").or_else(|| line.split_once(": fatal error: "))?;
+    place.rsplit(':').next()?.parse::<u32>().ok()?;
+    Some(message)
+}
+
+/// Without the path of the build's own directory, and not longer than a message may be.
+fn shown(line: &str) -> String {
+    line.trim().trim_start_matches("/build/driver/").chars().take(300).collect()
+}
+
+fn remedy_for(error: &str, flavour: Flavour) -> String {
+    let other = match flavour {
+        Flavour::Open => ", the proprietary flavour (its package may carry the patch)",
+        Flavour::Proprietary => "",
+    };
+    if error.contains("pci_resize_resource") {
+        return format!(
+            "a stable update of this kernel changed pci_resize_resource and this driver's sources \
+             do not know it: choose a newer driver{other}, or an older kernel"
+        );
+    }
+    if error.contains("GPL-only symbol") {
+        return "the kernel gives this symbol to GPL modules only: choose the open flavour".into();
+    }
+    if error.contains("PREEMPT_RT") {
+        return "the driver refuses realtime kernels: boot one without PREEMPT_RT".into();
+    }
+    if INTERFACE.iter().any(|text| error.contains(text)) {
+        return format!(
+            "this driver's sources do not know this kernel's interfaces: choose a newer \
+             driver{other}, or an older kernel"
+        );
+    }
+    "read the log; if the driver is meant for this kernel, please report it".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn subject() -> Subject<'static> {
+        Subject {
+            driver: "535.261.03",
+            flavour: Flavour::Open,
+            release: "6.1.0-56-amd64",
+            log: Path::new("/logs/a.log"),
+            limit: Duration::from_secs(3600),
+        }
+    }
+
+    fn failure(output: &str, outcome: Outcome) -> Failure {
+        let mut diagnosis = Diagnosis::default();
+        output.lines().for_each(|line| diagnosis.line(line));
+        diagnosis.failure(outcome, subject())
+    }
+
+    /// The output of gcc-12 with 535.261.03 open on Debian's 6.1.0-56.
+    const RESIZE: &str = "\
+  CC [M]  /build/driver/nvidia/nv-pci.o
+/build/driver/nvidia/nv-pci.c: In function 'nv_resize_pcie_bars':
+/build/driver/nvidia/nv-pci.c:201:9: error: too few arguments to function 'pci_resize_resource'
+  201 |     r = pci_resize_resource(pci_dev, NV_GPU_BAR1, requested_size);
+/build/driver/nvidia/x.c:1:1: error: a later one
+make[3]: *** [scripts/Makefile.build:250: /build/driver/nvidia/nv-pci.o] Error 1
+make: *** [Makefile:82: modules] Error 2";
+
+    #[test]
+    fn the_first_error_of_the_compiler_is_the_cause() {
+        let failure = failure(RESIZE, Outcome::Exited(2));
+        assert_eq!(failure.code(), ExitCode::Compile);
+        assert_eq!(
+            failure.to_string(),
+            "compiling the open modules of 535.261.03 for 6.1.0-56-amd64: nvidia/nv-pci.c:201:9: \
+             error: too few arguments to function 'pci_resize_resource' (log: /logs/a.log)"
+        );
+        assert!(failure.remedy_text().expect("a remedy").contains("proprietary"));
+    }
+
+    #[rstest]
+    #[case::compiler_killed(
+        "gcc-12: fatal error: Killed signal terminated program cc1\ncompilation terminated.",
+        Outcome::Exited(2),
+        ExitCode::Compile,
+        "out of memory"
+    )]
+    #[case::make_killed("  CC [M]  a.o", Outcome::Signalled(9), ExitCode::Compile, "out of memory")]
+    #[case::disk_full(
+        "a.c:1:1: fatal error: error writing to /tmp/x.s: No space left on device",
+        Outcome::Exited(2),
+        ExitCode::Preflight,
+        "no space left"
+    )]
+    #[case::slow(
+        "  CC [M]  a.o",
+        Outcome::TimedOut,
+        ExitCode::Compile,
+        "not done after 60 minutes"
+    )]
+    #[case::modpost(
+        "ERROR: modpost: \"foo\" [/build/driver/nvidia.ko] undefined!\nmake: *** [x] Error 1",
+        Outcome::Exited(2),
+        ExitCode::Compile,
+        "\"foo\" [/build/driver/nvidia.ko] undefined!"
+    )]
+    #[case::missing_header(
+        "a.c:3:10: fatal error: linux/x.h: No such file or directory",
+        Outcome::Exited(2),
+        ExitCode::Compile,
+        "linux/x.h"
+    )]
+    #[case::unknown(
+        "something odd\nmake: *** [x] Error 1",
+        Outcome::Exited(2),
+        ExitCode::Compile,
+        "something odd"
+    )]
+    #[case::silent("", Outcome::Exited(2), ExitCode::Compile, "it said nothing")]
+    fn failures_are_told_apart(
+        #[case] output: &str,
+        #[case] outcome: Outcome,
+        #[case] code: ExitCode,
+        #[case] said: &str,
+    ) {
+        let failure = failure(output, outcome);
+        assert_eq!(failure.code(), code);
+        assert!(failure.to_string().contains(said), "{failure}");
+        assert!(failure.remedy_text().is_some());
+    }
+
+    #[rstest]
+    #[case("note: error: in a message", false)]
+    #[case("a.c:12: error: x", true)]
+    #[case("a.c:12:3: warning: no error: x", false)]
+    #[case(" CONFTEST: is_error", false)]
+    fn only_real_errors_count(#[case] line: &str, #[case] wanted: bool) {
+        assert_eq!(is_error(line), wanted);
+    }
+}

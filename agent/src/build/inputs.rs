@@ -1,0 +1,128 @@
+//! Everything a build is made of, known from the archive before anything is unpacked.
+
+use std::path::PathBuf;
+
+use sha2::{Digest, Sha256};
+
+use super::{Request, wanted_modules};
+use crate::artifact::{Flavour, ModuleKey, ModuleSet};
+use crate::failure::Failure;
+use crate::progress::Progress;
+use crate::source::archive::{Archive, Package};
+use crate::source::driver;
+use crate::source::headers::{self, Headers, Stated};
+use crate::store::{Store, hex};
+
+/// The inputs of one build.
+pub(super) struct Inputs {
+    /// The driver's package.
+    pub(super) driver: Package,
+    /// What the headers say of their kernel.
+    pub(super) stated: Stated,
+    /// Headers, compiler and tools: what the root is made of.
+    pub(super) toolchain: Vec<Package>,
+    /// Arguments for make that change the result.
+    pub(super) options: Vec<String>,
+    /// The modules to build, as the sources name them, in load order.
+    pub(super) modules: Vec<&'static str>,
+    headers: Headers,
+    driver_version: String,
+    flavour: Flavour,
+}
+
+impl Inputs {
+    /// Looks everything up; fetches the headers package alone, which says exactly which kernel and
+    /// compiler it belongs to.
+    pub(super) async fn resolve(
+        request: &Request,
+        archive: &Archive,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Self, Failure> {
+        let modules = wanted_modules(&request.modules)?;
+        let driver = driver::package(archive, &request.driver)?;
+        let version = request.kernel_version.as_deref();
+        let headers = headers::find(archive, &request.kernel_release, version)?;
+        archive.fetch(std::slice::from_ref(&headers.package), store, progress).await?;
+        let stated = headers::read_stated(&headers, version, store)?;
+        let toolchain = headers::closure(archive, &headers, &stated)?;
+        Ok(Self {
+            driver,
+            options: options(&stated),
+            stated,
+            toolchain,
+            modules,
+            headers,
+            driver_version: request.driver.version.clone(),
+            flavour: request.driver.flavour,
+        })
+    }
+
+    /// The key of the set that `compiler` makes of this.
+    pub(super) fn key(&self, compiler: String) -> ModuleKey {
+        let headers = self.toolchain.iter().filter(|p| headers::is_headers(p));
+        let mut options = self.options.clone();
+        options.push("strip=debug".to_owned());
+        options.push(format!("modules={}", self.modules.join(",")));
+        ModuleKey {
+            driver_version: self.driver_version.clone(),
+            flavour: self.flavour,
+            driver_digest: self.driver.sha256.clone(),
+            kernel_release: self.headers.release.clone(),
+            kernel_version: self.stated.kernel_version.clone(),
+            arch: std::env::consts::ARCH.to_owned(),
+            headers: headers
+                .map(|p| (format!("{}_{}_{}", p.name, p.version, p.arch), p.sha256.clone()))
+                .collect(),
+            compiler,
+            options,
+        }
+    }
+
+    /// The set the store has of exactly this. The compiler has not been asked its name yet, but
+    /// distributions put the version of its package into it.
+    pub(super) fn stored(&self, store: &Store) -> Result<Option<ModuleSet>, Failure> {
+        let compiler = self.toolchain.iter().find(|p| p.name == self.headers.compiler);
+        let version = compiler.map(|p| format!(" {})", p.version)).unwrap_or_default();
+        let is_this = |set: &ModuleSet| {
+            set.key.compiler.contains(&version) && set.key == self.key(set.key.compiler.clone())
+        };
+        Ok(store.sets()?.into_iter().find(|set| is_this(set) && store.holds(set)))
+    }
+
+    /// The lock file that two builds of the same inputs both want.
+    pub(super) fn lock_path(&self, store: &Store) -> PathBuf {
+        let key = self.key(String::new());
+        let digest = hex(&Sha256::digest(key.digest()));
+        store.dir("sets").join(format!(".{}-{}.lock", key.tag(), &digest[..12]))
+    }
+}
+
+/// What make is told beyond what to build and where the kernel lies.
+fn options(kernel: &Stated) -> Vec<String> {
+    let mut options = vec![
+        // A fifth of the compile time goes into debug information that is stripped afterwards.
+        "KCFLAGS=-g0".to_owned(),
+        // BTF is made of that debug information.
+        "CONFIG_DEBUG_INFO_BTF_MODULES=".to_owned(),
+    ];
+    if kernel.realtime {
+        options.push("IGNORE_PREEMPT_RT_PRESENCE=1".to_owned());
+    }
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(false, 0)]
+    #[case(true, 1)]
+    fn only_realtime_kernels_are_told_to_go_on(#[case] realtime: bool, #[case] wanted: usize) {
+        let stated = Stated { kernel_version: String::new(), compiler: String::new(), realtime };
+        let told = options(&stated).iter().filter(|o| o.contains("PREEMPT_RT")).count();
+        assert_eq!(told, wanted);
+    }
+}

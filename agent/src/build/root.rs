@@ -1,0 +1,167 @@
+//! The hermetic build root: packages unpacked side by side, without a package manager and without
+//! running anything of theirs.
+//!
+//! It lies in the store as `roots/DIGEST`, named after the packages it is made of, and is used
+//! again by every build that wants the same packages. It is there whole or not at all.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use super::turn;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::progress::{Progress, Task, Unit};
+use crate::source::archive::Package;
+use crate::source::deb;
+use crate::store::{Store, hex, write_failure};
+
+/// Changes whenever the way a root is made changes what is in it.
+const RECIPE: &str = "1";
+/// How long to wait for another process that assembles the same root.
+const TURN_LIMIT: Duration = Duration::from_secs(600);
+/// What a sandbox mounts on.
+const MOUNT_POINTS: [&str; 4] = ["proc", "dev", "tmp", "build"];
+/// Links that maintainer scripts would have made.
+const LINKS: [(&str, &str); 1] = [("usr/bin/awk", "mawk")];
+/// No build reads these; they are a third of the bytes.
+const LEFT_OUT: [&str; 5] =
+    ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/share/lintian"];
+
+/// Where the root made of these packages lies, or would lie.
+pub fn path_of(packages: &[Package], store: &Store) -> PathBuf {
+    let digests: BTreeSet<&str> = packages.iter().map(|p| p.sha256.as_str()).collect();
+    let mut hash = Sha256::new();
+    hash.update(RECIPE);
+    digests.iter().for_each(|digest| hash.update(digest));
+    store.dir("roots").join(hex(&hash.finalize()))
+}
+
+/// Assembles the root of `packages`, which are in the store, unless it is there already.
+///
+/// # Errors
+/// Exit code 13 for a damaged package, 15 where the store cannot be written.
+pub async fn assemble(
+    packages: &[Package],
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<PathBuf, Failure> {
+    let path = path_of(packages, store);
+    if path.is_dir() {
+        return Ok(path);
+    }
+    let turn = turn::take(&path.with_extension("lock"), TURN_LIMIT).await?;
+    if path.is_dir() {
+        return Ok(path);
+    }
+    let what = format!("unpacking {} packages", packages.len());
+    let task = progress.begin(&what, Some(packages.len() as u64), Unit::Items);
+    let (packages, store, target) = (packages.to_vec(), store.clone(), path.clone());
+    let made = tokio::task::spawn_blocking(move || {
+        // Held in here: the thread outlives a caller who no longer wants the root.
+        let _turn = turn;
+        make(&packages, &store, &target, task.as_ref())
+    });
+    made.await.or_fail(ExitCode::Bug, || what)??;
+    Ok(path)
+}
+
+fn make(
+    packages: &[Package],
+    store: &Store,
+    target: &Path,
+    task: &dyn Task,
+) -> Result<(), Failure> {
+    let tmp = store.dir("tmp");
+    let dir = tempfile::Builder::new()
+        .prefix("root-")
+        .tempdir_in(&tmp)
+        .map_err(|e| write_failure(&tmp, e))?;
+    let root = dir.path();
+    // Before any package: none may put a directory where these links are to be.
+    deb::make_usrmerge_links(root)?;
+    for package in packages {
+        task.note(&package.name);
+        unpack(package, store, root)?;
+        task.advance(1);
+    }
+    finish(root).map_err(|e| write_failure(root, e))?;
+    fs::rename(root, target).map_err(|e| write_failure(target, e))?;
+    let _ = dir.keep();
+    Ok(())
+}
+
+fn unpack(package: &Package, store: &Store, root: &Path) -> Result<(), Failure> {
+    let reader = store.open_blob(&package.sha256)?;
+    let mut place = |path: &Path| {
+        let wanted = !LEFT_OUT.iter().any(|out| path.starts_with(out));
+        wanted.then(|| path.to_path_buf())
+    };
+    deb::unpack(&package.name, reader, root, &mut place)?;
+    Ok(())
+}
+
+/// Mount points, links, and everything on the disk before the rename.
+fn finish(root: &Path) -> std::io::Result<()> {
+    for point in MOUNT_POINTS {
+        fs::create_dir_all(root.join(point))?;
+    }
+    for (link, target) in LINKS {
+        let link = root.join(link);
+        let there = root.join("usr/bin").join(target).exists();
+        if there && link.symlink_metadata().is_err() {
+            symlink(target, link)?;
+        }
+    }
+    // A temporary directory is its owner's alone; the build is somebody else.
+    fs::set_permissions(root, fs::Permissions::from_mode(0o755))?;
+    nix::unistd::syncfs(File::open(root)?)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(sha256: &str) -> Package {
+        Package {
+            name: "make".into(),
+            version: "4.3-4.1".into(),
+            arch: "amd64".into(),
+            source: None,
+            suite: "bookworm".into(),
+            component: "main".into(),
+            filename: String::new(),
+            size: 0,
+            sha256: sha256.into(),
+            depends: Vec::new(),
+            provides: Vec::new(),
+            base_url: "".into(),
+        }
+    }
+
+    #[test]
+    fn a_root_is_named_after_its_packages_in_any_order() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store opens");
+        let (a, b) = (package(&"a".repeat(64)), package(&"b".repeat(64)));
+        let path = path_of(&[a.clone(), b.clone()], &store);
+        assert_eq!(path, path_of(&[b, a.clone()], &store));
+        assert_ne!(path, path_of(&[a], &store));
+    }
+
+    #[tokio::test]
+    async fn a_damaged_package_leaves_no_root() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store opens");
+        let digest = store.put(b"not a package").expect("put");
+        let packages = [package(&digest)];
+        let failure = assemble(&packages, &store, &crate::progress::Silent).await.expect_err("bad");
+        assert_eq!(failure.code(), ExitCode::Verification);
+        assert!(!path_of(&packages, &store).exists());
+        assert_eq!(fs::read_dir(store.dir("tmp")).expect("list").count(), 0);
+    }
+}
