@@ -1,56 +1,147 @@
 //! Debian-format archives: open, look up, resolve, fetch.
 
+use std::collections::HashSet;
 use std::path::Path;
 
+use futures_util::future::join_all;
+use futures_util::{TryStreamExt, stream};
+
+use super::http::{Expected, Fetcher, Policy};
+use super::loading::Loader;
+use super::packages::Index;
+use super::release::Rules;
+use super::resolve::{self, Universe};
+use super::selection;
+use super::{space, version};
 use crate::config::ArchiveConfig;
-use crate::failure::{ExitCode, Failure};
-use crate::progress::Progress;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::progress::{Progress, Task, Unit};
 use crate::store::Store;
 
 pub use super::packages::Package;
-pub use super::relation::Requirement;
-pub use super::resolve::Unsatisfiable;
+pub use super::relation::{Operator, Requirement};
+pub use super::resolve::{Unsatisfiable, release_of};
+pub use super::version::{compare, upstream};
+
+/// Downloads at a time: mirrors frown on more, and less does not fill a line.
+const PARALLEL: usize = 6;
 
 /// The indexes of every source, read and verified.
 #[derive(Debug)]
-pub struct Archive {}
+pub struct Archive {
+    indexes: Vec<Index>,
+    fetcher: Fetcher,
+    arch: String,
+    /// Sources that could not be read and were not insisted on.
+    unread: Vec<String>,
+}
 
 impl Archive {
-    /// Reads the sources of `config`, and the host's apt sources below `host_root` where it says so.
+    /// Reads the sources of `config`, and the host's apt sources below `host_root` where it says
+    /// so. All indexes are loaded at the same time; those in the store are not fetched again.
     ///
     /// # Errors
-    /// Exit code 2 for sources that make no sense, 12 for what cannot be downloaded, 13 for what
-    /// does not verify, 15 for a store that cannot be written.
+    /// Exit code 2 for sources that make no sense, 10 for an architecture that no archive has, 12
+    /// for what cannot be downloaded, 13 for what does not verify, 15 for a store that cannot be
+    /// written.
     pub async fn open(
-        _config: &ArchiveConfig,
-        _host_root: &Path,
-        _store: &Store,
-        _progress: &dyn Progress,
+        config: &ArchiveConfig,
+        host_root: &Path,
+        store: &Store,
+        progress: &dyn Progress,
     ) -> Result<Self, Failure> {
-        Err(Failure::new(ExitCode::Download, "no archive is configured"))
+        Self::open_with(Policy::default(), config, host_root, store, progress).await
+    }
+
+    /// As [`Archive::open`], with other timeouts and retries.
+    ///
+    /// # Errors
+    /// As [`Archive::open`].
+    pub async fn open_with(
+        policy: Policy,
+        config: &ArchiveConfig,
+        host_root: &Path,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Self, Failure> {
+        let arch = debian_architecture()?;
+        let fetcher = Fetcher::new(policy, host_root)?;
+        let selection = selection::select(config, host_root, arch)?;
+        let task = progress.begin("reading the archives' indexes", None, Unit::Bytes);
+        let rules = Rules { now: seconds_now(), frozen: config.frozen };
+        let loader = Loader::new(&fetcher, store, rules, arch, task.as_ref());
+        let loaded = join_all(selection.wanted.iter().map(|wanted| loader.suite(wanted))).await;
+        let mut archive = Self {
+            indexes: Vec::new(),
+            fetcher: fetcher.clone(),
+            arch: arch.to_owned(),
+            unread: Vec::new(),
+        };
+        let mut problems = selection.problems;
+        for (wanted, loaded) in selection.wanted.iter().zip(loaded) {
+            match loaded {
+                Ok(indexes) => archive.indexes.extend(indexes),
+                Err(failure) if wanted.explicit => return Err(failure),
+                Err(failure) => problems.push(failure),
+            }
+        }
+        archive.note(problems)?;
+        Ok(archive)
+    }
+
+    /// Warns of sources that could not be read; with no index at all the first is the failure.
+    fn note(&mut self, problems: Vec<Failure>) -> Result<(), Failure> {
+        self.unread = problems.iter().map(ToString::to_string).collect();
+        let mut problems = problems.into_iter();
+        if self.indexes.is_empty() {
+            return Err(problems.next().unwrap_or_else(|| {
+                Failure::new(ExitCode::Download, "no source has an index for this architecture")
+                    .remedy("name an archive in archives.sources")
+            }));
+        }
+        for failure in problems {
+            tracing::warn!("a source of the host's apt is left out: {}", failure.report());
+        }
+        Ok(())
     }
 
     /// All versions of a package, newest first; real names only.
-    pub fn packages(&self, _name: &str) -> Vec<Package> {
-        Vec::new()
+    pub fn packages(&self, name: &str) -> Vec<Package> {
+        newest_first(self.indexes.iter().flat_map(|index| index.named(name)))
     }
 
     /// Names of packages for which `pred` holds, sorted.
-    pub fn names_matching(&self, _pred: &dyn Fn(&str) -> bool) -> Vec<String> {
-        Vec::new()
+    pub fn names_matching(&self, pred: &dyn Fn(&str) -> bool) -> Vec<String> {
+        let names = self.indexes.iter().flat_map(Index::names).filter(|name| pred(name));
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// Sources that could not be read and were not insisted on, one text each.
+    pub fn unread(&self) -> &[String] {
+        &self.unread
     }
 
     /// The packages that satisfy `roots` and everything they depend on (Pre-Depends and Depends),
     /// one version of each name; the roots come first.
     ///
     /// A dependency is taken from the release of the package that asks for it where that has it,
-    /// else from anywhere, and there the highest version that will do. The first root decides the
+    /// else from anywhere, and there the highest version that will do: so that compiler, headers
+    /// and C library are of one release though several are read. The first root decides the
     /// release of the roots after it.
     ///
     /// # Errors
     /// Names the chain of packages that leads to what is not to be had.
-    pub fn closure(&self, _roots: &[Requirement]) -> Result<Vec<Package>, Unsatisfiable> {
-        Ok(Vec::new())
+    pub fn closure(&self, roots: &[Requirement]) -> Result<Vec<Package>, Unsatisfiable> {
+        resolve::closure(self, roots).map_err(|mut error| {
+            if !self.unread.is_empty() {
+                let unread = self.unread.join("; ");
+                error.remedy.push_str(&format!("; these sources could not be read: {unread}"));
+            }
+            error
+        })
     }
 
     /// Brings packages into the store as blobs by their sha256; what is there and verifies is not
@@ -61,10 +152,111 @@ impl Archive {
     /// a store that is full or cannot be written.
     pub async fn fetch(
         &self,
-        _packages: &[Package],
-        _store: &Store,
-        _progress: &dyn Progress,
+        packages: &[Package],
+        store: &Store,
+        progress: &dyn Progress,
     ) -> Result<(), Failure> {
+        let missing = missing(packages, store).await?;
+        let total = missing.iter().map(|package| package.size).sum();
+        if total == 0 {
+            return Ok(());
+        }
+        space::require(store.root(), total)?;
+        let what = format!("fetching {} packages", missing.len());
+        let task = progress.begin(&what, Some(total), Unit::Bytes);
+        let task = task.as_ref();
+        stream::iter(missing.into_iter().map(Ok))
+            .try_for_each_concurrent(PARALLEL, |package| self.fetch_one(package, store, task))
+            .await
+    }
+
+    async fn fetch_one(
+        &self,
+        package: Package,
+        store: &Store,
+        task: &dyn Task,
+    ) -> Result<(), Failure> {
+        task.note(&package.name);
+        let expected = Expected { sha256: Some(package.sha256.clone()), size: Some(package.size) };
+        self.fetcher.blob(&package.url(), &expected, store, task).await?;
         Ok(())
     }
+}
+
+impl Universe for Archive {
+    fn named(&self, name: &str) -> Vec<Package> {
+        self.packages(name)
+    }
+
+    fn providing(&self, name: &str) -> Vec<Package> {
+        newest_first(self.indexes.iter().flat_map(|index| index.providing(name)))
+    }
+
+    fn arch(&self) -> &str {
+        &self.arch
+    }
+}
+
+/// Sorted by version; the same package of several sources counts once, from the first.
+fn newest_first(packages: impl Iterator<Item = Package>) -> Vec<Package> {
+    let mut seen = HashSet::new();
+    let mut packages: Vec<Package> = packages
+        .filter(|p| seen.insert((p.name.clone(), p.version.clone(), p.sha256.clone())))
+        .collect();
+    packages.sort_by(|a, b| version::compare(&b.version, &a.version));
+    packages
+}
+
+/// Packages that are not in the store, or not as they should be: those are removed.
+async fn missing(packages: &[Package], store: &Store) -> Result<Vec<Package>, Failure> {
+    let mut seen = HashSet::new();
+    let packages: Vec<Package> =
+        packages.iter().filter(|p| seen.insert(p.sha256.clone())).cloned().collect();
+    let store = store.clone();
+    let check = move || {
+        let mut missing = Vec::new();
+        for package in packages {
+            if !holds(&store, &package.sha256)? {
+                missing.push(package);
+            }
+        }
+        Ok(missing)
+    };
+    tokio::task::spawn_blocking(check)
+        .await
+        .or_fail(ExitCode::Bug, || "the thread that verifies the store died")?
+}
+
+/// Whether the store has a blob that verifies; one that does not is removed.
+///
+/// # Errors
+/// Exit code 15 where it cannot be removed.
+pub(super) fn holds(store: &Store, sha256: &str) -> Result<bool, Failure> {
+    if !store.has_blob(sha256) {
+        return Ok(false);
+    }
+    if store.open_blob(sha256).is_ok() {
+        return Ok(true);
+    }
+    let path = store.blob_path(sha256);
+    tracing::warn!(path = %path.display(), "a blob is not what its name says: it is fetched again");
+    std::fs::remove_file(&path)
+        .or_fail(ExitCode::Preflight, || format!("removing {}", path.display()))?;
+    Ok(false)
+}
+
+/// Debian's name of this machine's architecture.
+fn debian_architecture() -> Result<&'static str, Failure> {
+    match std::env::consts::ARCH {
+        "x86_64" => Ok("amd64"),
+        "aarch64" => Ok("arm64"),
+        other => Err(Failure::new(
+            ExitCode::HostUnsupported,
+            format!("there is no NVIDIA driver for the architecture {other}"),
+        )),
+    }
+}
+
+fn seconds_now() -> u64 {
+    jiff::Timestamp::now().as_second().try_into().unwrap_or(0)
 }

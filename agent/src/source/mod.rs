@@ -1,14 +1,24 @@
 //! Where bits come from: Debian-format archives, driver packages, headers.
 
+pub mod apt_sources;
 pub mod archive;
+mod cleartext;
 pub mod compression;
+mod control;
 pub mod deb;
 pub mod driver;
 pub mod headers;
 pub mod http;
+pub mod keyring;
+mod loading;
 pub mod packages;
 pub mod relation;
+pub mod release;
 pub mod resolve;
+mod rooted;
+mod selection;
+mod sink;
+mod space;
 mod tree;
 pub mod userspace;
 pub mod version;

@@ -1,8 +1,11 @@
 //! Package indexes: what an archive says of each package.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read};
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
-use super::relation::{Clause, Provided};
+use super::relation::{self, Clause, Provided};
 
 /// One version of one package in one suite.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,5 +40,318 @@ impl Package {
     /// Where the .deb is fetched from.
     pub fn url(&self) -> String {
         format!("{}/{}", self.base_url.trim_end_matches('/'), self.filename)
+    }
+}
+
+/// Where an index comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// Base URL of the archive.
+    pub base_url: Arc<str>,
+    /// Codename of the suite.
+    pub suite: String,
+    /// Component.
+    pub component: String,
+    /// Debian architecture of this host.
+    pub arch: String,
+}
+
+/// The fields that are kept; an index is half descriptions and tags.
+const KEPT: [&[u8]; 10] = [
+    b"Package:",
+    b"Version:",
+    b"Architecture:",
+    b"Source:",
+    b"Filename:",
+    b"Size:",
+    b"SHA256:",
+    b"Depends:",
+    b"Pre-Depends:",
+    b"Provides:",
+];
+
+/// An index: the text of its stanzas, read on demand.
+#[derive(Debug)]
+pub struct Index {
+    origin: Origin,
+    text: Vec<u8>,
+    /// Sorted by name.
+    stanzas: Vec<Stanza>,
+    /// Virtual name -> positions in `stanzas`.
+    providers: OnceLock<HashMap<Box<str>, Vec<u32>>>,
+}
+
+#[derive(Debug, Clone)]
+struct Stanza {
+    start: u32,
+    name: Range<u32>,
+    end: u32,
+}
+
+impl Index {
+    /// Reads an index; `promised` is its size in bytes, uncompressed, or the most it may have.
+    ///
+    /// # Errors
+    /// Where the input cannot be read, or is longer than promised.
+    pub fn read(reader: impl Read, promised: u64, origin: Origin) -> io::Result<Self> {
+        let mut reader = BufReader::with_capacity(1 << 18, reader.take(promised.saturating_add(1)));
+        let mut index =
+            Self { origin, text: Vec::new(), stanzas: Vec::new(), providers: OnceLock::new() };
+        let mut name = None;
+        let mut keeping = false;
+        let mut size = 0u64;
+        let mut line = Vec::with_capacity(1 << 10);
+        while reader.read_until(b'\n', &mut line)? > 0 {
+            size += line.len() as u64;
+            match line.first() {
+                Some(b'\n') => index.close(&mut name),
+                // A continuation goes where its field went.
+                Some(b' ' | b'\t') => {}
+                _ => keeping = KEPT.iter().any(|field| line.starts_with(field)),
+            }
+            if keeping && line.first() != Some(&b'\n') {
+                if let Some(value) = line.strip_prefix(b"Package:") {
+                    name = Some(index.name_at(value)?);
+                }
+                index.text.extend_from_slice(&line);
+                if line.last() != Some(&b'\n') {
+                    index.text.push(b'\n');
+                }
+            }
+            line.clear();
+        }
+        if size > promised {
+            return Err(invalid("it is longer than the archive's metadata says"));
+        }
+        index.close(&mut name);
+        index.text.shrink_to_fit();
+        let mut stanzas = std::mem::take(&mut index.stanzas);
+        stanzas.sort_by(|a, b| index.bytes(&a.name).cmp(index.bytes(&b.name)));
+        index.stanzas = stanzas;
+        Ok(index)
+    }
+
+    /// How many packages it has.
+    pub fn len(&self) -> usize {
+        self.stanzas.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.stanzas.is_empty()
+    }
+
+    /// The packages of this name; one whose stanza cannot be read is left out.
+    pub fn named(&self, name: &str) -> Vec<Package> {
+        let start = self.stanzas.partition_point(|s| self.bytes(&s.name) < name.as_bytes());
+        self.stanzas[start..]
+            .iter()
+            .take_while(|stanza| self.bytes(&stanza.name) == name.as_bytes())
+            .filter_map(|stanza| self.package(stanza))
+            .collect()
+    }
+
+    /// The packages that provide this name.
+    pub fn providing(&self, name: &str) -> Vec<Package> {
+        let providers = self.providers.get_or_init(|| self.find_providers());
+        let positions = providers.get(name).map(Vec::as_slice).unwrap_or_default();
+        positions.iter().filter_map(|&at| self.package(&self.stanzas[at as usize])).collect()
+    }
+
+    /// The names it has; those with several versions occur several times.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.stanzas.iter().map(|s| std::str::from_utf8(self.bytes(&s.name)).unwrap_or_default())
+    }
+
+    /// Where the name lies that is about to be added to the text.
+    fn name_at(&self, value: &[u8]) -> io::Result<Range<u32>> {
+        let blanks = value.iter().take_while(|b| b.is_ascii_whitespace()).count();
+        let start = self.text.len() + b"Package:".len() + blanks;
+        let end = start + value.trim_ascii().len();
+        // A whole stanza behind it still counts within 4 GiB.
+        match (u32::try_from(start), u32::try_from(end)) {
+            (Ok(start), Ok(end)) if end < u32::MAX - (1 << 24) => Ok(start..end),
+            _ => Err(invalid("it has more than 4 GiB")),
+        }
+    }
+
+    fn close(&mut self, name: &mut Option<Range<u32>>) {
+        if let (Some(name), Ok(end)) = (name.take(), u32::try_from(self.text.len())) {
+            let start = self.stanzas.last().map_or(0, |before| before.end);
+            self.stanzas.push(Stanza { start, name, end });
+        }
+    }
+
+    fn bytes(&self, range: &Range<u32>) -> &[u8] {
+        &self.text[range.start as usize..range.end as usize]
+    }
+
+    fn fields(&self, stanza: &Stanza) -> HashMap<&str, String> {
+        let text = &self.text[stanza.start as usize..stanza.end as usize];
+        let mut fields: HashMap<&str, String> = HashMap::new();
+        let mut last = "";
+        for line in std::str::from_utf8(text).unwrap_or_default().lines() {
+            if line.starts_with([' ', '\t']) {
+                fields.entry(last).or_default().push_str(line);
+            } else if let Some((name, value)) = line.split_once(':') {
+                last = name;
+                fields.insert(name, value.trim().to_owned());
+            }
+        }
+        fields
+    }
+
+    fn package(&self, stanza: &Stanza) -> Option<Package> {
+        let name = std::str::from_utf8(self.bytes(&stanza.name)).ok()?.to_owned();
+        let mut fields = self.fields(stanza);
+        let arch = fields.remove("Architecture")?;
+        let filename = fields.remove("Filename")?;
+        let sha256 = fields.remove("SHA256")?.to_ascii_lowercase();
+        let sound = sha256.len() == 64
+            && sha256.bytes().all(|b| b.is_ascii_hexdigit())
+            && !filename.starts_with('/')
+            && filename.split('/').all(|part| part != "..");
+        if !sound || (arch != "all" && arch != self.origin.arch) {
+            return None;
+        }
+        let clauses = |field: Option<String>| relation::parse_clauses(&field.unwrap_or_default());
+        let mut depends = clauses(fields.remove("Pre-Depends")).ok()?;
+        depends.extend(clauses(fields.remove("Depends")).ok()?);
+        let source = fields.remove("Source");
+        Some(Package {
+            name,
+            version: fields.remove("Version")?,
+            arch,
+            source: source.and_then(|s| s.split_whitespace().next().map(str::to_owned)),
+            suite: self.origin.suite.clone(),
+            component: self.origin.component.clone(),
+            filename,
+            size: fields.remove("Size")?.parse().ok()?,
+            sha256,
+            depends,
+            provides: relation::parse_provides(&fields.remove("Provides").unwrap_or_default()),
+            base_url: self.origin.base_url.clone(),
+        })
+    }
+
+    /// The Provides field, which few have, without looking at the others.
+    fn provides(&self, stanza: &Stanza) -> Option<&str> {
+        const FIELD: &str = "Provides:";
+        let text = &self.text[stanza.start as usize..stanza.end as usize];
+        let text = std::str::from_utf8(text).ok()?;
+        let found = text.match_indices(FIELD).map(|(at, _)| at);
+        let start = found.into_iter().find(|&at| at == 0 || text.as_bytes()[at - 1] == b'\n')?;
+        let value = &text[start + FIELD.len()..];
+        let end = value.match_indices('\n').map(|(at, _)| at);
+        let end = end.into_iter().find(|&at| !value[at + 1..].starts_with([' ', '\t']));
+        Some(&value[..end.unwrap_or(value.len())])
+    }
+
+    fn find_providers(&self) -> HashMap<Box<str>, Vec<u32>> {
+        let mut providers: HashMap<Box<str>, Vec<u32>> = HashMap::new();
+        for (at, stanza) in (0..).zip(&self.stanzas) {
+            let Some(field) = self.provides(stanza) else { continue };
+            for provided in field.split(',') {
+                let name = provided.trim().split([' ', '(', ':']).next().unwrap_or_default();
+                providers.entry(name.into()).or_default().push(at);
+            }
+        }
+        providers
+    }
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const DIGEST: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    fn origin() -> Origin {
+        Origin {
+            base_url: "https://archive.example.com/debian/".into(),
+            suite: "bookworm".into(),
+            component: "main".into(),
+            arch: "amd64".into(),
+        }
+    }
+
+    fn stanza(name: &str, rest: &str) -> String {
+        format!(
+            "Package: {name}\nVersion: 1\nArchitecture: amd64\nDescription: x\n continued\n{rest}\
+             Filename: pool/{name}.deb\nSize: 7\nSHA256: {DIGEST}\n"
+        )
+    }
+
+    fn read(text: &str) -> Index {
+        Index::read(text.as_bytes(), text.len() as u64, origin()).expect("reads")
+    }
+
+    #[test]
+    fn stanzas_are_read_on_demand_and_descriptions_dropped() {
+        let text = [
+            stanza("b", "Source: s (2)\nPre-Depends: p\nDepends: x (>= 1) | y,\n z\n"),
+            stanza("a", "Provides: virtual (= 3), other\n"),
+            stanza("a", "Architecture-Odd: 1\nMulti-Arch: same\n")
+                .replace("Version: 1", "Version: 2"),
+        ]
+        .join("\n");
+        let index = read(&text);
+        assert_eq!(index.len(), 3);
+        assert!(!String::from_utf8_lossy(&index.text).contains("continued"));
+        assert_eq!(index.names().collect::<Vec<_>>(), ["a", "a", "b"]);
+        assert_eq!(index.named("a").len(), 2);
+        assert!(index.named("c").is_empty());
+        let b = index.named("b").remove(0);
+        assert_eq!(b.source.as_deref(), Some("s"));
+        assert_eq!(b.url(), "https://archive.example.com/debian/pool/b.deb");
+        let depends: Vec<_> = b.depends.iter().map(ToString::to_string).collect();
+        assert_eq!(depends, ["p", "x (>= 1) | y", "z"]);
+        assert_eq!(index.providing("virtual")[0].name, "a");
+        assert_eq!(index.providing("other").len(), 1);
+        assert!(index.providing("a").is_empty());
+    }
+
+    #[test]
+    fn the_last_line_may_lack_its_end() {
+        let index = read(stanza("a", "").trim_end());
+        assert_eq!(index.named("a").len(), 1);
+    }
+
+    #[rstest]
+    #[case::other_architecture("Architecture: amd64", "Architecture: i386")]
+    #[case::no_size("Size: 7\n", "")]
+    #[case::bad_size("Size: 7", "Size: many")]
+    #[case::bad_digest("SHA256: e3", "SHA256: zz")]
+    #[case::climbing("pool/", "../")]
+    #[case::absolute("pool/", "/")]
+    #[case::no_version("Version: 1\n", "")]
+    #[case::bad_relation("Version: 1\n", "Version: 1\nDepends: (((\n")]
+    fn a_stanza_that_cannot_be_used_is_left_out(#[case] from: &str, #[case] to: &str) {
+        let text = stanza("a", "").replace(from, to);
+        let index = read(&format!("{text}\n{}", stanza("b", "")));
+        assert!(index.named("a").is_empty(), "{text}");
+        assert_eq!(index.named("b").len(), 1);
+    }
+
+    #[test]
+    fn more_than_was_promised_is_refused() {
+        let text = stanza("a", "");
+        let error = Index::read(text.as_bytes(), text.len() as u64 - 1, origin());
+        assert_eq!(error.expect_err("refused").kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[rstest]
+    #[case(b"")]
+    #[case(b"\n\n\n")]
+    #[case(b"garbage\xff\xfe\n continued\n\nPackage:\n\nPackage: \xff\n")]
+    fn garbage_gives_no_packages(#[case] text: &[u8]) {
+        let index = Index::read(text, text.len() as u64, origin()).expect("reads");
+        assert!(index.named("").is_empty());
+        assert!(index.providing("x").is_empty());
     }
 }

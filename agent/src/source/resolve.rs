@@ -1,17 +1,31 @@
-//! Dependency closure.
+//! Dependency closure: which packages, in which versions, a set of roots needs.
 
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::rc::Rc;
+
+use super::packages::Package;
+use super::relation::{Clause, Requirement};
+use super::version;
 use crate::failure::{ExitCode, Failure};
+
+/// Each round learns one thing about what cannot be; more rounds than this mean a tangle.
+const MOST_ROUNDS: usize = 1000;
 
 /// What was asked for cannot be had from the archive.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} is not to be had from the archive: {}", .chain.join(" -> "))]
+#[error("{what} is not to be had from the archives{}", asked_for(.chain))]
 pub struct Unsatisfiable {
     /// The requirement that nothing satisfies.
     pub what: String,
-    /// From a root to what asks for it, as `name (version)`.
+    /// From a root to what asks for it, as `name (version)`; empty for a root.
     pub chain: Vec<String>,
     /// What could be done about it.
     pub remedy: String,
+}
+
+fn asked_for(chain: &[String]) -> String {
+    if chain.is_empty() { String::new() } else { format!(": {} asks for it", chain.join(" -> ")) }
 }
 
 impl Unsatisfiable {
@@ -27,3 +41,251 @@ impl From<Unsatisfiable> for Failure {
         error.failure(ExitCode::Download)
     }
 }
+
+/// What packages there are.
+pub(super) trait Universe {
+    /// Packages of this name, newest first.
+    fn named(&self, name: &str) -> Vec<Package>;
+    /// Packages that provide this name.
+    fn providing(&self, name: &str) -> Vec<Package>;
+    /// Debian architecture of the host.
+    fn arch(&self) -> &str;
+}
+
+/// The release that a suite belongs to: `bookworm-security` and `bookworm-backports` are bookworm's.
+pub fn release_of(suite: &str) -> &str {
+    let pocket = ["-security", "-updates", "-backports", "-proposed-updates", "/updates"];
+    let end = pocket.iter().filter_map(|pocket| suite.find(pocket)).min();
+    &suite[..end.unwrap_or(suite.len())]
+}
+
+/// The closure of `roots`; see [`Archive::closure`](super::archive::Archive::closure).
+///
+/// A package is picked greedily. Where a pick turns out to be in the way (another version of it is
+/// needed, or something it needs is not there), that is learned and all picking begins anew.
+pub(super) fn closure(
+    universe: &dyn Universe,
+    roots: &[Requirement],
+) -> Result<Vec<Package>, Unsatisfiable> {
+    let mut knowledge = Knowledge::new(universe);
+    let mut first: Option<Unsatisfiable> = None;
+    for _ in 0..MOST_ROUNDS {
+        match Round::new(&mut knowledge).run(roots) {
+            Ok(picks) => {
+                return Ok(picks.iter().map(|pick| pick.package.as_ref().clone()).collect());
+            }
+            Err(Setback::Learned) => {}
+            Err(Setback::Impossible(what, culprit)) => {
+                first.get_or_insert(what.clone());
+                match culprit {
+                    Some(culprit) => {
+                        knowledge.useless.insert(identity(&culprit));
+                        // What was asked may have been asked by what is useless now.
+                        knowledge.asked.clear();
+                    }
+                    // What failed first is what really is missing.
+                    None => return Err(first.unwrap_or(what)),
+                };
+            }
+        }
+    }
+    Err(first.unwrap_or_else(|| Unsatisfiable {
+        what: roots.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        chain: Vec::new(),
+        remedy: "their dependencies are too tangled: name exact versions".to_owned(),
+    }))
+}
+
+/// A package's name, version and digest.
+type Identity = (String, String, String);
+
+fn identity(package: &Package) -> Identity {
+    (package.name.clone(), package.version.clone(), package.sha256.clone())
+}
+
+type Candidates = Rc<Vec<Rc<Package>>>;
+
+/// What stays from one round to the next.
+struct Knowledge<'a> {
+    universe: &'a dyn Universe,
+    named: HashMap<String, Candidates>,
+    providing: HashMap<String, Candidates>,
+    /// What was asked of a name after another version was picked, and by whom.
+    asked: HashMap<String, Vec<(Requirement, String)>>,
+    /// Packages whose own dependencies cannot be satisfied.
+    useless: HashSet<Identity>,
+}
+
+impl<'a> Knowledge<'a> {
+    fn new(universe: &'a dyn Universe) -> Self {
+        Self {
+            universe,
+            named: HashMap::new(),
+            providing: HashMap::new(),
+            asked: HashMap::new(),
+            useless: HashSet::new(),
+        }
+    }
+
+    fn named(&mut self, name: &str) -> Candidates {
+        let universe = self.universe;
+        let found = || Rc::new(universe.named(name).into_iter().map(Rc::new).collect());
+        self.named.entry(name.to_owned()).or_insert_with(found).clone()
+    }
+
+    fn providing(&mut self, name: &str) -> Candidates {
+        let universe = self.universe;
+        let found = || Rc::new(universe.providing(name).into_iter().map(Rc::new).collect());
+        self.providing.entry(name.to_owned()).or_insert_with(found).clone()
+    }
+
+    /// Packages that satisfy a requirement: those of the name first, then those that provide it;
+    /// the preferred release first, then the highest version.
+    fn candidates(&mut self, wanted: &Requirement, release: Option<&str>) -> Vec<Rc<Package>> {
+        if !wanted.allows_arch(self.universe.arch()) {
+            return Vec::new();
+        }
+        let mut found: Vec<(bool, Rc<Package>)> = Vec::new();
+        let named = self.named(&wanted.name);
+        found
+            .extend(named.iter().filter(|p| wanted.accepts(&p.version)).map(|p| (true, p.clone())));
+        let providing = self.providing(&wanted.name);
+        found.extend(providing.iter().filter(|p| provides(p, wanted)).map(|p| (false, p.clone())));
+        found.retain(|(_, package)| {
+            let asked = self.asked.get(&package.name).map(Vec::as_slice).unwrap_or_default();
+            asked.iter().all(|(asked, _)| asked.accepts(&package.version))
+                && !self.useless.contains(&identity(package))
+        });
+        let foreign = |p: &Package| release.is_some_and(|wanted| release_of(&p.suite) != wanted);
+        found.sort_by(|(a_real, a), (b_real, b)| {
+            b_real
+                .cmp(a_real)
+                .then_with(|| foreign(a).cmp(&foreign(b)))
+                .then_with(|| version::compare(&b.version, &a.version))
+        });
+        found.into_iter().map(|(_, package)| package).collect()
+    }
+}
+
+fn provides(package: &Package, wanted: &Requirement) -> bool {
+    package.provides.iter().any(|provided| {
+        provided.name == wanted.name && wanted.accepts_provided(provided.version.as_deref())
+    })
+}
+
+fn satisfies(package: &Package, wanted: &Requirement) -> bool {
+    (package.name == wanted.name && wanted.accepts(&package.version)) || provides(package, wanted)
+}
+
+/// A package of the closure, and which one asked for it.
+struct Pick {
+    package: Rc<Package>,
+    parent: Option<usize>,
+}
+
+impl fmt::Display for Pick {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.package.name, self.package.version)
+    }
+}
+
+enum Setback {
+    /// Something was added to the knowledge.
+    Learned,
+    /// A clause that nothing satisfies, and the package that has it, unless a root.
+    Impossible(Unsatisfiable, Option<Rc<Package>>),
+}
+
+/// One pass over everything, from the roots.
+struct Round<'k, 'a> {
+    knowledge: &'k mut Knowledge<'a>,
+    picks: Vec<Pick>,
+    by_name: HashMap<String, usize>,
+    waiting: VecDeque<(Clause, usize)>,
+}
+
+impl<'k, 'a> Round<'k, 'a> {
+    fn new(knowledge: &'k mut Knowledge<'a>) -> Self {
+        Self { knowledge, picks: Vec::new(), by_name: HashMap::new(), waiting: VecDeque::new() }
+    }
+
+    fn run(mut self, roots: &[Requirement]) -> Result<Vec<Pick>, Setback> {
+        for root in roots {
+            self.satisfy(&Clause(vec![root.clone()]), None)?;
+        }
+        while let Some((clause, parent)) = self.waiting.pop_front() {
+            self.satisfy(&clause, Some(parent))?;
+        }
+        Ok(self.picks)
+    }
+
+    fn satisfy(&mut self, clause: &Clause, parent: Option<usize>) -> Result<(), Setback> {
+        let met = |wanted: &Requirement| {
+            let real = self.by_name.get(&wanted.name).map(|&at| &self.picks[at]);
+            real.is_some_and(|pick| wanted.accepts(&pick.package.version))
+                || self.picks.iter().any(|pick| satisfies(&pick.package, wanted))
+        };
+        if clause.0.iter().any(met) {
+            return Ok(());
+        }
+        // Roots after the first come from its release.
+        let model = parent.or((!self.picks.is_empty()).then_some(0));
+        let release = model.map(|at| release_of(&self.picks[at].package.suite).to_owned());
+        let mut taken = None;
+        for wanted in &clause.0 {
+            for package in self.knowledge.candidates(wanted, release.as_deref()) {
+                if self.by_name.contains_key(&package.name) {
+                    taken.get_or_insert((package.name.clone(), wanted.clone()));
+                    continue;
+                }
+                self.pick(package, parent);
+                return Ok(());
+            }
+        }
+        match taken {
+            // Another version of it is picked already; next time it is this one.
+            Some((name, wanted)) if name == wanted.name && wanted.version.is_some() => {
+                let asker = parent.map_or("a root".to_owned(), |at| self.picks[at].to_string());
+                self.knowledge.asked.entry(name).or_default().push((wanted, asker));
+                Err(Setback::Learned)
+            }
+            _ => Err(self.impossible(clause, parent)),
+        }
+    }
+
+    fn pick(&mut self, package: Rc<Package>, parent: Option<usize>) {
+        let at = self.picks.len();
+        self.by_name.insert(package.name.clone(), at);
+        self.waiting.extend(package.depends.iter().map(|clause| (clause.clone(), at)));
+        self.picks.push(Pick { package, parent });
+    }
+
+    /// Who else asks for the packages of a clause, in versions that do not go with it.
+    fn rivals(&self, clause: &Clause) -> Option<String> {
+        let asked = clause.0.iter().filter_map(|wanted| self.knowledge.asked.get(&wanted.name));
+        let rivals: Vec<String> =
+            asked.flatten().map(|(wanted, asker)| format!("{asker} asks for {wanted}")).collect();
+        (!rivals.is_empty())
+            .then(|| format!("{}: name versions of the roots that go together", rivals.join(", ")))
+    }
+
+    fn impossible(&self, clause: &Clause, parent: Option<usize>) -> Setback {
+        let mut chain = Vec::new();
+        let mut at = parent;
+        while let Some(pick) = at.map(|at| &self.picks[at]) {
+            chain.push(pick.to_string());
+            at = pick.parent;
+        }
+        chain.reverse();
+        let remedy = self.rivals(clause).unwrap_or_else(|| {
+            "add the suite or the component that has it to the archives \
+             (archives.sources, archives.host_suites, archives.host_components)"
+                .to_owned()
+        });
+        let what = Unsatisfiable { what: clause.to_string(), chain, remedy };
+        Setback::Impossible(what, parent.map(|at| self.picks[at].package.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

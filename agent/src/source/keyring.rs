@@ -1,0 +1,294 @@
+//! OpenPGP keyrings, and whether one of their keys signed something.
+
+use std::io::{BufReader, Read};
+
+use pgp::armor::Dearmor;
+use pgp::composed::{Deserializable, SignedPublicKey, SignedPublicSubKey};
+use pgp::crypto::hash::HashAlgorithm;
+use pgp::packet::{Packet, PacketParser, Signature, SignatureType};
+use pgp::types::{KeyDetails, Tag, Timestamp};
+
+use super::cleartext;
+
+/// A text that no good key signed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SignatureError {
+    /// It is not in the form of a signed text.
+    #[error("it is no signed text: {0}")]
+    Form(String),
+    /// It carries no signature that can be read.
+    #[error("it carries no OpenPGP signature")]
+    Unsigned,
+    /// It carries signatures, and none of them counts.
+    #[error("no key of the keyring made a good signature: {}", .0.join("; "))]
+    NoneGood(Vec<String>),
+}
+
+/// Certificates whose keys may sign.
+#[derive(Debug, Clone, Default)]
+pub struct Keyring {
+    certificates: Vec<SignedPublicKey>,
+}
+
+impl Keyring {
+    /// Reads a keyring: binary, or one or more armored blocks. What cannot be read of it (keys of
+    /// kinds long gone) is left out.
+    pub fn read(bytes: &[u8]) -> Self {
+        let mut certificates = Vec::new();
+        for block in blocks(bytes, "PUBLIC KEY BLOCK") {
+            let parsed = SignedPublicKey::from_bytes_many(BufReader::new(&block[..]));
+            certificates.extend(parsed.into_iter().flatten().take(10_000).flatten());
+        }
+        Self { certificates }
+    }
+
+    /// Adds another keyring's certificates.
+    pub fn extend(&mut self, other: Self) {
+        for certificate in other.certificates {
+            if !self.certificates.contains(&certificate) {
+                self.certificates.push(certificate);
+            }
+        }
+    }
+
+    /// Keeps only the certificates with one of these fingerprints (hex; of the primary key or of a
+    /// subkey).
+    pub fn only(&mut self, fingerprints: &[String]) {
+        let wanted = |key: &dyn KeyDetails| {
+            let found = key.fingerprint().to_string();
+            fingerprints.iter().any(|fingerprint| fingerprint.eq_ignore_ascii_case(&found))
+        };
+        self.certificates.retain(|certificate| {
+            wanted(&certificate.primary_key)
+                || certificate.public_subkeys.iter().any(|subkey| wanted(&subkey.key))
+        });
+    }
+
+    /// Whether it holds no certificate.
+    pub fn is_empty(&self) -> bool {
+        self.certificates.is_empty()
+    }
+
+    /// Verifies a cleartext-signed message and returns the text that was signed, and nothing else.
+    ///
+    /// One good signature suffices: made with SHA-256 or better by a key of the keyring that is
+    /// neither expired nor revoked `now` (seconds since 1970) and may sign.
+    ///
+    /// # Errors
+    /// Why no signature counts.
+    pub fn verify_cleartext(&self, message: &[u8], now: u64) -> Result<String, SignatureError> {
+        let message = std::str::from_utf8(message)
+            .map_err(|_| SignatureError::Form("it is not UTF-8".to_owned()))?;
+        let cleartext =
+            cleartext::unframe(message).map_err(|e| SignatureError::Form(e.to_owned()))?;
+        self.verify(&cleartext.signed_bytes(), cleartext.signatures.as_bytes(), now)?;
+        Ok(cleartext.text)
+    }
+
+    /// Verifies `data` against detached signatures (armored or binary); as
+    /// [`Keyring::verify_cleartext`].
+    ///
+    /// # Errors
+    /// Why no signature counts.
+    pub fn verify(&self, data: &[u8], signatures: &[u8], now: u64) -> Result<(), SignatureError> {
+        let signatures = read_signatures(signatures);
+        if signatures.is_empty() {
+            return Err(SignatureError::Unsigned);
+        }
+        let mut reasons = Vec::new();
+        for signature in &signatures {
+            match self.check(signature, data, now) {
+                Ok(()) => return Ok(()),
+                Err(reason) if reasons.contains(&reason) => {}
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        Err(SignatureError::NoneGood(reasons))
+    }
+
+    fn check(&self, signature: &Signature, data: &[u8], now: u64) -> Result<(), String> {
+        let issuer = issuer(signature);
+        if !matches!(signature.typ(), Some(SignatureType::Binary | SignatureType::Text)) {
+            return Err(format!("{issuer} signed something other than a document"));
+        }
+        match signature.hash_alg() {
+            Some(hash) if is_strong(hash) => {}
+            hash => {
+                let hash = hash.map(|hash| hash.to_string()).unwrap_or_default();
+                return Err(format!("the signature of {issuer} uses the weak hash {hash}"));
+            }
+        }
+        if is_past(signature.created(), signature.signature_expiration_time(), now) {
+            return Err(format!("the signature of {issuer} has expired"));
+        }
+        let mut reason = format!("{issuer} is not in the keyring");
+        for certificate in &self.certificates {
+            match check_certificate(certificate, signature, data, now) {
+                Found::Good => return Ok(()),
+                Found::Bad(why) => reason = format!("{issuer}: {why}"),
+                Found::NotHere => {}
+            }
+        }
+        Err(reason)
+    }
+}
+
+enum Found {
+    Good,
+    Bad(&'static str),
+    NotHere,
+}
+
+/// Whether a key of this certificate made the signature, and may.
+fn check_certificate(
+    certificate: &SignedPublicKey,
+    signature: &Signature,
+    data: &[u8],
+    now: u64,
+) -> Found {
+    let by_primary = made_by(signature, &certificate.primary_key);
+    let subkey = certificate.public_subkeys.iter().find(|subkey| made_by(signature, &subkey.key));
+    if !by_primary && subkey.is_none() {
+        return Found::NotHere;
+    }
+    let verified = match subkey {
+        Some(subkey) if !by_primary => signature.verify(&subkey.key, data),
+        _ => signature.verify(&certificate.primary_key, data),
+    };
+    if verified.is_err() {
+        return Found::Bad("the signature does not match the text");
+    }
+    let refused = primary_refusal(certificate, by_primary, now).or_else(|| {
+        subkey.filter(|_| !by_primary).and_then(|s| subkey_refusal(certificate, s, now))
+    });
+    refused.map_or(Found::Good, Found::Bad)
+}
+
+/// Why the primary key, or with it the whole certificate, does not count.
+fn primary_refusal(certificate: &SignedPublicKey, signs: bool, now: u64) -> Option<&'static str> {
+    let key = &certificate.primary_key;
+    let details = &certificate.details;
+    if details.revocation_signatures.iter().any(|revocation| revocation.verify_key(key).is_ok()) {
+        return Some("the key is revoked");
+    }
+    let direct = details.direct_signatures.iter().filter(|s| s.verify_key(key).is_ok());
+    let certifications = details.users.iter().flat_map(|user| {
+        user.signatures.iter().filter(move |s| {
+            s.is_certification() && s.verify_certification(key, Tag::UserId, &user.id).is_ok()
+        })
+    });
+    let Some(latest) = direct.chain(certifications).max_by_key(|s| s.created()) else {
+        return Some("the key has no valid self-signature");
+    };
+    if is_past(Some(key.created_at()), latest.key_expiration_time(), now) {
+        return Some("the key has expired");
+    }
+    // A key without any flags is of a time before flags, and may do everything.
+    let flags = latest.key_flags();
+    let has_flags = flags.sign()
+        || flags.certify()
+        || flags.encrypt_comms()
+        || flags.encrypt_storage()
+        || flags.authentication();
+    (signs && has_flags && !flags.sign()).then_some("the key is not for signing")
+}
+
+/// Why a subkey does not count.
+fn subkey_refusal(
+    certificate: &SignedPublicKey,
+    subkey: &SignedPublicSubKey,
+    now: u64,
+) -> Option<&'static str> {
+    let primary = &certificate.primary_key;
+    let valid = |typ| {
+        subkey.signatures.iter().filter(move |s| {
+            s.typ() == Some(typ) && s.verify_subkey_binding(primary, &subkey.key).is_ok()
+        })
+    };
+    if valid(SignatureType::SubkeyRevocation).next().is_some() {
+        return Some("the subkey is revoked");
+    }
+    let Some(binding) = valid(SignatureType::SubkeyBinding).max_by_key(|s| s.created()) else {
+        return Some("the subkey does not belong to its certificate");
+    };
+    if is_past(Some(subkey.key.created_at()), binding.key_expiration_time(), now) {
+        return Some("the subkey has expired");
+    }
+    if !binding.key_flags().sign() {
+        return Some("the subkey is not for signing");
+    }
+    // RFC 9580, 5.2.1.9: a signing subkey must itself say that it belongs to the primary key.
+    let owned = binding
+        .embedded_signature()
+        .is_some_and(|back| back.verify_primary_key_binding(&subkey.key, primary).is_ok());
+    (!owned).then_some("the subkey does not say that it belongs to its certificate")
+}
+
+/// Whether the signature names this key, or names none.
+fn made_by(signature: &Signature, key: &impl KeyDetails) -> bool {
+    let (ids, fingerprints) = (signature.issuer_key_id(), signature.issuer_fingerprint());
+    (ids.is_empty() && fingerprints.is_empty())
+        || ids.iter().any(|id| **id == key.legacy_key_id())
+        || fingerprints.iter().any(|fingerprint| **fingerprint == key.fingerprint())
+}
+
+fn issuer(signature: &Signature) -> String {
+    if let Some(fingerprint) = signature.issuer_fingerprint().first() {
+        return format!("key {fingerprint}");
+    }
+    match signature.issuer_key_id().first() {
+        Some(id) => format!("key {id}"),
+        None => "an unnamed key".to_owned(),
+    }
+}
+
+fn is_strong(hash: HashAlgorithm) -> bool {
+    matches!(
+        hash,
+        HashAlgorithm::Sha256
+            | HashAlgorithm::Sha384
+            | HashAlgorithm::Sha512
+            | HashAlgorithm::Sha3_256
+            | HashAlgorithm::Sha3_512
+    )
+}
+
+/// Whether something made at `from` and good for `lasts` (0 or None: for ever) is over.
+fn is_past(from: Option<Timestamp>, lasts: Option<pgp::types::Duration>, now: u64) -> bool {
+    let lasts = lasts.map(std::time::Duration::from).unwrap_or_default().as_secs();
+    let from = from.map_or(0, |from| u64::from(from.as_secs()));
+    lasts != 0 && from.saturating_add(lasts) <= now
+}
+
+fn read_signatures(bytes: &[u8]) -> Vec<Signature> {
+    let mut signatures = Vec::new();
+    for block in blocks(bytes, "SIGNATURE") {
+        // Packets of kinds not known here are no reason to refuse those that are.
+        let packets = PacketParser::new(BufReader::new(&block[..])).take(100).flatten();
+        signatures.extend(packets.filter_map(|packet| match packet {
+            Packet::Signature(signature) => Some(signature),
+            _ => None,
+        }));
+    }
+    signatures
+}
+
+/// The binary content: of each armored block of `kind`, or the bytes themselves where there is no
+/// armor.
+fn blocks(bytes: &[u8], kind: &str) -> Vec<Vec<u8>> {
+    let begin = format!("-----BEGIN PGP {kind}-----");
+    let end = format!("-----END PGP {kind}-----");
+    let Ok(text) = std::str::from_utf8(bytes) else { return vec![bytes.to_vec()] };
+    if !text.contains(&begin) {
+        return vec![bytes.to_vec()];
+    }
+    let armored = text.split(&begin).skip(1).filter_map(|rest| rest.split_once(&end));
+    armored
+        .filter_map(|(body, _)| {
+            let block = format!("{begin}{body}{end}\n");
+            let mut binary = Vec::new();
+            Dearmor::new(block.as_bytes()).read_to_end(&mut binary).ok()?;
+            Some(binary)
+        })
+        .collect()
+}

@@ -1,0 +1,203 @@
+//! Reading one suite: its Release, then the indexes of its components.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::future::try_join_all;
+
+use super::archive::holds;
+use super::compression::decompressed;
+use super::http::{Expected, FetchError, Fetcher};
+use super::packages::{Index, Origin};
+use super::release::{self, IndexFile, Release, Rules};
+use super::selection::{Component, Place, Wanted};
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::progress::Task;
+use crate::store::Store;
+
+/// The forms an index comes in, best first.
+const FORMS: [&str; 4] = [".xz", ".zst", ".gz", ""];
+
+/// The largest index, uncompressed, where the Release does not say: ten times Debian's.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Reads suites with the same settings.
+pub(super) struct Loader<'a> {
+    fetcher: &'a Fetcher,
+    store: &'a Store,
+    rules: Rules,
+    arch: &'a str,
+    task: &'a dyn Task,
+    /// Bytes of all indexes that are fetched.
+    total: AtomicU64,
+}
+
+impl<'a> Loader<'a> {
+    pub(super) fn new(
+        fetcher: &'a Fetcher,
+        store: &'a Store,
+        rules: Rules,
+        arch: &'a str,
+        task: &'a dyn Task,
+    ) -> Self {
+        Self { fetcher, store, rules, arch, task, total: AtomicU64::new(0) }
+    }
+
+    /// Reads a suite from the first of its places that has it. A host's source that turns out not
+    /// to be the distribution's gives nothing.
+    pub(super) async fn suite(&self, wanted: &Wanted) -> Result<Vec<Index>, Failure> {
+        let mut first: Option<Failure> = None;
+        for place in &wanted.places {
+            match self.release(wanted, place).await {
+                Ok(release) if !is_ours(&release, wanted) => {
+                    let origin = release.origin.unwrap_or_default();
+                    tracing::debug!(url = place.url, origin, "not the distribution's: left out");
+                    return Ok(Vec::new());
+                }
+                Ok(release) => return self.indexes(wanted, place, &release).await,
+                Err(error) => {
+                    first.get_or_insert(error.into());
+                }
+            }
+        }
+        Err(first.unwrap_or_else(|| {
+            Failure::new(ExitCode::Download, format!("no archive is known for {}", wanted.suite))
+        }))
+    }
+
+    async fn release(&self, wanted: &Wanted, place: &Place) -> Result<Release, FetchError> {
+        release::fetch(self.fetcher, &place.url, &wanted.suite, &place.keyring, self.rules).await
+    }
+
+    async fn indexes(
+        &self,
+        wanted: &Wanted,
+        place: &Place,
+        release: &Release,
+    ) -> Result<Vec<Index>, Failure> {
+        let all = wanted.components.iter().map(|c| self.index(wanted, place, release, c));
+        Ok(try_join_all(all).await?.into_iter().flatten().collect())
+    }
+
+    /// Reads one component; None where the suite has no such component and need not have it.
+    async fn index(
+        &self,
+        wanted: &Wanted,
+        place: &Place,
+        release: &Release,
+        component: &Component,
+    ) -> Result<Option<Index>, Failure> {
+        let plain = format!("{}/binary-{}/Packages", component.name, self.arch);
+        let listed = FORMS.iter().filter_map(|form| {
+            let path = format!("{plain}{form}");
+            release.file(&path).map(|file| (path, file))
+        });
+        let mut missing: Option<Failure> = None;
+        for (path, file) in listed {
+            match self.fetch(wanted, place, release, &path, file).await {
+                Ok(()) => {
+                    let promised = release.file(&plain).map_or(MOST_BYTES, |file| file.size);
+                    let suite = release.codename.clone().unwrap_or_else(|| wanted.suite.clone());
+                    let origin = Origin {
+                        base_url: place.url.as_str().into(),
+                        suite,
+                        component: component.name.clone(),
+                        arch: self.arch.to_owned(),
+                    };
+                    return self.read(path, file, promised, origin).await.map(Some);
+                }
+                // Archives list forms that they do not keep.
+                Err(FetchError::Missing(failure)) => {
+                    missing.get_or_insert(failure);
+                }
+                Err(FetchError::Failed(failure)) => return Err(failure),
+            }
+        }
+        match missing {
+            Some(failure) => Err(failure),
+            None if component.needed => Err(self.no_component(wanted, place, release, component)),
+            None => Ok(None),
+        }
+    }
+
+    /// Brings an index into the store, by its digest where the archive offers that: then it cannot
+    /// change between Release and index.
+    async fn fetch(
+        &self,
+        wanted: &Wanted,
+        place: &Place,
+        release: &Release,
+        path: &str,
+        file: &IndexFile,
+    ) -> Result<(), FetchError> {
+        let (store, sha256) = (self.store.clone(), file.sha256.clone());
+        let held = tokio::task::spawn_blocking(move || holds(&store, &sha256)).await;
+        if held.or_fail(ExitCode::Bug, || "the thread that verifies the store died")?? {
+            return Ok(());
+        }
+        self.task.total(self.total.fetch_add(file.size, Ordering::Relaxed) + file.size);
+        self.task.note(&format!("{} {path}", wanted.suite));
+        let dir = release::suite_url(&place.url, &wanted.suite);
+        let expected = Expected { sha256: Some(file.sha256.clone()), size: Some(file.size) };
+        if release.by_hash {
+            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            let url = format!("{dir}/{folder}/by-hash/SHA256/{}", file.sha256);
+            match self.fetcher.blob(&url, &expected, self.store, self.task).await {
+                Err(FetchError::Missing(_)) => {}
+                done => return done.map(drop),
+            }
+        }
+        let url = format!("{dir}/{path}");
+        self.fetcher.blob(&url, &expected, self.store, self.task).await.map(drop)
+    }
+
+    async fn read(
+        &self,
+        path: String,
+        file: &IndexFile,
+        promised: u64,
+        origin: Origin,
+    ) -> Result<Index, Failure> {
+        let blob = self.store.blob_path(&file.sha256);
+        let read = move || {
+            let what = format!("reading {path} of {} {}", origin.base_url, origin.suite);
+            let open = File::open(blob).and_then(|blob| {
+                let reader = decompressed(&path, BufReader::with_capacity(1 << 16, blob))?;
+                Index::read(reader, promised, origin)
+            });
+            open.or_fail(ExitCode::Verification, || what)
+        };
+        let read = tokio::task::spawn_blocking(read).await;
+        read.or_fail(ExitCode::Bug, || "the thread that reads an index died")?
+    }
+
+    fn no_component(
+        &self,
+        wanted: &Wanted,
+        place: &Place,
+        release: &Release,
+        component: &Component,
+    ) -> Failure {
+        Failure::new(
+            ExitCode::Download,
+            format!(
+                "{} has no component {} for {}",
+                release::suite_url(&place.url, &wanted.suite),
+                component.name,
+                self.arch
+            ),
+        )
+        .remedy(format!(
+            "it has the components {} and the architectures {}",
+            release.components.join(" "),
+            release.architectures.join(" ")
+        ))
+    }
+}
+
+/// Whether a host's source is the distribution's own, by what its Release says.
+fn is_ours(release: &Release, wanted: &Wanted) -> bool {
+    wanted.origins.is_empty()
+        || release.origin.as_ref().is_none_or(|o| wanted.origins.contains(&o.to_lowercase()))
+}

@@ -1,0 +1,280 @@
+//! Which suites of which archives are read.
+//!
+//! Sources named in the configuration are all read, and one that fails is an error. Of the host's
+//! apt sources only the distribution's own are: third-party archives on a host can be unreachable,
+//! and what they offer under the same names is not what a kernel module should be built with. A
+//! source counts as the distribution's when its suite belongs to the release that os-release names
+//! (or is an alias such as `stable`, or one that was asked for), and when the Origin of its
+//! Release, where it has one, is the distribution's ID. A host source that fails is a warning.
+
+use std::path::Path;
+
+use super::apt_sources::{self, AptSource};
+use super::keyring::Keyring;
+use super::resolve::release_of;
+use super::rooted;
+use crate::config::{ArchiveConfig, ArchiveSource};
+use crate::failure::{ExitCode, Failure, OrFail};
+
+/// A suite that is read.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    pub(super) suite: String,
+    pub(super) components: Vec<Component>,
+    /// Archives that may have it; the first that does is taken.
+    pub(super) places: Vec<Place>,
+    /// Whether the configuration names it, so that it must be there.
+    pub(super) explicit: bool,
+    /// Origins that are accepted, in lower case; empty for any.
+    pub(super) origins: Vec<String>,
+}
+
+/// A component that is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Component {
+    pub(super) name: String,
+    /// Whether it must be there.
+    pub(super) needed: bool,
+}
+
+/// An archive that may have a suite.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) url: String,
+    pub(super) keyring: Keyring,
+}
+
+/// What is to be read.
+#[derive(Debug, Default)]
+pub(super) struct Selection {
+    pub(super) wanted: Vec<Wanted>,
+    /// What of the host's apt sources cannot be used.
+    pub(super) problems: Vec<Failure>,
+}
+
+/// Chooses what to read.
+///
+/// # Errors
+/// Exit code 2 where the configuration names no archive or a keyring that cannot be used.
+pub(super) fn select(
+    config: &ArchiveConfig,
+    host_root: &Path,
+    arch: &str,
+) -> Result<Selection, Failure> {
+    let mut selection = Selection::default();
+    for source in &config.sources {
+        selection.add_configured(source, host_root)?;
+    }
+    if config.use_host_apt {
+        selection.add_host(config, host_root, arch)?;
+    }
+    if selection.wanted.is_empty() {
+        return Err(selection.problems.into_iter().next().unwrap_or_else(|| {
+            Failure::new(ExitCode::Usage, "no archive is configured, and the host has none for apt")
+                .remedy("name one in archives.sources")
+        }));
+    }
+    Ok(selection)
+}
+
+impl Selection {
+    fn add_configured(&mut self, source: &ArchiveSource, host_root: &Path) -> Result<(), Failure> {
+        let place = Place { url: source.url.clone(), keyring: keyring_of(source, host_root)? };
+        for suite in &source.suites {
+            self.add(Wanted {
+                suite: suite.clone(),
+                components: components(&source.components, true),
+                places: vec![place.clone()],
+                explicit: true,
+                origins: Vec::new(),
+            });
+        }
+        Ok(())
+    }
+
+    fn add_host(
+        &mut self,
+        config: &ArchiveConfig,
+        host_root: &Path,
+        arch: &str,
+    ) -> Result<(), Failure> {
+        let os = Os::read(host_root);
+        let found = apt_sources::read(host_root, arch);
+        self.problems.extend(found.problems);
+        let mut own: Vec<(AptSource, Place)> = Vec::new();
+        for mut source in found.sources {
+            source.suites.retain(|suite| os.has(suite) || config.host_suites.contains(suite));
+            if source.suites.is_empty() {
+                tracing::debug!(url = source.url, "not a source of this distribution");
+                continue;
+            }
+            match source.signed_by.keyring(host_root) {
+                Ok(keyring) => {
+                    let place = Place { url: source.url.clone(), keyring };
+                    own.push((source, place));
+                }
+                Err(failure) => self.problems.push(
+                    Failure::new(
+                        failure.code(),
+                        format!(
+                            "the source of {}, line {}, cannot be used",
+                            source.file.display(),
+                            source.line
+                        ),
+                    )
+                    .because(failure),
+                ),
+            }
+        }
+        for (source, place) in &own {
+            for suite in &source.suites {
+                let mut wanted = components(&source.components, false);
+                merge(&mut wanted, components(&config.host_components, false));
+                self.add(Wanted {
+                    suite: suite.clone(),
+                    components: wanted,
+                    places: vec![place.clone()],
+                    explicit: config.host_suites.contains(suite),
+                    origins: os.origins.clone(),
+                });
+            }
+        }
+        for suite in &config.host_suites {
+            self.add_suite(suite, &own, config, &os)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a suite that the host's sources do not name: from the archive that has its like. A
+    /// security suite is looked for where another one is, every other suite where the main archive
+    /// is; if it is not there, with the rest.
+    fn add_suite(
+        &mut self,
+        suite: &str,
+        own: &[(AptSource, Place)],
+        config: &ArchiveConfig,
+        os: &Os,
+    ) -> Result<(), Failure> {
+        if self.wanted.iter().any(|wanted| wanted.suite == suite) {
+            return Ok(());
+        }
+        let alike = |source: &AptSource| {
+            source.suites.iter().any(|other| is_security(other) == is_security(suite))
+        };
+        let (like, unlike): (Vec<_>, Vec<_>) = own.iter().partition(|(source, _)| alike(source));
+        let mut wanted = components(&config.host_components, false);
+        let mut places: Vec<Place> = Vec::new();
+        for (source, place) in like.into_iter().chain(unlike) {
+            merge(&mut wanted, components(&source.components, false));
+            if places.iter().all(|known| known.url != place.url) {
+                places.push(place.clone());
+            }
+        }
+        if places.is_empty() {
+            return Err(Failure::new(
+                ExitCode::Usage,
+                format!(
+                    "the suite {suite} is wanted, and the host has no apt source to take it from"
+                ),
+            )
+            .remedy("name its archive in archives.sources"));
+        }
+        self.add(Wanted {
+            suite: suite.to_owned(),
+            components: wanted,
+            places,
+            explicit: true,
+            origins: os.origins.clone(),
+        });
+        Ok(())
+    }
+
+    /// Adds a suite, or its components to the same suite of the same archive.
+    fn add(&mut self, wanted: Wanted) {
+        let url =
+            |wanted: &Wanted| wanted.places.first().map(|p| p.url.trim_end_matches('/').to_owned());
+        let same = self
+            .wanted
+            .iter_mut()
+            .find(|known| known.suite == wanted.suite && url(known) == url(&wanted));
+        match same {
+            Some(known) => merge(&mut known.components, wanted.components),
+            None => self.wanted.push(wanted),
+        }
+    }
+}
+
+fn components(names: &[String], needed: bool) -> Vec<Component> {
+    names.iter().map(|name| Component { name: name.clone(), needed }).collect()
+}
+
+fn merge(into: &mut Vec<Component>, more: Vec<Component>) {
+    for component in more {
+        if into.iter().all(|known| known.name != component.name) {
+            into.push(component);
+        }
+    }
+}
+
+fn is_security(suite: &str) -> bool {
+    suite.ends_with("-security") || suite.ends_with("/updates")
+}
+
+/// A configured keyring lies in this file system or, failing that, in the host's.
+fn keyring_of(source: &ArchiveSource, host_root: &Path) -> Result<Keyring, Failure> {
+    let what = || format!("reading the keyring {} of {}", source.keyring.display(), source.url);
+    let bytes = std::fs::read(&source.keyring)
+        .or_else(|error| rooted::read(host_root, &source.keyring).map_err(|_| error))
+        .or_fail(ExitCode::Usage, what)
+        .map_err(|failure| {
+            failure.remedy("set archives.sources.keyring to the archive's keyring")
+        })?;
+    let keyring = Keyring::read(&bytes);
+    if keyring.is_empty() {
+        return Err(Failure::new(
+            ExitCode::Usage,
+            format!("{}: no OpenPGP certificate in it", what()),
+        )
+        .remedy("give a keyring as `gpg --export` writes it, binary or armored"));
+    }
+    Ok(keyring)
+}
+
+/// What os-release says of the distribution.
+struct Os {
+    codename: Option<String>,
+    origins: Vec<String>,
+}
+
+impl Os {
+    fn read(root: &Path) -> Self {
+        let read = |path| rooted::read(root, Path::new(path));
+        let bytes = read("/etc/os-release").or_else(|_| read("/usr/lib/os-release"));
+        Self::parse(&String::from_utf8_lossy(&bytes.unwrap_or_default()))
+    }
+
+    fn parse(text: &str) -> Self {
+        let value = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
+            Some(line.trim().trim_matches(['"', '\'']).to_owned()).filter(|v| !v.is_empty())
+        };
+        let ids = [value("ID"), value("ID_LIKE")].into_iter().flatten();
+        Self {
+            codename: value("VERSION_CODENAME"),
+            origins: ids.flat_map(|ids| split_words(&ids)).collect(),
+        }
+    }
+
+    /// Whether a suite may be the distribution's, by its name.
+    fn has(&self, suite: &str) -> bool {
+        let aliases =
+            ["stable", "oldstable", "oldoldstable", "testing", "unstable", "sid", "experimental"];
+        let release = release_of(suite);
+        self.codename.as_deref().is_none_or(|codename| codename == release)
+            || aliases.contains(&release)
+    }
+}
+
+fn split_words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_lowercase).collect()
+}

@@ -1,0 +1,104 @@
+//! Where a download goes: memory, or a blob that a blocking thread writes and hashes.
+
+use std::io::Write;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::store::{BlobWriter, Store, write_failure};
+
+/// Chunks that may wait for the disk.
+const WAITING: usize = 16;
+
+/// Takes a download's bytes in order.
+pub(super) enum Sink {
+    /// Small files.
+    Memory(Vec<u8>),
+    /// Everything else.
+    Blob(Writing),
+}
+
+impl Sink {
+    /// Bytes taken so far.
+    pub(super) fn size(&self) -> u64 {
+        match self {
+            Self::Memory(bytes) => bytes.len() as u64,
+            Self::Blob(writing) => writing.size,
+        }
+    }
+
+    /// Takes more bytes.
+    ///
+    /// # Errors
+    /// Exit code 15 where the store cannot be written.
+    pub(super) async fn put(&mut self, chunk: &[u8]) -> Result<(), Failure> {
+        match self {
+            Self::Memory(bytes) => {
+                bytes.extend_from_slice(chunk);
+                Ok(())
+            }
+            Self::Blob(writing) => writing.put(chunk).await,
+        }
+    }
+
+    /// Forgets what it took.
+    ///
+    /// # Errors
+    /// Exit code 15 where the store cannot be written.
+    pub(super) fn restart(&mut self) -> Result<(), Failure> {
+        match self {
+            Self::Memory(bytes) => bytes.clear(),
+            Self::Blob(writing) => *writing = Writing::start(&writing.store)?,
+        }
+        Ok(())
+    }
+}
+
+/// A blob being written by a thread of its own. Dropped, it leaves nothing behind.
+pub(super) struct Writing {
+    chunks: mpsc::Sender<Vec<u8>>,
+    thread: JoinHandle<Result<BlobWriter, Failure>>,
+    size: u64,
+    store: Store,
+}
+
+impl Writing {
+    pub(super) fn start(store: &Store) -> Result<Self, Failure> {
+        let mut writer = store.blob_writer()?;
+        let (chunks, mut waiting) = mpsc::channel::<Vec<u8>>(WAITING);
+        let tmp = store.dir("tmp");
+        let thread = tokio::task::spawn_blocking(move || {
+            while let Some(chunk) = waiting.blocking_recv() {
+                writer.write_all(&chunk).map_err(|e| write_failure(&tmp, e))?;
+            }
+            Ok(writer)
+        });
+        Ok(Self { chunks, thread, size: 0, store: store.clone() })
+    }
+
+    async fn put(&mut self, chunk: &[u8]) -> Result<(), Failure> {
+        if self.chunks.send(chunk.to_vec()).await.is_ok() {
+            self.size += chunk.len() as u64;
+            return Ok(());
+        }
+        // The thread ended, and its error says why.
+        let ended = (&mut self.thread).await;
+        match ended.or_fail(ExitCode::Bug, || "the thread that writes a download died")? {
+            Err(failure) => Err(failure),
+            Ok(_) => Err(Failure::new(ExitCode::Bug, "a download was written after its end")),
+        }
+    }
+
+    /// Verifies, syncs and names the blob; returns its sha256 (hex).
+    ///
+    /// # Errors
+    /// Exit code 13 where the digest differs; 15 where the store cannot be written.
+    pub(super) async fn commit(self, expected: Option<String>) -> Result<String, Failure> {
+        drop(self.chunks);
+        let died = || "the thread that writes a download died";
+        let writer = self.thread.await.or_fail(ExitCode::Bug, died)??;
+        let commit = tokio::task::spawn_blocking(move || writer.commit(expected.as_deref()));
+        commit.await.or_fail(ExitCode::Bug, died)?
+    }
+}

@@ -1,0 +1,52 @@
+//! Whether a file system has room for what is about to be written.
+
+use std::path::Path;
+
+use crate::failure::{ExitCode, Failure, OrFail};
+
+/// Left free for everybody else.
+const MARGIN: u64 = 64 << 20;
+
+/// Checks that `bytes` more fit on the file system of `dir`, with a margin.
+///
+/// # Errors
+/// Exit code 15 where they do not.
+pub(super) fn require(dir: &Path, bytes: u64) -> Result<(), Failure> {
+    let found = nix::sys::statvfs::statvfs(dir)
+        .or_fail(ExitCode::Preflight, || format!("asking how much is free at {}", dir.display()))?;
+    let free = found.blocks_available().saturating_mul(found.fragment_size());
+    enough(dir, bytes, free)
+}
+
+fn enough(dir: &Path, bytes: u64, free: u64) -> Result<(), Failure> {
+    if bytes.saturating_add(MARGIN) <= free {
+        return Ok(());
+    }
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    Err(Failure::new(
+        ExitCode::Preflight,
+        format!(
+            "{} has {} MiB free, and {} MiB are to be written there",
+            dir.display(),
+            free >> 20,
+            mib(bytes.saturating_add(MARGIN))
+        ),
+    )
+    .remedy("free space on the store's file system, or set paths.store to another one"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_before_it_is_written() {
+        let dir = tempfile::tempdir().expect("dir");
+        require(dir.path(), 1).expect("fits");
+        let failure = require(dir.path(), u64::MAX).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Preflight);
+        assert!(failure.to_string().contains(&dir.path().display().to_string()), "{failure}");
+        enough(dir.path(), 0, MARGIN).expect("fits");
+        enough(dir.path(), 1, MARGIN).expect_err("refused");
+    }
+}
