@@ -36,6 +36,23 @@ impl Engine<'_> {
         Ok(Outcome::Done)
     }
 
+    /// Whether everything the steps made is there, whole: nodes with the right numbers, mounts,
+    /// parameters, modules.
+    pub(super) fn verify(&self, steps: &[Step], journal: &Journal) -> Result<(), Failure> {
+        for step in steps {
+            let so = match journal.live().rfind(|e| e.step == *step) {
+                Some(entry) => self.is_so(step, &entry.before)?,
+                None => self.observe(step)?.is_none(),
+            };
+            if !so {
+                let cause = format!("{step}: it was done, and now it is not so");
+                return Err(Failure::new(ExitCode::Expose, cause)
+                    .remedy("something else on this host changes the same: see its log"));
+            }
+        }
+        Ok(())
+    }
+
     /// What is there before the step; None where the step's result is already there.
     fn observe(&self, step: &Step) -> Result<Option<Before>, Failure> {
         match step {

@@ -44,7 +44,8 @@ pub enum Stopped {
 
 impl Engine<'_> {
     /// Carries `steps` out in order. What is already so stays as it is: where the journal has it
-    /// as ours it remains ours, otherwise it is somebody else's and will not be undone.
+    /// as ours it remains ours, otherwise it is somebody else's and will not be undone. In the
+    /// end all of it is looked at once more.
     ///
     /// Blocks; the cancel flag is looked at between steps.
     ///
@@ -74,7 +75,10 @@ impl Engine<'_> {
             let outcome = self.act(step, journal).map_err(Stopped::Failed)?;
             tracing::info!("{step}: {outcome} in {:.3} s", since.elapsed().as_secs_f64());
         }
-        if cancel.is_set() { Err(Stopped::Cancelled) } else { Ok(()) }
+        if cancel.is_set() {
+            return Err(Stopped::Cancelled);
+        }
+        self.verify(steps, journal).map_err(Stopped::Failed)
     }
 
     fn roll_back(&self, why: Stopped, first: u64, journal: &mut Journal) -> Stopped {

@@ -1,18 +1,27 @@
 //! From Probing to Ready and, on SIGTERM, to Removed.
 
+pub mod init;
+mod life;
 pub mod phase;
+mod signals;
 pub mod status;
 
 use std::future::Future;
+use std::sync::Arc;
 
+pub use life::{Life, World};
 pub use phase::Phase;
 pub use status::{StatusReport, status};
 
 use crate::catalog::Catalog;
-use crate::config::Config;
-use crate::failure::{ExitCode, Failure};
-use crate::host::HostFacts;
+use crate::config::{Config, Paths};
+use crate::engine::CancelFlag;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::{HostFacts, RealHost};
+use crate::journal::{self, Journal};
+use crate::kernel::image::ModuleImages;
 use crate::plan::Plan;
+use crate::store::Store;
 
 /// What a life asks of the rest of the agent: everything left of the engine, which only reads the
 /// host and writes the store.
@@ -34,8 +43,12 @@ pub trait Provider: Send + Sync {
 /// # Errors
 /// The failure that ended it; the host is then as it was before, or the failure (exit code 20 or
 /// 21) says what is left.
-pub async fn run(_config: &Config, _provider: &impl Provider) -> Result<ExitCode, Failure> {
-    Err(Failure::new(ExitCode::Bug, "run is not written yet"))
+pub async fn run(config: &Config, provider: &impl Provider) -> Result<ExitCode, Failure> {
+    let stop = CancelFlag::default();
+    let _signals = signals::Watch::begin(stop.clone())?;
+    let journal = open_journal(&config.paths).await?;
+    let world = real_world(config)?;
+    Life::new(provider, world, journal, stop).live().await
 }
 
 /// Undoes what the journal of an agent that has ended says is on the host.
@@ -43,6 +56,38 @@ pub async fn run(_config: &Config, _provider: &impl Provider) -> Result<ExitCode
 /// # Errors
 /// 15 where an agent is alive, 20 where the driver is in use, 21 where something could not be
 /// undone.
-pub async fn unload(_config: &Config) -> Result<ExitCode, Failure> {
-    Err(Failure::new(ExitCode::Bug, "unload is not written yet"))
+pub async fn unload(config: &Config) -> Result<ExitCode, Failure> {
+    let dir = &config.paths.state;
+    if journal::holder(dir).is_none() && journal::read_state(dir)?.is_none() {
+        tracing::info!("nothing to undo: no agent ever ran on this host since it was booted");
+        return Ok(ExitCode::Done);
+    }
+    let mut journal = open_journal(&config.paths).await?;
+    if journal.live().next().is_none() {
+        tracing::info!("nothing to undo: the last agent took off all it had put here");
+        return Ok(ExitCode::Done);
+    }
+    journal.begin(Phase::Removing)?;
+    let world = real_world(config)?;
+    life::remove(&world, journal).await.1
 }
+
+/// Takes the lock and reads the state; waits a moment for a lock that is about to be free.
+async fn open_journal(paths: &Paths) -> Result<Journal, Failure> {
+    let paths = paths.clone();
+    tokio::task::spawn_blocking(move || Journal::open(&paths))
+        .await
+        .or_fail(ExitCode::Bug, || "opening the journal")?
+}
+
+fn real_world(config: &Config) -> Result<World, Failure> {
+    let store = Store::open(&config.paths.store)?;
+    Ok(World {
+        host: Arc::new(RealHost::new(&config.paths.root)),
+        images: Arc::new(ModuleImages::new(store, &config.paths)),
+        patience: crate::engine::Patience::of(config.unload_deadline),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,19 +1,26 @@
 //! What is on the host now, and who put it there.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
 use super::Phase;
-use crate::config::Config;
-use crate::failure::Failure;
+use crate::config::{Config, Paths};
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::{Host, RealHost, VerbError};
+use crate::journal::{self, Before, Entry, EntryState, State};
+use crate::step::Step;
 
 /// What `longshore status` tells.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StatusReport {
-    /// The phase the journal was left in; None where there is no journal.
+    /// The phase the journal was left in; None where no agent ran since the host was booted.
     pub phase: Option<Phase>,
-    /// Process id of the agent that holds the lock; None where none does.
+    /// Process id, in its own PID namespace, of the agent that holds the lock; None where none
+    /// does.
     pub agent: Option<u32>,
     /// `/sys/module/nvidia/version`: the driver that is live, whoever loaded it.
     pub driver_version: Option<String>,
@@ -23,8 +30,8 @@ pub struct StatusReport {
     pub mounts: Vec<MountStatus>,
     /// The device nodes of the driver.
     pub nodes: Vec<NodeStatus>,
-    /// The journal's entries that are not undone, one line each, oldest first.
-    pub entries: Vec<String>,
+    /// The journal's entries that are not undone, oldest first.
+    pub entries: Vec<EntryStatus>,
 }
 
 /// A loaded module.
@@ -47,7 +54,7 @@ pub struct ModuleStatus {
 pub struct MountStatus {
     /// Mount point.
     pub target: PathBuf,
-    /// Whether something is mounted there now.
+    /// Whether it is there now.
     pub mounted: bool,
 }
 
@@ -62,25 +69,233 @@ pub struct NodeStatus {
     pub ours: bool,
 }
 
-/// Reads what is on the host now; takes no lock and changes nothing.
+/// An entry of the journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EntryStatus {
+    /// Its number.
+    pub seq: u64,
+    /// What the step does.
+    pub step: String,
+    /// Whether the step was carried out; otherwise its agent died on the way.
+    pub done: bool,
+}
+
+/// Reads what is on the host now. It changes nothing, and holds the lock only for the moment
+/// that it takes to see that nobody else does.
 ///
 /// # Errors
-/// 13 where the journal cannot be understood.
-pub fn status(_config: &Config) -> Result<StatusReport, Failure> {
+/// 13 where the journal cannot be understood, 10 where the host cannot be read.
+pub fn status(config: &Config) -> Result<StatusReport, Failure> {
+    let paths = &config.paths;
+    let state = journal::read_state(&paths.state)?
+        .filter(|state| state.boot_id == journal::boot_id(&paths.root));
+    look(paths, &RealHost::new(&paths.root), state.as_ref())
+        .or_fail(ExitCode::HostUnsupported, || "looking at the host")
+}
+
+fn look(paths: &Paths, host: &dyn Host, state: Option<&State>) -> Result<StatusReport, VerbError> {
+    let live: Vec<&Entry> = state.map_or_else(Vec::new, |state| {
+        state.entries.iter().filter(|entry| entry.is_live()).collect()
+    });
+    let driver = host.module("nvidia")?;
     Ok(StatusReport {
-        phase: None,
-        agent: None,
-        driver_version: None,
-        modules: Vec::new(),
-        mounts: Vec::new(),
-        nodes: Vec::new(),
-        entries: Vec::new(),
+        phase: state.map(|state| state.phase),
+        agent: journal::holder(&paths.state),
+        driver_version: driver.and_then(|module| module.version),
+        modules: modules(paths, host, &live)?,
+        mounts: mounts(host, &live)?,
+        nodes: nodes(paths, host, &live)?,
+        entries: live.iter().map(|entry| EntryStatus::from(*entry)).collect(),
     })
+}
+
+impl From<&Entry> for EntryStatus {
+    fn from(entry: &Entry) -> Self {
+        let done = entry.state == EntryState::Done;
+        Self { seq: entry.seq, step: entry.step.to_string(), done }
+    }
+}
+
+fn modules(
+    paths: &Paths,
+    host: &dyn Host,
+    live: &[&Entry],
+) -> Result<Vec<ModuleStatus>, VerbError> {
+    let ours: BTreeSet<String> = live
+        .iter()
+        .filter_map(|entry| match &entry.step {
+            Step::LoadModule { name, .. } => Some(name.clone()),
+            _ => None,
+        })
+        .collect();
+    let mut names = ours.clone();
+    // Without a /sys/module (a kernel without modules) there is none.
+    let listed = fs::read_dir(paths.root.join("sys/module")).into_iter().flatten().flatten();
+    let listed = listed.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.extend(listed.filter(|name| name == "nvidia" || name.starts_with("nvidia_")));
+    let mut modules = Vec::new();
+    for name in names {
+        if let Some(state) = host.module(&name)? {
+            let ours = ours.contains(&name);
+            modules.push(ModuleStatus {
+                name,
+                refcount: state.refcount,
+                holders: state.holders,
+                version: state.version,
+                ours,
+            });
+        }
+    }
+    Ok(modules)
+}
+
+fn mounts(host: &dyn Host, live: &[&Entry]) -> Result<Vec<MountStatus>, VerbError> {
+    let mut mounts = Vec::new();
+    for entry in live {
+        if let (Step::Bind { target, .. } | Step::MountTmpfs { target }, Before::Mounts { count }) =
+            (&entry.step, &entry.before)
+        {
+            let mounted = host.mounts_on(target)? > *count;
+            mounts.push(MountStatus { target: target.clone(), mounted });
+        }
+    }
+    Ok(mounts)
+}
+
+fn nodes(paths: &Paths, host: &dyn Host, live: &[&Entry]) -> Result<Vec<NodeStatus>, VerbError> {
+    let mut wanted = BTreeMap::new();
+    for (name, node) in host.wanted_nodes()? {
+        wanted.insert(paths.host_root.join("dev").join(name), (node, false));
+    }
+    for entry in live {
+        if let Before::Nodes { nodes, .. } = &entry.before {
+            wanted.extend(nodes.iter().map(|node| (node.path.clone(), (node.made, true))));
+        }
+    }
+    let status = |(path, (made, ours)): (PathBuf, (crate::host::verbs::Node, bool))| {
+        // Something that is no device node at all is in the way of one.
+        let there = host.node(&path).ok().flatten();
+        let right = there.is_some_and(|there| there.same_device(&made));
+        NodeStatus { path, right, ours }
+    };
+    Ok(wanted.into_iter().map(status).collect())
 }
 
 impl StatusReport {
     /// The report as a person reads it.
     pub fn render(&self) -> String {
-        String::new()
+        let mut text = String::new();
+        let mut line = |what: &str, value: String| {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{what:<10}{value}");
+        };
+        let none = || "none".to_owned();
+        let whose = |ours: bool| if ours { "ours" } else { "not ours" };
+        line("driver", self.driver_version.clone().unwrap_or_else(none));
+        line("phase", self.phase.map_or_else(none, |phase| phase.to_string()));
+        line("agent", self.agent.map_or_else(none, |pid| format!("running, pid {pid}")));
+        for module in &self.modules {
+            line("module", format!("{} ({})", module.render(), whose(module.ours)));
+        }
+        for mount in &self.mounts {
+            let gone = if mount.mounted { "" } else { " (gone)" };
+            line("mount", format!("{}{gone}", mount.target.display()));
+        }
+        for node in &self.nodes {
+            let wrong = if node.right { "" } else { ", missing or wrong" };
+            line("node", format!("{} ({}{wrong})", node.path.display(), whose(node.ours)));
+        }
+        for entry in &self.entries {
+            let died = if entry.done { "" } else { " (not finished)" };
+            line("entry", format!("{:>3} {}{died}", entry.seq, entry.step));
+        }
+        text
+    }
+}
+
+impl ModuleStatus {
+    fn render(&self) -> String {
+        let mut text = self.name.clone();
+        if let Some(version) = &self.version {
+            text.push_str(&format!(" {version}"));
+        }
+        text.push_str(&format!(", used by {}", self.refcount));
+        if !self.holders.is_empty() {
+            text.push_str(&format!(": {}", self.holders.join(", ")));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::host::fake::{FakeHost, FakeModule};
+    use crate::host::verbs::Node;
+    use crate::journal::Journal;
+    use crate::step::ModuleOrigin;
+
+    fn paths(root: &Path) -> Paths {
+        Paths {
+            store: root.join("store"),
+            state: root.join("run"),
+            driver_root: root.join("driver"),
+            root: root.to_path_buf(),
+            host_root: PathBuf::from("/"),
+        }
+    }
+
+    #[test]
+    fn a_host_where_no_agent_ran_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let report = look(&paths(dir.path()), &FakeHost::default(), None).unwrap();
+        assert_eq!(report.render(), "driver    none\nphase     none\nagent     none\n");
+    }
+
+    #[test]
+    fn what_is_there_is_told_from_what_is_gone_and_ours_from_others() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("sys/module/nvidia")).unwrap();
+        let host = FakeHost::with_dirs(["/dev"]);
+        let ctl = Node { major: 195, minor: 255, mode: 0o666 };
+        let gpu = Node { minor: 0, ..ctl };
+        let nodes = vec![("nvidiactl".into(), ctl), ("nvidia0".into(), gpu)];
+        let version = Some("535.1".to_owned());
+        host.knows("nvidia", FakeModule { version, nodes, ..FakeModule::default() });
+        host.change(|state| {
+            state.loaded.insert("nvidia".to_owned(), String::new());
+            state.loaded.insert("drm".to_owned(), String::new());
+            state.nodes.insert("/dev/nvidiactl".into(), ctl);
+        });
+        let mut journal = Journal::in_memory();
+        let origin = ModuleOrigin::Kernel { file: "drm.ko".into() };
+        let load = Step::LoadModule {
+            name: "drm".to_owned(),
+            origin,
+            parameters: String::new(),
+            version: None,
+            srcversion: None,
+        };
+        let seq = journal.intend(load, Before::NotLoaded).unwrap();
+        journal.mark(seq, EntryState::Done).unwrap();
+        let bind = Step::Bind { source: "/tree".into(), target: "/run/nvidia/driver".into() };
+        journal.intend(bind, Before::Mounts { count: 0 }).unwrap();
+        let report = look(&paths(dir.path()), &host, Some(journal.state())).unwrap();
+        let expected = "\
+driver    535.1
+phase     removed
+agent     none
+module    drm, used by 0 (ours)
+module    nvidia 535.1, used by 0 (not ours)
+mount     /run/nvidia/driver (gone)
+node      /dev/nvidia0 (not ours, missing or wrong)
+node      /dev/nvidiactl (not ours)
+entry       1 load module drm
+entry       2 mount /tree on /run/nvidia/driver (not finished)
+";
+        assert_eq!(report.render(), expected);
+        serde_json::to_string(&report).unwrap();
     }
 }

@@ -1,0 +1,75 @@
+//! Process 1 of a container: starts the agent as its child, hands signals on, reaps orphans.
+//!
+//! A compiler's or daemon's orphans become children of process 1. If the agent were process 1 it
+//! would have to tell them from its own children, whose exit statuses other parts of it wait for;
+//! a process that has only one child of its own cannot mistake them. Where the container shares
+//! the host's PID namespace (as under the GPU operator) the agent is not process 1, and the
+//! host's init reaps.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use crate::failure::{ExitCode, Failure, OrFail};
+
+/// Runs this program again as a child where this is process 1, and returns the number to exit
+/// with; None where this is not process 1. To be called before any thread is started.
+///
+/// # Errors
+/// 70 where the child cannot be started.
+pub fn as_process_one() -> Result<Option<u8>, Failure> {
+    if std::process::id() != 1 {
+        return Ok(None);
+    }
+    let mut arguments = std::env::args_os();
+    let mut again = Command::new("/proc/self/exe");
+    if let Some(name) = arguments.next() {
+        again.arg0(name);
+    }
+    again.args(arguments);
+    supervise(again).map(Some)
+}
+
+fn supervise(mut command: Command) -> Result<u8, Failure> {
+    // Handlers first: process 1 ignores a signal it has none for, and no SIGCHLD may be missed.
+    let handled = [SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
+    let mut signals = Signals::new(handled).or_fail(ExitCode::Bug, || "setting signal handlers")?;
+    let agent = command.spawn().or_fail(ExitCode::Bug, || "starting the agent as a child")?;
+    let agent = Pid::from_raw(agent.id() as i32);
+    for signal in signals.forever() {
+        if signal != SIGCHLD {
+            // It may have ended just now; its SIGCHLD is then on its way.
+            let _ = Signal::try_from(signal).and_then(|signal| kill(agent, signal));
+        } else if let Some(code) = reap(agent) {
+            return Ok(code);
+        }
+    }
+    Err(Failure::new(ExitCode::Bug, "waiting for the agent: the stream of signals ended"))
+}
+
+/// Reaps every child that has ended; returns the agent's code if it is among them.
+fn reap(agent: Pid) -> Option<u8> {
+    let mut code = None;
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, status)) if pid == agent => {
+                code = u8::try_from(status).ok();
+            }
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == agent => {
+                code = u8::try_from(128 + signal as i32).ok();
+            }
+            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return code,
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => {
+                tracing::error!("waiting for children: {errno}");
+                return code;
+            }
+        }
+    }
+}

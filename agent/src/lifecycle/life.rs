@@ -1,0 +1,260 @@
+//! One agent's life, over a host and a provider that may be the real ones or a test's.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Phase, Provider};
+use crate::engine::{CancelFlag, Engine, NotUndone, Patience, Stopped, one_line};
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::Host;
+use crate::journal::{Journal, PlanSummary};
+use crate::kernel::image::Images;
+use crate::plan::{Plan, Severity};
+use crate::step::Step;
+
+/// What a life acts on.
+#[derive(Clone)]
+pub struct World {
+    /// The host.
+    pub host: Arc<dyn Host>,
+    /// Where module images come from.
+    pub images: Arc<dyn Images>,
+    /// How long SIGTERM waits for a driver in use.
+    pub patience: Patience,
+}
+
+/// One agent's life.
+pub struct Life<'a, P> {
+    provider: &'a P,
+    world: World,
+    journal: Journal,
+    stop: CancelFlag,
+    entered: Instant,
+}
+
+/// Why a life did not come to Ready.
+enum End {
+    /// It was asked to stop.
+    Stopped,
+    /// Something failed.
+    Failed(Failure),
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> Self {
+        End::Failed(failure)
+    }
+}
+
+impl<'a, P: Provider> Life<'a, P> {
+    /// A life that begins with what `journal` holds, and ends when `stop` is set.
+    pub fn new(provider: &'a P, world: World, journal: Journal, stop: CancelFlag) -> Self {
+        Self { provider, world, journal, stop, entered: Instant::now() }
+    }
+
+    /// Lives: installs, waits for the stop, removes.
+    ///
+    /// # Errors
+    /// As [`run`](super::run).
+    pub async fn live(mut self) -> Result<ExitCode, Failure> {
+        self.begin()?;
+        match self.install().await {
+            Ok(()) => self.stop.wait().await,
+            Err(End::Stopped) => {}
+            Err(End::Failed(failure)) => return Err(self.give_up(failure)),
+        }
+        self.take_off().await
+    }
+
+    async fn install(&mut self) -> Result<(), End> {
+        let plan = self.decide_with_leftovers().await?;
+        let plan = if plan.acquire.is_empty() { plan } else { self.acquire(plan).await? };
+        if !plan.exact || !plan.acquire.is_empty() {
+            return Err(End::Failed(not_exact(&plan)));
+        }
+        self.enter(Phase::Installing)?;
+        self.journal.carry_out(PlanSummary::from(&plan))?;
+        let stop = self.stop.clone();
+        let steps = plan.install.clone();
+        let applied = self.on_engine(move |engine, journal| engine.apply(&steps, journal, &stop));
+        match applied.await? {
+            Ok(()) => {}
+            Err(Stopped::Cancelled) => return Err(End::Stopped),
+            Err(Stopped::Failed(failure)) => return Err(End::Failed(failure)),
+        }
+        self.enter(Phase::Ready)?;
+        tracing::info!("driver {} is ready", plan.driver_version);
+        Ok(())
+    }
+
+    /// A plan for the host as it is, where what a dead agent left fits it; else for the host
+    /// with that taken off.
+    async fn decide_with_leftovers(&mut self) -> Result<Plan, End> {
+        let plan = self.decide().await?;
+        if self.journal.live().next().is_none() {
+            return refused(plan);
+        }
+        if plan.refusal().is_none() && fits(&self.journal, &plan) {
+            tracing::info!("what the last agent left is what is wanted: going on from there");
+            return Ok(plan);
+        }
+        tracing::info!("taking off what the last agent left");
+        self.take_off().await?;
+        self.begin()?;
+        refused(self.decide().await?)
+    }
+
+    async fn decide(&mut self) -> Result<Plan, End> {
+        let (facts, catalog) = or_stop(&self.stop, self.provider.gather()).await?;
+        self.enter(Phase::Planning)?;
+        Ok(self.provider.plan(&facts, &catalog)?)
+    }
+
+    async fn acquire(&mut self, plan: Plan) -> Result<Plan, End> {
+        self.enter(Phase::Acquiring)?;
+        or_stop(&self.stop, self.provider.acquire(&plan)).await?;
+        refused(self.decide().await?)
+    }
+
+    fn begin(&mut self) -> Result<(), Failure> {
+        self.journal.begin(Phase::Probing)?;
+        self.entered = Instant::now();
+        tracing::info!("phase probing");
+        Ok(())
+    }
+
+    fn enter(&mut self, phase: Phase) -> Result<(), Failure> {
+        let last = self.journal.phase();
+        self.journal.enter(phase)?;
+        let s = self.entered.elapsed().as_secs_f64();
+        tracing::info!("phase {phase}, after {s:.1} s of {last}");
+        self.entered = Instant::now();
+        Ok(())
+    }
+
+    /// Ends a life that failed. The journal keeps what is left, so a next life can take it off.
+    fn give_up(&mut self, failure: Failure) -> Failure {
+        if self.journal.phase().next().contains(&Phase::Failed)
+            && let Err(unwritten) = self.enter(Phase::Failed)
+        {
+            tracing::error!("{}", one_line(&unwritten));
+        }
+        failure
+    }
+
+    /// Undoes all that the journal has.
+    async fn take_off(&mut self) -> Result<ExitCode, Failure> {
+        let untouched = self.journal.live().next().is_none();
+        if untouched && self.journal.phase().next().contains(&Phase::Removed) {
+            self.enter(Phase::Removed)?;
+            return Ok(ExitCode::Done);
+        }
+        self.enter(Phase::Removing)?;
+        let journal = std::mem::replace(&mut self.journal, Journal::in_memory());
+        let (journal, result) = remove(&self.world, journal).await;
+        if let Some(journal) = journal {
+            self.journal = journal;
+        }
+        result
+    }
+
+    async fn on_engine<T: Send + 'static>(
+        &mut self,
+        act: impl FnOnce(&Engine<'_>, &mut Journal) -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let journal = std::mem::replace(&mut self.journal, Journal::in_memory());
+        let (journal, result) = on_engine(&self.world, journal, act).await?;
+        self.journal = journal;
+        Ok(result)
+    }
+}
+
+/// Undoes all that a journal in phase Removing has, and enters the phase that follows. Gives the
+/// journal back unless the undo itself broke.
+pub(super) async fn remove(
+    world: &World,
+    journal: Journal,
+) -> (Option<Journal>, Result<ExitCode, Failure>) {
+    let since = Instant::now();
+    let undone = on_engine(world, journal, |engine, journal| engine.undo(journal)).await;
+    let (mut journal, undone) = match undone {
+        Ok(undone) => undone,
+        Err(bug) => return (None, Err(bug)),
+    };
+    let phase = match &undone {
+        Ok(()) => Phase::Removed,
+        Err(NotUndone::InUse(_)) => Phase::InUse,
+        Err(NotUndone::Left(_)) => Phase::Failed,
+    };
+    let entered = journal.enter(phase);
+    tracing::info!("phase {phase}, after {:.1} s of removing", since.elapsed().as_secs_f64());
+    let result = undone.map_err(NotUndone::into_failure).and(entered).map(|()| ExitCode::Done);
+    (Some(journal), result)
+}
+
+/// Runs `act` where it may block.
+async fn on_engine<T: Send + 'static>(
+    world: &World,
+    mut journal: Journal,
+    act: impl FnOnce(&Engine<'_>, &mut Journal) -> T + Send + 'static,
+) -> Result<(Journal, T), Failure> {
+    let World { host, images, patience } = world.clone();
+    let work = move || {
+        let engine = Engine { host: &*host, images: &*images, patience };
+        let result = act(&engine, &mut journal);
+        (journal, result)
+    };
+    tokio::task::spawn_blocking(work)
+        .await
+        .or_fail(ExitCode::Bug, || "changing the host; the journal on disk says how far it came")
+}
+
+/// Runs `work` until it ends or the stop is set, which drops it.
+async fn or_stop<T>(
+    stop: &CancelFlag,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, End> {
+    tokio::select! {
+        biased;
+        () = stop.wait() => Err(End::Stopped),
+        result = work => Ok(result?),
+    }
+}
+
+/// The plan, unless preflight refused it; every refusal is logged, the gravest ends the life.
+fn refused(plan: Plan) -> Result<Plan, End> {
+    for finding in plan.findings.iter().filter(|f| f.severity == Severity::Refusal) {
+        tracing::error!("{}: {}; remedy: {}", finding.code, finding.seen, finding.remedy);
+    }
+    match plan.refusal() {
+        Some(failure) => Err(End::Failed(failure)),
+        None => Ok(plan),
+    }
+}
+
+/// Whether what the journal has is part of what the plan wants. A module the plan does not name
+/// is one that it found loaded.
+fn fits(journal: &Journal, plan: &Plan) -> bool {
+    let names =
+        |wanted: &Step, name: &str| matches!(wanted, Step::LoadModule { name: n, .. } if n == name);
+    let wanted = |step: &Step| match step {
+        Step::LoadModule { name, .. } => {
+            plan.install.contains(step) || !plan.install.iter().any(|wanted| names(wanted, name))
+        }
+        step => plan.install.contains(step),
+    };
+    journal.state().plan == Some(PlanSummary::from(plan)) && journal.live().all(|e| wanted(&e.step))
+}
+
+fn not_exact(plan: &Plan) -> Failure {
+    let left = plan.acquire.len();
+    Failure::new(
+        ExitCode::Bug,
+        format!(
+            "planning again after all was acquired: the plan is {}exact and still wants {left} \
+             things acquired",
+            if plan.exact { "" } else { "not " }
+        ),
+    )
+}

@@ -1,0 +1,357 @@
+use std::collections::VecDeque;
+use std::future::pending;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::*;
+use crate::artifact::Flavour;
+use crate::engine::Patience;
+use crate::host::facts::Known;
+use crate::host::fake::{FakeHost, FakeImages, FakeModule};
+use crate::host::verbs::Node;
+use crate::plan::{Acquire, Finding, Severity};
+use crate::step::{ModuleOrigin, Step};
+
+/// Gives the plans it was told to, in turn; the last one for ever.
+struct Script {
+    plans: Mutex<VecDeque<Result<Plan, ExitCode>>>,
+    stop: CancelFlag,
+    at: At,
+}
+
+/// Where a test's script stops the agent, or breaks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    Never,
+    Gather,
+    Acquire,
+    AcquireFails,
+}
+
+impl Provider for Script {
+    async fn gather(&self) -> Result<(HostFacts, Catalog), Failure> {
+        if self.at == At::Gather {
+            self.stop.set();
+            return pending().await;
+        }
+        Ok((facts(), catalog()))
+    }
+
+    fn plan(&self, _: &HostFacts, _: &Catalog) -> Result<Plan, Failure> {
+        let mut plans = self.plans.lock().unwrap();
+        let next = if plans.len() > 1 { plans.pop_front() } else { plans.front().cloned() };
+        next.unwrap().map_err(|code| Failure::new(code, "no plan"))
+    }
+
+    async fn acquire(&self, _: &Plan) -> Result<(), Failure> {
+        match self.at {
+            At::Acquire => {
+                self.stop.set();
+                pending().await
+            }
+            At::AcquireFails => Err(Failure::new(ExitCode::Compile, "does not compile")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The facts do not matter here: the script has its plans ready.
+fn facts() -> HostFacts {
+    HostFacts::read(Path::new("/"), Path::new("/")).unwrap()
+}
+
+fn catalog() -> Catalog {
+    let unknown = || "not looked up".to_owned();
+    Catalog {
+        sets: Vec::new(),
+        userspace: Vec::new(),
+        drivers: Known::Unknown(unknown()),
+        headers: Known::Unknown(unknown()),
+    }
+}
+
+fn load(name: &str) -> Step {
+    Step::LoadModule {
+        name: name.to_owned(),
+        origin: ModuleOrigin::Driver { sha256: "0".repeat(64) },
+        parameters: String::new(),
+        version: None,
+        srcversion: None,
+    }
+}
+
+fn plan(version: &str) -> Plan {
+    Plan {
+        driver_version: version.to_owned(),
+        flavour: Flavour::Open,
+        kernel_release: "6.1".to_owned(),
+        reasons: Vec::new(),
+        acquire: Vec::new(),
+        install: vec![
+            load("nvidia"),
+            load("nvidia_uvm"),
+            Step::MakeDir { path: format!("/run/{version}").into() },
+            Step::MakeNodes { dirs: vec!["/dev".into()] },
+        ],
+        exact: true,
+        findings: Vec::new(),
+    }
+}
+
+fn wanting(plan: Plan) -> Plan {
+    let acquire = Acquire::AssembleUserspace { driver_version: plan.driver_version.clone() };
+    Plan { acquire: vec![acquire], exact: false, ..plan }
+}
+
+fn refusing(plan: Plan) -> Plan {
+    let finding = Finding {
+        code: "other-driver".to_owned(),
+        severity: Severity::Refusal,
+        seen: "another driver is live".to_owned(),
+        remedy: "unload it".to_owned(),
+    };
+    Plan { findings: vec![finding], ..plan }
+}
+
+struct Scene {
+    host: Arc<FakeHost>,
+    stop: CancelFlag,
+    _dir: tempfile::TempDir,
+    paths: Paths,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let host = FakeHost::with_dirs(["/dev", "/run"]);
+        let node = Node { major: 195, minor: 255, mode: 0o666 };
+        let nodes = vec![("nvidiactl".into(), node)];
+        host.knows("nvidia", FakeModule { nodes, ..FakeModule::default() });
+        let depends = vec!["nvidia".to_owned()];
+        host.knows("nvidia_uvm", FakeModule { depends, ..FakeModule::default() });
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let paths = Paths {
+            store: at("store"),
+            state: at("run"),
+            driver_root: at("driver"),
+            root: at(""),
+            host_root: at(""),
+        };
+        Self { host: Arc::new(host), stop: CancelFlag::default(), _dir: dir, paths }
+    }
+
+    fn world(&self) -> World {
+        World {
+            host: Arc::clone(&self.host) as Arc<dyn crate::host::Host>,
+            images: Arc::new(FakeImages),
+            patience: Patience { deadline: Duration::ZERO, interval: Duration::ZERO },
+        }
+    }
+
+    /// A life that follows the script, with the journal of this scene.
+    async fn live(&self, at: At, plans: Vec<Result<Plan, ExitCode>>) -> Result<ExitCode, Failure> {
+        let plans = Mutex::new(plans.into());
+        let script = Script { plans, stop: self.stop.clone(), at };
+        let journal = Journal::open(&self.paths).unwrap();
+        Life::new(&script, self.world(), journal, self.stop.clone()).live().await
+    }
+
+    /// Stops the life as soon as its phase on disk is `phase`.
+    async fn stop_at(&self, phase: Phase) {
+        while self.phase() != Some(phase) {
+            tokio::task::yield_now().await;
+        }
+        self.stop.set();
+    }
+
+    fn phase(&self) -> Option<Phase> {
+        journal::read_state(&self.paths.state).unwrap().map(|state| state.phase)
+    }
+
+    /// A life that comes to Ready, and is killed there: its journal and its driver stay.
+    async fn die_when_ready(&self, wanted: Plan) {
+        let life = self.live(At::Never, vec![Ok(wanted)]);
+        tokio::select! {
+            ended = life => panic!("ended: {ended:?}"),
+            () = async {
+                while self.phase() != Some(Phase::Ready) {
+                    tokio::task::yield_now().await;
+                }
+            } => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_life_installs_and_takes_off() {
+    let scene = Scene::new();
+    let before = scene.host.state();
+    let plans = vec![Ok(wanting(plan("535"))), Ok(plan("535"))];
+    let (ended, ()) = tokio::join!(scene.live(At::Never, plans), scene.stop_at(Phase::Ready));
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+    assert!(scene.host.log().contains(&"init_module nvidia_uvm".to_owned()));
+    assert_eq!(scene.host.state(), before);
+    assert_eq!(scene.phase(), Some(Phase::Removed));
+}
+
+#[tokio::test]
+async fn a_stop_before_installing_changes_nothing_and_is_no_failure() {
+    for at in [At::Gather, At::Acquire] {
+        let scene = Scene::new();
+        let ended = scene.live(at, vec![Ok(wanting(plan("535")))]).await;
+        assert_eq!(ended.unwrap(), ExitCode::Done);
+        assert!(scene.host.log().is_empty());
+        assert_eq!(scene.phase(), Some(Phase::Removed));
+    }
+}
+
+#[tokio::test]
+async fn a_stop_while_installing_undoes_and_is_no_failure() {
+    let scene = Scene::new();
+    let before = scene.host.state();
+    let stop = scene.stop.clone();
+    scene.host.on_look(move |state, _| {
+        if state.loaded.contains_key("nvidia_uvm") {
+            stop.set();
+        }
+    });
+    assert_eq!(scene.live(At::Never, vec![Ok(plan("535"))]).await.unwrap(), ExitCode::Done);
+    assert!(scene.host.log().contains(&"init_module nvidia_uvm".to_owned()));
+    assert!(!scene.host.log().contains(&"mknod /dev/nvidiactl".to_owned()));
+    assert_eq!(scene.host.state(), before);
+    assert_eq!(scene.phase(), Some(Phase::Removed));
+}
+
+#[tokio::test]
+async fn failures_before_installing_end_it_untouched_with_their_code() {
+    let not_exact = Plan { exact: false, ..plan("535") };
+    let cases = [
+        (At::Never, vec![Err(ExitCode::NoDevice)], ExitCode::NoDevice),
+        (At::Never, vec![Ok(refusing(plan("535")))], ExitCode::Preflight),
+        (At::AcquireFails, vec![Ok(wanting(plan("535")))], ExitCode::Compile),
+        (At::Never, vec![Ok(wanting(plan("535"))), Ok(refusing(plan("535")))], ExitCode::Preflight),
+        (At::Never, vec![Ok(wanting(plan("535")))], ExitCode::Bug),
+        (At::Never, vec![Ok(not_exact)], ExitCode::Bug),
+    ];
+    for (at, plans, code) in cases {
+        let scene = Scene::new();
+        let failure = scene.live(at, plans).await.unwrap_err();
+        assert_eq!(failure.code(), code, "{failure}");
+        assert!(scene.host.log().is_empty());
+        assert_eq!(scene.phase(), Some(Phase::Failed));
+    }
+}
+
+#[tokio::test]
+async fn a_failed_installation_is_rolled_back() {
+    let scene = Scene::new();
+    let refused = Some(nix::errno::Errno::ENODEV);
+    scene.host.knows("nvidia_uvm", FakeModule { refused, ..FakeModule::default() });
+    let before = scene.host.state();
+    let failure = scene.live(At::Never, vec![Ok(plan("535"))]).await.unwrap_err();
+    assert_eq!(failure.code(), ExitCode::NoDevice);
+    assert_eq!(scene.host.state(), before);
+    assert_eq!(scene.phase(), Some(Phase::Failed));
+}
+
+#[tokio::test]
+async fn a_driver_in_use_outlives_the_agent_and_the_next_one_takes_it_off() {
+    let scene = Scene::new();
+    let before = scene.host.state();
+    scene.die_when_ready(plan("535")).await;
+    scene.host.change(|state| state.references.insert("nvidia".to_owned(), 1));
+    let used = scene.host.state();
+    let (ended, ()) =
+        tokio::join!(scene.live(At::Never, vec![Ok(plan("535"))]), scene.stop_at(Phase::Ready));
+    assert_eq!(ended.unwrap_err().code(), ExitCode::InUse);
+    assert_eq!(scene.host.state(), used);
+    assert_eq!(scene.phase(), Some(Phase::InUse));
+    scene.host.change(|state| state.references.clear());
+    assert_eq!(scene.live(At::Never, vec![Ok(plan("535"))]).await.unwrap(), ExitCode::Done);
+    assert_eq!(scene.host.state(), before);
+}
+
+#[tokio::test]
+async fn what_a_dead_agent_left_is_adopted_where_it_is_what_is_wanted() {
+    let scene = Scene::new();
+    let before = scene.host.state();
+    scene.die_when_ready(plan("535")).await;
+    scene.host.change(|state| state.nodes.clear());
+    // The plan for a host that has the modules need not name them.
+    let install = plan("535").install.split_off(2);
+    let again = Plan { install, ..plan("535") };
+    let (ended, ()) =
+        tokio::join!(scene.live(At::Never, vec![Ok(again)]), scene.stop_at(Phase::Ready));
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+    let loads = scene.host.log().iter().filter(|line| line.starts_with("init_module")).count();
+    assert_eq!(loads, 2, "nothing was loaded anew");
+    assert_eq!(scene.host.state(), before);
+}
+
+#[tokio::test]
+async fn what_a_dead_agent_left_is_taken_off_where_something_else_is_wanted() {
+    for first in [plan("550"), refusing(plan("550"))] {
+        let scene = Scene::new();
+        let before = scene.host.state();
+        scene.die_when_ready(plan("535")).await;
+        let plans = vec![Ok(first), Ok(plan("550"))];
+        let stop_at_550 = async {
+            while !scene.host.state().dirs.contains(Path::new("/run/550")) {
+                tokio::task::yield_now().await;
+            }
+            scene.stop_at(Phase::Ready).await;
+        };
+        let (ended, ()) = tokio::join!(scene.live(At::Never, plans), stop_at_550);
+        assert_eq!(ended.unwrap(), ExitCode::Done);
+        assert!(scene.host.log().contains(&"rmdir /run/535".to_owned()));
+        assert_eq!(scene.host.state(), before);
+    }
+}
+
+#[tokio::test]
+async fn a_dead_agents_driver_stays_where_no_plan_can_be_made() {
+    let scene = Scene::new();
+    scene.die_when_ready(plan("535")).await;
+    let there = scene.host.state();
+    let failure = scene.live(At::Never, vec![Err(ExitCode::Download)]).await.unwrap_err();
+    assert_eq!(failure.code(), ExitCode::Download);
+    assert_eq!(scene.host.state(), there);
+}
+
+#[tokio::test]
+async fn unloading_where_nothing_is_left_says_so_and_touches_nothing() {
+    let scene = Scene::new();
+    let config = config(&scene.paths);
+    assert_eq!(unload(&config).await.unwrap(), ExitCode::Done);
+    assert!(!scene.paths.state.exists());
+    let journal = Journal::open(&scene.paths).unwrap();
+    assert_eq!(unload(&config).await.unwrap_err().code(), ExitCode::Preflight);
+    drop(journal);
+    assert_eq!(unload(&config).await.unwrap(), ExitCode::Done);
+}
+
+#[tokio::test]
+async fn unloading_undoes_what_a_dead_agent_did() {
+    let scene = Scene::new();
+    let made = scene.paths.root.join("made");
+    std::fs::create_dir_all(&made).unwrap();
+    std::fs::create_dir_all(scene.paths.root.join("proc")).unwrap();
+    std::fs::write(scene.paths.root.join("proc/devices"), "Character devices:\n").unwrap();
+    let mut journal = Journal::open(&scene.paths).unwrap();
+    // RealHost takes paths below its root, which is this scene's directory.
+    let path = Path::new("/made");
+    let dirs = vec![path.to_path_buf()];
+    let step = Step::MakeDir { path: path.to_path_buf() };
+    journal.intend(step, journal::Before::MissingDirs { dirs }).unwrap();
+    drop(journal);
+    assert_eq!(unload(&config(&scene.paths)).await.unwrap(), ExitCode::Done);
+    assert!(!made.exists());
+    assert_eq!(scene.phase(), Some(Phase::Removed));
+    assert_eq!(status(&config(&scene.paths)).unwrap().phase, Some(Phase::Removed));
+}
+
+fn config(paths: &Paths) -> Config {
+    let none = crate::config::Fragment::default();
+    Config { paths: paths.clone(), ..crate::config::load(none, &|_| None, None).unwrap() }
+}
