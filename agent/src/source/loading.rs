@@ -44,16 +44,17 @@ impl<'a> Loader<'a> {
         Self { fetcher, store, rules, arch, task, total: AtomicU64::new(0) }
     }
 
-    /// Reads a suite from the first of its places that has it. A host's source that turns out not
-    /// to be the distribution's gives nothing.
+    /// Reads a suite from the first of its places that has it.
+    ///
+    /// # Errors
+    /// That of the first place, where none has it; also where a host's source turns out not to be
+    /// the distribution's.
     pub(super) async fn suite(&self, wanted: &Wanted) -> Result<Vec<Index>, Failure> {
         let mut first: Option<Failure> = None;
         for place in &wanted.places {
             match self.release(wanted, place).await {
                 Ok(release) if !is_ours(&release, wanted) => {
-                    let origin = release.origin.unwrap_or_default();
-                    tracing::debug!(url = place.url, origin, "not the distribution's: left out");
-                    return Ok(Vec::new());
+                    first.get_or_insert(foreign(wanted, place, &release));
                 }
                 Ok(release) => return self.indexes(wanted, place, &release).await,
                 Err(error) => {
@@ -196,8 +197,22 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// Whether a host's source is the distribution's own, by what its Release says.
+/// Whether a host's source is the distribution's own, by what its Release says: `Debian` and
+/// `Debian Backports` are Debian's.
 fn is_ours(release: &Release, wanted: &Wanted) -> bool {
-    wanted.origins.is_empty()
-        || release.origin.as_ref().is_none_or(|o| wanted.origins.contains(&o.to_lowercase()))
+    let Some(origin) = release.origin.as_ref().filter(|_| !wanted.origins.is_empty()) else {
+        return true;
+    };
+    let first = origin.split_whitespace().next().unwrap_or_default().to_lowercase();
+    wanted.origins.contains(&first)
+}
+
+fn foreign(wanted: &Wanted, place: &Place, release: &Release) -> Failure {
+    let origin = release.origin.as_deref().unwrap_or_default();
+    let url = release::suite_url(&place.url, &wanted.suite);
+    Failure::new(
+        ExitCode::Verification,
+        format!("{url} is not this distribution's: its Origin is {origin}"),
+    )
+    .remedy("if it is to be used all the same, name it in archives.sources")
 }

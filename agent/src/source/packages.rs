@@ -85,7 +85,18 @@ pub struct Index {
 struct Stanza {
     start: u32,
     name: Range<u32>,
+    /// The value of Provides; empty where there is none.
+    provides: Range<u32>,
     end: u32,
+}
+
+/// A stanza that is being read.
+#[derive(Debug, Default)]
+struct Open {
+    /// The field that continuations belong to, where it is kept.
+    field: Option<&'static [u8]>,
+    name: Option<Range<u32>>,
+    provides: Range<u32>,
 }
 
 impl Index {
@@ -97,33 +108,18 @@ impl Index {
         let mut reader = BufReader::with_capacity(1 << 18, reader.take(promised.saturating_add(1)));
         let mut index =
             Self { origin, text: Vec::new(), stanzas: Vec::new(), providers: OnceLock::new() };
-        let mut name = None;
-        let mut keeping = false;
+        let mut open = Open::default();
         let mut size = 0u64;
         let mut line = Vec::with_capacity(1 << 10);
         while reader.read_until(b'\n', &mut line)? > 0 {
             size += line.len() as u64;
-            match line.first() {
-                Some(b'\n') => index.close(&mut name),
-                // A continuation goes where its field went.
-                Some(b' ' | b'\t') => {}
-                _ => keeping = KEPT.iter().any(|field| line.starts_with(field)),
-            }
-            if keeping && line.first() != Some(&b'\n') {
-                if let Some(value) = line.strip_prefix(b"Package:") {
-                    name = Some(index.name_at(value)?);
-                }
-                index.text.extend_from_slice(&line);
-                if line.last() != Some(&b'\n') {
-                    index.text.push(b'\n');
-                }
-            }
+            index.take(&line, &mut open)?;
             line.clear();
         }
         if size > promised {
             return Err(invalid("it is longer than the archive's metadata says"));
         }
-        index.close(&mut name);
+        index.close(&mut open);
         index.text.shrink_to_fit();
         let mut stanzas = std::mem::take(&mut index.stanzas);
         stanzas.sort_by(|a, b| index.bytes(&a.name).cmp(index.bytes(&b.name)));
@@ -163,22 +159,43 @@ impl Index {
         self.stanzas.iter().map(|s| std::str::from_utf8(self.bytes(&s.name)).unwrap_or_default())
     }
 
-    /// Where the name lies that is about to be added to the text.
-    fn name_at(&self, value: &[u8]) -> io::Result<Range<u32>> {
-        let blanks = value.iter().take_while(|b| b.is_ascii_whitespace()).count();
-        let start = self.text.len() + b"Package:".len() + blanks;
-        let end = start + value.trim_ascii().len();
-        // A whole stanza behind it still counts within 4 GiB.
-        match (u32::try_from(start), u32::try_from(end)) {
-            (Ok(start), Ok(end)) if end < u32::MAX - (1 << 24) => Ok(start..end),
-            _ => Err(invalid("it has more than 4 GiB")),
+    /// Takes one line of the input, with its end where it has one.
+    fn take(&mut self, line: &[u8], open: &mut Open) -> io::Result<()> {
+        let before = self.text.len();
+        match line.first() {
+            Some(b'\n') => {
+                self.close(open);
+                return Ok(());
+            }
+            // A continuation goes where its field went.
+            Some(b' ' | b'\t') => {}
+            _ => open.field = KEPT.iter().find(|field| line.starts_with(field)).copied(),
         }
+        let Some(field) = open.field else { return Ok(()) };
+        self.text.extend_from_slice(line);
+        if line.last() != Some(&b'\n') {
+            self.text.push(b'\n');
+        }
+        let after = position(self.text.len())?;
+        if field == b"Package:" && line.starts_with(field) {
+            let value = &line[field.len()..];
+            let blanks = value.iter().take_while(|b| b.is_ascii_whitespace()).count();
+            let start = position(before + field.len() + blanks)?;
+            open.name = Some(start..start + position(value.trim_ascii().len())?);
+        } else if field == b"Provides:" {
+            if line.starts_with(field) {
+                open.provides.start = position(before + field.len())?;
+            }
+            open.provides.end = after;
+        }
+        Ok(())
     }
 
-    fn close(&mut self, name: &mut Option<Range<u32>>) {
-        if let (Some(name), Ok(end)) = (name.take(), u32::try_from(self.text.len())) {
+    fn close(&mut self, open: &mut Open) {
+        let Open { name, provides, .. } = std::mem::take(open);
+        if let (Some(name), Ok(end)) = (name, position(self.text.len())) {
             let start = self.stanzas.last().map_or(0, |before| before.end);
-            self.stanzas.push(Stanza { start, name, end });
+            self.stanzas.push(Stanza { start, name, provides, end });
         }
     }
 
@@ -234,23 +251,10 @@ impl Index {
         })
     }
 
-    /// The Provides field, which few have, without looking at the others.
-    fn provides(&self, stanza: &Stanza) -> Option<&str> {
-        const FIELD: &str = "Provides:";
-        let text = &self.text[stanza.start as usize..stanza.end as usize];
-        let text = std::str::from_utf8(text).ok()?;
-        let found = text.match_indices(FIELD).map(|(at, _)| at);
-        let start = found.into_iter().find(|&at| at == 0 || text.as_bytes()[at - 1] == b'\n')?;
-        let value = &text[start + FIELD.len()..];
-        let end = value.match_indices('\n').map(|(at, _)| at);
-        let end = end.into_iter().find(|&at| !value[at + 1..].starts_with([' ', '\t']));
-        Some(&value[..end.unwrap_or(value.len())])
-    }
-
     fn find_providers(&self) -> HashMap<Box<str>, Vec<u32>> {
         let mut providers: HashMap<Box<str>, Vec<u32>> = HashMap::new();
         for (at, stanza) in (0..).zip(&self.stanzas) {
-            let Some(field) = self.provides(stanza) else { continue };
+            let field = std::str::from_utf8(self.bytes(&stanza.provides)).unwrap_or_default();
             for provided in field.split(',') {
                 let name = provided.trim().split([' ', '(', ':']).next().unwrap_or_default();
                 providers.entry(name.into()).or_default().push(at);
@@ -258,6 +262,10 @@ impl Index {
         }
         providers
     }
+}
+
+fn position(at: usize) -> io::Result<u32> {
+    u32::try_from(at).map_err(|_| invalid("it has more than 4 GiB"))
 }
 
 fn invalid(what: &str) -> io::Error {
@@ -295,7 +303,7 @@ mod tests {
     fn stanzas_are_read_on_demand_and_descriptions_dropped() {
         let text = [
             stanza("b", "Source: s (2)\nPre-Depends: p\nDepends: x (>= 1) | y,\n z\n"),
-            stanza("a", "Provides: virtual (= 3), other\n"),
+            stanza("a", "Provides: virtual (= 3),\n other\n"),
             stanza("a", "Architecture-Odd: 1\nMulti-Arch: same\n")
                 .replace("Version: 1", "Version: 2"),
         ]
