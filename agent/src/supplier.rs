@@ -6,6 +6,7 @@ use std::path::Path;
 use tokio::sync::OnceCell;
 
 use crate::artifact::{ModuleSet, layout};
+use crate::build;
 use crate::catalog::{self, Catalog, DriverAtHand, SetAtHand, UserspaceAtHand};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, OrFail};
@@ -100,8 +101,11 @@ impl<'a> Supplier<'a> {
         release: &str,
         version: Option<&str>,
     ) -> Result<ModuleSet, Failure> {
-        let _ = (archive, driver, version, &self.config.jobs);
-        Err(Failure::new(ExitCode::Bug, format!("building for {release} is not wired yet")))
+        let mut request = build::Request::new(driver, release);
+        request.kernel_version = version.map(str::to_owned);
+        request.modules.clone_from(&self.config.driver.extra_modules);
+        request.jobs = self.config.jobs;
+        build::build(&request, archive, &self.store()?, self.progress.as_ref()).await
     }
 
     async fn assemble(&self, driver_version: &str) -> Result<UserspaceAtHand, Failure> {
