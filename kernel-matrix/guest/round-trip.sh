@@ -42,7 +42,7 @@ memory() {
 prepare
 state before
 start_agent
-if await has_phase "$READY"; then
+if await has_phase ready; then
     phase ready
     section ready.driver cat /proc/driver/nvidia/version
     section ready.versions versions

@@ -107,7 +107,7 @@ fn spec(
     scenario: &str,
 ) -> Result<Spec, Error> {
     let settings = format!(
-        "NONCE={nonce}\nIMAGE={}\nAGENT_ARGUMENTS='run --driver {} --flavour {}'\nPRELOAD='{}'\n",
+        "NONCE={nonce}\nIMAGE={}\nAGENT_ARGUMENTS='run --driver {} --flavour {} --host-apt=false'\nPRELOAD='{}'\n",
         image::NAME,
         cell.driver.branch,
         cell.driver.flavour_name(),

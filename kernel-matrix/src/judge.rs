@@ -25,9 +25,10 @@ pub struct Evidence {
 pub fn judge(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
     let mut wrong: Vec<String> =
         evidence.trouble.iter().map(|line| format!("kernel: {line}")).collect();
-    wrong.extend(unfinished(cell, evidence));
-    // A guest that did not get to its end has no state to compare.
-    if wrong.is_empty() {
+    if let Some(why) = unfinished(cell, evidence) {
+        // A guest that did not get to its end has no state to compare.
+        wrong.push(why);
+    } else {
         wrong.extend(agent(cell, &evidence.records));
         wrong.extend(scenario(cell, expected, &evidence.records));
         wrong.extend(host(&evidence.records));
