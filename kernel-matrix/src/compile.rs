@@ -10,7 +10,6 @@ use crate::error::{At, Error};
 use crate::event::{Outcome, Sink, What};
 use crate::matrix::Cell;
 use crate::process;
-use crate::seed;
 use crate::workbench::Workbench;
 
 /// How many of the last lines are shown when it went wrong.
@@ -26,9 +25,7 @@ pub fn run(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result
         let (_, resolved) = workbench.resolve(cell)?;
         let release = resolved.kernel_release.clone();
         sink.tell(What::Resolved(resolved));
-        let store = workbench.cache().dir("store");
-        let program = workbench.program();
-        let command = seed::command(program, "build", &release, &cell.driver, &store);
+        let command = workbench.longshore("build", &release, cell);
         (command, run_dir(&workbench, cell)?)
     };
     sink.tell(What::Phase { name: "build".into(), after: Duration::ZERO });

@@ -28,50 +28,32 @@ const FETCH_LIMIT: Duration = Duration::from_secs(1800);
 /// Room for the guest to write to, MiB.
 const SPARE: u64 = 256;
 
-/// Has `longshore` fetch and compile what the kernel `release` needs, into a store kept in the
-/// cache, and makes a disk of just that.
+/// Runs `fetch`, which brings what the kernel `release` needs into `store` and compiles it, and makes
+/// a disk of just that.
 ///
 /// # Errors
 /// `longshore fetch` failed, or left no such modules in the store.
 pub fn make(
     cache: &Cache,
-    longshore: &Path,
+    fetch: &mut Command,
+    store: &Path,
     release: &str,
     driver: &DriverWanted,
 ) -> Result<Seed, Error> {
-    let store = cache.dir("store");
     {
         let _held = cache.lock("store")?;
-        run(&mut command(longshore, "fetch", release, driver, &store), FETCH_LIMIT)?;
+        run(fetch, FETCH_LIMIT)?;
     }
-    let (name, set) = find_set(&store, release, driver)?;
-    let userspace = userspace_of(&store, &set.key.driver_version)?;
+    let (name, set) = find_set(store, release, driver)?;
+    let userspace = userspace_of(store, &set.key.driver_version)?;
     let digests: Vec<&str> = set.modules.iter().map(|m| m.sha256.as_str()).collect();
     let digests = digests.join(",");
     let manifest = fs::read_to_string(userspace.join("manifest.json"))
         .at("read", &userspace.join("manifest.json"))?;
     let dir = cache.produce("seed", &[&name, &digests, &manifest], |dir| {
-        fill(dir, &store, &name, &set, &userspace)
+        fill(dir, store, &name, &set, &userspace)
     })?;
     Ok(Seed { disk: dir.join("store.ext4"), set })
-}
-
-/// `longshore fetch` or `build` for one kernel and driver.
-pub fn command(
-    longshore: &Path,
-    verb: &str,
-    release: &str,
-    driver: &DriverWanted,
-    store: &Path,
-) -> Command {
-    let mut command = Command::new(longshore);
-    command
-        .arg(verb)
-        .args(["--kernel", release, "--driver", &driver.branch])
-        .args(["--flavour", driver.flavour_name()])
-        .arg("--store")
-        .arg(store);
-    command
 }
 
 fn find_set(

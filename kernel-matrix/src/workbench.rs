@@ -1,6 +1,7 @@
 //! Everything cells are made from, made on first use and shared between them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 
 use crate::bits::Bits;
@@ -9,7 +10,7 @@ use crate::error::Error;
 use crate::event::{Resolved, Sink, What};
 use crate::image::{self, Image};
 use crate::kernel::{self, Kernel};
-use crate::matrix::{Cell, Guest, Matrix};
+use crate::matrix::{self, Cell, Guest, Matrix};
 use crate::rootfs::{self, Rootfs};
 use crate::seed::{self, Seed};
 
@@ -26,6 +27,7 @@ pub struct Agent {
 pub struct Workbench {
     cache: Cache,
     guest: Guest,
+    archive: matrix::Archive,
     agent: Agent,
     bits: Bits,
     rootfs: Option<Arc<Rootfs>>,
@@ -55,7 +57,8 @@ impl Workbench {
         suites.sort();
         suites.dedup();
         let bits = Bits::open(&cache.dir("packages"), &suites)?;
-        Ok(Self { cache, guest: matrix.guest, agent, bits, rootfs: None, image: None })
+        let Matrix { archive, guest, .. } = matrix;
+        Ok(Self { cache, guest, archive, agent, bits, rootfs: None, image: None })
     }
 
     /// The cache everything is kept in.
@@ -63,9 +66,24 @@ impl Workbench {
         &self.cache
     }
 
-    /// The `longshore` program for this machine.
-    pub fn program(&self) -> &Path {
-        &self.agent.program
+    /// `longshore fetch` or `build` for what a cell wants, with the store in the cache.
+    pub fn longshore(&self, verb: &str, release: &str, cell: &Cell) -> Command {
+        let mut command = Command::new(&self.agent.program);
+        command
+            .arg(verb)
+            .args(["--kernel", release, "--driver", &cell.driver.branch])
+            .args(["--flavour", cell.driver.flavour_name()])
+            .args(["--archive-suite", &cell.kernel.suite])
+            .arg("--store")
+            .arg(self.store());
+        for component in &self.archive.components {
+            command.args(["--archive-component", component]);
+        }
+        command
+    }
+
+    fn store(&self) -> PathBuf {
+        self.cache.dir("store")
     }
 
     /// What the cell's kernel stands for today.
@@ -104,7 +122,8 @@ impl Workbench {
         let driver = &cell.driver;
         let (branch, flavour) = (&driver.branch, driver.flavour_name());
         sink.tell(What::Preparing(format!("driver {branch} {flavour} for {}", kernel.release)));
-        let seed = seed::make(&self.cache, &self.agent.program, &kernel.release, driver)?;
+        let mut fetch = self.longshore("fetch", &kernel.release, cell);
+        let seed = seed::make(&self.cache, &mut fetch, &self.store(), &kernel.release, driver)?;
         resolved.driver_version.clone_from(&seed.set.key.driver_version);
         resolved.driver_sha256.clone_from(&seed.set.key.driver_digest);
         resolved.image_sha256.clone_from(&image.sha256);
