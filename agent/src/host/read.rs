@@ -66,7 +66,7 @@ impl Unread {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::DeviceKind;
+    use super::super::facts::{DeviceKind, ModuleLoading};
     use super::*;
     use crate::artifact::Flavour;
     use rstest::rstest;
@@ -134,6 +134,28 @@ mod tests {
         );
         assert_eq!(facts.loaded["nvidia"].holders, ["nvidia_modeset", "nvidia_uvm"]);
         assert_eq!(facts.loaded["nvidia"].refcount, Some(2));
+    }
+
+    #[test]
+    fn a_tree_captured_alive() {
+        let facts = fixture("bookworm-vm");
+        assert_eq!(facts.unread, BTreeMap::new());
+        assert_eq!(facts.devices, []);
+        assert_eq!(facts.loaded["drm"].holders, ["drm_kms_helper"]);
+        assert_eq!(facts.loaded["wmi"].refcount, Some(1));
+        assert_eq!(facts.loaded["video"].state.as_deref(), Some("live"));
+        assert_eq!(facts.loaded["ipmi_msghandler"].version.as_deref(), Some("39.2"));
+        // What is built in has a directory in /sys/module too.
+        assert!(!facts.loaded.contains_key("firmware_class"));
+        let blank = facts.mounts.iter().find(|m| m.target == Path::new("/run/a b")).unwrap();
+        let Known::Yes(groups) = &facts.host_peer_groups else { panic!("unread") };
+        assert!(blank.peer_group.is_some_and(|group| groups.contains(&group)));
+        assert_eq!(facts.security.secure_boot, Known::Yes(false));
+        assert_eq!(facts.security.lockdown, Known::Yes("none".into()));
+        assert_eq!(facts.security.sig_enforce, Known::Yes(false));
+        assert_eq!(facts.security.module_loading, Known::Yes(ModuleLoading::Allowed));
+        assert_eq!((facts.euid, facts.initial_user_namespace), (Known::Yes(0), Known::Yes(true)));
+        assert!(matches!(&facts.capabilities, Known::Yes(all) if all.contains("CAP_SYS_MODULE")));
     }
 
     #[test]

@@ -274,7 +274,7 @@ pub(super) fn other_driver(
         }
     };
     let remedy = format!(
-        "stop what uses it and unload it with what installed it, or ask for driver {version}"
+        "stop what uses it and unload it (`longshore unload`, or what installed it), or ask for driver {version}"
     );
     Some(Finding::refusal("other-driver-live", seen, remedy))
 }

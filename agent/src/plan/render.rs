@@ -58,12 +58,15 @@ fn verdict(plan: &Plan) -> String {
         "driver {} ({}) for kernel {}",
         plan.driver_version, plan.flavour, plan.kernel_release
     );
-    let refusals = plan.findings.iter().filter(|f| f.severity == Severity::Refusal).count();
-    match (refusals, plan.findings.first()) {
-        (0, _) | (_, None) => format!("READY TO INSTALL  {what}"),
-        (_, Some(first)) => {
-            format!("REFUSED  {what}: {} (exit code {})", first.code, first.exit_code().number())
+    match plan.findings.first() {
+        Some(gravest) if gravest.severity == Severity::Refusal => {
+            let exit = gravest.exit_code().number();
+            format!("REFUSED  {what}: {} (exit code {exit})", gravest.code)
         }
+        Some(gravest) if gravest.severity == Severity::Warning => {
+            format!("TO BE DONE, WITH WARNINGS  {what}")
+        }
+        _ => format!("TO BE DONE  {what}"),
     }
 }
 

@@ -1,0 +1,194 @@
+//! Which driver and flavour each host gets, and why.
+
+use super::*;
+
+#[rstest]
+#[case::t4_newest(
+    "bookworm-t4",
+    "newest",
+    "auto",
+    "570.133.20",
+    Flavour::Open,
+    "recommends open from branch 560"
+)]
+#[case::t4_535(
+    "bookworm-t4",
+    "535",
+    "auto",
+    "535.261.03",
+    Flavour::Proprietary,
+    "recommends proprietary before branch 560"
+)]
+#[case::t4_open("bookworm-t4", "535", "open", "535.261.03", Flavour::Open, "asked for")]
+#[case::v100_newest(
+    "bookworm-v100",
+    "newest",
+    "auto",
+    "570.133.20",
+    Flavour::Proprietary,
+    "no GPU System Processor"
+)]
+#[case::k80_newest(
+    "bookworm-k80",
+    "newest",
+    "auto",
+    "470.256.02",
+    Flavour::Proprietary,
+    "no GPU System Processor"
+)]
+#[case::h100(
+    "bookworm-h100-nvswitch",
+    "550",
+    "auto",
+    "550.163.01",
+    Flavour::Proprietary,
+    "before branch 560"
+)]
+#[case::h100_open(
+    "bookworm-h100-nvswitch",
+    "550",
+    "open",
+    "550.163.01",
+    Flavour::Open,
+    "asked for"
+)]
+#[case::cloud(
+    "bookworm-cloud-t4",
+    "535.261.03",
+    "auto",
+    "535.261.03",
+    Flavour::Proprietary,
+    "before branch 560"
+)]
+fn version_and_flavour(
+    #[case] tree: &str,
+    #[case] driver: &str,
+    #[case] flavour: &str,
+    #[case] version: &str,
+    #[case] chosen: Flavour,
+    #[case] reason: &str,
+) {
+    let plan = plan(&config(driver, flavour), &facts(tree), &archives()).unwrap();
+    assert_eq!((plan.driver_version.as_str(), plan.flavour), (version, chosen));
+    assert!(why(&plan, "flavour").contains(reason), "{}", why(&plan, "flavour"));
+    assert!(plan.refusal().is_none(), "{:?}", plan.findings);
+    assert!(!plan.exact);
+}
+
+#[test]
+fn k80_says_which_newer_driver_it_passed_over_and_why() {
+    let plan = plan(&config("newest", "auto"), &facts("bookworm-k80"), &archives()).unwrap();
+    let why = why(&plan, "driver");
+    assert!(
+        why.contains("570.133.20 does not: 0000:04:00.0 (10de:102d): Kepler needs branch 470"),
+        "{why}"
+    );
+}
+
+#[rstest]
+#[case::k80_535("bookworm-k80", "535", "auto", "gpu-unsupported", "needs branch 470")]
+#[case::v100_open("bookworm-v100", "535", "open", "gpu-unsupported", "GPU System Processor")]
+#[case::no_such(
+    "bookworm-t4",
+    "999",
+    "auto",
+    "driver-not-offered",
+    "they offer 470.256.02 proprietary"
+)]
+#[case::t4_470_open(
+    "bookworm-t4",
+    "470",
+    "open",
+    "gpu-unsupported",
+    "branch 470 has no open modules"
+)]
+fn what_cannot_be_is_refused(
+    #[case] tree: &str,
+    #[case] driver: &str,
+    #[case] flavour: &str,
+    #[case] code: &str,
+    #[case] seen: &str,
+) {
+    let plan = plan(&config(driver, flavour), &facts(tree), &archives()).unwrap();
+    let finding = plan.findings.iter().find(|f| f.code == code).expect(code);
+    assert_eq!(finding.severity, Severity::Refusal);
+    assert!(finding.seen.contains(seen), "{}", finding.seen);
+    assert!(plan.refusal().is_some());
+}
+
+#[test]
+fn auto_takes_the_only_flavour_at_hand_and_says_so() {
+    let only = catalog(vec![offered("535.261.03", Flavour::Open)]);
+    let plan = plan(&config("535", "auto"), &facts("bookworm-t4"), &only).unwrap();
+    assert_eq!(plan.flavour, Flavour::Open);
+    assert!(why(&plan, "flavour").contains("only open is at hand (proprietary preferred"));
+}
+
+#[test]
+fn auto_takes_the_flavour_that_is_built_already() {
+    let facts = facts("bookworm-t4");
+    let plan = plan(&config("535", "auto"), &facts, &stocked(&facts, Flavour::Open)).unwrap();
+    assert_eq!(plan.flavour, Flavour::Open);
+    assert!(why(&plan, "flavour").contains("built for this kernel already"));
+}
+
+#[test]
+fn blackwell_takes_only_the_open_modules_and_a_branch_that_has_it() {
+    let mut facts = facts("bookworm-t4");
+    facts.devices[0].device = 0x2901;
+    let chosen = plan(&config("newest", "auto"), &facts, &archives()).unwrap();
+    assert_eq!((chosen.driver_version.as_str(), chosen.flavour), ("570.133.20", Flavour::Open));
+    let refused = plan(&config("550", "auto"), &facts, &archives()).unwrap();
+    assert_eq!(codes(&refused, Severity::Refusal), ["gpu-unsupported"]);
+}
+
+#[test]
+fn missing_headers_end_with_exit_code_11_and_the_nearest() {
+    let mut catalog = archives();
+    catalog.headers = Known::Yes(HeadersAtHand::Missing { nearest: vec!["6.1.0-56-amd64".into()] });
+    let plan = plan(&config("535", "auto"), &facts("bookworm-t4"), &catalog).unwrap();
+    let refusal = plan.refusal().unwrap();
+    assert_eq!(refusal.code(), ExitCode::Toolchain);
+    assert!(refusal.to_string().contains("nearest: 6.1.0-56-amd64"), "{refusal}");
+}
+
+#[test]
+fn without_compiling_and_without_a_set_nothing_can_be_had() {
+    let mut config = config("535.261.03", "auto");
+    config.compile = false;
+    let plan = plan(&config, &facts("bookworm-t4"), &archives()).unwrap();
+    assert_eq!(plan.refusal().map(|f| f.code()), Some(ExitCode::Download));
+    assert_eq!(codes(&plan, Severity::Refusal), ["nothing-built"]);
+}
+
+#[test]
+fn without_an_archive_the_flavour_is_still_decided() {
+    let mut catalog = archives();
+    catalog.drivers = Known::Unknown("no archive is configured".into());
+    catalog.headers = Known::Unknown("no archive is configured".into());
+    let plan = plan(&config("535.261.03", "auto"), &facts("bookworm-v100"), &catalog).unwrap();
+    assert_eq!(plan.flavour, Flavour::Proprietary);
+    assert_eq!(codes(&plan, Severity::Refusal), ["archives-unread"]);
+    assert!(plan.acquire.iter().any(|a| matches!(a, Acquire::BuildSet { .. })));
+}
+
+#[rstest]
+#[case::k80("bookworm-k80", "470", Flavour::Proprietary)]
+#[case::v100("bookworm-v100", "580", Flavour::Proprietary)]
+#[case::t4("bookworm-t4", "newest", Flavour::Open)]
+fn a_captured_tree_is_decided_without_any_source(
+    #[case] tree: &str,
+    #[case] version: &str,
+    #[case] flavour: Flavour,
+) {
+    let unknown = || "no archive is configured".to_owned();
+    let mut catalog = archives();
+    (catalog.drivers, catalog.headers) = (Known::Unknown(unknown()), Known::Unknown(unknown()));
+    let mut config = config("newest", "auto");
+    config.paths.root = PathBuf::from("/captured");
+    config.paths.host_root = PathBuf::from("/captured");
+    let plan = plan(&config, &facts(tree), &catalog).unwrap();
+    assert_eq!((plan.driver_version.as_str(), plan.flavour), (version, flavour));
+    assert_eq!(codes(&plan, Severity::Warning), ["archives-unread", "headers-unknown"]);
+    assert!(plan.refusal().is_none());
+}

@@ -1,0 +1,138 @@
+//! Plans for every host tree.
+
+mod decisions;
+mod preflight;
+mod steps;
+mod whole;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+use crate::artifact::{ModuleEntry, ModuleKey, ModuleSet};
+use crate::catalog::{DriverAtHand, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand};
+use crate::config::{self, Fragment};
+use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice};
+use crate::step::ModuleOrigin;
+
+fn facts(tree: &str) -> HostFacts {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(tree);
+    HostFacts::read(&path, &path).unwrap()
+}
+
+fn config(driver: &str, flavour: &str) -> Config {
+    let flags = Fragment {
+        driver: Some(driver.parse().unwrap()),
+        flavour: Some(flavour.parse().unwrap()),
+        ..Fragment::default()
+    };
+    let mut config = config::load(flags, &|_| None, None).unwrap();
+    config.paths.root = PathBuf::from("/");
+    config.paths.host_root = PathBuf::from("/");
+    config
+}
+
+fn offered(version: &str, flavour: Flavour) -> DriverAtHand {
+    DriverAtHand {
+        version: version.into(),
+        flavour,
+        package: "nvidia-kernel-source".into(),
+        package_version: format!("{version}-1"),
+        suite: "bookworm".into(),
+        sha256: "0".repeat(64),
+    }
+}
+
+/// What Debian's suites offer together.
+fn archives() -> Catalog {
+    use Flavour::{Open, Proprietary};
+    catalog(vec![
+        offered("570.133.20", Open),
+        offered("570.133.20", Proprietary),
+        offered("550.163.01", Open),
+        offered("550.163.01", Proprietary),
+        offered("535.261.03", Open),
+        offered("535.261.03", Proprietary),
+        offered("470.256.02", Proprietary),
+    ])
+}
+
+fn catalog(drivers: Vec<DriverAtHand>) -> Catalog {
+    Catalog {
+        sets: Vec::new(),
+        userspace: Vec::new(),
+        drivers: Known::Yes(drivers),
+        headers: Known::Yes(HeadersAtHand::Archive {
+            package: "linux-headers-6.1.0-50-amd64".into(),
+            version: "6.1.176-1".into(),
+            compiler: "gcc-12".into(),
+        }),
+    }
+}
+
+fn entry(name: &str, depends: &[&str]) -> ModuleEntry {
+    ModuleEntry {
+        name: name.into(),
+        file: format!("{}.ko", name.replace('_', "-")),
+        sha256: format!("{:0>64}", name.len()),
+        size: 1,
+        vermagic: "6.1.0-50-amd64 SMP preempt mod_unload modversions ".into(),
+        version: Some("535.261.03".into()),
+        srcversion: Some(format!("SRC{name}")),
+        depends: depends.iter().map(|d| (*d).to_owned()).collect(),
+    }
+}
+
+/// A set for the kernel of `facts`, as Debian 12's kernel makes the modules depend.
+fn set(facts: &HostFacts, flavour: Flavour, place: SetPlace) -> SetAtHand {
+    let key = ModuleKey {
+        driver_version: "535.261.03".into(),
+        flavour,
+        driver_digest: "0".repeat(64),
+        kernel_release: facts.kernel.release.clone(),
+        kernel_version: facts.kernel.version.clone(),
+        arch: facts.kernel.arch.clone(),
+        headers: BTreeMap::new(),
+        compiler: "gcc-12".into(),
+        options: Vec::new(),
+    };
+    let modules = vec![
+        entry("nvidia", &["drm"]),
+        entry("nvidia_uvm", &["nvidia"]),
+        entry("nvidia_modeset", &["nvidia", "video"]),
+        entry("nvidia_drm", &["nvidia_modeset", "drm", "drm_kms_helper"]),
+    ];
+    SetAtHand { set: ModuleSet { key, modules }, place }
+}
+
+fn stocked(facts: &HostFacts, flavour: Flavour) -> Catalog {
+    let mut catalog = archives();
+    catalog.sets.push(set(facts, flavour, SetPlace::Store));
+    catalog.userspace.push(UserspaceAtHand {
+        driver_version: "535.261.03".into(),
+        arch: "x86_64".into(),
+        root: "/var/lib/longshore/userspace/x/root".into(),
+    });
+    catalog
+}
+
+fn codes(plan: &Plan, severity: Severity) -> Vec<&str> {
+    let of = plan.findings.iter().filter(|f| f.severity == severity);
+    of.map(|f| f.code.as_str()).collect()
+}
+
+fn why(plan: &Plan, what: &str) -> String {
+    let reason = plan.reasons.iter().find(|r| r.what.starts_with(what));
+    reason.map(|r| format!("{}: {}", r.what, r.why)).unwrap_or_default()
+}
+
+fn loads(plan: &Plan) -> Vec<String> {
+    let name = |step: &'_ Step| match step {
+        Step::LoadModule { name, .. } => Some(name.clone()),
+        _ => None,
+    };
+    plan.install.iter().filter_map(name).collect()
+}

@@ -1,0 +1,88 @@
+//! What is acquired and the steps, in order.
+
+use super::*;
+
+#[test]
+fn a_stocked_store_gives_an_exact_plan_in_load_order() {
+    let facts = facts("bookworm-t4");
+    let mut config = config("535.261.03", "proprietary");
+    config.driver.parameters.insert("nvidia".into(), "NVreg_EnableMSI=1".into());
+    let plan = plan(&config, &facts, &stocked(&facts, Flavour::Proprietary)).unwrap();
+    assert!(plan.exact && plan.acquire.is_empty() && plan.findings.is_empty());
+    let order =
+        ["ipmi_msghandler", "drm", "wmi", "video", "nvidia", "nvidia_uvm", "nvidia_modeset"];
+    assert_eq!(loads(&plan), order);
+    let nvidia = plan
+        .install
+        .iter()
+        .find(|s| matches!(s, Step::LoadModule { name, .. } if name == "nvidia"));
+    let Some(Step::LoadModule { origin, parameters, version, srcversion, .. }) = nvidia else {
+        panic!("nvidia is loaded");
+    };
+    assert!(matches!(origin, ModuleOrigin::Driver { .. }));
+    assert_eq!(parameters, "NVreg_EnableMSI=1");
+    assert_eq!(version.as_deref(), Some("535.261.03"));
+    assert_eq!(srcversion.as_deref(), Some("SRCnvidia"));
+    assert!(matches!(plan.install[0], Step::MakeDir { .. }));
+    let Step::WriteParameter { value, .. } = &plan.install[1] else { panic!("firmware path") };
+    assert_eq!(value, "/run/nvidia/driver/lib/firmware");
+    let Some(Step::MakeNodes { dirs }) = plan.install.last() else { panic!("nodes last") };
+    assert_eq!(dirs, &[PathBuf::from("/dev"), PathBuf::from("/run/nvidia/driver/dev")]);
+}
+
+#[test]
+fn what_is_loaded_already_is_no_step() {
+    let facts = facts("bookworm-h100-nvswitch");
+    let mut config = config("535.261.03", "proprietary");
+    config.driver.extra_modules.push("nvidia_drm".into());
+    let plan = plan(&config, &facts, &stocked(&facts, Flavour::Proprietary)).unwrap();
+    // ipmi_msghandler, drm, drm_kms_helper, wmi and video are the host's own already.
+    assert_eq!(loads(&plan), ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"]);
+}
+
+#[test]
+fn a_needed_module_that_the_kernel_lacks_is_a_refusal() {
+    let facts = facts("bookworm-cloud-t4");
+    let plan =
+        plan(&config("535.261.03", "proprietary"), &facts, &stocked(&facts, Flavour::Proprietary))
+            .unwrap();
+    assert_eq!(codes(&plan, Severity::Refusal), ["dependency-missing", "dependency-missing"]);
+    assert!(plan.findings[0].seen.contains("nvidia needs drm"), "{:?}", plan.findings);
+}
+
+#[test]
+fn an_unreadable_module_tree_is_not_taken_for_an_empty_one() {
+    let mut facts = facts("bookworm-t4");
+    facts.available.clear();
+    facts.builtin.clear();
+    facts.unread.insert("available".into(), "lib/modules/x/modules.dep: ENOENT".into());
+    let catalog = stocked(&facts, Flavour::Proprietary);
+    let plan = plan(&config("535.261.03", "proprietary"), &facts, &catalog).unwrap();
+    assert!(codes(&plan, Severity::Refusal).iter().all(|code| *code == "kernel-unknown"));
+    assert!(plan.findings[0].remedy.contains("hostPID"));
+}
+
+#[test]
+fn a_prebuilt_set_is_imported_and_another_kernels_is_not() {
+    let facts = facts("bookworm-t4");
+    let place = SetPlace::Layout { dir: "/srv/modules".into(), manifest: "sha256:1".into() };
+    let mut catalog = archives();
+    catalog.sets.push(set(&facts, Flavour::Proprietary, place));
+    let config = config("535.261.03", "auto");
+    let imported = plan(&config, &facts, &catalog).unwrap();
+    assert!(matches!(imported.acquire[0], Acquire::ImportSet { .. }));
+    catalog.sets[0].set.key.kernel_version = "#1 SMP another build".into();
+    let compiled = plan(&config, &facts, &catalog).unwrap();
+    assert!(matches!(compiled.acquire[0], Acquire::BuildSet { .. }));
+}
+
+#[test]
+fn the_live_driver_is_adopted_without_a_load() {
+    let plan = plan(&config("newest", "auto"), &facts("bookworm-t4-live"), &archives()).unwrap();
+    assert_eq!(plan.driver_version, "535.261.03");
+    let why = why(&plan, "driver");
+    assert!(why.contains("adopted") && why.contains("570.133.20 is to be had"), "{why}");
+    assert!(loads(&plan).is_empty());
+    assert_eq!(plan.acquire, [Acquire::AssembleUserspace { driver_version: "535.261.03".into() }]);
+    assert!(plan.refusal().is_none(), "{:?}", plan.findings);
+}
