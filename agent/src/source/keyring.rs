@@ -292,3 +292,6 @@ fn blocks(bytes: &[u8], kind: &str) -> Vec<Vec<u8>> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;
