@@ -301,3 +301,6 @@ fn trusted(root: &Path, files: &[&str], dir: &str) -> Keyring {
     }
     keyring
 }
+
+#[cfg(test)]
+mod tests;

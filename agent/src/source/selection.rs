@@ -278,3 +278,55 @@ impl Os {
 fn split_words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_lowercase).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("bookworm", true)]
+    #[case("bookworm-security", true)]
+    #[case("bookworm-backports", true)]
+    #[case("stable-updates", true)]
+    #[case("trixie", false)]
+    #[case("nodistro", false)]
+    #[case("cloud-sdk-bookworm", false)]
+    fn suites_of_the_release_are_told_by_their_names(#[case] suite: &str, #[case] own: bool) {
+        let os = Os::parse("ID=debian\nVERSION_CODENAME=\"bookworm\"\n");
+        assert_eq!(os.has(suite), own);
+        assert!(Os::parse("").has(suite), "nothing is known of the host");
+    }
+
+    #[test]
+    fn origins_come_from_the_ids() {
+        let os = Os::parse("ID=ubuntu\nID_LIKE=debian\nID_X=other\n");
+        assert_eq!(os.origins, ["ubuntu", "debian"]);
+    }
+
+    #[rstest]
+    #[case("bookworm-security", true)]
+    #[case("buster/updates", true)]
+    #[case("bookworm-updates", false)]
+    #[case("bookworm", false)]
+    fn security_suites_are_told_by_their_names(#[case] suite: &str, #[case] expected: bool) {
+        assert_eq!(is_security(suite), expected);
+    }
+
+    #[test]
+    fn no_archive_at_all_is_a_mistake_of_the_configuration() {
+        let root = tempfile::tempdir().expect("dir");
+        let config = ArchiveConfig {
+            sources: Vec::new(),
+            use_host_apt: true,
+            host_components: Vec::new(),
+            host_suites: Vec::new(),
+            frozen: false,
+        };
+        let failure = select(&config, root.path(), "amd64").expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Usage);
+        let wanting = ArchiveConfig { host_suites: vec!["trixie".to_owned()], ..config };
+        let failure = select(&wanting, root.path(), "amd64").expect_err("refused");
+        assert!(failure.to_string().contains("trixie"), "{failure}");
+    }
+}

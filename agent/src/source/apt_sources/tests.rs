@@ -1,0 +1,152 @@
+use super::*;
+use rstest::rstest;
+
+fn source(url: &str, suites: &[&str], components: &[&str]) -> (String, Vec<String>, Vec<String>) {
+    let owned = |words: &[&str]| words.iter().map(|word| word.to_string()).collect();
+    (url.to_owned(), owned(suites), owned(components))
+}
+
+fn parsed(name: &str, text: &str) -> Vec<(String, Vec<String>, Vec<String>)> {
+    let sources = parse(Path::new(name), text, "amd64").expect("reads");
+    sources.into_iter().map(|s| (s.url, s.suites, s.components)).collect()
+}
+
+const URL: &str = "https://archive.example.com/debian";
+
+#[rstest]
+#[case::plain("deb URL bookworm main contrib", Some(&["main", "contrib"][..]))]
+#[case::comment("deb URL bookworm main # contrib", Some(&["main"][..]))]
+#[case::options("deb [arch=amd64,i386 signed-by=/k.gpg trusted=yes] URL bookworm main", Some(&["main"][..]))]
+#[case::spaced_options("deb [ arch=amd64  lang=none ]  URL\tbookworm  main", Some(&["main"][..]))]
+#[case::other_arch("deb [arch=i386] URL bookworm main", None)]
+#[case::source("deb-src URL bookworm main", None)]
+#[case::flat("deb URL ./", None)]
+#[case::cdrom("deb cdrom:[Debian 12]/ bookworm main", None)]
+#[case::commented("# deb URL bookworm main", None)]
+#[case::empty("   ", None)]
+fn one_line_sources(#[case] line: &str, #[case] components: Option<&[&str]>) {
+    let expected: Vec<_> = components.map(|c| source(URL, &["bookworm"], c)).into_iter().collect();
+    assert_eq!(parsed("/a.list", &line.replace("URL", URL)), expected);
+}
+
+#[rstest]
+#[case("deb", "there is no URI")]
+#[case("deb URL", "there is no suite")]
+#[case("deb URL bookworm", "there is no component")]
+#[case("deb [arch=amd64 URL bookworm main", "the options are not closed")]
+#[case("deb [arch] URL bookworm main", "arch has no value")]
+#[case("rpm URL bookworm main", "rpm is no type of source")]
+fn a_bad_line_is_numbered(#[case] line: &str, #[case] what: &str) {
+    let text = format!("# first\n\n{}\n", line.replace("URL", URL));
+    let bad = parse(Path::new("/a.list"), &text, "amd64").expect_err("refused");
+    assert_eq!((bad.line, bad.what.as_str()), (3, what));
+}
+
+#[test]
+fn deb822_sources_multiply_uris_and_keep_suites() {
+    let text = "Types: deb deb-src\n# a comment\nURIs: https://a.example.com https://b.example.com/$(ARCH)\n\
+                Suites: bookworm bookworm-updates\nComponents: main\n non-free\nSigned-By: /k.gpg, /l.asc\n";
+    let suites = ["bookworm", "bookworm-updates"];
+    let components = ["main", "non-free"];
+    assert_eq!(
+        parsed("/a.sources", text),
+        [
+            source("https://a.example.com", &suites, &components),
+            source("https://b.example.com/amd64", &suites, &components)
+        ]
+    );
+    let sources = parse(Path::new("/a.sources"), text, "amd64").expect("reads");
+    assert_eq!(sources[0].signed_by.files, [Path::new("/k.gpg"), Path::new("/l.asc")]);
+}
+
+#[rstest]
+#[case::disabled("Enabled: no\n")]
+#[case::other_arch("Architectures: i386 arm64\n")]
+#[case::arch_removed("Architectures-Remove: amd64\n")]
+fn deb822_sources_that_do_not_count(#[case] more: &str) {
+    let text = format!("Types: deb\nURIs: {URL}\nSuites: bookworm\nComponents: main\n");
+    assert_eq!(parsed("/a.sources", &text).len(), 1);
+    assert_eq!(parsed("/a.sources", &format!("{text}{more}")), []);
+    assert_eq!(parsed("/a.sources", &text.replace("Types: deb", "Types: deb-src")), []);
+    assert_eq!(parsed("/a.sources", &text.replace(": bookworm", ": ./")), []);
+}
+
+#[rstest]
+#[case("Types: deb\nSuites: a\nComponents: main\n", 4, "there is no URIs")]
+#[case("Types: deb\nURIs: x\nComponents: main\n", 4, "there is no Suites")]
+#[case("Types: deb\nURIs: x\nSuites: a\n", 4, "there is no Components")]
+#[case("URIs: x\nSuites: a\nComponents: main\n", 4, "there is no Types")]
+#[case("Types deb\n", 4, "no field name")]
+fn a_bad_paragraph_is_numbered(#[case] text: &str, #[case] line: usize, #[case] what: &str) {
+    let text = format!("# c\nEnabled: no\n\n{text}");
+    let bad = parse(Path::new("/a.sources"), &text, "amd64").expect_err("refused");
+    assert_eq!((bad.line, bad.what.as_str()), (line, what));
+}
+
+#[test]
+fn keys_may_be_written_into_the_source() {
+    let text = format!(
+        "Types: deb\nURIs: {URL}\nSuites: a\nComponents: main\nSigned-By:\n \
+         -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abcd\n -----END PGP PUBLIC KEY BLOCK-----\n"
+    );
+    let sources = parse(Path::new("/a.sources"), &text, "amd64").expect("reads");
+    assert_eq!(
+        sources[0].signed_by.inline.as_deref(),
+        Some("-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nabcd\n-----END PGP PUBLIC KEY BLOCK-----")
+    );
+}
+
+#[test]
+fn keys_may_be_fingerprints() {
+    let signed_by = SignedBy::of_field("0123456789ABCDEF0123456789ABCDEF01234567! /k.gpg");
+    assert_eq!(signed_by.fingerprints, ["0123456789ABCDEF0123456789ABCDEF01234567"]);
+    assert_eq!(signed_by.files, [Path::new("/k.gpg")]);
+}
+
+fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().expect("dir");
+    for (path, text) in files {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().expect("parent")).expect("dir");
+        fs::write(path, text).expect("write");
+    }
+    root
+}
+
+#[test]
+fn a_hosts_files_are_read_in_order_and_a_bad_one_does_not_spoil_the_rest() {
+    let root = host(&[
+        ("etc/apt/sources.list", "deb https://z.example.com a main\n"),
+        ("etc/apt/sources.list.d/b.list", "deb file:/srv/mirror a main\ndeb tor+http://x a main\n"),
+        ("etc/apt/sources.list.d/a.list", "deb nonsense\n"),
+        ("etc/apt/sources.list.d/c.list.save", "deb https://save.example.com a main\n"),
+        ("etc/apt/sources.list.d/odd name.list", "deb https://odd.example.com a main\n"),
+        (
+            "etc/apt/sources.list.d/d.sources",
+            "Types: deb\nURIs: mirror+file:///etc/apt/mirrors/m.list\nSuites: a\nComponents: main\n",
+        ),
+        ("etc/apt/mirrors/m.list", "# mirrors\nhttps://m.example.com/debian\tpriority:1\n"),
+    ]);
+    let found = read(root.path(), "amd64");
+    let urls: Vec<&str> = found.sources.iter().map(|s| s.url.as_str()).collect();
+    let mirror = format!("file://{}/srv/mirror", root.path().display());
+    assert_eq!(urls, ["https://z.example.com", &mirror, "https://m.example.com/debian"]);
+    let [problem] = &found.problems[..] else { panic!("one problem: {:?}", found.problems) };
+    assert_eq!(problem.to_string(), "/etc/apt/sources.list.d/a.list, line 1: there is no suite");
+}
+
+#[test]
+fn a_host_without_apt_has_no_sources() {
+    let root = host(&[]);
+    let found = read(root.path(), "amd64");
+    assert!(found.sources.is_empty() && found.problems.is_empty());
+}
+
+#[test]
+fn a_source_without_any_key_is_refused() {
+    let root = host(&[("usr/share/keyrings/removed-keys.gpg", "x"), ("k.gpg", "junk")]);
+    for signed_by in ["", "/k.gpg", "/missing.gpg"] {
+        let failure = SignedBy::of_field(signed_by).keyring(root.path()).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Verification, "{signed_by}");
+    }
+}
