@@ -157,12 +157,13 @@ impl Journal {
         let lock = Lock::take(dir)?;
         let boot_id = boot_id(&paths.root);
         let mut state = read_state(dir)?.unwrap_or_else(|| State::fresh(boot_id.clone()));
-        if state.boot_id != boot_id {
-            let void = state.entries.len();
+        if state.is_of_another_boot(boot_id.as_deref()) {
+            let void = state.entries.iter().filter(|entry| entry.is_live()).count();
             tracing::info!("the host was booted since: {void} entries of the last boot are void");
-            state = State::fresh(boot_id);
+            state = State::fresh(boot_id.clone());
         }
         state.agent = std::process::id();
+        state.boot_id = state.boot_id.or(boot_id);
         Ok(Self { state, place: Place::Dir { dir: dir.clone(), _lock: lock } })
     }
 
@@ -268,6 +269,12 @@ impl Entry {
 }
 
 impl State {
+    /// Whether the host was booted since: modules, mounts, parameters and nodes are then gone.
+    /// Where either boot is unknown the entries stand: to look for what is gone does no harm.
+    pub fn is_of_another_boot(&self, boot_id: Option<&str>) -> bool {
+        matches!((self.boot_id.as_deref(), boot_id), (Some(then), Some(now)) if then != now)
+    }
+
     fn fresh(boot_id: Option<String>) -> Self {
         Self {
             format: FORMAT,

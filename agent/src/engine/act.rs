@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use super::patience::saying_so;
 use super::{Engine, Outcome};
 use crate::failure::{ExitCode, Failure};
@@ -176,9 +178,26 @@ impl Engine<'_> {
             if node.was.is_some() {
                 self.host.remove_file(&node.path)?;
             }
-            self.host.make_node(&node.path, node.made)?;
+            let made = self.host.make_node(&node.path, node.made);
+            if !self.somebody_was_faster(&made, node)? {
+                made?;
+            }
         }
         Ok(())
+    }
+
+    /// Whether the host's device manager made the very node since it was looked for.
+    fn somebody_was_faster(
+        &self,
+        made: &Result<(), VerbError>,
+        node: &NodeBefore,
+    ) -> Result<bool, VerbError> {
+        match made {
+            Err(e) if e.errno == Errno::EEXIST => {
+                Ok(self.host.node(&node.path)?.is_some_and(|there| there.same_device(&node.made)))
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Whether what the step made is (still) there, whole.
@@ -232,7 +251,6 @@ fn distinct_dirs<'a>(host: &dyn Host, dirs: &'a [PathBuf]) -> Result<Vec<&'a Pat
 
 /// The failure of a verb that shows the driver to the host.
 fn exposing(error: VerbError) -> Failure {
-    use nix::errno::Errno;
     let remedy = match error.errno {
         Errno::EROFS | Errno::EPERM | Errno::EACCES => {
             "run the container privileged, with the host's /dev, /sys and /run/nvidia"

@@ -149,6 +149,17 @@ fn a_node_of_another_device_is_replaced_and_put_back() {
 }
 
 #[test]
+fn a_device_manager_that_is_faster_is_no_failure_unless_it_makes_another_device() {
+    for (minor, code) in [(255, None), (7, Some(ExitCode::Expose))] {
+        let host = gpu_host();
+        host.rival("/dev/nvidiactl", Node { major: 195, minor, mode: 0o660 });
+        let mut journal = Journal::in_memory();
+        let applied = engine(&host).apply(&install(), &mut journal, &CancelFlag::default());
+        assert_eq!(applied.is_err().then(|| failed(applied).code()), code);
+    }
+}
+
+#[test]
 fn another_version_that_is_live_is_refused_and_left_alone() {
     let host = gpu_host();
     host.knows("nvidia", FakeModule { version: Some("550.9".to_owned()), ..module(&[], &[]) });

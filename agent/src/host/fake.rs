@@ -79,6 +79,7 @@ struct Inner {
     users: Vec<DriverUser>,
     aliases: BTreeMap<PathBuf, PathBuf>,
     busy_mounts: BTreeSet<PathBuf>,
+    rivals: BTreeMap<PathBuf, Node>,
     fault: Option<Fault>,
     changes: usize,
     looks: usize,
@@ -140,6 +141,11 @@ impl FakeHost {
         let mut inner = self.lock();
         inner.state.dirs.insert(PathBuf::from(alias));
         inner.aliases.insert(PathBuf::from(alias), PathBuf::from(dir));
+    }
+
+    /// Makes somebody else make `node` just before it would be made at `path`.
+    pub fn rival(&self, path: &str, node: Node) {
+        self.lock().rivals.insert(PathBuf::from(path), node);
     }
 
     /// Makes every unmount of `target` answer EBUSY; detaching works.
@@ -373,6 +379,9 @@ impl Host for FakeHost {
         self.path_verb("mknod", path, |inner| {
             let path = inner.real(path);
             inner.parent_is_dir(&path)?;
+            if let Some(theirs) = inner.rivals.remove(&path) {
+                inner.state.nodes.insert(path.clone(), theirs);
+            }
             inner.is_free(&path)?;
             inner.state.nodes.insert(path, node);
             Ok(())

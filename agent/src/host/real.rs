@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::kmod::{DeleteModuleFlags, delete_module, init_module};
+use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{Mode, SFlag, major, makedev, minor, mknod};
-use sys_mount::{Mount, MountFlags, UnmountFlags};
+use sys_mount::{Mount, MountFlags};
 
 use super::kmsg::KernelLog;
 use super::mounts;
@@ -34,6 +35,23 @@ impl RealHost {
 
     fn module_dir(&self, name: &str) -> PathBuf {
         self.root.join("sys/module").join(name)
+    }
+
+    /// The path below the root with its links resolved, as mountinfo has it; None where there is
+    /// nothing.
+    fn real_path(&self, path: &Path) -> Result<Option<PathBuf>, VerbError> {
+        match self.at(path).canonicalize() {
+            Ok(real) => Ok(Some(real)),
+            Err(e) if is_absent(&e) => Ok(None),
+            Err(e) => Err(VerbError::on_path("realpath", path, &e)),
+        }
+    }
+
+    fn take_off(&self, target: &Path, flags: MntFlags) -> Result<(), VerbError> {
+        // Not by sys-mount: its NOFOLLOW (3.1.1) is O_NOFOLLOW, which umount2 answers with EINVAL.
+        let real = self.real_path(target)?.unwrap_or_else(|| self.at(target));
+        umount2(&real, flags | MntFlags::UMOUNT_NOFOLLOW)
+            .map_err(|errno| VerbError::new("umount2", target.display().to_string(), errno))
     }
 
     /// A value of /proc/driver/nvidia/params, which shows what sysfs does not: the driver gives
@@ -72,10 +90,13 @@ impl Host for RealHost {
 
     fn module(&self, name: &str) -> Result<Option<ModuleState>, VerbError> {
         let dir = self.module_dir(name);
-        // A module that is built in has a directory, too, but no count of references.
-        let Some(refcount) = read(&dir.join("refcnt"))? else { return Ok(None) };
-        // A module without a way out (no exit function) shows a count of -1 while it goes.
-        let refcount = refcount.parse().unwrap_or(-1);
+        // What is built in has a directory, too, but no state (kernel/params.c,
+        // locate_module_kobject). The count is absent where the kernel cannot unload.
+        let refcount = read(&dir.join("refcnt"))?;
+        if refcount.is_none() && read(&dir.join("initstate"))?.is_none() {
+            return Ok(None);
+        }
+        let refcount = refcount.and_then(|count| count.parse().ok()).unwrap_or(0);
         Ok(Some(ModuleState {
             refcount,
             holders: names_in(&dir.join("holders"))?,
@@ -128,7 +149,7 @@ impl Host for RealHost {
     fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError> {
         Mount::builder()
             .fstype("tmpfs")
-            .flags(MountFlags::NOSUID | MountFlags::NOEXEC)
+            .flags(MountFlags::NOSUID)
             .data("mode=0755,size=1m,nr_inodes=4096")
             .mount("longshore", self.at(target))
             .map(drop)
@@ -136,22 +157,15 @@ impl Host for RealHost {
     }
 
     fn unmount(&self, target: &Path) -> Result<(), VerbError> {
-        sys_mount::unmount(self.at(target), UnmountFlags::NOFOLLOW)
-            .map_err(|e| VerbError::on_path("umount", target, &e))
+        self.take_off(target, MntFlags::empty())
     }
 
     fn detach(&self, target: &Path) -> Result<(), VerbError> {
-        sys_mount::unmount(self.at(target), UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
-            .map_err(|e| VerbError::on_path("umount --lazy", target, &e))
+        self.take_off(target, MntFlags::MNT_DETACH)
     }
 
     fn mounts_on(&self, target: &Path) -> Result<usize, VerbError> {
-        let at = self.at(target);
-        let real = match at.canonicalize() {
-            Ok(real) => real,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(0),
-            Err(e) => return Err(VerbError::on_path("realpath", target, &e)),
-        };
+        let Some(real) = self.real_path(target)? else { return Ok(0) };
         let file = Path::new("/proc/self/mountinfo");
         let text = fs::read(file).map_err(|e| VerbError::on_path("read", file, &e))?;
         Ok(mounts::parse(&text).iter().filter(|mount| mount.target == real).count())

@@ -81,6 +81,12 @@ fn another_boot_voids_the_entries() {
     journal.intend(step(), before()).unwrap();
     drop(journal);
     assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 1);
+    fs::remove_dir_all(scene.paths.root.join("proc")).unwrap();
+    assert_eq!(
+        Journal::open(&scene.paths).unwrap().live().count(),
+        1,
+        "an unknown boot voids nothing"
+    );
     scene.boot("two");
     let journal = Journal::open(&scene.paths).unwrap();
     assert_eq!(journal.live().count(), 0);

@@ -6,7 +6,7 @@ use crate::failure::{ExitCode, Failure};
 use crate::host::VerbError;
 
 /// At most so many lines of the kernel's log go into a failure.
-const LINES: usize = 12;
+const LINES: usize = 6;
 
 /// What the kernel logs, what it means, and what to do. The first that matches wins, so what is
 /// more special stands first. Sources: nv-pci.c, nv.c and os-interface of 535 and 550, and
@@ -171,6 +171,7 @@ fn relevant<'a>(name: &str, said: &'a [String]) -> Vec<&'a str> {
         about_nvidia
             || line.contains(name)
             || line.contains(dashed.as_str())
+            || line.starts_with("Invalid ELF")
             || line.starts_with("Loading of ")
             || line.starts_with("Lockdown: ")
     };

@@ -88,7 +88,7 @@ pub struct EntryStatus {
 pub fn status(config: &Config) -> Result<StatusReport, Failure> {
     let paths = &config.paths;
     let state = journal::read_state(&paths.state)?
-        .filter(|state| state.boot_id == journal::boot_id(&paths.root));
+        .filter(|state| !state.is_of_another_boot(journal::boot_id(&paths.root).as_deref()));
     look(paths, &RealHost::new(&paths.root), state.as_ref())
         .or_fail(ExitCode::HostUnsupported, || "looking at the host")
 }
