@@ -5,7 +5,7 @@ use crate::failure::{ExitCode, Failure};
 
 /// Every code with the exit code of a refusal, gravest first. Documented for users in
 /// docs/findings.md; stable.
-const CODES: [(&str, ExitCode); 28] = [
+const CODES: [(&str, ExitCode); 29] = [
     ("arch-unsupported", ExitCode::HostUnsupported),
     ("kernel-without-modules", ExitCode::HostUnsupported),
     ("no-device", ExitCode::NoDevice),
@@ -22,6 +22,7 @@ const CODES: [(&str, ExitCode); 28] = [
     ("other-driver-live", ExitCode::Preflight),
     ("loaded-unread", ExitCode::Preflight),
     ("run-nvidia-not-shared", ExitCode::Preflight),
+    ("lost-with-container", ExitCode::Preflight),
     ("driver-not-offered", ExitCode::Download),
     ("archives-unread", ExitCode::Download),
     ("nothing-built", ExitCode::Download),

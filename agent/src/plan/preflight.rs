@@ -7,7 +7,7 @@ use super::driver::{Choice, name_of};
 use super::gpu;
 use crate::config::Config;
 use crate::host::HostFacts;
-use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice, Propagation};
+use crate::host::facts::{DeviceKind, Known, ModuleLoading, Mount, PciDevice, Propagation};
 use crate::host::mounts;
 
 /// Everything that is found without knowing what will be loaded.
@@ -20,6 +20,7 @@ pub(super) fn findings(config: &Config, facts: &HostFacts) -> Vec<Finding> {
     found.extend(privileges(facts));
     found.extend(module_loading(facts));
     found.extend(sharing(config, facts));
+    found.extend(lost_with_container(config, facts));
     found.extend(preempt_rt(facts));
     found
 }
@@ -183,7 +184,7 @@ pub(super) fn signatures(facts: &HostFacts) -> Option<Finding> {
 
 /// In a container, what is mounted on the driver root must reach the host.
 fn sharing(config: &Config, facts: &HostFacts) -> Option<Finding> {
-    if config.paths.host_root == config.paths.root {
+    if !in_container(config, facts) {
         return None;
     }
     let target = &config.paths.driver_root;
@@ -195,6 +196,34 @@ fn sharing(config: &Config, facts: &HostFacts) -> Option<Finding> {
     let why = unshared(facts, target)?;
     let seen = format!("what is mounted on {} would not reach the host: {why}", target.display());
     Some(Finding::refusal("run-nvidia-not-shared", seen, remedy))
+}
+
+/// A host root of its own says so; without one an overlay as root does, as every container runtime
+/// makes it. A host that has one itself shares /run, and so loses nothing by it.
+fn in_container(config: &Config, facts: &HostFacts) -> bool {
+    let root = mounts::containing(&facts.mounts, Path::new("/"));
+    config.paths.host_root != config.paths.root || root.is_some_and(is_overlay)
+}
+
+fn is_overlay(mount: &Mount) -> bool {
+    matches!(mount.fstype.as_str(), "overlay" | "fuse.fuse-overlayfs")
+}
+
+/// What lies in the container's own file system is gone with the container.
+fn lost_with_container(config: &Config, facts: &HostFacts) -> Option<Finding> {
+    let paths = &config.paths;
+    let lost: Vec<String> = [&paths.store, &paths.state]
+        .into_iter()
+        .filter(|path| mounts::containing(&facts.mounts, path).is_some_and(is_overlay))
+        .map(|path| path.display().to_string())
+        .collect();
+    (in_container(config, facts) && !lost.is_empty()).then(|| {
+        Finding::warning(
+            "lost-with-container",
+            format!("in the container's own file system: {}", lost.join(", ")),
+            "mount these directories from the host: what was built, and what is to be undone, must outlive the container",
+        )
+    })
 }
 
 fn unshared(facts: &HostFacts, target: &Path) -> Option<String> {

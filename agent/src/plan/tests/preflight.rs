@@ -8,7 +8,7 @@ use super::*;
 #[case("bookworm-nouveau", &["gpu-bound-elsewhere"], ExitCode::Preflight)]
 #[case("bookworm-vfio", &["gpu-bound-elsewhere"], ExitCode::Preflight)]
 #[case("bookworm-secure-boot", &["signature-required"], ExitCode::Preflight)]
-#[case("bookworm-t4-container", &["missing-capability"], ExitCode::Preflight)]
+#[case("bookworm-t4-container", &["missing-capability", "run-nvidia-not-shared"], ExitCode::Preflight)]
 fn a_host_that_is_not_ready(#[case] tree: &str, #[case] wanted: &[&str], #[case] exit: ExitCode) {
     let plan = plan(&config("535", "auto"), &facts(tree), &archives()).unwrap();
     assert_eq!(codes(&plan, Severity::Refusal), wanted);
@@ -118,4 +118,14 @@ fn parameters_for_a_module_that_is_not_loaded_are_a_warning() {
 fn a_realtime_kernel_is_warned_of() {
     let plan = plan(&config("535", "auto"), &facts("bookworm-rt-t4"), &archives()).unwrap();
     assert_eq!(codes(&plan, Severity::Warning), ["preempt-rt"]);
+}
+
+#[test]
+fn a_store_in_the_containers_own_file_system_is_warned_of() {
+    let facts = facts("bookworm-t4-container");
+    let plan = plan(&config("535", "auto"), &facts, &archives()).unwrap();
+    assert_eq!(codes(&plan, Severity::Warning), ["lost-with-container"]);
+    let finding = plan.findings.iter().find(|f| f.code == "lost-with-container").unwrap();
+    // The state lies on /run/nvidia, which is mounted from the host.
+    assert_eq!(finding.seen, "in the container's own file system: /var/lib/longshore");
 }
