@@ -125,6 +125,26 @@ mod tests {
     }
 
     #[test]
+    fn the_load_order_is_modprobes() {
+        // What `modprobe --show-depends nouveau` prints for this kernel.
+        let modprobe = [
+            "i2c_algo_bit",
+            "drm",
+            "drm_kms_helper",
+            "ttm",
+            "drm_ttm_helper",
+            "rc_core",
+            "cec",
+            "drm_display_helper",
+            "wmi",
+            "video",
+            "button",
+            "mxm_wmi",
+        ];
+        assert_eq!(fixture("bookworm-t4").available["nouveau"].depends, modprobe);
+    }
+
+    #[test]
     fn a_live_driver_and_who_holds_it() {
         let facts = fixture("bookworm-t4-live");
         let live = facts.live_driver.unwrap();

@@ -86,3 +86,24 @@ fn the_live_driver_is_adopted_without_a_load() {
     assert_eq!(plan.acquire, [Acquire::AssembleUserspace { driver_version: "535.261.03".into() }]);
     assert!(plan.refusal().is_none(), "{:?}", plan.findings);
 }
+
+#[rstest]
+fn every_kernel_module_is_loaded_after_what_it_needs(
+    #[values("bookworm-t4", "bookworm-rt-t4", "bookworm-v100", "bookworm-h100-nvswitch")]
+    tree: &str,
+    #[values("drm_display_helper", "mlx5_ib", "nouveau", "ast")] need: &str,
+) {
+    let facts = facts(tree);
+    let mut catalog = stocked(&facts, Flavour::Proprietary);
+    catalog.sets[0].set.modules[0].depends.push(need.into());
+    let plan = plan(&config("535.261.03", "proprietary"), &facts, &catalog).unwrap();
+    let order = loads(&plan);
+    for (at, name) in order.iter().enumerate() {
+        let Some(module) = facts.available.get(name) else { continue };
+        for need in &module.depends {
+            let loaded_before = facts.loaded.contains_key(need) || order[..at].contains(need);
+            assert!(loaded_before, "{name} needs {need}: {order:?}");
+        }
+        assert!(!order[..at].contains(name), "{name} is loaded twice: {order:?}");
+    }
+}
