@@ -1,47 +1,34 @@
 //! The machine's own apt sources, for mmdebstrap: which archive and keyring serve a suite.
 
-use std::fs;
 use std::path::Path;
 
-use crate::error::{At, Error};
+use longshore::source::apt_sources::{self, AptSource};
 
-/// The stanza (deb822) of the machine's apt sources that serves `suite`, reduced to that suite and
-/// component main.
+use crate::error::Error;
+
+/// A deb822 stanza of the first of the machine's apt sources (below `root`) that serves `suite`,
+/// reduced to that suite and component main.
 ///
 /// # Errors
-/// The sources cannot be read, or none serves the suite.
-pub fn source_for(suite: &str, dir: &Path) -> Result<String, Error> {
-    for entry in fs::read_dir(dir).at("read", dir)? {
-        let path = entry.at("read", dir)?.path();
-        if path.extension().is_some_and(|e| e == "sources") {
-            let text = fs::read_to_string(&path).at("read", &path)?;
-            if let Some(stanza) = text.split("\n\n").find_map(|s| reduce(s, suite)) {
-                return Ok(stanza);
-            }
-        }
-    }
-    Err(Error::Unexpected(format!("no apt source in {} serves {suite}", dir.display())))
+/// No source serves the suite.
+pub fn source_for(suite: &str, root: &Path) -> Result<String, Error> {
+    let sources = apt_sources::read(root, "amd64").sources;
+    let serving = sources.iter().find(|source| source.suites.iter().any(|s| s == suite));
+    serving.map(|source| stanza(source, suite)).ok_or_else(|| {
+        Error::Unexpected(format!("no apt source of {} serves {suite}", root.display()))
+    })
 }
 
-/// The stanza for `suite` alone; None where it does not serve it or is switched off.
-fn reduce(stanza: &str, suite: &str) -> Option<String> {
-    let field = |name: &str| {
-        stanza.lines().find_map(|line| {
-            let (key, value) = line.split_once(':')?;
-            key.eq_ignore_ascii_case(name).then(|| value.trim())
-        })
-    };
-    let serves = field("Suites")?.split_whitespace().any(|s| s == suite)
-        && field("Types")?.split_whitespace().any(|t| t == "deb")
-        && !field("Enabled").is_some_and(|e| e.eq_ignore_ascii_case("no"));
-    let mut text = format!(
-        "Types: deb\nURIs: {}\nSuites: {suite}\nComponents: main\n",
-        field("URIs").filter(|_| serves)?
-    );
-    if let Some(keyring) = field("Signed-By") {
-        text.push_str(&format!("Signed-By: {keyring}\n"));
+fn stanza(source: &AptSource, suite: &str) -> String {
+    let mut text = format!("Types: deb\nURIs: {}\nSuites: {suite}\nComponents: main\n", source.url);
+    if let Some(key) = &source.signed_by.inline {
+        let lines: Vec<&str> = key.lines().map(|l| if l.is_empty() { "." } else { l }).collect();
+        text.push_str(&format!("Signed-By:\n {}\n", lines.join("\n ")));
+    } else if !source.signed_by.files.is_empty() {
+        let files = source.signed_by.files.iter().map(|f| f.display().to_string());
+        text.push_str(&format!("Signed-By: {}\n", files.collect::<Vec<_>>().join(" ")));
     }
-    Some(text)
+    text
 }
 
 #[cfg(test)]
@@ -57,9 +44,11 @@ mod tests {
     #[test]
     fn the_stanza_of_a_suite_is_found_and_reduced() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("a.sources"), SOURCES).unwrap();
+        let parts = dir.path().join("etc/apt/sources.list.d");
+        std::fs::create_dir_all(&parts).unwrap();
+        std::fs::write(parts.join("a.sources"), SOURCES).unwrap();
         assert_eq!(
-            source_for("bookworm", dir.path()).unwrap(),
+            source_for("bookworm", dir.path()).unwrap().replace("debian/\n", "debian\n"),
             "Types: deb\nURIs: http://archive.example.com/debian\nSuites: bookworm\n\
              Components: main\nSigned-By: /usr/share/keyrings/k.gpg\n"
         );

@@ -11,8 +11,6 @@ use crate::error::{At, Error};
 use crate::matrix::Guest;
 use crate::process::{LIMIT, run};
 
-/// Where apt keeps its sources.
-const SOURCES: &str = "/etc/apt/sources.list.d";
 /// What nobody reads in a guest.
 const LEFT_OUT: &[&str] = &["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"];
 
@@ -40,7 +38,7 @@ pub fn make(cache: &Cache, guest: &Guest, versions: &str) -> Result<Rootfs, Erro
 
 fn fill(dir: &Path, guest: &Guest, packages: &str) -> Result<(), Error> {
     let sources = dir.join("guest.sources");
-    let stanza = apt::source_for(&guest.suite, Path::new(SOURCES))?;
+    let stanza = apt::source_for(&guest.suite, Path::new("/"))?;
     fs::write(&sources, stanza).at("write", &sources)?;
     let tree = dir.join("tree");
     run(
