@@ -17,6 +17,7 @@ mod sets;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -199,7 +200,9 @@ pub fn digest_of(mut reader: impl Read) -> io::Result<String> {
 /// Temporary name beside `path`, write, fsync, rename, fsync the directory.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let parent = path.parent().unwrap_or(Path::new("/"));
-    let mut file = NamedTempFile::new_in(parent)?;
+    // Temporary files are their owner's alone; what lands is for everybody to read.
+    let everybody = fs::Permissions::from_mode(0o644);
+    let mut file = tempfile::Builder::new().permissions(everybody).tempfile_in(parent)?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     file.persist(path)?;

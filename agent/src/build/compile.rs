@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use super::diagnose::{Diagnosis, Subject};
@@ -276,16 +276,39 @@ fn walk(path: &Path, visit: &mut dyn FnMut(&Path) -> io::Result<()>) -> io::Resu
 }
 
 /// The kernel's source and output directories, as paths inside the root: where the links `source`
-/// (Debian's common part) and `build` below /lib/modules/RELEASE lead.
+/// (Debian's common part) and `build` below /lib/modules/RELEASE lead. They are absolute until
+/// Debian 12, relative since.
 fn kernel_dirs(root: &Path, release: &str) -> Result<(PathBuf, PathBuf), Failure> {
-    let modules = Path::new("lib/modules").join(release);
-    let target = |link: &str| fs::read_link(root.join(&modules).join(link)).ok();
-    let output = target("build").filter(|path| path.is_absolute()).ok_or_else(|| {
-        let path = root.join(&modules).join("build");
-        Failure::new(ExitCode::Toolchain, format!("{} leads to no headers", path.display()))
+    // Not /lib: a relative link counts from where the directory really is.
+    let modules = Path::new("/usr/lib/modules").join(release);
+    let target = |link: &str| {
+        let link = modules.join(link);
+        let target = fs::read_link(root.join(link.strip_prefix("/").ok()?)).ok()?;
+        let target = resolved(&modules.join(target));
+        root.join(target.strip_prefix("/").ok()?).is_dir().then_some(target)
+    };
+    let output = target("build").ok_or_else(|| {
+        Failure::new(
+            ExitCode::Toolchain,
+            format!("{}/build in {} leads to no headers", modules.display(), root.display()),
+        )
     })?;
-    let source = target("source").filter(|path| path.is_absolute());
-    Ok((source.unwrap_or_else(|| output.clone()), output))
+    Ok((target("source").unwrap_or_else(|| output.clone()), output))
+}
+
+/// An absolute path without its `.` and `..`.
+fn resolved(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            Component::Normal(name) => plain.push(name),
+            _ => {}
+        }
+    }
+    plain
 }
 
 /// How many lines of progress the compile will give: conftests and compiler runs.
@@ -295,21 +318,38 @@ fn steps(sources: &Path, modules: &[&str]) -> Option<u64> {
     for module in modules {
         let dir = sources.join(module);
         let kbuild = fs::read_to_string(dir.join(format!("{module}.Kbuild"))).ok()?;
-        conftests.extend(
-            kbuild
-                .lines()
-                .filter_map(|line| {
-                    line.strip_prefix("NV_CONFTEST_")?.split_once("_COMPILE_TESTS +=")
-                })
-                .map(|(_, name)| name.trim().to_owned()),
-        );
+        conftests.extend(conftests_of(&kbuild));
         walk(&dir, &mut |path| {
             files += u64::from(path.extension().is_some_and(|e| e == "c"));
             Ok(())
         })
         .ok()?;
     }
+    // What all modules ask for; newer drivers list the headers in a file of their own.
+    for name in ["Kbuild", "header-presence-tests.mk"] {
+        let text = fs::read_to_string(sources.join(name)).unwrap_or_default();
+        conftests.extend(conftests_of(&text));
+        conftests.extend(headers_of(&text));
+    }
     Some(conftests.len() as u64 + files)
+}
+
+/// The tests that lines like `NV_CONFTEST_TYPE_COMPILE_TESTS += NAME` add.
+fn conftests_of(kbuild: &str) -> impl Iterator<Item = String> {
+    kbuild
+        .lines()
+        .filter_map(|line| line.strip_prefix("NV_CONFTEST_")?.split_once("_COMPILE_TESTS +="))
+        .map(|(_, name)| name.trim().to_owned())
+}
+
+/// The headers that the list `NV_HEADER_PRESENCE_TESTS = \` asks for, one to a line.
+fn headers_of(kbuild: &str) -> impl Iterator<Item = String> {
+    kbuild
+        .lines()
+        .skip_while(|line| !line.starts_with("NV_HEADER_PRESENCE_TESTS"))
+        .skip(1)
+        .map(|line| line.trim_end_matches('\\').trim().to_owned())
+        .take_while(|name| name.ends_with(".h"))
 }
 
 /// Tells a line of make's output to the progress.
@@ -329,24 +369,26 @@ fn report(line: &str, task: &dyn Task) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rstest::rstest;
     use std::os::unix::fs::symlink;
 
-    #[test]
-    fn kernel_directories_are_where_the_links_lead() {
+    #[rstest]
+    #[case::debian_12("/usr/src/flavour", "/usr/src/common")]
+    #[case::debian_13("../../../src/flavour", "../../../src/common")]
+    fn kernel_directories_are_where_the_links_lead(#[case] build: &str, #[case] source: &str) {
         let root = tempfile::tempdir().expect("temporary directory");
-        let modules = root.path().join("lib/modules/6.1.0-50-amd64");
+        let modules = root.path().join("usr/lib/modules/6.1.0-50-amd64");
+        for dir in ["usr/src/flavour", "usr/src/common"].map(|d| root.path().join(d)) {
+            fs::create_dir_all(dir).expect("directory");
+        }
         fs::create_dir_all(&modules).expect("directory");
-        let failure = kernel_dirs(root.path(), "6.1.0-50-amd64").expect_err("no headers");
-        assert_eq!(failure.code(), ExitCode::Toolchain);
-        symlink("/usr/src/a", modules.join("build")).expect("link");
-        let (source, output) = kernel_dirs(root.path(), "6.1.0-50-amd64").expect("headers");
-        assert_eq!(
-            (source.as_path(), output.as_path()),
-            (Path::new("/usr/src/a"), Path::new("/usr/src/a"))
-        );
-        symlink("/usr/src/b", modules.join("source")).expect("link");
-        let (source, _) = kernel_dirs(root.path(), "6.1.0-50-amd64").expect("headers");
-        assert_eq!(source, Path::new("/usr/src/b"));
+        let dirs = || kernel_dirs(root.path(), "6.1.0-50-amd64");
+        assert_eq!(dirs().expect_err("no headers").code(), ExitCode::Toolchain);
+        symlink(build, modules.join("build")).expect("link");
+        let (flavour, common) = ("/usr/src/flavour".into(), "/usr/src/common".into());
+        assert_eq!(dirs().expect("headers"), (PathBuf::clone(&flavour), PathBuf::clone(&flavour)));
+        symlink(source, modules.join("source")).expect("link");
+        assert_eq!(dirs().expect("headers"), (common, flavour));
     }
 
     #[test]
@@ -367,6 +409,9 @@ mod tests {
             fs::write(sub.join("x.h"), "").expect("write");
         }
         assert_eq!(steps(dir.path(), &["nvidia", "nvidia-uvm"]), Some(4));
+        let headers = "NV_HEADER_PRESENCE_TESTS = \\\n  asm/a.h \\\n  linux/b.h\n\nother.h\n";
+        fs::write(dir.path().join("Kbuild"), headers).expect("write");
+        assert_eq!(steps(dir.path(), &["nvidia", "nvidia-uvm"]), Some(6));
         assert_eq!(steps(dir.path(), &["nvidia-drm"]), None);
     }
 }

@@ -143,13 +143,13 @@ fn compression_of(image: &[u8]) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
     use rstest::rstest;
 
     /// A relocatable ELF64 file with one section named `name` that holds `content`.
-    fn module(name: &str, content: &[u8]) -> Vec<u8> {
+    pub(crate) fn module(name: &str, content: &[u8]) -> Vec<u8> {
         let mut names = vec![0];
         names.extend_from_slice(name.as_bytes());
         names.extend_from_slice(b"\0.shstrtab\0");

@@ -150,7 +150,8 @@ pub fn closure(
     for root in &mut roots {
         prefer(archive, root, of_kernel);
     }
-    // The first root decides the release the others are taken from.
+    // The first root decides the release the others are taken from: that of the headers.
+    roots.sort_by_key(|root| !root.name.starts_with(PREFIX));
     let mut compiler = Requirement::any(headers.compiler.clone());
     if let Some(version) = stated.compiler_package_version() {
         prefer(archive, &mut compiler, version);
@@ -177,7 +178,7 @@ fn needed(package: &Package) -> impl Iterator<Item = &Requirement> {
         .depends
         .iter()
         .filter_map(|clause| clause.0.first())
-        .filter(|one| !one.name.starts_with("linux-image-") && one.name != "linux-base")
+        .filter(|one| !one.name.starts_with("linux-image-") && !one.name.starts_with("linux-base"))
 }
 
 /// Narrows `root` to `version`, where the archive has it in that version.
@@ -313,6 +314,19 @@ mod tests {
             provides: Vec::new(),
             base_url: "".into(),
         }
+    }
+
+    #[test]
+    fn what_comes_with_the_image_is_not_needed() {
+        let mut headers = package("7.3.4-1~bpo13+1");
+        // As linux-headers-7.3.4+deb13-rt-amd64 has it, and 6.12.107's image before that.
+        headers.depends = crate::source::relation::parse_clauses(
+            "gcc-14-for-host, linux-base (>= 4.12~), linux-base-7.3.4+deb13-rt-amd64 (= 7.3.4-1~bpo13+1), \
+             linux-image-a (= 1) | linux-image-a-unsigned (= 1), linux-kbuild-7.3.4+deb13",
+        )
+        .expect("reads");
+        let names: Vec<_> = needed(&headers).map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["gcc-14-for-host", "linux-kbuild-7.3.4+deb13"]);
     }
 
     #[rstest]
