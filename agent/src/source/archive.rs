@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 
 use futures_util::future::join_all;
 use futures_util::{TryStreamExt, stream};
@@ -12,6 +13,7 @@ use super::packages::Index;
 use super::release::Rules;
 use super::resolve::{self, Universe};
 use super::selection;
+use super::sink::{Alive, Writers};
 use super::{space, version};
 use crate::config::ArchiveConfig;
 use crate::failure::{ExitCode, Failure, OrFail};
@@ -69,8 +71,18 @@ impl Archive {
         let selection = selection::select(config, host_root, arch)?;
         let task = progress.begin("reading the archives' indexes", None, Unit::Bytes);
         let rules = Rules { now: seconds_now(), frozen: config.frozen };
-        let loader = Loader::new(&fetcher, store, rules, arch, task.as_ref());
+        let writers = Writers::new();
+        let loader = Loader {
+            fetcher: &fetcher,
+            store,
+            rules,
+            arch,
+            task: task.as_ref(),
+            alive: writers.alive(),
+            total: AtomicU64::new(0),
+        };
         let loaded = join_all(selection.wanted.iter().map(|wanted| loader.suite(wanted))).await;
+        writers.all_ended().await;
         let mut archive = Self {
             indexes: Vec::new(),
             fetcher: fetcher.clone(),
@@ -165,9 +177,13 @@ impl Archive {
         let what = format!("fetching {} packages", missing.len());
         let task = progress.begin(&what, Some(total), Unit::Bytes);
         let task = task.as_ref();
-        stream::iter(missing.into_iter().map(Ok))
-            .try_for_each_concurrent(PARALLEL, |package| self.fetch_one(package, store, task))
-            .await
+        let writers = Writers::new();
+        let alive = writers.alive();
+        let fetched = stream::iter(missing.into_iter().map(Ok))
+            .try_for_each_concurrent(PARALLEL, |p| self.fetch_one(p, store, task, alive))
+            .await;
+        writers.all_ended().await;
+        fetched
     }
 
     async fn fetch_one(
@@ -175,10 +191,11 @@ impl Archive {
         package: Package,
         store: &Store,
         task: &dyn Task,
+        alive: &Alive,
     ) -> Result<(), Failure> {
         task.note(&package.name);
         let expected = Expected { sha256: Some(package.sha256.clone()), size: Some(package.size) };
-        self.fetcher.blob(&package.url(), &expected, store, task).await?;
+        self.fetcher.blob_among(&package.url(), &expected, store, task, alive).await?;
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, IF_RANGE, RANGE};
 use reqwest::{Response, StatusCode, Url};
 
-use super::sink::{Sink, Writing};
+use super::sink::{Alive, Sink, Writers, Writing};
 use super::space;
 use crate::failure::{ExitCode, Failure};
 use crate::progress::{Silent, Task};
@@ -177,6 +177,21 @@ impl Fetcher {
         store: &Store,
         task: &dyn Task,
     ) -> Result<String, FetchError> {
+        let writers = Writers::new();
+        let fetched = self.blob_among(url, expected, store, task, writers.alive()).await;
+        writers.all_ended().await;
+        fetched
+    }
+
+    /// As [`Fetcher::blob`], for a caller with many that may give some up: it waits for the writers.
+    pub(super) async fn blob_among(
+        &self,
+        url: &str,
+        expected: &Expected,
+        store: &Store,
+        task: &dyn Task,
+        alive: &Alive,
+    ) -> Result<String, FetchError> {
         let goal = Goal {
             url: parse(url)?,
             size: expected.size,
@@ -186,7 +201,7 @@ impl Fetcher {
         space::require(store.root(), expected.size.unwrap_or(0))?;
         let mut pieced = true;
         loop {
-            let mut sink = Sink::Blob(Writing::start(store)?);
+            let mut sink = Sink::Blob(Writing::start(store, alive)?);
             // Pieces of different versions of a file may not fit; once, it is worth a fresh start.
             pieced = self.run(&goal, &mut sink, task).await? && pieced;
             let Sink::Blob(writing) = sink else { return Ok(String::new()) };

@@ -12,6 +12,7 @@ use super::http::{Expected, FetchError, Fetcher};
 use super::packages::{Index, Origin};
 use super::release::{self, IndexFile, Release, Rules};
 use super::selection::{Component, Place, Wanted};
+use super::sink::Alive;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::Task;
 use crate::store::Store;
@@ -24,26 +25,18 @@ const MOST_BYTES: u64 = 1 << 30;
 
 /// Reads suites with the same settings.
 pub(super) struct Loader<'a> {
-    fetcher: &'a Fetcher,
-    store: &'a Store,
-    rules: Rules,
-    arch: &'a str,
-    task: &'a dyn Task,
+    pub(super) fetcher: &'a Fetcher,
+    pub(super) store: &'a Store,
+    pub(super) rules: Rules,
+    /// Debian architecture of this host.
+    pub(super) arch: &'a str,
+    pub(super) task: &'a dyn Task,
+    pub(super) alive: &'a Alive,
     /// Bytes of all indexes that are fetched.
-    total: AtomicU64,
+    pub(super) total: AtomicU64,
 }
 
-impl<'a> Loader<'a> {
-    pub(super) fn new(
-        fetcher: &'a Fetcher,
-        store: &'a Store,
-        rules: Rules,
-        arch: &'a str,
-        task: &'a dyn Task,
-    ) -> Self {
-        Self { fetcher, store, rules, arch, task, total: AtomicU64::new(0) }
-    }
-
+impl Loader<'_> {
     /// Reads a suite from the first of its places that has it.
     ///
     /// # Errors
@@ -144,13 +137,17 @@ impl<'a> Loader<'a> {
         if release.by_hash {
             let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
             let url = format!("{dir}/{folder}/by-hash/SHA256/{}", file.sha256);
-            match self.fetcher.blob(&url, &expected, self.store, self.task).await {
+            match self.blob(&url, &expected).await {
                 Err(FetchError::Missing(_)) => {}
                 done => return done.map(drop),
             }
         }
         let url = format!("{dir}/{path}");
-        self.fetcher.blob(&url, &expected, self.store, self.task).await.map(drop)
+        self.blob(&url, &expected).await.map(drop)
+    }
+
+    async fn blob(&self, url: &str, expected: &Expected) -> Result<String, FetchError> {
+        self.fetcher.blob_among(url, expected, self.store, self.task, self.alive).await
     }
 
     async fn read(
@@ -167,7 +164,11 @@ impl<'a> Loader<'a> {
                 let reader = decompressed(&path, BufReader::with_capacity(1 << 16, blob))?;
                 Index::read(reader, promised, origin)
             });
-            open.or_fail(ExitCode::Verification, || what)
+            open.or_fail(ExitCode::Verification, || what).map_err(|failure| {
+                failure.remedy(
+                    "the archive signed for it like this: report it there, or use another mirror",
+                )
+            })
         };
         let read = tokio::task::spawn_blocking(read).await;
         read.or_fail(ExitCode::Bug, || "the thread that reads an index died")?

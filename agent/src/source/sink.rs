@@ -11,6 +11,35 @@ use crate::store::{BlobWriter, Store, write_failure};
 /// Chunks that may wait for the disk.
 const WAITING: usize = 16;
 
+/// Knows of the threads that still write: a download that is given up is gone from the disk only
+/// when its thread has ended.
+#[derive(Debug)]
+pub(super) struct Writers {
+    alive: mpsc::Sender<()>,
+    ended: mpsc::Receiver<()>,
+}
+
+/// Held by a thread while it writes.
+pub(super) type Alive = mpsc::Sender<()>;
+
+impl Writers {
+    pub(super) fn new() -> Self {
+        let (alive, ended) = mpsc::channel(1);
+        Self { alive, ended }
+    }
+
+    pub(super) fn alive(&self) -> &Alive {
+        &self.alive
+    }
+
+    /// Waits until every thread has ended.
+    pub(super) async fn all_ended(mut self) {
+        drop(self.alive);
+        // Nothing is ever sent; the channel closes with its last sender.
+        let _ = self.ended.recv().await;
+    }
+}
+
 /// Takes a download's bytes in order.
 pub(super) enum Sink {
     /// Small files.
@@ -49,32 +78,40 @@ impl Sink {
     pub(super) fn restart(&mut self) -> Result<(), Failure> {
         match self {
             Self::Memory(bytes) => bytes.clear(),
-            Self::Blob(writing) => *writing = Writing::start(&writing.store)?,
+            Self::Blob(writing) => *writing = Writing::start(&writing.store, &writing.alive)?,
         }
         Ok(())
     }
 }
 
+/// What the thread holds. Fields are dropped in this order: the temporary file is gone before the
+/// thread counts as ended.
+struct Held {
+    writer: BlobWriter,
+    alive: Alive,
+}
+
 /// A blob being written by a thread of its own. Dropped, it leaves nothing behind.
 pub(super) struct Writing {
     chunks: mpsc::Sender<Vec<u8>>,
-    thread: JoinHandle<Result<BlobWriter, Failure>>,
+    thread: JoinHandle<Result<Held, Failure>>,
     size: u64,
     store: Store,
+    alive: Alive,
 }
 
 impl Writing {
-    pub(super) fn start(store: &Store) -> Result<Self, Failure> {
-        let mut writer = store.blob_writer()?;
+    pub(super) fn start(store: &Store, alive: &Alive) -> Result<Self, Failure> {
+        let mut held = Held { writer: store.blob_writer()?, alive: alive.clone() };
         let (chunks, mut waiting) = mpsc::channel::<Vec<u8>>(WAITING);
         let tmp = store.dir("tmp");
         let thread = tokio::task::spawn_blocking(move || {
             while let Some(chunk) = waiting.blocking_recv() {
-                writer.write_all(&chunk).map_err(|e| write_failure(&tmp, e))?;
+                held.writer.write_all(&chunk).map_err(|e| write_failure(&tmp, e))?;
             }
-            Ok(writer)
+            Ok(held)
         });
-        Ok(Self { chunks, thread, size: 0, store: store.clone() })
+        Ok(Self { chunks, thread, size: 0, store: store.clone(), alive: alive.clone() })
     }
 
     async fn put(&mut self, chunk: &[u8]) -> Result<(), Failure> {
@@ -97,8 +134,12 @@ impl Writing {
     pub(super) async fn commit(self, expected: Option<String>) -> Result<String, Failure> {
         drop(self.chunks);
         let died = || "the thread that writes a download died";
-        let writer = self.thread.await.or_fail(ExitCode::Bug, died)??;
-        let commit = tokio::task::spawn_blocking(move || writer.commit(expected.as_deref()));
+        let Held { writer, alive } = self.thread.await.or_fail(ExitCode::Bug, died)??;
+        let commit = tokio::task::spawn_blocking(move || {
+            let committed = writer.commit(expected.as_deref());
+            drop(alive);
+            committed
+        });
         commit.await.or_fail(ExitCode::Bug, died)?
     }
 }

@@ -1,0 +1,183 @@
+//! A small HTTP server on loopback that misbehaves as it is told.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// How one answer differs from a good one.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// Closes the connection after half of what it promised.
+    Cut,
+    /// Sends half and then nothing, until the client goes away.
+    Stall,
+    /// Answers with a status and no body.
+    Status(u16),
+    /// Sends the client elsewhere.
+    Redirect(String),
+    /// Does not know ranges.
+    NoRange,
+    /// Says it has other bytes than it should.
+    Other(Vec<u8>),
+    /// Sends other bytes without saying how many.
+    Unmeasured(Vec<u8>),
+}
+
+#[derive(Default)]
+struct State {
+    files: BTreeMap<String, Vec<u8>>,
+    /// Faults for the next requests of a path, one each.
+    once: BTreeMap<String, VecDeque<Fault>>,
+    /// Faults for every request of a path.
+    always: BTreeMap<String, Fault>,
+    log: Vec<String>,
+}
+
+/// The server; it ends when dropped.
+pub(crate) struct Server {
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    ended: Arc<AtomicBool>,
+    listening: Option<thread::JoinHandle<()>>,
+}
+
+impl Server {
+    pub(crate) fn start(files: BTreeMap<String, Vec<u8>>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let address = listener.local_addr().expect("address");
+        let state = Arc::new(Mutex::new(State { files, ..State::default() }));
+        let ended = Arc::new(AtomicBool::new(false));
+        let (shared, end) = (state.clone(), ended.clone());
+        let listening = thread::spawn(move || {
+            for stream in listener.incoming() {
+                if end.load(Ordering::SeqCst) {
+                    return;
+                }
+                let state = shared.clone();
+                // A client that goes away is no fault of the server's.
+                thread::spawn(move || stream.and_then(|stream| serve(stream, &state)));
+            }
+        });
+        Self { address, state, ended, listening: Some(listening) }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(crate) fn once(&self, path: &str, fault: Fault) {
+        let mut state = self.state.lock().expect("state");
+        state.once.entry(path.to_owned()).or_default().push_back(fault);
+    }
+
+    pub(crate) fn always(&self, path: &str, fault: Fault) {
+        self.state.lock().expect("state").always.insert(path.to_owned(), fault);
+    }
+
+    pub(crate) fn remove(&self, path: &str) -> Vec<u8> {
+        let removed = self.state.lock().expect("state").files.remove(path);
+        removed.unwrap_or_else(|| panic!("{path} was never there"))
+    }
+
+    pub(crate) fn put(&self, path: &str, bytes: Vec<u8>) {
+        self.state.lock().expect("state").files.insert(path.to_owned(), bytes);
+    }
+
+    /// What was asked for: the path, and the range where there was one.
+    pub(crate) fn requests(&self, part: &str) -> Vec<String> {
+        let state = self.state.lock().expect("state");
+        state.log.iter().filter(|line| line.contains(part)).cloned().collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.address);
+        if let Some(listening) = self.listening.take() {
+            let _ = listening.join();
+        }
+    }
+}
+
+fn serve(mut stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let path = line.split_whitespace().nth(1).unwrap_or("/").to_owned();
+    let mut range = None;
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header)?;
+        if header.trim().is_empty() {
+            break;
+        }
+        if let Some(value) = header.to_ascii_lowercase().trim().strip_prefix("range: bytes=") {
+            range = value.trim_end_matches('-').parse::<usize>().ok();
+        }
+    }
+    let (body, fault) = {
+        let mut state = state.lock().expect("state");
+        state.log.push(match range {
+            Some(start) => format!("{path} from {start}"),
+            None => path.clone(),
+        });
+        let once = state.once.get_mut(&path).and_then(VecDeque::pop_front);
+        let fault = once.or_else(|| state.always.get(&path).cloned());
+        (state.files.get(&path).cloned(), fault)
+    };
+    answer(&mut stream, body, range, fault)
+}
+
+fn answer(
+    stream: &mut TcpStream,
+    body: Option<Vec<u8>>,
+    range: Option<usize>,
+    fault: Option<Fault>,
+) -> std::io::Result<()> {
+    match fault {
+        Some(Fault::Status(status)) => return head(stream, status, "Content-Length: 0\r\n"),
+        Some(Fault::Redirect(to)) => {
+            return head(stream, 302, &format!("Location: {to}\r\nContent-Length: 0\r\n"));
+        }
+        Some(Fault::Other(bytes)) => return whole(stream, &bytes),
+        Some(Fault::Unmeasured(bytes)) => {
+            head(stream, 200, "")?;
+            return stream.write_all(&bytes);
+        }
+        _ => {}
+    }
+    let Some(body) = body else { return head(stream, 404, "Content-Length: 0\r\n") };
+    let (start, status) = match (range, &fault) {
+        (Some(start), fault) if !matches!(fault, Some(Fault::NoRange)) => (start, 206),
+        _ => (0, 200),
+    };
+    let rest = &body[start..];
+    let headers = format!(
+        "Content-Length: {}\r\nContent-Range: bytes {start}-{}/{}\r\n",
+        rest.len(),
+        body.len().saturating_sub(1),
+        body.len()
+    );
+    head(stream, status, &headers)?;
+    match fault {
+        Some(Fault::Cut) => stream.write_all(&rest[..rest.len() / 2]),
+        Some(Fault::Stall) => {
+            stream.write_all(&rest[..rest.len() / 2])?;
+            stream.read(&mut [0]).map(drop)
+        }
+        _ => stream.write_all(rest),
+    }
+}
+
+fn head(stream: &mut TcpStream, status: u16, headers: &str) -> std::io::Result<()> {
+    write!(stream, "HTTP/1.1 {status} status\r\nConnection: close\r\n{headers}\r\n")
+}
+
+fn whole(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
+    head(stream, 200, &format!("Content-Length: {}\r\n", bytes.len()))?;
+    stream.write_all(bytes)
+}
