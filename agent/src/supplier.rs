@@ -2,6 +2,7 @@
 //! here reads the host and writes only the store.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::OnceCell;
 
@@ -13,7 +14,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::HostFacts;
 use crate::host::facts::{Kernel, Known};
 use crate::lifecycle::Provider;
-use crate::plan::{self, Acquire, Plan};
+use crate::plan::{self, Acquire, Plan, Severity};
 use crate::progress::Progress;
 use crate::source::archive::Archive;
 use crate::source::{driver, headers, userspace};
@@ -25,12 +26,19 @@ pub struct Supplier<'a> {
     config: &'a Config,
     progress: Box<dyn Progress>,
     archive: OnceCell<Archive>,
+    /// Why the archives could not be read.
+    unread: Mutex<Option<Failure>>,
 }
 
 impl<'a> Supplier<'a> {
     /// A supplier that works as `config` says and reports to the terminal or the log.
     pub fn new(config: &'a Config) -> Self {
-        Self { config, progress: terminal::progress(), archive: OnceCell::new() }
+        Self {
+            config,
+            progress: terminal::progress(),
+            archive: OnceCell::new(),
+            unread: Mutex::default(),
+        }
     }
 
     /// Opens the store.
@@ -118,16 +126,16 @@ impl<'a> Supplier<'a> {
         userspace::assemble(driver_version, archive, &store, self.progress.as_ref()).await
     }
 
-    /// Adds what the archives offer, unless all that is wanted is at hand. With a set for this
-    /// kernel at hand, an archive that cannot be reached is no reason to leave a node without its
-    /// driver.
-    async fn ask_archives(&self, kernel: &Kernel, catalog: &mut Catalog) -> Result<(), Failure> {
+    /// Adds what the archives offer, unless all that is wanted is at hand. That they cannot be
+    /// read is for the plan to weigh: with a set for this kernel at hand it is no reason to leave a
+    /// node without its driver, and a host without a GPU has a graver finding.
+    async fn ask_archives(&self, kernel: &Kernel, catalog: &mut Catalog) {
         let for_kernel = |s: &&SetAtHand| {
             s.set.key.kernel_release == kernel.release && s.set.key.kernel_version == kernel.version
         };
         let sets: Vec<&SetAtHand> = catalog.sets.iter().filter(for_kernel).collect();
         if self.suffices(&sets, &catalog.userspace) {
-            return Ok(());
+            return;
         }
         match self.archive().await {
             Ok(archive) => {
@@ -135,14 +143,13 @@ impl<'a> Supplier<'a> {
                 catalog.drivers = Known::Yes(driver::drivers(archive));
                 catalog.headers = Known::Yes(headers::at_hand(archive, &kernel.release, version));
             }
-            Err(failure) if !sets.is_empty() || self.is_captured() => {
+            Err(failure) => {
                 tracing::warn!("going on without the archives: {}", failure.report());
                 catalog.drivers = Known::Unknown(failure.to_string());
                 catalog.headers = Known::Unknown(failure.to_string());
+                *self.unread.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
             }
-            Err(failure) => return Err(failure),
         }
-        Ok(())
     }
 
     fn suffices(&self, sets: &[&SetAtHand], trees: &[UserspaceAtHand]) -> bool {
@@ -150,6 +157,7 @@ impl<'a> Supplier<'a> {
         let Some(version) = &wish.version else { return false };
         sets.iter().any(|s| {
             &s.set.key.driver_version == version
+                && s.set.has_all(&wish.extra_modules)
                 && wish.flavour.is_none_or(|flavour| flavour == s.set.key.flavour)
         }) && trees.iter().any(|t| &t.driver_version == version)
     }
@@ -176,12 +184,19 @@ impl Provider for Supplier<'_> {
         let store = self.store()?;
         let unasked = Known::Unknown("not asked: all that is wanted is at hand".into());
         let mut catalog = catalog::gather(self.config, &facts, Some(&store), unasked)?;
-        self.ask_archives(&facts.kernel, &mut catalog).await?;
+        self.ask_archives(&facts.kernel, &mut catalog).await;
         Ok((facts, catalog))
     }
 
     fn plan(&self, facts: &HostFacts, catalog: &Catalog) -> Result<Plan, Failure> {
-        plan::plan(self.config, facts, catalog)
+        let plan = plan::plan(self.config, facts, catalog)?;
+        let gravest = plan.findings.iter().find(|f| f.severity == Severity::Refusal);
+        if gravest.is_some_and(|f| f.code == "archives-unread") && !self.is_captured() {
+            // The failure itself says more than the finding: what was not reached, or not signed.
+            let unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner).take();
+            return unread.map_or(Ok(plan), Err);
+        }
+        Ok(plan)
     }
 
     async fn acquire(&self, plan: &Plan) -> Result<(), Failure> {

@@ -161,6 +161,11 @@ pub enum SetError {
 }
 
 impl ModuleSet {
+    /// Whether it holds every module of `names` (kernel names).
+    pub fn has_all<'n>(&self, names: impl IntoIterator<Item = &'n (impl AsRef<str> + 'n)>) -> bool {
+        names.into_iter().all(|name| self.modules.iter().any(|m| m.name == name.as_ref()))
+    }
+
     /// Checks what can be checked without the modules: names, digests, release.
     ///
     /// # Errors

@@ -51,7 +51,12 @@ impl<'a> Supply<'a> {
         };
         let live_with_all =
             choice.live && wanted.iter().all(|name| facts.loaded.contains_key(*name));
-        if let Some(at_hand) = catalog.sets.iter().find(of_choice) {
+        let complete = |s: &&SetAtHand| of_choice(s) && s.set.has_all(wanted);
+        let buildable =
+            config.compile && matches!(catalog.headers, Known::Yes(HeadersAtHand::Archive { .. }));
+        // A set that lacks a wanted module is used only to say so, where none can be built.
+        let incomplete = || catalog.sets.iter().find(of_choice).filter(|_| !buildable);
+        if let Some(at_hand) = catalog.sets.iter().find(complete).or_else(incomplete) {
             self.use_set(at_hand, facts);
         } else if live_with_all {
             self.because("modules", "all that are wanted are live, so none is loaded");
@@ -95,7 +100,8 @@ impl<'a> Supply<'a> {
             flavour: choice.flavour,
             kernel_release: release.clone(),
         });
-        let none = "no built set for exactly this kernel (release and version string) is at hand";
+        let none = "no built set with all wanted modules for exactly this kernel (release and version \
+                    string) is at hand";
         match &catalog.headers {
             Known::Yes(HeadersAtHand::Archive { package, version, compiler }) => {
                 let why = format!("{none}; {package} {version} and {compiler} are in the archive");
