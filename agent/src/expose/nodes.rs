@@ -15,6 +15,7 @@ const CTL_MINOR: u32 = 255;
 const MODESET_MINOR: u32 = 254;
 const NVSWITCH_CTL_MINOR: u32 = 255;
 const DEFAULT_MODE: u32 = 0o666;
+const CAPABILITY_MODE: u32 = 0o400;
 
 /// The character devices of `/proc/devices` below `root`: name -> major. A name that stands
 /// there more than once (the kernel lists one line per range) keeps its last major.
@@ -47,6 +48,17 @@ pub fn wanted(root: &Path) -> io::Result<Vec<(PathBuf, Node)>> {
     if let Some(&major) = majors.get("nvidia-uvm") {
         nodes.add("nvidia-uvm", major, 0);
         nodes.add("nvidia-uvm-tools", major, 1);
+    }
+    if let Some(&major) = majors.get("nvidia-caps") {
+        // libnvidia-ml makes these when root first uses it; whoever makes them has to remove them.
+        for capability in entries(&root.join("proc/driver/nvidia/capabilities/mig"))? {
+            let Ok(text) = fs::read_to_string(capability) else { continue };
+            if let Some(minor) = field(&text, "DeviceFileMinor") {
+                let mode = field(&text, "DeviceFileMode").unwrap_or(CAPABILITY_MODE);
+                let path = PathBuf::from(format!("nvidia-caps/nvidia-cap{minor}"));
+                nodes.all.push((path, Node { major, minor, mode: mode & 0o777 }));
+            }
+        }
     }
     if let Some(&major) = majors.get("nvidia-nvswitch") {
         let switches = entries(&root.join("proc/driver/nvidia-nvswitch/devices"))?.len();
@@ -185,6 +197,28 @@ mod tests {
                 "nvidia-nvswitchctl 234:255 660",
                 "nvidia-nvswitch0 234:0 660",
             ]
+        );
+    }
+
+    #[test]
+    fn a_driver_with_capabilities_wants_those_of_mig() {
+        let dir = tree(&[
+            ("proc/devices", "Character devices:\n243 nvidia-caps\n"),
+            (
+                "proc/driver/nvidia/capabilities/mig/config",
+                "DeviceFileMinor: 1\nDeviceFileMode: 256\nDeviceFileModify: 1\n",
+            ),
+            (
+                "proc/driver/nvidia/capabilities/mig/monitor",
+                "DeviceFileMinor: 2\nDeviceFileMode: 292\n",
+            ),
+            ("proc/driver/nvidia/capabilities/mig/other", "nonsense\n"),
+        ]);
+        let mut names = names(dir.path());
+        names.sort();
+        assert_eq!(
+            names,
+            ["nvidia-caps/nvidia-cap1 243:1 400", "nvidia-caps/nvidia-cap2 243:2 444"]
         );
     }
 
