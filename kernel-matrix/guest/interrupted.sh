@@ -15,5 +15,4 @@ phase terminate
 section terminate.state cat "$STATE"
 section terminate.modules cat /proc/modules
 finish_agent
-state after
-section after.written written
+after

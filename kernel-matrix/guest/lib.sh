@@ -38,6 +38,13 @@ state() {
     section "$1.processes" processes
 }
 
+# after: the host once the agent has ended, and what the agent's record then says is left.
+after() {
+    state after
+    section after.record cat "$STATE"
+    section after.written written
+}
+
 # preload: loads the modules that somebody else is to have loaded before.
 preload() {
     for module in $PRELOAD; do

@@ -7,5 +7,4 @@ prepare
 state before
 start_agent
 finish_agent
-state after
-section after.written written
+after

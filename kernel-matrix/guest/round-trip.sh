@@ -60,5 +60,4 @@ if await has_phase ready; then
     pod kill -s TERM longshore >/dev/null
 fi
 finish_agent
-state after
-section after.written written
+after

@@ -94,11 +94,39 @@ fn host(records: &Records) -> Vec<String> {
         Ok((before, after)) => before.differences(&after),
         Err(missing) => vec![missing],
     };
+    wrong.retain(|difference| !is_own_record(difference));
+    wrong.extend(record(records));
     match records.section("after.written") {
         Ok(files) => wrong.extend(files.iter().map(|file| format!("written: {file}"))),
         Err(missing) => wrong.push(missing),
     }
     wrong
+}
+
+/// Whether a difference is only that the agent's record is there: it stays, so that `status` can tell
+/// what became of the agent. Whatever else is in its directory is a leftover.
+fn is_own_record(difference: &str) -> bool {
+    [
+        "run: after d 755 /run/nvidia/longshore ",
+        "run: after f 600 /run/nvidia/longshore/state.json ",
+        "run: after f 644 /run/nvidia/longshore/lock ",
+    ]
+    .contains(&difference)
+}
+
+/// The record that stays has to say itself that nothing is left.
+fn record(records: &Records) -> Option<String> {
+    let text = match records.section("after.record") {
+        Ok(lines) => lines.join("\n"),
+        Err(missing) => return Some(missing),
+    };
+    let record: Option<serde_json::Value> = serde_json::from_str(&text).ok();
+    let entries = record.as_ref().and_then(|r| r.get("entries")?.as_array());
+    match entries {
+        Some(entries) if entries.is_empty() => None,
+        Some(_) => Some(format!("the agent's record says that something is left: {text}")),
+        None => Some(format!("the agent's record cannot be read: {text}")),
+    }
 }
 
 #[cfg(test)]
@@ -126,6 +154,9 @@ mod tests {
             }
         }
         for line in [
+            "@begin after.record",
+            "|{ \"phase\": \"failed\", \"entries\": [] }",
+            "@end after.record",
             "@begin after.written",
             "@end after.written",
             "@begin agent-log",
@@ -190,6 +221,27 @@ mod tests {
             e.records.sections.insert("agent-log".into(), vec!["error".into()]);
         };
         assert!(why(log).contains("does not say `remedy:`"));
+    }
+
+    #[test]
+    fn the_agents_record_may_stay_and_nothing_beside_it() {
+        let with = |line: &str| {
+            let line = format!("{line} ");
+            move |e: &mut Evidence| {
+                let lines = vec!["ext4 1 0 - Live 0x0".into(), line];
+                e.records.sections.insert("after.run".into(), lines);
+            }
+        };
+        assert_eq!(why(with("f 600 /run/nvidia/longshore/state.json")), "Passed");
+        assert!(why(with("f 600 /run/nvidia/longshore/other")).contains("longshore/other"));
+        assert!(why(with("d 755 /run/nvidia/driver")).contains("/run/nvidia/driver"));
+        let record = |text: &'static str| {
+            move |e: &mut Evidence| {
+                e.records.sections.insert("after.record".into(), vec![text.into()]);
+            }
+        };
+        assert!(why(record("{\"entries\": [{\"seq\": 1}]}")).contains("something is left"));
+        assert!(why(record("cat: no such file")).contains("cannot be read"));
     }
 
     #[test]

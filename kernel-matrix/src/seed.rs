@@ -7,6 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use longshore::artifact::ModuleSet;
+use longshore::source::{userspace, version};
+use longshore::store::Store;
 
 use crate::cache::Cache;
 use crate::disk;
@@ -40,83 +42,58 @@ pub fn make(
     release: &str,
     driver: &DriverWanted,
 ) -> Result<Seed, Error> {
-    {
+    let store = {
         let _held = cache.lock("store")?;
         run(fetch, FETCH_LIMIT)?;
-    }
-    let (name, set) = find_set(store, release, driver)?;
-    let userspace = userspace_of(store, &set.key.driver_version)?;
+        Store::open(store)?
+    };
+    let set = find_set(&store, release, driver)?;
+    let userspace = find_userspace(&store, &set.key.driver_version)?;
     let digests: Vec<&str> = set.modules.iter().map(|m| m.sha256.as_str()).collect();
-    let digests = digests.join(",");
-    let manifest = fs::read_to_string(userspace.join("manifest.json"))
-        .at("read", &userspace.join("manifest.json"))?;
-    let dir = cache.produce("seed", &[&name, &digests, &manifest], |dir| {
-        fill(dir, store, &name, &set, &userspace)
-    })?;
+    let inputs = [set.key.file_stem(), digests.join(","), userspace.display().to_string()];
+    let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+    let dir = cache.produce("seed", &inputs, |dir| fill(dir, &store, &set, &userspace))?;
     Ok(Seed { disk: dir.join("store.ext4"), set })
 }
 
-fn find_set(
-    store: &Path,
-    release: &str,
-    driver: &DriverWanted,
-) -> Result<(String, ModuleSet), Error> {
-    let dir = store.join("sets");
-    let mut best: Option<(String, ModuleSet)> = None;
-    for entry in fs::read_dir(&dir).at("read", &dir)? {
-        let path = entry.at("read", &dir)?.path();
-        let bytes = fs::read(&path).at("read", &path)?;
-        let set: ModuleSet = serde_json::from_slice(&bytes)
-            .map_err(|e| Error::Unexpected(format!("{}: {e}", path.display())))?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let fits = set.key.kernel_release == release
+/// The newest set of the driver for the kernel.
+fn find_set(store: &Store, release: &str, driver: &DriverWanted) -> Result<ModuleSet, Error> {
+    let fits = |set: &ModuleSet| {
+        set.key.kernel_release == release
             && set.key.flavour == driver.flavour
-            && driver.is_met_by(&set.key.driver_version);
-        let newer = |(old, than): &(String, ModuleSet)| {
-            (&than.key.driver_version, old) < (&set.key.driver_version, &name)
-        };
-        if fits && best.as_ref().is_none_or(newer) {
-            best = Some((name, set));
-        }
-    }
-    best.ok_or_else(|| {
+            && driver.is_met_by(&set.key.driver_version)
+    };
+    let by_version = |a: &ModuleSet, b: &ModuleSet| {
+        version::compare(&a.key.driver_version, &b.key.driver_version)
+    };
+    store.sets()?.into_iter().filter(fits).max_by(by_version).ok_or_else(|| {
         let (branch, flavour) = (&driver.branch, driver.flavour_name());
-        let dir = dir.display();
-        Error::Unexpected(format!("{dir} has no set {branch} {flavour} for {release}"))
+        let root = store.root().display();
+        Error::Unexpected(format!("{root} has no set {branch} {flavour} for {release}"))
     })
 }
 
-/// The directory of the user-mode tree for a driver version.
-fn userspace_of(store: &Path, version: &str) -> Result<PathBuf, Error> {
-    let dir = store.join("userspace");
-    for entry in fs::read_dir(&dir).at("read", &dir)? {
-        let path = entry.at("read", &dir)?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.contains(version) && path.join("manifest.json").is_file() {
-            return Ok(path);
-        }
-    }
-    Err(Error::Unexpected(format!("{} has nothing for {version}", dir.display())))
+/// The directory of the user-mode tree for a driver version; its name has the manifest's digest.
+fn find_userspace(store: &Store, version: &str) -> Result<PathBuf, Error> {
+    userspace::at_hand(store)?
+        .into_iter()
+        .filter(|tree| tree.driver_version == version)
+        .find_map(|tree| tree.root.parent().map(Path::to_path_buf))
+        .ok_or_else(|| {
+            let root = store.root().display();
+            Error::Unexpected(format!("{root} has no user-mode tree for {version}"))
+        })
 }
 
-fn fill(
-    dir: &Path,
-    store: &Path,
-    name: &str,
-    set: &ModuleSet,
-    userspace: &Path,
-) -> Result<(), Error> {
+fn fill(dir: &Path, store: &Store, set: &ModuleSet, userspace: &Path) -> Result<(), Error> {
     let tree = dir.join("tree");
-    for part in ["blobs/sha256", "sets", "userspace", "roots", "logs", "tmp"] {
-        let path = tree.join(part);
-        fs::create_dir_all(&path).at("make", &path)?;
+    let own = Store::open(&tree)?;
+    for module in &set.modules {
+        let from = store.blob_path(&module.sha256);
+        fs::copy(&from, own.blob_path(&module.sha256)).at("copy", &from)?;
     }
-    let mut copy = vec![PathBuf::from("sets").join(name)];
-    copy.extend(set.modules.iter().map(|m| PathBuf::from("blobs/sha256").join(&m.sha256)));
-    for file in copy {
-        fs::copy(store.join(&file), tree.join(&file)).at("copy", &store.join(&file))?;
-    }
-    run(Command::new("cp").arg("-a").arg(userspace).arg(tree.join("userspace")), LIMIT)?;
+    own.put_set(set)?;
+    run(Command::new("cp").arg("-a").arg(userspace).arg(own.dir("userspace")), LIMIT)?;
     disk::make(&tree, &dir.join("store.ext4"), SPARE)?;
     fs::remove_dir_all(&tree).at("remove", &tree)
 }
