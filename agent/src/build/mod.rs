@@ -4,6 +4,7 @@
 //! a hermetic [`root`]; the compiler runs in there, in a [`sandbox`] without network. The same
 //! inputs give the same set, which is built once.
 
+mod claim;
 pub mod compile;
 pub mod diagnose;
 mod inputs;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use super::claim::claim;
 use super::turn;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::{Progress, Task, Unit};
@@ -75,11 +76,7 @@ fn make(
     target: &Path,
     task: &dyn Task,
 ) -> Result<(), Failure> {
-    let tmp = store.dir("tmp");
-    let dir = tempfile::Builder::new()
-        .prefix("root-")
-        .tempdir_in(&tmp)
-        .map_err(|e| write_failure(&tmp, e))?;
+    let dir = claim(store, "root")?;
     let root = dir.path();
     // Before any package: none may put a directory where these links are to be.
     deb::make_usrmerge_links(root)?;
@@ -90,7 +87,7 @@ fn make(
     }
     finish(root).map_err(|e| write_failure(root, e))?;
     fs::rename(root, target).map_err(|e| write_failure(target, e))?;
-    let _ = dir.keep();
+    dir.moved();
     Ok(())
 }
 

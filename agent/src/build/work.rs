@@ -4,8 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tempfile::TempDir;
-
+use super::claim::{Claimed, claim};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::source::archive::Package;
 use crate::source::driver;
@@ -22,16 +21,12 @@ use crate::store::{Store, write_failure};
 pub(super) struct Work {
     /// Shared with the thread that unpacks: it may outlive a cancelled build, and the directory
     /// goes when both are done with it.
-    dir: Arc<TempDir>,
+    dir: Arc<Claimed>,
 }
 
 impl Work {
     pub(super) fn new(store: &Store) -> Result<Self, Failure> {
-        let tmp = store.dir("tmp");
-        let dir = tempfile::Builder::new()
-            .prefix("build-")
-            .tempdir_in(&tmp)
-            .map_err(|e| write_failure(&tmp, e))?;
+        let dir = claim(store, "build")?;
         for sub in ["package", "build/tmp"] {
             let path = dir.path().join(sub);
             fs::create_dir_all(&path).map_err(|e| write_failure(&path, e))?;
@@ -59,10 +54,10 @@ impl Work {
             .or_fail(ExitCode::Bug, || what)?
     }
 
-    /// Removes the directory; what is left of it is emptied with the store's `tmp`.
+    /// Removes the directory; what cannot be removed now is by the next build.
     pub(super) fn remove(self) {
         let path = self.dir.path().to_path_buf();
-        let removed = Arc::into_inner(self.dir).map(TempDir::close);
+        let removed = Arc::into_inner(self.dir).map(Claimed::close);
         if let Some(Err(error)) = removed {
             tracing::warn!("removing {}: {error}", path.display());
         }

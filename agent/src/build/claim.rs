@@ -1,0 +1,103 @@
+//! Temporary directories that are somebody's, and the removal of those that are nobody's.
+//!
+//! A process that is killed leaves its directory behind, a gigabyte of it after a build. Each is
+//! locked by its owner; the kernel gives the lock back when the owner dies, and the next who wants
+//! a directory removes what is no longer locked.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use nix::fcntl::{Flock, FlockArg};
+use tempfile::TempDir;
+
+use crate::failure::Failure;
+use crate::store::{Store, write_failure};
+
+/// What every directory's name begins with, before what it is for.
+const PREFIX: &str = "work-";
+
+/// A temporary directory of the store, removed when dropped.
+pub(super) struct Claimed {
+    dir: TempDir,
+    _held: Flock<File>,
+}
+
+impl Claimed {
+    pub(super) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Removes it now, and says what went wrong.
+    pub(super) fn close(self) -> io::Result<()> {
+        self.dir.close()
+    }
+
+    /// It was renamed to where it belongs: there is nothing left to remove.
+    pub(super) fn moved(self) {
+        let _ = self.dir.keep();
+    }
+}
+
+/// A new directory for `purpose`; first removes what dead processes left.
+///
+/// # Errors
+/// Exit code 15 where the store cannot be written.
+pub(super) fn claim(store: &Store, purpose: &str) -> Result<Claimed, Failure> {
+    let tmp = store.dir("tmp");
+    let make = || -> io::Result<Claimed> {
+        // Nobody sees a directory that is made but not locked yet.
+        let _turn = lock(&tmp, FlockArg::LockExclusive)?;
+        sweep(&tmp)?;
+        let dir =
+            tempfile::Builder::new().prefix(&format!("{PREFIX}{purpose}-")).tempdir_in(&tmp)?;
+        let held = lock(dir.path(), FlockArg::LockExclusiveNonblock)?;
+        Ok(Claimed { dir, _held: held })
+    };
+    make().map_err(|e| write_failure(&tmp, e))
+}
+
+fn sweep(tmp: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(tmp)? {
+        let entry = entry?;
+        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
+        if !ours || !entry.file_type()?.is_dir() {
+            continue;
+        }
+        if lock(&entry.path(), FlockArg::LockExclusiveNonblock).is_ok() {
+            tracing::info!(path = %entry.path().display(), "removing what an ended build left");
+            if let Err(error) = fs::remove_dir_all(entry.path()) {
+                tracing::warn!(path = %entry.path().display(), "removing: {error}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn lock(path: &Path, how: FlockArg) -> io::Result<Flock<File>> {
+    Flock::lock(File::open(path)?, how).map_err(|(_, errno)| errno.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(store: &Store) -> usize {
+        fs::read_dir(store.dir("tmp")).expect("list").count()
+    }
+
+    #[test]
+    fn what_the_dead_left_is_removed_and_what_is_held_stays() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store opens");
+        let held = claim(&store, "build").expect("claim");
+        fs::create_dir_all(store.dir("tmp").join("work-build-dead/sub")).expect("directory");
+        fs::write(store.dir("tmp").join("a-download"), "").expect("write");
+        let second = claim(&store, "root").expect("claim");
+        assert_eq!(names(&store), 3, "held, second and the download");
+        assert!(held.path().is_dir());
+        second.close().expect("close");
+        drop(held);
+        assert_eq!(names(&store), 1);
+    }
+}
