@@ -88,7 +88,7 @@ impl fmt::Display for Held {
         }
         if self.references > 0 {
             let and = if self.modules.is_empty() { "" } else { " and" };
-            write!(f, "{and} by {} open files or mappings", self.references)?;
+            write!(f, "{and} by {} references of open devices", self.references)?;
         }
         Ok(())
     }

@@ -212,7 +212,7 @@ fn a_driver_in_use_stays_whole_and_its_user_is_named() {
     assert_eq!(failure.code(), ExitCode::InUse);
     assert_eq!(
         failure.to_string(),
-        "the driver is in use: nvidia_uvm is held by 2 open files or mappings; pid 4711 (python3) \
+        "the driver is in use: nvidia_uvm is held by 2 references of open devices; pid 4711 (python3) \
          holds /dev/nvidia-uvm"
     );
     assert_eq!(host.state(), before);

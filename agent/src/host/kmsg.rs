@@ -27,7 +27,7 @@ impl KernelLog {
         Self(open().ok())
     }
 
-    /// The lines logged since, without their prefixes.
+    /// The messages logged since, without their prefixes; one may have several lines.
     pub fn lines(self) -> Vec<String> {
         let Some(mut file) = self.0 else { return Vec::new() };
         let mut lines = Vec::new();
@@ -47,11 +47,31 @@ impl KernelLog {
     }
 }
 
-/// The message of `6,1234,56789,-;message\n KEY=value`.
+/// The message of `6,1234,56789,-;message\n KEY=value`. A message of several lines has them
+/// escaped as `\x0a`, as every byte that is not printable (Documentation/ABI/testing/dev-kmsg).
 fn text_of(record: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(record);
     let (_, message) = text.split_once(';')?;
-    Some(message.lines().next()?.trim_end().to_owned())
+    Some(unescape(message.lines().next()?).trim_end().to_owned())
+}
+
+fn unescape(message: &str) -> String {
+    let mut parts = message.split("\\x");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let code = part.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match code.filter(u8::is_ascii) {
+            Some(code) => {
+                plain.push(char::from(code));
+                plain.push_str(&part[2..]);
+            }
+            None => {
+                plain.push_str("\\x");
+                plain.push_str(part);
+            }
+        }
+    }
+    plain
 }
 
 #[cfg(test)]
@@ -60,13 +80,15 @@ mod tests {
 
     #[test]
     fn a_record_gives_its_message() {
-        let cases: [(&[u8], Option<&str>); 5] = [
+        let cases: [(&[u8], Option<&str>); 7] = [
             (
                 b"6,339,5140900,-;NET: Registered protocol family 10\n",
                 Some("NET: Registered protocol family 10"),
             ),
             (b"4,1,2,-;NVRM: a; b\n SUBSYSTEM=pci\n DEVICE=+pci:0\n", Some("NVRM: a; b")),
             (b"4,1,2,-;\n", Some("")),
+            (b"4,1,2,-;NVRM: a\\x0aNVRM: b\\x09c\\x0a\n", Some("NVRM: a\nNVRM: b\tc")),
+            (b"4,1,2,-;a\\xff\\xb\\\n", Some("a\\xff\\xb\\")),
             (b"no prefix", None),
             (b"4,1,2,-;\xff\n", Some("\u{fffd}")),
         ];

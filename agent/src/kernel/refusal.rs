@@ -100,9 +100,16 @@ pub fn explain(name: &str, error: &VerbError) -> Failure {
 }
 
 fn logged(error: &VerbError) -> Option<(ExitCode, &'static str, &'static str)> {
-    let said = |words: &str| error.said.iter().any(|line| line.contains(words));
-    let (_, code, cause, remedy) = LOGGED.iter().find(|(words, ..)| said(words))?;
+    // The driver wraps its messages, over lines of one record or over records.
+    let said: Vec<String> = error.said.iter().map(|record| unwrapped(record)).collect();
+    let said = said.join(" ").replace("NVRM: ", "");
+    let (_, code, cause, remedy) = LOGGED.iter().find(|(words, ..)| said.contains(words))?;
     Some((*code, cause, remedy))
+}
+
+/// A record's lines as one, with NVRM's prefix on the first only.
+fn unwrapped(record: &str) -> String {
+    record.lines().map(str::trim).collect::<Vec<_>>().join(" ").replace(" NVRM:", "")
 }
 
 fn by_errno(errno: Errno) -> (ExitCode, &'static str, &'static str) {
@@ -163,25 +170,26 @@ fn by_errno(errno: Errno) -> (ExitCode, &'static str, &'static str) {
     (code, cause, remedy)
 }
 
-/// The lines that have to do with a module: its own, the driver's, and the module loader's.
-fn relevant<'a>(name: &str, said: &'a [String]) -> Vec<&'a str> {
+/// The records that have to do with a module: its own, the driver's, and the module loader's.
+fn relevant(name: &str, said: &[String]) -> Vec<String> {
     let dashed = name.replace('_', "-");
-    let about = |line: &str| {
-        let about_nvidia = name.starts_with("nvidia") && line.contains("NVRM");
+    let about = |record: &&String| {
+        let about_nvidia = name.starts_with("nvidia") && record.contains("NVRM");
         about_nvidia
-            || line.contains(name)
-            || line.contains(dashed.as_str())
-            || line.starts_with("Invalid ELF")
-            || line.starts_with("Loading of ")
-            || line.starts_with("Lockdown: ")
+            || record.contains(name)
+            || record.contains(dashed.as_str())
+            || ["Invalid ELF", "Loading of ", "Lockdown: "].iter().any(|s| record.starts_with(s))
     };
-    let lines = said.iter().map(|line| line.trim()).filter(|line| about(line) && !rule(line));
-    lines.take(LINES).collect()
+    let records = said.iter().filter(about).map(|record| unwrapped(record));
+    records.filter(|record| !is_noise(record)).take(LINES).collect()
 }
 
-/// Whether a line is only the frame that NVRM draws around its messages.
-fn rule(line: &str) -> bool {
-    line.trim_start_matches("NVRM:").trim().is_empty()
+/// What is said of every out-of-tree module, and the frame NVRM draws around its messages.
+fn is_noise(record: &str) -> bool {
+    record.contains("taints kernel")
+        || record.contains("tainting kernel")
+        || record.starts_with("nvidia-nvlink: ")
+        || record.trim_start_matches("NVRM:").trim().is_empty()
 }
 
 #[cfg(test)]
@@ -264,6 +272,22 @@ mod tests {
         let failure = refused(errno, &[]);
         assert_eq!(failure.code().number(), code);
         assert!(!failure.to_string().contains("the kernel says"));
+    }
+
+    /// As logged by 535.261.03 on Linux 6.1 for a V100.
+    #[test]
+    fn a_message_that_the_driver_wraps_is_understood_and_shown_as_one_line() {
+        let record = "NVRM: The NVIDIA GPU 0000:00:01.0 (PCI ID: 10de:1db4)\nNVRM: installed in \
+                      this system is not supported by open\nNVRM: nvidia.ko because it does not \
+                      include the required GPU\nNVRM: System Processor (GSP).";
+        let noise = "nvidia: loading out-of-tree module taints kernel.";
+        let failure = refused(Errno::ENODEV, &[noise, record]);
+        let text = failure.to_string();
+        assert_eq!(failure.code(), ExitCode::KernelRefused, "{text}");
+        assert!(text.contains("not supported by open nvidia.ko because it does not"), "{text}");
+        assert!(!text.contains("taints") && !text.contains('\n'), "{text}");
+        let records: Vec<&str> = record.lines().collect();
+        assert_eq!(refused(Errno::ENODEV, &records).code(), ExitCode::KernelRefused);
     }
 
     #[test]
