@@ -94,4 +94,17 @@ mod tests {
     fn a_broken_frame_is_refused(#[case] message: String) {
         assert!(unframe(&message).is_err(), "{message}");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_comes_back(text in "[-A-Za-z: \n]{0,60}") {
+            let escape = |line: &str| {
+                if line.starts_with('-') { format!("- {line}\n") } else { format!("{line}\n") }
+            };
+            let body: String = text.split('\n').map(escape).collect();
+            let message = format!("{BEGIN}\nHash: SHA256\n\n{body}{SIGNATURE}");
+            let trimmed: Vec<&str> = text.split('\n').map(|line| line.trim_end_matches(' ')).collect();
+            proptest::prop_assert_eq!(unframe(&message).expect("unframes").text, trimmed.join("\n"));
+        }
+    }
 }

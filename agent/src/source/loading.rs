@@ -8,7 +8,7 @@ use futures_util::future::try_join_all;
 
 use super::archive::holds;
 use super::compression::decompressed;
-use super::http::{Expected, FetchError, Fetcher};
+use super::http::{Expected, FetchError, Fetcher, shown};
 use super::packages::{Index, Origin};
 use super::release::{self, IndexFile, Release, Rules};
 use super::selection::{Component, Place, Wanted};
@@ -159,7 +159,7 @@ impl Loader<'_> {
     ) -> Result<Index, Failure> {
         let blob = self.store.blob_path(&file.sha256);
         let read = move || {
-            let what = format!("reading {path} of {} {}", origin.base_url, origin.suite);
+            let what = format!("reading {path} of {} {}", shown(&origin.base_url), origin.suite);
             let open = File::open(blob).and_then(|blob| {
                 let reader = decompressed(&path, BufReader::with_capacity(1 << 16, blob))?;
                 Index::read(reader, promised, origin)
@@ -185,7 +185,7 @@ impl Loader<'_> {
             ExitCode::Download,
             format!(
                 "{} has no component {} for {}",
-                release::suite_url(&place.url, &wanted.suite),
+                shown(&release::suite_url(&place.url, &wanted.suite)),
                 component.name,
                 self.arch
             ),
@@ -210,7 +210,7 @@ fn is_ours(release: &Release, wanted: &Wanted) -> bool {
 
 fn foreign(wanted: &Wanted, place: &Place, release: &Release) -> Failure {
     let origin = release.origin.as_deref().unwrap_or_default();
-    let url = release::suite_url(&place.url, &wanted.suite);
+    let url = shown(&release::suite_url(&place.url, &wanted.suite));
     Failure::new(
         ExitCode::Verification,
         format!("{url} is not this distribution's: its Origin is {origin}"),

@@ -362,4 +362,15 @@ mod tests {
         assert!(index.named("").is_empty());
         assert!(index.providing("x").is_empty());
     }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_makes_it_panic(text in "((Package|Provides|Depends|Version|X)?:?[ (),|a-z=\u{e9}\n\t]{0,8}\n?){0,30}") {
+            let index = Index::read(text.as_bytes(), text.len() as u64, origin()).expect("reads");
+            for name in index.names() {
+                index.named(name);
+            }
+            index.providing("a");
+        }
+    }
 }

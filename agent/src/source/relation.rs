@@ -286,4 +286,15 @@ mod tests {
         assert!(!requirement.allows_arch("amd64"));
         assert!(Requirement::parse("libc6:any").expect("reads").allows_arch("amd64"));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_read_is_written_the_same(text in "[a-z:()<>=|, \\[\\]0-9]{0,20}") {
+            for clause in parse_clauses(&text).unwrap_or_default() {
+                let again = parse_clauses(&clause.to_string()).expect("reads again");
+                proptest::prop_assert_eq!(again, vec![clause]);
+            }
+            parse_provides(&text);
+        }
+    }
 }

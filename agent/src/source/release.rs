@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use super::control::{self, Paragraph};
-use super::http::{FetchError, Fetcher};
+use super::http::{FetchError, Fetcher, shown};
 use super::keyring::{Keyring, SignatureError};
 use crate::failure::{ExitCode, Failure};
 
-/// The largest InRelease seen is 400 KB.
-const MOST_BYTES: u64 = 16 << 20;
+/// The largest InRelease seen has 400 KB.
+const MOST_BYTES: u64 = 4 << 20;
 
 /// What a suite says of itself, verified.
 #[derive(Debug, Clone)]
@@ -134,7 +134,10 @@ pub async fn fetch(
         ));
     }
     if release.date.is_some_and(|date| date > rules.now.try_into().unwrap_or(i64::MAX)) {
-        tracing::warn!(%url, "the archive's metadata is of the future: this machine's clock is late");
+        tracing::warn!(
+            url = shown(&url),
+            "the archive's metadata is of the future: this machine's clock is late"
+        );
     }
     Ok(release)
 }
@@ -176,15 +179,20 @@ async fn signed_text(
 
 fn unsigned(url: &str, error: SignatureError) -> FetchError {
     FetchError::Failed(
-        Failure::new(ExitCode::Verification, format!("the signature of {url} is not accepted"))
-            .because(error)
-            .remedy("check the keyring of this source, the proxy and the mirror; nothing of it was used"),
+        Failure::new(
+            ExitCode::Verification,
+            format!("the signature of {} is not accepted", shown(url)),
+        )
+        .because(error)
+        .remedy(
+            "check the keyring of this source, the proxy and the mirror; nothing of it was used",
+        ),
     )
 }
 
 fn refused(url: &str, what: String, remedy: &str) -> FetchError {
     FetchError::Failed(
-        Failure::new(ExitCode::Verification, format!("{url} cannot be used: {what}"))
+        Failure::new(ExitCode::Verification, format!("{} cannot be used: {what}", shown(url)))
             .remedy(remedy),
     )
 }

@@ -10,6 +10,7 @@
 use std::path::Path;
 
 use super::apt_sources::{self, AptSource};
+use super::http::shown;
 use super::keyring::Keyring;
 use super::resolve::release_of;
 use super::rooted;
@@ -105,7 +106,7 @@ impl Selection {
         for mut source in found.sources {
             source.suites.retain(|suite| os.has(suite) || config.host_suites.contains(suite));
             if source.suites.is_empty() {
-                tracing::debug!(url = source.url, "not a source of this distribution");
+                tracing::debug!(url = shown(&source.url), "not a source of this distribution");
                 continue;
             }
             match source.signed_by.keyring(host_root) {
@@ -222,7 +223,8 @@ fn is_security(suite: &str) -> bool {
 
 /// A configured keyring lies in this file system or, failing that, in the host's.
 fn keyring_of(source: &ArchiveSource, host_root: &Path) -> Result<Keyring, Failure> {
-    let what = || format!("reading the keyring {} of {}", source.keyring.display(), source.url);
+    let what =
+        || format!("reading the keyring {} of {}", source.keyring.display(), shown(&source.url));
     let bytes = std::fs::read(&source.keyring)
         .or_else(|error| rooted::read(host_root, &source.keyring).map_err(|_| error))
         .or_fail(ExitCode::Usage, what)

@@ -1,0 +1,274 @@
+//! What is to be fetched, and how an answer is judged.
+
+use std::error::Error;
+
+use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap};
+use reqwest::{Response, StatusCode, Url};
+
+use super::super::sink::Sink;
+use super::FetchError;
+use crate::failure::{ExitCode, Failure};
+use crate::progress::Task;
+
+/// How an attempt ended that did not bring the file.
+pub(super) enum Ended {
+    /// It makes sense to try again.
+    Again(Failure),
+    /// It does not.
+    For(FetchError),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        Self::For(FetchError::Failed(failure))
+    }
+}
+
+/// A file to fetch.
+pub(super) struct Goal {
+    pub(super) url: Url,
+    /// The URL without a password, as messages show it.
+    pub(super) shown: String,
+    /// Bytes, where known.
+    pub(super) size: Option<u64>,
+    /// More bytes are refused.
+    pub(super) limit: u64,
+    /// Whether a digest will tell if parts of it do not belong together.
+    pub(super) pinned: bool,
+}
+
+impl Goal {
+    /// # Errors
+    /// Exit code 2 for what is no URL that can be fetched.
+    pub(super) fn new(
+        url: &str,
+        size: Option<u64>,
+        limit: u64,
+        pinned: bool,
+    ) -> Result<Self, Failure> {
+        Ok(Self { url: parse(url)?, shown: shown(url), size, limit, pinned })
+    }
+
+    pub(super) fn failure(&self, why: &str) -> Failure {
+        Failure::new(ExitCode::Download, format!("fetching {} failed", self.shown))
+            .because(why)
+            .remedy(format!("check the URL, the network and {}", proxies()))
+    }
+
+    pub(super) fn not_as_promised(&self, what: &str) -> Failure {
+        Failure::new(
+            ExitCode::Verification,
+            format!("{} is not what was promised: {what}", self.shown),
+        )
+        .remedy("a proxy or mirror serves something else, or is being updated: try again, or use another mirror; nothing of it was kept")
+    }
+
+    pub(super) fn wrong(&self, failure: Failure) -> Failure {
+        self.not_as_promised("its digest differs").because(failure)
+    }
+
+    pub(super) fn too_long(&self) -> Failure {
+        self.not_as_promised(&format!("it has more than {} bytes", self.limit))
+    }
+
+    pub(super) fn check_whole(&self, size: u64) -> Result<(), Ended> {
+        match self.size {
+            Some(promised) if size < promised => Err(Ended::Again(
+                self.failure(&format!("it ended after {size} of {promised} bytes")),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is remembered from one attempt to the next.
+pub(super) struct Mark<'a> {
+    pub(super) task: &'a dyn Task,
+    /// Names the content that was being served.
+    pub(super) etag: Option<String>,
+    /// The most bytes the sink ever had.
+    pub(super) seen: u64,
+}
+
+impl Mark<'_> {
+    pub(super) fn reached(&mut self, size: u64) {
+        if size > self.seen {
+            self.task.advance(size - self.seen);
+            self.seen = size;
+        }
+    }
+}
+
+/// From where the next attempt goes on. What nothing will tell apart afterwards begins anew.
+pub(super) fn resume_from(goal: &Goal, sink: &mut Sink, mark: &Mark<'_>) -> Result<u64, Failure> {
+    if !goal.pinned && mark.etag.is_none() {
+        sink.restart()?;
+    }
+    Ok(sink.size())
+}
+
+/// Judges the answer's head; gives how many bytes of its body the sink has already.
+pub(super) fn accept(
+    goal: &Goal,
+    sink: &mut Sink,
+    response: &Response,
+    offset: u64,
+) -> Result<u64, Ended> {
+    let status = response.status();
+    let length = response.content_length();
+    match status {
+        StatusCode::OK => {
+            if let (Some(length), Some(size)) = (length, goal.size)
+                && length != size
+            {
+                let what = format!("the server has {length} bytes, the index says {size}");
+                return Err(goal.not_as_promised(&what).into());
+            }
+            if length.is_some_and(|length| length > goal.limit) {
+                return Err(goal.too_long().into());
+            }
+            if !goal.pinned {
+                sink.restart()?;
+                return Ok(0);
+            }
+            Ok(offset)
+        }
+        StatusCode::PARTIAL_CONTENT if starts_at(response.headers(), offset) => Ok(0),
+        StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
+            sink.restart()?;
+            Err(Ended::Again(goal.failure("the server cannot go on where it stopped")))
+        }
+        StatusCode::NOT_FOUND | StatusCode::GONE => {
+            Err(Ended::For(FetchError::Missing(goal.failure(&format!("the server says {status}")))))
+        }
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
+            Err(Ended::Again(goal.failure(&format!("the server says {status}"))))
+        }
+        _ if status.is_server_error() => {
+            Err(Ended::Again(goal.failure(&format!("the server says {status}"))))
+        }
+        _ => Err(goal.failure(&format!("the server says {status}")).into()),
+    }
+}
+
+/// Whether `Content-Range: bytes OFFSET-...` says so.
+fn starts_at(headers: &HeaderMap, offset: u64) -> bool {
+    let range = headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
+    let start = range.and_then(|r| r.strip_prefix("bytes ")?.split_once('-')?.0.parse().ok());
+    start == Some(offset)
+}
+
+pub(super) fn strong_etag(headers: &HeaderMap) -> Option<String> {
+    let etag = headers.get(ETAG)?.to_str().ok()?;
+    (!etag.starts_with("W/")).then(|| etag.to_owned())
+}
+
+fn parse(url: &str) -> Result<Url, Failure> {
+    let bad = |what: String| {
+        Failure::new(
+            ExitCode::Usage,
+            format!("{} is no URL that can be fetched: {what}", shown(url)),
+        )
+        .remedy("give an http, https or file URL")
+    };
+    let parsed = Url::parse(url).map_err(|e| bad(e.to_string()))?;
+    match parsed.scheme() {
+        "http" | "https" | "file" => Ok(parsed),
+        scheme => Err(bad(format!("the scheme {scheme} is not known"))),
+    }
+}
+
+/// The text of the innermost error: the system's answer, without the layers above it.
+pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+/// A URL as messages may show it: without the password that apt's sources may carry.
+pub(in super::super) fn shown(url: &str) -> String {
+    let Ok(mut parsed) = Url::parse(url) else { return url.to_owned() };
+    if parsed.password().is_none() || parsed.set_password(Some("***")).is_err() {
+        return url.to_owned();
+    }
+    parsed.to_string()
+}
+
+/// The proxy variables that are set, by name: their values may hold passwords.
+fn proxies() -> String {
+    let names =
+        ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+    let set: Vec<&str> =
+        names.into_iter().filter(|name| std::env::var_os(name).is_some()).collect();
+    match &set[..] {
+        [] => "whether a proxy is needed (http_proxy, https_proxy)".to_owned(),
+        set => format!("the proxy ({} is set)", set.join(", ")),
+    }
+}
+
+/// Whether the server's certificate is what is wrong: trying again does not help.
+pub(super) fn is_certificate(error: &(dyn Error + 'static)) -> bool {
+    let mut below = Some(error);
+    while let Some(error) = below {
+        // An io::Error does not give what it wraps as its source.
+        let wrapped = error.downcast_ref::<std::io::Error>().and_then(|e| e.get_ref());
+        let found = wrapped
+            .and_then(|e| e.downcast_ref::<rustls::Error>())
+            .or_else(|| error.downcast_ref::<rustls::Error>());
+        if let Some(rustls::Error::InvalidCertificate(_)) = found {
+            return true;
+        }
+        below = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("ftp://archive.example.com/x")]
+    #[case("cdrom:[Debian]/")]
+    #[case("nonsense")]
+    fn other_urls_are_refused(#[case] url: &str) {
+        let failure = parse(url).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Usage);
+        assert!(failure.to_string().contains(url));
+    }
+
+    #[rstest]
+    #[case(Some("bytes 5-9/10"), 5, true)]
+    #[case(Some("bytes 4-9/10"), 5, false)]
+    #[case(Some("bytes */10"), 5, false)]
+    #[case(None, 0, false)]
+    fn a_part_must_begin_where_the_rest_was_asked_for(
+        #[case] value: Option<&str>,
+        #[case] offset: u64,
+        #[case] expected: bool,
+    ) {
+        let mut headers = HeaderMap::new();
+        if let Some(value) = value {
+            headers.insert(CONTENT_RANGE, value.parse().expect("value"));
+        }
+        assert_eq!(starts_at(&headers, offset), expected);
+    }
+
+    #[rstest]
+    #[case("http://user:secret@archive.example.com/x", "http://user:***@archive.example.com/x")]
+    #[case("http://archive.example.com/x", "http://archive.example.com/x")]
+    #[case("nonsense", "nonsense")]
+    fn passwords_are_not_shown(#[case] url: &str, #[case] expected: &str) {
+        assert_eq!(shown(url), expected);
+    }
+
+    #[test]
+    fn a_bad_certificate_is_told_from_a_bad_line() {
+        let bad = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        assert!(is_certificate(&std::io::Error::other(bad)));
+        assert!(!is_certificate(&std::io::Error::from_raw_os_error(111)));
+    }
+}
