@@ -79,12 +79,15 @@ pub fn execute(cli: Cli) -> Result<ExitCode, Failure> {
     start_log(cli.log_format);
     let env = |name: &str| std::env::var(name).ok();
     let config = config::load(cli.settings, &env, Some(Path::new(config::DEFAULT_FILE)))?;
-    tokio::runtime::Builder::new_multi_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
-        .or_fail(ExitCode::Bug, || "starting the runtime")?
-        .block_on(dispatch(cli.command, &config))
+        .or_fail(ExitCode::Bug, || "starting the runtime")?;
+    let result = runtime.block_on(dispatch(cli.command, &config));
+    // What was cancelled may have left a thread unpacking or hashing: the exit does not wait for it.
+    runtime.shutdown_background();
+    result
 }
 
 async fn dispatch(command: Command, config: &Config) -> Result<ExitCode, Failure> {

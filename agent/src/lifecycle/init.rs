@@ -36,7 +36,12 @@ pub fn as_process_one() -> Result<Option<u8>, Failure> {
     supervise(again).map(Some)
 }
 
-fn supervise(mut command: Command) -> Result<u8, Failure> {
+/// Runs `command` and hands it the signals of this process until it ends; returns its exit code,
+/// or 128 + the signal that killed it. Every child of this process is reaped meanwhile.
+///
+/// # Errors
+/// 70 where the child cannot be started.
+pub fn supervise(mut command: Command) -> Result<u8, Failure> {
     // Handlers first: process 1 ignores a signal it has none for, and no SIGCHLD may be missed.
     let handled = [SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
     let mut signals = Signals::new(handled).or_fail(ExitCode::Bug, || "setting signal handlers")?;

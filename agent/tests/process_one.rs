@@ -1,0 +1,52 @@
+//! Process 1 hands signals on, ends as its child does, and leaves no zombie.
+//!
+//! One test and a program of its own: it waits for every child of its process, so no other test
+//! may have children there.
+
+use std::process::Command;
+use std::thread;
+
+use longshore::lifecycle::init::supervise;
+use nix::errno::Errno;
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]);
+    command
+}
+
+#[test]
+fn process_one_ends_as_its_child_and_reaps_orphans() {
+    // Orphans come to this process as they come to process 1.
+    set_child_subreaper(true).unwrap();
+    for (script, code) in [
+        ("exit 0", 0),
+        ("exit 20", 20),
+        ("kill -KILL $$", 137),
+        // It ends only when its orphan was reaped: a zombie can still be signalled.
+        ("o=$( (exit 0) >&2 & echo $! ); while kill -0 $o 2>&-; do :; done; exit 3", 3),
+    ] {
+        assert_eq!(supervise(shell(script)).unwrap(), code, "{script}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("ready");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let waits = format!(
+        "trap 'exit 7' TERM; echo ready > {}; while :; do read line < {}; done",
+        fifo.display(),
+        dir.path().join("never").display()
+    );
+    nix::unistd::mkfifo(&dir.path().join("never"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let signalling = thread::spawn(move || {
+        // Reading ends when the child has set its trap.
+        std::fs::read_to_string(&fifo).unwrap();
+        kill(Pid::this(), Signal::SIGTERM).unwrap();
+    });
+    assert_eq!(supervise(shell(&waits)).unwrap(), 7, "TERM is handed on");
+    signalling.join().unwrap();
+    assert_eq!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Err(Errno::ECHILD), "no zombie is left");
+}
