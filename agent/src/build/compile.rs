@@ -1,6 +1,5 @@
 //! Compiles a driver's kernel sources in the sandbox and strips what comes out.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -9,9 +8,10 @@ use std::time::Duration;
 
 use super::diagnose::{Diagnosis, Subject};
 use super::sandbox::{self, Bind, Log, Outcome, Spec};
+use super::steps;
 use crate::artifact::{Flavour, ModuleEntry};
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::progress::{Progress, Task, Unit};
+use crate::progress::{Progress, Unit};
 use crate::store::{Store, write_failure};
 
 /// NVIDIA's modules by the directory of their sources, in load order.
@@ -21,7 +21,7 @@ pub const MODULES: [&str; 5] =
 pub const ALWAYS: usize = 3;
 
 /// Where the sources lie inside: always the same place, since the compiler writes it into modules.
-const INSIDE: &str = "/build/driver";
+pub(super) const INSIDE: &str = "/build/driver";
 /// Nobody, on every distribution: a compiler needs no rights.
 const NOBODY: u32 = 65534;
 /// For what is not the compile itself: asking the compiler its name, stripping.
@@ -107,12 +107,12 @@ impl Compile<'_> {
         progress: &dyn Progress,
     ) -> Result<(), Failure> {
         let what = format!("compiling {} {} for {}", self.driver, self.flavour, self.release);
-        let task = progress.begin(&what, steps(sources, self.modules), Unit::Items);
+        let task = progress.begin(&what, steps::total(sources, self.modules), Unit::Items);
         let mut diagnosis = Diagnosis::default();
         let mut note = |line: &str| {
             log.line(line);
             diagnosis.line(line);
-            report(line, task.as_ref());
+            steps::report(line, task.as_ref());
         };
         let mut spec = spec(self.root, self.work, self.command(sources)?, INSIDE, "make");
         spec.environment.extend(self.dated(sources)?);
@@ -265,7 +265,7 @@ fn hand_over(dir: &Path) -> io::Result<()> {
 }
 
 /// Visits `path` and, if it is a directory, everything below.
-fn walk(path: &Path, visit: &mut dyn FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
+pub(super) fn walk(path: &Path, visit: &mut dyn FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
     visit(path)?;
     if path.is_dir() && !path.is_symlink() {
         for entry in fs::read_dir(path)? {
@@ -311,61 +311,6 @@ fn resolved(path: &Path) -> PathBuf {
     plain
 }
 
-/// How many lines of progress the compile will give: conftests and compiler runs.
-fn steps(sources: &Path, modules: &[&str]) -> Option<u64> {
-    let mut conftests = BTreeSet::new();
-    let mut files = 0;
-    for module in modules {
-        let dir = sources.join(module);
-        let kbuild = fs::read_to_string(dir.join(format!("{module}.Kbuild"))).ok()?;
-        conftests.extend(conftests_of(&kbuild));
-        walk(&dir, &mut |path| {
-            files += u64::from(path.extension().is_some_and(|e| e == "c"));
-            Ok(())
-        })
-        .ok()?;
-    }
-    // What all modules ask for; newer drivers list the headers in a file of their own.
-    for name in ["Kbuild", "header-presence-tests.mk"] {
-        let text = fs::read_to_string(sources.join(name)).unwrap_or_default();
-        conftests.extend(conftests_of(&text));
-        conftests.extend(headers_of(&text));
-    }
-    Some(conftests.len() as u64 + files)
-}
-
-/// The tests that lines like `NV_CONFTEST_TYPE_COMPILE_TESTS += NAME` add.
-fn conftests_of(kbuild: &str) -> impl Iterator<Item = String> {
-    kbuild
-        .lines()
-        .filter_map(|line| line.strip_prefix("NV_CONFTEST_")?.split_once("_COMPILE_TESTS +="))
-        .map(|(_, name)| name.trim().to_owned())
-}
-
-/// The headers that the list `NV_HEADER_PRESENCE_TESTS = \` asks for, one to a line.
-fn headers_of(kbuild: &str) -> impl Iterator<Item = String> {
-    kbuild
-        .lines()
-        .skip_while(|line| !line.starts_with("NV_HEADER_PRESENCE_TESTS"))
-        .skip(1)
-        .map(|line| line.trim_end_matches('\\').trim().to_owned())
-        .take_while(|name| name.ends_with(".h"))
-}
-
-/// Tells a line of make's output to the progress.
-fn report(line: &str, task: &dyn Task) {
-    if let Some(name) = line.strip_prefix(" CONFTEST: ") {
-        task.note(&format!("asking the kernel: {}", name.trim()));
-        task.advance(1);
-    } else if let Some(path) = line.trim_start().strip_prefix("CC [M]") {
-        task.note(path.trim().trim_start_matches(INSIDE).trim_start_matches('/'));
-        task.advance(u64::from(!path.ends_with(".mod.o")));
-    } else if let Some(path) = line.trim_start().strip_prefix("LD [M]") {
-        let name = path.trim().rsplit('/').next().unwrap_or_default();
-        task.note(&format!("linking {name}"));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -389,29 +334,5 @@ mod tests {
         assert_eq!(dirs().expect("headers"), (PathBuf::clone(&flavour), PathBuf::clone(&flavour)));
         symlink(source, modules.join("source")).expect("link");
         assert_eq!(dirs().expect("headers"), (common, flavour));
-    }
-
-    #[test]
-    fn steps_are_conftests_once_and_sources() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        for (module, kbuild) in [
-            (
-                "nvidia",
-                "NV_CONFTEST_TYPE_COMPILE_TESTS += a\nNV_CONFTEST_FUNCTION_COMPILE_TESTS += b\n",
-            ),
-            ("nvidia-uvm", "NV_CONFTEST_FUNCTION_COMPILE_TESTS += b\n"),
-        ] {
-            let sub = dir.path().join(module).join("sub");
-            fs::create_dir_all(&sub).expect("directory");
-            fs::write(dir.path().join(module).join(format!("{module}.Kbuild")), kbuild)
-                .expect("write");
-            fs::write(sub.join("x.c"), "").expect("write");
-            fs::write(sub.join("x.h"), "").expect("write");
-        }
-        assert_eq!(steps(dir.path(), &["nvidia", "nvidia-uvm"]), Some(4));
-        let headers = "NV_HEADER_PRESENCE_TESTS = \\\n  asm/a.h \\\n  linux/b.h\n\nother.h\n";
-        fs::write(dir.path().join("Kbuild"), headers).expect("write");
-        assert_eq!(steps(dir.path(), &["nvidia", "nvidia-uvm"]), Some(6));
-        assert_eq!(steps(dir.path(), &["nvidia-drm"]), None);
     }
 }

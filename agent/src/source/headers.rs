@@ -74,7 +74,9 @@ pub fn find(
     kernel_version: Option<&str>,
 ) -> Result<Headers, Failure> {
     let candidates = archive.packages(&format!("{PREFIX}{release}"));
-    let package = choose(candidates, kernel_version).ok_or_else(|| missing(archive, release))?;
+    let newest = candidates.first().cloned().ok_or_else(|| missing(archive, release))?;
+    let package = choose(candidates, kernel_version)
+        .ok_or_else(|| other_build(&newest, kernel_version.unwrap_or_default()))?;
     let compiler = compiler_of(archive, &package).ok_or_else(|| {
         Failure::new(
             ExitCode::Toolchain,
@@ -130,7 +132,7 @@ pub fn read_stated(
         ));
     };
     if let Some(wanted) = kernel_version.filter(|wanted| *wanted != found) {
-        return Err(other_build(headers, wanted, &found));
+        return Err(other_build(&headers.package, wanted));
     }
     let realtime = configured(&conf, "CONFIG_PREEMPT_RT").as_deref() == Some("y");
     Ok(Stated { kernel_version: found, compiler, realtime })
@@ -188,12 +190,13 @@ fn prefer(archive: &Archive, root: &mut Requirement, version: &str) {
     }
 }
 
+/// The version that runs, where `uname -v` names it as Debian's does (`... Debian 6.1.176-1 (DATE)`),
+/// or else the newest; what the headers say of themselves is compared afterwards.
 fn choose(candidates: Vec<Package>, kernel_version: Option<&str>) -> Option<Package> {
-    let named = |package: &Package| {
-        kernel_version.is_some_and(|v| v.split_ascii_whitespace().any(|w| w == package.version))
-    };
-    let at = candidates.iter().position(named).unwrap_or(0);
-    candidates.into_iter().nth(at)
+    let named = kernel_version.and_then(|version| {
+        version.split_ascii_whitespace().skip_while(|word| *word != "Debian").nth(1)
+    });
+    candidates.into_iter().find(|p| named.is_none_or(|version| p.version == version))
 }
 
 /// `gcc-N`, from the headers' own dependencies or those of their `linux-compiler-*` package.
@@ -230,16 +233,19 @@ fn configured(conf: &str, name: &str) -> Option<String> {
     })
 }
 
-fn other_build(headers: &Headers, wanted: &str, found: &str) -> Failure {
+fn other_build(package: &Package, wanted: &str) -> Failure {
     Failure::new(
         ExitCode::Toolchain,
         format!(
-            "the archives have the headers of {} only for another build of it: the kernel is \
-             {wanted:?}, {} {} is for {found:?}",
-            headers.release, headers.package.name, headers.package.version
+            "the kernel is {wanted:?}, but the archives have its headers only for another build \
+             of the same release: {} {}",
+            package.name, package.version
         ),
     )
-    .remedy("update the host's kernel to the newer build and reboot, or add an archive that has the older one")
+    .remedy(
+        "update the host's kernel to that build and reboot, or add an archive that still has the \
+         headers of this one, or use a prebuilt set",
+    )
 }
 
 fn missing(archive: &Archive, release: &str) -> Failure {
@@ -330,13 +336,14 @@ mod tests {
     }
 
     #[rstest]
-    #[case::newest(None, "6.1.176-2")]
-    #[case::named(Some("#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-07-02)"), "6.1.176-1")]
-    #[case::another_form(Some("#91-Ubuntu SMP Tue Nov 14 13:30:08 UTC 2023"), "6.1.176-2")]
-    #[case::part_of_a_word(Some("Debian 6.1.176-10"), "6.1.176-2")]
-    fn the_version_that_runs_is_chosen(#[case] uname: Option<&str>, #[case] wanted: &str) {
+    #[case::newest(None, Some("6.1.176-2"))]
+    #[case::named(Some("#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-07-02)"), Some("6.1.176-1"))]
+    #[case::another_form(Some("#91-Ubuntu SMP Tue Nov 14 13:30:08 UTC 2023"), Some("6.1.176-2"))]
+    #[case::gone(Some("#1 SMP Debian 6.1.176-10 (2026-08-02)"), None)]
+    fn the_version_that_runs_is_chosen(#[case] uname: Option<&str>, #[case] wanted: Option<&str>) {
         let candidates = vec![package("6.1.176-2"), package("6.1.176-1")];
-        assert_eq!(choose(candidates, uname).expect("one").version, wanted);
+        let chosen = choose(candidates, uname).map(|p| p.version);
+        assert_eq!(chosen.as_deref(), wanted);
     }
 
     #[rstest]
