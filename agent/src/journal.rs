@@ -341,7 +341,7 @@ fn unreadable(path: &Path) -> Failure {
 
 fn unwritable(path: &Path, error: io::Error) -> Failure {
     Failure::new(ExitCode::Preflight, format!("writing {}", path.display())).because(error).remedy(
-        "paths.state must be a directory on the host's /run that this process may write \
+        "--state-dir must be a directory on the host's /run that this process may write \
          (mount /run/nvidia into the container with rshared propagation)",
     )
 }

@@ -217,10 +217,10 @@ fn sync_parent(path: &Path) -> io::Result<()> {
 pub fn write_failure(path: &Path, error: io::Error) -> Failure {
     let remedy = match error.raw_os_error().map(nix::errno::Errno::from_raw) {
         Some(nix::errno::Errno::ENOSPC | nix::errno::Errno::EDQUOT) => {
-            "free space on the store's file system, or set paths.store to another one"
+            "free space on the store's file system, or set --store to another one"
         }
         Some(nix::errno::Errno::EROFS | nix::errno::Errno::EACCES) => {
-            "set paths.store to a directory that this process may write"
+            "set --store to a directory that this process may write"
         }
         _ => "check the store's file system",
     };

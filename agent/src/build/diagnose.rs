@@ -75,7 +75,7 @@ impl Diagnosis {
                 ExitCode::Preflight,
                 format!("{what}: no space left (log: {log})"),
             )
-            .remedy("free space on the store's file system, or set paths.store to another one");
+            .remedy("free space on the store's file system, or set --store to another one");
         }
         if self.memory || outcome == Outcome::Signalled(9) {
             return Failure::new(ExitCode::Compile, format!("{what}: out of memory (log: {log})"))

@@ -166,7 +166,7 @@ fn check_space(store: &Store) -> Result<(), Failure> {
             gib(SPACE)
         ),
     )
-    .remedy("free space there, or set paths.store to another file system, or use a prebuilt set"))
+    .remedy("free space there, or set --store to another file system, or use a prebuilt set"))
 }
 
 #[cfg(test)]

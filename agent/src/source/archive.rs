@@ -108,7 +108,7 @@ impl Archive {
         if self.indexes.is_empty() {
             return Err(problems.next().unwrap_or_else(|| {
                 Failure::new(ExitCode::Download, "no source has an index for this architecture")
-                    .remedy("name an archive in archives.sources")
+                    .remedy("name an archive as [[archive]] in the configuration file")
             }));
         }
         for failure in problems {

@@ -215,5 +215,5 @@ fn foreign(wanted: &Wanted, place: &Place, release: &Release) -> Failure {
         ExitCode::Verification,
         format!("{url} is not this distribution's: its Origin is {origin}"),
     )
-    .remedy("if it is to be used all the same, name it in archives.sources")
+    .remedy("if it is to be used all the same, name it as [[archive]] in the configuration file")
 }

@@ -130,7 +130,7 @@ pub async fn fetch(
         return Err(refused(
             &url,
             format!("it was valid until {until}"),
-            "check the clock and the mirror; for a mirror that is frozen on purpose set archives.frozen",
+            "check the clock and the mirror; for a mirror that is frozen on purpose give --archive-frozen",
         ));
     }
     if release.date.is_some_and(|date| date > rules.now.try_into().unwrap_or(i64::MAX)) {

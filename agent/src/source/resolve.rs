@@ -279,7 +279,7 @@ impl<'k, 'a> Round<'k, 'a> {
         chain.reverse();
         let remedy = self.rivals(clause).unwrap_or_else(|| {
             "add the suite or the component that has it to the archives \
-             (archives.sources, archives.host_suites, archives.host_components)"
+             ([[archive]] in the configuration file, --archive-suite, --archive-component)"
                 .to_owned()
         });
         let what = Unsatisfiable { what: clause.to_string(), chain, remedy };

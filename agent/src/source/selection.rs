@@ -72,7 +72,7 @@ pub(super) fn select(
     if selection.wanted.is_empty() {
         return Err(selection.problems.into_iter().next().unwrap_or_else(|| {
             Failure::new(ExitCode::Usage, "no archive is configured, and the host has none for apt")
-                .remedy("name one in archives.sources")
+                .remedy("name one as [[archive]] in the configuration file")
         }));
     }
     Ok(selection)
@@ -178,7 +178,7 @@ impl Selection {
                     "the suite {suite} is wanted, and the host has no apt source to take it from"
                 ),
             )
-            .remedy("name its archive in archives.sources"));
+            .remedy("name its archive as [[archive]] in the configuration file"));
         }
         self.add(Wanted {
             suite: suite.to_owned(),
@@ -229,7 +229,9 @@ fn keyring_of(source: &ArchiveSource, host_root: &Path) -> Result<Keyring, Failu
         .or_else(|error| rooted::read(host_root, &source.keyring).map_err(|_| error))
         .or_fail(ExitCode::Usage, what)
         .map_err(|failure| {
-            failure.remedy("set archives.sources.keyring to the archive's keyring")
+            failure.remedy(
+                "set keyring of this [[archive]] to the keyring that the archive signs with",
+            )
         })?;
     let keyring = Keyring::read(&bytes);
     if keyring.is_empty() {

@@ -32,7 +32,7 @@ fn enough(dir: &Path, bytes: u64, free: u64) -> Result<(), Failure> {
             mib(bytes.saturating_add(MARGIN))
         ),
     )
-    .remedy("free space on the store's file system, or set paths.store to another one"))
+    .remedy("free space on the store's file system, or set --store to another one"))
 }
 
 #[cfg(test)]

@@ -198,7 +198,7 @@ async fn what_no_archive_has_is_named_with_who_asks_for_it() {
     let mut suite = Suite::usual();
     suite.packages.truncate(1);
     let scene = Scene::with(suite);
-    let words = ["lib (>= 1)", "tool (2-1) asks for it", "archives.sources"];
+    let words = ["lib (>= 1)", "tool (2-1) asks for it", "[[archive]]"];
     scene.refuses(ExitCode::Download, &words).await;
 }
 
