@@ -7,12 +7,18 @@
 prepare
 state before
 start_agent
-until is_loaded nvidia; do
+agent=
+until [ -n "$agent" ]; do
     running || break
+    agent=$(pgrep -xo longshore || true)
 done
-pkill -TERM -x longshore || true
+modules=
+until is_among nvidia "$modules"; do
+    running || break
+    modules=$(cat /proc/modules)
+done
+kill -TERM "$agent" || true
 phase terminate
-section terminate.state cat "$STATE"
-section terminate.modules cat /proc/modules
+section terminate.modules echo "$modules"
 finish_agent
 after

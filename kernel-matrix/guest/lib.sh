@@ -98,4 +98,14 @@ await() {
 }
 
 has_phase() { grep -q "\"phase\": *\"$1\"" "$STATE" 2>/dev/null; }
-is_loaded() { grep -q "^$1 " /proc/modules; }
+
+# is_among MODULE TEXT: whether the text of /proc/modules has the module. It forks nothing: what it
+# waits for is short.
+is_among() {
+    case "
+$2" in
+        *"
+$1 "*) return 0 ;;
+    esac
+    return 1
+}

@@ -133,9 +133,10 @@ fn tools(records: &Records) -> Vec<String> {
 /// TERM has to have come while the agent installed, after the kernel began to take its module.
 pub fn interrupted(records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
-    let state = records.text("terminate.state");
-    if !state.replace(' ', "").contains("\"phase\":\"installing\"") {
-        wrong.push(format!("TERM did not come in the middle of installing: {state}"));
+    let log = records.text("agent-log");
+    let reached = |phase: &str| log.contains(&format!("phase {phase}"));
+    if !reached("installing") || reached("ready") {
+        wrong.push("TERM did not come in the middle of installing, by the agent's log".into());
     }
     let modules = records.section("terminate.modules").unwrap_or_default();
     if !modules.iter().any(|line| line.starts_with("nvidia ")) {
@@ -236,10 +237,12 @@ mod tests {
     fn an_interruption_has_to_come_in_the_middle() {
         let mut records = Records::default();
         assert_eq!(interrupted(&records).len(), 2);
-        let state = vec!["{".to_owned(), "  \"phase\": \"installing\",".to_owned()];
-        records.sections.insert("terminate.state".into(), state);
+        let log = vec!["phase planning".to_owned(), "phase installing".to_owned()];
+        records.sections.insert("agent-log".into(), log);
         let modules = vec!["nvidia 9 0 - Loading 0x0".to_owned()];
         records.sections.insert("terminate.modules".into(), modules);
         assert!(interrupted(&records).is_empty());
+        records.sections.insert("agent-log".into(), vec!["phase ready".to_owned()]);
+        assert_eq!(interrupted(&records).len(), 1);
     }
 }

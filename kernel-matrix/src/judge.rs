@@ -106,12 +106,15 @@ fn host(records: &Records) -> Vec<String> {
 /// Whether a difference is only that the agent's record is there: it stays, so that `status` can tell
 /// what became of the agent. Whatever else is in its directory is a leftover.
 fn is_own_record(difference: &str) -> bool {
-    [
-        "run: after d 755 /run/nvidia/longshore ",
-        "run: after f 600 /run/nvidia/longshore/state.json ",
-        "run: after f 644 /run/nvidia/longshore/lock ",
-    ]
-    .contains(&difference)
+    const RECORD: &[(&str, &str)] = &[
+        ("d", "/run/nvidia/longshore"),
+        ("f", "/run/nvidia/longshore/state.json"),
+        ("f", "/run/nvidia/longshore/lock"),
+    ];
+    let Some(line) = difference.strip_prefix("run: after ") else { return false };
+    let mut words = line.split_whitespace();
+    let (kind, _mode, path) = (words.next(), words.next(), words.next());
+    RECORD.iter().any(|(k, p)| kind == Some(k) && path == Some(p)) && words.next().is_none()
 }
 
 /// The record that stays has to say itself that nothing is left.
@@ -121,12 +124,12 @@ fn record(records: &Records) -> Option<String> {
         Err(missing) => return Some(missing),
     };
     let record: Option<serde_json::Value> = serde_json::from_str(&text).ok();
-    let entries = record.as_ref().and_then(|r| r.get("entries")?.as_array());
-    match entries {
-        Some(entries) if entries.is_empty() => None,
-        Some(_) => Some(format!("the agent's record says that something is left: {text}")),
-        None => Some(format!("the agent's record cannot be read: {text}")),
-    }
+    let Some(entries) = record.as_ref().and_then(|r| r.get("entries")?.as_array()) else {
+        return Some(format!("the agent's record cannot be read: {text}"));
+    };
+    let left: Vec<String> =
+        entries.iter().filter(|e| e["state"] != "undone").map(|e| e["step"].to_string()).collect();
+    (!left.is_empty()).then(|| format!("the agent's record says what is left: {}", left.join(", ")))
 }
 
 #[cfg(test)]
@@ -240,7 +243,10 @@ mod tests {
                 e.records.sections.insert("after.record".into(), vec![text.into()]);
             }
         };
-        assert!(why(record("{\"entries\": [{\"seq\": 1}]}")).contains("something is left"));
+        let undone = "{\"entries\": [{\"step\": {\"do\": \"bind\"}, \"state\": \"undone\"}]}";
+        assert_eq!(why(record(undone)), "Passed");
+        let done = "{\"entries\": [{\"step\": {\"do\": \"bind\"}, \"state\": \"done\"}]}";
+        assert!(why(record(done)).contains("left: {\"do\":\"bind\"}"));
         assert!(why(record("cat: no such file")).contains("cannot be read"));
     }
 
