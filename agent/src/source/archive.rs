@@ -117,9 +117,13 @@ impl Archive {
         Ok(())
     }
 
-    /// All versions of a package, newest first; real names only.
+    /// All versions of a package, newest first; real names only. What several suites have counts
+    /// once, for the first of them.
     pub fn packages(&self, name: &str) -> Vec<Package> {
-        newest_first(self.indexes.iter().flat_map(|index| index.named(name)))
+        let mut packages = self.named(name);
+        let mut seen = HashSet::new();
+        packages.retain(|p| seen.insert((p.version.clone(), p.sha256.clone())));
+        packages
     }
 
     /// Names of packages for which `pred` holds, sorted.
@@ -139,10 +143,10 @@ impl Archive {
     /// The packages that satisfy `roots` and everything they depend on (Pre-Depends and Depends),
     /// one version of each name; the roots come first.
     ///
-    /// A dependency is taken from the release of the package that asks for it where that has it,
-    /// else from anywhere, and there the highest version that will do: so that compiler, headers
-    /// and C library are of one release though several are read. The first root decides the
-    /// release of the roots after it.
+    /// A dependency is taken from the release of the package that asks for it where that has it
+    /// (from its backports only if need be, or for a backport), else from anywhere, and there the
+    /// highest version that will do: so that compiler, headers and C library are of one release
+    /// though several are read. The first root decides the release of the roots after it.
     ///
     /// # Errors
     /// Names the chain of packages that leads to what is not to be had.
@@ -202,7 +206,7 @@ impl Archive {
 
 impl Universe for Archive {
     fn named(&self, name: &str) -> Vec<Package> {
-        self.packages(name)
+        newest_first(self.indexes.iter().flat_map(|index| index.named(name)))
     }
 
     fn providing(&self, name: &str) -> Vec<Package> {
@@ -214,12 +218,9 @@ impl Universe for Archive {
     }
 }
 
-/// Sorted by version; the same package of several sources counts once, from the first.
+/// Sorted by version, and within a version as the sources are.
 fn newest_first(packages: impl Iterator<Item = Package>) -> Vec<Package> {
-    let mut seen = HashSet::new();
-    let mut packages: Vec<Package> = packages
-        .filter(|p| seen.insert((p.name.clone(), p.version.clone(), p.sha256.clone())))
-        .collect();
+    let mut packages: Vec<Package> = packages.collect();
     packages.sort_by(|a, b| version::compare(&b.version, &a.version));
     packages
 }

@@ -59,6 +59,17 @@ pub fn release_of(suite: &str) -> &str {
     &suite[..end.unwrap_or(suite.len())]
 }
 
+/// How far a package of `suite` is from one of `model` that asks for it: of the same release, a
+/// backport to it, of another release. Backports ask for backports as well.
+fn distance(suite: &str, model: &str) -> u8 {
+    let backport = |suite: &str| suite.contains("-backports");
+    match release_of(suite) == release_of(model) {
+        true if backport(suite) && !backport(model) => 1,
+        true => 0,
+        false => 2,
+    }
+}
+
 /// The closure of `roots`; see [`Archive::closure`](super::archive::Archive::closure).
 ///
 /// A package is picked greedily. Where a pick turns out to be in the way (another version of it is
@@ -140,8 +151,8 @@ impl<'a> Knowledge<'a> {
     }
 
     /// Packages that satisfy a requirement: those of the name first, then those that provide it;
-    /// the preferred release first, then the highest version.
-    fn candidates(&mut self, wanted: &Requirement, release: Option<&str>) -> Vec<Rc<Package>> {
+    /// the nearest to the suite `model` first, then the highest version.
+    fn candidates(&mut self, wanted: &Requirement, model: Option<&str>) -> Vec<Rc<Package>> {
         if !wanted.allows_arch(self.universe.arch()) {
             return Vec::new();
         }
@@ -156,11 +167,11 @@ impl<'a> Knowledge<'a> {
             asked.iter().all(|(asked, _)| asked.accepts(&package.version))
                 && !self.useless.contains(&identity(package))
         });
-        let foreign = |p: &Package| release.is_some_and(|wanted| release_of(&p.suite) != wanted);
+        let far = |p: &Package| model.map_or(0, |model| distance(&p.suite, model));
         found.sort_by(|(a_real, a), (b_real, b)| {
             b_real
                 .cmp(a_real)
-                .then_with(|| foreign(a).cmp(&foreign(b)))
+                .then_with(|| far(a).cmp(&far(b)))
                 .then_with(|| version::compare(&b.version, &a.version))
         });
         found.into_iter().map(|(_, package)| package).collect()
@@ -230,10 +241,10 @@ impl<'k, 'a> Round<'k, 'a> {
         }
         // Roots after the first come from its release.
         let model = parent.or((!self.picks.is_empty()).then_some(0));
-        let release = model.map(|at| release_of(&self.picks[at].package.suite).to_owned());
+        let suite = model.map(|at| self.picks[at].package.suite.clone());
         let mut taken = None;
         for wanted in &clause.0 {
-            for package in self.knowledge.candidates(wanted, release.as_deref()) {
+            for package in self.knowledge.candidates(wanted, suite.as_deref()) {
                 if self.by_name.contains_key(&package.name) {
                     taken.get_or_insert((package.name.clone(), wanted.clone()));
                     continue;

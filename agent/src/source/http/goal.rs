@@ -210,19 +210,15 @@ fn proxies() -> String {
 
 /// Whether the server's certificate is what is wrong: trying again does not help.
 pub(super) fn is_certificate(error: &(dyn Error + 'static)) -> bool {
-    let mut below = Some(error);
-    while let Some(error) = below {
-        // An io::Error does not give what it wraps as its source.
-        let wrapped = error.downcast_ref::<std::io::Error>().and_then(|e| e.get_ref());
-        let found = wrapped
-            .and_then(|e| e.downcast_ref::<rustls::Error>())
-            .or_else(|| error.downcast_ref::<rustls::Error>());
-        if let Some(rustls::Error::InvalidCertificate(_)) = found {
-            return true;
-        }
-        below = error.source();
+    if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
+        return true;
     }
-    false
+    // An io::Error does not give what it wraps as its source.
+    let wrapped = error.downcast_ref::<std::io::Error>().and_then(|e| e.get_ref());
+    match wrapped {
+        Some(wrapped) => is_certificate(wrapped),
+        None => error.source().is_some_and(is_certificate),
+    }
 }
 
 #[cfg(test)]
@@ -268,7 +264,7 @@ mod tests {
     #[test]
     fn a_bad_certificate_is_told_from_a_bad_line() {
         let bad = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
-        assert!(is_certificate(&std::io::Error::other(bad)));
+        assert!(is_certificate(&std::io::Error::other(std::io::Error::other(bad))));
         assert!(!is_certificate(&std::io::Error::from_raw_os_error(111)));
     }
 }

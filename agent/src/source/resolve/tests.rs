@@ -70,6 +70,15 @@ fn resolved(lines: &[&str], roots: &[&str]) -> Result<Vec<String>, Unsatisfiable
 #[case::another_release_where_it_must_be(
     &["a 1 old Depends: b (>= 5)", "b 1 old", "b 9 new"],
     &["a"], &["a 1 old", "b 9 new"])]
+#[case::no_backport_unless_a_backport_asks(
+    &["a 1 old Depends: b", "b 1 old", "b 2 old-backports", "c 1 old-backports Depends: d", "d 1 old", "d 2 old-backports"],
+    &["a", "c"], &["a 1 old", "c 1 old-backports", "b 1 old", "d 2 old-backports"])]
+#[case::a_backport_before_another_release(
+    &["a 1 old Depends: b (>= 2)", "b 1 old", "b 2 old-backports", "b 3 new"],
+    &["a"], &["a 1 old", "b 2 old-backports"])]
+#[case::the_same_version_in_two_releases(
+    &["a 1 new Depends: b", "b 1 old", "b 2 old-security", "b 1 new"],
+    &["a"], &["a 1 new", "b 1 new"])]
 #[case::later_roots_follow_the_first(
     &["a 1 old", "b 1 old", "b 9 new"],
     &["a (= 1)", "b"], &["a 1 old", "b 1 old"])]
