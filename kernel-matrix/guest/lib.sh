@@ -32,7 +32,7 @@ state() {
     section "$1.mounts" cat /proc/self/mountinfo
     section "$1.dev" find /dev -path /dev/pts -prune -o -printf '%y %m %p %l\n'
     section "$1.firmware-path" firmware_path
-    section "$1.run" find /run -path /run/containers -prune -o -path /run/crun -prune \
+    section "$1.run" find /run -xdev -path /run/containers -prune -o -path /run/crun -prune \
         -o -path /run/libpod -prune -o -path /run/matrix -prune -o -printf '%y %m %p %l\n'
     section "$1.majors" cat /proc/devices
     section "$1.processes" processes

@@ -24,6 +24,8 @@ const LIB: &str = include_str!("../guest/lib.sh");
 /// Where the guest mounts its disks, in the order QEMU is given them.
 const DISKS: &str =
     "vda /\nvdb /usr/lib/modules\nvdc /var/lib/containers\nvdd /var/lib/longshore\n";
+/// Last lines of the console that are shown of a guest that did not get to its end.
+const TAIL: usize = 8;
 const MEMORY_MIB: u32 = 2048;
 
 /// Runs a cell; whatever happens, there is an outcome.
@@ -177,6 +179,10 @@ fn watch(
                 evidence.trouble.push(line.clone());
                 sink.tell(What::Trouble(line.clone()));
             }
+            if evidence.tail.len() == TAIL {
+                evidence.tail.pop_front();
+            }
+            evidence.tail.push_back(line.clone());
             sink.tell(What::ConsoleLine(line));
         }
         Said::Result(line) => {

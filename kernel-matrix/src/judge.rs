@@ -1,5 +1,7 @@
 //! Whether a cell passed: a pure function of what was declared and what was seen.
 
+use std::collections::VecDeque;
+
 use crate::checks::{self, Expected};
 use crate::event::Outcome;
 use crate::matrix::{Cell, Scenario};
@@ -17,6 +19,8 @@ pub struct Evidence {
     pub last_word: Option<(String, i32)>,
     /// Console lines that tell of a kernel in trouble.
     pub trouble: Vec<String>,
+    /// The last lines of the console.
+    pub tail: VecDeque<String>,
     /// Whether the VM was still running at the deadline.
     pub overdue: bool,
 }
@@ -28,6 +32,7 @@ pub fn judge(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
     if let Some(why) = unfinished(cell, evidence) {
         // A guest that did not get to its end has no state to compare.
         wrong.push(why);
+        wrong.extend(evidence.tail.iter().map(|line| format!("console: {line}")));
     } else {
         wrong.extend(agent(cell, &evidence.records));
         wrong.extend(scenario(cell, expected, &evidence.records));
@@ -197,6 +202,11 @@ mod tests {
     #[test]
     fn console_results_and_nonce_have_to_agree() {
         assert!(why(|e| e.last_word = None).contains("without a verdict"));
+        let silent = |e: &mut Evidence| {
+            e.last_word = None;
+            e.tail.push_back("qemu: no such disk".into());
+        };
+        assert!(why(silent).contains("console: qemu: no such disk"));
         assert!(why(|e| e.records.verdict = None).contains("without a verdict"));
         assert!(why(|e| e.last_word = Some(("other".into(), 0))).contains("another nonce"));
         assert!(why(|e| e.records.verdict = Some(("x".into(), 0))).contains("another nonce"));

@@ -11,6 +11,9 @@ use crate::error::{At, Error};
 use crate::event::{Event, Outcome, Resolved, What};
 use crate::matrix::Cell;
 
+/// How many lines of reasons the table shows of a cell; the JSON has all.
+const REASONS: usize = 12;
+
 /// Results of a run. Every selected cell is in it from the start, as not run.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -114,8 +117,13 @@ impl Report {
                 resolved.driver_version,
                 resolved.flavour,
             );
-            for why in reasons(&cell.outcome) {
+            let reasons = reasons(&cell.outcome);
+            for why in reasons.iter().take(REASONS) {
                 let _ = writeln!(text, "{:width$}    {why}", "");
+            }
+            if reasons.len() > REASONS {
+                let more = reasons.len() - REASONS;
+                let _ = writeln!(text, "{:width$}    and {more} more, in the JSON", "");
             }
         }
         let _ = write!(
@@ -189,6 +197,17 @@ mod tests {
     #[test]
     fn no_cell_at_all_is_no_success() {
         assert!(!Report::new(&[]).is_good());
+    }
+
+    #[test]
+    fn the_table_is_not_drowned_by_one_cell() {
+        let a = cell("a");
+        let mut report = Report::new(&[&a]);
+        let why = (0..50).map(|n| format!("reason {n}")).collect();
+        report.take(&verdict("a", Outcome::Failed(why)), Duration::ZERO);
+        let table = report.table();
+        assert!(table.contains("reason 11") && !table.contains("reason 12"), "{table}");
+        assert!(table.contains("and 38 more"), "{table}");
     }
 
     #[test]

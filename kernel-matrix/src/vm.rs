@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Instant;
@@ -46,8 +46,8 @@ pub enum Said {
 /// How a VM ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// QEMU ended by itself. A guest's panic and its power-off both give 0.
-    Exited(ExitStatus),
+    /// QEMU ended by itself. Its exit code is not kept: a guest's panic and its power-off both give 0.
+    Exited,
     /// It was still running at the deadline and was killed.
     Overdue,
 }
@@ -112,8 +112,8 @@ impl Vm {
                 }
             }
         }
-        let status = self.qemu.wait().at("wait for", Path::new("qemu-system-x86_64"))?;
-        Ok(Ended::Exited(status))
+        self.qemu.wait().at("wait for", Path::new("qemu-system-x86_64"))?;
+        Ok(Ended::Exited)
     }
 
     fn kill(&mut self) {
@@ -203,5 +203,52 @@ fn lines(from: impl Read, say: &Sender<Said>, kind: fn(String) -> Said) {
         if say.send(kind(text.trim_end_matches('\r').to_owned())).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Spec {
+        Spec {
+            kernel: "/k/vmlinuz".into(),
+            initrd: "/k/initrd".into(),
+            disks: vec!["/d/a".into(), "/d/b".into()],
+            gpus: Vec::new(),
+            memory: 512,
+            on_terminal: false,
+        }
+    }
+
+    #[test]
+    fn disks_are_snapshots_in_order_and_nothing_reaches_a_network() {
+        let command = qemu(&spec());
+        let arguments: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
+        let drives: Vec<_> = arguments.iter().filter(|a| a.contains("if=virtio")).collect();
+        assert!(drives[0].starts_with("file=/d/a,") && drives[1].starts_with("file=/d/b,"));
+        assert!(drives.iter().all(|drive| drive.contains("snapshot=on")));
+        let net = arguments.iter().position(|a| a == "-net").unwrap();
+        assert_eq!(arguments[net + 1], "none");
+    }
+
+    #[test]
+    fn lines_are_whole_without_their_ends_and_survive_bad_text() {
+        let (say, said) = mpsc::channel();
+        lines(&b"one\r\nt\xffwo\nrest"[..], &say, Said::Console);
+        drop(say);
+        let heard: Vec<Said> = said.iter().collect();
+        let expected = ["one", "t\u{fffd}wo", "rest"].map(|l| Said::Console(l.into()));
+        assert_eq!(heard, expected);
+    }
+
+    #[test]
+    fn a_disk_that_is_not_there_ends_the_vm_with_qemus_words() {
+        let mut vm = Vm::start(&spec()).unwrap();
+        let mut heard = Vec::new();
+        let deadline = Instant::now() + std::time::Duration::from_secs(60);
+        let ended = vm.watch(deadline, |said| heard.push(format!("{said:?}"))).unwrap();
+        assert!(matches!(ended, Ended::Exited));
+        assert!(heard.iter().any(|line| line.contains("/d/a")), "{heard:?}");
     }
 }
