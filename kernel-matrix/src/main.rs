@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 
 use kernel_matrix::cache::Cache;
 use kernel_matrix::error::Error;
-use kernel_matrix::event::{Event, Sink};
+use kernel_matrix::event::{Event, Outcome, Sink, What};
 use kernel_matrix::matrix::{Cell, Matrix};
 use kernel_matrix::process;
 use kernel_matrix::report::Report;
@@ -118,8 +118,6 @@ fn run(matrix: Matrix, options: &Run) -> Result<bool, Error> {
     let began = Instant::now();
     let cells: Vec<Cell> = matrix.select(&options.cells)?.into_iter().cloned().collect();
     let cells: Vec<&Cell> = cells.iter().collect();
-    let agent = agent(&options.agent)?;
-    let cache = Cache::of_user()?;
     let report = Mutex::new((Report::new(&cells), BTreeMap::new()));
     let take = |event: Event| {
         let mut held = report.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -130,8 +128,13 @@ fn run(matrix: Matrix, options: &Run) -> Result<bool, Error> {
         }
         report.take(&event, after);
     };
-    let workbench = Mutex::new(Workbench::open(cache, matrix, agent)?);
-    run_all(&cells, options.jobs.max(1), &workbench, &take);
+    match open(matrix, &options.agent) {
+        Ok(workbench) => run_all(&cells, options.jobs.max(1), &Mutex::new(workbench), &take),
+        Err(error) => cells.iter().for_each(|cell| {
+            let outcome = Outcome::NotRun(error.to_string());
+            Sink::new(&cell.name, &take).tell(What::Verdict(outcome));
+        }),
+    }
     let (mut report, _) = report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     report.finish(began.elapsed());
     print(&report.table());
@@ -143,7 +146,7 @@ fn run(matrix: Matrix, options: &Run) -> Result<bool, Error> {
 
 fn shell(matrix: Matrix, name: &str, options: &AgentOptions) -> Result<bool, Error> {
     let cell = matrix.select(&[name.to_owned()])?[0].clone();
-    let workbench = Workbench::open(Cache::of_user()?, matrix, agent(options)?)?;
+    let workbench = open(matrix, options)?;
     let began = Instant::now();
     let take = |event: Event| {
         if let Some(line) = kernel_matrix::show::line(&event, began.elapsed(), false) {
@@ -170,6 +173,10 @@ fn run_all(
             });
         }
     });
+}
+
+fn open(matrix: Matrix, options: &AgentOptions) -> Result<Workbench, Error> {
+    Workbench::open(Cache::of_user()?, matrix, agent(options)?)
 }
 
 /// The agent's image and program: those given, else what scripts/image makes of this checkout.

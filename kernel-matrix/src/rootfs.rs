@@ -43,7 +43,8 @@ fn fill(dir: &Path, guest: &Guest, packages: &str) -> Result<(), Error> {
     let tree = dir.join("tree");
     run(
         Command::new("mmdebstrap")
-            .args(["--variant=minbase", "--quiet"])
+            // The tree is thrown away once it is an image: nothing of it has to reach the disk.
+            .args(["--variant=minbase", "--quiet", "--dpkgopt=force-unsafe-io"])
             .arg(format!("--include={packages}"))
             .args(LEFT_OUT.iter().map(|path| format!("--dpkgopt=path-exclude={path}")))
             .arg(&guest.suite)
