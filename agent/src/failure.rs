@@ -88,15 +88,27 @@ impl Failure {
     /// Cause, chain and remedy as the lines a person reads.
     pub fn report(&self) -> String {
         let mut text = format!("error: {}", self.cause);
-        let mut below: Option<&(dyn Error + 'static)> = self.source();
-        while let Some(error) = below {
+        for error in self.chain() {
             text.push_str(&format!("\n  caused by: {error}"));
-            below = error.source();
         }
         if let Some(remedy) = &self.remedy {
             text.push_str(&format!("\n  remedy: {remedy}"));
         }
         text
+    }
+
+    /// Cause and chain in one line, for a log.
+    pub fn one_line(&self) -> String {
+        let mut text = self.cause.clone();
+        for error in self.chain() {
+            text.push_str(&format!(": {error}"));
+        }
+        text
+    }
+
+    /// The errors below this one, outermost first.
+    pub fn chain(&self) -> impl Iterator<Item = &(dyn Error + 'static)> {
+        std::iter::successors(self.source(), |error| <dyn Error>::source(*error))
     }
 }
 

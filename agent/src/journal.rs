@@ -18,7 +18,7 @@ use crate::host::verbs::Node;
 use crate::lifecycle::phase::{IllegalTransition, Phase};
 use crate::plan::Plan;
 use crate::step::Step;
-use crate::store::write_atomically;
+use crate::store::{write_atomically, write_remedy};
 
 pub use lock::{Lock, holder};
 
@@ -149,7 +149,7 @@ impl Journal {
     /// Takes the lock, then reads the state; entries of another boot are void and dropped.
     ///
     /// # Errors
-    /// 15 where another agent holds the lock, the directory cannot be written, or a newer
+    /// 15 where another agent holds the lock, the directory cannot be read or written, or a newer
     /// longshore wrote the state; 13 where the state cannot be understood.
     pub fn open(paths: &Paths) -> Result<Self, Failure> {
         let dir = &paths.state;
@@ -296,7 +296,7 @@ pub fn read_state(dir: &Path) -> Result<Option<State>, Failure> {
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(unreadable(&path).because(e)),
+        Err(e) => return Err(unread(&path, e)),
     };
     parse_state(&path, &bytes).map(Some)
 }
@@ -327,6 +327,14 @@ fn parse_state(path: &Path, bytes: &[u8]) -> Result<State, Failure> {
     serde_json::from_slice(bytes).map_err(|e| unreadable(path).because(e))
 }
 
+fn unread(path: &Path, error: io::Error) -> Failure {
+    let remedy = write_remedy(&error, "--state-dir")
+        .unwrap_or_else(|| "check the file system of --state-dir".to_owned());
+    Failure::new(ExitCode::Preflight, format!("reading {}", path.display()))
+        .because(error)
+        .remedy(remedy)
+}
+
 fn unreadable(path: &Path) -> Failure {
     Failure::new(
         ExitCode::Verification,
@@ -340,10 +348,14 @@ fn unreadable(path: &Path) -> Failure {
 }
 
 fn unwritable(path: &Path, error: io::Error) -> Failure {
-    Failure::new(ExitCode::Preflight, format!("writing {}", path.display())).because(error).remedy(
-        "--state-dir must be a directory on the host's /run that this process may write \
-         (mount /run/nvidia into the container with rshared propagation)",
-    )
+    let remedy = write_remedy(&error, "--state-dir").unwrap_or_else(|| {
+        "--state-dir must be a directory on the host's /run that this process may write (mount \
+         /run/nvidia into the container with rshared propagation)"
+            .to_owned()
+    });
+    Failure::new(ExitCode::Preflight, format!("writing {}", path.display()))
+        .because(error)
+        .remedy(remedy)
 }
 
 #[cfg(test)]

@@ -16,10 +16,11 @@
 mod sets;
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::geteuid;
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
@@ -215,18 +216,34 @@ fn sync_parent(path: &Path) -> io::Result<()> {
 
 /// The failure for a write to the store; says what to do about a full or read-only disk.
 pub fn write_failure(path: &Path, error: io::Error) -> Failure {
-    let remedy = match error.raw_os_error().map(nix::errno::Errno::from_raw) {
-        Some(nix::errno::Errno::ENOSPC | nix::errno::Errno::EDQUOT) => {
-            "free space on the store's file system, or set --store to another one"
-        }
-        Some(nix::errno::Errno::EROFS | nix::errno::Errno::EACCES) => {
-            "set --store to a directory that this process may write"
-        }
-        _ => "check the store's file system",
-    };
+    let remedy = write_remedy(&error, "--store")
+        .unwrap_or_else(|| "check the store's file system".to_owned());
     Failure::new(ExitCode::Preflight, format!("writing {}", path.display()))
         .because(error)
         .remedy(remedy)
+}
+
+/// What to do about a write that failed, where `flag` sets another place to write to; None where
+/// the error says nothing that one could act on.
+pub fn write_remedy(error: &io::Error, flag: &str) -> Option<String> {
+    // By kind: the error of a temporary file has no number.
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            Some(format!("free space on its file system, or set {flag} to another one"))
+        }
+        ErrorKind::PermissionDenied if !geteuid().is_root() => Some(format!(
+            "this process has user id {}: run it as root (the container privileged), or set {flag} \
+             to a directory that it may write",
+            geteuid()
+        )),
+        ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
+            Some(format!("set {flag} to a directory that this process may write"))
+        }
+        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+            Some(format!("a file is in the way: remove it, or set {flag} to a directory"))
+        }
+        _ => None,
+    }
 }
 
 fn corrupt(path: &Path, found: &str) -> Failure {

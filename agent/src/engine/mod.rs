@@ -99,21 +99,10 @@ impl Engine<'_> {
 fn left_behind(why: Stopped, not: &NotUndone) -> Failure {
     let cause = match why {
         Stopped::Cancelled => "stopped on request".to_owned(),
-        Stopped::Failed(failure) => one_line(&failure),
+        Stopped::Failed(failure) => failure.one_line(),
     };
     Failure::new(ExitCode::RolledBack, format!("{cause}; the clean-up then left something: {not}"))
         .remedy("run `longshore unload` when what holds it is gone: the journal has the rest")
-}
-
-/// A failure with its chain, on one line.
-pub(crate) fn one_line(failure: &Failure) -> String {
-    let mut text = failure.to_string();
-    let mut below = std::error::Error::source(failure);
-    while let Some(error) = below {
-        text.push_str(&format!(": {error}"));
-        below = error.source();
-    }
-    text
 }
 
 /// What became of a step.

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
+use super::Engine;
 use super::in_use::{InUse, loads};
-use super::{Engine, one_line};
 use crate::failure::{ExitCode, Failure};
 use crate::host::{Host, VerbError};
 use crate::journal::{Before, Entry, EntryState, Journal, NodeBefore};
@@ -158,12 +158,12 @@ impl Engine<'_> {
                 continue;
             }
             if let Err(failure) = journal.mark(entry.seq, EntryState::Intended) {
-                tracing::warn!("{}", one_line(&failure));
+                tracing::warn!("{}", failure.one_line());
             }
             match self.load(&entry.step) {
                 Ok(()) => record(journal, entry.seq, EntryState::Done, &mut left),
                 Err(failure) => {
-                    let why = format!("was removed and cannot be put back: {}", one_line(&failure));
+                    let why = format!("was removed and cannot be put back: {}", failure.one_line());
                     left.push(Left { what: entry.step.to_string(), why });
                 }
             }
@@ -235,7 +235,7 @@ fn not_looked(error: &VerbError) -> NotUndone {
 
 fn record(journal: &mut Journal, seq: u64, state: EntryState, left: &mut Vec<Left>) {
     if let Err(failure) = journal.mark(seq, state) {
-        left.push(Left { what: format!("entry {seq} of the journal"), why: one_line(&failure) });
+        left.push(Left { what: format!("entry {seq} of the journal"), why: failure.one_line() });
     }
 }
 

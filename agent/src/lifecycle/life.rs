@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Phase, Provider};
-use crate::engine::{CancelFlag, Engine, NotUndone, Patience, Stopped, one_line};
+use crate::engine::{CancelFlag, Engine, NotUndone, Patience, Stopped};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::Host;
 use crate::journal::{Journal, PlanSummary};
@@ -138,7 +138,7 @@ impl<'a, P: Provider> Life<'a, P> {
         if self.journal.phase().next().contains(&Phase::Failed)
             && let Err(unwritten) = self.enter(Phase::Failed)
         {
-            tracing::error!("{}", one_line(&unwritten));
+            tracing::error!("{}", unwritten.one_line());
         }
         failure
     }

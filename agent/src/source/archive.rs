@@ -112,7 +112,7 @@ impl Archive {
             }));
         }
         for failure in problems {
-            tracing::warn!("a source of the host's apt is left out: {}", failure.report());
+            tracing::warn!("a source of the host's apt is left out: {}", failure.one_line());
         }
         Ok(())
     }

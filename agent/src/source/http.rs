@@ -184,7 +184,8 @@ impl Fetcher {
                     if attempt >= self.policy.attempts {
                         return Err(FetchError::Failed(failure));
                     }
-                    tracing::info!(url = goal.shown, attempt, error = %failure.report(), "fetching again");
+                    let why: Vec<String> = failure.chain().map(ToString::to_string).collect();
+                    tracing::info!(url = goal.shown, attempt, "fetching again: {}", why.join(": "));
                 }
             }
             tokio::time::sleep(self.policy.wait(attempt)).await;

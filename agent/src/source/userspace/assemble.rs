@@ -46,7 +46,7 @@ pub async fn assemble(
     if directory.exists() {
         match verify(&tree, Depth::Quick) {
             Ok(()) => return Ok(tree),
-            Err(failure) => tracing::warn!("assembling it anew: {}", failure.report()),
+            Err(failure) => tracing::warn!("assembling it anew: {}", failure.one_line()),
         }
     }
     archive.fetch(&selection.packages, store, progress).await?;

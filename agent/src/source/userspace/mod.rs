@@ -43,7 +43,7 @@ pub fn at_hand(store: &Store) -> Result<Vec<UserspaceAtHand>, Failure> {
                 let made = fs::metadata(&path).and_then(|directory| directory.modified()).ok();
                 trees.push((made, tree));
             }
-            Err(failure) => tracing::warn!("leaving a user-mode tree out: {}", failure.report()),
+            Err(failure) => tracing::warn!("leaving a user-mode tree out: {}", failure.one_line()),
         }
     }
     trees.sort_by(|(made_a, a), (made_b, b)| {
