@@ -70,8 +70,8 @@ struct Run {
     #[command(flatten)]
     agent: AgentOptions,
     /// Show the guests' consoles.
-    #[arg(long, short)]
-    verbose: bool,
+    #[arg(long)]
+    show: bool,
 }
 
 fn main() -> ExitCode {
@@ -123,7 +123,7 @@ fn run(matrix: Matrix, options: &Run) -> Result<bool, Error> {
         let mut held = report.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (report, starts): &mut (Report, BTreeMap<String, Instant>) = &mut held;
         let after = starts.entry(event.cell.clone()).or_insert_with(Instant::now).elapsed();
-        if let Some(line) = kernel_matrix::show::line(&event, after, options.verbose) {
+        if let Some(line) = kernel_matrix::show::line(&event, after, options.show) {
             print(&line);
         }
         report.take(&event, after);
