@@ -1,14 +1,21 @@
 //! The commands: what a person or a pod spec asks for, handed to the rooms that do it.
 
-use std::io::{IsTerminal, Write};
+use std::future::Future;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
-use tracing_subscriber::EnvFilter;
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Parser, Subcommand};
+use futures_util::StreamExt;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::{emulate_default_handler, signal_name};
+use signal_hook_tokio::Signals;
 
 use crate::config::{self, Config, Fragment};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::lifecycle;
+use crate::logging::{self, LogFormat};
 use crate::supplier::Supplier;
 
 /// Puts an NVIDIA driver on a host from a container, and takes it off again.
@@ -18,21 +25,12 @@ pub struct Cli {
     /// Settings from flags.
     #[command(flatten)]
     settings: Fragment,
-    /// How the log is written; pretty on a terminal, JSON elsewhere
-    #[arg(long, global = true, value_enum, env = "LONGSHORE_LOG_FORMAT")]
+    /// How the log is written; pretty on a terminal, JSON elsewhere (LONGSHORE_LOG_FORMAT)
+    #[arg(long, global = true, value_enum)]
     log_format: Option<LogFormat>,
     /// What to do.
     #[command(subcommand)]
     command: Command,
-}
-
-/// How the log is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
-    /// For people.
-    Pretty,
-    /// One JSON object a line.
-    Json,
 }
 
 #[derive(Debug, Subcommand)]
@@ -49,7 +47,7 @@ enum Command {
     /// Compile the driver's modules for any kernel into the store
     Build {
         /// Kernel release as uname -r gives it; this host's where absent
-        #[arg(long, value_name = "RELEASE")]
+        #[arg(long, value_name = "RELEASE", value_parser = NonEmptyStringValueParser::new())]
         kernel: Option<String>,
         /// Also write the modules to this directory as an OCI image layout
         #[arg(long, value_name = "DIR")]
@@ -58,7 +56,7 @@ enum Command {
     /// Bring everything a host needs into the store and install nothing
     Fetch {
         /// Kernel release as uname -r gives it; this host's where absent
-        #[arg(long, value_name = "RELEASE")]
+        #[arg(long, value_name = "RELEASE", value_parser = NonEmptyStringValueParser::new())]
         kernel: Option<String>,
     },
     /// Take off what an agent that has ended left on the host
@@ -71,13 +69,27 @@ enum Command {
     },
 }
 
+/// How a command that did not fail ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// With this exit code.
+    Code(ExitCode),
+    /// A signal stopped it, and what was not finished is gone.
+    Stopped(i32),
+}
+
+/// How long an end waits for the threads of what was stopped: they remove what they were making.
+/// What they cannot remove in that time is removed by the next build.
+const CLEANING: Duration = Duration::from_secs(3);
+
 /// Carries out a command line.
 ///
 /// # Errors
 /// The failure to report and exit with.
-pub fn execute(cli: Cli) -> Result<ExitCode, Failure> {
-    start_log(cli.log_format);
+pub fn execute(cli: Cli) -> Result<End, Failure> {
+    check_environment()?;
     let env = |name: &str| std::env::var(name).ok();
+    logging::start(cli.log_format, &env)?;
     let config = config::load(cli.settings, &env, Some(Path::new(config::DEFAULT_FILE)))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -85,20 +97,60 @@ pub fn execute(cli: Cli) -> Result<ExitCode, Failure> {
         .build()
         .or_fail(ExitCode::Bug, || "starting the runtime")?;
     let result = runtime.block_on(dispatch(cli.command, &config));
-    // What was cancelled may have left a thread unpacking or hashing: the exit does not wait for it.
-    runtime.shutdown_background();
+    // What was cancelled may have left a thread unpacking or hashing.
+    runtime.shutdown_timeout(CLEANING);
     result
 }
 
-async fn dispatch(command: Command, config: &Config) -> Result<ExitCode, Failure> {
+async fn dispatch(command: Command, config: &Config) -> Result<End, Failure> {
     match command {
-        Command::Run => lifecycle::run(config, &Supplier::new(config)).await,
-        Command::Plan { json } => plan(config, json).await,
-        Command::Build { kernel, out } => build(config, kernel, out).await,
-        Command::Fetch { kernel } => fetch(config, kernel).await,
-        Command::Unload => lifecycle::unload(config).await,
-        Command::Status { json } => status(config, json),
+        Command::Run => lifecycle::run(config, &Supplier::new(config)).await.map(End::Code),
+        Command::Plan { json } => stoppable(plan(config, json)).await,
+        Command::Build { kernel, out } => stoppable(build(config, kernel, out)).await,
+        Command::Fetch { kernel } => stoppable(fetch(config, kernel)).await,
+        Command::Unload => lifecycle::unload(config).await.map(End::Code),
+        Command::Status { json } => status(config, json).map(End::Code),
     }
+}
+
+/// Runs `work`, which changes nothing but the store, until it ends or TERM or INT drops it.
+async fn stoppable(work: impl Future<Output = Result<ExitCode, Failure>>) -> Result<End, Failure> {
+    let mut signals =
+        Signals::new([SIGTERM, SIGINT]).or_fail(ExitCode::Bug, || "setting signal handlers")?;
+    tokio::select! {
+        biased;
+        Some(signal) = signals.next() => {
+            let name = signal_name(signal).unwrap_or("a signal");
+            tracing::warn!("{name}: stopped; what was not finished is removed");
+            Ok(End::Stopped(signal))
+        }
+        ended = work => ended.map(End::Code),
+    }
+}
+
+/// Ends this process by the signal that stopped it, so that whoever started it sees that; returns
+/// the number to exit with where the signal does not end it.
+pub fn end_by(signal: i32) -> u8 {
+    // Process 1 would be aborted: the kernel keeps signals without a handler from it.
+    if std::process::id() != 1 {
+        // It returns only where it failed.
+        let _ = emulate_default_handler(signal);
+    }
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
+
+/// A setting that is no text would otherwise count as absent.
+fn check_environment() -> Result<(), Failure> {
+    let theirs = ["DRIVER_VERSION", "KERNEL_MODULE_TYPE", "OPEN_KERNEL_MODULES_ENABLED"];
+    for (name, value) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if value.to_str().is_none() && (name.starts_with("LONGSHORE_") || theirs.contains(&&*name))
+        {
+            let cause = format!("environment variable {name}={}: not UTF-8", value.display());
+            return Err(Failure::new(ExitCode::Usage, cause).remedy("correct or unset it"));
+        }
+    }
+    Ok(())
 }
 
 async fn plan(config: &Config, json: bool) -> Result<ExitCode, Failure> {
@@ -168,21 +220,9 @@ fn print(text: &str) -> Result<(), Failure> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader has seen enough: `longshore plan | head`.
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.or_fail(ExitCode::Usage, || "writing to standard output"),
-    }
-}
-
-fn start_log(format: Option<LogFormat>) {
-    let filter =
-        EnvFilter::try_from_env("LONGSHORE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let terminal = std::io::stderr().is_terminal();
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_target(false);
-    match format.unwrap_or(if terminal { LogFormat::Pretty } else { LogFormat::Json }) {
-        LogFormat::Pretty => builder.with_ansi(terminal).init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
+        other => other
+            .or_fail(ExitCode::Usage, || "writing to standard output")
+            .map_err(|failure| failure.remedy("what was asked for is done, and only not shown")),
     }
 }
 

@@ -16,6 +16,7 @@ pub mod host;
 pub mod journal;
 pub mod kernel;
 pub mod lifecycle;
+pub mod logging;
 pub mod plan;
 pub mod progress;
 pub mod source;

@@ -1,17 +1,20 @@
 //! The command line: the one place where a failure is printed and the process exits.
 
+use std::io::ErrorKind;
 use std::process::ExitCode as ProcessExit;
 
 use clap::Parser;
 use longshore::build::sandbox;
-use longshore::commands::{self, Cli};
+use longshore::commands::{self, Cli, End};
 use longshore::lifecycle::init;
+use longshore::{ExitCode, Failure};
 
 fn main() -> ProcessExit {
     // Before any thread exists: the stages of the build sandbox change namespaces.
     if std::env::args_os().nth(1).is_some_and(|a| a.as_encoded_bytes().starts_with(b"__sandbox")) {
         return ProcessExit::from(sandbox::sandbox_main(std::env::args_os().skip(1)));
     }
+    std::panic::set_hook(Box::new(report_panic));
     match init::as_process_one() {
         Ok(None) => {}
         Ok(Some(code)) => return ProcessExit::from(code),
@@ -26,16 +29,26 @@ fn main() -> ProcessExit {
             // clap's own text; its exit code for wrong usage is 2, for --help and --version 0.
             let code = error.exit_code();
             return match error.print() {
-                Ok(()) => ProcessExit::from(u8::try_from(code).unwrap_or(2)),
-                Err(_) => ProcessExit::from(2),
+                Err(e) if e.kind() != ErrorKind::BrokenPipe => ProcessExit::from(2),
+                // A reader who has seen enough is no failure: `longshore --help | head`.
+                _ => ProcessExit::from(u8::try_from(code).unwrap_or(2)),
             };
         }
     };
     match commands::execute(cli) {
-        Ok(code) => ProcessExit::from(code.number()),
+        Ok(End::Code(code)) => ProcessExit::from(code.number()),
+        Ok(End::Stopped(signal)) => ProcessExit::from(commands::end_by(signal)),
         Err(failure) => {
             commands::report(&failure);
             ProcessExit::from(failure.code().number())
         }
     }
+}
+
+/// A panic is a fault in longshore, and says so in the form of every other failure.
+fn report_panic(info: &std::panic::PanicHookInfo<'_>) {
+    let failure = Failure::new(ExitCode::Bug, format!("a fault in longshore: {info}"))
+        .remedy("please report it with the log; `longshore unload` takes off what is on the host");
+    commands::report(&failure);
+    std::process::exit(ExitCode::Bug.number().into());
 }

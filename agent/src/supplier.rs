@@ -77,7 +77,9 @@ impl<'a> Supplier<'a> {
     /// 11 for headers, 12 for a driver that is not to be had, 13, 14, 15 as the build says.
     pub async fn build(&self, release: Option<&str>) -> Result<ModuleSet, Failure> {
         let paths = &self.config.paths;
+        build::check_modules(&self.config.driver.extra_modules)?;
         let facts = HostFacts::read(&paths.root, &paths.host_root)?;
+        self.check_sandbox(&facts)?;
         let archive = self.archive().await?;
         let wish = &self.config.driver;
         let drivers = driver::drivers(archive);
@@ -100,6 +102,22 @@ impl<'a> Supplier<'a> {
         let set = self.build(release).await?;
         let tree = self.assemble(&set.key.driver_version).await?;
         Ok((set, tree))
+    }
+
+    /// Whether this process may make the build's sandbox: known before anything is fetched for it.
+    fn check_sandbox(&self, facts: &HostFacts) -> Result<(), Failure> {
+        let (Known::Yes(have), false) = (&facts.capabilities, self.is_captured()) else {
+            return Ok(());
+        };
+        if have.contains("CAP_SYS_ADMIN") {
+            return Ok(());
+        }
+        let user = nix::unistd::geteuid();
+        let cause = format!(
+            "running with user id {user} and without CAP_SYS_ADMIN, which the build's sandbox takes"
+        );
+        Err(Failure::new(ExitCode::Preflight, cause)
+            .remedy("run it as root (the container privileged), or build elsewhere and give the set with --prebuilt"))
     }
 
     async fn compile(
@@ -144,7 +162,6 @@ impl<'a> Supplier<'a> {
                 catalog.headers = Known::Yes(headers::at_hand(archive, &kernel.release, version));
             }
             Err(failure) => {
-                tracing::warn!("going on without the archives: {}", failure.report());
                 catalog.drivers = Known::Unknown(failure.to_string());
                 catalog.headers = Known::Unknown(failure.to_string());
                 *self.unread.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
@@ -195,6 +212,9 @@ impl Provider for Supplier<'_> {
             // The failure itself says more than the finding: what was not reached, or not signed.
             let unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner).take();
             return unread.map_or(Ok(plan), Err);
+        }
+        if let Some(failure) = &*self.unread.lock().unwrap_or_else(PoisonError::into_inner) {
+            tracing::warn!("going on without the archives: {}", failure.one_line());
         }
         Ok(plan)
     }

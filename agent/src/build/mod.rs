@@ -127,6 +127,14 @@ pub async fn build(
     Ok(set)
 }
 
+/// Whether NVIDIA's driver has these modules.
+///
+/// # Errors
+/// Exit code 2 naming one that it has not.
+pub fn check_modules(extra: &[String]) -> Result<(), Failure> {
+    wanted_modules(extra).map(drop)
+}
+
 /// The sources' names of the modules to build, in load order.
 fn wanted_modules(extra: &[String]) -> Result<Vec<&'static str>, Failure> {
     let extra: Vec<String> = extra.iter().map(|name| name.replace('_', "-")).collect();

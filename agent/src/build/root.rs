@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -61,10 +62,12 @@ pub async fn assemble(
     let what = format!("unpacking {} packages", packages.len());
     let task = progress.begin(&what, Some(packages.len() as u64), Unit::Items);
     let (packages, store, target) = (packages.to_vec(), store.clone(), path.clone());
+    let waiting = Arc::new(());
+    let caller = Arc::downgrade(&waiting);
     let made = tokio::task::spawn_blocking(move || {
         // Held in here: the thread outlives a caller who no longer wants the root.
         let _turn = turn;
-        make(&packages, &store, &target, task.as_ref())
+        make(&packages, &store, &target, task.as_ref(), &caller)
     });
     made.await.or_fail(ExitCode::Bug, || what)??;
     Ok(path)
@@ -75,12 +78,16 @@ fn make(
     store: &Store,
     target: &Path,
     task: &dyn Task,
+    caller: &Weak<()>,
 ) -> Result<(), Failure> {
     let dir = claim(store, "root")?;
     let root = dir.path();
     // Before any package: none may put a directory where these links are to be.
     deb::make_usrmerge_links(root)?;
     for package in packages {
+        if caller.strong_count() == 0 {
+            return Err(Failure::new(ExitCode::Bug, "nobody waits for this root any more"));
+        }
         task.note(&package.name);
         unpack(package, store, root)?;
         task.advance(1);

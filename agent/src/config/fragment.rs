@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::num::NonZeroUsize;
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -75,7 +75,7 @@ pub struct Fragment {
     pub no_compile: bool,
     /// Parallel compile jobs
     #[arg(long, global = true, value_name = "N")]
-    pub jobs: Option<NonZeroUsize>,
+    pub jobs: Option<NonZeroU16>,
     /// Store, on the host's disk
     #[arg(long, global = true, value_name = "DIR")]
     pub store: Option<AbsolutePath>,
@@ -102,9 +102,11 @@ impl Fragment {
     /// # Errors
     /// Exit code 2 with file, line and key where the file cannot be read or is not valid.
     pub fn from_file(path: &Path) -> Result<Self, Failure> {
-        let text = fs::read_to_string(path).or_fail(ExitCode::Usage, || {
-            format!("reading the configuration file {}", path.display())
-        })?;
+        let text = fs::read_to_string(path)
+            .or_fail(ExitCode::Usage, || {
+                format!("reading the configuration file {}", path.display())
+            })
+            .map_err(|failure| failure.remedy("name a TOML file with --config"))?;
         Self::from_toml(&text).map_err(|e| e.into_failure(path))
     }
 
@@ -137,7 +139,7 @@ impl Fragment {
             prebuilt: list(env, "LONGSHORE_PREBUILT", AbsolutePath::strict)?,
             compile: get(env, "LONGSHORE_COMPILE", parse_bool)?,
             no_compile: false,
-            jobs: get(env, "LONGSHORE_JOBS", NonZeroUsize::from_str)?,
+            jobs: get(env, "LONGSHORE_JOBS", NonZeroU16::from_str)?,
             store: get(env, "LONGSHORE_STORE", AbsolutePath::strict)?,
             state_dir: get(env, "LONGSHORE_STATE_DIR", AbsolutePath::strict)?,
             driver_root: get(env, "LONGSHORE_DRIVER_ROOT", AbsolutePath::strict)?,

@@ -6,7 +6,7 @@ mod values;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::num::NonZeroUsize;
+use std::num::NonZeroU16;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -162,7 +162,7 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Config {
             .map(|path| path.as_path().to_path_buf())
             .collect(),
         compile: all.compile.unwrap_or(true),
-        jobs: all.jobs.map(NonZeroUsize::get),
+        jobs: all.jobs.map(NonZeroU16::get).map(usize::from),
         paths: Paths::settle(
             all.store.as_ref(),
             all.state_dir.as_ref(),

@@ -222,9 +222,11 @@ async fn or_stop<T>(
     }
 }
 
-/// The plan, unless preflight refused it; every refusal is logged, the gravest ends the life.
+/// The plan, unless preflight refused it: the gravest refusal, which comes first, ends the life and
+/// is reported then; the others are logged.
 fn refused(plan: Plan) -> Result<Plan, End> {
-    for finding in plan.findings.iter().filter(|f| f.severity == Severity::Refusal) {
+    let refusals = plan.findings.iter().filter(|f| f.severity == Severity::Refusal);
+    for finding in refusals.skip(1) {
         tracing::error!("{}: {}; remedy: {}", finding.code, finding.seen, finding.remedy);
     }
     match plan.refusal() {
