@@ -1,0 +1,191 @@
+//! Archives that lack what is asked for, do not answer, or answer something else.
+
+use std::fs;
+use std::net::TcpListener;
+
+use crate::debs::{self, DRIVER, Item, KERNEL, deb};
+use crate::mini::{self, Suite};
+use crate::scene::{Scene, finish, names};
+use crate::server::Fault;
+
+const IN_RELEASE: &str = "/dists/stable/InRelease";
+const BUILD: [&str; 3] = ["build", "--kernel", KERNEL];
+
+fn buildable() -> Scene {
+    Scene::with(debs::buildable(&[]))
+}
+
+fn position(scene: &Scene, package: &str) -> String {
+    let field = format!("Package: {package}\n");
+    let at = scene.suite.packages.iter().position(|(stanza, _)| stanza.starts_with(&field));
+    scene.suite.pool(at.unwrap_or_else(|| panic!("no package {package}")))
+}
+
+#[test]
+fn an_unknown_kernel_is_told_the_nearest_that_there_are() {
+    for command in ["build", "fetch"] {
+        let scene = buildable();
+        let asked = scene.agent(&[command, "--kernel", "6.1.0-99-amd64"]);
+        scene.refuses(asked, 11, &["linux-headers-6.1.0-99-amd64", KERNEL]);
+    }
+}
+
+#[test]
+fn an_unknown_driver_is_told_the_nearest_that_there_are() {
+    for command in ["build", "fetch"] {
+        let scene = buildable();
+        let asked = scene.agent(&[command, "--kernel", KERNEL, "--driver", "535.999"]);
+        scene.refuses(asked, 12, &["driver 535.999", DRIVER]);
+        let asked = scene.agent(&[command, "--kernel", KERNEL, "--flavour", "open"]);
+        scene.refuses(asked, 12, &["driver open", &format!("{DRIVER} proprietary")]);
+    }
+}
+
+#[test]
+fn an_archive_where_nobody_listens_is_named() {
+    let scene = buildable();
+    let free = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
+    scene.configure(&scene.archive_at(&format!("http://{free}")));
+    let words = [&format!("http://{free}{IN_RELEASE}"), "Connection refused"];
+    scene.refuses(scene.agent(&BUILD), 12, &words);
+}
+
+#[test]
+fn metadata_that_is_not_what_it_should_be_is_refused() {
+    let scene = buildable();
+    let signed = String::from_utf8(scene.server.remove(IN_RELEASE)).expect("text");
+    let half = signed.as_bytes()[..signed.len() / 2].to_vec();
+    let changed = signed.replace("Origin: Test", "Origin: Evil").into_bytes();
+    let stranger = mini::sign(&mini::key(), &scene.suite.release());
+    let unsigned = scene.suite.release().into_bytes();
+    let cases: [(&str, Vec<u8>, &str); 6] = [
+        ("garbage", b"<html>log in first</html>".to_vec(), "PGP"),
+        ("nothing", Vec::new(), "PGP"),
+        ("half of it", half, "URL/dists/stable/InRelease"),
+        ("a bad signature", changed, "does not match"),
+        ("an unknown key", stranger, "not in the keyring"),
+        ("no signature", unsigned, "PGP"),
+    ];
+    for (what, bytes, word) in cases {
+        eprintln!("{what}");
+        scene.server.put(IN_RELEASE, bytes);
+        scene.refuses(scene.agent(&BUILD), 13, &["URL/dists/stable/InRelease", word]);
+    }
+    scene.server.remove(IN_RELEASE);
+    scene.server.put("/dists/stable/Release", scene.suite.release().into_bytes());
+    let words = ["URL/dists/stable/Release", "no OpenPGP signature"];
+    scene.refuses(scene.agent(&BUILD), 13, &words);
+}
+
+#[test]
+fn expired_metadata_is_refused_unless_the_archive_is_frozen() {
+    let mut suite = debs::buildable(&[]);
+    suite.more.push_str("Valid-Until: Sun, 12 Jul 2020 10:16:37 UTC\n");
+    let scene = Scene::with(suite);
+    let words = ["2020-07-12", "--archive-frozen"];
+    scene.refuses(scene.agent(&BUILD), 13, &words);
+    // Accepted: the next thing that is wrong is the kernel asked for.
+    let asked = scene.agent(&["build", "--kernel", "6.1.0-99-amd64", "--archive-frozen"]);
+    scene.refuses(asked, 11, &["6.1.0-99-amd64"]);
+}
+
+#[test]
+fn a_keyring_that_cannot_be_used_is_a_mistake_of_the_configuration() {
+    let scene = buildable();
+    let keyring = scene.path("keyring.asc");
+    let named = keyring.to_str().expect("a path");
+    fs::write(&keyring, "no key").expect("write");
+    scene.refuses(scene.agent(&BUILD), 2, &[named, "no OpenPGP certificate"]);
+    fs::remove_file(&keyring).expect("remove");
+    scene.refuses(scene.agent(&BUILD), 2, &[named, "No such file"]);
+}
+
+#[test]
+fn a_package_that_is_not_what_the_index_says_is_refused() {
+    let scene = buildable();
+    let path = position(&scene, "make");
+    let good = scene.server.remove(&path);
+    let mut changed = good.clone();
+    changed[100] ^= 1;
+    let url = format!("URL{path}");
+    scene.server.put(&path, changed);
+    scene.refuses(scene.agent(&BUILD), 13, &[&url, "sha256"]);
+    scene.server.put(&path, good[..good.len() / 2].to_vec());
+    scene.refuses(scene.agent(&BUILD), 13, &[&url, "bytes"]);
+    scene.server.remove(&path);
+    scene.refuses(scene.agent(&BUILD), 12, &[&url, "404"]);
+    scene.server.put(&path, good);
+    scene.server.always(&path, Fault::Cut);
+    scene.refuses(scene.agent(&BUILD), 12, &[&url]);
+}
+
+#[test]
+fn a_package_that_was_signed_for_and_is_damaged_or_hostile_is_refused_by_name() {
+    let whole = deb(&[Item::File("./usr/bin/make", &mini::noise(100_000))]);
+    let evil = |items: &[Item<'_>]| deb(items);
+    let cases = [
+        ("cut off", whole[..whole.len() / 2].to_vec()),
+        ("no package", b"<html>".to_vec()),
+        ("empty", Vec::new()),
+        ("parent", evil(&[Item::File("../../../../evil", b"evil")])),
+        ("parent within", evil(&[Item::File("usr/../../../../../evil", b"evil")])),
+        ("absolute", evil(&[Item::File("/tmp/longshore-cli-test-evil", b"evil")])),
+        (
+            "through a link",
+            evil(&[Item::Link("./d", "/tmp"), Item::File("./d/longshore-cli-test-evil", b"evil")]),
+        ),
+        (
+            "through a relative link",
+            evil(&[Item::Link("./d", "../../.."), Item::File("./d/evil", b"evil")]),
+        ),
+    ];
+    for package in ["make", "nvidia-kernel-source"] {
+        for (what, bytes) in &cases {
+            // Only what lies below usr/src of a driver's package is unpacked at all.
+            if package == "nvidia-kernel-source"
+                && !matches!(*what, "cut off" | "no package" | "empty")
+            {
+                continue;
+            }
+            eprintln!("{package}: {what}");
+            let scene = Scene::with(debs::buildable(&[(package, bytes.clone())]));
+            scene.refuses(scene.agent(&BUILD), 13, &[package]);
+            assert!(!scene.path("evil").exists() && !scene.path("store/evil").exists());
+            assert!(!std::path::Path::new("/tmp/longshore-cli-test-evil").exists());
+            let roots = names(&scene.path("store/roots"));
+            let unfinished = package == "make" && roots.iter().any(|name| !name.ends_with(".lock"));
+            assert!(!unfinished, "{roots:?}");
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_does_not_compile_ends_with_the_compilers_words() {
+    let said = "x.c:1:1: error: implicit declaration of function 'strncpy'\n";
+    let make = deb(&[Item::Program("./usr/bin/make", &debs::saying(said, 2))]);
+    let scene = Scene::with(debs::buildable(&[("make", make)]));
+    let ended = scene.refuses(scene.agent(&BUILD), 14, &["strncpy", KERNEL, DRIVER]);
+    let log = scene.path("store/logs").display().to_string();
+    assert!(ended.err.contains(&log), "{ended}");
+    assert_eq!(names(&scene.path("store/sets")).iter().filter(|n| n.ends_with(".json")).count(), 0);
+}
+
+#[test]
+fn what_cannot_be_resolved_is_named_with_who_asks_for_it() {
+    let mut suite = debs::buildable(&[]);
+    suite.packages.retain(|(stanza, _)| !stanza.starts_with("Package: make\n"));
+    let scene = Scene::with(suite);
+    scene.refuses(scene.agent(&BUILD), 11, &["make"]);
+    let scene = Scene::with(Suite { packages: Vec::new(), ..Suite::usual() });
+    scene.refuses(scene.agent(&BUILD), 12, &["contrib"]);
+}
+
+#[test]
+fn no_archive_at_all_is_a_mistake_of_the_configuration() {
+    let scene = Scene::new();
+    scene.configure("");
+    scene.refuses(scene.agent(&BUILD), 2, &["no archive is configured", "[[archive]]"]);
+    let ended =
+        finish(&mut scene.agent(&["plan", "--root", &crate::scene::fixture("bookworm-t4")]));
+    assert_eq!(ended.code, Some(0), "{ended}");
+}

@@ -1,0 +1,135 @@
+//! A configuration that is wrong: the message names the file with line and key, the variable or
+//! the flag.
+
+use std::fs;
+
+use crate::scene::{Ended, Scene, finish};
+
+#[test]
+fn a_bad_file_is_named_with_line_and_key() {
+    let scene = Scene::new();
+    let file = scene.path("config.toml");
+    let cases = [
+        ("driver = \"535\"\nflavor = \"open\"\n", "line 2, key flavor"),
+        ("jobs = \"many\"\n", "line 1, key jobs"),
+        ("jobs = 0\n", "line 1, key jobs"),
+        ("jobs = 100000000\n", "line 1, key jobs"),
+        ("compile = 1\n", "line 1, key compile"),
+        ("driver = \"535\n", "line 1, key driver"),
+        ("[parameters]\nnvidia = 1\n", "line 2, key nvidia"),
+        ("store = \"here\"\n", "line 1, key store"),
+        ("unload-deadline = \"2h\"\n", "line 1, key unload-deadline"),
+        ("[[archive]]\nurl = \"ftp://archive.example.com\"\n", "line 2, key url"),
+        ("= = =\n", "line 1"),
+        ("\0", "line 1"),
+    ];
+    for (text, place) in cases {
+        fs::write(&file, text).expect("write");
+        let words = [file.to_str().expect("a path"), place];
+        let ended = scene.refuses(scene.agent(&["plan"]), 2, &words);
+        assert_eq!(ended.out, "", "{ended}");
+    }
+    fs::write(&file, b"driver = \"\xff\"\n").expect("write");
+    scene.refuses(scene.agent(&["plan"]), 2, &[file.to_str().expect("a path"), "UTF-8"]);
+    fs::remove_file(&file).expect("remove");
+    scene.refuses(scene.agent(&["plan"]), 2, &[file.to_str().expect("a path"), "No such file"]);
+    fs::create_dir(&file).expect("directory");
+    scene.refuses(scene.agent(&["plan"]), 2, &[file.to_str().expect("a path"), "directory"]);
+}
+
+#[test]
+fn a_bad_variable_is_named() {
+    let scene = Scene::new();
+    let cases: [(&str, &[u8]); 12] = [
+        ("LONGSHORE_DRIVER", b"latest!"),
+        ("DRIVER_VERSION", b"535.x"),
+        ("LONGSHORE_FLAVOUR", b"closed"),
+        ("KERNEL_MODULE_TYPE", b"closed"),
+        ("OPEN_KERNEL_MODULES_ENABLED", b"perhaps"),
+        ("LONGSHORE_JOBS", b"-1"),
+        ("LONGSHORE_STORE", b"relative"),
+        ("LONGSHORE_COMPILE", b"maybe"),
+        ("LONGSHORE_UNLOAD_DEADLINE", b"for ever"),
+        ("LONGSHORE_EXTRA_MODULES", b"nvidia-drm,/etc/passwd"),
+        ("LONGSHORE_STORE", b"/\xff"),
+        ("LONGSHORE_LOG", b"longshore=loud"),
+    ];
+    for (name, value) in cases {
+        use std::os::unix::ffi::OsStrExt;
+        let mut command = scene.agent(&["plan"]);
+        command.env(name, std::ffi::OsStr::from_bytes(value));
+        scene.refuses(command, 2, &[name]);
+    }
+}
+
+#[test]
+fn an_empty_variable_counts_as_unset() {
+    let scene = Scene::new();
+    let tree = crate::scene::fixture("bookworm-t4-live");
+    let mut command = scene.agent(&["plan", "--root", &tree]);
+    for name in ["LONGSHORE_DRIVER", "LONGSHORE_LOG", "LONGSHORE_LOG_FORMAT", "LONGSHORE_JOBS"] {
+        command.env(name, "");
+    }
+    finish(&mut command).assert_done();
+}
+
+/// The parser of flags has its own form of message, in which the usage is the remedy.
+fn assert_usage(ended: &Ended, words: &[&str]) {
+    assert_eq!(ended.code, Some(2), "{ended}");
+    ended.assert_no_panic();
+    for word in words {
+        assert!(ended.err.contains(word), "{word:?}: {ended}");
+    }
+    assert_eq!(ended.err.matches("error: ").count(), 1, "{ended}");
+    assert_eq!(ended.out, "");
+}
+
+#[test]
+fn a_bad_flag_is_named() {
+    let scene = Scene::new();
+    let cases: [&[&str]; 12] = [
+        &["plan", "--jobs", "0"],
+        &["plan", "--jobs", "99999999999999999999"],
+        &["plan", "--flavour", "closed"],
+        &["plan", "--driver", "../535"],
+        &["plan", "--driver", ""],
+        &["plan", "--unload-deadline", "2h"],
+        &["plan", "--extra-module", "a/b"],
+        &["plan", "--parameter", "nvidia"],
+        &["plan", "--store", ""],
+        &["plan", "--no-such-flag"],
+        &["plan", "--log-format", "xml"],
+        &["build", "--kernel", ""],
+    ];
+    for args in cases {
+        let ended = finish(&mut scene.agent(args));
+        assert_usage(&ended, &[args[1]]);
+    }
+    assert_usage(&finish(&mut scene.agent(&["install"])), &["install"]);
+    let twice = ["plan", "--compile", "--no-compile"];
+    assert_usage(&finish(&mut scene.agent(&twice)), &["--no-compile"]);
+}
+
+#[test]
+fn arguments_and_flags_that_are_no_text_are_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let scene = Scene::new();
+    let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    for args in [&["plan", "--store"][..], &["build", "--kernel"], &["plan", "--driver"], &[]] {
+        let mut command = scene.agent(args);
+        let ended = finish(command.arg(odd));
+        assert_eq!(ended.code, Some(2), "{ended}");
+        ended.assert_no_panic();
+    }
+}
+
+#[test]
+fn module_parameters_that_make_no_sense_are_refused() {
+    let scene = Scene::new();
+    let asked = scene.agent(&["build", "--kernel", "6.1", "--extra-module", "nouveau"]);
+    scene.refuses(asked, 2, &["nouveau"]);
+    let dir = scene.path("parameters-dir");
+    fs::create_dir_all(dir.join("nvidia.conf")).expect("directory");
+    let named = dir.join("nvidia.conf");
+    scene.refuses(scene.agent(&["plan"]), 2, &[named.to_str().expect("a path")]);
+}

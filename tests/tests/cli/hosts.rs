@@ -1,0 +1,191 @@
+//! Hosts that are not ready: stores that cannot be written, rights that are missing, mounts that
+//! would not be seen, no device.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::debs::{self, KERNEL};
+use crate::scene::{Scene, finish, fixture, names};
+
+const BUILD: [&str; 3] = ["build", "--kernel", KERNEL];
+
+#[test]
+fn a_store_without_space_says_how_much_it_wants() {
+    let scene = Scene::with(debs::buildable(&[]));
+    let store = scene.path("store");
+    fs::create_dir(&store).expect("directory");
+    let dir = store.to_str().expect("a path");
+    for (options, words) in [
+        ("size=1m", &["free", "--store"][..]),
+        // Space enough, and no inode left for a file.
+        ("size=100m,nr_inodes=10", &["No space left on device", "--store"]),
+    ] {
+        let command = scene.confined(&["--tmpfs", dir, options], &BUILD);
+        scene.refuses(command, 15, &[&[dir], words].concat());
+    }
+    assert_eq!(names(&store), [""; 0], "it was not the tmpfs that was written");
+}
+
+#[test]
+fn a_store_that_is_mounted_read_only_is_named() {
+    let scene = Scene::with(debs::buildable(&[]));
+    let store = scene.path("store");
+    fs::create_dir(&store).expect("directory");
+    let dir = store.to_str().expect("a path");
+    let words = [dir, "Read-only file system", "--store"];
+    scene.refuses(scene.confined(&["--read-only", dir], &BUILD), 15, &words);
+    // One that was made before it became read-only.
+    let ended = finish(&mut scene.agent(&["plan", "--root", &fixture("bookworm-t4")]));
+    assert_eq!(ended.code, Some(0), "{ended}");
+    fs::remove_dir_all(store.join("blobs")).expect("remove");
+    fs::create_dir_all(store.join("blobs/sha256")).expect("directory");
+    scene.refuses(scene.confined(&["--read-only", dir], &BUILD), 15, &words);
+}
+
+#[test]
+fn a_store_that_is_a_file_is_named() {
+    let scene = Scene::with(debs::buildable(&[]));
+    let store = scene.path("store");
+    fs::write(&store, "in the way").expect("write");
+    let dir = store.to_str().expect("a path");
+    for args in [&BUILD[..], &["fetch"], &["plan"], &["run"]] {
+        scene.refuses(scene.agent(args), 15, &[dir, "Not a directory", "--store"]);
+    }
+    assert_eq!(fs::read(&store).expect("the file"), b"in the way");
+}
+
+#[test]
+fn a_state_directory_that_is_a_file_is_named() {
+    let scene = Scene::new();
+    let state = scene.path("state-dir");
+    fs::write(&state, "in the way").expect("write");
+    for args in ["run", "status", "unload"] {
+        let words = [state.to_str().expect("a path"), "--state-dir"];
+        scene.refuses(scene.agent(&[args]), 15, &words);
+    }
+}
+
+/// The tree of a host with a T4 where the process itself is the real one.
+fn as_we_are() -> (String, String) {
+    let tree = fixture("bookworm-t4");
+    (tree.clone(), format!("{tree}/proc/self"))
+}
+
+#[test]
+fn whoever_is_not_root_is_told_so() {
+    let scene = Scene::new();
+    let (tree, itself) = as_we_are();
+    fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o777)).expect("permissions");
+    let options = ["--bind", "/proc/self", &itself, "--user", "65534"];
+    let said = ["user id 65534", "as root"];
+    scene.refuses(scene.confined(&options, &["run", "--root", &tree]), 15, &said);
+    fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).expect("permissions");
+    // Where nothing can be written.
+    let scene = Scene::new();
+    fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).expect("permissions");
+    for args in [&["run"][..], &["plan"], &["build"], &["fetch"]] {
+        scene.refuses(scene.confined(&["--user", "65534"], args), 15, &said);
+    }
+    // Nothing is written to look.
+    for args in ["status", "unload"] {
+        finish(&mut scene.confined(&["--user", "65534"], &[args])).assert_done();
+    }
+}
+
+#[test]
+fn a_missing_capability_is_named() {
+    let (tree, itself) = as_we_are();
+    for capability in ["sys_module", "sys_admin", "mknod"] {
+        let scene = Scene::new();
+        let name = format!("CAP_{}", capability.to_uppercase());
+        let options = ["--bind", "/proc/self", &itself];
+        let command = scene.without(capability, &options, &["run", "--root", &tree]);
+        scene.refuses(command, 15, &["missing-capability", &name, "privileged"]);
+        let ended = finish(&mut scene.without(capability, &options, &["plan", "--root", &tree]));
+        assert_eq!(ended.code, Some(15), "{ended}");
+        assert!(ended.out.contains(&name), "{ended}");
+    }
+}
+
+#[test]
+fn a_build_that_may_not_make_its_sandbox_is_refused_before_anything_is_fetched() {
+    let scene = Scene::with(debs::buildable(&[]));
+    let command = scene.without("sys_admin", &[], &BUILD);
+    scene.refuses(command, 15, &["CAP_SYS_ADMIN", "privileged"]);
+    assert_eq!(names(&scene.path("store/blobs/sha256")), [""; 0]);
+}
+
+#[test]
+fn a_container_whose_mounts_do_not_reach_the_host_is_told_the_flag() {
+    let (tree, itself) = as_we_are();
+    let scene = Scene::new();
+    let run_nvidia = scene.path("nvidia");
+    fs::create_dir(&run_nvidia).expect("directory");
+    let (dir, root) = (run_nvidia.display().to_string(), run_nvidia.join("driver"));
+    // A host root of its own is what a container has; all that is mounted in here is private.
+    let host = fixture("bookworm-rt-t4");
+    let args = ["run", "--root", &tree, "--host-root", &host, "--driver-root"];
+    let args = [&args[..], &[root.to_str().expect("a path")]].concat();
+    let options = ["--bind", "/proc/self", &itself, "--tmpfs", &dir, "size=1m"];
+    let words = ["run-nvidia-not-shared", &dir, "-v /run/nvidia:/run/nvidia:rshared"];
+    scene.refuses(scene.confined(&options, &args), 15, &words);
+    assert_eq!(names(&run_nvidia), [""; 0]);
+}
+
+#[test]
+fn every_captured_tree_is_decided_upon() {
+    let trees: Vec<String> = names(fixture("").as_ref())
+        .into_iter()
+        .filter(|name| fs::metadata(fixture(name)).is_ok_and(|m| m.is_dir()))
+        .collect();
+    assert!(trees.len() >= 14, "{trees:?}");
+    let scene = Scene::new();
+    for name in trees {
+        let expected = match name.as_str() {
+            _ if name.ends_with("no-gpu") || name == "bookworm-vm" => 17,
+            "bookworm-nouveau" | "bookworm-vfio" | "bookworm-secure-boot" => 15,
+            "bookworm-t4-container" => 15,
+            "bookworm-t4-live" => 0,
+            // The archive of this scene has no driver.
+            _ => 12,
+        };
+        for more in [&[][..], &["--json"]] {
+            let tree = fixture(&name);
+            let args = [&["plan", "--root", &tree], more].concat();
+            let ended = finish(&mut scene.agent(&args));
+            assert_eq!(ended.code, Some(expected), "{name}: {ended}");
+            ended.assert_no_panic();
+            assert!(expected == 0 || ended.out.contains("remedy"), "{name}: {ended}");
+            if !more.is_empty() {
+                serde_json::from_str::<serde_json::Value>(&ended.out).expect("JSON");
+            }
+        }
+        scene.assert_sound();
+    }
+}
+
+#[test]
+fn a_tree_that_is_none_is_named() {
+    let scene = Scene::new();
+    let (empty, file) = (scene.path("empty"), scene.path("keyring.asc"));
+    fs::create_dir(&empty).expect("directory");
+    for tree in ["/no/such/tree", file.to_str().expect("a path"), empty.to_str().expect("a path")] {
+        for args in [&["plan"][..], &["run"]] {
+            let args = [args, &["--root", tree]].concat();
+            scene.refuses(scene.agent(&args), 10, &[tree, "--root"]);
+        }
+    }
+}
+
+#[test]
+fn the_plan_of_this_machine_ends_as_it_says() {
+    let scene = Scene::new();
+    let ended = finish(&mut scene.agent(&["plan"]));
+    ended.assert_no_panic();
+    let first = ended.out.lines().next().unwrap_or_default();
+    let code = first.split("(exit code ").nth(1).and_then(|rest| rest.split(')').next());
+    assert_eq!(code.map(str::parse), ended.code.map(Ok), "{ended}");
+    assert!(ended.out.contains("no-device"), "a machine with a GPU? {ended}");
+    assert!(ended.out.contains("remedy: run on a node that has one"), "{ended}");
+    scene.assert_sound();
+}

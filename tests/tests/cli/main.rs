@@ -1,0 +1,19 @@
+//! The real program with bad input and on hosts that are not ready: each time the exit code that
+//! docs/exit-codes.md has for it, one message with cause and remedy, and nothing half done.
+
+mod archives;
+mod configuration;
+mod debs;
+mod hosts;
+mod leftovers;
+mod scene;
+mod signals;
+mod streams;
+
+// A whole archive and a server with faults, as the archive's own tests have them.
+#[allow(dead_code)]
+#[path = "../archive/mini.rs"]
+mod mini;
+#[allow(dead_code)]
+#[path = "../archive/server.rs"]
+mod server;

@@ -1,0 +1,261 @@
+//! An archive, a store and a configuration of one test's own, and the program run with them.
+
+use std::fmt::{self, Write};
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pgp::composed::SignedSecretKey;
+
+use crate::mini::{self, Suite};
+use crate::server::Server;
+
+/// The agent's main function, as this package builds it.
+pub(crate) const LONGSHORE: &str = env!("CARGO_BIN_EXE_longshore-under-test");
+const CONFINED: &str = env!("CARGO_BIN_EXE_confined");
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../agent/fixtures");
+
+/// No command of these tests takes longer, retries and all.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A directory, an archive on a server, and a configuration that names both.
+pub(crate) struct Scene {
+    dir: tempfile::TempDir,
+    pub(crate) key: SignedSecretKey,
+    pub(crate) suite: Suite,
+    pub(crate) server: Server,
+}
+
+impl Scene {
+    pub(crate) fn new() -> Self {
+        Self::with(Suite::usual())
+    }
+
+    pub(crate) fn with(suite: Suite) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let key = mini::key();
+        let server = Server::start(suite.files(&key));
+        let scene = Self { dir, key, suite, server };
+        fs::write(scene.path("keyring.asc"), mini::certificate(&scene.key)).expect("keyring");
+        scene.configure(&scene.archive_at(&scene.server.url()));
+        scene
+    }
+
+    /// A path below the scene's directory.
+    pub(crate) fn path(&self, relative: &str) -> PathBuf {
+        self.dir.path().join(relative)
+    }
+
+    /// The `[[archive]]` of the scene's suite, at `url`.
+    pub(crate) fn archive_at(&self, url: &str) -> String {
+        let keyring = self.path("keyring.asc");
+        format!(
+            "[[archive]]\nurl = \"{url}\"\nsuites = [\"{}\"]\ncomponents = [\"{}\"]\n\
+             keyring = \"{}\"\n",
+            self.suite.name,
+            self.suite.component,
+            keyring.display()
+        )
+    }
+
+    /// Writes the configuration file: every path within the scene, and `more`.
+    pub(crate) fn configure(&self, more: &str) {
+        let mut text = String::new();
+        for key in ["store", "state-dir", "driver-root", "parameters-dir"] {
+            writeln!(text, "{key} = \"{}\"", self.path(key).display()).expect("text");
+        }
+        fs::write(self.path("config.toml"), format!("{text}host-apt = false\n{more}"))
+            .expect("configuration");
+    }
+
+    /// The program with the scene's configuration and no environment.
+    pub(crate) fn agent(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(LONGSHORE);
+        command
+            .env_clear()
+            .env("LONGSHORE_HOST_APT", "false")
+            .args(args)
+            .arg("--config")
+            .arg(self.path("config.toml"));
+        command
+    }
+
+    /// As [`Scene::agent`], behind `tests/confined.rs` with its options.
+    pub(crate) fn confined(&self, options: &[&str], args: &[&str]) -> Command {
+        self.behind(options, &[], args)
+    }
+
+    /// As [`Scene::confined`], without one capability.
+    pub(crate) fn without(&self, capability: &str, options: &[&str], args: &[&str]) -> Command {
+        let drop = format!("--bounding-set=-{capability}");
+        self.behind(options, &["/usr/bin/setpriv", &drop, "--"], args)
+    }
+
+    fn behind(&self, options: &[&str], wrapper: &[&str], args: &[&str]) -> Command {
+        assert!(nix::unistd::geteuid().is_root(), "this test wants root: run it as root");
+        let mut command = Command::new(CONFINED);
+        command
+            .env_clear()
+            .env("LONGSHORE_HOST_APT", "false")
+            .args(options)
+            .arg("--")
+            .args(wrapper)
+            .arg(LONGSHORE);
+        command.args(args).arg("--config").arg(self.path("config.toml"));
+        command
+    }
+
+    /// Runs a command to its end, which is a failure with `code`: one message that has the words
+    /// (`URL` is the server's) and a remedy. Nothing half done is left.
+    pub(crate) fn refuses(&self, command: Command, code: i32, words: &[&str]) -> Ended {
+        let ended = self.refuses_beside(command, code, words);
+        self.assert_sound();
+        ended
+    }
+
+    /// As [`Scene::refuses`], beside another agent that is at something.
+    pub(crate) fn refuses_beside(&self, mut command: Command, code: i32, words: &[&str]) -> Ended {
+        let ended = finish(&mut command);
+        let words: Vec<String> =
+            words.iter().map(|word| word.replace("URL", &self.server.url())).collect();
+        ended.assert_failed(code, &words);
+        ended
+    }
+
+    /// Every blob is what its name says, nothing is half done, nothing is mounted.
+    pub(crate) fn assert_sound(&self) {
+        let store = self.path("store");
+        assert_eq!(names(&store.join("tmp")), [""; 0], "something half done is left");
+        for name in names(&store.join("blobs/sha256")) {
+            let bytes = fs::read(store.join("blobs/sha256").join(&name)).expect("a blob");
+            assert_eq!(mini::digest(&bytes), name, "a partial blob");
+        }
+        assert!(!self.path("driver-root").exists(), "the driver root was made");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+        let dir = self.dir.path().display().to_string();
+        assert!(!mounts.contains(&dir), "something is mounted:\n{mounts}");
+    }
+}
+
+/// A captured tree.
+pub(crate) fn fixture(name: &str) -> String {
+    format!("{FIXTURES}/{name}")
+}
+
+/// The names in a directory, sorted; none where it is not there.
+pub(crate) fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Waits until `happened`; a test whose event never comes fails.
+pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !happened() {
+        assert!(since.elapsed() < LIMIT, "{what}: not after {LIMIT:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Starts a command with nothing on its standard input and its output kept.
+pub(crate) fn start(command: &mut Command) -> Child {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap_or_else(|e| panic!("starting {command:?}: {e}"))
+}
+
+/// Runs a command to its end.
+pub(crate) fn finish(command: &mut Command) -> Ended {
+    wait(start(command))
+}
+
+/// Sends a signal to a child.
+pub(crate) fn send(child: &Child, signal: Signal) {
+    kill(pid_of(child), signal).expect("the child is there");
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(child.id().try_into().expect("a process id"))
+}
+
+/// Waits for a child that ends soon enough.
+pub(crate) fn wait(child: Child) -> Ended {
+    let pid = pid_of(&child);
+    let (done, waiting) = mpsc::channel();
+    let waiter = thread::spawn(move || {
+        let output = child.wait_with_output();
+        let _ = done.send(());
+        output
+    });
+    let in_time = waiting.recv_timeout(LIMIT).is_ok();
+    if !in_time {
+        kill(pid, Signal::SIGKILL).expect("kill");
+    }
+    let output = waiter.join().expect("thread").expect("output");
+    let ended = Ended::new(&output);
+    assert!(in_time, "it did not end within {LIMIT:?}: {ended}");
+    ended
+}
+
+/// How a command ended, and what it said.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ended {
+    fn new(output: &Output) -> Self {
+        Self {
+            code: output.status.code(),
+            signal: output.status.signal(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// It ended well.
+    pub(crate) fn assert_done(&self) {
+        assert_eq!(self.code, Some(0), "{self}");
+        self.assert_no_panic();
+    }
+
+    /// It failed with `code`, and said so once, with the words and a remedy.
+    pub(crate) fn assert_failed(&self, code: i32, words: &[String]) {
+        assert_eq!(self.code, Some(code), "{self}");
+        self.assert_no_panic();
+        let at = self.err.find("error: ").unwrap_or_else(|| panic!("no message: {self}"));
+        let message = &self.err[at..];
+        for word in words {
+            assert!(message.contains(word), "{word:?} is not in the message: {self}");
+        }
+        assert!(message.contains("\n  remedy: "), "no remedy: {self}");
+        let cause = message.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        assert_eq!(self.err.matches(cause).count(), 1, "not said once: {self}");
+    }
+
+    pub(crate) fn assert_no_panic(&self) {
+        for word in ["panicked", "backtrace", "RUST_BACKTRACE"] {
+            assert!(!self.err.contains(word), "{self}");
+        }
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { code, signal, out, err } = self;
+        write!(f, "exit code {code:?}, signal {signal:?}\n-- stdout\n{out}\n-- stderr\n{err}")
+    }
+}

@@ -1,0 +1,101 @@
+//! TERM and INT while something is on its way.
+
+use std::fs;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::debs::{self, Item, KERNEL, deb};
+use crate::scene::{Ended, Scene, fixture, names, send, start, until, wait};
+use crate::server::Fault;
+
+const PROMPT: Duration = Duration::from_secs(5);
+
+fn stop(child: Child, signal: Signal) -> Ended {
+    let since = Instant::now();
+    send(&child, signal);
+    let ended = wait(child);
+    assert!(since.elapsed() < PROMPT, "{:?}: {ended}", since.elapsed());
+    ended.assert_no_panic();
+    ended
+}
+
+/// The path of the kernel's headers package on the server.
+fn headers(scene: &Scene) -> String {
+    scene.suite.pool(0)
+}
+
+#[test]
+fn a_run_that_is_stopped_before_it_installs_has_done_nothing_and_is_no_failure() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        for acquiring in [false, true] {
+            let scene = Scene::with(debs::buildable(&[]));
+            let stalled = match acquiring {
+                true => headers(&scene),
+                false => "/dists/stable/InRelease".to_owned(),
+            };
+            scene.server.always(&stalled, Fault::Stall);
+            let child = start(&mut scene.agent(&["run", "--root", &fixture("bookworm-t4")]));
+            until("the server is asked", || !scene.server.requests(&stalled).is_empty());
+            let ended = stop(child, signal);
+            ended.assert_done();
+            assert!(!ended.err.contains("error"), "{ended}");
+            scene.assert_sound();
+            let state = fs::read_to_string(scene.path("state-dir/state.json")).expect("state");
+            assert!(state.contains("\"removed\""), "{state}");
+        }
+    }
+}
+
+/// A build, a fetch or a plan is somebody's command: who stops it sees that it was stopped.
+#[test]
+fn a_command_that_is_stopped_while_fetching_leaves_nothing_and_ends_by_the_signal() {
+    for (args, signal) in [
+        (&["build", "--kernel", KERNEL][..], Signal::SIGTERM),
+        (&["fetch", "--kernel", KERNEL], Signal::SIGINT),
+    ] {
+        let scene = Scene::with(debs::buildable(&[]));
+        scene.server.always(&headers(&scene), Fault::Stall);
+        let child = start(&mut scene.agent(args));
+        until("the server is asked", || !scene.server.requests(&headers(&scene)).is_empty());
+        until("the download is begun", || !names(&scene.path("store/tmp")).is_empty());
+        let ended = stop(child, signal);
+        assert_eq!(ended.signal, Some(signal as i32), "{ended}");
+        assert!(ended.err.contains(signal.as_str()), "{ended}");
+        scene.assert_sound();
+    }
+}
+
+#[test]
+fn a_build_that_is_stopped_leaves_no_process_no_mount_and_no_directory() {
+    let gcc = deb(&[Item::Program("./usr/bin/gcc-12", &debs::endless())]);
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let scene = Scene::with(debs::buildable(&[("gcc-12", gcc.clone())]));
+        let child = start(&mut scene.agent(&["build", "--kernel", KERNEL]));
+        until("the compiler runs", || sandboxed(&scene, "/usr/bin/gcc-12") == 1);
+        let ended = stop(child, signal);
+        assert_eq!(ended.signal, Some(signal as i32), "{ended}");
+        until("all have ended", || sandboxed(&scene, "") == 0);
+        if signal == Signal::SIGKILL {
+            // Nobody was left to remove it: the next build does.
+            assert_eq!(names(&scene.path("store/tmp")).len(), 1);
+            let child = start(&mut scene.agent(&["build", "--kernel", KERNEL]));
+            until("the compiler runs", || sandboxed(&scene, "/usr/bin/gcc-12") == 1);
+            stop(child, Signal::SIGTERM);
+        }
+        scene.assert_sound();
+    }
+}
+
+/// How many processes whose command line begins with `words` see the scene's store mounted.
+fn sandboxed(scene: &Scene, words: &str) -> usize {
+    let store = scene.path("store").display().to_string();
+    let is_ours = |process: &&String| {
+        let read = |what: &str| fs::read(format!("/proc/{process}/{what}")).unwrap_or_default();
+        read("cmdline").starts_with(words.as_bytes())
+            && String::from_utf8_lossy(&read("mountinfo")).contains(&store)
+    };
+    let is_process = |name: &&String| name.bytes().all(|b| b.is_ascii_digit());
+    names("/proc".as_ref()).iter().filter(is_process).filter(is_ours).count()
+}

@@ -1,0 +1,80 @@
+//! Standard streams, working directories and paths as scripts leave them.
+
+use std::fs::{self, File};
+use std::process::{Command, Stdio};
+
+use crate::scene::{LONGSHORE, Scene, finish, fixture, names};
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let scene = Scene::new();
+    let tree = fixture("bookworm-t4-live");
+    for args in [&["plan", "--root", &tree][..], &["--help"], &["status"]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = scene.agent(args);
+        let status = command.stdout(writer).stderr(Stdio::null()).status().expect("runs");
+        assert_eq!(status.code(), Some(0), "{args:?}");
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_changes_no_exit_code() {
+    let scene = Scene::new();
+    for (args, code) in [(&["unload"][..], 0), (&["build", "--kernel", "6.1"], 12), (&["x"], 2)] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = scene.agent(args);
+        let status = command.stdout(Stdio::null()).stderr(writer).status().expect("runs");
+        assert_eq!(status.code(), Some(code), "{args:?}");
+    }
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_a_failure() {
+    let scene = Scene::new();
+    for args in [&["status"][..], &["plan", "--root", &fixture("bookworm-t4-live")]] {
+        let full = File::options().write(true).open("/dev/full").expect("/dev/full");
+        let output = scene.agent(args).stdout(full).output().expect("runs");
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{err}");
+        assert!(err.contains("standard output") && err.contains("remedy: "), "{err}");
+    }
+}
+
+#[test]
+fn relative_paths_count_from_the_working_directory() {
+    let scene = Scene::new();
+    let mut command = scene.agent(&["plan", "--store", "here/store"]);
+    finish(command.current_dir(scene.path("")));
+    assert!(scene.path("here/store/tmp").is_dir());
+    assert!(!scene.path("store").exists());
+}
+
+#[test]
+fn a_working_directory_that_is_gone_does_not_matter() {
+    let scene = Scene::new();
+    let gone = scene.path("gone");
+    fs::create_dir(&gone).expect("directory");
+    let nowhere = File::open(&gone).expect("open");
+    fs::remove_dir(&gone).expect("remove");
+    let dir = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&nowhere));
+    nix::fcntl::fcntl(&nowhere, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))
+        .expect("inherited");
+    let tree = fixture("bookworm-t4-live");
+    let mut command = scene.agent(&["plan", "--root", &tree]);
+    finish(command.current_dir(&dir)).assert_done();
+    let mut command = scene.agent(&["plan", "--root", &tree, "--store", "relative"]);
+    let ended = finish(command.current_dir(&dir));
+    assert_eq!(ended.code, Some(2), "{ended}");
+    ended.assert_no_panic();
+}
+
+#[test]
+fn no_environment_and_no_file_will_do() {
+    let scene = Scene::new();
+    let mut command = Command::new(LONGSHORE);
+    let state = scene.path("state-dir");
+    finish(command.env_clear().arg("status").arg("--state-dir").arg(&state)).assert_done();
+    assert_eq!(names(&scene.path("")), ["config.toml", "keyring.asc"]);
+}
