@@ -12,6 +12,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::{emulate_default_handler, signal_name};
 use signal_hook_tokio::Signals;
 
+use crate::artifact::destination;
 use crate::config::{self, Config, Fragment};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::lifecycle;
@@ -95,7 +96,10 @@ pub fn execute(cli: Cli) -> Result<End, Failure> {
         .worker_threads(2)
         .enable_all()
         .build()
-        .or_fail(ExitCode::Bug, || "starting the runtime")?;
+        .or_fail(ExitCode::Preflight, || "starting threads")
+        .map_err(|failure| {
+            failure.remedy("raise the limits on open files and processes (ulimit)")
+        })?;
     let result = runtime.block_on(dispatch(cli.command, &config));
     // What was cancelled may have left a thread unpacking or hashing.
     runtime.shutdown_timeout(CLEANING);
@@ -169,6 +173,9 @@ async fn build(
     kernel: Option<String>,
     out: Option<PathBuf>,
 ) -> Result<ExitCode, Failure> {
+    if let Some(dir) = &out {
+        destination::check(dir)?;
+    }
     let supplier = Supplier::new(config);
     let set = supplier.build(kernel.as_deref()).await?;
     if let Some(dir) = out {

@@ -42,6 +42,33 @@ impl ExitCode {
     pub fn number(self) -> u8 {
         self as u8
     }
+
+    /// What to look at first, where the failure itself says nothing better.
+    fn usual_remedy(self) -> &'static str {
+        match self {
+            Self::Done => "nothing is to be done",
+            Self::Usage => {
+                "correct the command line or the configuration; docs/configuration.md has every \
+                 setting"
+            }
+            Self::HostUnsupported | Self::Preflight | Self::NoDevice => {
+                "see what `longshore plan` says of this host"
+            }
+            Self::Toolchain => "add an archive or suite that has it, or give a prebuilt set",
+            Self::Download => "check the network, the proxy and the configured archives",
+            Self::Verification => {
+                "remove what is named and run again, so that it is fetched or made anew; if it comes \
+                 back, check the mirror and the disk"
+            }
+            Self::Compile => "see the compiler's log, or choose another driver version or flavour",
+            Self::KernelRefused => "see the kernel's log (dmesg)",
+            Self::Expose => "see what is mounted and made below /run/nvidia",
+            Self::InUse | Self::RolledBack => {
+                "run `longshore unload` when nothing holds the driver any more"
+            }
+            Self::Bug => "please report it with the log",
+        }
+    }
 }
 
 /// An error that ends a command: exit code, what failed, what to do, and what caused it.
@@ -80,7 +107,7 @@ impl Failure {
         self.code
     }
 
-    /// What to do about it, where something can be done.
+    /// What to do about it, where this failure says more than its exit code does.
     pub fn remedy_text(&self) -> Option<&str> {
         self.remedy.as_deref()
     }
@@ -91,9 +118,8 @@ impl Failure {
         for error in self.chain() {
             text.push_str(&format!("\n  caused by: {error}"));
         }
-        if let Some(remedy) = &self.remedy {
-            text.push_str(&format!("\n  remedy: {remedy}"));
-        }
+        let remedy = self.remedy.as_deref().unwrap_or(self.code.usual_remedy());
+        text.push_str(&format!("\n  remedy: {remedy}"));
         text
     }
 
@@ -159,5 +185,15 @@ mod tests {
             "error: writing /store/a\n  caused by: No space left on device (os error 28)\n  remedy: free some space"
         );
         assert_eq!(failure.code().number(), 15);
+    }
+
+    #[test]
+    fn a_failure_without_a_remedy_has_that_of_its_exit_code() {
+        let failure = Failure::new(ExitCode::Bug, "a").because("b");
+        assert_eq!(
+            failure.report(),
+            "error: a\n  caused by: b\n  remedy: please report it with the log"
+        );
+        assert_eq!(failure.one_line(), "a: b");
     }
 }

@@ -17,9 +17,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::destination::unwritable;
 use super::{ModuleSet, is_sha256};
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::{Store, hex, write_atomically, write_failure};
+use crate::store::{Store, hex, write_atomically};
 
 /// `artifactType` of a set's manifest.
 pub const ARTIFACT_TYPE: &str = "application/vnd.longshore.modules.v1";
@@ -128,7 +129,7 @@ pub fn export(set: &ModuleSet, store: &Store, dir: &Path) -> Result<String, Fail
     });
     index.manifests.push(entry);
     let path = dir.join("index.json");
-    write_atomically(&path, &json(&index)?).map_err(|e| write_failure(&path, e))?;
+    write_atomically(&path, &json(&index)?).map_err(|e| unwritable(&path, e))?;
     Ok(digest)
 }
 
@@ -186,14 +187,14 @@ fn prepare(dir: &Path) -> Result<nix::fcntl::Flock<File>, Failure> {
         return Err(verification(dir, "it holds something else than an OCI image layout".into())
             .remedy("name a new or empty directory, or one that holds an OCI image layout"));
     }
-    fs::create_dir_all(&blobs).map_err(|e| write_failure(&blobs, e))?;
+    fs::create_dir_all(&blobs).map_err(|e| unwritable(&blobs, e))?;
     if !marker.is_file() {
         write_atomically(&marker, br#"{"imageLayoutVersion":"1.0.0"}"#)
-            .map_err(|e| write_failure(&marker, e))?;
+            .map_err(|e| unwritable(&marker, e))?;
     }
-    let handle = File::open(dir).map_err(|e| write_failure(dir, e))?;
+    let handle = File::open(dir).map_err(|e| unwritable(dir, e))?;
     nix::fcntl::Flock::lock(handle, nix::fcntl::FlockArg::LockExclusive)
-        .map_err(|(_, e)| write_failure(dir, e.into()))
+        .map_err(|(_, e)| unwritable(dir, e.into()))
 }
 
 fn manifest(set: &ModuleSet, config: &[u8]) -> Manifest {
@@ -306,12 +307,12 @@ fn copy_module(store: &Store, sha256: &str, dir: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let bytes = store.read_blob(sha256)?;
-    write_atomically(&path, &bytes).map_err(|e| write_failure(&path, e))
+    write_atomically(&path, &bytes).map_err(|e| unwritable(&path, e))
 }
 
 fn write_blob(dir: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let path = blob_path(dir, &hex(&Sha256::digest(bytes)));
-    write_atomically(&path, bytes).map_err(|e| write_failure(&path, e))
+    write_atomically(&path, bytes).map_err(|e| unwritable(&path, e))
 }
 
 fn read_blob(dir: &Path, sha256: &str, size: Option<u64>, limit: u64) -> Result<Vec<u8>, Failure> {

@@ -1,5 +1,6 @@
 //! A set of built kernel modules: what it is keyed by, and what it holds.
 
+pub mod destination;
 pub mod layout;
 
 use std::collections::{BTreeMap, BTreeSet};

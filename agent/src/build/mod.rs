@@ -131,13 +131,13 @@ pub async fn build(
 ///
 /// # Errors
 /// Exit code 2 naming one that it has not.
-pub fn check_modules(extra: &[String]) -> Result<(), Failure> {
+pub fn check_modules(extra: &[impl AsRef<str>]) -> Result<(), Failure> {
     wanted_modules(extra).map(drop)
 }
 
 /// The sources' names of the modules to build, in load order.
-fn wanted_modules(extra: &[String]) -> Result<Vec<&'static str>, Failure> {
-    let extra: Vec<String> = extra.iter().map(|name| name.replace('_', "-")).collect();
+fn wanted_modules(extra: &[impl AsRef<str>]) -> Result<Vec<&'static str>, Failure> {
+    let extra: Vec<String> = extra.iter().map(|name| name.as_ref().replace('_', "-")).collect();
     if let Some(unknown) = extra.iter().find(|name| !MODULES.contains(&name.as_str())) {
         return Err(Failure::new(
             ExitCode::Usage,

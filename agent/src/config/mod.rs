@@ -89,8 +89,11 @@ pub struct ArchiveSource {
 
 fn archive_url<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     let url = String::deserialize(from)?;
-    let known = ["http://", "https://", "file:/"].iter().any(|scheme| url.starts_with(scheme));
-    if known {
+    let after = |scheme: &str| url.strip_prefix(scheme);
+    let host = after("http://").or(after("https://"));
+    if host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
+        || url.starts_with("file:/")
+    {
         Ok(url)
     } else {
         Err(serde::de::Error::custom(format!("`{url}` is not an http, https or file URL")))

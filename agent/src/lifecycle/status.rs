@@ -91,6 +91,7 @@ pub fn status(config: &Config) -> Result<StatusReport, Failure> {
         .filter(|state| !state.is_of_another_boot(journal::boot_id(&paths.root).as_deref()));
     look(paths, &RealHost::new(&paths.root), state.as_ref())
         .or_fail(ExitCode::HostUnsupported, || "looking at the host")
+        .map_err(|failure| failure.remedy("mount /proc and /sys in the container"))
 }
 
 fn look(paths: &Paths, host: &dyn Host, state: Option<&State>) -> Result<StatusReport, VerbError> {

@@ -4,6 +4,7 @@ use super::candidate::is_for_kernel;
 use super::driver::Choice;
 use super::{Acquire, Finding, Reason};
 use crate::artifact::ModuleSet;
+use crate::build;
 use crate::catalog::{Catalog, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand};
 use crate::config::Config;
 use crate::host::HostFacts;
@@ -61,7 +62,7 @@ impl<'a> Supply<'a> {
         } else if live_with_all {
             self.because("modules", "all that are wanted are live, so none is loaded");
         } else {
-            self.build(config, facts, catalog, choice);
+            self.build(config, facts, catalog, choice, wanted);
         }
     }
 
@@ -81,7 +82,14 @@ impl<'a> Supply<'a> {
         }
     }
 
-    fn build(&mut self, config: &Config, facts: &HostFacts, catalog: &Catalog, choice: &Choice) {
+    fn build(
+        &mut self,
+        config: &Config,
+        facts: &HostFacts,
+        catalog: &Catalog,
+        choice: &Choice,
+        wanted: &[&str],
+    ) {
         let release = &facts.kernel.release;
         if !config.compile {
             self.findings.push(Finding::refusal(
@@ -93,6 +101,10 @@ impl<'a> Supply<'a> {
                 "give a prebuilt directory that has one, or allow compiling",
             ));
             return;
+        }
+        if let Err(unknown) = build::check_modules(wanted) {
+            let remedy = unknown.remedy_text().unwrap_or_default().to_owned();
+            self.findings.push(Finding::refusal("module-not-built", unknown.to_string(), remedy));
         }
         self.builds = true;
         self.acquire.push(Acquire::BuildSet {

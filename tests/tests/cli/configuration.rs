@@ -20,6 +20,7 @@ fn a_bad_file_is_named_with_line_and_key() {
         ("store = \"here\"\n", "line 1, key store"),
         ("unload-deadline = \"2h\"\n", "line 1, key unload-deadline"),
         ("[[archive]]\nurl = \"ftp://archive.example.com\"\n", "line 2, key url"),
+        ("[[archive]]\nurl = \"http:///debian\"\n", "line 2, key url"),
         ("= = =\n", "line 1"),
         ("\0", "line 1"),
     ];
@@ -128,6 +129,9 @@ fn module_parameters_that_make_no_sense_are_refused() {
     let scene = Scene::new();
     let asked = scene.agent(&["build", "--kernel", "6.1", "--extra-module", "nouveau"]);
     scene.refuses(asked, 2, &["nouveau"]);
+    let tree = crate::scene::fixture("bookworm-t4");
+    let ended = finish(&mut scene.agent(&["plan", "--root", &tree, "--extra-module", "nouveau"]));
+    assert!(ended.out.contains("nouveau is no module of NVIDIA's driver"), "{ended}");
     let dir = scene.path("parameters-dir");
     fs::create_dir_all(dir.join("nvidia.conf")).expect("directory");
     let named = dir.join("nvidia.conf");

@@ -55,6 +55,24 @@ fn a_store_that_is_a_file_is_named() {
 }
 
 #[test]
+fn a_place_for_the_result_that_cannot_be_written_is_refused_before_anything_is_fetched() {
+    let scene = Scene::with(debs::buildable(&[]));
+    let dir = scene.path("read-only");
+    fs::create_dir(&dir).expect("directory");
+    let (dir, file) = (dir.display().to_string(), scene.path("keyring.asc").display().to_string());
+    for (out, code, word) in [
+        (file.as_str(), 15, "--out"),
+        (&format!("{file}/below"), 15, "--out"),
+        (&format!("{dir}/below"), 15, "Read-only file system"),
+        (&scene.path("").display().to_string(), 13, "--out"),
+    ] {
+        let args = [&BUILD[..], &["--out", out]].concat();
+        scene.refuses(scene.confined(&["--read-only", &dir], &args), code, &[out, word]);
+    }
+    assert!(scene.server.requests("").is_empty());
+}
+
+#[test]
 fn a_state_directory_that_is_a_file_is_named() {
     let scene = Scene::new();
     let state = scene.path("state-dir");
