@@ -162,8 +162,8 @@ impl<'a> Supplier<'a> {
                 catalog.headers = Known::Yes(headers::at_hand(archive, &kernel.release, version));
             }
             Err(failure) => {
-                catalog.drivers = Known::Unknown(failure.to_string());
-                catalog.headers = Known::Unknown(failure.to_string());
+                catalog.drivers = Known::Unknown(failure.one_line());
+                catalog.headers = Known::Unknown(failure.one_line());
                 *self.unread.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
             }
         }

@@ -14,22 +14,11 @@ use crate::gpu;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Matrix {
-    /// Where packages come from.
-    pub archive: Archive,
     /// What the guests' root file system is made of.
     pub guest: Guest,
     /// The cells, in order.
     #[serde(rename = "cell")]
     pub cells: Vec<Cell>,
-}
-
-/// Where packages come from: the machine's own apt sources, and this beyond what they name. The
-/// suites are those that the cells name.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Archive {
-    /// Components.
-    pub components: Vec<String>,
 }
 
 /// The guests' root file system.
@@ -185,7 +174,7 @@ mod tests {
     use super::*;
 
     const OWN: &str = include_str!("../matrix.toml");
-    const CELL: &str = "[archive]\ncomponents = []\n[guest]\nsuite = 's'\npackages = []\n[[cell]]\nname = 'a'\n\
+    const CELL: &str = "[guest]\nsuite = 's'\npackages = []\n[[cell]]\nname = 'a'\n\
         scenario = 'refused'\nkernel = { suite = 's', package = 'p' }\n\
         driver = { branch = '535', flavour = 'open' }\n";
 

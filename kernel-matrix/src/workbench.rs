@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::event::{Resolved, Sink, What};
 use crate::image::{self, Image};
 use crate::kernel::{self, Kernel};
-use crate::matrix::{self, Cell, Guest, Matrix};
+use crate::matrix::{Cell, Guest, Matrix};
 use crate::rootfs::{self, Rootfs};
 use crate::seed::{self, Seed};
 
@@ -27,7 +27,6 @@ pub struct Agent {
 pub struct Workbench {
     cache: Cache,
     guest: Guest,
-    archive: matrix::Archive,
     agent: Agent,
     bits: Bits,
     rootfs: Option<Arc<Rootfs>>,
@@ -57,8 +56,7 @@ impl Workbench {
         suites.sort();
         suites.dedup();
         let bits = Bits::open(&cache.dir("packages"), &suites)?;
-        let Matrix { archive, guest, .. } = matrix;
-        Ok(Self { cache, guest, archive, agent, bits, rootfs: None, image: None })
+        Ok(Self { cache, guest: matrix.guest, agent, bits, rootfs: None, image: None })
     }
 
     /// The cache everything is kept in.
@@ -76,9 +74,6 @@ impl Workbench {
             .args(["--archive-suite", &cell.kernel.suite])
             .arg("--store")
             .arg(self.store());
-        for component in &self.archive.components {
-            command.args(["--archive-component", component]);
-        }
         command
     }
 

@@ -54,7 +54,7 @@ pub struct Fragment {
     /// Also read the host's own apt sources
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub host_apt: Option<bool>,
-    /// Component wanted of the host's apt sources beyond those they name (repeatable)
+    /// Component to look for in the host's apt sources beyond those they name, instead of those that drivers live in (repeatable)
     #[arg(long = "archive-component", global = true, value_name = "COMPONENT")]
     pub archive_components: Option<Vec<String>>,
     /// Suite wanted of the host's apt sources beyond those they name (repeatable)

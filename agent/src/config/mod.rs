@@ -24,6 +24,10 @@ use crate::failure::Failure;
 /// The configuration file that is read where none is named; it may be absent.
 pub const DEFAULT_FILE: &str = "/etc/longshore/config.toml";
 
+/// The components that distributions keep NVIDIA's drivers and their firmware in: Debian's, and
+/// Ubuntu's `restricted`. A host's apt seldom names them all.
+pub const DRIVER_COMPONENTS: [&str; 4] = ["contrib", "non-free", "non-free-firmware", "restricted"];
+
 /// A validated configuration; every path is absolute.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -63,7 +67,8 @@ pub struct ArchiveConfig {
     pub sources: Vec<ArchiveSource>,
     /// Whether the host's own apt sources are read too.
     pub use_host_apt: bool,
-    /// Components wanted of the host's apt sources beyond those they name, for example `non-free`.
+    /// Components looked for in the host's apt sources beyond those they name; default
+    /// [`DRIVER_COMPONENTS`].
     pub host_components: Vec<String>,
     /// Suites wanted of the host's apt sources beyond those they name, for example `trixie-security`.
     pub host_suites: Vec<String>,
@@ -154,7 +159,9 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Config {
         archives: ArchiveConfig {
             sources: all.archives.unwrap_or_default(),
             use_host_apt: all.host_apt.unwrap_or(true),
-            host_components: words(all.archive_components),
+            host_components: all
+                .archive_components
+                .unwrap_or_else(|| DRIVER_COMPONENTS.map(str::to_owned).to_vec()),
             host_suites: words(all.archive_suites),
             frozen: all.archive_frozen.unwrap_or(false),
         },
@@ -273,6 +280,7 @@ mod tests {
         assert_eq!(config.driver.version, None);
         assert_eq!(config.driver.flavour, None);
         assert!(config.compile && config.archives.use_host_apt && !config.archives.frozen);
+        assert_eq!(config.archives.host_components, DRIVER_COMPONENTS);
         assert_eq!(config.paths.store, Path::new("/var/lib/longshore"));
         assert_eq!(config.paths.state, Path::new("/run/nvidia/longshore"));
         assert_eq!(config.paths.driver_root, Path::new("/run/nvidia/driver"));
@@ -321,6 +329,7 @@ mod tests {
         let config = load_with(&[], &[], Some(file)).unwrap();
         assert_eq!(config.driver.extra_modules, ["nvidia_drm"]);
         assert_eq!(config.archives.sources[0].components, ["main", "non-free"]);
+        assert_eq!(config.archives.host_components, ["contrib"]);
         assert_eq!(config.archives.host_suites, ["bookworm-security"]);
         assert_eq!(config.paths.host_root, Path::new("/host"));
         assert_eq!(config.unload_deadline, Duration::from_secs(60));

@@ -82,11 +82,7 @@ pub(super) fn offer(candidates: &[Candidate<'_>]) -> String {
         candidates.iter().map(|c| format!("{} {}", c.version, c.flavour)).collect();
     offered.sort();
     offered.dedup();
-    if offered.is_empty() {
-        "they offer none".into()
-    } else {
-        format!("they offer {}", offered.join(", "))
-    }
+    format!("they offer {}", offered.join(", "))
 }
 
 /// Whether `version` is `wish` or within its branch: 535.261.03 is within 535 and 535.261.

@@ -255,6 +255,12 @@ impl Question<'_> {
                 format!("where {wanted} comes from is not known: {why}"),
                 "make an archive reachable, or give a prebuilt set for this kernel",
             ),
+            Known::Yes(_) if candidates.is_empty() => Finding::refusal(
+                "driver-not-offered",
+                format!("{wanted} is wanted, and no source that was read has an NVIDIA driver"),
+                "add an archive, suite or component that has one ([[archive]] in the configuration \
+                 file, --archive-suite, --archive-component), or give a prebuilt set",
+            ),
             Known::Yes(_) => Finding::refusal(
                 "driver-not-offered",
                 format!("no source offers {wanted}; {}", offer(candidates)),

@@ -103,7 +103,7 @@ impl Archive {
 
     /// Warns of sources that could not be read; with no index at all the first is the failure.
     fn note(&mut self, problems: Vec<Failure>) -> Result<(), Failure> {
-        self.unread = problems.iter().map(ToString::to_string).collect();
+        self.unread = problems.iter().map(Failure::one_line).collect();
         let mut problems = problems.into_iter();
         if self.indexes.is_empty() {
             return Err(problems.next().unwrap_or_else(|| {

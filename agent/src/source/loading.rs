@@ -11,7 +11,7 @@ use super::compression::decompressed;
 use super::http::{Expected, FetchError, Fetcher, shown};
 use super::packages::{Index, Origin};
 use super::release::{self, IndexFile, Release, Rules};
-use super::selection::{Component, Place, Wanted};
+use super::selection::{Component, Need, Place, Wanted};
 use super::sink::Alive;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::Task;
@@ -109,8 +109,14 @@ impl Loader<'_> {
             }
         }
         match missing {
+            Some(failure) if component.need == Need::May => {
+                tracing::warn!("a component is left out: {}", failure.one_line());
+                Ok(None)
+            }
             Some(failure) => Err(failure),
-            None if component.needed => Err(self.no_component(wanted, place, release, component)),
+            None if component.need == Need::Must => {
+                Err(self.no_component(wanted, place, release, component))
+            }
             None => Ok(None),
         }
     }

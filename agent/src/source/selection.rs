@@ -34,8 +34,18 @@ pub(super) struct Wanted {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Component {
     pub(super) name: String,
-    /// Whether it must be there.
-    pub(super) needed: bool,
+    pub(super) need: Need,
+}
+
+/// What it means where a component is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// The configuration names it for this archive: it must be there.
+    Must,
+    /// A source of the host's apt names it: a suite may lack it, but what its Release lists is there.
+    Listed,
+    /// It is looked for beyond what the host's apt names: a mirror may keep less than it lists.
+    May,
 }
 
 /// An archive that may have a suite.
@@ -84,7 +94,7 @@ impl Selection {
         for suite in &source.suites {
             self.add(Wanted {
                 suite: suite.clone(),
-                components: components(&source.components, true),
+                components: components(&source.components, Need::Must),
                 places: vec![place.clone()],
                 explicit: true,
                 origins: Vec::new(),
@@ -129,8 +139,8 @@ impl Selection {
         }
         for (source, place) in &own {
             for suite in &source.suites {
-                let mut wanted = components(&source.components, false);
-                merge(&mut wanted, components(&config.host_components, false));
+                let mut wanted = components(&source.components, Need::Listed);
+                merge(&mut wanted, components(&config.host_components, Need::May));
                 self.add(Wanted {
                     suite: suite.clone(),
                     components: wanted,
@@ -163,14 +173,15 @@ impl Selection {
             source.suites.iter().any(|other| is_security(other) == is_security(suite))
         };
         let (like, unlike): (Vec<_>, Vec<_>) = own.iter().partition(|(source, _)| alike(source));
-        let mut wanted = components(&config.host_components, false);
+        let mut wanted = Vec::new();
         let mut places: Vec<Place> = Vec::new();
         for (source, place) in like.into_iter().chain(unlike) {
-            merge(&mut wanted, components(&source.components, false));
+            merge(&mut wanted, components(&source.components, Need::Listed));
             if places.iter().all(|known| known.url != place.url) {
                 places.push(place.clone());
             }
         }
+        merge(&mut wanted, components(&config.host_components, Need::May));
         if places.is_empty() {
             return Err(Failure::new(
                 ExitCode::Usage,
@@ -205,8 +216,8 @@ impl Selection {
     }
 }
 
-fn components(names: &[String], needed: bool) -> Vec<Component> {
-    names.iter().map(|name| Component { name: name.clone(), needed }).collect()
+fn components(names: &[String], need: Need) -> Vec<Component> {
+    names.iter().map(|name| Component { name: name.clone(), need }).collect()
 }
 
 fn merge(into: &mut Vec<Component>, more: Vec<Component>) {

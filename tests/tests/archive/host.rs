@@ -56,6 +56,40 @@ async fn the_hosts_sources_are_read_with_their_keys() {
 }
 
 #[tokio::test]
+async fn components_beyond_those_the_host_names_are_looked_for() {
+    let scene = Scene::with(Suite { component: "non-free".to_owned(), ..Suite::usual() });
+    host(&scene, &[("etc/apt/sources.list", line(&scene.server, "stable"))]);
+    let archive = open(&scene, &["contrib", "non-free"], &[]).await.expect("opens");
+    assert_eq!(archive.packages("tool").len(), 1);
+    assert!(archive.unread().is_empty());
+}
+
+#[tokio::test]
+async fn a_mirror_that_lists_more_than_it_keeps_serves_what_the_host_names() {
+    let scene = Scene::new();
+    let partial =
+        Suite { name: "stable-updates".into(), component: "non-free".into(), ..Suite::usual() };
+    let mut kept = partial.files(&scene.key);
+    kept.retain(|path, _| path.ends_with("InRelease"));
+    for (path, bytes) in kept {
+        scene.server.put(&path, bytes);
+    }
+    let sources = line(&scene.server, "stable") + &line(&scene.server, "stable-updates");
+    host(&scene, &[("etc/apt/sources.list", sources.clone())]);
+    let archive = open(&scene, &["non-free"], &[]).await.expect("opens");
+    assert!(archive.unread().is_empty(), "{:?}", archive.unread());
+
+    let named = sources.replace("updates main", "updates main non-free");
+    host(&scene, &[("etc/apt/sources.list", named)]);
+    let archive = open(&scene, &[], &[]).await.expect("opens");
+    assert!(
+        archive.unread().join("\n").contains("stable-updates/non-free"),
+        "{:?}",
+        archive.unread()
+    );
+}
+
+#[tokio::test]
 async fn a_key_may_stand_in_the_source_itself() {
     let scene = Scene::new();
     let key = String::from_utf8(mini::certificate(&scene.key)).expect("text");
