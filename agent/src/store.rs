@@ -16,7 +16,7 @@
 mod sets;
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -100,21 +100,21 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Verifies a blob by reading it once, and returns it opened at its start.
+    /// Verifies a blob by reading it once, and returns the same file at its start.
     ///
     /// # Errors
     /// As [`Store::read_blob`].
     pub fn open_blob(&self, sha256: &str) -> Result<File, Failure> {
         let path = self.blob_path(sha256);
-        let open = || {
-            File::open(&path).or_fail(ExitCode::Download, || format!("reading {}", path.display()))
-        };
-        let found = digest_of(open()?)
-            .or_fail(ExitCode::Verification, || format!("reading {}", path.display()))?;
+        let what = || format!("reading {}", path.display());
+        let mut file = File::open(&path).or_fail(ExitCode::Download, what)?;
+        let found = digest_of(&file).or_fail(ExitCode::Verification, what)?;
         if found != sha256 {
             return Err(corrupt(&path, &found));
         }
-        open()
+        // The file that was verified, and not what may lie under its name by now.
+        file.rewind().or_fail(ExitCode::Verification, what)?;
+        Ok(file)
     }
 
     /// Writes `bytes` to `relative` below the root by temporary name, fsync and rename.
@@ -283,6 +283,15 @@ mod tests {
         ] {
             assert_eq!(failure.code(), ExitCode::Verification);
         }
+    }
+
+    #[test]
+    fn a_blob_is_read_from_its_start_after_it_was_verified() {
+        let (_dir, store) = store();
+        let digest = store.put(b"bytes").expect("put");
+        let mut text = String::new();
+        store.open_blob(&digest).expect("open").read_to_string(&mut text).expect("read");
+        assert_eq!(text, "bytes");
     }
 
     #[test]
