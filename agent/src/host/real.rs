@@ -114,7 +114,7 @@ impl Host for RealHost {
     }
 
     fn driver_users(&self) -> Result<Vec<DriverUser>, VerbError> {
-        super::holders::driver_users(&self.root)
+        super::holders::driver_users_in_time(&self.root)
             .map_err(|e| VerbError::on_path("read", &self.root.join("proc"), &e))
     }
 
