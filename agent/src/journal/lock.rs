@@ -1,7 +1,7 @@
 //! One agent at a time: an flock on `lock`, which names its holder.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,10 +25,10 @@ impl Lock {
     /// Takes the lock of `dir`, and writes this process's id into it.
     ///
     /// # Errors
-    /// 15 where another agent holds it, or the file cannot be written.
+    /// 15 where another agent holds it, or the file cannot be opened for writing.
     pub fn take(dir: &Path) -> Result<Self, Failure> {
         let path = dir.join("lock");
-        let fail = |e: std::io::Error| super::unwritable(&path, e);
+        let fail = |e: io::Error| super::unwritable(&path, e);
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -48,11 +48,19 @@ impl Lock {
                 Err((_, errno)) => return Err(fail(errno.into())),
             }
         };
-        locked.set_len(0).map_err(fail)?;
-        locked.rewind().map_err(fail)?;
-        writeln!(locked, "{}", std::process::id()).map_err(fail)?;
+        // Held is what counts. Where the disk is full, who holds it is not said, and a driver can
+        // still be taken off.
+        if let Err(error) = sign(&mut locked) {
+            tracing::warn!("{}: {error}", path.display());
+        }
         Ok(Self { _file: locked })
     }
+}
+
+fn sign(lock: &mut File) -> io::Result<()> {
+    lock.set_len(0)?;
+    lock.rewind()?;
+    writeln!(lock, "{}", std::process::id())
 }
 
 /// The process id of the agent that holds the lock of `dir`; None where none does.

@@ -150,7 +150,14 @@ impl<'a, P: Provider> Life<'a, P> {
             self.enter(Phase::Removed)?;
             return Ok(ExitCode::Done);
         }
-        self.enter(Phase::Removing)?;
+        // A disk that is full just now is no reason to leave the driver on the host: what is undone
+        // is told by looking at the host.
+        if let Err(failure) = self.enter(Phase::Removing) {
+            if failure.code() == ExitCode::Bug {
+                return Err(failure);
+            }
+            tracing::warn!("removing all the same: {}", failure.one_line());
+        }
         let journal = std::mem::replace(&mut self.journal, Journal::in_memory());
         let (journal, result) = remove(&self.world, journal).await;
         if let Some(journal) = journal {

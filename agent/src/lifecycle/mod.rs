@@ -67,7 +67,9 @@ pub async fn unload(config: &Config) -> Result<ExitCode, Failure> {
         tracing::info!("nothing to undo: the last agent took off all it had put here");
         return Ok(ExitCode::Done);
     }
-    journal.begin(Phase::Removing)?;
+    if let Err(failure) = journal.begin(Phase::Removing) {
+        tracing::warn!("removing all the same: {}", failure.one_line());
+    }
     let world = real_world(config)?;
     life::remove(&world, journal).await.1
 }

@@ -196,6 +196,21 @@ async fn a_life_installs_and_takes_off() {
 }
 
 #[tokio::test]
+async fn a_record_that_can_no_longer_be_written_does_not_keep_the_driver_on_the_host() {
+    let scene = Scene::new();
+    let before = scene.host.state();
+    let (ended, ()) = tokio::join!(scene.live(At::Never, vec![Ok(plan("535"))]), async {
+        while scene.phase() != Some(Phase::Ready) {
+            tokio::task::yield_now().await;
+        }
+        std::fs::remove_dir_all(&scene.paths.state).unwrap();
+        scene.stop.set();
+    });
+    assert_eq!(ended.unwrap_err().code(), ExitCode::Preflight);
+    assert_eq!(scene.host.state(), before);
+}
+
+#[tokio::test]
 async fn a_stop_before_installing_changes_nothing_and_is_no_failure() {
     for at in [At::Gather, At::Acquire] {
         let scene = Scene::new();
