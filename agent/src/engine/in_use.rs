@@ -5,8 +5,9 @@ use std::fmt;
 
 use super::Engine;
 use crate::host::VerbError;
-use crate::host::verbs::DriverUser;
-use crate::journal::{Entry, Journal};
+use crate::host::verbs::{DriverUser, ModuleState};
+use crate::journal::{Entry, EntryState, Journal};
+use crate::kernel::readback;
 use crate::step::{ModuleOrigin, Step};
 
 /// A module of ours that others use.
@@ -27,29 +28,40 @@ pub struct InUse {
     pub held: Vec<Held>,
     /// Processes with a device of the driver open or mapped.
     pub users: Vec<DriverUser>,
+    /// Why the processes could not be looked at.
+    pub unseen: Option<String>,
 }
 
 impl Engine<'_> {
-    /// What holds the driver's modules among `entries`, or None where nobody does.
+    /// The driver's modules that the journal has from `since` on, and that somebody holds.
     ///
     /// Modules of the kernel's own that we loaded do not count: where somebody else came to use
-    /// one, it is left to that one.
-    pub(super) fn in_use(&self, journal: &Journal, since: u64) -> Result<Option<InUse>, VerbError> {
+    /// one, it is left to that one. Nor does a module that was put in the place of ours.
+    pub(super) fn held_modules(
+        &self,
+        journal: &Journal,
+        since: u64,
+    ) -> Result<Vec<Held>, VerbError> {
         let going: BTreeSet<&str> = loads(journal, since).map(|(_, name, _)| name).collect();
-        let mut held = Vec::new();
-        for (_, name, origin) in loads(journal, since) {
+        let mut all = Vec::new();
+        for (entry, name, origin) in loads(journal, since) {
             if matches!(origin, ModuleOrigin::Driver { .. })
-                && let Some(by) = self.held(name, &going)?
+                && let Some(state) = self.host.module(name)?
+                && is_ours(entry, &state)
+                && let Some(held) = self.held(name, &going)?
             {
-                held.push(by);
+                all.push(held);
             }
         }
-        if held.is_empty() {
-            return Ok(None);
+        Ok(all)
+    }
+
+    /// Adds who holds the modules. Who it is helps; that they are held is certain without.
+    pub(super) fn in_use(&self, held: Vec<Held>) -> InUse {
+        match self.host.driver_users() {
+            Ok(users) => InUse { held, users, unseen: None },
+            Err(error) => InUse { held, users: Vec::new(), unseen: Some(error.to_string()) },
         }
-        // Who it is helps; that it is in use is certain without.
-        let users = self.host.driver_users().unwrap_or_default();
-        Ok(Some(InUse { held, users }))
     }
 
     /// What holds one module, apart from `going`.
@@ -67,6 +79,12 @@ impl Engine<'_> {
         let free = modules.is_empty() && references <= 0;
         Ok((!free).then(|| Held { module: name.to_owned(), modules, references }))
     }
+}
+
+/// Whether the module that is loaded is the one that the entry loaded. An entry that is done was
+/// seen to have the versions it wants; with others it is what somebody put in its place.
+pub(super) fn is_ours(entry: &Entry, state: &ModuleState) -> bool {
+    entry.state != EntryState::Done || readback::versions(&entry.step, state).is_ok()
 }
 
 /// The live module loads of the journal from `since` on, oldest first.
@@ -101,7 +119,9 @@ impl fmt::Display for InUse {
         for user in &self.users {
             write!(f, "; {user}")?;
         }
-        if self.users.is_empty() && self.held.iter().any(|h| h.references > 0) {
+        if let Some(why) = &self.unseen {
+            write!(f, "; which process holds it could not be seen: {why}")?;
+        } else if self.users.is_empty() && self.held.iter().any(|h| h.references > 0) {
             write!(
                 f,
                 "; no process is seen to hold it: it may be in another PID namespace (share the \

@@ -338,7 +338,7 @@ fn a_failure_whose_clean_up_fails_says_both() {
 }
 
 #[test]
-fn a_step_the_journal_cannot_record_is_not_begun() {
+fn a_first_step_that_is_refused_leaves_nothing() {
     let host = gpu_host();
     host.fails(Some(Fault::Refuse(0, Errno::ENOSPC)));
     let before = host.state();
@@ -346,4 +346,68 @@ fn a_step_the_journal_cannot_record_is_not_begun() {
         failed(engine(&host).apply(&install(), &mut Journal::in_memory(), &CancelFlag::default()));
     assert_eq!(failure.code(), ExitCode::Expose);
     assert_eq!(host.state(), before);
+}
+
+#[test]
+fn a_step_the_journal_cannot_record_is_not_begun() {
+    let host = gpu_host();
+    let (dir, mut journal) = journal_on_disk();
+    dir.close().unwrap();
+    let stopped = engine(&host).apply(&install(), &mut journal, &CancelFlag::default());
+    assert_eq!(failed(stopped).code(), ExitCode::Preflight);
+    assert!(host.log().is_empty());
+}
+
+#[test]
+fn what_the_journal_cannot_record_is_undone_all_the_same() {
+    let host = gpu_host();
+    let before = host.state();
+    let (dir, mut journal) = journal_on_disk();
+    engine(&host).apply(&install(), &mut journal, &CancelFlag::default()).unwrap();
+    dir.close().unwrap();
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state(), before);
+}
+
+fn journal_on_disk() -> (tempfile::TempDir, Journal) {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let paths = crate::config::Paths {
+        store: at("store"),
+        state: dir.path().to_path_buf(),
+        driver_root: at("driver"),
+        root: at(""),
+        host_root: at(""),
+    };
+    let journal = Journal::open(&paths).unwrap();
+    (dir, journal)
+}
+
+#[test]
+fn a_driver_that_was_put_in_the_place_of_ours_is_neither_waited_for_nor_removed() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    host.knows("nvidia", FakeModule { version: Some("550.9".to_owned()), ..module(&[], &[]) });
+    host.change(|state| {
+        state.loaded.remove("nvidia_uvm");
+        state.loaded.remove("nvidia_modeset");
+        state.references.insert("nvidia".to_owned(), 1);
+    });
+    engine(&host).undo(&mut journal).unwrap();
+    let loaded: Vec<String> = host.state().loaded.into_keys().collect();
+    assert_eq!(loaded, ["nvidia"]);
+    assert_eq!(journal.live().count(), 0);
+}
+
+#[test]
+fn what_was_mounted_in_the_place_of_ours_stays() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    let theirs = ("theirs".to_owned(), "/run/nvidia/driver".into());
+    host.change(|state| {
+        state.mounts.retain(|(_, on)| *on != theirs.1);
+        state.mounts.push(theirs.clone());
+    });
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state().mounts, [theirs]);
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use super::Engine;
-use super::in_use::{InUse, loads};
+use super::in_use::{InUse, is_ours, loads};
 use crate::failure::{ExitCode, Failure};
 use crate::host::{Host, VerbError};
 use crate::journal::{Before, Entry, EntryState, Journal, NodeBefore};
@@ -84,7 +84,7 @@ impl Engine<'_> {
                 // What stays may stay for something of ours that could not be undone just now:
                 // the next undo judges anew.
                 Ok(EntryState::Kept(_)) if !left.is_empty() => {}
-                Ok(state) => record(journal, entry.seq, state, &mut left),
+                Ok(state) => record(journal, entry.seq, state),
                 Err(e) => left.push(Left { what: entry.step.to_string(), why: e.to_string() }),
             }
         }
@@ -94,17 +94,18 @@ impl Engine<'_> {
     fn wait_for_users(&self, since: u64, journal: &Journal) -> Result<(), NotUndone> {
         let mut told = false;
         let look = || {
-            let in_use = self.in_use(journal, since)?;
-            if let (Some(in_use), false) = (&in_use, told) {
+            let held = self.held_modules(journal, since)?;
+            if !held.is_empty() && !told {
                 let s = self.patience.deadline.as_secs();
+                let in_use = self.in_use(held.clone());
                 tracing::warn!("waiting up to {s} s for the driver's users: {in_use}");
                 told = true;
             }
-            Ok::<_, VerbError>(in_use)
+            Ok::<_, VerbError>((!held.is_empty()).then_some(held))
         };
         match self.patience.until_none(look) {
             Ok(None) => Ok(()),
-            Ok(Some(in_use)) => Err(NotUndone::InUse(in_use)),
+            Ok(Some(held)) => Err(NotUndone::InUse(self.in_use(held))),
             Err(e) => Err(not_looked(&e)),
         }
     }
@@ -118,8 +119,7 @@ impl Engine<'_> {
         for entry in &entries {
             match self.undo_entry(entry) {
                 Ok(state) => {
-                    let mut unwritten = Vec::new();
-                    record(journal, entry.seq, state, &mut unwritten);
+                    record(journal, entry.seq, state);
                     gone.push(entry);
                 }
                 Err(error) => {
@@ -141,9 +141,10 @@ impl Engine<'_> {
     ) -> NotUndone {
         if left.is_empty()
             && error.errno == Errno::EAGAIN
-            && let Ok(Some(in_use)) = self.in_use(journal, since)
+            && let Ok(held) = self.held_modules(journal, since)
+            && !held.is_empty()
         {
-            return NotUndone::InUse(in_use);
+            return NotUndone::InUse(self.in_use(held));
         }
         left.insert(0, Left { what: entry.step.to_string(), why: error.to_string() });
         NotUndone::Left(std::mem::take(left))
@@ -157,11 +158,9 @@ impl Engine<'_> {
             if journal.state().entries.iter().any(|e| e.seq == entry.seq && is_kept(e)) {
                 continue;
             }
-            if let Err(failure) = journal.mark(entry.seq, EntryState::Intended) {
-                tracing::warn!("{}", failure.one_line());
-            }
+            record(journal, entry.seq, EntryState::Intended);
             match self.load(&entry.step) {
-                Ok(()) => record(journal, entry.seq, EntryState::Done, &mut left),
+                Ok(()) => record(journal, entry.seq, EntryState::Done),
                 Err(failure) => {
                     let why = format!("was removed and cannot be put back: {}", failure.one_line());
                     left.push(Left { what: entry.step.to_string(), why });
@@ -176,7 +175,9 @@ impl Engine<'_> {
         let host = self.host;
         tracing::info!("undo: {}", entry.step);
         match (&entry.step, &entry.before) {
-            (Step::LoadModule { name, origin, .. }, _) => return self.undo_load(name, origin),
+            (Step::LoadModule { name, origin, .. }, _) => {
+                return self.undo_load(entry, name, origin);
+            }
             (Step::WriteParameter { path, value }, Before::Value { value: was }) => {
                 let now = host.parameter(path)?;
                 if now.as_ref() == Some(value) {
@@ -185,7 +186,15 @@ impl Engine<'_> {
                     return Ok(EntryState::Kept("somebody changed it after us".to_owned()));
                 }
             }
-            (Step::Bind { target, .. } | Step::MountTmpfs { target }, Before::Mounts { count }) => {
+            (Step::Bind { source, target }, Before::Mounts { count }) => {
+                if host.mounts_on(target)? == count + 1 && is_another(host, source, target)? {
+                    let why = "somebody mounted something else in its place";
+                    tracing::warn!("{} stays mounted: {why}", target.display());
+                    return Ok(EntryState::Kept(why.to_owned()));
+                }
+                undo_mount(host, target, *count)?;
+            }
+            (Step::MountTmpfs { target }, Before::Mounts { count }) => {
                 undo_mount(host, target, *count)?;
             }
             (Step::MakeNodes { .. }, Before::Nodes { missing_dirs, nodes }) => {
@@ -202,9 +211,16 @@ impl Engine<'_> {
         Ok(EntryState::Undone)
     }
 
-    fn undo_load(&self, name: &str, origin: &ModuleOrigin) -> Result<EntryState, VerbError> {
-        if self.host.module(name)?.is_none() {
-            return Ok(EntryState::Undone);
+    fn undo_load(
+        &self,
+        entry: &Entry,
+        name: &str,
+        origin: &ModuleOrigin,
+    ) -> Result<EntryState, VerbError> {
+        let Some(state) = self.host.module(name)? else { return Ok(EntryState::Undone) };
+        if !is_ours(entry, &state) {
+            tracing::warn!("{name} stays loaded: it is another build than the one we loaded");
+            return Ok(EntryState::Kept("somebody loaded another build in its place".to_owned()));
         }
         match self.host.unload_module(name) {
             Ok(()) => Ok(EntryState::Undone),
@@ -233,10 +249,18 @@ fn not_looked(error: &VerbError) -> NotUndone {
     NotUndone::Left(vec![Left { what, why: error.to_string() }])
 }
 
-fn record(journal: &mut Journal, seq: u64, state: EntryState, left: &mut Vec<Left>) {
+/// What was undone stays undone where that cannot be written: the next undo finds it gone. Whoever
+/// ends the life writes the state once more, and fails with what keeps it from being written.
+fn record(journal: &mut Journal, seq: u64, state: EntryState) {
     if let Err(failure) = journal.mark(seq, state) {
-        left.push(Left { what: format!("entry {seq} of the journal"), why: failure.one_line() });
+        tracing::warn!("{}", failure.one_line());
     }
+}
+
+/// Whether what is seen at `target` is another directory than `source`; where the source is gone
+/// that cannot be told.
+fn is_another(host: &dyn Host, source: &Path, target: &Path) -> Result<bool, VerbError> {
+    Ok(host.dir(source)?.is_some_and(|wanted| host.dir(target).is_ok_and(|d| d != Some(wanted))))
 }
 
 fn undo_mount(host: &dyn Host, target: &Path, count: usize) -> Result<(), VerbError> {

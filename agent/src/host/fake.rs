@@ -426,9 +426,17 @@ impl Host for FakeHost {
 
     fn dir(&self, path: &Path) -> Result<Option<DirId>, VerbError> {
         let inner = self.lock();
+        let dirs = &inner.state.dirs;
+        let inode = |path: &Path| dirs.iter().position(|dir| dir == path).map(|at| (1, at as u64));
         let real = inner.real(path);
-        let inode = inner.state.dirs.iter().position(|dir| *dir == real);
-        Ok(inode.map(|inode| (1, inode as u64)))
+        let top = inner.state.mounts.iter().rposition(|(_, on)| *on == real);
+        Ok(match (inode(&real), top) {
+            // A tree is seen as itself; anything else has a root of its own.
+            (Some(_), Some(top)) => {
+                inode(Path::new(&inner.state.mounts[top].0)).or(Some((2, top as u64)))
+            }
+            (found, _) => found,
+        })
     }
 
     fn wanted_nodes(&self) -> Result<Vec<(PathBuf, Node)>, VerbError> {
