@@ -1,7 +1,7 @@
 //! Runs a program in a mount namespace of its own, prepared as a test wants it:
 //!
 //! ```text
-//! confined [--tmpfs DIR OPTIONS | --bind FROM TO | --read-only DIR | --user UID]... -- PROGRAM ARGUMENT...
+//! confined [--tmpfs DIR [noexec,]OPTIONS | --bind FROM TO | --read-only DIR | --user UID]... -- PROGRAM ARGUMENT...
 //! ```
 //!
 //! Nothing mounted here reaches the outside, and it all goes with the program. The process stays the
@@ -41,8 +41,13 @@ fn confine(mut args: impl Iterator<Item = OsString>) -> Result<()> {
         match word.to_str() {
             Some("--tmpfs") => {
                 let (dir, options) = (next()?, next()?);
+                let (options, flags) = match options.to_str().and_then(|o| o.split_once("noexec,"))
+                {
+                    Some((_, rest)) => (rest.into(), MsFlags::MS_NOEXEC | MsFlags::MS_NODEV),
+                    None => (options, MsFlags::empty()),
+                };
                 let tmpfs = Some("tmpfs".as_ref());
-                call_mount(tmpfs, dir.as_ref(), tmpfs, MsFlags::empty(), options.to_str())?;
+                call_mount(tmpfs, dir.as_ref(), tmpfs, flags, options.to_str())?;
             }
             Some("--bind") => {
                 let (from, to) = (next()?, next()?);

@@ -8,7 +8,7 @@
 //! userspace/NAME/        assembled driver roots: manifest.json and root/
 //! roots/DIGEST/          hermetic build roots
 //! logs/                  compiler logs
-//! tmp/                   what is not finished; emptied by whoever holds the store's lock
+//! tmp/                   what is not finished, locked by who makes it; a build removes the rest
 //! ```
 //!
 //! Everything lands by: temporary name in the same file system, verify, fsync, rename.
@@ -20,11 +20,15 @@ use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::failure::{ExitCode, Failure, OrFail};
+
+/// What the name of a blob that is not finished begins with, in `tmp`.
+pub(crate) const UNFINISHED: &str = "blob-";
 
 /// A content-addressed store.
 #[derive(Debug, Clone)]
@@ -71,8 +75,15 @@ impl Store {
     /// Exit code 15 where the temporary file cannot be made.
     pub fn blob_writer(&self) -> Result<BlobWriter, Failure> {
         let tmp = self.dir("tmp");
-        let file = NamedTempFile::new_in(&tmp).map_err(|e| write_failure(&tmp, e))?;
-        Ok(BlobWriter { file, hash: Sha256::new(), size: 0, store: self.clone() })
+        let make = || -> io::Result<(NamedTempFile, Flock<File>)> {
+            // Whoever removes what dead processes left keeps this from being seen unlocked.
+            let _turn = lock(File::open(&tmp)?, FlockArg::LockShared)?;
+            let file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&tmp)?;
+            let held = lock(file.as_file().try_clone()?, FlockArg::LockExclusiveNonblock)?;
+            Ok((file, held))
+        };
+        let (file, held) = make().map_err(|e| write_failure(&tmp, e))?;
+        Ok(BlobWriter { file, _held: held, hash: Sha256::new(), size: 0, store: self.clone() })
     }
 
     /// Stores `bytes` and returns their digest (hex).
@@ -131,6 +142,8 @@ impl Store {
 #[derive(Debug)]
 pub struct BlobWriter {
     file: NamedTempFile,
+    /// Says that this is somebody's: the kernel gives it up when its owner dies.
+    _held: Flock<File>,
     hash: Sha256,
     size: u64,
     store: Store,
@@ -178,6 +191,11 @@ impl Write for BlobWriter {
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
+}
+
+/// Locks a file or a directory.
+pub(crate) fn lock(file: File, how: FlockArg) -> io::Result<Flock<File>> {
+    Flock::lock(file, how).map_err(|(_, errno)| errno.into())
 }
 
 /// Lower-case hex.

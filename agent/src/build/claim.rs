@@ -12,7 +12,7 @@ use nix::fcntl::{Flock, FlockArg};
 use tempfile::TempDir;
 
 use crate::failure::Failure;
-use crate::store::{Store, write_failure};
+use crate::store::{Store, UNFINISHED, lock, write_failure};
 
 /// What every directory's name begins with, before what it is for.
 const PREFIX: &str = "work-";
@@ -47,11 +47,11 @@ pub(super) fn claim(store: &Store, purpose: &str) -> Result<Claimed, Failure> {
     let tmp = store.dir("tmp");
     let make = || -> io::Result<Claimed> {
         // Nobody sees a directory that is made but not locked yet.
-        let _turn = lock(&tmp, FlockArg::LockExclusive)?;
+        let _turn = lock(File::open(&tmp)?, FlockArg::LockExclusive)?;
         sweep(&tmp)?;
         let dir =
             tempfile::Builder::new().prefix(&format!("{PREFIX}{purpose}-")).tempdir_in(&tmp)?;
-        let held = lock(dir.path(), FlockArg::LockExclusiveNonblock)?;
+        let held = lock(File::open(dir.path())?, FlockArg::LockExclusiveNonblock)?;
         Ok(Claimed { dir, _held: held })
     };
     make().map_err(|e| write_failure(&tmp, e))
@@ -60,22 +60,23 @@ pub(super) fn claim(store: &Store, purpose: &str) -> Result<Claimed, Failure> {
 fn sweep(tmp: &Path) -> io::Result<()> {
     for entry in fs::read_dir(tmp)? {
         let entry = entry?;
-        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
-        if !ours || !entry.file_type()?.is_dir() {
-            continue;
-        }
-        if lock(&entry.path(), FlockArg::LockExclusiveNonblock).is_ok() {
-            tracing::info!(path = %entry.path().display(), "removing what an ended build left");
-            if let Err(error) = fs::remove_dir_all(entry.path()) {
-                tracing::warn!(path = %entry.path().display(), "removing: {error}");
+        let name = entry.file_name();
+        let (name, path) = (name.to_string_lossy(), entry.path());
+        let remove = match entry.file_type()? {
+            kind if kind.is_dir() && name.starts_with(PREFIX) => fs::remove_dir_all,
+            kind if kind.is_file() && name.starts_with(UNFINISHED) => fs::remove_file,
+            _ => continue,
+        };
+        // A download may land, or be given up, at this moment.
+        let Ok(file) = File::open(&path) else { continue };
+        if lock(file, FlockArg::LockExclusiveNonblock).is_ok() {
+            tracing::info!(path = %path.display(), "removing what an ended process left");
+            if let Err(error) = remove(&path) {
+                tracing::warn!(path = %path.display(), "removing: {error}");
             }
         }
     }
     Ok(())
-}
-
-fn lock(path: &Path, how: FlockArg) -> io::Result<Flock<File>> {
-    Flock::lock(File::open(path)?, how).map_err(|(_, errno)| errno.into())
 }
 
 #[cfg(test)]
@@ -92,12 +93,15 @@ mod tests {
         let store = Store::open(dir.path()).expect("store opens");
         let held = claim(&store, "build").expect("claim");
         fs::create_dir_all(store.dir("tmp").join("work-build-dead/sub")).expect("directory");
-        fs::write(store.dir("tmp").join("a-download"), "").expect("write");
+        fs::write(store.dir("tmp").join("blob-dead"), "").expect("write");
+        let download = store.blob_writer().expect("writer");
         let second = claim(&store, "root").expect("claim");
-        assert_eq!(names(&store), 3, "held, second and the download");
+        assert_eq!(names(&store), 3, "held, second and the download that goes on");
         assert!(held.path().is_dir());
         second.close().expect("close");
         drop(held);
         assert_eq!(names(&store), 1);
+        drop(download);
+        assert_eq!(names(&store), 0);
     }
 }

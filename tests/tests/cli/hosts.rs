@@ -27,6 +27,18 @@ fn a_store_without_space_says_how_much_it_wants() {
 }
 
 #[test]
+fn a_store_from_which_nothing_may_be_executed_will_do() {
+    let said = "x.c:1:1: error: the compiler ran\n";
+    let make = debs::deb(&[debs::Item::Program("./usr/bin/make", &debs::saying(said, 2))]);
+    let scene = Scene::with(debs::buildable(&[("make", make)]));
+    let store = scene.path("store");
+    fs::create_dir(&store).expect("directory");
+    let dir = store.to_str().expect("a path");
+    let command = scene.confined(&["--tmpfs", dir, "noexec,size=4g"], &BUILD);
+    scene.refuses(command, 14, &["the compiler ran"]);
+}
+
+#[test]
 fn a_store_that_is_mounted_read_only_is_named() {
     let scene = Scene::with(debs::buildable(&[]));
     let store = scene.path("store");

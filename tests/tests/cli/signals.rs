@@ -88,6 +88,19 @@ fn a_build_that_is_stopped_leaves_no_process_no_mount_and_no_directory() {
     }
 }
 
+#[test]
+fn a_download_that_was_killed_is_removed_by_the_next_build() {
+    let make = deb(&[Item::Program("./usr/bin/make", &debs::saying("x.c:1: error: no\n", 2))]);
+    let scene = Scene::with(debs::buildable(&[("make", make)]));
+    scene.server.once(&headers(&scene), Fault::Stall);
+    let child = start(&mut scene.agent(&["build", "--kernel", KERNEL]));
+    until("the server is asked", || !scene.server.requests(&headers(&scene)).is_empty());
+    until("the download is begun", || !names(&scene.path("store/tmp")).is_empty());
+    stop(child, Signal::SIGKILL);
+    assert_eq!(names(&scene.path("store/tmp")).len(), 1);
+    scene.refuses(scene.agent(&["build", "--kernel", KERNEL]), 14, &["x.c:1"]);
+}
+
 /// How many processes whose command line begins with `words` see the scene's store mounted.
 fn sandboxed(scene: &Scene, words: &str) -> usize {
     let store = scene.path("store").display().to_string();
