@@ -38,9 +38,26 @@ state() {
     section "$1.processes" processes
 }
 
+# look WHEN: the host as a person would look at it.
+look() { section "$1.look" look_around; }
+
+show_command() { echo "# $1"; }
+
+look_around() {
+    show_command lsmod
+    lsmod
+    show_command "find /dev -name '*nvidia*' -ls"
+    find /dev -name '*nvidia*' -exec ls -ld {} +
+    show_command 'grep /run/nvidia /proc/self/mounts'
+    grep /run/nvidia /proc/self/mounts
+    show_command 'cat /sys/module/firmware_class/parameters/path'
+    firmware_path
+}
+
 # after: the host once the agent has ended, and what the agent's record then says is left.
 after() {
     state after
+    look after
     section after.record cat "$STATE"
     section after.written written
 }
@@ -73,6 +90,7 @@ start_agent() {
         -v /run/nvidia:/run/nvidia:rshared \
         -v /var/lib/longshore:/var/lib/longshore \
         -v /lib/modules:/lib/modules:ro \
+        -e LONGSHORE_LOG_FORMAT=pretty \
         $IMAGE $AGENT_ARGUMENTS >/run/matrix/agent.log 2>&1 &
     RUN=$!
 }

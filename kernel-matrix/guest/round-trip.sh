@@ -39,8 +39,22 @@ memory() {
     done
 }
 
+# What the driver and its tree look like from the host.
+look_at_driver() {
+    show_command 'cat /proc/driver/nvidia/version'
+    cat /proc/driver/nvidia/version
+    look_around
+    show_command "find $DRIVER_ROOT -type f"
+    find "$DRIVER_ROOT/" -type f -printf '%s %P\n'
+    show_command "nvidia-smi out of $DRIVER_ROOT (the simulated GPU cannot be initialised)"
+    smi
+    show_command 'podman exec longshore longshore status'
+    pod exec longshore longshore status
+}
+
 prepare
 state before
+look before
 start_agent
 if await has_phase ready; then
     phase ready
@@ -56,6 +70,7 @@ if await has_phase ready; then
     section ready.neighbour neighbour
     section ready.memory memory
     section ready.state cat "$STATE"
+    section ready.look look_at_driver
     phase terminate
     pod kill -s TERM longshore >/dev/null
 fi

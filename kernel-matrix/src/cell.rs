@@ -15,6 +15,7 @@ use crate::image;
 use crate::initramfs::{self, Modules};
 use crate::judge::{self, Evidence};
 use crate::matrix::{Cell, Scenario};
+use crate::records::Taken;
 use crate::vm::{Ended, Said, Spec, Vm};
 use crate::workbench::{Prepared, Workbench};
 
@@ -187,9 +188,15 @@ fn watch(
         }
         Said::Result(line) => {
             let _ = writeln!(results_log, "{line}");
-            if let Some(phase) = evidence.records.take(&line) {
-                let name = phase.to_owned();
-                sink.tell(What::Phase { name, after: started.elapsed() });
+            match evidence.records.take(&line) {
+                Taken::Phase(name) => {
+                    let name = name.to_owned();
+                    sink.tell(What::Phase { name, after: started.elapsed() });
+                }
+                Taken::Section(name, lines) => {
+                    sink.tell(What::Section { name: name.to_owned(), lines: lines.to_vec() });
+                }
+                Taken::Line => {}
             }
         }
         Said::Gone => {}

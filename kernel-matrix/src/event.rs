@@ -39,6 +39,13 @@ pub enum What {
         /// Since QEMU's start.
         after: Duration,
     },
+    /// The guest has reported something whole.
+    Section {
+        /// What, for example `ready.look`.
+        name: String,
+        /// Its lines.
+        lines: Vec<String>,
+    },
     /// A line of the guest's console.
     ConsoleLine(String),
     /// A console line that tells of a kernel in trouble.

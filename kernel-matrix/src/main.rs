@@ -15,6 +15,7 @@ use kernel_matrix::event::{Event, Outcome, Sink, What};
 use kernel_matrix::matrix::{Cell, Matrix};
 use kernel_matrix::process;
 use kernel_matrix::report::Report;
+use kernel_matrix::show::Detail;
 use kernel_matrix::workbench::{Agent, Workbench};
 
 /// An optimised build of everything, on a slow machine.
@@ -69,9 +70,12 @@ struct Run {
     jobs: usize,
     #[command(flatten)]
     agent: AgentOptions,
-    /// Show the guests' consoles.
+    /// Show what a person would look at in the guests, and the agent's log.
     #[arg(long)]
     show: bool,
+    /// Show the guests' consoles.
+    #[arg(long)]
+    console: bool,
 }
 
 fn main() -> ExitCode {
@@ -119,11 +123,12 @@ fn run(matrix: Matrix, options: &Run) -> Result<bool, Error> {
     let cells: Vec<Cell> = matrix.select(&options.cells)?.into_iter().cloned().collect();
     let cells: Vec<&Cell> = cells.iter().collect();
     let report = Mutex::new((Report::new(&cells), BTreeMap::new()));
+    let detail = Detail { looks: options.show, console: options.console };
     let take = |event: Event| {
         let mut held = report.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (report, starts): &mut (Report, BTreeMap<String, Instant>) = &mut held;
         let after = starts.entry(event.cell.clone()).or_insert_with(Instant::now).elapsed();
-        if let Some(line) = kernel_matrix::show::line(&event, after, options.show) {
+        if let Some(line) = kernel_matrix::show::line(&event, after, detail) {
             print(&line);
         }
         report.take(&event, after);
@@ -149,7 +154,7 @@ fn shell(matrix: Matrix, name: &str, options: &AgentOptions) -> Result<bool, Err
     let workbench = open(matrix, options)?;
     let began = Instant::now();
     let take = |event: Event| {
-        if let Some(line) = kernel_matrix::show::line(&event, began.elapsed(), false) {
+        if let Some(line) = kernel_matrix::show::line(&event, began.elapsed(), Detail::default()) {
             print(&line);
         }
     };

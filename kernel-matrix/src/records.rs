@@ -18,26 +18,34 @@ pub struct Records {
     open: Option<(String, Vec<String>)>,
 }
 
+/// What a line was, beyond being kept.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Taken<'a> {
+    /// The beginning of this phase.
+    Phase(&'a str),
+    /// The end of this section.
+    Section(&'a str, &'a [String]),
+    /// Anything else.
+    Line,
+}
+
 impl Records {
-    /// Takes one line; gives the phase's name where the line begins a phase.
-    pub fn take(&mut self, line: &str) -> Option<&str> {
+    /// Takes one line.
+    pub fn take(&mut self, line: &str) -> Taken<'_> {
         if let Some((name, lines)) = &mut self.open {
             if let Some(text) = line.strip_prefix('|') {
                 lines.push(text.to_owned());
-                return None;
+                return Taken::Line;
             }
             if line.strip_prefix("@end ") == Some(name) {
-                if let Some((name, lines)) = self.open.take() {
-                    self.sections.insert(name, lines);
-                }
-                return None;
+                return self.close();
             }
         }
         let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
         match kind {
             "@phase" => {
                 self.phases.push(rest.to_owned());
-                return self.phases.last().map(String::as_str);
+                return self.phases.last().map_or(Taken::Line, |name| Taken::Phase(name));
             }
             "@fact" => {
                 let (key, value) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -51,7 +59,17 @@ impl Records {
             }
             _ => self.noise.push(line.to_owned()),
         }
-        None
+        Taken::Line
+    }
+
+    /// Ends the open section.
+    fn close(&mut self) -> Taken<'_> {
+        let Some((name, lines)) = self.open.take() else { return Taken::Line };
+        self.sections.insert(name.clone(), lines);
+        match self.sections.get_key_value(&name) {
+            Some((name, lines)) => Taken::Section(name, lines),
+            None => Taken::Line,
+        }
     }
 
     /// A finished section; an error text where the guest never gave it.

@@ -4,8 +4,17 @@ use std::time::Duration;
 
 use crate::event::{Event, Outcome, What};
 
-/// The line for an event, or None where it is not worth one; `all` also shows the console.
-pub fn line(event: &Event, after: Duration, all: bool) -> Option<String> {
+/// What is shown beyond one line an event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// The guest as a person would look at it, before, when Ready and after, and the agent's log.
+    pub looks: bool,
+    /// The guest's console.
+    pub console: bool,
+}
+
+/// The text for an event, or None where it is not worth one.
+pub fn line(event: &Event, after: Duration, detail: Detail) -> Option<String> {
     let text = match &event.what {
         What::Preparing(what) => format!("prepares {what}"),
         What::Resolved(to) => format!(
@@ -19,8 +28,11 @@ pub fn line(event: &Event, after: Duration, all: bool) -> Option<String> {
             format!("boots with {}", names.join(", "))
         }
         What::Phase { name, .. } => name.clone(),
-        What::ConsoleLine(line) if all => format!("| {line}"),
-        What::ConsoleLine(_) => return None,
+        What::Section { name, lines } if detail.looks && is_look(name) => {
+            format!("{name}\n    {}", lines.join("\n    "))
+        }
+        What::ConsoleLine(line) if detail.console => format!("| {line}"),
+        What::ConsoleLine(_) | What::Section { .. } => return None,
         What::Trouble(line) => format!("kernel in trouble: {line}"),
         What::Measured { what, value } => format!("{what} {value}"),
         What::Verdict(Outcome::Passed) => "PASSED".into(),
@@ -31,6 +43,11 @@ pub fn line(event: &Event, after: Duration, all: bool) -> Option<String> {
     Some(format!("{:6.1} {} {text}", after.as_secs_f64(), event.cell))
 }
 
+/// Whether a section is made for people; the others are for the judge.
+fn is_look(section: &str) -> bool {
+    section.ends_with(".look") || section == "agent-log"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,7 +55,24 @@ mod tests {
     #[test]
     fn console_lines_are_shown_only_when_asked_for() {
         let event = Event { cell: "a".into(), what: What::ConsoleLine("x".into()) };
-        assert_eq!(line(&event, Duration::ZERO, false), None);
-        assert_eq!(line(&event, Duration::from_secs(2), true).unwrap(), "   2.0 a | x");
+        let console = Detail { console: true, ..Detail::default() };
+        assert_eq!(line(&event, Duration::ZERO, Detail::default()), None);
+        assert_eq!(line(&event, Duration::from_secs(2), console).unwrap(), "   2.0 a | x");
+    }
+
+    #[test]
+    fn looks_are_shown_whole_and_what_is_for_the_judge_is_not() {
+        let looks = Detail { looks: true, ..Detail::default() };
+        let cases = [
+            ("ready.look", looks, Some("   0.0 a ready.look\n    one\n    two")),
+            ("ready.look", Detail::default(), None),
+            ("ready.modules", looks, None),
+        ];
+        for (name, detail, shown) in cases {
+            let lines = vec!["one".into(), "two".into()];
+            let event =
+                Event { cell: "a".into(), what: What::Section { name: name.into(), lines } };
+            assert_eq!(line(&event, Duration::ZERO, detail).as_deref(), shown);
+        }
     }
 }
