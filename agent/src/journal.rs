@@ -4,6 +4,7 @@
 //! step's intent, with what was there before, is on disk before the step acts, so whoever finds
 //! the file can undo what its writer did, wherever the writer died.
 
+mod host_root;
 mod lock;
 
 use std::fs;
@@ -20,6 +21,7 @@ use crate::plan::Plan;
 use crate::step::Step;
 use crate::store::{write_atomically, write_remedy};
 
+pub use host_root::HostRoot;
 pub use lock::{Lock, holder};
 
 /// The format this longshore writes, and the newest it understands.
@@ -33,6 +35,9 @@ pub struct State {
     pub format: u32,
     /// /proc/sys/kernel/random/boot_id of the boot the entries belong to.
     pub boot_id: Option<String>,
+    /// The host root that the entries' paths are below, where it is not the agent's own.
+    #[serde(default)]
+    pub host_root: Option<HostRoot>,
     /// Process id of the agent that wrote it, in its own PID namespace.
     pub agent: u32,
     /// What the agent was at.
@@ -149,8 +154,8 @@ impl Journal {
     /// Takes the lock, then reads the state; entries of another boot are void and dropped.
     ///
     /// # Errors
-    /// 15 where another agent holds the lock, the directory cannot be read or written, or a newer
-    /// longshore wrote the state; 13 where the state cannot be understood.
+    /// 15 where another agent holds the lock, the directory cannot be read or written, a newer
+    /// longshore wrote the state, or its entries are below a host root that is not the one now; 13 where the state cannot be understood.
     pub fn open(paths: &Paths) -> Result<Self, Failure> {
         let dir = &paths.state;
         fs::create_dir_all(dir).map_err(|e| unwritable(dir, e))?;
@@ -161,6 +166,13 @@ impl Journal {
             let void = state.entries.iter().filter(|entry| entry.is_live()).count();
             tracing::info!("the host was booted since: {void} entries of the last boot are void");
             state = State::fresh(boot_id.clone());
+        }
+        let host_root = HostRoot::of(paths);
+        match &state.host_root {
+            Some(then) if state.entries.iter().any(Entry::is_live) => {
+                then.check(host_root.as_ref())?;
+            }
+            _ => state.host_root = host_root,
         }
         state.agent = std::process::id();
         state.boot_id = state.boot_id.or(boot_id);
@@ -279,6 +291,7 @@ impl State {
         Self {
             format: FORMAT,
             boot_id,
+            host_root: None,
             agent: std::process::id(),
             phase: Phase::Removed,
             plan: None,

@@ -150,3 +150,30 @@ fn there_is_no_state_where_no_agent_ever_was() {
     assert_eq!(read_state(Path::new("/nonexistent/longshore")).unwrap(), None);
     assert_eq!(holder(Path::new("/nonexistent/longshore")), None);
 }
+
+#[test]
+fn entries_below_another_host_root_are_not_taken_for_undone() {
+    let mut scene = Scene::new();
+    let (host, other) = (scene.paths.root.join("host"), scene.paths.root.join("other"));
+    fs::create_dir_all(&host).unwrap();
+    scene.paths.host_root = host.clone();
+    let mut journal = Journal::open(&scene.paths).unwrap();
+    let seq = journal.intend(step(), before()).unwrap();
+    drop(journal);
+    drop(Journal::open(&scene.paths).unwrap());
+    scene.paths.host_root = scene.paths.root.clone();
+    let failure = Journal::open(&scene.paths).unwrap_err();
+    assert_eq!(failure.code(), ExitCode::Preflight);
+    // The same path, and another directory.
+    fs::rename(&host, &other).unwrap();
+    fs::create_dir(&host).unwrap();
+    scene.paths.host_root = host.clone();
+    assert!(Journal::open(&scene.paths).is_err());
+    fs::remove_dir(&host).unwrap();
+    fs::rename(&other, &host).unwrap();
+    let mut journal = Journal::open(&scene.paths).unwrap();
+    journal.mark(seq, EntryState::Undone).unwrap();
+    drop(journal);
+    scene.paths.host_root = scene.paths.root.clone();
+    assert_eq!(Journal::open(&scene.paths).unwrap().state().host_root, None);
+}

@@ -1,0 +1,55 @@
+//! Which directory the journal's paths on the host are below.
+//!
+//! `/proc/1/root` is the host's root only where a container shares the host's PID namespace.
+//! Elsewhere it is the container's own, where what is to be undone cannot be seen: it would pass
+//! for undone.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Paths;
+use crate::failure::{ExitCode, Failure};
+use crate::host::verbs::DirId;
+
+/// A host root that is not the agent's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostRoot {
+    /// As the agent reaches it.
+    pub path: PathBuf,
+    /// Which directory that is.
+    pub id: DirId,
+}
+
+impl HostRoot {
+    /// The host root among `paths`; None where it is the agent's own root, or cannot be looked at.
+    pub(super) fn of(paths: &Paths) -> Option<Self> {
+        if paths.host_root == paths.root {
+            return None;
+        }
+        let found = fs::metadata(&paths.host_root).ok()?;
+        Some(Self { path: paths.host_root.clone(), id: (found.dev(), found.ino()) })
+    }
+
+    /// # Errors
+    /// 15 where `now` is another, so that paths below this one lead elsewhere.
+    pub(super) fn check(&self, now: Option<&Self>) -> Result<(), Failure> {
+        if now == Some(self) {
+            return Ok(());
+        }
+        let path = self.path.display();
+        Err(Failure::new(
+            ExitCode::Preflight,
+            format!(
+                "the last agent made device nodes below {path}, and that is not the same directory \
+                 here"
+            ),
+        )
+        .remedy(
+            "run longshore as it ran then: with the host's PID namespace (--pid host, \
+             hostPID: true), or the same --host-root",
+        ))
+    }
+}
