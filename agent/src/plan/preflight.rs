@@ -20,6 +20,7 @@ pub(super) fn findings(config: &Config, facts: &HostFacts) -> Vec<Finding> {
     found.extend(privileges(facts));
     found.extend(module_loading(facts));
     found.extend(sharing(config, facts));
+    found.extend(host_root_hidden(config, facts));
     found.extend(lost_with_container(config, facts));
     found.extend(preempt_rt(facts));
     found
@@ -207,6 +208,18 @@ fn in_container(config: &Config, facts: &HostFacts) -> bool {
 
 fn is_overlay(mount: &Mount) -> bool {
     matches!(mount.fstype.as_str(), "overlay" | "fuse.fuse-overlayfs")
+}
+
+/// Only the host's own /dev is seen by whatever is not given the driver root.
+fn host_root_hidden(config: &Config, facts: &HostFacts) -> Option<Finding> {
+    let hidden = config.paths.host_root == config.paths.root && in_container(config, facts);
+    hidden.then(|| {
+        Finding::warning(
+            "host-root-hidden",
+            "the host's own file system is out of reach: its /dev gets no device nodes, only the driver root and this container do",
+            "share the host's PID namespace (--pid host, hostPID: true), or mount the host's / and set host-root",
+        )
+    })
 }
 
 /// What lies in the container's own file system is gone with the container.
