@@ -190,11 +190,12 @@ async fn fetch(config: &Config, kernel: Option<String>) -> Result<ExitCode, Fail
     let supplier = Supplier::new(config);
     let (set, tree) = supplier.fetch(kernel.as_deref()).await?;
     print(&format!(
-        "driver {} ({}) for {}: {} modules, user-mode tree {}\n",
+        "driver {} ({}) for {}: {} modules, set {}, user-mode tree {}\n",
         set.key.driver_version,
         set.key.flavour,
         set.key.kernel_release,
         set.modules.len(),
+        set.key.file_stem(),
         tree.root.display()
     ))?;
     Ok(ExitCode::Done)

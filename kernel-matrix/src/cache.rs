@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use nix::fcntl::{Flock, FlockArg};
 
@@ -57,6 +58,9 @@ impl Cache {
         let finished = self.root.join(&name);
         let _held = self.lock(&name)?;
         if finished.exists() {
+            // When it was last used: what has not been for long is removed. A cache that cannot be
+            // written to still serves.
+            let _ = fs::File::open(&finished).and_then(|dir| dir.set_modified(SystemTime::now()));
             return Ok(finished);
         }
         let unfinished = self.root.join(format!("{name}.unfinished"));
@@ -70,6 +74,32 @@ impl Cache {
         Ok(finished)
     }
 
+    /// Removes what nothing has used for `unused`, and what a run that was killed left unfinished.
+    /// Its lock file stays: removing that would let two hold it.
+    ///
+    /// # Errors
+    /// The cache cannot be read, or something cannot be removed.
+    pub fn prune(&self, unused: Duration) -> Result<(), Error> {
+        for entry in fs::read_dir(&self.root).at("read", &self.root)? {
+            let path = entry.at("read", &self.root)?.path();
+            let is_lock = path.extension().is_some_and(|e| e == "lock");
+            let Some(name) = path.file_stem().and_then(|n| n.to_str()).filter(|_| is_lock) else {
+                continue;
+            };
+            let finished = self.root.join(name);
+            if !is_product(name) || !is_older(&finished, unused) {
+                continue;
+            }
+            let file = fs::File::open(&path).at("open", &path)?;
+            // Held by somebody: it is being used.
+            if let Ok(_held) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                remove(&finished)?;
+                remove(&self.root.join(format!("{name}.unfinished")))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Holds `name` until dropped.
     ///
     /// # Errors
@@ -79,6 +109,19 @@ impl Cache {
         let file = fs::File::create(&path).at("make", &path)?;
         Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| e).at("lock", &path)
     }
+}
+
+/// Whether a name is one that [`Cache::produce`] gives: `KIND-` and 16 digits of a digest.
+fn is_product(name: &str) -> bool {
+    name.rsplit_once('-').is_some_and(|(_, digest)| {
+        digest.len() == 16 && digest.bytes().all(|b| b.is_ascii_hexdigit())
+    })
+}
+
+/// Whether a directory was last used longer ago than this, or is not there.
+fn is_older(dir: &Path, than: Duration) -> bool {
+    let modified = fs::metadata(dir).and_then(|m| m.modified());
+    modified.map_or(true, |at| at.elapsed().is_ok_and(|age| age > than))
 }
 
 fn remove(dir: &Path) -> Result<(), Error> {
@@ -111,6 +154,26 @@ mod tests {
         assert_eq!(first, again);
         assert_ne!(first, other);
         assert!(other.join("f").exists());
+    }
+
+    #[test]
+    fn only_what_is_long_unused_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path().into()).unwrap();
+        let make = |into: &Path| fs::write(into.join("f"), "x").at("write", into);
+        let [old, used, held] =
+            ["old", "used", "held"].map(|i| cache.produce("k", &[i], make).unwrap());
+        let long_ago = SystemTime::now() - Duration::from_secs(1000);
+        for path in [&old, &used, &held] {
+            fs::File::open(path).unwrap().set_modified(long_ago).unwrap();
+        }
+        fs::create_dir(dir.path().join("store")).unwrap();
+        let _store = cache.lock("store").unwrap();
+        cache.produce("k", &["used"], make).unwrap();
+        let _held = cache.lock(held.file_name().unwrap().to_str().unwrap()).unwrap();
+        cache.prune(Duration::from_secs(500)).unwrap();
+        assert!(!old.exists() && used.exists() && held.exists());
+        assert!(dir.path().join("store").exists());
     }
 
     #[test]

@@ -31,11 +31,16 @@ const MEMORY_MIB: u32 = 2048;
 
 /// Runs a cell; whatever happens, there is an outcome.
 pub fn run(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Outcome {
-    let ran = match cell.scenario {
-        Scenario::Build => compile::run(cell, workbench, sink),
-        _ => boot(cell, workbench, sink),
+    let ran = || {
+        // Another run on this machine would empty this one's directory.
+        let cache = hold(workbench).cache().clone();
+        let _alone = cache.lock(&format!("run-{}", cell.name))?;
+        match cell.scenario {
+            Scenario::Build => compile::run(cell, workbench, sink),
+            _ => boot(cell, workbench, sink),
+        }
     };
-    let outcome = ran.unwrap_or_else(|error| Outcome::NotRun(error.to_string()));
+    let outcome = ran().unwrap_or_else(|error| Outcome::NotRun(error.to_string()));
     sink.tell(What::Verdict(outcome.clone()));
     outcome
 }
@@ -45,7 +50,7 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
     let (prepared, dir) = {
         let mut workbench = hold(workbench);
         let prepared = workbench.prepare(cell, sink)?;
-        (prepared, run_dir(&workbench, cell)?)
+        (prepared, run_dir(&workbench, &cell.name)?)
     };
     sink.tell(What::Prepared { took: started.elapsed() });
     let nonce = nonce()?;
@@ -61,7 +66,9 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
 /// Something cannot be had or made, or QEMU cannot be started.
 pub fn shell(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<(), Error> {
     let prepared = workbench.prepare(cell, sink)?;
-    let dir = run_dir(&workbench, cell)?;
+    let name = format!("{}.shell", cell.name);
+    let _alone = workbench.cache().lock(&format!("run-{name}"))?;
+    let dir = run_dir(&workbench, &name)?;
     let script = include_str!("../guest/shell.sh");
     let mut spec = spec(cell, &prepared, &dir, "shell", script)?;
     spec.on_terminal = true;
@@ -77,9 +84,9 @@ pub fn hold(workbench: &Mutex<Workbench>) -> std::sync::MutexGuard<'_, Workbench
     workbench.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// An empty directory for what the cell leaves to look at.
-pub fn run_dir(workbench: &Workbench, cell: &Cell) -> Result<PathBuf, Error> {
-    let dir = workbench.cache().dir("runs").join(&cell.name);
+/// An empty directory for what the run of this name leaves to look at.
+pub fn run_dir(workbench: &Workbench, name: &str) -> Result<PathBuf, Error> {
+    let dir = workbench.cache().dir("runs").join(name);
     if dir.exists() {
         fs::remove_dir_all(&dir).at("empty", &dir)?;
     }

@@ -26,7 +26,7 @@ pub fn run(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result
         let release = resolved.kernel_release.clone();
         sink.tell(What::Resolved(resolved));
         let command = workbench.longshore("build", &release, cell);
-        (command, run_dir(&workbench, cell)?)
+        (command, run_dir(&workbench, &cell.name)?)
     };
     sink.tell(What::Phase { name: "build".into(), after: Duration::ZERO });
     let (code, said) = process::listen(&mut command, cell.deadline())?;

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use longshore::artifact::ModuleSet;
-use longshore::source::{userspace, version};
+use longshore::source::userspace;
 use longshore::store::Store;
 
 use crate::cache::Cache;
@@ -42,13 +42,13 @@ pub fn make(
     release: &str,
     driver: &DriverWanted,
 ) -> Result<Seed, Error> {
-    let store = {
+    let (store, said) = {
         let _held = cache.lock("store")?;
-        run(fetch, FETCH_LIMIT)?;
-        Store::open(store)?
+        let said = run(fetch, FETCH_LIMIT)?.join("\n");
+        (Store::open(store)?, said)
     };
-    let set = find_set(&store, release, driver)?;
-    let userspace = find_userspace(&store, &set.key.driver_version)?;
+    let set = find_set(&store, &said, release, driver)?;
+    let userspace = find_userspace(&store, &said)?;
     let digests: Vec<&str> = set.modules.iter().map(|m| m.sha256.as_str()).collect();
     let inputs = [set.key.file_stem(), digests.join(","), userspace.display().to_string()];
     let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
@@ -56,32 +56,37 @@ pub fn make(
     Ok(Seed { disk: dir.join("store.ext4"), set })
 }
 
-/// The newest set of the driver for the kernel.
-fn find_set(store: &Store, release: &str, driver: &DriverWanted) -> Result<ModuleSet, Error> {
+/// The set that `fetch` said it brought. The store may have others of the same version, made of
+/// other packages or by an older longshore: they are not what is to be tested.
+fn find_set(
+    store: &Store,
+    said: &str,
+    release: &str,
+    driver: &DriverWanted,
+) -> Result<ModuleSet, Error> {
     let fits = |set: &ModuleSet| {
-        set.key.kernel_release == release
+        said.contains(&set.key.file_stem())
+            && set.key.kernel_release == release
             && set.key.flavour == driver.flavour
             && driver.is_met_by(&set.key.driver_version)
     };
-    let by_version = |a: &ModuleSet, b: &ModuleSet| {
-        version::compare(&a.key.driver_version, &b.key.driver_version)
-    };
-    store.sets()?.into_iter().filter(fits).max_by(by_version).ok_or_else(|| {
+    store.sets()?.into_iter().find(fits).ok_or_else(|| {
         let (branch, flavour) = (&driver.branch, driver.flavour_name());
         let root = store.root().display();
-        Error::Unexpected(format!("{root} has no set {branch} {flavour} for {release}"))
+        Error::Unexpected(format!("{root} has no set {branch} {flavour} for {release} of: {said}"))
     })
 }
 
-/// The directory of the user-mode tree for a driver version; its name has the manifest's digest.
-fn find_userspace(store: &Store, version: &str) -> Result<PathBuf, Error> {
+/// The directory of the user-mode tree that `fetch` said it brought; its name has the manifest's
+/// digest.
+fn find_userspace(store: &Store, said: &str) -> Result<PathBuf, Error> {
     userspace::at_hand(store)?
         .into_iter()
-        .filter(|tree| tree.driver_version == version)
+        .filter(|tree| said.contains(&tree.root.display().to_string()))
         .find_map(|tree| tree.root.parent().map(Path::to_path_buf))
         .ok_or_else(|| {
             let root = store.root().display();
-            Error::Unexpected(format!("{root} has no user-mode tree for {version}"))
+            Error::Unexpected(format!("{root} has no user-mode tree of: {said}"))
         })
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::bits::Bits;
 use crate::cache::Cache;
@@ -13,6 +14,9 @@ use crate::kernel::{self, Kernel};
 use crate::matrix::{Cell, Guest, Matrix};
 use crate::rootfs::{self, Rootfs};
 use crate::seed::{self, Seed};
+
+/// How long things are kept that no run uses: kernels and images that a newer one has replaced.
+const UNUSED: Duration = Duration::from_secs(14 * 86_400);
 
 /// Where the harness finds the agent.
 #[derive(Debug, Clone)]
@@ -55,6 +59,7 @@ impl Workbench {
         suites.extend(matrix.cells.iter().map(|cell| cell.kernel.suite.clone()));
         suites.sort();
         suites.dedup();
+        cache.prune(UNUSED)?;
         let bits = Bits::open(&cache.dir("packages"), &suites)?;
         Ok(Self { cache, guest: matrix.guest, agent, bits, rootfs: None, image: None })
     }
