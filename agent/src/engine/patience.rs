@@ -49,13 +49,15 @@ impl Patience {
 pub(super) fn saying_so<T>(what: &str, interval: Duration, act: impl FnOnce() -> T) -> T {
     thread::scope(|scope| {
         let (done, waiting) = mpsc::channel::<()>();
-        scope.spawn(move || {
+        let watch = move || {
             let since = Instant::now();
             while waiting.recv_timeout(interval) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let s = since.elapsed().as_secs();
                 tracing::warn!("{what}: the kernel has not come back from it for {s} s");
             }
-        });
+        };
+        // Where there is no room for one more thread, it is done in silence.
+        let _ = thread::Builder::new().spawn_scoped(scope, watch);
         let result = act();
         drop(done);
         result
