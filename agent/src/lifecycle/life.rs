@@ -25,8 +25,7 @@ pub struct World {
 }
 
 /// One agent's life.
-pub struct Life<'a, P> {
-    provider: &'a P,
+pub struct Life {
     world: World,
     journal: Journal,
     stop: CancelFlag,
@@ -47,19 +46,22 @@ impl From<Failure> for End {
     }
 }
 
-impl<'a, P: Provider> Life<'a, P> {
+impl Life {
     /// A life that begins with what `journal` holds, and ends when `stop` is set.
-    pub fn new(provider: &'a P, world: World, journal: Journal, stop: CancelFlag) -> Self {
-        Self { provider, world, journal, stop, entered: Instant::now() }
+    pub fn new(world: World, journal: Journal, stop: CancelFlag) -> Self {
+        Self { world, journal, stop, entered: Instant::now() }
     }
 
-    /// Lives: installs, waits for the stop, removes.
+    /// Lives: installs, waits for the stop, removes. The provider, which may know whole archives,
+    /// is dropped as soon as the driver is installed.
     ///
     /// # Errors
     /// As [`run`](super::run).
-    pub async fn live(mut self) -> Result<ExitCode, Failure> {
+    pub async fn live(mut self, provider: impl Provider) -> Result<ExitCode, Failure> {
         self.begin()?;
-        match self.install().await {
+        let installed = self.install(&provider).await;
+        drop(provider);
+        match installed {
             Ok(()) => self.stop.wait().await,
             Err(End::Stopped) => {}
             Err(End::Failed(failure)) => return Err(self.give_up(failure)),
@@ -67,9 +69,10 @@ impl<'a, P: Provider> Life<'a, P> {
         self.take_off().await
     }
 
-    async fn install(&mut self) -> Result<(), End> {
-        let plan = self.decide_with_leftovers().await?;
-        let plan = if plan.acquire.is_empty() { plan } else { self.acquire(plan).await? };
+    async fn install(&mut self, provider: &impl Provider) -> Result<(), End> {
+        let plan = self.decide_with_leftovers(provider).await?;
+        let plan =
+            if plan.acquire.is_empty() { plan } else { self.acquire(provider, plan).await? };
         if !plan.exact || !plan.acquire.is_empty() {
             return Err(End::Failed(not_exact(&plan)));
         }
@@ -90,8 +93,8 @@ impl<'a, P: Provider> Life<'a, P> {
 
     /// A plan for the host as it is, where what a dead agent left fits it; else for the host
     /// with that taken off.
-    async fn decide_with_leftovers(&mut self) -> Result<Plan, End> {
-        let plan = self.decide().await?;
+    async fn decide_with_leftovers(&mut self, provider: &impl Provider) -> Result<Plan, End> {
+        let plan = self.decide(provider).await?;
         if self.journal.live().next().is_none() {
             return refused(plan);
         }
@@ -102,19 +105,19 @@ impl<'a, P: Provider> Life<'a, P> {
         tracing::info!("taking off what the last agent left");
         self.take_off().await?;
         self.begin()?;
-        refused(self.decide().await?)
+        refused(self.decide(provider).await?)
     }
 
-    async fn decide(&mut self) -> Result<Plan, End> {
-        let (facts, catalog) = or_stop(&self.stop, self.provider.gather()).await?;
+    async fn decide(&mut self, provider: &impl Provider) -> Result<Plan, End> {
+        let (facts, catalog) = or_stop(&self.stop, provider.gather()).await?;
         self.enter(Phase::Planning)?;
-        Ok(self.provider.plan(&facts, &catalog)?)
+        Ok(provider.plan(&facts, &catalog)?)
     }
 
-    async fn acquire(&mut self, plan: Plan) -> Result<Plan, End> {
+    async fn acquire(&mut self, provider: &impl Provider, plan: Plan) -> Result<Plan, End> {
         self.enter(Phase::Acquiring)?;
-        or_stop(&self.stop, self.provider.acquire(&plan)).await?;
-        refused(self.decide().await?)
+        or_stop(&self.stop, provider.acquire(&plan)).await?;
+        refused(self.decide(provider).await?)
     }
 
     fn begin(&mut self) -> Result<(), Failure> {

@@ -43,12 +43,12 @@ pub trait Provider: Send + Sync {
 /// # Errors
 /// The failure that ended it; the host is then as it was before, or the failure (exit code 20 or
 /// 21) says what is left.
-pub async fn run(config: &Config, provider: &impl Provider) -> Result<ExitCode, Failure> {
+pub async fn run(config: &Config, provider: impl Provider) -> Result<ExitCode, Failure> {
     let stop = CancelFlag::default();
     let _signals = signals::Watch::begin(stop.clone())?;
     let journal = open_journal(&config.paths).await?;
     let world = real_world(config)?;
-    Life::new(provider, world, journal, stop).live().await
+    Life::new(world, journal, stop).live(provider).await
 }
 
 /// Undoes what the journal of an agent that has ended says is on the host.

@@ -154,7 +154,7 @@ impl Scene {
         let plans = Mutex::new(plans.into());
         let script = Script { plans, stop: self.stop.clone(), at };
         let journal = Journal::open(&self.paths).unwrap();
-        Life::new(&script, self.world(), journal, self.stop.clone()).live().await
+        Life::new(self.world(), journal, self.stop.clone()).live(script).await
     }
 
     /// Stops the life as soon as its phase on disk is `phase`.
