@@ -2,6 +2,7 @@
 
 mod fragment;
 pub mod parameters;
+mod places;
 mod values;
 
 use std::collections::BTreeMap;
@@ -131,7 +132,8 @@ pub struct Paths {
 /// which must exist then.
 ///
 /// # Errors
-/// Exit code 2, naming the file with line and key, the variable or the path that is wrong.
+/// Exit code 2, naming the file with line and key, the variable, the setting or the path that is
+/// wrong.
 pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config, Failure> {
     let above = flags.over(Fragment::from_env(env)?);
     let below = match (&above.config, file) {
@@ -144,7 +146,9 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     let mut parameters = below.kernel_parameters();
     parameters::merge(&mut parameters, &parameters::read_operator_files(&dir)?);
     parameters::merge(&mut parameters, &above.kernel_parameters());
-    Ok(settle(above.over(below), parameters))
+    let config = settle(above.over(below), parameters);
+    places::check(&config.paths)?;
+    Ok(config)
 }
 
 fn settle(all: Fragment, parameters: parameters::Parameters) -> Config {

@@ -112,6 +112,18 @@ fn a_bad_flag_is_named() {
 }
 
 #[test]
+fn places_that_would_cover_each_other_are_refused() {
+    let scene = Scene::new();
+    for args in [["--store", "/"], ["--state-dir", "/.."], ["--driver-root", "/"]] {
+        let ended =
+            scene.refuses(scene.agent(&["run", args[0], args[1]]), 2, &["root of the system"]);
+        assert!(ended.err.contains(args[0].trim_start_matches('-')), "{ended}");
+    }
+    let whole = scene.path("").display().to_string();
+    scene.refuses(scene.agent(&["run", "--driver-root", &whole]), 2, &["driver-root", "lies in"]);
+}
+
+#[test]
 fn arguments_and_flags_that_are_no_text_are_refused() {
     use std::os::unix::ffi::OsStrExt;
     let scene = Scene::new();
