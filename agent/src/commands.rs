@@ -1,11 +1,12 @@
 //! The commands: what a person or a pod spec asks for, handed to the rooms that do it.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::NonEmptyStringValueParser;
 use clap::{Parser, Subcommand};
 use futures_util::StreamExt;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -48,7 +49,7 @@ enum Command {
     /// Compile the driver's modules for any kernel into the store
     Build {
         /// Kernel release as uname -r gives it; this host's where absent
-        #[arg(long, value_name = "RELEASE", value_parser = NonEmptyStringValueParser::new())]
+        #[arg(long, value_name = "RELEASE", value_parser = release)]
         kernel: Option<String>,
         /// Also write the modules to this directory as an OCI image layout
         #[arg(long, value_name = "DIR")]
@@ -57,7 +58,7 @@ enum Command {
     /// Bring everything a host needs into the store and install nothing
     Fetch {
         /// Kernel release as uname -r gives it; this host's where absent
-        #[arg(long, value_name = "RELEASE", value_parser = NonEmptyStringValueParser::new())]
+        #[arg(long, value_name = "RELEASE", value_parser = release)]
         kernel: Option<String>,
     },
     /// Take off what an agent that has ended left on the host
@@ -92,9 +93,14 @@ const STACK: usize = 1 << 20;
 /// The failure to report and exit with.
 pub fn execute(cli: Cli) -> Result<End, Failure> {
     check_environment()?;
-    let env = |name: &str| std::env::var(name).ok();
+    let asked = RefCell::new(BTreeSet::new());
+    let env = |name: &str| {
+        asked.borrow_mut().insert(name.to_owned());
+        std::env::var(name).ok()
+    };
     logging::start(cli.log_format, &env)?;
     let config = config::load(cli.settings, &env, Some(Path::new(config::DEFAULT_FILE)))?;
+    warn_of_unknown(&asked.into_inner());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_stack_size(STACK)
@@ -145,6 +151,28 @@ pub fn end_by(signal: i32) -> u8 {
         let _ = emulate_default_handler(signal);
     }
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
+
+/// A kernel release: what uname(2) can hold and a distribution puts into a package's name.
+fn release(text: &str) -> Result<String, &'static str> {
+    let valid = |b: u8| b.is_ascii_alphanumeric() || b"._+~-".contains(&b);
+    if (1..65).contains(&text.len()) && text.bytes().all(valid) {
+        Ok(text.to_owned())
+    } else {
+        Err("not a kernel release as uname -r gives it, for example 6.1.0-50-amd64")
+    }
+}
+
+/// A misspelt setting would otherwise be passed over in silence.
+fn warn_of_unknown(asked: &BTreeSet<String>) {
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        // Kubernetes sets these for every service whose name begins like that.
+        let of_service = name.contains("_SERVICE_") || name.contains("_PORT");
+        if name.starts_with("LONGSHORE_") && !of_service && !asked.contains(&*name) {
+            tracing::warn!("the environment variable {name} is no setting of longshore's");
+        }
+    }
 }
 
 /// A setting that is no text would otherwise count as absent.

@@ -74,6 +74,19 @@ fn an_empty_variable_counts_as_unset() {
     finish(&mut command).assert_done();
 }
 
+#[test]
+fn a_variable_that_is_no_setting_is_told() {
+    let scene = Scene::new();
+    let mut command = scene.agent(&["status"]);
+    for name in ["LONGSHORE_FLAVOR", "LONGSHORE_SERVICE_HOST", "LONGSHORE_PORT_80_TCP"] {
+        command.env(name, "open");
+    }
+    let ended = finish(&mut command);
+    ended.assert_done();
+    assert_eq!(ended.err.matches("is no setting").count(), 1, "{ended}");
+    assert!(ended.err.contains("LONGSHORE_FLAVOR "), "{ended}");
+}
+
 /// The parser of flags has its own form of message, in which the usage is the remedy.
 fn assert_usage(ended: &Ended, words: &[&str]) {
     assert_eq!(ended.code, Some(2), "{ended}");
@@ -88,7 +101,7 @@ fn assert_usage(ended: &Ended, words: &[&str]) {
 #[test]
 fn a_bad_flag_is_named() {
     let scene = Scene::new();
-    let cases: [&[&str]; 12] = [
+    let cases: [&[&str]; 14] = [
         &["plan", "--jobs", "0"],
         &["plan", "--jobs", "99999999999999999999"],
         &["plan", "--flavour", "closed"],
@@ -101,6 +114,8 @@ fn a_bad_flag_is_named() {
         &["plan", "--no-such-flag"],
         &["plan", "--log-format", "xml"],
         &["build", "--kernel", ""],
+        &["fetch", "--kernel", "6.1/../x"],
+        &["build", "--kernel", "6.1\n"],
     ];
     for args in cases {
         let ended = finish(&mut scene.agent(args));
