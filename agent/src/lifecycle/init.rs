@@ -6,10 +6,12 @@
 //! the host's PID namespace (as under the GPU operator) the agent is not process 1, and the
 //! host's init reaps.
 
+use std::ffi::CStr;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use nix::errno::Errno;
+use nix::sys::prctl::set_name;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -18,6 +20,9 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::{ExitCode, Failure, OrFail};
 
+/// How processes of this program are listed (proc_pid_comm(5)), by whatever name it was started.
+const NAME: &CStr = c"longshore";
+
 /// Runs this program again as a child where this is process 1, and returns the number to exit
 /// with; None where this is not process 1. To be called before any thread is started.
 ///
@@ -25,6 +30,8 @@ use crate::failure::{ExitCode, Failure, OrFail};
 /// 70 where the child cannot be started.
 pub fn as_process_one() -> Result<Option<u8>, Failure> {
     if std::process::id() != 1 {
+        // Started by the line below it would be listed as `exe`. A name is no reason to fail.
+        let _ = set_name(NAME);
         return Ok(None);
     }
     let mut arguments = std::env::args_os();
