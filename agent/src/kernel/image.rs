@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Paths;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::root::{Root, is_absent};
 use crate::kernel::index::KernelIndex;
 use crate::step::ModuleOrigin;
 use crate::store::Store;
@@ -35,27 +36,42 @@ impl ModuleImages {
         Self { store, paths: paths.clone() }
     }
 
+    /// The running kernel's modules, below the host's root.
     fn modules_dir(&self) -> Result<PathBuf, Failure> {
         let path = self.paths.root.join("proc/sys/kernel/osrelease");
         let release = fs::read_to_string(&path)
             .or_fail(ExitCode::HostUnsupported, || format!("reading {}", path.display()))?;
-        Ok(self.paths.host_root.join("lib/modules").join(release.trim()))
+        Ok(Path::new("lib/modules").join(release.trim()))
     }
 
-    fn kernel_file(&self, name: &str, file: &Path) -> Result<PathBuf, Failure> {
+    /// The bytes of a module of the kernel's own, and where they lie. Links are the host's own, as
+    /// they were when the plan was made.
+    fn kernel_module(&self, name: &str, file: &Path) -> Result<(PathBuf, Vec<u8>), Failure> {
         let dir = self.modules_dir()?;
-        let planned = dir.join(file);
-        if planned.is_file() {
-            return Ok(planned);
+        let host = Root::open(&self.paths.host_root).or_fail(ExitCode::KernelRefused, || {
+            format!("opening {}", self.paths.host_root.display())
+        })?;
+        let planned = host.display(dir.join(file));
+        match host.read(dir.join(file)) {
+            Ok(bytes) => return Ok((planned, bytes)),
+            Err(e) if is_absent(&e) => {}
+            Err(e) => {
+                let what = format!("reading {}", planned.display());
+                return Err(Failure::new(ExitCode::KernelRefused, what).because(e));
+            }
         }
         // Recompressed or moved since the plan was made: libkmod knows where it is now.
-        KernelIndex::open(&dir)?.file(name)?.ok_or_else(|| {
+        let dir = host.display(dir);
+        let found = KernelIndex::open(&dir)?.file(name)?.ok_or_else(|| {
             Failure::new(
                 ExitCode::KernelRefused,
                 format!("{} is gone, and {} has no other {name}", planned.display(), dir.display()),
             )
             .remedy("install the running kernel's modules again, or reboot into the newer kernel")
-        })
+        })?;
+        let bytes = fs::read(&found)
+            .or_fail(ExitCode::KernelRefused, || format!("reading {}", found.display()))?;
+        Ok((found, bytes))
     }
 }
 
@@ -67,9 +83,7 @@ impl Images for ModuleImages {
                 unpack(&self.store.blob_path(sha256), bytes)
             }
             ModuleOrigin::Kernel { file } => {
-                let path = self.kernel_file(name, file)?;
-                let bytes = fs::read(&path)
-                    .or_fail(ExitCode::KernelRefused, || format!("reading {}", path.display()))?;
+                let (path, bytes) = self.kernel_module(name, file)?;
                 unpack(&path, bytes)
             }
         }
@@ -184,6 +198,18 @@ mod tests {
         fs::write(images.store.blob_path(&sha256), b"\x7fELF changed").unwrap();
         let failure = images.image("nvidia", &origin).unwrap_err();
         assert_eq!(failure.code(), ExitCode::Verification);
+    }
+
+    #[test]
+    fn a_hosts_absolute_link_leads_where_it_leads_on_the_host() {
+        let Scene { dir, images } = scene();
+        let usr = dir.path().join("usr");
+        fs::create_dir(&usr).unwrap();
+        fs::rename(dir.path().join("lib"), usr.join("lib")).unwrap();
+        std::os::unix::fs::symlink("/usr/lib", dir.path().join("lib")).unwrap();
+        fs::write(usr.join("lib/modules/6.1.0-1-amd64/kernel/a.ko"), ELF).unwrap();
+        let file = PathBuf::from("kernel/a.ko");
+        assert_eq!(images.image("a", &ModuleOrigin::Kernel { file }).unwrap(), ELF);
     }
 
     #[test]
