@@ -57,13 +57,15 @@ pub struct Compile<'a> {
 /// Asks the compiler in `root` what it calls itself: the first line of `--version`.
 ///
 /// # Errors
-/// Exit code 11 where there is no such compiler, or it does not run.
+/// Exit code 11 where there is no such compiler, or it does not run; 15 where `work` cannot be
+/// given to who runs it.
 pub async fn compiler_version(
     helper: &Path,
     root: &Path,
     work: &Path,
     program: &str,
 ) -> Result<String, Failure> {
+    hand_over(work).map_err(|e| write_failure(work, e))?;
     let command = vec![format!("/usr/bin/{program}"), "--version".to_owned()];
     let spec = spec(root, work, command, "/", "compiler");
     let mut first = None;
