@@ -194,13 +194,23 @@ impl<'a> Supplier<'a> {
     }
 }
 
+/// Facts, and what is at hand but for the archives.
+fn look(config: &Config) -> Result<(HostFacts, Catalog), Failure> {
+    let paths = &config.paths;
+    let facts = HostFacts::read(&paths.root, &paths.host_root)?;
+    let store = Store::open(&paths.store)?;
+    let unasked = Known::Unknown("not asked: all that is wanted is at hand".into());
+    let catalog = catalog::gather(config, &facts, Some(&store), unasked)?;
+    Ok((facts, catalog))
+}
+
 impl Provider for Supplier<'_> {
     async fn gather(&self) -> Result<(HostFacts, Catalog), Failure> {
-        let paths = &self.config.paths;
-        let facts = HostFacts::read(&paths.root, &paths.host_root)?;
-        let store = self.store()?;
-        let unasked = Known::Unknown("not asked: all that is wanted is at hand".into());
-        let mut catalog = catalog::gather(self.config, &facts, Some(&store), unasked)?;
+        // Where nothing else waits for it: SIGTERM is heard meanwhile.
+        let config = self.config.clone();
+        let (facts, mut catalog) = tokio::task::spawn_blocking(move || look(&config))
+            .await
+            .or_fail(ExitCode::Bug, || "reading the host")??;
         self.ask_archives(&facts.kernel, &mut catalog).await;
         Ok((facts, catalog))
     }

@@ -225,11 +225,13 @@ async fn or_stop<T>(
     stop: &CancelFlag,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, End> {
-    tokio::select! {
+    let result = tokio::select! {
         biased;
-        () = stop.wait() => Err(End::Stopped),
-        result = work => Ok(result?),
-    }
+        () = stop.wait() => return Err(End::Stopped),
+        result = work => result?,
+    };
+    // It may have been set while the work was at something that it does not wait for.
+    if stop.is_set() { Err(End::Stopped) } else { Ok(result) }
 }
 
 /// The plan, unless preflight refused it: the gravest refusal, which comes first, ends the life and

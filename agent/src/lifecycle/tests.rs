@@ -25,6 +25,8 @@ struct Script {
 enum At {
     Never,
     Gather,
+    /// In a gathering that notices nothing and comes to its end.
+    GatherDone,
     Acquire,
     AcquireFails,
 }
@@ -34,6 +36,9 @@ impl Provider for Script {
         if self.at == At::Gather {
             self.stop.set();
             return pending().await;
+        }
+        if self.at == At::GatherDone {
+            self.stop.set();
         }
         Ok((facts(), catalog()))
     }
@@ -212,9 +217,11 @@ async fn a_record_that_can_no_longer_be_written_does_not_keep_the_driver_on_the_
 
 #[tokio::test]
 async fn a_stop_before_installing_changes_nothing_and_is_no_failure() {
-    for at in [At::Gather, At::Acquire] {
+    for at in [At::Gather, At::GatherDone, At::Acquire] {
         let scene = Scene::new();
-        let ended = scene.live(at, vec![Ok(wanting(plan("535")))]).await;
+        // Without a plan to be refused or carried out where it is stopped before that.
+        let planned = if at == At::GatherDone { Err(ExitCode::NoDevice) } else { Ok(()) };
+        let ended = scene.live(at, vec![planned.map(|()| wanting(plan("535")))]).await;
         assert_eq!(ended.unwrap(), ExitCode::Done);
         assert!(scene.host.log().is_empty());
         assert_eq!(scene.phase(), Some(Phase::Removed));
