@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -85,11 +86,8 @@ fn make(
     // Before any package: none may put a directory where these links are to be.
     deb::make_usrmerge_links(root)?;
     for package in packages {
-        if caller.strong_count() == 0 {
-            return Err(Failure::new(ExitCode::Bug, "nobody waits for this root any more"));
-        }
         task.note(&package.name);
-        unpack(package, store, root)?;
+        unpack(package, store, root, caller)?;
         task.advance(1);
     }
     finish(root).map_err(|e| write_failure(root, e))?;
@@ -98,8 +96,23 @@ fn make(
     Ok(())
 }
 
-fn unpack(package: &Package, store: &Store, root: &Path) -> Result<(), Failure> {
-    let reader = store.open_blob(&package.sha256)?;
+/// Reads as long as somebody waits for what is made of it: a cancelled build ends at once.
+struct WhileWanted<'a, R> {
+    inner: R,
+    caller: &'a Weak<()>,
+}
+
+impl<R: Read> Read for WhileWanted<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.caller.strong_count() == 0 {
+            return Err(io::Error::other("nobody waits for it any more"));
+        }
+        self.inner.read(buffer)
+    }
+}
+
+fn unpack(package: &Package, store: &Store, root: &Path, caller: &Weak<()>) -> Result<(), Failure> {
+    let reader = WhileWanted { inner: store.open_blob(&package.sha256)?, caller };
     let mut place = |path: &Path| {
         let wanted = !LEFT_OUT.iter().any(|out| path.starts_with(out));
         wanted.then(|| path.to_path_buf())
