@@ -127,3 +127,5 @@ impl fmt::Display for Outcome {
 mod properties;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unrecorded;

@@ -80,7 +80,7 @@ fn installed(host: &FakeHost) -> Journal {
     journal
 }
 
-fn failed(stopped: Result<(), Stopped>) -> Failure {
+pub(super) fn failed(stopped: Result<(), Stopped>) -> Failure {
     match stopped.unwrap_err() {
         Stopped::Failed(failure) => failure,
         Stopped::Cancelled => panic!("cancelled"),
@@ -346,41 +346,6 @@ fn a_first_step_that_is_refused_leaves_nothing() {
         failed(engine(&host).apply(&install(), &mut Journal::in_memory(), &CancelFlag::default()));
     assert_eq!(failure.code(), ExitCode::Expose);
     assert_eq!(host.state(), before);
-}
-
-#[test]
-fn a_step_the_journal_cannot_record_is_not_begun() {
-    let host = gpu_host();
-    let (dir, mut journal) = journal_on_disk();
-    dir.close().unwrap();
-    let stopped = engine(&host).apply(&install(), &mut journal, &CancelFlag::default());
-    assert_eq!(failed(stopped).code(), ExitCode::Preflight);
-    assert!(host.log().is_empty());
-}
-
-#[test]
-fn what_the_journal_cannot_record_is_undone_all_the_same() {
-    let host = gpu_host();
-    let before = host.state();
-    let (dir, mut journal) = journal_on_disk();
-    engine(&host).apply(&install(), &mut journal, &CancelFlag::default()).unwrap();
-    dir.close().unwrap();
-    engine(&host).undo(&mut journal).unwrap();
-    assert_eq!(host.state(), before);
-}
-
-fn journal_on_disk() -> (tempfile::TempDir, Journal) {
-    let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name);
-    let paths = crate::config::Paths {
-        store: at("store"),
-        state: dir.path().to_path_buf(),
-        driver_root: at("driver"),
-        root: at(""),
-        host_root: at(""),
-    };
-    let journal = Journal::open(&paths).unwrap();
-    (dir, journal)
 }
 
 #[test]

@@ -1,0 +1,39 @@
+//! A journal that can no longer be written.
+
+use super::tests::{engine, failed, gpu_host, install};
+use super::*;
+
+#[test]
+fn a_step_the_journal_cannot_record_is_not_begun() {
+    let host = gpu_host();
+    let (dir, mut journal) = journal_on_disk();
+    dir.close().unwrap();
+    let stopped = engine(&host).apply(&install(), &mut journal, &CancelFlag::default());
+    assert_eq!(failed(stopped).code(), ExitCode::Preflight);
+    assert!(host.log().is_empty());
+}
+
+#[test]
+fn what_the_journal_cannot_record_is_undone_all_the_same() {
+    let host = gpu_host();
+    let before = host.state();
+    let (dir, mut journal) = journal_on_disk();
+    engine(&host).apply(&install(), &mut journal, &CancelFlag::default()).unwrap();
+    dir.close().unwrap();
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state(), before);
+}
+
+fn journal_on_disk() -> (tempfile::TempDir, Journal) {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let paths = crate::config::Paths {
+        store: at("store"),
+        state: dir.path().to_path_buf(),
+        driver_root: at("driver"),
+        root: at(""),
+        host_root: at(""),
+    };
+    let journal = Journal::open(&paths).unwrap();
+    (dir, journal)
+}
