@@ -59,7 +59,11 @@ pub async fn run(config: &Config, provider: impl Provider) -> Result<ExitCode, F
 pub async fn unload(config: &Config) -> Result<ExitCode, Failure> {
     let dir = &config.paths.state;
     if journal::holder(dir).is_none() && journal::read_state(dir)?.is_none() {
-        tracing::info!("nothing to undo: no agent ever ran on this host since it was booted");
+        tracing::info!(
+            "nothing to undo: there is no record in {} (a container sees the host's only where \
+             /run/nvidia is mounted into it)",
+            dir.display()
+        );
         return Ok(ExitCode::Done);
     }
     let mut journal = open_journal(&config.paths).await?;
