@@ -89,7 +89,6 @@ start_agent() {
     pod run --rm --name longshore --privileged --pid host --network host \
         -v /run/nvidia:/run/nvidia:rshared \
         -v /var/lib/longshore:/var/lib/longshore \
-        -v /lib/modules:/lib/modules:ro \
         -e LONGSHORE_LOG_FORMAT=pretty \
         $IMAGE $AGENT_ARGUMENTS >/run/matrix/agent.log 2>&1 &
     RUN=$!
