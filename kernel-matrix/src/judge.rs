@@ -216,7 +216,7 @@ mod tests {
             e.records.verdict = Some(("n0nce".into(), 2));
         };
         assert!(why(both).contains("ended with 2 at `stopped`"));
-        assert!(why(|e| e.overdue = true).contains("still at `stopped` after 180 s"));
+        assert!(why(|e| e.overdue = true).contains("still at `stopped` after 600 s"));
     }
 
     #[test]

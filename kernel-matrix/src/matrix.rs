@@ -95,7 +95,7 @@ pub struct DriverWanted {
 }
 
 fn default_deadline() -> u64 {
-    180
+    600
 }
 
 impl Cell {

@@ -159,7 +159,7 @@ async fn mounts_and_background_processes_end_with_the_command() {
 #[tokio::test]
 async fn at_the_deadline_everything_is_killed() {
     let scene = Scene::new();
-    let (outcome, lines) = scene.run_for(&scene.endless(), Duration::from_millis(500)).await;
+    let (outcome, lines) = scene.run_for(&scene.endless(), Duration::from_secs(3)).await;
     assert_eq!(outcome.expect("it runs"), Outcome::TimedOut);
     assert!(lines.contains(&"started".to_owned()), "{lines:?}");
     assert_eq!(scene.processes(), 0);

@@ -72,11 +72,12 @@ async fn a_download_that_is_cut_again_and_again_fails() {
 
 #[tokio::test]
 async fn a_download_that_stalls_fails_in_time() {
-    let scene = Scene::new();
+    let mut scene = Scene::new();
+    (scene.policy.stall, scene.policy.attempts) = (Duration::from_secs(2), 2);
     let path = scene.suite.pool(0);
     scene.server.always(&path, Fault::Stall);
     let begun = std::time::Instant::now();
-    scene.refuses(ExitCode::Download, &[&format!("URL{path}"), "no data for 500ms"]).await;
+    scene.refuses(ExitCode::Download, &[&format!("URL{path}"), "no data for 2s"]).await;
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
