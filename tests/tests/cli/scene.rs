@@ -1,6 +1,6 @@
 //! An archive, a store and a configuration of one test's own, and the program run with them.
 
-use std::fmt::{self, Write};
+use std::fmt;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -64,22 +64,28 @@ impl Scene {
         )
     }
 
-    /// Writes the configuration file: every path within the scene, and `more`.
-    pub(crate) fn configure(&self, more: &str) {
-        let mut text = String::new();
-        for key in ["store", "state-dir", "driver-root", "parameters-dir"] {
-            writeln!(text, "{key} = \"{}\"", self.path(key).display()).expect("text");
-        }
-        fs::write(self.path("config.toml"), format!("{text}host-apt = false\n{more}"))
-            .expect("configuration");
+    /// Writes the configuration file.
+    pub(crate) fn configure(&self, text: &str) {
+        fs::write(self.path("config.toml"), text).expect("configuration");
     }
 
-    /// The program with the scene's configuration and no environment.
+    /// Every place within the scene and nothing of this machine's, whatever the file says.
+    fn environment(&self) -> [(&'static str, PathBuf); 5] {
+        [
+            ("LONGSHORE_STORE", self.path("store")),
+            ("LONGSHORE_STATE_DIR", self.path("state-dir")),
+            ("LONGSHORE_DRIVER_ROOT", self.path("driver-root")),
+            ("LONGSHORE_PARAMETERS_DIR", self.path("parameters-dir")),
+            ("LONGSHORE_HOST_APT", "false".into()),
+        ]
+    }
+
+    /// The program with the scene's configuration and environment, and no other.
     pub(crate) fn agent(&self, args: &[&str]) -> Command {
         let mut command = Command::new(LONGSHORE);
         command
             .env_clear()
-            .env("LONGSHORE_HOST_APT", "false")
+            .envs(self.environment())
             .args(args)
             .arg("--config")
             .arg(self.path("config.toml"));
@@ -102,7 +108,7 @@ impl Scene {
         let mut command = Command::new(CONFINED);
         command
             .env_clear()
-            .env("LONGSHORE_HOST_APT", "false")
+            .envs(self.environment())
             .args(options)
             .arg("--")
             .args(wrapper)
