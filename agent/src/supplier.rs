@@ -81,14 +81,31 @@ impl<'a> Supplier<'a> {
         let facts = HostFacts::read(&paths.root, &paths.host_root)?;
         self.check_sandbox(&facts)?;
         let archive = self.archive().await?;
-        let wish = &self.config.driver;
-        let drivers = driver::drivers(archive);
-        let chosen = driver::find(&drivers, wish.version.as_deref(), wish.flavour)?;
+        let chosen = self.choose(&facts, driver::drivers(archive))?;
         let (release, version) = match release {
             Some(named) if named != facts.kernel.release => (named, None),
             _ => (facts.kernel.release.as_str(), Some(facts.kernel.version.as_str())),
         };
         self.compile(archive, chosen, release, version).await
+    }
+
+    /// The driver that a plan for `facts` would choose, GPU or not.
+    fn choose(
+        &self,
+        facts: &HostFacts,
+        drivers: Vec<DriverAtHand>,
+    ) -> Result<DriverAtHand, Failure> {
+        let wish = &self.config.driver;
+        let catalog = Catalog {
+            sets: Vec::new(),
+            userspace: Vec::new(),
+            drivers: Known::Yes(drivers.clone()),
+            headers: Known::Unknown("not asked".to_owned()),
+        };
+        let plan = plan::plan(self.config, facts, &catalog)?;
+        let planned = driver::find(&drivers, Some(&plan.driver_version), Some(plan.flavour));
+        // A wish that no plan can meet is reported against what there is.
+        planned.or_else(|_| driver::find(&drivers, wish.version.as_deref(), wish.flavour))
     }
 
     /// Compiles the configured driver and assembles its user-mode tree.
