@@ -127,7 +127,10 @@ impl Engine<'_> {
             }
             (Step::WriteParameter { path, value }, _) => self.write(path, value),
             (Step::LoadModule { .. }, _) => self.load(step),
-            (Step::Bind { source, target }, _) => self.host.bind(source, target).map_err(exposing),
+            (Step::Bind { source, target }, _) => {
+                self.images.check_tree(source)?;
+                self.host.bind(source, target).map_err(exposing)
+            }
             (Step::MountTmpfs { target }, _) => self.host.mount_tmpfs(target).map_err(exposing),
             (Step::MakeNodes { .. }, Before::Nodes { missing_dirs, nodes }) => {
                 self.make_nodes(missing_dirs, nodes).map_err(exposing)

@@ -104,6 +104,30 @@ fn everything_is_installed_and_taken_off_again() {
     engine(&host).undo(&mut journal).unwrap();
 }
 
+/// A store whose tree was changed after it was assembled.
+struct ChangedTree;
+
+impl Images for ChangedTree {
+    fn image(&self, name: &str, origin: &ModuleOrigin) -> Result<Vec<u8>, Failure> {
+        FakeImages.image(name, origin)
+    }
+
+    fn check_tree(&self, _: &Path) -> Result<(), Failure> {
+        Err(Failure::new(ExitCode::Verification, "libcuda.so.1 differs"))
+    }
+}
+
+#[test]
+fn a_tree_that_does_not_verify_is_not_shown_and_the_rest_is_rolled_back() {
+    let host = gpu_host();
+    let before = host.state();
+    let changed = Engine { host: &host, images: &ChangedTree, patience: HASTY };
+    let mut journal = Journal::in_memory();
+    let stopped = changed.apply(&install(), &mut journal, &CancelFlag::default());
+    assert_eq!(failed(stopped).code(), ExitCode::Verification);
+    assert_eq!(host.state(), before);
+}
+
 #[test]
 fn what_somebody_else_did_is_not_undone() {
     let host = gpu_host();

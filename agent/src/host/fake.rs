@@ -454,4 +454,8 @@ impl Images for FakeImages {
     fn image(&self, name: &str, _: &ModuleOrigin) -> Result<Vec<u8>, Failure> {
         Ok(name.as_bytes().to_vec())
     }
+
+    fn check_tree(&self, _: &Path) -> Result<(), Failure> {
+        Ok(())
+    }
 }

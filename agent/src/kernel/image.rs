@@ -8,6 +8,7 @@ use crate::config::Paths;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::root::{Root, is_absent};
 use crate::kernel::index::KernelIndex;
+use crate::source::userspace::{self, Depth};
 use crate::step::ModuleOrigin;
 use crate::store::Store;
 
@@ -21,6 +22,11 @@ pub trait Images: Send + Sync {
     /// # Errors
     /// 13 where the bytes are not what they should be; 12 or 16 where they are absent.
     fn image(&self, name: &str, origin: &ModuleOrigin) -> Result<Vec<u8>, Failure>;
+    /// Verifies every byte of an assembled tree of the store, before the host gets to see it.
+    ///
+    /// # Errors
+    /// 13 where it is not as it was assembled.
+    fn check_tree(&self, tree: &Path) -> Result<(), Failure>;
 }
 
 /// Images from the store and from the host's /lib/modules of the running kernel.
@@ -87,6 +93,10 @@ impl Images for ModuleImages {
                 unpack(&path, bytes)
             }
         }
+    }
+
+    fn check_tree(&self, tree: &Path) -> Result<(), Failure> {
+        userspace::verify_root(tree, Depth::Full)
     }
 }
 

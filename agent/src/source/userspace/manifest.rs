@@ -132,8 +132,15 @@ pub(super) fn of_root(root: &Path) -> Result<Manifest, Failure> {
 /// # Errors
 /// Exit code 13 naming the first paths that differ, are absent or do not belong there.
 pub fn verify(tree: &UserspaceAtHand, depth: Depth) -> Result<(), Failure> {
-    let manifest = manifest_of(tree)?;
-    let root = &tree.root;
+    verify_root(&tree.root, depth)
+}
+
+/// As [`verify`], for the directory `root` of a tree.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_root(root: &Path, depth: Depth) -> Result<(), Failure> {
+    let manifest = of_root(root)?;
     let found = read_tree(root, &mut |path, metadata| match manifest.entries.get(path) {
         Some(Entry::File { sha256, .. }) if depth == Depth::Quick => Ok(sha256.clone()),
         Some(Entry::File { size, .. }) if *size == metadata.len() => {

@@ -21,7 +21,7 @@ use crate::source::version;
 use crate::store::Store;
 
 pub use assemble::assemble;
-pub use manifest::{Depth, Entry, Manifest, PackageUsed, manifest_of, verify};
+pub use manifest::{Depth, Entry, Manifest, PackageUsed, manifest_of, verify, verify_root};
 
 /// The trees assembled in the store, newest driver version first and of one version the one that
 /// was assembled last.
