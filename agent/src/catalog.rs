@@ -16,8 +16,14 @@ use crate::store::Store;
 /// Everything a plan may choose from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Catalog {
-    /// Built sets of modules, best first (the store before prebuilt directories).
+    /// Built sets of modules, best first (the store before prebuilt directories before registries).
     pub sets: Vec<SetAtHand>,
+    /// Sets that count for nothing because they are not signed as the configuration requires.
+    #[serde(default)]
+    pub refused: Vec<RefusedSet>,
+    /// Registries that could not be read.
+    #[serde(default)]
+    pub unread: Vec<UnreadRegistry>,
     /// User-mode trees assembled in the store.
     pub userspace: Vec<UserspaceAtHand>,
     /// Driver packages the archives offer, newest first, or why the archives were not read.
@@ -35,6 +41,24 @@ pub struct SetAtHand {
     pub place: SetPlace,
 }
 
+/// A set that is not signed as the configuration requires.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RefusedSet {
+    /// The set.
+    pub at_hand: SetAtHand,
+    /// Why it does not count as signed.
+    pub why: String,
+}
+
+/// A registry that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnreadRegistry {
+    /// Its repository.
+    pub name: String,
+    /// Why.
+    pub why: String,
+}
+
 /// Where a built set lies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -48,6 +72,23 @@ pub enum SetPlace {
         /// `sha256:...` of the manifest.
         manifest: String,
     },
+    /// A registry.
+    Registry {
+        /// The repository as it is configured.
+        registry: String,
+        /// `sha256:...` of the manifest.
+        manifest: String,
+    },
+}
+
+impl std::fmt::Display for SetPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Store => f.write_str("the store"),
+            Self::Layout { dir, .. } => write!(f, "{}", dir.display()),
+            Self::Registry { registry, .. } => f.write_str(registry),
+        }
+    }
 }
 
 /// An assembled user-mode tree.
@@ -136,7 +177,8 @@ pub fn gather(
         ),
         Known::Unknown(why) => (Known::Unknown(why.clone()), Known::Unknown(why)),
     };
-    Ok(Catalog { sets, userspace: trees, drivers, headers })
+    let (refused, unread) = (Vec::new(), Vec::new());
+    Ok(Catalog { sets, refused, unread, userspace: trees, drivers, headers })
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The commands: what a person or a pod spec asks for, handed to the rooms that do it.
 
+mod registry;
+
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
@@ -54,7 +56,17 @@ enum Command {
         /// Also write the modules to this directory as an OCI image layout
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
+        /// Sign what goes into the layout with this key: a cosign.key, its password in
+        /// COSIGN_PASSWORD
+        #[arg(long, value_name = "FILE", requires = "out")]
+        sign_key: Option<PathBuf>,
     },
+    /// Put built modules into an OCI registry, and sign them
+    Push(registry::Push),
+    /// Verify the signature of modules in an OCI registry or image layout
+    Verify(registry::Verify),
+    /// Make a key pair to sign with, as cosign makes them
+    GenerateKeyPair(registry::GenerateKeyPair),
     /// Bring everything a host needs into the store and install nothing
     Fetch {
         /// Kernel release as uname -r gives it; this host's where absent
@@ -94,7 +106,10 @@ async fn dispatch(command: Command, config: &Config) -> Result<ExitCode, Failure
     match command {
         Command::Run => lifecycle::run(config, &Supplier::new(config)).await,
         Command::Plan { json } => plan(config, json).await,
-        Command::Build { kernel, out } => build(config, kernel, out).await,
+        Command::Build { kernel, out, sign_key } => build(config, kernel, out, sign_key).await,
+        Command::Push(push) => registry::push(config, push).await,
+        Command::Verify(verify) => registry::verify(config, verify).await,
+        Command::GenerateKeyPair(generate) => registry::generate_key_pair(&generate),
         Command::Fetch { kernel } => fetch(config, kernel).await,
         Command::Unload => lifecycle::unload(config).await,
         Command::Status { json } => status(config, json),
@@ -116,11 +131,16 @@ async fn build(
     config: &Config,
     kernel: Option<String>,
     out: Option<PathBuf>,
+    sign_key: Option<PathBuf>,
 ) -> Result<ExitCode, Failure> {
+    let key = sign_key.as_deref().map(registry::secret_key).transpose()?;
     let supplier = Supplier::new(config);
     let set = supplier.build(kernel.as_deref()).await?;
     if let Some(dir) = out {
         let manifest = crate::artifact::layout::export(&set, &supplier.store()?, &dir)?;
+        if let Some(key) = &key {
+            registry::sign_layout(&dir, &manifest, key)?;
+        }
         print(&format!("{}@{manifest}\n", dir.display()))?;
     }
     print_json(&set)?;

@@ -5,6 +5,7 @@
 //! ```text
 //! blobs/sha256/HEX       packages, modules, manifests, by digest
 //! sets/NAME.json         one ModuleSet each; its modules are blobs
+//! sets/NAME.evidence     the manifest and signatures a set came with
 //! userspace/NAME/        assembled driver roots: manifest.json and root/
 //! roots/DIGEST/          hermetic build roots
 //! logs/                  compiler logs
@@ -13,6 +14,7 @@
 //!
 //! Everything lands by: temporary name in the same file system, verify, fsync, rename.
 
+mod evidence;
 mod sets;
 
 use std::fs::{self, File};

@@ -6,15 +6,16 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::OnceCell;
 
-use crate::artifact::{ModuleSet, layout};
+use crate::artifact::ModuleSet;
 use crate::build;
-use crate::catalog::{self, Catalog, DriverAtHand, SetAtHand, UserspaceAtHand};
+use crate::catalog::{self, Catalog, DriverAtHand, UserspaceAtHand};
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure, OrFail};
+use crate::failure::Failure;
 use crate::host::HostFacts;
 use crate::host::facts::{Kernel, Known};
 use crate::lifecycle::Provider;
 use crate::plan::{self, Acquire, Plan, Severity};
+use crate::prebuilt::Prebuilt;
 use crate::progress::Progress;
 use crate::source::archive::Archive;
 use crate::source::{driver, headers, userspace};
@@ -130,11 +131,10 @@ impl<'a> Supplier<'a> {
     /// read is for the plan to weigh: with a set for this kernel at hand it is no reason to leave a
     /// node without its driver, and a host without a GPU has a graver finding.
     async fn ask_archives(&self, kernel: &Kernel, catalog: &mut Catalog) {
-        let for_kernel = |s: &&SetAtHand| {
-            s.set.key.kernel_release == kernel.release && s.set.key.kernel_version == kernel.version
-        };
-        let sets: Vec<&SetAtHand> = catalog.sets.iter().filter(for_kernel).collect();
-        if self.suffices(&sets, &catalog.userspace) {
+        let has_tree = |version| catalog.userspace.iter().any(|t| &t.driver_version == version);
+        if self.config.driver.version.as_ref().is_some_and(has_tree)
+            && self.has_set(kernel, catalog)
+        {
             return;
         }
         match self.archive().await {
@@ -152,14 +152,17 @@ impl<'a> Supplier<'a> {
         }
     }
 
-    fn suffices(&self, sets: &[&SetAtHand], trees: &[UserspaceAtHand]) -> bool {
+    /// Whether a set of exactly the version asked for, with all modules, is at hand for a kernel.
+    fn has_set(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
         let wish = &self.config.driver;
         let Some(version) = &wish.version else { return false };
-        sets.iter().any(|s| {
-            &s.set.key.driver_version == version
-                && s.set.has_all(&wish.extra_modules)
-                && wish.flavour.is_none_or(|flavour| flavour == s.set.key.flavour)
-        }) && trees.iter().any(|t| &t.driver_version == version)
+        catalog.sets.iter().map(|s| &s.set).any(|set| {
+            set.key.kernel_release == kernel.release
+                && set.key.kernel_version == kernel.version
+                && &set.key.driver_version == version
+                && set.has_all(&wish.extra_modules)
+                && wish.flavour.is_none_or(|flavour| flavour == set.key.flavour)
+        })
     }
 
     /// Whose apt sources are read: the host's. A captured tree without any is decided upon with
@@ -184,6 +187,11 @@ impl Provider for Supplier<'_> {
         let store = self.store()?;
         let unasked = Known::Unknown("not asked: all that is wanted is at hand".into());
         let mut catalog = catalog::gather(self.config, &facts, Some(&store), unasked)?;
+        let prebuilt = Prebuilt::new(self.config)?;
+        prebuilt.judge(&facts.kernel, &store, &mut catalog);
+        if !self.has_set(&facts.kernel, &catalog) {
+            prebuilt.ask_registries(&facts.kernel, &mut catalog).await?;
+        }
         self.ask_archives(&facts.kernel, &mut catalog).await;
         Ok((facts, catalog))
     }
@@ -203,10 +211,13 @@ impl Provider for Supplier<'_> {
         for item in &plan.acquire {
             match item {
                 Acquire::ImportSet { dir, manifest } => {
-                    let (dir, manifest, store) = (dir.clone(), manifest.clone(), self.store()?);
-                    tokio::task::spawn_blocking(move || layout::import(&dir, &manifest, &store))
-                        .await
-                        .or_fail(ExitCode::Bug, || "importing a set of modules")??;
+                    let prebuilt = Prebuilt::new(self.config)?;
+                    prebuilt.import(dir, manifest, &self.store()?).await?;
+                }
+                Acquire::PullSet { registry, manifest } => {
+                    let prebuilt = Prebuilt::new(self.config)?;
+                    let (store, progress) = (self.store()?, self.progress.as_ref());
+                    prebuilt.pull(registry, manifest, &store, progress).await?;
                 }
                 Acquire::BuildSet { driver_version, flavour, kernel_release } => {
                     let archive = self.archive().await?;

@@ -8,11 +8,11 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use super::ArchiveSource;
 use super::parameters::{self, Parameters};
 use super::values::{
     AbsolutePath, DriverWish, FlavourWish, ModuleName, ModuleParameter, Span, parse_bool,
 };
+use super::{ArchiveSource, RegistrySource};
 use crate::artifact::Flavour;
 use crate::failure::{ExitCode, Failure, OrFail};
 
@@ -66,6 +66,16 @@ pub struct Fragment {
     /// Directory with prebuilt module sets, an OCI image layout (repeatable)
     #[arg(long, global = true, value_name = "DIR")]
     pub prebuilt: Option<Vec<AbsolutePath>>,
+    /// Repository of an OCI registry with prebuilt module sets; http:// in front for no TLS (repeatable)
+    #[serde(rename = "registry")]
+    #[arg(long = "registry", global = true, value_name = "REFERENCE")]
+    pub registries: Option<Vec<RegistrySource>>,
+    /// Load no module that is not signed by one of the signature keys
+    #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub require_signature: Option<bool>,
+    /// Public key that may sign sets, a cosign.pub (repeatable)
+    #[arg(long = "signature-key", global = true, value_name = "FILE")]
+    pub signature_keys: Option<Vec<AbsolutePath>>,
     /// Compile where nothing built is at hand
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub compile: Option<bool>,
@@ -135,6 +145,9 @@ impl Fragment {
             archive_suites: list(env, "LONGSHORE_ARCHIVE_SUITES", String::from_str)?,
             archive_frozen: get(env, "LONGSHORE_ARCHIVE_FROZEN", parse_bool)?,
             prebuilt: list(env, "LONGSHORE_PREBUILT", AbsolutePath::strict)?,
+            registries: list(env, "LONGSHORE_REGISTRIES", RegistrySource::from_str)?,
+            require_signature: get(env, "LONGSHORE_REQUIRE_SIGNATURE", parse_bool)?,
+            signature_keys: list(env, "LONGSHORE_SIGNATURE_KEYS", AbsolutePath::strict)?,
             compile: get(env, "LONGSHORE_COMPILE", parse_bool)?,
             no_compile: false,
             jobs: get(env, "LONGSHORE_JOBS", NonZeroUsize::from_str)?,
@@ -171,6 +184,9 @@ impl Fragment {
             archive_suites: self.archive_suites.or(below.archive_suites),
             archive_frozen: self.archive_frozen.or(below.archive_frozen),
             prebuilt: self.prebuilt.or(below.prebuilt),
+            registries: self.registries.or(below.registries),
+            require_signature: self.require_signature.or(below.require_signature),
+            signature_keys: self.signature_keys.or(below.signature_keys),
             compile: self.no_compile.then_some(false).or(self.compile).or(below.compile),
             no_compile: false,
             jobs: self.jobs.or(below.jobs),

@@ -65,6 +65,8 @@ fn catalog() -> Catalog {
     let unknown = || "not looked up".to_owned();
     Catalog {
         sets: Vec::new(),
+        refused: Vec::new(),
+        unread: Vec::new(),
         userspace: Vec::new(),
         drivers: Known::Unknown(unknown()),
         headers: Known::Unknown(unknown()),

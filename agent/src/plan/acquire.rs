@@ -2,7 +2,7 @@
 
 use super::candidate::is_for_kernel;
 use super::driver::Choice;
-use super::{Acquire, Finding, Reason};
+use super::{Acquire, Finding, Reason, Severity};
 use crate::artifact::ModuleSet;
 use crate::catalog::{Catalog, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand};
 use crate::config::Config;
@@ -52,8 +52,8 @@ impl<'a> Supply<'a> {
         let live_with_all =
             choice.live && wanted.iter().all(|name| facts.loaded.contains_key(*name));
         let complete = |s: &&SetAtHand| of_choice(s) && s.set.has_all(wanted);
-        let buildable =
-            config.compile && matches!(catalog.headers, Known::Yes(HeadersAtHand::Archive { .. }));
+        let buildable = config.may_compile()
+            && matches!(catalog.headers, Known::Yes(HeadersAtHand::Archive { .. }));
         // A set that lacks a wanted module is used only to say so, where none can be built.
         let incomplete = || catalog.sets.iter().find(of_choice).filter(|_| !buildable);
         if let Some(at_hand) = catalog.sets.iter().find(complete).or_else(incomplete) {
@@ -61,6 +61,7 @@ impl<'a> Supply<'a> {
         } else if live_with_all {
             self.because("modules", "all that are wanted are live, so none is loaded");
         } else {
+            self.unread(config, catalog);
             self.build(config, facts, catalog, choice);
         }
     }
@@ -78,11 +79,23 @@ impl<'a> Supply<'a> {
                 self.acquire
                     .push(Acquire::ImportSet { dir: dir.clone(), manifest: manifest.clone() });
             }
+            SetPlace::Registry { registry, manifest } => {
+                let why = format!("built for exactly {kernel}, in {registry}");
+                self.because("modules from a registry", why);
+                self.acquire.push(Acquire::PullSet {
+                    registry: registry.clone(),
+                    manifest: manifest.clone(),
+                });
+            }
         }
     }
 
     fn build(&mut self, config: &Config, facts: &HostFacts, catalog: &Catalog, choice: &Choice) {
         let release = &facts.kernel.release;
+        if config.signatures.required {
+            self.findings.push(unsigned(facts, catalog, choice));
+            return;
+        }
         if !config.compile {
             self.findings.push(Finding::refusal(
                 "nothing-built",
@@ -124,6 +137,20 @@ impl<'a> Supply<'a> {
         }
     }
 
+    /// Registries that might have had what is missing.
+    fn unread(&mut self, config: &Config, catalog: &Catalog) {
+        for registry in &catalog.unread {
+            // Where nothing is compiled either, it was the last source.
+            let severity = if config.may_compile() { Severity::Warning } else { Severity::Refusal };
+            self.findings.push(Finding::new(
+                severity,
+                "registry-unread",
+                format!("{} could not be read: {}", registry.name, registry.why),
+                "make it or a mirror of it reachable, and check the login",
+            ));
+        }
+    }
+
     fn userspace(&mut self, facts: &HostFacts, catalog: &'a Catalog, choice: &Choice) {
         let of_choice = |u: &&UserspaceAtHand| {
             u.driver_version == choice.version && u.arch == facts.kernel.arch
@@ -153,6 +180,38 @@ impl<'a> Supply<'a> {
     fn because(&mut self, what: &str, why: impl Into<String>) {
         self.reasons.push(Reason { what: what.to_owned(), why: why.into() });
     }
+}
+
+/// Signatures are required, and no set that has one is at hand.
+fn unsigned(facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
+    let release = &facts.kernel.release;
+    let refused = catalog.refused.iter().filter(|r| is_for_kernel(&r.at_hand, facts));
+    let refused: Vec<String> = refused
+        .map(|r| {
+            let key = &r.at_hand.set.key;
+            let set = format!("{} {}", key.driver_version, key.flavour);
+            format!("{set} from {}: {}", r.at_hand.place, r.why)
+        })
+        .collect();
+    if refused.is_empty() {
+        return Finding::refusal(
+            "nothing-built",
+            format!(
+                "no signed set of {} {} is at hand for {release}, and what is compiled here has no \
+                 signature, which is required",
+                choice.version, choice.flavour
+            ),
+            "push a signed one (`longshore push --sign-key`), or require no signature",
+        );
+    }
+    Finding::refusal(
+        "signature-missing",
+        format!(
+            "a signature is required, and no set for {release} has one: {}",
+            refused.join("; ")
+        ),
+        "sign the set with a key whose public half is in signature-keys, or add the key it is signed with",
+    )
 }
 
 fn headers_missing(release: &str, nearest: &[String]) -> Finding {

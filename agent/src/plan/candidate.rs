@@ -20,6 +20,7 @@ pub(super) struct Candidate<'a> {
 pub(super) enum Origin<'a> {
     Store,
     Prebuilt,
+    Registry,
     Archive { package: &'a str, suite: &'a str },
 }
 
@@ -32,6 +33,7 @@ impl Origin<'_> {
         match self {
             Self::Store => "built in the store".into(),
             Self::Prebuilt => "built in a prebuilt directory".into(),
+            Self::Registry => "built in a registry".into(),
             Self::Archive { package, suite } => format!("{package} in {suite}"),
         }
     }
@@ -57,10 +59,11 @@ pub(super) fn candidates<'a>(
         from: match s.place {
             SetPlace::Store => Origin::Store,
             SetPlace::Layout { .. } => Origin::Prebuilt,
+            SetPlace::Registry { .. } => Origin::Registry,
         },
     });
     let offered = match &catalog.drivers {
-        Known::Yes(drivers) if config.compile => drivers.as_slice(),
+        Known::Yes(drivers) if config.may_compile() => drivers.as_slice(),
         _ => &[],
     };
     let offered = offered.iter().map(|d| Candidate {

@@ -243,7 +243,7 @@ impl Question<'_> {
             Some(flavour) => format!("driver {} {flavour}", choice.version),
             None => format!("driver {}", choice.version),
         };
-        if !self.config.compile {
+        if !self.config.may_compile() {
             // Only built sets count then; that none is at hand is found with the modules.
             return choice;
         }

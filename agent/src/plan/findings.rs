@@ -5,7 +5,7 @@ use crate::failure::{ExitCode, Failure};
 
 /// Every code with the exit code of a refusal, gravest first. Documented for users in
 /// docs/findings.md; stable.
-const CODES: [(&str, ExitCode); 29] = [
+const CODES: [(&str, ExitCode); 31] = [
     ("arch-unsupported", ExitCode::HostUnsupported),
     ("kernel-without-modules", ExitCode::HostUnsupported),
     ("no-device", ExitCode::NoDevice),
@@ -23,8 +23,10 @@ const CODES: [(&str, ExitCode); 29] = [
     ("loaded-unread", ExitCode::Preflight),
     ("run-nvidia-not-shared", ExitCode::Preflight),
     ("lost-with-container", ExitCode::Preflight),
+    ("signature-missing", ExitCode::Verification),
     ("driver-not-offered", ExitCode::Download),
     ("archives-unread", ExitCode::Download),
+    ("registry-unread", ExitCode::Download),
     ("nothing-built", ExitCode::Download),
     ("userspace-not-offered", ExitCode::Download),
     ("headers-missing", ExitCode::Toolchain),

@@ -63,6 +63,13 @@ pub enum Acquire {
         /// `sha256:...` of the manifest.
         manifest: String,
     },
+    /// Fetch a prebuilt set from a registry.
+    PullSet {
+        /// The repository as it is configured.
+        registry: String,
+        /// `sha256:...` of the manifest.
+        manifest: String,
+    },
     /// Compile the modules.
     BuildSet {
         /// Driver version.

@@ -181,6 +181,9 @@ fn acquire_line(acquire: &Acquire) -> String {
         Acquire::ImportSet { dir, manifest } => {
             format!("import the prebuilt modules {manifest} from {}", dir.display())
         }
+        Acquire::PullSet { registry, manifest } => {
+            format!("fetch the prebuilt modules {registry}@{manifest}")
+        }
         Acquire::BuildSet { driver_version, flavour, kernel_release } => {
             format!("compile {driver_version} ({flavour}) for {kernel_release}")
         }

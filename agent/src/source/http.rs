@@ -7,10 +7,11 @@ use std::io::Read;
 use std::path::Path;
 
 use reqwest::Response;
-use reqwest::header::{IF_RANGE, RANGE};
+use reqwest::header::{AUTHORIZATION, HeaderValue, IF_RANGE, RANGE};
 
 pub(super) use goal::shown;
-use goal::{Ended, Goal, Mark, accept, is_certificate, resume_from, root_cause, strong_etag};
+use goal::{Ended, Goal, Mark, accept, resume_from, strong_etag};
+pub(crate) use goal::{is_certificate, proxies, root_cause};
 pub use policy::Policy;
 
 use super::sink::{Alive, Sink, Writers, Writing};
@@ -39,6 +40,8 @@ pub struct Expected {
 pub enum FetchError {
     /// The server has no such file (404, 410, or no such path).
     Missing(Failure),
+    /// The server wants to know who asks, or does not let them (401, 403).
+    Denied(Failure),
     /// Anything else.
     Failed(Failure),
 }
@@ -46,7 +49,9 @@ pub enum FetchError {
 impl From<FetchError> for Failure {
     fn from(error: FetchError) -> Self {
         match error {
-            FetchError::Missing(failure) | FetchError::Failed(failure) => failure,
+            FetchError::Missing(failure)
+            | FetchError::Denied(failure)
+            | FetchError::Failed(failure) => failure,
         }
     }
 }
@@ -138,12 +143,52 @@ impl Fetcher {
     ) -> Result<String, FetchError> {
         let limit = expected.size.unwrap_or(MOST_BYTES);
         let goal = Goal::new(url, expected.size, limit, expected.sha256.is_some())?;
+        self.blob_for(&goal, expected, store, task, alive).await
+    }
+
+    /// As [`Fetcher::blob`], saying who asks. The header goes to the URL's own host alone, and not
+    /// along with a redirection elsewhere.
+    pub(crate) async fn blob_as(
+        &self,
+        authorization: Option<HeaderValue>,
+        url: &str,
+        expected: &Expected,
+        store: &Store,
+        task: &dyn Task,
+    ) -> Result<String, FetchError> {
+        let limit = expected.size.unwrap_or(MOST_BYTES);
+        let mut goal = Goal::new(url, expected.size, limit, expected.sha256.is_some())?;
+        goal.authorization = authorization;
+        let writers = Writers::new();
+        let fetched = self.blob_for(&goal, expected, store, task, writers.alive()).await;
+        writers.all_ended().await;
+        fetched
+    }
+
+    /// The client below, for requests that are no downloads.
+    pub(crate) fn client(&self) -> &reqwest::Client {
+        &self.client
+    }
+
+    /// How patient it is.
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    async fn blob_for(
+        &self,
+        goal: &Goal,
+        expected: &Expected,
+        store: &Store,
+        task: &dyn Task,
+        alive: &Alive,
+    ) -> Result<String, FetchError> {
         space::require(store.root(), expected.size.unwrap_or(0))?;
         let mut pieced = true;
         loop {
             let mut sink = Sink::Blob(Writing::start(store, alive)?);
             // Pieces of different versions of a file may not fit; once, it is worth a fresh start.
-            pieced = self.run(&goal, &mut sink, task).await? && pieced;
+            pieced = self.run(goal, &mut sink, task).await? && pieced;
             let Sink::Blob(writing) = sink else { return Ok(String::new()) };
             match writing.commit(expected.sha256.clone()).await {
                 Ok(sha256) => return Ok(sha256),
@@ -202,6 +247,9 @@ impl Fetcher {
     ) -> Result<(), Ended> {
         let offset = resume_from(goal, sink, mark)?;
         let mut request = self.client.get(goal.url.clone());
+        if let Some(authorization) = &goal.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
         if offset > 0 {
             request = request.header(RANGE, format!("bytes={offset}-"));
             if let Some(etag) = mark.etag.as_deref().filter(|_| !goal.pinned) {

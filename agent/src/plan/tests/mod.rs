@@ -1,6 +1,7 @@
 //! Plans for every host tree.
 
 mod decisions;
+mod prebuilt;
 mod preflight;
 mod steps;
 mod whole;
@@ -63,6 +64,8 @@ fn archives() -> Catalog {
 fn catalog(drivers: Vec<DriverAtHand>) -> Catalog {
     Catalog {
         sets: Vec::new(),
+        refused: Vec::new(),
+        unread: Vec::new(),
         userspace: Vec::new(),
         drivers: Known::Yes(drivers),
         headers: Known::Yes(HeadersAtHand::Archive {

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap};
+use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode, Url};
 
 use super::super::sink::Sink;
@@ -35,6 +35,8 @@ pub(super) struct Goal {
     pub(super) limit: u64,
     /// Whether a digest will tell if parts of it do not belong together.
     pub(super) pinned: bool,
+    /// Who asks, where the server wants to know.
+    pub(super) authorization: Option<HeaderValue>,
 }
 
 impl Goal {
@@ -46,7 +48,7 @@ impl Goal {
         limit: u64,
         pinned: bool,
     ) -> Result<Self, Failure> {
-        Ok(Self { url: parse(url)?, shown: shown(url), size, limit, pinned })
+        Ok(Self { url: parse(url)?, shown: shown(url), size, limit, pinned, authorization: None })
     }
 
     pub(super) fn failure(&self, why: &str) -> Failure {
@@ -141,6 +143,9 @@ pub(super) fn accept(
         StatusCode::NOT_FOUND | StatusCode::GONE => {
             Err(Ended::For(FetchError::Missing(goal.failure(&format!("the server says {status}")))))
         }
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            Err(Ended::For(FetchError::Denied(goal.failure(&format!("the server says {status}")))))
+        }
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
             Err(Ended::Again(goal.failure(&format!("the server says {status}"))))
         }
@@ -179,7 +184,7 @@ fn parse(url: &str) -> Result<Url, Failure> {
 }
 
 /// The text of the innermost error: the system's answer, without the layers above it.
-pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
+pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;
@@ -197,7 +202,7 @@ pub(in super::super) fn shown(url: &str) -> String {
 }
 
 /// The proxy variables that are set, by name: their values may hold passwords.
-fn proxies() -> String {
+pub(crate) fn proxies() -> String {
     let names =
         ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
     let set: Vec<&str> =
@@ -209,7 +214,7 @@ fn proxies() -> String {
 }
 
 /// Whether the server's certificate is what is wrong: trying again does not help.
-pub(super) fn is_certificate(error: &(dyn Error + 'static)) -> bool {
+pub(crate) fn is_certificate(error: &(dyn Error + 'static)) -> bool {
     if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
         return true;
     }
