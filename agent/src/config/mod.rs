@@ -2,6 +2,7 @@
 
 mod fragment;
 pub mod parameters;
+mod run_file;
 mod values;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 pub use fragment::{Env, Fragment};
+pub use run_file::{Pin, RunFileSource};
 pub use values::{
     AbsolutePath, BadValue, DriverWish, FlavourWish, ModuleName, ModuleParameter, Span,
 };
@@ -31,6 +33,8 @@ pub struct Config {
     pub driver: DriverConfig,
     /// Debian-format archives, in order of preference.
     pub archives: ArchiveConfig,
+    /// NVIDIA .run files; where any is named, drivers come from these and not from archives.
+    pub run_files: Vec<RunFileSource>,
     /// Directories holding prebuilt module sets (OCI image layouts).
     pub prebuilt: Vec<PathBuf>,
     /// Whether compiling is allowed when nothing built is at hand.
@@ -136,12 +140,13 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     let mut parameters = below.kernel_parameters();
     parameters::merge(&mut parameters, &parameters::read_operator_files(&dir)?);
     parameters::merge(&mut parameters, &above.kernel_parameters());
-    Ok(settle(above.over(below), parameters))
+    settle(above.over(below), parameters)
 }
 
-fn settle(all: Fragment, parameters: parameters::Parameters) -> Config {
+fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, Failure> {
+    let run_files = all.all_run_files()?;
     let words = |list: Option<Vec<String>>| list.unwrap_or_default();
-    Config {
+    Ok(Config {
         driver: DriverConfig {
             version: all.driver.as_ref().and_then(|d| d.version().map(str::to_owned)),
             flavour: all.flavour.and_then(FlavourWish::flavour),
@@ -155,6 +160,7 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Config {
             host_suites: words(all.archive_suites),
             frozen: all.archive_frozen.unwrap_or(false),
         },
+        run_files,
         prebuilt: all
             .prebuilt
             .unwrap_or_default()
@@ -171,7 +177,7 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Config {
             all.host_root.as_ref(),
         ),
         unload_deadline: all.unload_deadline.map_or(Duration::from_secs(20), Span::duration),
-    }
+    })
 }
 
 /// Each once, in the order given, without the three that are always loaded.

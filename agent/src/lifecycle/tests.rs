@@ -67,6 +67,7 @@ fn catalog() -> Catalog {
         sets: Vec::new(),
         userspace: Vec::new(),
         drivers: Known::Unknown(unknown()),
+        run_files: Known::Yes(Vec::new()),
         headers: Known::Unknown(unknown()),
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Goal {
     pub(super) limit: u64,
     /// Whether a digest will tell if parts of it do not belong together.
     pub(super) pinned: bool,
+    /// Only the first `limit` bytes are wanted.
+    pub(super) part: bool,
 }
 
 impl Goal {
@@ -46,7 +48,7 @@ impl Goal {
         limit: u64,
         pinned: bool,
     ) -> Result<Self, Failure> {
-        Ok(Self { url: parse(url)?, shown: shown(url), size, limit, pinned })
+        Ok(Self { url: parse(url)?, shown: shown(url), size, limit, pinned, part: false })
     }
 
     pub(super) fn failure(&self, why: &str) -> Failure {
@@ -69,6 +71,16 @@ impl Goal {
 
     pub(super) fn too_long(&self) -> Failure {
         self.not_as_promised(&format!("it has more than {} bytes", self.limit))
+    }
+
+    /// What of `new` is still wanted after `had` bytes.
+    pub(super) fn wanted<'a>(&self, new: &'a [u8], had: u64) -> &'a [u8] {
+        let left = usize::try_from(self.limit.saturating_sub(had)).unwrap_or(usize::MAX);
+        if self.part { &new[..new.len().min(left)] } else { new }
+    }
+
+    pub(super) fn has_enough(&self, size: u64) -> bool {
+        self.part && size >= self.limit
     }
 
     pub(super) fn check_whole(&self, size: u64) -> Result<(), Ended> {
@@ -124,7 +136,7 @@ pub(super) fn accept(
                 let what = format!("the server has {length} bytes, the index says {size}");
                 return Err(goal.not_as_promised(&what).into());
             }
-            if length.is_some_and(|length| length > goal.limit) {
+            if !goal.part && length.is_some_and(|length| length > goal.limit) {
                 return Err(goal.too_long().into());
             }
             if !goal.pinned {
