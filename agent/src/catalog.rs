@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::host::HostFacts;
 use crate::host::facts::Known;
 use crate::source::archive::Archive;
+pub use crate::source::runfile::{Chip, SupportedGpus};
 use crate::source::{driver, headers, userspace};
 use crate::store::Store;
 
@@ -28,6 +29,9 @@ pub struct Catalog {
     pub userspace: Vec<UserspaceAtHand>,
     /// Driver packages the archives offer, newest first, or why the archives were not read.
     pub drivers: Known<Vec<DriverAtHand>>,
+    /// The .run files that the configuration names, as far as they are known. Where there are any,
+    /// drivers come from these, and not from the archives.
+    pub run_files: Known<Vec<RunFileAtHand>>,
     /// Whether headers and compiler for the kernel can be had, or why that was not looked up.
     pub headers: Known<HeadersAtHand>,
 }
@@ -102,21 +106,68 @@ pub struct UserspaceAtHand {
     pub root: PathBuf,
 }
 
-/// A driver package that the archives offer.
+/// A driver that can be compiled: its kernel sources in one flavour.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverAtHand {
     /// Upstream version.
     pub version: String,
     /// Flavour of the kernel sources.
     pub flavour: Flavour,
-    /// Package that holds the kernel sources, for example `nvidia-kernel-source`.
-    pub package: String,
-    /// Debian version of that package.
-    pub package_version: String,
-    /// Suite it is in.
-    pub suite: String,
-    /// sha256 (hex) of the package.
+    /// What holds the kernel sources.
+    pub origin: DriverOrigin,
+    /// sha256 (hex) of the package or the .run file.
     pub sha256: String,
+}
+
+/// What holds a driver's kernel sources.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DriverOrigin {
+    /// A package of an archive.
+    Package {
+        /// Name, for example `nvidia-kernel-source`.
+        name: String,
+        /// Debian version.
+        version: String,
+        /// Suite it is in.
+        suite: String,
+    },
+    /// One of NVIDIA's .run files.
+    RunFile {
+        /// Its name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
+        name: String,
+    },
+}
+
+/// One of NVIDIA's .run files: a driver in all its flavours, with its user-mode files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunFileAtHand {
+    /// Its name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
+    pub name: String,
+    /// Where it can be had, best first.
+    pub urls: Vec<String>,
+    /// sha256 (hex) it must have.
+    pub sha256: String,
+    /// Driver version: of its header, until it is in the store.
+    pub version: String,
+    /// Flavours it has: expected of its branch, until it is in the store.
+    pub flavours: Vec<Flavour>,
+    /// Whether the store has it unpacked.
+    pub stored: bool,
+    /// Which GPUs it says it drives, once it is in the store.
+    pub gpus: Option<SupportedGpus>,
+}
+
+impl RunFileAtHand {
+    /// The drivers that can be compiled from it.
+    pub fn drivers(&self) -> impl Iterator<Item = DriverAtHand> + '_ {
+        self.flavours.iter().map(|flavour| DriverAtHand {
+            version: self.version.clone(),
+            flavour: *flavour,
+            origin: DriverOrigin::RunFile { name: self.name.clone() },
+            sha256: self.sha256.clone(),
+        })
+    }
 }
 
 /// Headers and compiler for one kernel.
@@ -178,7 +229,8 @@ pub fn gather(
         Known::Unknown(why) => (Known::Unknown(why.clone()), Known::Unknown(why)),
     };
     let (refused, unread) = (Vec::new(), Vec::new());
-    Ok(Catalog { sets, refused, unread, userspace: trees, drivers, headers })
+    let run_files = Known::Yes(Vec::new());
+    Ok(Catalog { sets, refused, unread, userspace: trees, drivers, run_files, headers })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! sets/NAME.json         one ModuleSet each; its modules are blobs
 //! sets/NAME.evidence     the manifest and signatures a set came with
 //! userspace/NAME/        assembled driver roots: manifest.json and root/
+//! drivers/HEX/           unpacked .run files: driver.json and tree/ (see source::runfile)
 //! roots/DIGEST/          hermetic build roots
 //! logs/                  compiler logs
 //! tmp/                   what is not finished; emptied by whoever holds the store's lock
@@ -40,7 +41,7 @@ impl Store {
     /// # Errors
     /// Exit code 15 where the directories cannot be made.
     pub fn open(root: &Path) -> Result<Self, Failure> {
-        for dir in ["blobs/sha256", "sets", "userspace", "roots", "logs", "tmp"] {
+        for dir in ["blobs/sha256", "sets", "userspace", "drivers", "roots", "logs", "tmp"] {
             let path = root.join(dir);
             fs::create_dir_all(&path).map_err(|e| write_failure(&path, e))?;
         }

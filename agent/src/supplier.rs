@@ -1,12 +1,16 @@
 //! Reads the host, finds what is at hand, and carries out the acquiring part of a plan. Everything
 //! here reads the host and writes only the store.
 
+mod run_files;
+
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::OnceCell;
 
-use crate::artifact::ModuleSet;
+use run_files::RunFiles;
+
+use crate::artifact::{Flavour, ModuleSet};
 use crate::build;
 use crate::catalog::{self, Catalog, DriverAtHand, UserspaceAtHand};
 use crate::config::Config;
@@ -27,6 +31,7 @@ pub struct Supplier<'a> {
     config: &'a Config,
     progress: Box<dyn Progress>,
     archive: OnceCell<Archive>,
+    run_files: RunFiles<'a>,
     /// Why the archives could not be read.
     unread: Mutex<Option<Failure>>,
 }
@@ -38,6 +43,7 @@ impl<'a> Supplier<'a> {
             config,
             progress: terminal::progress(),
             archive: OnceCell::new(),
+            run_files: RunFiles::new(config),
             unread: Mutex::default(),
         }
     }
@@ -79,10 +85,9 @@ impl<'a> Supplier<'a> {
     pub async fn build(&self, release: Option<&str>) -> Result<ModuleSet, Failure> {
         let paths = &self.config.paths;
         let facts = HostFacts::read(&paths.root, &paths.host_root)?;
-        let archive = self.archive().await?;
         let wish = &self.config.driver;
-        let drivers = driver::drivers(archive);
-        let chosen = driver::find(&drivers, wish.version.as_deref(), wish.flavour)?;
+        let chosen = self.choose(wish.version.as_deref(), wish.flavour).await?;
+        let archive = self.archive().await?;
         let (release, version) = match release {
             Some(named) if named != facts.kernel.release => (named, None),
             _ => (facts.kernel.release.as_str(), Some(facts.kernel.version.as_str())),
@@ -101,6 +106,20 @@ impl<'a> Supplier<'a> {
         let set = self.build(release).await?;
         let tree = self.assemble(&set.key.driver_version).await?;
         Ok((set, tree))
+    }
+
+    /// The driver to compile: of the .run files where any are named, else of the archives. A .run
+    /// file is in the store then.
+    async fn choose(
+        &self,
+        version: Option<&str>,
+        flavour: Option<Flavour>,
+    ) -> Result<DriverAtHand, Failure> {
+        if self.run_files.are_named() {
+            let progress = self.progress.as_ref();
+            return self.run_files.choose(version, flavour, &self.store()?, progress).await;
+        }
+        driver::find(&driver::drivers(self.archive().await?), version, flavour)
     }
 
     async fn compile(
@@ -123,20 +142,27 @@ impl<'a> Supplier<'a> {
         if let Some(tree) = there.into_iter().find(|t| t.driver_version == driver_version) {
             return Ok(tree);
         }
+        if self.run_files.are_named() {
+            let progress = self.progress.as_ref();
+            let chosen = self.run_files.fetch(driver_version, &store, progress).await?;
+            return userspace::assemble_run_file(chosen, &store, progress).await;
+        }
         let archive = self.archive().await?;
         userspace::assemble(driver_version, archive, &store, self.progress.as_ref()).await
     }
 
-    /// Adds what the archives offer, unless all that is wanted is at hand. That they cannot be
-    /// read is for the plan to weigh: with a set for this kernel at hand it is no reason to leave a
-    /// node without its driver, and a host without a GPU has a graver finding.
-    async fn ask_archives(&self, kernel: &Kernel, catalog: &mut Catalog) {
-        let has_tree = |version| catalog.userspace.iter().any(|t| &t.driver_version == version);
-        if self.config.driver.version.as_ref().is_some_and(has_tree)
-            && self.has_set(kernel, catalog)
-        {
-            return;
+    /// Adds what the .run files and the archives offer, unless all that is wanted is at hand. That
+    /// they cannot be read is for the plan to weigh: with a set for this kernel at hand it is no
+    /// reason to leave a node without its driver, and a host without a GPU has a graver finding.
+    async fn ask(&self, kernel: &Kernel, catalog: &mut Catalog, store: &Store) {
+        let suffices = self.suffices(kernel, catalog);
+        catalog.run_files = self.run_files.look(store, suffices).await;
+        if !self.suffices(kernel, catalog) {
+            self.ask_archives(kernel, catalog).await;
         }
+    }
+
+    async fn ask_archives(&self, kernel: &Kernel, catalog: &mut Catalog) {
         match self.archive().await {
             Ok(archive) => {
                 let version = Some(kernel.version.as_str());
@@ -152,14 +178,27 @@ impl<'a> Supplier<'a> {
         }
     }
 
-    /// Whether a set of exactly the version asked for, with all modules, is at hand for a kernel.
-    fn has_set(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
+    fn suffices(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
         let wish = &self.config.driver;
-        let Some(version) = &wish.version else { return false };
+        let versions = match (&wish.version, &catalog.run_files) {
+            (Some(version), _) => vec![version],
+            (None, Known::Yes(files)) => files.iter().map(|file| &file.version).collect(),
+            (None, Known::Unknown(_)) => Vec::new(),
+        };
+        let is_there = |version: &String| {
+            self.has_set(version, kernel, catalog)
+                && catalog.userspace.iter().any(|tree| tree.driver_version == *version)
+        };
+        !versions.is_empty() && versions.into_iter().all(is_there)
+    }
+
+    /// Whether a set of exactly this version, with all modules, is at hand for a kernel.
+    fn has_set(&self, version: &str, kernel: &Kernel, catalog: &Catalog) -> bool {
+        let wish = &self.config.driver;
         catalog.sets.iter().map(|s| &s.set).any(|set| {
             set.key.kernel_release == kernel.release
                 && set.key.kernel_version == kernel.version
-                && &set.key.driver_version == version
+                && set.key.driver_version == version
                 && set.has_all(&wish.extra_modules)
                 && wish.flavour.is_none_or(|flavour| flavour == set.key.flavour)
         })
@@ -189,10 +228,11 @@ impl Provider for Supplier<'_> {
         let mut catalog = catalog::gather(self.config, &facts, Some(&store), unasked)?;
         let prebuilt = Prebuilt::new(self.config)?;
         prebuilt.judge(&facts.kernel, &store, &mut catalog);
-        if !self.has_set(&facts.kernel, &catalog) {
+        let version = self.config.driver.version.as_deref();
+        if !version.is_some_and(|version| self.has_set(version, &facts.kernel, &catalog)) {
             prebuilt.ask_registries(&facts.kernel, &mut catalog).await?;
         }
-        self.ask_archives(&facts.kernel, &mut catalog).await;
+        self.ask(&facts.kernel, &mut catalog, &store).await;
         Ok((facts, catalog))
     }
 
@@ -204,12 +244,37 @@ impl Provider for Supplier<'_> {
             let unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner).take();
             return unread.map_or(Ok(plan), Err);
         }
+        if gravest.is_some_and(|f| f.code == "run-file-unread") && !self.is_captured() {
+            return self.run_files.take_unread().map_or(Ok(plan), Err);
+        }
         Ok(plan)
     }
 
     async fn acquire(&self, plan: &Plan) -> Result<(), Failure> {
+        let fetches = |item: &Acquire| matches!(item, Acquire::FetchRunFile { .. });
+        if !plan.acquire.iter().any(fetches) {
+            return self.carry_out(plan).await;
+        }
+        let progress = self.progress.as_ref();
+        self.run_files.fetch(&plan.driver_version, &self.store()?, progress).await?;
+        // What the file says of this host's GPUs may change the choice.
+        let (facts, catalog) = self.gather().await?;
+        let plan = self.plan(&facts, &catalog)?;
+        match plan.refusal() {
+            Some(refusal) => Err(refusal),
+            None => self.carry_out(&plan).await,
+        }
+    }
+}
+
+impl Supplier<'_> {
+    async fn carry_out(&self, plan: &Plan) -> Result<(), Failure> {
         for item in &plan.acquire {
             match item {
+                Acquire::FetchRunFile { .. } => {
+                    let progress = self.progress.as_ref();
+                    self.run_files.fetch(&plan.driver_version, &self.store()?, progress).await?;
+                }
                 Acquire::ImportSet { dir, manifest } => {
                     let prebuilt = Prebuilt::new(self.config)?;
                     prebuilt.import(dir, manifest, &self.store()?).await?;
@@ -220,12 +285,8 @@ impl Provider for Supplier<'_> {
                     prebuilt.pull(registry, manifest, &store, progress).await?;
                 }
                 Acquire::BuildSet { driver_version, flavour, kernel_release } => {
+                    let chosen = self.choose(Some(driver_version), Some(*flavour)).await?;
                     let archive = self.archive().await?;
-                    let chosen = driver::find(
-                        &driver::drivers(archive),
-                        Some(driver_version),
-                        Some(*flavour),
-                    )?;
                     let paths = &self.config.paths;
                     let kernel = HostFacts::read(&paths.root, &paths.host_root)?.kernel;
                     self.compile(archive, chosen, kernel_release, Some(&kernel.version)).await?;

@@ -9,14 +9,14 @@ use crate::artifact::{Flavour, ModuleKey, ModuleSet};
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::source::archive::{Archive, Package};
-use crate::source::driver;
+use crate::source::driver_source::DriverSource;
 use crate::source::headers::{self, Headers, Stated};
 use crate::store::{Store, hex};
 
 /// The inputs of one build.
 pub(super) struct Inputs {
-    /// The driver's package.
-    pub(super) driver: Package,
+    /// Where the driver's kernel sources are from.
+    pub(super) driver: DriverSource,
     /// What the headers say of their kernel.
     pub(super) stated: Stated,
     /// Headers, compiler and tools: what the root is made of.
@@ -40,7 +40,7 @@ impl Inputs {
         progress: &dyn Progress,
     ) -> Result<Self, Failure> {
         let modules = wanted_modules(&request.modules)?;
-        let driver = driver::package(archive, &request.driver)?;
+        let driver = DriverSource::locate(&request.driver, archive, store)?;
         let version = request.kernel_version.as_deref();
         let headers = headers::find(archive, &request.kernel_release, version)?;
         archive.fetch(std::slice::from_ref(&headers.package), store, progress).await?;
@@ -67,7 +67,7 @@ impl Inputs {
         ModuleKey {
             driver_version: self.driver_version.clone(),
             flavour: self.flavour,
-            driver_digest: self.driver.sha256.clone(),
+            driver_digest: self.driver.sha256().to_owned(),
             kernel_release: self.headers.release.clone(),
             kernel_version: self.stated.kernel_version.clone(),
             arch: std::env::consts::ARCH.to_owned(),

@@ -4,7 +4,7 @@
 //! a hermetic [`root`]; the compiler runs in there, in a [`sandbox`] without network. The same
 //! inputs give the same set, which is built once.
 
-mod claim;
+pub(crate) mod claim;
 pub mod compile;
 pub mod diagnose;
 mod inputs;
@@ -36,7 +36,7 @@ const SPACE: u64 = 2 << 30;
 /// What to build.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The driver, as the archive has it.
+    /// The driver; a .run file is in the store already.
     pub driver: DriverAtHand,
     /// `uname -r` of the kernel.
     pub kernel_release: String,
@@ -91,7 +91,7 @@ pub async fn build(
     }
     check_space(store)?;
     let mut packages = inputs.toolchain.clone();
-    packages.push(inputs.driver.clone());
+    packages.extend(inputs.driver.package().cloned());
     archive.fetch(&packages, store, progress).await?;
     let root = root::assemble(&inputs.toolchain, store, progress).await?;
     let work = Work::new(store)?;
@@ -105,7 +105,7 @@ pub async fn build(
     if let Some(set) = store.find_set(&key)? {
         return Ok(set);
     }
-    work.unpack(&inputs.driver, &request.driver.version, store).await?;
+    work.unpack(&inputs.driver, &request.driver, store).await?;
     let compile = Compile {
         helper: &request.helper,
         root: &root,

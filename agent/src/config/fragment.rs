@@ -9,6 +9,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use super::parameters::{self, Parameters};
+use super::run_file::{RunFileSource, absolute_place, from_parts};
 use super::values::{
     AbsolutePath, DriverWish, FlavourWish, ModuleName, ModuleParameter, Span, parse_bool,
 };
@@ -63,6 +64,22 @@ pub struct Fragment {
     /// Accept archive metadata past its Valid-Until: a frozen mirror
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub archive_frozen: Option<bool>,
+    /// NVIDIA .run files.
+    #[arg(skip)]
+    #[serde(rename = "run-file")]
+    pub run_files: Option<Vec<RunFileSource>>,
+    /// NVIDIA .run file to take the driver from: URL or path (repeatable: mirrors of one file)
+    #[serde(skip)]
+    #[arg(long = "run-file", global = true, value_name = "URL|PATH", value_parser = absolute_place)]
+    pub run_file: Option<Vec<String>>,
+    /// sha256 of the .run file
+    #[serde(skip)]
+    #[arg(long, global = true, value_name = "HEX")]
+    pub run_file_sha256: Option<String>,
+    /// Where the sha256 of the .run file is written: https or file URL, or path
+    #[serde(skip)]
+    #[arg(long, global = true, value_name = "URL|PATH", value_parser = absolute_place)]
+    pub run_file_checksum: Option<String>,
     /// Directory with prebuilt module sets, an OCI image layout (repeatable)
     #[arg(long, global = true, value_name = "DIR")]
     pub prebuilt: Option<Vec<AbsolutePath>>,
@@ -144,6 +161,10 @@ impl Fragment {
             archive_components: list(env, "LONGSHORE_ARCHIVE_COMPONENTS", String::from_str)?,
             archive_suites: list(env, "LONGSHORE_ARCHIVE_SUITES", String::from_str)?,
             archive_frozen: get(env, "LONGSHORE_ARCHIVE_FROZEN", parse_bool)?,
+            run_files: None,
+            run_file: list(env, "LONGSHORE_RUN_FILE", String::from_str)?,
+            run_file_sha256: get(env, "LONGSHORE_RUN_FILE_SHA256", String::from_str)?,
+            run_file_checksum: get(env, "LONGSHORE_RUN_FILE_CHECKSUM", String::from_str)?,
             prebuilt: list(env, "LONGSHORE_PREBUILT", AbsolutePath::strict)?,
             registries: list(env, "LONGSHORE_REGISTRIES", RegistrySource::from_str)?,
             require_signature: get(env, "LONGSHORE_REQUIRE_SIGNATURE", parse_bool)?,
@@ -183,6 +204,21 @@ impl Fragment {
             archive_components: self.archive_components.or(below.archive_components),
             archive_suites: self.archive_suites.or(below.archive_suites),
             archive_frozen: self.archive_frozen.or(below.archive_frozen),
+            // What is said of one file goes together: another file has another digest.
+            run_files: if self.run_file.is_some() {
+                None
+            } else {
+                self.run_files.or(below.run_files)
+            },
+            run_file_sha256: match self.run_file {
+                Some(_) => self.run_file_sha256,
+                None => self.run_file_sha256.or(below.run_file_sha256),
+            },
+            run_file_checksum: match self.run_file {
+                Some(_) => self.run_file_checksum,
+                None => self.run_file_checksum.or(below.run_file_checksum),
+            },
+            run_file: self.run_file.or(below.run_file),
             prebuilt: self.prebuilt.or(below.prebuilt),
             registries: self.registries.or(below.registries),
             require_signature: self.require_signature.or(below.require_signature),
@@ -197,6 +233,16 @@ impl Fragment {
             host_root: self.host_root.or(below.host_root),
             unload_deadline: self.unload_deadline.or(below.unload_deadline),
         }
+    }
+
+    /// The .run files of the flags or the environment, else those of the file.
+    ///
+    /// # Errors
+    /// Exit code 2 for one without a digest, or a digest without a file.
+    pub fn all_run_files(&self) -> Result<Vec<RunFileSource>, Failure> {
+        let (sha256, checksum) = (self.run_file_sha256.clone(), self.run_file_checksum.clone());
+        let one = from_parts(self.run_file.clone().unwrap_or_default(), sha256, checksum)?;
+        Ok(one.map_or_else(|| self.run_files.clone().unwrap_or_default(), |one| vec![one]))
     }
 
     /// Module parameters by kernel name, from both ways of giving them.

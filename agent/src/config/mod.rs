@@ -2,6 +2,7 @@
 
 mod fragment;
 pub mod parameters;
+mod run_file;
 mod values;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 pub use fragment::{Env, Fragment};
+pub use run_file::{Pin, RunFileSource};
 pub use values::{
     AbsolutePath, BadValue, DriverWish, FlavourWish, ModuleName, ModuleParameter, Span,
 };
@@ -32,6 +34,8 @@ pub struct Config {
     pub driver: DriverConfig,
     /// Debian-format archives, in order of preference.
     pub archives: ArchiveConfig,
+    /// NVIDIA .run files; where any is named, drivers come from these and not from archives.
+    pub run_files: Vec<RunFileSource>,
     /// Directories holding prebuilt module sets (OCI image layouts).
     pub prebuilt: Vec<PathBuf>,
     /// Registries with prebuilt module sets, in order of preference.
@@ -195,7 +199,7 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     let mut parameters = below.kernel_parameters();
     parameters::merge(&mut parameters, &parameters::read_operator_files(&dir)?);
     parameters::merge(&mut parameters, &above.kernel_parameters());
-    let config = settle(above.over(below), parameters);
+    let config = settle(above.over(below), parameters)?;
     if config.signatures.required && config.signatures.keys.is_empty() {
         let cause = "require-signature is set, and no signature-keys are: nothing could be loaded";
         return Err(Failure::new(ExitCode::Usage, cause).remedy(
@@ -205,9 +209,10 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     Ok(config)
 }
 
-fn settle(all: Fragment, parameters: parameters::Parameters) -> Config {
+fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, Failure> {
+    let run_files = all.all_run_files()?;
     let words = |list: Option<Vec<String>>| list.unwrap_or_default();
-    Config {
+    Ok(Config {
         driver: DriverConfig {
             version: all.driver.as_ref().and_then(|d| d.version().map(str::to_owned)),
             flavour: all.flavour.and_then(FlavourWish::flavour),
@@ -221,6 +226,7 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Config {
             host_suites: words(all.archive_suites),
             frozen: all.archive_frozen.unwrap_or(false),
         },
+        run_files,
         prebuilt: all
             .prebuilt
             .unwrap_or_default()
@@ -247,7 +253,7 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Config {
             all.host_root.as_ref(),
         ),
         unload_deadline: all.unload_deadline.map_or(Duration::from_secs(20), Span::duration),
-    }
+    })
 }
 
 /// Each once, in the order given, without the three that are always loaded.

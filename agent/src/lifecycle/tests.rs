@@ -69,6 +69,7 @@ fn catalog() -> Catalog {
         unread: Vec::new(),
         userspace: Vec::new(),
         drivers: Known::Unknown(unknown()),
+        run_files: Known::Yes(Vec::new()),
         headers: Known::Unknown(unknown()),
     }
 }

@@ -1,6 +1,6 @@
 //! What must be brought into the store before anything is installed.
 
-use super::candidate::is_for_kernel;
+use super::candidate::{is_for_kernel, names_run_files, run_files};
 use super::driver::Choice;
 use super::{Acquire, Finding, Reason, Severity};
 use crate::artifact::ModuleSet;
@@ -31,7 +31,8 @@ pub(super) fn supply<'a>(
 ) -> Supply<'a> {
     let mut supply = Supply::default();
     supply.modules(config, facts, catalog, choice, wanted);
-    supply.userspace(facts, catalog, choice);
+    supply.userspace(config, facts, catalog, choice);
+    supply.run_file(catalog, choice);
     supply
 }
 
@@ -151,7 +152,25 @@ impl<'a> Supply<'a> {
         }
     }
 
-    fn userspace(&mut self, facts: &HostFacts, catalog: &'a Catalog, choice: &Choice) {
+    /// What is compiled or assembled of a .run file needs it first.
+    fn run_file(&mut self, catalog: &Catalog, choice: &Choice) {
+        let mut files = run_files(catalog).iter().filter(|file| file.version == choice.version);
+        let Some(file) = files.next() else { return };
+        let needed = self.builds || self.userspace.is_none();
+        if needed && !file.stored {
+            let (name, sha256) = (file.name.clone(), file.sha256.clone());
+            self.because("driver fetched", format!("the store does not have {name} unpacked"));
+            self.acquire.insert(0, Acquire::FetchRunFile { name, sha256 });
+        }
+    }
+
+    fn userspace(
+        &mut self,
+        config: &Config,
+        facts: &HostFacts,
+        catalog: &'a Catalog,
+        choice: &Choice,
+    ) {
         let of_choice = |u: &&UserspaceAtHand| {
             u.driver_version == choice.version && u.arch == facts.kernel.arch
         };
@@ -164,6 +183,7 @@ impl<'a> Supply<'a> {
         self.because("user mode assembled", "the store has none of this version");
         if let Known::Yes(drivers) = &catalog.drivers
             && !drivers.is_empty()
+            && !names_run_files(config, catalog)
             && !drivers.iter().any(|d| d.version == choice.version)
         {
             self.findings.push(Finding::warning(

@@ -14,7 +14,8 @@ use goal::{Ended, Goal, Mark, accept, resume_from, strong_etag};
 pub(crate) use goal::{is_certificate, proxies, root_cause};
 pub use policy::Policy;
 
-use super::sink::{Alive, Sink, Writers, Writing};
+pub(super) use super::sink::Reader;
+use super::sink::{Alive, Committed, Reading, Sink, Writers, Writing};
 use super::space;
 use crate::failure::{ExitCode, Failure};
 use crate::progress::{Silent, Task};
@@ -107,10 +108,42 @@ impl Fetcher {
         let mut sink = Sink::Memory(Vec::new());
         let goal = Goal::new(url, None, limit, false)?;
         self.run(&goal, &mut sink, &Silent).await?;
-        match sink {
-            Sink::Memory(bytes) => Ok(bytes),
-            Sink::Blob(_) => Ok(Vec::new()),
-        }
+        Ok(sink.into_bytes())
+    }
+
+    /// Fetches the first bytes of a file, at most `most`.
+    ///
+    /// # Errors
+    /// Exit code 12.
+    pub async fn head(&self, url: &str, most: u64) -> Result<Vec<u8>, FetchError> {
+        let mut sink = Sink::Memory(Vec::new());
+        let goal = Goal { part: true, ..Goal::new(url, None, most, false)? };
+        self.run(&goal, &mut sink, &Silent).await?;
+        Ok(sink.into_bytes())
+    }
+
+    /// Gives a file to `reader` while it arrives, hashed and resumed after a cut; the file itself
+    /// is kept nowhere. `reader` may be called again from the start, and what it made counts only
+    /// when this returns without an error: the digest is known last.
+    ///
+    /// # Errors
+    /// Exit code 12 where it cannot be downloaded, 13 where it is not what was expected or longer
+    /// than `limit`, and what `reader` fails with where the file is the one expected.
+    pub(super) async fn stream(
+        &self,
+        url: &str,
+        sha256: &str,
+        limit: u64,
+        reader: &Reader,
+        task: &dyn Task,
+    ) -> Result<(), FetchError> {
+        let writers = Writers::new();
+        let goal = Goal::new(url, None, limit, true)?;
+        let start = || Ok(Sink::Reader(Reading::start(reader, writers.alive())));
+        let expected = Expected { sha256: Some(sha256.to_owned()), size: None };
+        let fetched = self.whole(&goal, &expected, task, start).await;
+        writers.all_ended().await;
+        fetched.map(drop)
     }
 
     /// Fetches a file into the store, hashed while it streams and resumed after a cut; returns its
@@ -184,19 +217,27 @@ impl Fetcher {
         alive: &Alive,
     ) -> Result<String, FetchError> {
         space::require(store.root(), expected.size.unwrap_or(0))?;
+        let start = || Ok(Sink::Blob(Writing::start(store, alive)?));
+        self.whole(goal, expected, task, start).await
+    }
+
+    /// Fetches into a sink that is started anew once, where pieces did not make up the file.
+    async fn whole(
+        &self,
+        goal: &Goal,
+        expected: &Expected,
+        task: &dyn Task,
+        start: impl Fn() -> Result<Sink, Failure>,
+    ) -> Result<String, FetchError> {
         let mut pieced = true;
         loop {
-            let mut sink = Sink::Blob(Writing::start(store, alive)?);
+            let mut sink = start()?;
             // Pieces of different versions of a file may not fit; once, it is worth a fresh start.
             pieced = self.run(goal, &mut sink, task).await? && pieced;
-            let Sink::Blob(writing) = sink else { return Ok(String::new()) };
-            match writing.commit(expected.sha256.clone()).await {
-                Ok(sha256) => return Ok(sha256),
-                Err(failure) if failure.code() != ExitCode::Verification => {
-                    return Err(FetchError::Failed(failure));
-                }
-                Err(_) if pieced => pieced = false,
-                Err(failure) => return Err(FetchError::Failed(goal.wrong(failure))),
+            match sink.commit(expected.sha256.clone()).await? {
+                Committed::Right(sha256) => return Ok(sha256),
+                Committed::Wrong(_) if pieced => pieced = false,
+                Committed::Wrong(failure) => return Err(FetchError::Failed(goal.wrong(failure))),
             }
         }
     }
@@ -250,7 +291,9 @@ impl Fetcher {
         if let Some(authorization) = &goal.authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
-        if offset > 0 {
+        if goal.part {
+            request = request.header(RANGE, format!("bytes={offset}-{}", goal.limit.max(1) - 1));
+        } else if offset > 0 {
             request = request.header(RANGE, format!("bytes={offset}-"));
             if let Some(etag) = mark.etag.as_deref().filter(|_| !goal.pinned) {
                 request = request.header(IF_RANGE, etag);
@@ -274,12 +317,15 @@ impl Fetcher {
         while let Some(chunk) = response.chunk().await.map_err(|e| self.broken(goal, e))? {
             let known = usize::try_from(skip).unwrap_or(usize::MAX).min(chunk.len());
             skip -= known as u64;
-            let new = &chunk[known..];
+            let new = goal.wanted(&chunk[known..], sink.size());
             if sink.size() + new.len() as u64 > goal.limit {
                 return Err(goal.too_long().into());
             }
             sink.put(new).await?;
             mark.reached(sink.size());
+            if goal.has_enough(sink.size()) {
+                return Ok(());
+            }
         }
         goal.check_whole(sink.size())
     }
@@ -324,11 +370,15 @@ async fn copy(goal: &Goal, sink: &mut Sink, mark: &mut Mark<'_>) -> Result<(), E
         if n == 0 {
             break;
         }
-        if sink.size() + n as u64 > goal.limit {
+        let new = goal.wanted(&buffer[..n], sink.size());
+        if sink.size() + new.len() as u64 > goal.limit {
             return Err(goal.too_long().into());
         }
-        sink.put(&buffer[..n]).await?;
+        sink.put(new).await?;
         mark.reached(sink.size());
+        if goal.has_enough(sink.size()) {
+            break;
+        }
     }
     match goal.check_whole(sink.size()) {
         Err(Ended::Again(_)) => {

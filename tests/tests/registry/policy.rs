@@ -78,6 +78,7 @@ fn nothing() -> Catalog {
         unread: Vec::new(),
         userspace: Vec::new(),
         drivers: Known::Unknown(String::new()),
+        run_files: Known::Yes(Vec::new()),
         headers: Known::Unknown(String::new()),
     }
 }

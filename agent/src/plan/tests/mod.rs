@@ -14,7 +14,9 @@ use rstest::rstest;
 
 use super::*;
 use crate::artifact::{ModuleEntry, ModuleKey, ModuleSet};
-use crate::catalog::{DriverAtHand, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand};
+use crate::catalog::{
+    DriverAtHand, DriverOrigin, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand,
+};
 use crate::config::{self, Fragment};
 use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice};
 use crate::step::ModuleOrigin;
@@ -40,9 +42,11 @@ fn offered(version: &str, flavour: Flavour) -> DriverAtHand {
     DriverAtHand {
         version: version.into(),
         flavour,
-        package: "nvidia-kernel-source".into(),
-        package_version: format!("{version}-1"),
-        suite: "bookworm".into(),
+        origin: DriverOrigin::Package {
+            name: "nvidia-kernel-source".into(),
+            version: format!("{version}-1"),
+            suite: "bookworm".into(),
+        },
         sha256: "0".repeat(64),
     }
 }
@@ -68,6 +72,7 @@ fn catalog(drivers: Vec<DriverAtHand>) -> Catalog {
         unread: Vec::new(),
         userspace: Vec::new(),
         drivers: Known::Yes(drivers),
+        run_files: Known::Yes(Vec::new()),
         headers: Known::Yes(HeadersAtHand::Archive {
             package: "linux-headers-6.1.0-50-amd64".into(),
             version: "6.1.176-1".into(),

@@ -37,6 +37,8 @@ pub(super) struct Goal {
     pub(super) pinned: bool,
     /// Who asks, where the server wants to know.
     pub(super) authorization: Option<HeaderValue>,
+    /// Only the first `limit` bytes are wanted.
+    pub(super) part: bool,
 }
 
 impl Goal {
@@ -48,7 +50,9 @@ impl Goal {
         limit: u64,
         pinned: bool,
     ) -> Result<Self, Failure> {
-        Ok(Self { url: parse(url)?, shown: shown(url), size, limit, pinned, authorization: None })
+        let authorization = None;
+        let (url, shown) = (parse(url)?, shown(url));
+        Ok(Self { url, shown, size, limit, pinned, authorization, part: false })
     }
 
     pub(super) fn failure(&self, why: &str) -> Failure {
@@ -71,6 +75,16 @@ impl Goal {
 
     pub(super) fn too_long(&self) -> Failure {
         self.not_as_promised(&format!("it has more than {} bytes", self.limit))
+    }
+
+    /// What of `new` is still wanted after `had` bytes.
+    pub(super) fn wanted<'a>(&self, new: &'a [u8], had: u64) -> &'a [u8] {
+        let left = usize::try_from(self.limit.saturating_sub(had)).unwrap_or(usize::MAX);
+        if self.part { &new[..new.len().min(left)] } else { new }
+    }
+
+    pub(super) fn has_enough(&self, size: u64) -> bool {
+        self.part && size >= self.limit
     }
 
     pub(super) fn check_whole(&self, size: u64) -> Result<(), Ended> {
@@ -126,7 +140,7 @@ pub(super) fn accept(
                 let what = format!("the server has {length} bytes, the index says {size}");
                 return Err(goal.not_as_promised(&what).into());
             }
-            if length.is_some_and(|length| length > goal.limit) {
+            if !goal.part && length.is_some_and(|length| length > goal.limit) {
                 return Err(goal.too_long().into());
             }
             if !goal.pinned {
