@@ -221,6 +221,7 @@ mod tests {
             headers: BTreeMap::new(),
             compiler: "gcc-12".into(),
             options: Vec::new(),
+            patches: BTreeMap::new(),
         };
         ModuleSet { key, modules: Vec::new() }
     }

@@ -54,6 +54,9 @@ enum Command {
         /// Also write the modules to this directory as an OCI image layout
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
+        /// Compile even where the same failed a short while ago
+        #[arg(long)]
+        retry: bool,
     },
     /// Bring everything a host needs into the store and install nothing
     Fetch {
@@ -94,7 +97,7 @@ async fn dispatch(command: Command, config: &Config) -> Result<ExitCode, Failure
     match command {
         Command::Run => lifecycle::run(config, &Supplier::new(config)).await,
         Command::Plan { json } => plan(config, json).await,
-        Command::Build { kernel, out } => build(config, kernel, out).await,
+        Command::Build { kernel, out, retry } => build(config, kernel, out, retry).await,
         Command::Fetch { kernel } => fetch(config, kernel).await,
         Command::Unload => lifecycle::unload(config).await,
         Command::Status { json } => status(config, json),
@@ -116,8 +119,9 @@ async fn build(
     config: &Config,
     kernel: Option<String>,
     out: Option<PathBuf>,
+    retry: bool,
 ) -> Result<ExitCode, Failure> {
-    let supplier = Supplier::new(config);
+    let supplier = Supplier::new(config).retrying(retry);
     let set = supplier.build(kernel.as_deref()).await?;
     if let Some(dir) = out {
         let manifest = crate::artifact::layout::export(&set, &supplier.store()?, &dir)?;
