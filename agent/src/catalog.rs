@@ -179,6 +179,7 @@ pub fn gather(
             place: SetPlace::Layout { dir: dir.clone(), manifest: entry.manifest },
         }));
     }
+    sets.retain(|at_hand: &SetAtHand| config.patches.allows(at_hand.set.key.patches.keys()));
     let kernel = &facts.kernel;
     let (drivers, headers) = match archive {
         Known::Yes(archive) => (

@@ -17,6 +17,13 @@ pub struct PatchConfig {
     pub dirs: Vec<PathBuf>,
 }
 
+impl PatchConfig {
+    /// Whether modules made with the patches of these names may be used.
+    pub fn allows<'n>(&self, names: impl IntoIterator<Item = &'n String>) -> bool {
+        names.into_iter().all(|name| self.apply && !self.off.contains(name))
+    }
+}
+
 impl Default for PatchConfig {
     fn default() -> Self {
         PatchFragment::default().settle()
@@ -60,5 +67,45 @@ impl PatchFragment {
             off: self.off.unwrap_or_default(),
             dirs: dirs.iter().map(|dir| dir.as_path().to_path_buf()).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn flags(text: &str) -> PatchFragment {
+        toml::from_str(text).expect("a fragment")
+    }
+
+    #[test]
+    fn flags_go_over_what_is_below_and_lists_replace_each_other() {
+        let below = flags("off = ['a']\ndirs = ['/below']");
+        let none = PatchFragment { none: true, ..PatchFragment::default() };
+        let above = flags("apply = true\noff = ['b', 'c']").over(below.clone());
+        let wanted = PatchConfig {
+            apply: true,
+            off: vec!["b".into(), "c".into()],
+            dirs: vec!["/below".into()],
+        };
+        assert_eq!(above.settle(), wanted);
+        assert!(!none.over(below).settle().apply);
+        assert!(PatchConfig::default().apply);
+    }
+
+    #[rstest]
+    #[case("", &["a"], true)]
+    #[case("off = ['b']", &["a"], true)]
+    #[case("off = ['b']", &["a", "b"], false)]
+    #[case("apply = false", &["a"], false)]
+    #[case("apply = false", &[], true)]
+    fn sets_with_a_patch_that_is_off_are_not_used(
+        #[case] text: &str,
+        #[case] patches: &[&str],
+        #[case] allowed: bool,
+    ) {
+        let patches: Vec<String> = patches.iter().map(|p| (*p).to_owned()).collect();
+        assert_eq!(flags(text).settle().allows(&patches), allowed);
     }
 }
