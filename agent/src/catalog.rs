@@ -220,6 +220,7 @@ pub fn gather(
             place: SetPlace::Layout { dir: dir.clone(), manifest: entry.manifest },
         }));
     }
+    sets.retain(|at_hand: &SetAtHand| config.patches.allows(at_hand.set.key.patches.keys()));
     let kernel = &facts.kernel;
     let (drivers, headers) = match archive {
         Known::Yes(archive) => (
@@ -263,6 +264,7 @@ mod tests {
             headers: BTreeMap::new(),
             compiler: "gcc-12".into(),
             options: Vec::new(),
+            patches: BTreeMap::new(),
         };
         ModuleSet { key, modules: Vec::new() }
     }

@@ -60,6 +60,9 @@ enum Command {
         /// COSIGN_PASSWORD
         #[arg(long, value_name = "FILE", requires = "out")]
         sign_key: Option<PathBuf>,
+        /// Compile even where the same failed a short while ago
+        #[arg(long)]
+        retry: bool,
     },
     /// Put built modules into an OCI registry, and sign them
     Push(registry::Push),
@@ -106,7 +109,9 @@ async fn dispatch(command: Command, config: &Config) -> Result<ExitCode, Failure
     match command {
         Command::Run => lifecycle::run(config, &Supplier::new(config)).await,
         Command::Plan { json } => plan(config, json).await,
-        Command::Build { kernel, out, sign_key } => build(config, kernel, out, sign_key).await,
+        Command::Build { kernel, out, sign_key, retry } => {
+            build(config, kernel, out, sign_key, retry).await
+        }
         Command::Push(push) => registry::push(config, push).await,
         Command::Verify(verify) => registry::verify(config, verify).await,
         Command::GenerateKeyPair(generate) => registry::generate_key_pair(&generate),
@@ -132,9 +137,10 @@ async fn build(
     kernel: Option<String>,
     out: Option<PathBuf>,
     sign_key: Option<PathBuf>,
+    retry: bool,
 ) -> Result<ExitCode, Failure> {
     let key = sign_key.as_deref().map(registry::secret_key).transpose()?;
-    let supplier = Supplier::new(config);
+    let supplier = Supplier::new(config).retrying(retry);
     let set = supplier.build(kernel.as_deref()).await?;
     if let Some(dir) = out {
         let manifest = crate::artifact::layout::export(&set, &supplier.store()?, &dir)?;

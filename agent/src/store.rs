@@ -10,6 +10,8 @@
 //! drivers/HEX/           unpacked .run files: driver.json and tree/ (see source::runfile)
 //! roots/DIGEST/          hermetic build roots
 //! logs/                  compiler logs
+//! patches/DIGEST.json    which patches a driver needs for a kernel, as found by an earlier build
+//! failures/NAME.json     compiles that failed and are not tried again for a while
 //! tmp/                   what is not finished; emptied by whoever holds the store's lock
 //! ```
 //!
@@ -41,7 +43,18 @@ impl Store {
     /// # Errors
     /// Exit code 15 where the directories cannot be made.
     pub fn open(root: &Path) -> Result<Self, Failure> {
-        for dir in ["blobs/sha256", "sets", "userspace", "drivers", "roots", "logs", "tmp"] {
+        const DIRS: [&str; 9] = [
+            "blobs/sha256",
+            "sets",
+            "userspace",
+            "drivers",
+            "roots",
+            "logs",
+            "patches",
+            "failures",
+            "tmp",
+        ];
+        for dir in DIRS {
             let path = root.join(dir);
             fs::create_dir_all(&path).map_err(|e| write_failure(&path, e))?;
         }

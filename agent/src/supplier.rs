@@ -34,6 +34,8 @@ pub struct Supplier<'a> {
     run_files: RunFiles<'a>,
     /// Why the archives could not be read.
     unread: Mutex<Option<Failure>>,
+    /// Whether a compile that failed before is tried again.
+    retry: bool,
 }
 
 impl<'a> Supplier<'a> {
@@ -45,7 +47,14 @@ impl<'a> Supplier<'a> {
             archive: OnceCell::new(),
             run_files: RunFiles::new(config),
             unread: Mutex::default(),
+            retry: false,
         }
+    }
+
+    /// Also compiles what failed a short while ago, if `retry`.
+    #[must_use]
+    pub fn retrying(self, retry: bool) -> Self {
+        Self { retry, ..self }
     }
 
     /// Opens the store.
@@ -133,6 +142,8 @@ impl<'a> Supplier<'a> {
         request.kernel_version = version.map(str::to_owned);
         request.modules.clone_from(&self.config.driver.extra_modules);
         request.jobs = self.config.jobs;
+        request.patches = self.config.patches.clone();
+        request.retry = self.retry;
         build::build(&request, archive, &self.store()?, self.progress.as_ref()).await
     }
 

@@ -58,6 +58,10 @@ pub struct ModuleKey {
     pub compiler: String,
     /// Arguments given to make that change the result.
     pub options: Vec<String>,
+    /// Compatibility patches that were applied to the sources: name -> sha256 (hex) of the diff.
+    /// Left out where there are none: those sets have the key they had before there were patches.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub patches: BTreeMap<String, String>,
 }
 
 /// One module of a set.
@@ -296,6 +300,7 @@ pub(crate) mod tests {
                 headers: BTreeMap::from([("linux-headers_1_amd64".into(), "2".repeat(64))]),
                 compiler: "gcc-14 (Debian 14.2.0-19) 14.2.0".into(),
                 options: vec!["KCFLAGS=-g0".into()],
+                patches: BTreeMap::new(),
             },
             modules: vec![ModuleEntry {
                 name: "nvidia".into(),
@@ -326,6 +331,18 @@ pub(crate) mod tests {
         other.kernel_version.push('x');
         assert_ne!(one.digest(), other.digest());
         assert_ne!(one.file_stem(), other.file_stem());
+    }
+
+    #[test]
+    fn a_patch_is_part_of_the_key_and_none_is_as_it_was() {
+        let (one, mut other) = (set().key, set().key);
+        let json = serde_json::to_string(&one).expect("serializes");
+        assert!(!json.contains("patches"), "{json}");
+        assert_eq!(serde_json::from_str::<ModuleKey>(&json).expect("reads"), one);
+        other.patches.insert("a".into(), "4".repeat(64));
+        assert_ne!(one.digest(), other.digest());
+        let json = serde_json::to_string(&other).expect("serializes");
+        assert_eq!(serde_json::from_str::<ModuleKey>(&json).expect("reads"), other);
     }
 
     #[rstest]

@@ -40,6 +40,11 @@ impl Work {
         self.dir.path().join("build")
     }
 
+    /// Where [`Work::unpack`] puts the kernel sources.
+    pub(super) fn sources(&self) -> PathBuf {
+        self.dir().join("driver")
+    }
+
     /// Puts the kernel sources of `driver` into `driver`, and checks that they are of its version.
     pub(super) async fn unpack(
         &self,

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use super::parameters::{self, Parameters};
+use super::patches::PatchFragment;
 use super::run_file::{RunFileSource, absolute_place, from_parts};
 use super::values::{
     AbsolutePath, DriverWish, FlavourWish, ModuleName, ModuleParameter, Span, parse_bool,
@@ -103,6 +104,9 @@ pub struct Fragment {
     /// Parallel compile jobs
     #[arg(long, global = true, value_name = "N")]
     pub jobs: Option<NonZeroUsize>,
+    /// Compatibility patches.
+    #[command(flatten)]
+    pub patches: PatchFragment,
     /// Store, on the host's disk
     #[arg(long, global = true, value_name = "DIR")]
     pub store: Option<AbsolutePath>,
@@ -172,6 +176,12 @@ impl Fragment {
             compile: get(env, "LONGSHORE_COMPILE", parse_bool)?,
             no_compile: false,
             jobs: get(env, "LONGSHORE_JOBS", NonZeroUsize::from_str)?,
+            patches: PatchFragment {
+                apply: get(env, "LONGSHORE_PATCHES_APPLY", parse_bool)?,
+                off: list(env, "LONGSHORE_PATCHES_OFF", String::from_str)?,
+                dirs: list(env, "LONGSHORE_PATCHES", AbsolutePath::strict)?,
+                none: false,
+            },
             store: get(env, "LONGSHORE_STORE", AbsolutePath::strict)?,
             state_dir: get(env, "LONGSHORE_STATE_DIR", AbsolutePath::strict)?,
             driver_root: get(env, "LONGSHORE_DRIVER_ROOT", AbsolutePath::strict)?,
@@ -226,6 +236,7 @@ impl Fragment {
             compile: self.no_compile.then_some(false).or(self.compile).or(below.compile),
             no_compile: false,
             jobs: self.jobs.or(below.jobs),
+            patches: self.patches.over(below.patches),
             store: self.store.or(below.store),
             state_dir: self.state_dir.or(below.state_dir),
             driver_root: self.driver_root.or(below.driver_root),

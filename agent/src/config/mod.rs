@@ -2,6 +2,7 @@
 
 mod fragment;
 pub mod parameters;
+mod patches;
 mod run_file;
 mod values;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 pub use fragment::{Env, Fragment};
+pub use patches::{PatchConfig, PatchFragment};
 pub use run_file::{Pin, RunFileSource};
 pub use values::{
     AbsolutePath, BadValue, DriverWish, FlavourWish, ModuleName, ModuleParameter, Span,
@@ -46,6 +48,8 @@ pub struct Config {
     pub compile: bool,
     /// Number of parallel compile jobs; all cores where None.
     pub jobs: Option<usize>,
+    /// Which compatibility patches a compile may apply.
+    pub patches: PatchConfig,
     /// Where things lie.
     pub paths: Paths,
     /// How long SIGTERM may take until a driver in use is left as it is.
@@ -245,6 +249,7 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
         },
         compile: all.compile.unwrap_or(true),
         jobs: all.jobs.map(NonZeroUsize::get),
+        patches: all.patches.settle(),
         paths: Paths::settle(
             all.store.as_ref(),
             all.state_dir.as_ref(),

@@ -18,6 +18,7 @@ pub(crate) fn put(store: &Store, release: &str) -> ModuleSet {
         headers: BTreeMap::new(),
         compiler: "gcc-12 (Debian 12.2.0-14) 12.2.0".into(),
         options: Vec::new(),
+        patches: Default::default(),
     };
     let modules = ["nvidia", "nvidia-uvm"].map(|name| {
         let image = module(name, release);

@@ -106,6 +106,7 @@ fn set(facts: &HostFacts, flavour: Flavour, place: SetPlace) -> SetAtHand {
         headers: BTreeMap::new(),
         compiler: "gcc-12".into(),
         options: Vec::new(),
+        patches: BTreeMap::new(),
     };
     let modules = vec![
         entry("nvidia", &["drm"]),
