@@ -69,6 +69,13 @@ impl<'a> Supply<'a> {
 
     fn use_set(&mut self, at_hand: &'a SetAtHand, facts: &HostFacts) {
         self.set = Some(&at_hand.set);
+        let patches: Vec<&str> = at_hand.set.key.patches.keys().map(String::as_str).collect();
+        if !patches.is_empty() {
+            self.because(
+                "patches",
+                format!("the modules are compiled with {}", patches.join(", ")),
+            );
+        }
         let kernel = &facts.kernel.release;
         match &at_hand.place {
             SetPlace::Store => {
