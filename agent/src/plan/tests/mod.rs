@@ -2,6 +2,7 @@
 
 mod decisions;
 mod preflight;
+mod run_files;
 mod steps;
 mod whole;
 
