@@ -3,6 +3,7 @@
 mod decisions;
 mod prebuilt;
 mod preflight;
+mod run_files;
 mod steps;
 mod whole;
 

@@ -148,6 +148,15 @@ impl Header {
     }
 }
 
+impl Header {
+    /// The file's name, whatever a mirror calls it.
+    pub(super) fn name(&self) -> Option<String> {
+        let target = self.target.as_deref().filter(|t| t.starts_with("NVIDIA-Linux-"))?;
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+        target.bytes().all(plain).then(|| format!("{target}.run"))
+    }
+}
+
 /// N of ``offset=`head -n N "$0" | wc -c` ``.
 fn counted_in_place(line: &str) -> Option<usize> {
     let rest = line.trim_start().strip_prefix("offset=`head -n ")?;
@@ -189,6 +198,8 @@ mod tests {
         assert_eq!(rest, "PAYLOAD");
         assert_eq!(header.version.as_deref(), Some(version));
         assert_eq!(header.arch.as_deref(), Some(arch));
+        let name = header.name().expect("named");
+        assert!(name.contains(version) && name.ends_with(".run"), "{name}");
     }
 
     #[test]

@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub use gpus::{Chip, SupportedGpus};
 pub use stored::{StoredRunFile, Written, find};
 
+use header::Header;
+
 use super::http::{Fetcher, Reader, shown};
 use crate::artifact::Flavour;
 use crate::catalog::RunFileAtHand;
@@ -34,10 +36,14 @@ const HEAD: u64 = 64 << 10;
 /// The first branch whose .run files have open modules.
 const FIRST_OPEN_BRANCH: u64 = 515;
 
+/// What a person can do where a file does not begin as it should.
+const NO_PAGE: &str = "check that this is NVIDIA's .run file, and not a page about it";
+
 /// What is known of a .run file before it is fetched, or of the store's copy.
 ///
 /// # Errors
-/// Exit code 12 where neither the store nor any mirror has it, 13 where it is no .run file.
+/// Exit code 10 for another machine's driver, 12 where neither the store nor any mirror has it, 13
+/// where it is no .run file.
 pub async fn look(
     source: &RunFileSource,
     fetcher: &Fetcher,
@@ -49,7 +55,13 @@ pub async fn look(
     if let Some(stored) = find(store, &sha256) {
         return Ok(at_hand(&stored, urls));
     }
-    let version = version_of(&name, source, fetcher).await?;
+    let header = header_of(&name, source, fetcher).await?;
+    let name = header.name().unwrap_or(name);
+    stored::check_machine(&name, header.arch.as_deref())?;
+    let Some(version) = header.version else {
+        let cause = format!("{name} does not say its version");
+        return Err(Failure::new(ExitCode::Verification, cause).remedy(NO_PAGE));
+    };
     let flavours = expected_flavours(&version);
     Ok(RunFileAtHand { name, urls, sha256, version, flavours, stored: false, gpus: None })
 }
@@ -136,19 +148,19 @@ fn at_hand(stored: &StoredRunFile, urls: Vec<String>) -> RunFileAtHand {
 }
 
 /// Reads the beginning of the file from the first mirror that has it.
-async fn version_of(
+async fn header_of(
     name: &str,
     source: &RunFileSource,
     fetcher: &Fetcher,
-) -> Result<String, Failure> {
+) -> Result<Header, Failure> {
     let mut first = None;
     for url in &source.urls {
-        let version = match fetcher.head(url, HEAD).await {
-            Ok(head) => header_version(url, &head),
+        let header = match fetcher.head(url, HEAD).await {
+            Ok(head) => identify(url, &head),
             Err(error) => Err(error.into()),
         };
-        match version {
-            Ok(version) => return Ok(version),
+        match header {
+            Ok(header) => return Ok(header),
             Err(failure) => drop(first.get_or_insert(failure)),
         }
     }
@@ -156,14 +168,11 @@ async fn version_of(
     Err(first.unwrap_or_else(unnamed))
 }
 
-fn header_version(url: &str, head: &[u8]) -> Result<String, Failure> {
-    let failure = |cause: String| {
-        Failure::new(ExitCode::Verification, cause)
-            .remedy("check that this is NVIDIA's .run file, and not a page about it")
-    };
-    let unknown = || format!("{} is no .run file of a known form", shown(url));
-    let header = header::identify(head).map_err(|fault| failure(unknown()).because(fault))?;
-    header.version.ok_or_else(|| failure(format!("{} does not say its version", shown(url))))
+fn identify(url: &str, head: &[u8]) -> Result<Header, Failure> {
+    header::identify(head).map_err(|fault| {
+        let cause = format!("{} is no .run file of a known form", shown(url));
+        Failure::new(ExitCode::Verification, cause).because(fault).remedy(NO_PAGE)
+    })
 }
 
 /// The last part of the first URL's path.

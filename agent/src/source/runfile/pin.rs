@@ -29,23 +29,23 @@ pub(super) async fn sha256_of(
 }
 
 /// The digest of `name` in lines like `HEX  NAME`, `HEX *NAME` or `SHA256 (NAME) = HEX`; or the
-/// only digest there is, where it stands alone.
+/// only one there is, for mirrors give files other names.
 fn digest_in(text: &str, name: &str) -> Option<String> {
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let named = lines.clone().find_map(|line| {
-        if let Some(rest) = line.strip_prefix("SHA256 (") {
-            let (file, digest) = rest.split_once(") = ")?;
-            return is_of(file, name).then_some(digest);
-        }
-        let (digest, file) = line.split_once(char::is_whitespace)?;
-        is_of(file.trim_start().trim_start_matches('*'), name).then_some(digest)
-    });
-    let alone = || {
-        let only = lines.next().filter(|line| !line.contains(char::is_whitespace))?;
-        lines.next().is_none().then_some(only)
+    let all: Vec<(String, &str)> = text.lines().filter_map(entry).collect();
+    let named = all.iter().find(|(_, file)| is_of(file, name));
+    let only = || all.first().filter(|_| all.len() == 1);
+    named.or_else(only).map(|(digest, _)| digest.clone())
+}
+
+/// Digest and file name of a line.
+fn entry(line: &str) -> Option<(String, &str)> {
+    let line = line.trim();
+    let (digest, file) = match line.strip_prefix("SHA256 (").and_then(|r| r.split_once(") = ")) {
+        Some((file, digest)) => (digest, file),
+        None => line.split_once(char::is_whitespace).unwrap_or((line, "")),
     };
-    let digest = named.or_else(alone)?.trim().to_ascii_lowercase();
-    is_sha256(&digest).then_some(digest)
+    let digest = digest.to_ascii_lowercase();
+    is_sha256(&digest).then(|| (digest, file.trim_start().trim_start_matches('*')))
 }
 
 fn is_of(file: &str, name: &str) -> bool {
@@ -69,12 +69,13 @@ mod tests {
     #[case::among_others(format!("{}  other.run\n{}  {NAME}\n", hex("b"), hex("a")))]
     #[case::bsd(format!("SHA256 ({NAME}) = {}\n", hex("a")))]
     #[case::alone(format!("{}\n", hex("a")))]
+    #[case::of_another_name(format!("{}  driver.run\n", hex("a")))]
     fn a_digest_is_found(#[case] text: String) {
         assert_eq!(digest_in(&text, NAME), Some(hex("a")));
     }
 
     #[rstest]
-    #[case::of_another_file(format!("{}  other.run\n", hex("a")))]
+    #[case::of_others(format!("{}  a.run\n{}  b.run\n", hex("a"), hex("b")))]
     #[case::too_short(format!("{}  {NAME}\n", "a".repeat(40)))]
     #[case::several_without_names(format!("{}\n{}\n", hex("a"), hex("b")))]
     #[case::a_page("<html>not found</html>".to_owned())]

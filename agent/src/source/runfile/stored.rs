@@ -170,6 +170,22 @@ fn placed(entry: &Listed, machine: Machine, version: &str) -> Option<PathBuf> {
     at_the_top.then(|| userspace::place_of(name, machine.triplet)).flatten()
 }
 
+/// Whether a file is for this machine; one that does not say is checked library by library.
+///
+/// # Errors
+/// Exit code 10 where it is not.
+pub(super) fn check_machine(name: &str, arch: Option<&str>) -> Result<(), Failure> {
+    let own = Machine::this()?.uname;
+    match arch {
+        Some(arch) if arch != own => {
+            let cause = format!("{name} is for {arch}, and this host is {own}");
+            Err(Failure::new(ExitCode::HostUnsupported, cause)
+                .remedy(format!("take the .run file for {own}")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Checks an unpacked file against itself and against what was asked for, and keeps it.
 ///
 /// # Errors
@@ -183,12 +199,7 @@ pub(super) fn keep(
 ) -> Result<StoredRunFile, Failure> {
     let tree = unpacked.tree();
     let machine = Machine::this()?;
-    let arch = unpacked.header.arch.clone().unwrap_or_else(|| machine.uname.to_owned());
-    if arch != machine.uname {
-        let cause = format!("{name} is for {arch}, and this host is {}", machine.uname);
-        return Err(Failure::new(ExitCode::HostUnsupported, cause)
-            .remedy(format!("take the .run file for {}", machine.uname)));
-    }
+    check_machine(name, unpacked.header.arch.as_deref())?;
     let listing = listing_of(name, &tree)?;
     let version = listing.version.clone();
     if let Some(said) = unpacked.header.version.as_ref().filter(|said| **said != version) {
@@ -202,7 +213,7 @@ pub(super) fn keep(
         flavours: flavours(name, &tree, &version)?,
         entries: measure(&tree).map_err(|e| write_failure(&tree, e))?,
         version,
-        arch,
+        arch: machine.uname.to_owned(),
     };
     let path = unpacked.dir.path().join("driver.json");
     let text = serde_json::to_vec_pretty(&written)
