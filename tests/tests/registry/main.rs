@@ -9,6 +9,7 @@ mod hub;
 mod other_tools;
 mod policy;
 mod sets;
+mod token;
 
 use std::path::Path;
 use std::time::Duration;
