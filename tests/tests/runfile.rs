@@ -8,6 +8,7 @@ mod server;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use longshore::config::{Pin, RunFileSource};
@@ -24,6 +25,22 @@ const PATH: &str = "/NVIDIA-Linux-x86_64-535.1.2.run";
 
 /// A driver as small as one can be, incompressible and long enough to be cut in its payload.
 fn run_file() -> Vec<u8> {
+    let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(
+        b"#! /bin/sh\nskip=5\nversion_string=535.1.2\ntargetdir=NVIDIA-Linux-x86_64-535.1.2\n"
+            .to_vec(),
+        flate2::Compression::default(),
+    ));
+    for (path, bytes) in files() {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_size(bytes.len() as u64);
+        tar.append_data(&mut header, path, bytes.as_slice()).expect("append");
+    }
+    tar.into_inner().and_then(|gzip| gzip.finish()).expect("packed")
+}
+
+/// Files of a driver: path and content.
+fn files() -> Vec<(&'static str, Vec<u8>)> {
     let mut noise = Vec::new();
     while noise.len() < 3 << 20 {
         noise.extend(Sha256::digest(noise.len().to_le_bytes()));
@@ -31,25 +48,13 @@ fn run_file() -> Vec<u8> {
     let kbuild = b"ccflags-y += -DNV_VERSION_STRING=\\\"535.1.2\\\"\n".to_vec();
     let manifest =
         b"NVIDIA\n535.1.2\n\n\n\n\nkernel\n\nnvidia-smi 0755 UTILITY_BINARY MODULE:a\n".to_vec();
-    let files = [
+    vec![
         ("kernel-open/Kbuild", kbuild),
         ("kernel-open/conftest.sh", b"conftest".to_vec()),
         ("kernel-open/noise", noise),
         ("nvidia-smi", b"tool".to_vec()),
         (".manifest", manifest),
-    ];
-    let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(
-        b"#! /bin/sh\nskip=5\nversion_string=535.1.2\ntargetdir=NVIDIA-Linux-x86_64-535.1.2\n"
-            .to_vec(),
-        flate2::Compression::default(),
-    ));
-    for (path, bytes) in files {
-        let mut header = tar::Header::new_gnu();
-        header.set_mode(0o644);
-        header.set_size(bytes.len() as u64);
-        tar.append_data(&mut header, path, bytes.as_slice()).expect("append");
-    }
-    tar.into_inner().and_then(|gzip| gzip.finish()).expect("packed")
+    ]
 }
 
 struct Scene {
@@ -111,6 +116,41 @@ impl Scene {
             [self.count("drivers"), self.count("tmp"), self.count("blobs/sha256")],
             [0, 0, 0]
         );
+    }
+}
+
+/// A file that the program makeself makes, which scripts/setup installs.
+fn made_by_makeself(dir: &Path, compression: &str) -> Vec<u8> {
+    let (tree, out) = (dir.join("NVIDIA-Linux-x86_64-535.1.2"), dir.join("out.run"));
+    for (path, bytes) in files() {
+        let path = tree.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+        fs::write(path, bytes).expect("written");
+    }
+    let made = Command::new("makeself")
+        .args(["--quiet", compression, "--notemp"])
+        .args([&tree, &out])
+        .args(["NVIDIA Accelerated Graphics Driver for Linux-x86_64 535.1.2", "./nvidia-installer"])
+        .output()
+        .expect("makeself runs: scripts/setup installs it");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    fs::read(out).expect("read")
+}
+
+#[tokio::test]
+async fn what_makeself_makes_is_read() {
+    for compression in ["--gzip", "--xz", "--zstd", "--nocomp"] {
+        let mut scene = Scene::new();
+        let bytes = made_by_makeself(scene.dir.path(), compression);
+        scene.source.pin = Pin::Sha256(hex(&Sha256::digest(&bytes)));
+        scene.server.put(PATH, bytes);
+        let fetched = scene.fetch_after(|_| {}).await;
+        assert_eq!(
+            fetched.as_ref().map(|f| f.written.version.as_str()).ok(),
+            Some("535.1.2"),
+            "{compression}"
+        );
+        scene.assert_whole(fetched);
     }
 }
 
