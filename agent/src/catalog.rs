@@ -10,18 +10,28 @@ use crate::failure::Failure;
 use crate::host::HostFacts;
 use crate::host::facts::Known;
 use crate::source::archive::Archive;
+pub use crate::source::runfile::{Chip, SupportedGpus};
 use crate::source::{driver, headers, userspace};
 use crate::store::Store;
 
 /// Everything a plan may choose from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Catalog {
-    /// Built sets of modules, best first (the store before prebuilt directories).
+    /// Built sets of modules, best first (the store before prebuilt directories before registries).
     pub sets: Vec<SetAtHand>,
+    /// Sets that count for nothing because they are not signed as the configuration requires.
+    #[serde(default)]
+    pub refused: Vec<RefusedSet>,
+    /// Registries that could not be read.
+    #[serde(default)]
+    pub unread: Vec<UnreadRegistry>,
     /// User-mode trees assembled in the store.
     pub userspace: Vec<UserspaceAtHand>,
     /// Driver packages the archives offer, newest first, or why the archives were not read.
     pub drivers: Known<Vec<DriverAtHand>>,
+    /// The .run files that the configuration names, as far as they are known. Where there are any,
+    /// drivers come from these, and not from the archives.
+    pub run_files: Known<Vec<RunFileAtHand>>,
     /// Whether headers and compiler for the kernel can be had, or why that was not looked up.
     pub headers: Known<HeadersAtHand>,
 }
@@ -33,6 +43,24 @@ pub struct SetAtHand {
     pub set: ModuleSet,
     /// Where its modules lie.
     pub place: SetPlace,
+}
+
+/// A set that is not signed as the configuration requires.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RefusedSet {
+    /// The set.
+    pub at_hand: SetAtHand,
+    /// Why it does not count as signed.
+    pub why: String,
+}
+
+/// A registry that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnreadRegistry {
+    /// Its repository.
+    pub name: String,
+    /// Why.
+    pub why: String,
 }
 
 /// Where a built set lies.
@@ -48,6 +76,23 @@ pub enum SetPlace {
         /// `sha256:...` of the manifest.
         manifest: String,
     },
+    /// A registry.
+    Registry {
+        /// The repository as it is configured.
+        registry: String,
+        /// `sha256:...` of the manifest.
+        manifest: String,
+    },
+}
+
+impl std::fmt::Display for SetPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Store => f.write_str("the store"),
+            Self::Layout { dir, .. } => write!(f, "{}", dir.display()),
+            Self::Registry { registry, .. } => f.write_str(registry),
+        }
+    }
 }
 
 /// An assembled user-mode tree.
@@ -61,21 +106,68 @@ pub struct UserspaceAtHand {
     pub root: PathBuf,
 }
 
-/// A driver package that the archives offer.
+/// A driver that can be compiled: its kernel sources in one flavour.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverAtHand {
     /// Upstream version.
     pub version: String,
     /// Flavour of the kernel sources.
     pub flavour: Flavour,
-    /// Package that holds the kernel sources, for example `nvidia-kernel-source`.
-    pub package: String,
-    /// Debian version of that package.
-    pub package_version: String,
-    /// Suite it is in.
-    pub suite: String,
-    /// sha256 (hex) of the package.
+    /// What holds the kernel sources.
+    pub origin: DriverOrigin,
+    /// sha256 (hex) of the package or the .run file.
     pub sha256: String,
+}
+
+/// What holds a driver's kernel sources.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DriverOrigin {
+    /// A package of an archive.
+    Package {
+        /// Name, for example `nvidia-kernel-source`.
+        name: String,
+        /// Debian version.
+        version: String,
+        /// Suite it is in.
+        suite: String,
+    },
+    /// One of NVIDIA's .run files.
+    RunFile {
+        /// Its name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
+        name: String,
+    },
+}
+
+/// One of NVIDIA's .run files: a driver in all its flavours, with its user-mode files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunFileAtHand {
+    /// Its name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
+    pub name: String,
+    /// Where it can be had, best first.
+    pub urls: Vec<String>,
+    /// sha256 (hex) it must have.
+    pub sha256: String,
+    /// Driver version: of its header, until it is in the store.
+    pub version: String,
+    /// Flavours it has: expected of its branch, until it is in the store.
+    pub flavours: Vec<Flavour>,
+    /// Whether the store has it unpacked.
+    pub stored: bool,
+    /// Which GPUs it says it drives, once it is in the store.
+    pub gpus: Option<SupportedGpus>,
+}
+
+impl RunFileAtHand {
+    /// The drivers that can be compiled from it.
+    pub fn drivers(&self) -> impl Iterator<Item = DriverAtHand> + '_ {
+        self.flavours.iter().map(|flavour| DriverAtHand {
+            version: self.version.clone(),
+            flavour: *flavour,
+            origin: DriverOrigin::RunFile { name: self.name.clone() },
+            sha256: self.sha256.clone(),
+        })
+    }
 }
 
 /// Headers and compiler for one kernel.
@@ -128,6 +220,7 @@ pub fn gather(
             place: SetPlace::Layout { dir: dir.clone(), manifest: entry.manifest },
         }));
     }
+    sets.retain(|at_hand: &SetAtHand| config.patches.allows(at_hand.set.key.patches.keys()));
     let kernel = &facts.kernel;
     let (drivers, headers) = match archive {
         Known::Yes(archive) => (
@@ -136,7 +229,9 @@ pub fn gather(
         ),
         Known::Unknown(why) => (Known::Unknown(why.clone()), Known::Unknown(why)),
     };
-    Ok(Catalog { sets, userspace: trees, drivers, headers })
+    let (refused, unread) = (Vec::new(), Vec::new());
+    let run_files = Known::Yes(Vec::new());
+    Ok(Catalog { sets, refused, unread, userspace: trees, drivers, run_files, headers })
 }
 
 #[cfg(test)]
@@ -169,6 +264,7 @@ mod tests {
             headers: BTreeMap::new(),
             compiler: "gcc-12".into(),
             options: Vec::new(),
+            patches: BTreeMap::new(),
         };
         ModuleSet { key, modules: Vec::new() }
     }

@@ -1,5 +1,7 @@
 //! The commands: what a person or a pod spec asks for, handed to the rooms that do it.
 
+mod registry;
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -54,7 +56,20 @@ enum Command {
         /// Also write the modules to this directory as an OCI image layout
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
+        /// Sign what goes into the layout with this key: a cosign.key, its password in
+        /// COSIGN_PASSWORD
+        #[arg(long, value_name = "FILE", requires = "out")]
+        sign_key: Option<PathBuf>,
+        /// Compile even where the same failed a short while ago
+        #[arg(long)]
+        retry: bool,
     },
+    /// Put built modules into an OCI registry, and sign them
+    Push(registry::Push),
+    /// Verify the signature of modules in an OCI registry or image layout
+    Verify(registry::Verify),
+    /// Make a key pair to sign with, as cosign makes them
+    GenerateKeyPair(registry::GenerateKeyPair),
     /// Bring everything a host needs into the store and install nothing
     Fetch {
         /// Kernel release as uname -r gives it; this host's where absent
@@ -120,7 +135,12 @@ async fn dispatch(command: Command, config: &Config) -> Result<End, Failure> {
     match command {
         Command::Run => lifecycle::run(config, Supplier::new(config)).await.map(End::Code),
         Command::Plan { json } => stoppable(plan(config, json)).await,
-        Command::Build { kernel, out } => stoppable(build(config, kernel, out)).await,
+        Command::Build { kernel, out, sign_key, retry } => {
+            stoppable(build(config, kernel, out, sign_key, retry)).await
+        }
+        Command::Push(push) => stoppable(registry::push(config, push)).await,
+        Command::Verify(verify) => stoppable(registry::verify(config, verify)).await,
+        Command::GenerateKeyPair(generate) => registry::generate_key_pair(&generate).map(End::Code),
         Command::Fetch { kernel } => stoppable(fetch(config, kernel)).await,
         Command::Unload => lifecycle::unload(config).await.map(End::Code),
         Command::Status { json } => status(config, json).map(End::Code),
@@ -204,14 +224,20 @@ async fn build(
     config: &Config,
     kernel: Option<String>,
     out: Option<PathBuf>,
+    sign_key: Option<PathBuf>,
+    retry: bool,
 ) -> Result<ExitCode, Failure> {
     if let Some(dir) = &out {
         destination::check(dir)?;
     }
-    let supplier = Supplier::new(config);
+    let key = sign_key.as_deref().map(registry::secret_key).transpose()?;
+    let supplier = Supplier::new(config).retrying(retry);
     let set = supplier.build(kernel.as_deref()).await?;
     if let Some(dir) = out {
         let manifest = crate::artifact::layout::export(&set, &supplier.store()?, &dir)?;
+        if let Some(key) = &key {
+            registry::sign_layout(&dir, &manifest, key)?;
+        }
         print(&format!("{}@{manifest}\n", dir.display()))?;
     }
     print_json(&set)?;

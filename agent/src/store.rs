@@ -5,14 +5,19 @@
 //! ```text
 //! blobs/sha256/HEX       packages, modules, manifests, by digest
 //! sets/NAME.json         one ModuleSet each; its modules are blobs
+//! sets/NAME.evidence     the manifest and signatures a set came with
 //! userspace/NAME/        assembled driver roots: manifest.json and root/
+//! drivers/HEX/           unpacked .run files: driver.json and tree/ (see source::runfile)
 //! roots/DIGEST/          hermetic build roots
 //! logs/                  compiler logs
+//! patches/DIGEST.json    which patches a driver needs for a kernel, as found by an earlier build
+//! failures/NAME.json     compiles that failed and are not tried again for a while
 //! tmp/                   what is not finished, locked by who makes it; a build removes the rest
 //! ```
 //!
 //! Everything lands by: temporary name in the same file system, verify, fsync, rename.
 
+mod evidence;
 mod sets;
 
 use std::fs::{self, File};
@@ -42,7 +47,18 @@ impl Store {
     /// # Errors
     /// Exit code 15 where the directories cannot be made.
     pub fn open(root: &Path) -> Result<Self, Failure> {
-        for dir in ["blobs/sha256", "sets", "userspace", "roots", "logs", "tmp"] {
+        const DIRS: [&str; 9] = [
+            "blobs/sha256",
+            "sets",
+            "userspace",
+            "drivers",
+            "roots",
+            "logs",
+            "patches",
+            "failures",
+            "tmp",
+        ];
+        for dir in DIRS {
             let path = root.join(dir);
             fs::create_dir_all(&path).map_err(|e| write_failure(&path, e))?;
         }

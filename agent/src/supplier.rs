@@ -1,20 +1,25 @@
 //! Reads the host, finds what is at hand, and carries out the acquiring part of a plan. Everything
 //! here reads the host and writes only the store.
 
+mod run_files;
+
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::OnceCell;
 
-use crate::artifact::{ModuleSet, layout};
+use run_files::RunFiles;
+
+use crate::artifact::{Flavour, ModuleSet};
 use crate::build;
-use crate::catalog::{self, Catalog, DriverAtHand, SetAtHand, UserspaceAtHand};
+use crate::catalog::{self, Catalog, DriverAtHand, UserspaceAtHand};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::HostFacts;
 use crate::host::facts::{Kernel, Known};
 use crate::lifecycle::Provider;
 use crate::plan::{self, Acquire, Plan, Severity};
+use crate::prebuilt::Prebuilt;
 use crate::progress::Progress;
 use crate::source::archive::Archive;
 use crate::source::{driver, headers, userspace};
@@ -26,8 +31,11 @@ pub struct Supplier<'a> {
     config: &'a Config,
     progress: Box<dyn Progress>,
     archive: OnceCell<Archive>,
+    run_files: RunFiles<'a>,
     /// Why the archives could not be read.
     unread: Mutex<Option<Failure>>,
+    /// Whether a compile that failed before is tried again.
+    retry: bool,
 }
 
 impl<'a> Supplier<'a> {
@@ -37,8 +45,16 @@ impl<'a> Supplier<'a> {
             config,
             progress: terminal::progress(),
             archive: OnceCell::new(),
+            run_files: RunFiles::new(config),
             unread: Mutex::default(),
+            retry: false,
         }
+    }
+
+    /// Also compiles what failed a short while ago, if `retry`.
+    #[must_use]
+    pub fn retrying(self, retry: bool) -> Self {
+        Self { retry, ..self }
     }
 
     /// Opens the store.
@@ -80,8 +96,8 @@ impl<'a> Supplier<'a> {
         build::check_modules(&self.config.driver.extra_modules)?;
         let facts = HostFacts::read(&paths.root, &paths.host_root)?;
         self.check_sandbox(&facts)?;
+        let chosen = self.choose(&facts).await?;
         let archive = self.archive().await?;
-        let chosen = self.choose(&facts, driver::drivers(archive))?;
         let (release, version) = match release {
             Some(named) if named != facts.kernel.release => (named, None),
             _ => (facts.kernel.release.as_str(), Some(facts.kernel.version.as_str())),
@@ -89,18 +105,23 @@ impl<'a> Supplier<'a> {
         self.compile(archive, chosen, release, version).await
     }
 
-    /// The driver that a plan for `facts` would choose, GPU or not.
-    fn choose(
-        &self,
-        facts: &HostFacts,
-        drivers: Vec<DriverAtHand>,
-    ) -> Result<DriverAtHand, Failure> {
+    /// The driver that a plan for `facts` would choose, GPU or not: of the .run files where any are
+    /// named, else of the archives. A .run file is in the store then.
+    async fn choose(&self, facts: &HostFacts) -> Result<DriverAtHand, Failure> {
         let wish = &self.config.driver;
+        if self.run_files.are_named() {
+            return self.pick(wish.version.as_deref(), wish.flavour).await;
+        }
+        let drivers = driver::drivers(self.archive().await?);
+        let unasked = || "not asked".to_owned();
         let catalog = Catalog {
             sets: Vec::new(),
+            refused: Vec::new(),
+            unread: Vec::new(),
             userspace: Vec::new(),
             drivers: Known::Yes(drivers.clone()),
-            headers: Known::Unknown("not asked".to_owned()),
+            run_files: Known::Unknown(unasked()),
+            headers: Known::Unknown(unasked()),
         };
         let plan = plan::plan(self.config, facts, &catalog)?;
         let planned = driver::find(&drivers, Some(&plan.driver_version), Some(plan.flavour));
@@ -137,6 +158,20 @@ impl<'a> Supplier<'a> {
             .remedy("run it as root (the container privileged), or build elsewhere and give the set with --prebuilt"))
     }
 
+    /// The driver of this version and flavour: of the .run files where any are named, else of the
+    /// archives. A .run file is in the store then.
+    async fn pick(
+        &self,
+        version: Option<&str>,
+        flavour: Option<Flavour>,
+    ) -> Result<DriverAtHand, Failure> {
+        if self.run_files.are_named() {
+            let progress = self.progress.as_ref();
+            return self.run_files.choose(version, flavour, &self.store()?, progress).await;
+        }
+        driver::find(&driver::drivers(self.archive().await?), version, flavour)
+    }
+
     async fn compile(
         &self,
         archive: &Archive,
@@ -148,6 +183,8 @@ impl<'a> Supplier<'a> {
         request.kernel_version = version.map(str::to_owned);
         request.modules.clone_from(&self.config.driver.extra_modules);
         request.jobs = self.config.jobs;
+        request.patches = self.config.patches.clone();
+        request.retry = self.retry;
         build::build(&request, archive, &self.store()?, self.progress.as_ref()).await
     }
 
@@ -157,21 +194,27 @@ impl<'a> Supplier<'a> {
         if let Some(tree) = there.into_iter().find(|t| t.driver_version == driver_version) {
             return Ok(tree);
         }
+        if self.run_files.are_named() {
+            let progress = self.progress.as_ref();
+            let chosen = self.run_files.fetch(driver_version, &store, progress).await?;
+            return userspace::assemble_run_file(chosen, &store, progress).await;
+        }
         let archive = self.archive().await?;
         userspace::assemble(driver_version, archive, &store, self.progress.as_ref()).await
     }
 
-    /// Adds what the archives offer, unless all that is wanted is at hand. That they cannot be
-    /// read is for the plan to weigh: with a set for this kernel at hand it is no reason to leave a
-    /// node without its driver, and a host without a GPU has a graver finding.
-    async fn ask_archives(&self, kernel: &Kernel, catalog: &mut Catalog) {
-        let for_kernel = |s: &&SetAtHand| {
-            s.set.key.kernel_release == kernel.release && s.set.key.kernel_version == kernel.version
-        };
-        let sets: Vec<&SetAtHand> = catalog.sets.iter().filter(for_kernel).collect();
-        if self.suffices(&sets, &catalog.userspace) {
-            return;
+    /// Adds what the .run files and the archives offer, unless all that is wanted is at hand. That
+    /// they cannot be read is for the plan to weigh: with a set for this kernel at hand it is no
+    /// reason to leave a node without its driver, and a host without a GPU has a graver finding.
+    async fn ask(&self, kernel: &Kernel, catalog: &mut Catalog, store: &Store) {
+        let suffices = self.suffices(kernel, catalog);
+        catalog.run_files = self.run_files.look(store, suffices).await;
+        if !self.suffices(kernel, catalog) {
+            self.ask_archives(kernel, catalog).await;
         }
+    }
+
+    async fn ask_archives(&self, kernel: &Kernel, catalog: &mut Catalog) {
         match self.archive().await {
             Ok(archive) => {
                 let version = Some(kernel.version.as_str());
@@ -186,14 +229,30 @@ impl<'a> Supplier<'a> {
         }
     }
 
-    fn suffices(&self, sets: &[&SetAtHand], trees: &[UserspaceAtHand]) -> bool {
+    fn suffices(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
         let wish = &self.config.driver;
-        let Some(version) = &wish.version else { return false };
-        sets.iter().any(|s| {
-            &s.set.key.driver_version == version
-                && s.set.has_all(&wish.extra_modules)
-                && wish.flavour.is_none_or(|flavour| flavour == s.set.key.flavour)
-        }) && trees.iter().any(|t| &t.driver_version == version)
+        let versions = match (&wish.version, &catalog.run_files) {
+            (Some(version), _) => vec![version],
+            (None, Known::Yes(files)) => files.iter().map(|file| &file.version).collect(),
+            (None, Known::Unknown(_)) => Vec::new(),
+        };
+        let is_there = |version: &String| {
+            self.has_set(version, kernel, catalog)
+                && catalog.userspace.iter().any(|tree| tree.driver_version == *version)
+        };
+        !versions.is_empty() && versions.into_iter().all(is_there)
+    }
+
+    /// Whether a set of exactly this version, with all modules, is at hand for a kernel.
+    fn has_set(&self, version: &str, kernel: &Kernel, catalog: &Catalog) -> bool {
+        let wish = &self.config.driver;
+        catalog.sets.iter().map(|s| &s.set).any(|set| {
+            set.key.kernel_release == kernel.release
+                && set.key.kernel_version == kernel.version
+                && set.key.driver_version == version
+                && set.has_all(&wish.extra_modules)
+                && wish.flavour.is_none_or(|flavour| flavour == set.key.flavour)
+        })
     }
 
     /// Whose apt sources are read: the host's. A captured tree without any is decided upon with
@@ -217,7 +276,8 @@ fn look(config: &Config) -> Result<(HostFacts, Catalog), Failure> {
     let facts = HostFacts::read(&paths.root, &paths.host_root)?;
     let store = Store::open(&paths.store)?;
     let unasked = Known::Unknown("not asked: all that is wanted is at hand".into());
-    let catalog = catalog::gather(config, &facts, Some(&store), unasked)?;
+    let mut catalog = catalog::gather(config, &facts, Some(&store), unasked)?;
+    Prebuilt::new(config)?.judge(&facts.kernel, &store, &mut catalog);
     Ok((facts, catalog))
 }
 
@@ -228,7 +288,11 @@ impl Provider for Supplier<'_> {
         let (facts, mut catalog) = tokio::task::spawn_blocking(move || look(&config))
             .await
             .or_fail(ExitCode::Bug, || "reading the host")??;
-        self.ask_archives(&facts.kernel, &mut catalog).await;
+        let version = self.config.driver.version.as_deref();
+        if !version.is_some_and(|version| self.has_set(version, &facts.kernel, &catalog)) {
+            Prebuilt::new(self.config)?.ask_registries(&facts.kernel, &mut catalog).await?;
+        }
+        self.ask(&facts.kernel, &mut catalog, &self.store()?).await;
         Ok((facts, catalog))
     }
 
@@ -243,25 +307,49 @@ impl Provider for Supplier<'_> {
         if let Some(failure) = &*self.unread.lock().unwrap_or_else(PoisonError::into_inner) {
             tracing::warn!("going on without the archives: {}", failure.one_line());
         }
+        if gravest.is_some_and(|f| f.code == "run-file-unread") && !self.is_captured() {
+            return self.run_files.take_unread().map_or(Ok(plan), Err);
+        }
         Ok(plan)
     }
 
     async fn acquire(&self, plan: &Plan) -> Result<(), Failure> {
+        let fetches = |item: &Acquire| matches!(item, Acquire::FetchRunFile { .. });
+        if !plan.acquire.iter().any(fetches) {
+            return self.carry_out(plan).await;
+        }
+        let progress = self.progress.as_ref();
+        self.run_files.fetch(&plan.driver_version, &self.store()?, progress).await?;
+        // What the file says of this host's GPUs may change the choice.
+        let (facts, catalog) = self.gather().await?;
+        let plan = self.plan(&facts, &catalog)?;
+        match plan.refusal() {
+            Some(refusal) => Err(refusal),
+            None => self.carry_out(&plan).await,
+        }
+    }
+}
+
+impl Supplier<'_> {
+    async fn carry_out(&self, plan: &Plan) -> Result<(), Failure> {
         for item in &plan.acquire {
             match item {
+                Acquire::FetchRunFile { .. } => {
+                    let progress = self.progress.as_ref();
+                    self.run_files.fetch(&plan.driver_version, &self.store()?, progress).await?;
+                }
                 Acquire::ImportSet { dir, manifest } => {
-                    let (dir, manifest, store) = (dir.clone(), manifest.clone(), self.store()?);
-                    tokio::task::spawn_blocking(move || layout::import(&dir, &manifest, &store))
-                        .await
-                        .or_fail(ExitCode::Bug, || "importing a set of modules")??;
+                    let prebuilt = Prebuilt::new(self.config)?;
+                    prebuilt.import(dir, manifest, &self.store()?).await?;
+                }
+                Acquire::PullSet { registry, manifest } => {
+                    let prebuilt = Prebuilt::new(self.config)?;
+                    let (store, progress) = (self.store()?, self.progress.as_ref());
+                    prebuilt.pull(registry, manifest, &store, progress).await?;
                 }
                 Acquire::BuildSet { driver_version, flavour, kernel_release } => {
+                    let chosen = self.pick(Some(driver_version), Some(*flavour)).await?;
                     let archive = self.archive().await?;
-                    let chosen = driver::find(
-                        &driver::drivers(archive),
-                        Some(driver_version),
-                        Some(*flavour),
-                    )?;
                     let paths = &self.config.paths;
                     let kernel = HostFacts::read(&paths.root, &paths.host_root)?.kernel;
                     self.compile(archive, chosen, kernel_release, Some(&kernel.version)).await?;

@@ -25,7 +25,9 @@ pub fn run(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result
         let (_, resolved) = workbench.resolve(cell)?;
         let release = resolved.kernel_release.clone();
         sink.tell(What::Resolved(resolved));
-        let command = workbench.longshore("build", &release, cell);
+        let mut command = workbench.longshore("build", &release, cell);
+        // The compiler's words are wanted, not the memory of them.
+        command.arg("--retry");
         (command, run_dir(&workbench, &cell.name)?)
     };
     sink.tell(What::Phase { name: "build".into(), after: Duration::ZERO });

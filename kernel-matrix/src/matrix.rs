@@ -86,12 +86,17 @@ pub struct KernelWanted {
 
 /// Which driver.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct DriverWanted {
     /// Branch (`535`) or version.
     pub branch: String,
     /// Flavour.
     pub flavour: Flavour,
+    /// Suite it is in, where that is neither the kernel's nor one the machine's apt sources name.
+    pub suite: Option<String>,
+    /// Compatibility patches that are not applied.
+    #[serde(default)]
+    pub no_patches: Vec<String>,
 }
 
 fn default_deadline() -> u64 {
@@ -217,7 +222,12 @@ mod tests {
 
     #[test]
     fn a_branch_is_met_by_its_versions_only() {
-        let wanted = DriverWanted { branch: "535".into(), flavour: Flavour::Open };
+        let wanted = DriverWanted {
+            branch: "535".into(),
+            flavour: Flavour::Open,
+            suite: None,
+            no_patches: Vec::new(),
+        };
         assert!(wanted.is_met_by("535.261.03") && wanted.is_met_by("535"));
         assert!(!wanted.is_met_by("5351.1"));
     }

@@ -79,6 +79,12 @@ impl Workbench {
             .args(["--archive-suite", &cell.kernel.suite])
             .arg("--store")
             .arg(self.store());
+        if let Some(suite) = &cell.driver.suite {
+            command.args(["--archive-suite", suite]);
+        }
+        for patch in &cell.driver.no_patches {
+            command.args(["--no-patch", patch]);
+        }
         command
     }
 

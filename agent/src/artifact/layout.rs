@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! oci-layout             {"imageLayoutVersion":"1.0.0"}
-//! index.json             one entry per set, tagged `DRIVER-FLAVOUR-RELEASE`
+//! index.json             one entry per set, tagged `DRIVER-FLAVOUR-RELEASE-ARCH`
 //! blobs/sha256/HEX       manifests, descriptions (the config), modules (the layers)
 //! ```
 //!
@@ -18,67 +18,21 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::destination::unwritable;
-use super::{ModuleSet, is_sha256};
+pub use super::image::{
+    ARTIFACT_TYPE, CONFIG_TYPE, Descriptor, MANIFEST_TYPE, MODULE_TYPE, Manifest,
+};
+use super::image::{Described, MAX_JSON, json, parse_config, parse_manifest};
+use super::{ModuleSet, image};
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::signature::{self, Evidence, SignatureImage, signature_tag};
 use crate::store::{Store, hex, write_atomically};
 
-/// `artifactType` of a set's manifest.
-pub const ARTIFACT_TYPE: &str = "application/vnd.longshore.modules.v1";
-/// Media type of the config blob: a [`ModuleSet`] as JSON.
-pub const CONFIG_TYPE: &str = "application/vnd.longshore.modules.config.v1+json";
-/// Media type of a layer: one `.ko`, not compressed.
-pub const MODULE_TYPE: &str = "application/vnd.longshore.module.v1";
-
-const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
+/// How `cosign save` marks the manifest of signatures.
+const SAVED_SIGNATURES: &str = "dev.cosignproject.cosign/sigs";
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
-const TITLE: &str = "org.opencontainers.image.title";
-/// Larger than any manifest or description; registries refuse manifests above 4 MiB.
-const MAX_JSON: u64 = 4 << 20;
 /// Larger than any module, even with its debug information.
 const MAX_MODULE: u64 = 1 << 30;
-
-/// A descriptor: what a blob is, its digest and size.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Descriptor {
-    /// Media type.
-    pub media_type: String,
-    /// `sha256:` and 64 hex digits.
-    pub digest: String,
-    /// Bytes.
-    pub size: u64,
-    /// Set for manifests of artifacts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub artifact_type: Option<String>,
-    /// Free annotations.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
-    /// What other tools wrote into it; kept as it is.
-    #[serde(flatten)]
-    pub other: BTreeMap<String, serde_json::Value>,
-}
-
-/// An image manifest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Manifest {
-    /// 2.
-    pub schema_version: u8,
-    /// The media type of an image manifest.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub media_type: Option<String>,
-    /// [`ARTIFACT_TYPE`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub artifact_type: Option<String>,
-    /// The description of the set.
-    pub config: Descriptor,
-    /// The modules, in load order.
-    pub layers: Vec<Descriptor>,
-    /// Free annotations.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
-}
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -115,22 +69,71 @@ pub fn export(set: &ModuleSet, store: &Store, dir: &Path) -> Result<String, Fail
     for module in &set.modules {
         copy_module(store, &module.sha256, dir)?;
     }
-    let config = json(set)?;
-    let manifest = manifest(set, &config);
-    write_blob(dir, &config)?;
-    let bytes = json(&manifest)?;
-    write_blob(dir, &bytes)?;
-    let mut entry = descriptor(MANIFEST_TYPE, &bytes);
+    let described = Described::of(set)?;
+    write_blob(dir, &described.config)?;
+    write_blob(dir, &described.manifest)?;
+    let mut entry = Descriptor::of(MANIFEST_TYPE, &described.manifest);
     entry.artifact_type = Some(ARTIFACT_TYPE.to_owned());
     entry.annotations.insert(REF_NAME.to_owned(), set.key.tag());
-    let digest = entry.digest.clone();
+    add_to_index(dir, &mut index, entry)?;
+    Ok(described.digest())
+}
+
+/// Puts `signature` (the manifest of signatures and its blobs, as cosign makes them) beside the
+/// set with the manifest `digest`, in place of what was there.
+///
+/// # Errors
+/// As [`export`].
+pub fn add_signatures(dir: &Path, digest: &str, image: &SignatureImage) -> Result<(), Failure> {
+    let _turn = prepare(dir)?;
+    let mut index = read_index(dir)?;
+    for blob in &image.blobs {
+        write_blob(dir, blob)?;
+    }
+    write_blob(dir, &image.manifest)?;
+    let mut entry = Descriptor::of(MANIFEST_TYPE, &image.manifest);
+    entry.annotations.insert(REF_NAME.to_owned(), signature_tag(digest));
+    add_to_index(dir, &mut index, entry)
+}
+
+/// A set's manifest and config as they lie in the layout, and the signatures beside them: under
+/// cosign's tag, or as `cosign save` marks them.
+///
+/// # Errors
+/// As [`import`].
+pub fn evidence(dir: &Path, digest: &str) -> Result<Evidence, Failure> {
+    let (manifest, _) = read_manifest(dir, digest, None)?.ok_or_else(|| not_a_set(dir, digest))?;
+    let hex = |d: &str| hex_of(dir, d).map(str::to_owned);
+    let bytes = read_blob(dir, &hex(digest)?, None, MAX_JSON)?;
+    let config = read_blob(dir, &hex(&manifest.config.digest)?, None, MAX_JSON)?;
+    let tag = signature_tag(digest);
+    let mut signatures = Vec::new();
+    for entry in read_index(dir)?.manifests {
+        let tagged = entry.annotations.get(REF_NAME) == Some(&tag);
+        let saved = entry.annotations.get("kind").map(String::as_str) == Some(SAVED_SIGNATURES);
+        if !tagged && !saved {
+            continue;
+        }
+        let image = read_blob(dir, &hex(&entry.digest)?, Some(entry.size), MAX_JSON)?;
+        for layer in signature::layers_of(&image) {
+            let payload = read_blob(dir, &hex(&layer.digest)?, Some(layer.size), MAX_JSON)?;
+            signatures.extend(layer.signature(payload));
+        }
+    }
+    Evidence::new(bytes, config, signatures)
+}
+
+fn add_to_index(dir: &Path, index: &mut Index, entry: Descriptor) -> Result<(), Failure> {
     index.manifests.retain(|m| {
-        m.digest != digest && m.annotations.get(REF_NAME) != entry.annotations.get(REF_NAME)
+        m.digest != entry.digest && m.annotations.get(REF_NAME) != entry.annotations.get(REF_NAME)
     });
     index.manifests.push(entry);
     let path = dir.join("index.json");
-    write_atomically(&path, &json(&index)?).map_err(|e| unwritable(&path, e))?;
-    Ok(digest)
+    write_atomically(&path, &json(index)?).map_err(|e| unwritable(&path, e))
+}
+
+fn not_a_set(dir: &Path, digest: &str) -> Failure {
+    verification(dir, format!("{digest} is not a set of modules ({ARTIFACT_TYPE})"))
 }
 
 /// The sets in the layout at `dir`; what is in it besides is passed over.
@@ -154,6 +157,15 @@ pub fn list(dir: &Path) -> Result<Vec<Entry>, Failure> {
         .collect()
 }
 
+/// The set with this manifest (`sha256:...`), as its description says.
+///
+/// # Errors
+/// As [`import`].
+pub fn describe(dir: &Path, manifest: &str) -> Result<ModuleSet, Failure> {
+    let found = read_manifest(dir, manifest, None)?;
+    found.map(|(_, set)| set).ok_or_else(|| not_a_set(dir, manifest))
+}
+
 /// Copies the set with this manifest (`sha256:...`) from the layout at `dir` into the store,
 /// with every digest verified and every module compared with what the set says of it.
 ///
@@ -161,10 +173,7 @@ pub fn list(dir: &Path) -> Result<Vec<Entry>, Failure> {
 /// Exit code 12 where something is not in the layout, 13 where it is not what it should be, 15
 /// where the store cannot be written.
 pub fn import(dir: &Path, manifest: &str, store: &Store) -> Result<ModuleSet, Failure> {
-    let (manifest, set) = read_manifest(dir, manifest, None)?.ok_or_else(|| {
-        verification(dir, format!("{manifest} is not a set of modules ({ARTIFACT_TYPE})"))
-    })?;
-    check_layers(dir, &manifest, &set)?;
+    let (_, set) = read_manifest(dir, manifest, None)?.ok_or_else(|| not_a_set(dir, manifest))?;
     for module in &set.modules {
         let image = read_blob(dir, &module.sha256, Some(module.size), MAX_MODULE)?;
         module
@@ -197,43 +206,6 @@ fn prepare(dir: &Path) -> Result<nix::fcntl::Flock<File>, Failure> {
         .map_err(|(_, e)| unwritable(dir, e.into()))
 }
 
-fn manifest(set: &ModuleSet, config: &[u8]) -> Manifest {
-    let layers = set.modules.iter().map(|module| Descriptor {
-        media_type: MODULE_TYPE.to_owned(),
-        digest: format!("sha256:{}", module.sha256),
-        size: module.size,
-        artifact_type: None,
-        annotations: BTreeMap::from([(TITLE.to_owned(), module.file.clone())]),
-        other: BTreeMap::new(),
-    });
-    let key = &set.key;
-    let annotations = [
-        ("org.opencontainers.image.version", &key.driver_version),
-        ("longshore.flavour", &key.flavour.to_string()),
-        ("longshore.kernel.release", &key.kernel_release),
-        ("longshore.kernel.version", &key.kernel_version),
-    ];
-    Manifest {
-        schema_version: 2,
-        media_type: Some(MANIFEST_TYPE.to_owned()),
-        artifact_type: Some(ARTIFACT_TYPE.to_owned()),
-        config: descriptor(CONFIG_TYPE, config),
-        layers: layers.collect(),
-        annotations: annotations.map(|(k, v)| (k.to_owned(), v.clone())).into(),
-    }
-}
-
-fn descriptor(media_type: &str, bytes: &[u8]) -> Descriptor {
-    Descriptor {
-        media_type: media_type.to_owned(),
-        digest: format!("sha256:{}", hex(&Sha256::digest(bytes))),
-        size: bytes.len() as u64,
-        artifact_type: None,
-        annotations: BTreeMap::new(),
-        other: BTreeMap::new(),
-    }
-}
-
 fn entry_of(dir: &Path, listed: &Descriptor) -> Result<Option<Entry>, Failure> {
     let found = read_manifest(dir, &listed.digest, Some(listed.size))?;
     Ok(found.map(|(_, set)| Entry { manifest: listed.digest.clone(), set }))
@@ -246,37 +218,12 @@ fn read_manifest(
     size: Option<u64>,
 ) -> Result<Option<(Manifest, ModuleSet)>, Failure> {
     let bytes = read_blob(dir, hex_of(dir, digest)?, size, MAX_JSON)?;
-    let manifest: Manifest = match serde_json::from_slice(&bytes) {
-        Ok(manifest) => manifest,
-        // An index of images, for example; only what calls itself ours must be right.
-        Err(_) if !contains(&bytes, ARTIFACT_TYPE) => return Ok(None),
-        Err(error) => return Err(malformed(dir, digest, error)),
-    };
-    // Tools older than OCI 1.1 drop `artifactType`; the config's media type says the same.
-    let ours = manifest.artifact_type.as_deref() == Some(ARTIFACT_TYPE)
-        || manifest.config.media_type == CONFIG_TYPE;
-    if !ours {
-        return Ok(None);
-    }
+    let place = format!("the image layout {}", dir.display());
+    let Some(manifest) = parse_manifest(&bytes, &place)? else { return Ok(None) };
     let config = &manifest.config;
     let bytes = read_blob(dir, hex_of(dir, &config.digest)?, Some(config.size), MAX_JSON)?;
-    let set: ModuleSet =
-        serde_json::from_slice(&bytes).map_err(|e| malformed(dir, &config.digest, e))?;
-    set.check().or_fail(ExitCode::Verification, || {
-        format!("reading the set {} of {}", config.digest, dir.display())
-    })?;
+    let set = parse_config(&manifest, &bytes, &place)?;
     Ok(Some((manifest, set)))
-}
-
-/// The layers are exactly the modules of the description, in the same order.
-fn check_layers(dir: &Path, manifest: &Manifest, set: &ModuleSet) -> Result<(), Failure> {
-    let layers: Vec<_> = manifest.layers.iter().map(|l| (l.digest.clone(), l.size)).collect();
-    let modules: Vec<_> =
-        set.modules.iter().map(|m| (format!("sha256:{}", m.sha256), m.size)).collect();
-    if layers == modules {
-        return Ok(());
-    }
-    Err(verification(dir, "a manifest's layers are not the modules of its description".into()))
 }
 
 fn read_index(dir: &Path) -> Result<Index, Failure> {
@@ -295,10 +242,6 @@ fn read_index(dir: &Path) -> Result<Index, Failure> {
 
 fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(bytes)
-}
-
-fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, Failure> {
-    serde_json::to_vec(value).or_fail(ExitCode::Bug, || "writing JSON")
 }
 
 fn copy_module(store: &Store, sha256: &str, dir: &Path) -> Result<(), Failure> {
@@ -349,14 +292,8 @@ fn blob_path(dir: &Path, sha256: &str) -> PathBuf {
 }
 
 fn hex_of<'a>(dir: &Path, digest: &'a str) -> Result<&'a str, Failure> {
-    digest
-        .strip_prefix("sha256:")
-        .filter(|hex| is_sha256(hex))
+    image::hex_of(digest)
         .ok_or_else(|| verification(dir, format!("{digest:?} is no sha256 digest")))
-}
-
-fn contains(bytes: &[u8], text: &str) -> bool {
-    bytes.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
 fn malformed(dir: &Path, what: &str, error: serde_json::Error) -> Failure {

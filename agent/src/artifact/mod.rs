@@ -1,6 +1,7 @@
 //! A set of built kernel modules: what it is keyed by, and what it holds.
 
 pub mod destination;
+pub mod image;
 pub mod layout;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +11,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::kernel::modinfo::{self, ModInfoError};
+
+/// The longest tag that the distribution specification allows.
+const LONGEST_TAG: usize = 128;
 
 /// Which of NVIDIA's two kernel module flavours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -55,6 +59,10 @@ pub struct ModuleKey {
     pub compiler: String,
     /// Arguments given to make that change the result.
     pub options: Vec<String>,
+    /// Compatibility patches that were applied to the sources: name -> sha256 (hex) of the diff.
+    /// Left out where there are none: those sets have the key they had before there were patches.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub patches: BTreeMap<String, String>,
 }
 
 /// One module of a set.
@@ -100,18 +108,33 @@ impl ModuleKey {
     /// A file name for the set: what a person looks for, then what makes it unique.
     pub fn file_stem(&self) -> String {
         let digest = self.digest();
-        format!("{}-{}", self.tag(), &digest[..12])
+        let name = format!("{}-{}-{}", self.driver_version, self.flavour, self.kernel_release);
+        format!("{}-{}", legal(&name), &digest[..12])
     }
 
     /// A tag as OCI registries take it (at most 128 of `[A-Za-z0-9._-]`), for example
-    /// `535.261.03-open-6.1.0-50-amd64`.
+    /// `535.261.03-open-6.1.0-50-amd64-x86_64`. It finds sets; what a set is for says its key.
     pub fn tag(&self) -> String {
-        format!("{}-{}-{}", self.driver_version, self.flavour, self.kernel_release)
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
-            .take(128)
-            .collect()
+        tag(&self.driver_version, self.flavour, &self.kernel_release, &self.arch)
     }
+}
+
+/// The tag of sets of one driver for one kernel release.
+pub fn tag(driver_version: &str, flavour: Flavour, kernel_release: &str, arch: &str) -> String {
+    let whole = format!("{driver_version}-{flavour}-{kernel_release}-{arch}");
+    let tag = legal(&whole);
+    if tag.len() <= LONGEST_TAG {
+        return tag;
+    }
+    let digest = crate::store::hex(&Sha256::digest(&whole));
+    format!("{}-{}", &tag[..LONGEST_TAG - 13], &digest[..12])
+}
+
+/// `text` in the characters that tags are made of.
+pub(crate) fn legal(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
+        .collect()
 }
 
 /// Why a set, or a module of one, is not what it says.
@@ -278,6 +301,7 @@ pub(crate) mod tests {
                 headers: BTreeMap::from([("linux-headers_1_amd64".into(), "2".repeat(64))]),
                 compiler: "gcc-14 (Debian 14.2.0-19) 14.2.0".into(),
                 options: vec!["KCFLAGS=-g0".into()],
+                patches: BTreeMap::new(),
             },
             modules: vec![ModuleEntry {
                 name: "nvidia".into(),
@@ -294,7 +318,12 @@ pub(crate) mod tests {
 
     #[test]
     fn a_tag_is_one_that_registries_take() {
-        assert_eq!(set().key.tag(), "535.261.03-open-6.12.117_deb13-amd64");
+        assert_eq!(set().key.tag(), "535.261.03-open-6.12.117_deb13-amd64-x86_64");
+        let mut long = set().key;
+        long.kernel_release = "6".repeat(200);
+        let (one, other) = (long.tag(), tag("1", Flavour::Open, &"6".repeat(201), "x86_64"));
+        assert!(crate::registry::reference::is_tag(&one) && one.len() == 128, "{one}");
+        assert_ne!(one[120..], other[120..]);
     }
 
     #[test]
@@ -303,6 +332,18 @@ pub(crate) mod tests {
         other.kernel_version.push('x');
         assert_ne!(one.digest(), other.digest());
         assert_ne!(one.file_stem(), other.file_stem());
+    }
+
+    #[test]
+    fn a_patch_is_part_of_the_key_and_none_is_as_it_was() {
+        let (one, mut other) = (set().key, set().key);
+        let json = serde_json::to_string(&one).expect("serializes");
+        assert!(!json.contains("patches"), "{json}");
+        assert_eq!(serde_json::from_str::<ModuleKey>(&json).expect("reads"), one);
+        other.patches.insert("a".into(), "4".repeat(64));
+        assert_ne!(one.digest(), other.digest());
+        let json = serde_json::to_string(&other).expect("serializes");
+        assert_eq!(serde_json::from_str::<ModuleKey>(&json).expect("reads"), other);
     }
 
     #[rstest]

@@ -18,23 +18,23 @@ use crate::store::{Store, UNFINISHED, lock, write_failure};
 const PREFIX: &str = "work-";
 
 /// A temporary directory of the store, removed when dropped.
-pub(super) struct Claimed {
+pub(crate) struct Claimed {
     dir: TempDir,
     _held: Flock<File>,
 }
 
 impl Claimed {
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
 
     /// Removes it now, and says what went wrong.
-    pub(super) fn close(self) -> io::Result<()> {
+    pub(crate) fn close(self) -> io::Result<()> {
         self.dir.close()
     }
 
     /// It was renamed to where it belongs: there is nothing left to remove.
-    pub(super) fn moved(self) {
+    pub(crate) fn moved(self) {
         let _ = self.dir.keep();
     }
 }
@@ -43,7 +43,7 @@ impl Claimed {
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be written.
-pub(super) fn claim(store: &Store, purpose: &str) -> Result<Claimed, Failure> {
+pub(crate) fn claim(store: &Store, purpose: &str) -> Result<Claimed, Failure> {
     let tmp = store.dir("tmp");
     let make = || -> io::Result<Claimed> {
         // Nobody sees a directory that is made but not locked yet.

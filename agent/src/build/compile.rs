@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use super::diagnose::{Diagnosis, Subject};
+use super::diagnose::{Class, Diagnosis, Subject};
 use super::sandbox::{self, Bind, Log, Outcome, Spec};
 use super::steps;
 use crate::artifact::{Flavour, ModuleEntry};
@@ -83,12 +83,27 @@ pub async fn compiler_version(
     }
 }
 
+/// Why there are no modules.
+#[derive(Debug)]
+pub struct Failed {
+    /// What kind of failure of the compile itself; None where it did not come to that.
+    pub class: Option<Class>,
+    /// For the person.
+    pub failure: Failure,
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        Self { class: None, failure }
+    }
+}
+
 impl Compile<'_> {
     /// Runs make and strip; returns the modules' files in the order of `modules`.
     ///
     /// # Errors
     /// Exit code 14 where it does not compile, with the compiler's first error; 15 without space.
-    pub async fn run(&self, progress: &dyn Progress) -> Result<Vec<PathBuf>, Failure> {
+    pub async fn run(&self, progress: &dyn Progress) -> Result<Vec<PathBuf>, Failed> {
         let sources = self.work.join("driver");
         hand_over(self.work).map_err(|e| write_failure(self.work, e))?;
         let mut log = Log::create(self.log)?;
@@ -96,7 +111,7 @@ impl Compile<'_> {
         let files: Vec<PathBuf> =
             self.modules.iter().map(|m| sources.join(format!("{m}.ko"))).collect();
         if let Some(absent) = files.iter().find(|file| !file.is_file()) {
-            return Err(self.failure(format!("make left no {}", absent.display())));
+            return Err(self.failure(format!("make left no {}", absent.display())).into());
         }
         self.strip(&mut log).await?;
         Ok(files)
@@ -107,7 +122,7 @@ impl Compile<'_> {
         sources: &Path,
         log: &mut Log,
         progress: &dyn Progress,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Failed> {
         let what = format!("compiling {} {} for {}", self.driver, self.flavour, self.release);
         let task = progress.begin(&what, steps::total(sources, self.modules), Unit::Items);
         let mut diagnosis = Diagnosis::default();
@@ -130,7 +145,8 @@ impl Compile<'_> {
             log: self.log,
             limit: self.limit,
         };
-        Err(diagnosis.failure(outcome, subject))
+        let (class, failure) = diagnosis.failure(outcome, subject);
+        Err(Failed { class: Some(class), failure })
     }
 
     /// make and its arguments.
@@ -280,7 +296,7 @@ pub(super) fn walk(path: &Path, visit: &mut dyn FnMut(&Path) -> io::Result<()>) 
 /// The kernel's source and output directories, as paths inside the root: where the links `source`
 /// (Debian's common part) and `build` below /lib/modules/RELEASE lead. They are absolute until
 /// Debian 12, relative since.
-fn kernel_dirs(root: &Path, release: &str) -> Result<(PathBuf, PathBuf), Failure> {
+pub(super) fn kernel_dirs(root: &Path, release: &str) -> Result<(PathBuf, PathBuf), Failure> {
     // Not /lib: a relative link counts from where the directory really is.
     let modules = Path::new("/usr/lib/modules").join(release);
     let target = |link: &str| {

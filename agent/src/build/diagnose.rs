@@ -1,11 +1,15 @@
 //! Why a compile failed: the first real error in the compiler's output, and what to do about it.
 
+mod class;
+
 use std::path::Path;
 use std::time::Duration;
 
 use super::sandbox::Outcome;
 use crate::artifact::Flavour;
 use crate::failure::{ExitCode, Failure};
+
+pub use class::Class;
 
 /// Reads the output line by line and keeps what explains a failure.
 #[derive(Debug, Default)]
@@ -39,19 +43,6 @@ const NO_MEMORY: [&str; 4] = [
     "out of memory allocating",
 ];
 
-/// Errors of gcc that come of an interface the kernel no longer has in that form.
-const INTERFACE: [&str; 9] = [
-    "too few arguments to function",
-    "too many arguments to function",
-    "implicit declaration of function",
-    "incompatible pointer type",
-    "incompatible-pointer-types",
-    "has no member named",
-    "unknown type name",
-    "undeclared",
-    "No such file or directory",
-];
-
 impl Diagnosis {
     /// Takes the next line of output.
     pub fn line(&mut self, line: &str) {
@@ -65,33 +56,45 @@ impl Diagnosis {
         }
     }
 
-    /// The failure of a compile that ended with `outcome`.
-    pub fn failure(&self, outcome: Outcome, subject: Subject<'_>) -> Failure {
+    /// The failure of a compile that ended with `outcome`, and what kind it is.
+    pub fn failure(&self, outcome: Outcome, subject: Subject<'_>) -> (Class, Failure) {
         let Subject { driver, flavour, release, log, limit } = subject;
-        let what = format!("compiling the {flavour} modules of {driver} for {release}");
-        let log = log.display();
+        let class = self.class(outcome);
+        let code = match class {
+            Class::Space => ExitCode::Preflight,
+            _ => ExitCode::Compile,
+        };
+        let said = match class {
+            Class::Space | Class::Memory => class.to_string(),
+            Class::Slow => format!("not done after {} minutes", limit.as_secs() / 60),
+            _ => format!("{class}: {}", self.cause().unwrap_or("it said nothing")),
+        };
+        let failure = Failure::new(
+            code,
+            format!(
+                "compiling the {flavour} modules of {driver} for {release}: {said} (log: {})",
+                log.display()
+            ),
+        )
+        .remedy(class.remedy(flavour));
+        (class, failure)
+    }
+
+    fn cause(&self) -> Option<&str> {
+        self.error.as_deref().or(self.last.as_deref())
+    }
+
+    fn class(&self, outcome: Outcome) -> Class {
         if self.space {
-            return Failure::new(
-                ExitCode::Preflight,
-                format!("{what}: no space left (log: {log})"),
-            )
-            .remedy("free space on the store's file system, or set --store to another one");
+            return Class::Space;
         }
         if self.memory || outcome == Outcome::Signalled(9) {
-            return Failure::new(ExitCode::Compile, format!("{what}: out of memory (log: {log})"))
-                .remedy("allow fewer jobs at once (jobs = 1), or give the agent more memory");
+            return Class::Memory;
         }
         if outcome == Outcome::TimedOut {
-            return Failure::new(
-                ExitCode::Compile,
-                format!("{what}: not done after {} minutes (log: {log})", limit.as_secs() / 60),
-            )
-            .remedy("the machine is slow or too busy: allow more time or more processors");
+            return Class::Slow;
         }
-        let cause = self.error.as_ref().or(self.last.as_ref());
-        let cause = cause.map_or("it said nothing", String::as_str);
-        Failure::new(ExitCode::Compile, format!("{what}: {cause} (log: {log})"))
-            .remedy(remedy_for(cause, flavour))
+        Class::of(self.cause().unwrap_or_default())
     }
 }
 
@@ -106,6 +109,8 @@ fn is_error(line: &str) -> bool {
         || line.contains("objtool: error")
         || line.contains("does not appear to be able to create")
         || line.contains("PREEMPT_RT kernel!")
+        || line.contains("incompatible gcc/plugin versions")
+        || (line.contains("error: unrecognized command") && line.contains("line option"))
 }
 
 /// `FILE:LINE[:COLUMN]: [fatal ]error: MESSAGE`.
@@ -119,32 +124,6 @@ fn compiler_error(line: &str) -> Option<&str> {
 /// Without the path of the build's own directory, and not longer than a message may be.
 fn shown(line: &str) -> String {
     line.trim().trim_start_matches("/build/driver/").chars().take(300).collect()
-}
-
-fn remedy_for(error: &str, flavour: Flavour) -> String {
-    let other = match flavour {
-        Flavour::Open => ", the proprietary flavour (its package may carry the patch)",
-        Flavour::Proprietary => "",
-    };
-    if error.contains("pci_resize_resource") {
-        return format!(
-            "a stable update of this kernel changed pci_resize_resource and this driver's sources \
-             do not know it: choose a newer driver{other}, or an older kernel"
-        );
-    }
-    if error.contains("GPL-only symbol") {
-        return "the kernel gives this symbol to GPL modules only: choose the open flavour".into();
-    }
-    if error.contains("PREEMPT_RT") {
-        return "the driver refuses realtime kernels: boot one without PREEMPT_RT".into();
-    }
-    if INTERFACE.iter().any(|text| error.contains(text)) {
-        return format!(
-            "this driver's sources do not know this kernel's interfaces: choose a newer \
-             driver{other}, or an older kernel"
-        );
-    }
-    "read the log; if the driver is meant for this kernel, please report it".to_owned()
 }
 
 #[cfg(test)]
@@ -165,7 +144,7 @@ mod tests {
     fn failure(output: &str, outcome: Outcome) -> Failure {
         let mut diagnosis = Diagnosis::default();
         output.lines().for_each(|line| diagnosis.line(line));
-        diagnosis.failure(outcome, subject())
+        diagnosis.failure(outcome, subject()).1
     }
 
     /// The output of gcc-12 with 535.261.03 open on Debian's 6.1.0-56.
@@ -184,8 +163,8 @@ make: *** [Makefile:82: modules] Error 2";
         assert_eq!(failure.code(), ExitCode::Compile);
         assert_eq!(
             failure.to_string(),
-            "compiling the open modules of 535.261.03 for 6.1.0-56-amd64: nvidia/nv-pci.c:201:9: \
-             error: too few arguments to function 'pci_resize_resource' (log: /logs/a.log)"
+            "compiling the open modules of 535.261.03 for 6.1.0-56-amd64: the kernel has \
+             another pci_resize_resource: nvidia/nv-pci.c:201:9: error: too few arguments to function 'pci_resize_resource' (log: /logs/a.log)"
         );
         assert!(failure.remedy_text().expect("a remedy").contains("proprietary"));
     }

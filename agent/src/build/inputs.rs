@@ -1,22 +1,26 @@
 //! Everything a build is made of, known from the archive before anything is unpacked.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
 
+use super::patches::{self, Applied, Patch};
+use super::remembered::Attempt;
 use super::{Request, wanted_modules};
 use crate::artifact::{Flavour, ModuleKey, ModuleSet};
+use crate::catalog::DriverAtHand;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::source::archive::{Archive, Package};
-use crate::source::driver;
+use crate::source::driver_source::DriverSource;
 use crate::source::headers::{self, Headers, Stated};
 use crate::store::{Store, hex};
 
 /// The inputs of one build.
 pub(super) struct Inputs {
-    /// The driver's package.
-    pub(super) driver: Package,
+    /// Where the driver's kernel sources are from.
+    pub(super) driver: DriverSource,
     /// What the headers say of their kernel.
     pub(super) stated: Stated,
     /// Headers, compiler and tools: what the root is made of.
@@ -25,6 +29,8 @@ pub(super) struct Inputs {
     pub(super) options: Vec<String>,
     /// The modules to build, as the sources name them, in load order.
     pub(super) modules: Vec<&'static str>,
+    /// The compatibility patches that may be applied.
+    pub(super) candidates: Vec<Patch>,
     headers: Headers,
     driver_version: String,
     flavour: Flavour,
@@ -40,7 +46,9 @@ impl Inputs {
         progress: &dyn Progress,
     ) -> Result<Self, Failure> {
         let modules = wanted_modules(&request.modules)?;
-        let driver = driver::package(archive, &request.driver)?;
+        let DriverAtHand { version: driver_version, flavour, .. } = request.driver.clone();
+        let candidates = patches::candidates(&request.patches, &driver_version, flavour)?;
+        let driver = DriverSource::locate(&request.driver, archive, store)?;
         let version = request.kernel_version.as_deref();
         let headers = headers::find(archive, &request.kernel_release, version)?;
         archive.fetch(std::slice::from_ref(&headers.package), store, progress).await?;
@@ -52,14 +60,15 @@ impl Inputs {
             stated,
             toolchain,
             modules,
+            candidates,
             headers,
-            driver_version: request.driver.version.clone(),
-            flavour: request.driver.flavour,
+            driver_version,
+            flavour,
         })
     }
 
-    /// The key of the set that `compiler` makes of this.
-    pub(super) fn key(&self, compiler: String) -> ModuleKey {
+    /// The key of the set that `compiler` makes of this with the patches `applied`.
+    pub(super) fn key(&self, compiler: String, applied: Applied) -> ModuleKey {
         let headers = self.toolchain.iter().filter(|p| headers::is_headers(p));
         let mut options = self.options.clone();
         options.push("strip=debug".to_owned());
@@ -67,7 +76,7 @@ impl Inputs {
         ModuleKey {
             driver_version: self.driver_version.clone(),
             flavour: self.flavour,
-            driver_digest: self.driver.sha256.clone(),
+            driver_digest: self.driver.sha256().to_owned(),
             kernel_release: self.headers.release.clone(),
             kernel_version: self.stated.kernel_version.clone(),
             arch: std::env::consts::ARCH.to_owned(),
@@ -76,23 +85,52 @@ impl Inputs {
                 .collect(),
             compiler,
             options,
+            patches: applied,
         }
     }
 
-    /// The set the store has of exactly this. The compiler has not been asked its name yet, but
+    /// A digest of all that decides which of the candidates are applied.
+    pub(super) fn patch_question(&self) -> String {
+        let key = self.key(String::new(), patches::named(&self.candidates));
+        let about = self.candidates.iter().map(|p| format!("{:?}", p.about));
+        let sources = (&key.driver_digest, key.flavour);
+        let asked = (sources, &key.headers, &key.patches, about.collect::<Vec<_>>());
+        // Strings, maps and lists of strings always serialize.
+        hex(&Sha256::digest(serde_json::to_vec(&asked).unwrap_or_default()))
+    }
+
+    /// The patches that are applied, as far as that is known without unpacking anything.
+    pub(super) fn applied(&self, store: &Store) -> Option<Applied> {
+        if self.candidates.is_empty() {
+            return Some(Applied::new());
+        }
+        patches::memory::recall(store, &self.patch_question())
+    }
+
+    /// What a failure of this build is remembered by. The compiler counts by the packages it comes
+    /// in, so that it needs not be asked.
+    pub(super) fn attempt(&self, request: &Request, applied: Applied) -> Attempt {
+        let packages: BTreeSet<&str> = self.toolchain.iter().map(|p| p.sha256.as_str()).collect();
+        let key = self.key(packages.into_iter().collect::<Vec<_>>().join(" "), applied);
+        Attempt { tag: key.tag(), inputs: key.digest(), jobs: request.jobs(), limit: request.limit }
+    }
+
+    /// The set the store has of exactly this, where it is known which patches that takes. The compiler has not been asked its name yet, but
     /// distributions put the version of its package into it.
     pub(super) fn stored(&self, store: &Store) -> Result<Option<ModuleSet>, Failure> {
+        let Some(applied) = self.applied(store) else { return Ok(None) };
         let compiler = self.toolchain.iter().find(|p| p.name == self.headers.compiler);
         let version = compiler.map(|p| format!(" {})", p.version)).unwrap_or_default();
         let is_this = |set: &ModuleSet| {
-            set.key.compiler.contains(&version) && set.key == self.key(set.key.compiler.clone())
+            set.key.compiler.contains(&version)
+                && set.key == self.key(set.key.compiler.clone(), applied.clone())
         };
         Ok(store.sets()?.into_iter().find(|set| is_this(set) && store.holds(set)))
     }
 
     /// The lock file that two builds of the same inputs both want.
     pub(super) fn lock_path(&self, store: &Store) -> PathBuf {
-        let key = self.key(String::new());
+        let key = self.key(String::new(), patches::named(&self.candidates));
         let digest = hex(&Sha256::digest(key.digest()));
         store.dir("sets").join(format!(".{}-{}.lock", key.tag(), &digest[..12]))
     }

@@ -4,27 +4,32 @@
 //! a hermetic [`root`]; the compiler runs in there, in a [`sandbox`] without network. The same
 //! inputs give the same set, which is built once.
 
-mod claim;
+pub(crate) mod claim;
 pub mod compile;
 pub mod diagnose;
 mod inputs;
+pub mod patches;
+mod remembered;
 pub mod root;
 pub mod sandbox;
 mod steps;
 mod turn;
 mod work;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::artifact::ModuleSet;
 use crate::catalog::DriverAtHand;
+use crate::config::PatchConfig;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::Progress;
 use crate::source::archive::Archive;
 use crate::store::Store;
 use compile::{ALWAYS, Compile, MODULES};
 use inputs::Inputs;
+use patches::Patch;
+use remembered::Attempt;
 use work::Work;
 
 /// How long a build may take unless the request says otherwise.
@@ -36,7 +41,7 @@ const SPACE: u64 = 2 << 30;
 /// What to build.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The driver, as the archive has it.
+    /// The driver; a .run file is in the store already.
     pub driver: DriverAtHand,
     /// `uname -r` of the kernel.
     pub kernel_release: String,
@@ -48,6 +53,10 @@ pub struct Request {
     pub jobs: Option<usize>,
     /// How long the compile may take.
     pub limit: Duration,
+    /// Which compatibility patches may be applied.
+    pub patches: PatchConfig,
+    /// Compile even where the same failed a short while ago.
+    pub retry: bool,
     /// The sandbox's helper: a program whose main function calls [`sandbox::sandbox_main`] for
     /// [`sandbox::SUBCOMMAND`] and [`sandbox::INIT_SUBCOMMAND`].
     pub helper: PathBuf,
@@ -63,8 +72,14 @@ impl Request {
             modules: Vec::new(),
             jobs: None,
             limit: LIMIT,
+            patches: PatchConfig::default(),
+            retry: false,
             helper: PathBuf::from("/proc/self/exe"),
         }
+    }
+
+    fn jobs(&self) -> usize {
+        self.jobs.unwrap_or_else(processors)
     }
 }
 
@@ -89,9 +104,12 @@ pub async fn build(
     if let Some(set) = inputs.stored(store)? {
         return Ok(set);
     }
+    if let Some(applied) = inputs.applied(store) {
+        refuse_or_forget(&inputs.attempt(request, applied), request, store)?;
+    }
     check_space(store)?;
     let mut packages = inputs.toolchain.clone();
-    packages.push(inputs.driver.clone());
+    packages.extend(inputs.driver.package().cloned());
     archive.fetch(&packages, store, progress).await?;
     let root = root::assemble(&inputs.toolchain, store, progress).await?;
     let work = Work::new(store)?;
@@ -101,29 +119,9 @@ pub async fn build(
         let kernel = &inputs.stated.compiler;
         tracing::warn!(kernel, compiler, "the kernel was built with another compiler");
     }
-    let key = inputs.key(compiler);
-    if let Some(set) = store.find_set(&key)? {
-        return Ok(set);
-    }
-    work.unpack(&inputs.driver, &request.driver.version, store).await?;
-    let compile = Compile {
-        helper: &request.helper,
-        root: &root,
-        work: &work.dir(),
-        driver: &request.driver.version,
-        flavour: request.driver.flavour,
-        release: &request.kernel_release,
-        modules: &inputs.modules,
-        options: &inputs.options,
-        jobs: request.jobs.unwrap_or_else(processors),
-        limit: request.limit,
-        log: &store.dir("logs").join(format!("{}.log", key.tag())),
-    };
-    let files = compile.run(progress).await?;
-    let modules = compile::store_modules(&files, &compile, store)?;
-    let set = ModuleSet { key, modules };
-    store.put_set(&set)?;
-    work.remove();
+    let prepared = Prepared { inputs, root, work, compiler };
+    let set = prepared.compile(request, store, progress).await?;
+    prepared.work.remove();
     Ok(set)
 }
 
@@ -133,6 +131,89 @@ pub async fn build(
 /// Exit code 2 naming one that it has not.
 pub fn check_modules(extra: &[impl AsRef<str>]) -> Result<(), Failure> {
     wanted_modules(extra).map(drop)
+}
+
+/// Everything a compile needs is on disk.
+struct Prepared {
+    inputs: Inputs,
+    root: PathBuf,
+    work: Work,
+    /// As it names itself.
+    compiler: String,
+}
+
+impl Prepared {
+    async fn compile(
+        &self,
+        request: &Request,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<ModuleSet, Failure> {
+        let selected = self.sources(request, store).await?;
+        let applied = patches::named(&selected);
+        let key = self.inputs.key(self.compiler.clone(), applied.clone());
+        if let Some(set) = store.find_set(&key)? {
+            return Ok(set);
+        }
+        let attempt = self.inputs.attempt(request, applied);
+        refuse_or_forget(&attempt, request, store)?;
+        patches::apply(&selected, &self.work.sources())?;
+        let compile = Compile {
+            helper: &request.helper,
+            root: &self.root,
+            work: &self.work.dir(),
+            driver: &request.driver.version,
+            flavour: request.driver.flavour,
+            release: &request.kernel_release,
+            modules: &self.inputs.modules,
+            options: &self.inputs.options,
+            jobs: request.jobs(),
+            limit: request.limit,
+            log: &store.dir("logs").join(format!("{}.log", key.tag())),
+        };
+        let files = match compile.run(progress).await {
+            Ok(files) => files,
+            Err(failed) => {
+                if let Some(class) = failed.class {
+                    remembered::keep(store, &attempt, &class, &failed.failure)?;
+                }
+                return Err(failed.failure);
+            }
+        };
+        let modules = compile::store_modules(&files, &compile, store)?;
+        let set = ModuleSet { key, modules };
+        store.put_set(&set)?;
+        Ok(set)
+    }
+
+    /// Unpacks the sources and finds out which patches they need for this kernel.
+    async fn sources(&self, request: &Request, store: &Store) -> Result<Vec<Patch>, Failure> {
+        self.work.unpack(&self.inputs.driver, &request.driver, store).await?;
+        let (source, output) = compile::kernel_dirs(&self.root, &request.kernel_release)?;
+        let inside = |dir: &Path| self.root.join(dir.strip_prefix("/").unwrap_or(dir));
+        let headers = [inside(&source), inside(&output)];
+        let headers = headers.each_ref().map(PathBuf::as_path);
+        let candidates = &self.inputs.candidates;
+        let selected = patches::select(candidates, &headers, &self.work.sources())?;
+        if !candidates.is_empty() {
+            let question = self.inputs.patch_question();
+            patches::memory::keep(store, &question, &patches::named(&selected))?;
+        }
+        for patch in &selected {
+            let reason = patch.about.reason.trim();
+            tracing::info!(patch = patch.name, reason, "patching the driver's sources");
+        }
+        Ok(selected)
+    }
+}
+
+/// Refuses what failed before, unless it is to be tried again.
+fn refuse_or_forget(attempt: &Attempt, request: &Request, store: &Store) -> Result<(), Failure> {
+    if request.retry {
+        remembered::forget(store, attempt);
+        return Ok(());
+    }
+    remembered::check(store, attempt)
 }
 
 /// The sources' names of the modules to build, in load order.

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::claim::{Claimed, claim};
+use crate::catalog::DriverAtHand;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::source::archive::Package;
 use crate::source::driver;
+use crate::source::driver_source::DriverSource;
 use crate::store::{Store, write_failure};
 
 /// A temporary directory of the store:
@@ -39,17 +40,22 @@ impl Work {
         self.dir.path().join("build")
     }
 
-    /// Puts the kernel sources of `package` into `driver`, and checks that they are of `version`.
+    /// Where [`Work::unpack`] puts the kernel sources.
+    pub(super) fn sources(&self) -> PathBuf {
+        self.dir().join("driver")
+    }
+
+    /// Puts the kernel sources of `driver` into `driver`, and checks that they are of its version.
     pub(super) async fn unpack(
         &self,
-        package: &Package,
-        version: &str,
+        source: &DriverSource,
+        driver: &DriverAtHand,
         store: &Store,
     ) -> Result<(), Failure> {
-        let what = format!("unpacking {} {}", package.name, package.version);
-        let (dir, package, store) = (Arc::clone(&self.dir), package.clone(), store.clone());
-        let version = version.to_owned();
-        tokio::task::spawn_blocking(move || unpack(dir.path(), &package, &version, &store))
+        let what = format!("unpacking {}", source.describe());
+        let (dir, source, store) = (Arc::clone(&self.dir), source.clone(), store.clone());
+        let driver = driver.clone();
+        tokio::task::spawn_blocking(move || unpack(dir.path(), &source, &driver, &store))
             .await
             .or_fail(ExitCode::Bug, || what)?
     }
@@ -64,19 +70,18 @@ impl Work {
     }
 }
 
-fn unpack(dir: &Path, package: &Package, version: &str, store: &Store) -> Result<(), Failure> {
-    let sources = driver::unpack_sources(package, store, &dir.join("package"))?;
+fn unpack(
+    dir: &Path,
+    source: &DriverSource,
+    wanted: &DriverAtHand,
+    store: &Store,
+) -> Result<(), Failure> {
+    let sources = source.unpack(wanted.flavour, store, &dir.join("package"))?;
     let stated = driver::stated_version(&sources)?;
-    if stated.as_deref().is_some_and(|stated| stated != version) {
-        return Err(Failure::new(
-            ExitCode::Verification,
-            format!(
-                "the sources in {} {} say they are {}, not {version}",
-                package.name,
-                package.version,
-                stated.unwrap_or_default()
-            ),
-        ));
+    if let Some(stated) = stated.filter(|stated| *stated != wanted.version) {
+        let (name, version) = (source.describe(), &wanted.version);
+        let cause = format!("the sources in {name} say they are {stated}, not {version}");
+        return Err(Failure::new(ExitCode::Verification, cause));
     }
     let target = dir.join("build/driver");
     fs::rename(&sources, &target).map_err(|e| write_failure(&target, e))

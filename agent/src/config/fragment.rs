@@ -8,11 +8,13 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use super::ArchiveSource;
 use super::parameters::{self, Parameters};
+use super::patches::PatchFragment;
+use super::run_file::{RunFileSource, absolute_place, from_parts};
 use super::values::{
     AbsolutePath, DriverWish, FlavourWish, ModuleName, ModuleParameter, Span, parse_bool,
 };
+use super::{ArchiveSource, RegistrySource};
 use crate::artifact::Flavour;
 use crate::failure::{ExitCode, Failure, OrFail};
 
@@ -63,9 +65,35 @@ pub struct Fragment {
     /// Accept archive metadata past its Valid-Until: a frozen mirror
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub archive_frozen: Option<bool>,
+    /// NVIDIA .run files.
+    #[arg(skip)]
+    #[serde(rename = "run-file")]
+    pub run_files: Option<Vec<RunFileSource>>,
+    /// NVIDIA .run file to take the driver from: URL or path (repeatable: mirrors of one file)
+    #[serde(skip)]
+    #[arg(long = "run-file", global = true, value_name = "URL|PATH", value_parser = absolute_place)]
+    pub run_file: Option<Vec<String>>,
+    /// sha256 of the .run file
+    #[serde(skip)]
+    #[arg(long, global = true, value_name = "HEX")]
+    pub run_file_sha256: Option<String>,
+    /// Where the sha256 of the .run file is written: https or file URL, or path
+    #[serde(skip)]
+    #[arg(long, global = true, value_name = "URL|PATH", value_parser = absolute_place)]
+    pub run_file_checksum: Option<String>,
     /// Directory with prebuilt module sets, an OCI image layout (repeatable)
     #[arg(long, global = true, value_name = "DIR")]
     pub prebuilt: Option<Vec<AbsolutePath>>,
+    /// Repository of an OCI registry with prebuilt module sets; http:// in front for no TLS (repeatable)
+    #[serde(rename = "registry")]
+    #[arg(long = "registry", global = true, value_name = "REFERENCE")]
+    pub registries: Option<Vec<RegistrySource>>,
+    /// Load no module that is not signed by one of the signature keys
+    #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub require_signature: Option<bool>,
+    /// Public key that may sign sets, a cosign.pub (repeatable)
+    #[arg(long = "signature-key", global = true, value_name = "FILE")]
+    pub signature_keys: Option<Vec<AbsolutePath>>,
     /// Compile where nothing built is at hand
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub compile: Option<bool>,
@@ -76,6 +104,9 @@ pub struct Fragment {
     /// Parallel compile jobs
     #[arg(long, global = true, value_name = "N")]
     pub jobs: Option<NonZeroU16>,
+    /// Compatibility patches.
+    #[command(flatten)]
+    pub patches: PatchFragment,
     /// Store, on the host's disk
     #[arg(long, global = true, value_name = "DIR")]
     pub store: Option<AbsolutePath>,
@@ -136,10 +167,23 @@ impl Fragment {
             archive_components: list(env, "LONGSHORE_ARCHIVE_COMPONENTS", String::from_str)?,
             archive_suites: list(env, "LONGSHORE_ARCHIVE_SUITES", String::from_str)?,
             archive_frozen: get(env, "LONGSHORE_ARCHIVE_FROZEN", parse_bool)?,
+            run_files: None,
+            run_file: list(env, "LONGSHORE_RUN_FILE", String::from_str)?,
+            run_file_sha256: get(env, "LONGSHORE_RUN_FILE_SHA256", String::from_str)?,
+            run_file_checksum: get(env, "LONGSHORE_RUN_FILE_CHECKSUM", String::from_str)?,
             prebuilt: list(env, "LONGSHORE_PREBUILT", AbsolutePath::strict)?,
+            registries: list(env, "LONGSHORE_REGISTRIES", RegistrySource::from_str)?,
+            require_signature: get(env, "LONGSHORE_REQUIRE_SIGNATURE", parse_bool)?,
+            signature_keys: list(env, "LONGSHORE_SIGNATURE_KEYS", AbsolutePath::strict)?,
             compile: get(env, "LONGSHORE_COMPILE", parse_bool)?,
             no_compile: false,
             jobs: get(env, "LONGSHORE_JOBS", NonZeroU16::from_str)?,
+            patches: PatchFragment {
+                apply: get(env, "LONGSHORE_PATCHES_APPLY", parse_bool)?,
+                off: list(env, "LONGSHORE_PATCHES_OFF", String::from_str)?,
+                dirs: list(env, "LONGSHORE_PATCHES", AbsolutePath::strict)?,
+                none: false,
+            },
             store: get(env, "LONGSHORE_STORE", AbsolutePath::strict)?,
             state_dir: get(env, "LONGSHORE_STATE_DIR", AbsolutePath::strict)?,
             driver_root: get(env, "LONGSHORE_DRIVER_ROOT", AbsolutePath::strict)?,
@@ -172,10 +216,29 @@ impl Fragment {
             archive_components: self.archive_components.or(below.archive_components),
             archive_suites: self.archive_suites.or(below.archive_suites),
             archive_frozen: self.archive_frozen.or(below.archive_frozen),
+            // What is said of one file goes together: another file has another digest.
+            run_files: if self.run_file.is_some() {
+                None
+            } else {
+                self.run_files.or(below.run_files)
+            },
+            run_file_sha256: match self.run_file {
+                Some(_) => self.run_file_sha256,
+                None => self.run_file_sha256.or(below.run_file_sha256),
+            },
+            run_file_checksum: match self.run_file {
+                Some(_) => self.run_file_checksum,
+                None => self.run_file_checksum.or(below.run_file_checksum),
+            },
+            run_file: self.run_file.or(below.run_file),
             prebuilt: self.prebuilt.or(below.prebuilt),
+            registries: self.registries.or(below.registries),
+            require_signature: self.require_signature.or(below.require_signature),
+            signature_keys: self.signature_keys.or(below.signature_keys),
             compile: self.no_compile.then_some(false).or(self.compile).or(below.compile),
             no_compile: false,
             jobs: self.jobs.or(below.jobs),
+            patches: self.patches.over(below.patches),
             store: self.store.or(below.store),
             state_dir: self.state_dir.or(below.state_dir),
             driver_root: self.driver_root.or(below.driver_root),
@@ -183,6 +246,16 @@ impl Fragment {
             host_root: self.host_root.or(below.host_root),
             unload_deadline: self.unload_deadline.or(below.unload_deadline),
         }
+    }
+
+    /// The .run files of the flags or the environment, else those of the file.
+    ///
+    /// # Errors
+    /// Exit code 2 for one without a digest, or a digest without a file.
+    pub fn all_run_files(&self) -> Result<Vec<RunFileSource>, Failure> {
+        let (sha256, checksum) = (self.run_file_sha256.clone(), self.run_file_checksum.clone());
+        let one = from_parts(self.run_file.clone().unwrap_or_default(), sha256, checksum)?;
+        Ok(one.map_or_else(|| self.run_files.clone().unwrap_or_default(), |one| vec![one]))
     }
 
     /// Module parameters by kernel name, from both ways of giving them.

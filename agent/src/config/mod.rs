@@ -2,7 +2,9 @@
 
 mod fragment;
 pub mod parameters;
+mod patches;
 mod places;
+mod run_file;
 mod values;
 
 use std::collections::BTreeMap;
@@ -15,12 +17,15 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 pub use fragment::{Env, Fragment};
+pub use patches::{PatchConfig, PatchFragment};
+pub use run_file::{Pin, RunFileSource};
 pub use values::{
     AbsolutePath, BadValue, DriverWish, FlavourWish, ModuleName, ModuleParameter, Span,
 };
 
 use crate::artifact::Flavour;
-use crate::failure::Failure;
+use crate::failure::{ExitCode, Failure};
+use crate::registry::reference::{BadReference, Repository};
 
 /// The configuration file that is read where none is named; it may be absent.
 pub const DEFAULT_FILE: &str = "/etc/longshore/config.toml";
@@ -36,16 +41,31 @@ pub struct Config {
     pub driver: DriverConfig,
     /// Debian-format archives, in order of preference.
     pub archives: ArchiveConfig,
+    /// NVIDIA .run files; where any is named, drivers come from these and not from archives.
+    pub run_files: Vec<RunFileSource>,
     /// Directories holding prebuilt module sets (OCI image layouts).
     pub prebuilt: Vec<PathBuf>,
+    /// Registries with prebuilt module sets, in order of preference.
+    pub registries: Vec<RegistrySource>,
+    /// Whose signatures count, and whether one is needed.
+    pub signatures: SignatureConfig,
     /// Whether compiling is allowed when nothing built is at hand.
     pub compile: bool,
     /// Number of parallel compile jobs; all cores where None.
     pub jobs: Option<usize>,
+    /// Which compatibility patches a compile may apply.
+    pub patches: PatchConfig,
     /// Where things lie.
     pub paths: Paths,
     /// How long SIGTERM may take until a driver in use is left as it is.
     pub unload_deadline: Duration,
+}
+
+impl Config {
+    /// Whether compiling may give a set to load: what is compiled here has no signature.
+    pub fn may_compile(&self) -> bool {
+        self.compile && !self.signatures.required
+    }
 }
 
 /// The driver wanted.
@@ -91,6 +111,53 @@ pub struct ArchiveSource {
     /// OpenPGP keyring (binary or armored) whose keys may sign InRelease.
     #[serde(deserialize_with = "absolute_path")]
     pub keyring: PathBuf,
+}
+
+/// A repository of a registry, and where else the same is to be had.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "RegistryEntry")]
+pub struct RegistrySource {
+    /// The repository.
+    pub reference: Repository,
+    /// Repositories with the same content, asked first, in this order.
+    pub mirrors: Vec<Repository>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RegistryEntry {
+    reference: Repository,
+    #[serde(default)]
+    mirrors: Vec<Repository>,
+    #[serde(default)]
+    plain_http: bool,
+}
+
+impl From<RegistryEntry> for RegistrySource {
+    fn from(entry: RegistryEntry) -> Self {
+        let plain = |r: Repository| r.with_plain_http(entry.plain_http);
+        Self {
+            reference: plain(entry.reference),
+            mirrors: entry.mirrors.into_iter().map(plain).collect(),
+        }
+    }
+}
+
+impl std::str::FromStr for RegistrySource {
+    type Err = BadReference;
+
+    fn from_str(text: &str) -> Result<Self, BadReference> {
+        Ok(Self { reference: text.parse()?, mirrors: Vec::new() })
+    }
+}
+
+/// Whose signatures count, and whether one is needed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SignatureConfig {
+    /// Whether nothing is loaded that is not signed by one of the keys.
+    pub required: bool,
+    /// Files with public keys, as cosign writes them.
+    pub keys: Vec<PathBuf>,
 }
 
 fn archive_url<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
@@ -146,14 +213,21 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     let mut parameters = below.kernel_parameters();
     parameters::merge(&mut parameters, &parameters::read_operator_files(&dir)?);
     parameters::merge(&mut parameters, &above.kernel_parameters());
-    let config = settle(above.over(below), parameters);
+    let config = settle(above.over(below), parameters)?;
     places::check(&config.paths)?;
+    if config.signatures.required && config.signatures.keys.is_empty() {
+        let cause = "require-signature is set, and no signature-keys are: nothing could be loaded";
+        return Err(Failure::new(ExitCode::Usage, cause).remedy(
+            "name the public keys (signature-keys, --signature-key, LONGSHORE_SIGNATURE_KEYS)",
+        ));
+    }
     Ok(config)
 }
 
-fn settle(all: Fragment, parameters: parameters::Parameters) -> Config {
+fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, Failure> {
+    let run_files = all.all_run_files()?;
     let words = |list: Option<Vec<String>>| list.unwrap_or_default();
-    Config {
+    Ok(Config {
         driver: DriverConfig {
             version: all.driver.as_ref().and_then(|d| d.version().map(str::to_owned)),
             flavour: all.flavour.and_then(FlavourWish::flavour),
@@ -169,14 +243,26 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Config {
             host_suites: words(all.archive_suites),
             frozen: all.archive_frozen.unwrap_or(false),
         },
+        run_files,
         prebuilt: all
             .prebuilt
             .unwrap_or_default()
             .iter()
             .map(|path| path.as_path().to_path_buf())
             .collect(),
+        registries: all.registries.unwrap_or_default(),
+        signatures: SignatureConfig {
+            required: all.require_signature.unwrap_or(false),
+            keys: all
+                .signature_keys
+                .unwrap_or_default()
+                .iter()
+                .map(|path| path.as_path().to_path_buf())
+                .collect(),
+        },
         compile: all.compile.unwrap_or(true),
         jobs: all.jobs.map(NonZeroU16::get).map(usize::from),
+        patches: all.patches.settle(),
         paths: Paths::settle(
             all.store.as_ref(),
             all.state_dir.as_ref(),
@@ -185,7 +271,7 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Config {
             all.host_root.as_ref(),
         ),
         unload_deadline: all.unload_deadline.map_or(Duration::from_secs(20), Span::duration),
-    }
+    })
 }
 
 /// Each once, in the order given, without the three that are always loaded.
@@ -246,7 +332,7 @@ fn own_host_root(root: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::{ExitCode, OrFail};
+    use crate::failure::OrFail;
 
     #[derive(Debug, clap::Parser)]
     struct Cli {
@@ -319,6 +405,8 @@ mod tests {
             archive-suites = ["bookworm-security"]
             archive-frozen = true
             prebuilt = ["/srv/modules"]
+            require-signature = true
+            signature-keys = ["/srv/cosign.pub"]
             store = "/srv/store"
             state-dir = "/srv/state"
             driver-root = "/srv/driver"
@@ -329,12 +417,23 @@ mod tests {
             suites = ["bookworm"]
             components = ["main", "non-free"]
             keyring = "/usr/share/keyrings/a.gpg"
+            [[registry]]
+            reference = "registry.example.com/nvidia/modules"
+            mirrors = ["http://mirror.example.com:5000/modules"]
+            [[registry]]
+            reference = "localhost:5000/modules"
+            plain-http = true
         "#;
         let config = load_with(&[], &[], Some(file)).unwrap();
         assert_eq!(config.driver.extra_modules, ["nvidia_drm"]);
         assert_eq!(config.archives.sources[0].components, ["main", "non-free"]);
         assert_eq!(config.archives.host_components, ["contrib"]);
         assert_eq!(config.archives.host_suites, ["bookworm-security"]);
+        let [one, other] = &config.registries[..] else { panic!("{:?}", config.registries) };
+        assert!(!one.reference.plain_http() && one.mirrors[0].plain_http());
+        assert!(other.reference.plain_http() && other.mirrors.is_empty());
+        assert!(config.signatures.required && !config.may_compile());
+        assert_eq!(config.signatures.keys, [Path::new("/srv/cosign.pub")]);
         assert_eq!(config.paths.host_root, Path::new("/host"));
         assert_eq!(config.unload_deadline, Duration::from_secs(60));
     }
@@ -361,6 +460,25 @@ mod tests {
         let failure = load_with(&["--config", "/no/such.toml"], &[], None).unwrap_err();
         assert_eq!(failure.code(), ExitCode::Usage);
         assert!(failure.to_string().contains("/no/such.toml"));
+    }
+
+    #[test]
+    fn a_signature_that_no_key_could_make_good_is_not_required() {
+        let failure = load_with(&["--require-signature"], &[], None).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Usage);
+        let keys = ["--require-signature", "--signature-key", "/k.pub"];
+        assert!(load_with(&keys, &[], None).unwrap().signatures.required);
+    }
+
+    #[test]
+    fn registries_are_named_by_flag_and_environment() {
+        let env = [("LONGSHORE_REGISTRIES", "registry.example.com/a, http://localhost:5000/b")];
+        let config = load_with(&[], &env, None).unwrap();
+        let names: Vec<_> = config.registries.iter().map(|r| r.reference.to_string()).collect();
+        assert_eq!(names, ["registry.example.com/a", "http://localhost:5000/b"]);
+        let config = load_with(&["--registry", "localhost/c"], &env, None).unwrap();
+        assert_eq!(config.registries[0].reference.name(), "localhost/c");
+        assert!(load_with(&["--registry", "debian"], &[], None).is_err());
     }
 
     #[test]

@@ -70,8 +70,11 @@ fn catalog() -> Catalog {
     let unknown = || "not looked up".to_owned();
     Catalog {
         sets: Vec::new(),
+        refused: Vec::new(),
+        unread: Vec::new(),
         userspace: Vec::new(),
         drivers: Known::Unknown(unknown()),
+        run_files: Known::Yes(Vec::new()),
         headers: Known::Unknown(unknown()),
     }
 }

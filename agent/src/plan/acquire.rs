@@ -1,8 +1,8 @@
 //! What must be brought into the store before anything is installed.
 
-use super::candidate::is_for_kernel;
+use super::candidate::{is_for_kernel, names_run_files, run_files};
 use super::driver::Choice;
-use super::{Acquire, Finding, Reason};
+use super::{Acquire, Finding, Reason, Severity};
 use crate::artifact::ModuleSet;
 use crate::build;
 use crate::catalog::{Catalog, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand};
@@ -32,7 +32,8 @@ pub(super) fn supply<'a>(
 ) -> Supply<'a> {
     let mut supply = Supply::default();
     supply.modules(config, facts, catalog, choice, wanted);
-    supply.userspace(facts, catalog, choice);
+    supply.userspace(config, facts, catalog, choice);
+    supply.run_file(catalog, choice);
     supply
 }
 
@@ -53,8 +54,8 @@ impl<'a> Supply<'a> {
         let live_with_all =
             choice.live && wanted.iter().all(|name| facts.loaded.contains_key(*name));
         let complete = |s: &&SetAtHand| of_choice(s) && s.set.has_all(wanted);
-        let buildable =
-            config.compile && matches!(catalog.headers, Known::Yes(HeadersAtHand::Archive { .. }));
+        let buildable = config.may_compile()
+            && matches!(catalog.headers, Known::Yes(HeadersAtHand::Archive { .. }));
         // A set that lacks a wanted module is used only to say so, where none can be built.
         let incomplete = || catalog.sets.iter().find(of_choice).filter(|_| !buildable);
         if let Some(at_hand) = catalog.sets.iter().find(complete).or_else(incomplete) {
@@ -62,12 +63,20 @@ impl<'a> Supply<'a> {
         } else if live_with_all {
             self.because("modules", "all that are wanted are live, so none is loaded");
         } else {
+            self.unread(config, catalog);
             self.build(config, facts, catalog, choice, wanted);
         }
     }
 
     fn use_set(&mut self, at_hand: &'a SetAtHand, facts: &HostFacts) {
         self.set = Some(&at_hand.set);
+        let patches: Vec<&str> = at_hand.set.key.patches.keys().map(String::as_str).collect();
+        if !patches.is_empty() {
+            self.because(
+                "patches",
+                format!("the modules are compiled with {}", patches.join(", ")),
+            );
+        }
         let kernel = &facts.kernel.release;
         match &at_hand.place {
             SetPlace::Store => {
@@ -78,6 +87,14 @@ impl<'a> Supply<'a> {
                 self.because("modules prebuilt", why);
                 self.acquire
                     .push(Acquire::ImportSet { dir: dir.clone(), manifest: manifest.clone() });
+            }
+            SetPlace::Registry { registry, manifest } => {
+                let why = format!("built for exactly {kernel}, in {registry}");
+                self.because("modules from a registry", why);
+                self.acquire.push(Acquire::PullSet {
+                    registry: registry.clone(),
+                    manifest: manifest.clone(),
+                });
             }
         }
     }
@@ -91,6 +108,10 @@ impl<'a> Supply<'a> {
         wanted: &[&str],
     ) {
         let release = &facts.kernel.release;
+        if config.signatures.required {
+            self.findings.push(unsigned(facts, catalog, choice));
+            return;
+        }
         if !config.compile {
             self.findings.push(Finding::refusal(
                 "nothing-built",
@@ -136,7 +157,39 @@ impl<'a> Supply<'a> {
         }
     }
 
-    fn userspace(&mut self, facts: &HostFacts, catalog: &'a Catalog, choice: &Choice) {
+    /// Registries that might have had what is missing.
+    fn unread(&mut self, config: &Config, catalog: &Catalog) {
+        for registry in &catalog.unread {
+            // Where nothing is compiled either, it was the last source.
+            let severity = if config.may_compile() { Severity::Warning } else { Severity::Refusal };
+            self.findings.push(Finding::new(
+                severity,
+                "registry-unread",
+                format!("{} could not be read: {}", registry.name, registry.why),
+                "make it or a mirror of it reachable, and check the login",
+            ));
+        }
+    }
+
+    /// What is compiled or assembled of a .run file needs it first.
+    fn run_file(&mut self, catalog: &Catalog, choice: &Choice) {
+        let mut files = run_files(catalog).iter().filter(|file| file.version == choice.version);
+        let Some(file) = files.next() else { return };
+        let needed = self.builds || self.userspace.is_none();
+        if needed && !file.stored {
+            let (name, sha256) = (file.name.clone(), file.sha256.clone());
+            self.because("driver fetched", format!("the store does not have {name} unpacked"));
+            self.acquire.insert(0, Acquire::FetchRunFile { name, sha256 });
+        }
+    }
+
+    fn userspace(
+        &mut self,
+        config: &Config,
+        facts: &HostFacts,
+        catalog: &'a Catalog,
+        choice: &Choice,
+    ) {
         let of_choice = |u: &&UserspaceAtHand| {
             u.driver_version == choice.version && u.arch == facts.kernel.arch
         };
@@ -149,6 +202,7 @@ impl<'a> Supply<'a> {
         self.because("user mode assembled", "the store has none of this version");
         if let Known::Yes(drivers) = &catalog.drivers
             && !drivers.is_empty()
+            && !names_run_files(config, catalog)
             && !drivers.iter().any(|d| d.version == choice.version)
         {
             self.findings.push(Finding::warning(
@@ -165,6 +219,38 @@ impl<'a> Supply<'a> {
     fn because(&mut self, what: &str, why: impl Into<String>) {
         self.reasons.push(Reason { what: what.to_owned(), why: why.into() });
     }
+}
+
+/// Signatures are required, and no set that has one is at hand.
+fn unsigned(facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
+    let release = &facts.kernel.release;
+    let refused = catalog.refused.iter().filter(|r| is_for_kernel(&r.at_hand, facts));
+    let refused: Vec<String> = refused
+        .map(|r| {
+            let key = &r.at_hand.set.key;
+            let set = format!("{} {}", key.driver_version, key.flavour);
+            format!("{set} from {}: {}", r.at_hand.place, r.why)
+        })
+        .collect();
+    if refused.is_empty() {
+        return Finding::refusal(
+            "nothing-built",
+            format!(
+                "no signed set of {} {} is at hand for {release}, and what is compiled here has no \
+                 signature, which is required",
+                choice.version, choice.flavour
+            ),
+            "push a signed one (`longshore push --sign-key`), or require no signature",
+        );
+    }
+    Finding::refusal(
+        "signature-missing",
+        format!(
+            "a signature is required, and no set for {release} has one: {}",
+            refused.join("; ")
+        ),
+        "sign the set with a key whose public half is in signature-keys, or add the key it is signed with",
+    )
 }
 
 fn headers_missing(release: &str, nearest: &[String]) -> Finding {

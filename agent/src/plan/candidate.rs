@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use crate::artifact::Flavour;
-use crate::catalog::{Catalog, SetAtHand, SetPlace};
+use crate::catalog::{Catalog, DriverAtHand, DriverOrigin, RunFileAtHand, SetAtHand, SetPlace};
 use crate::config::Config;
 use crate::host::HostFacts;
 use crate::host::facts::Known;
@@ -20,19 +20,23 @@ pub(super) struct Candidate<'a> {
 pub(super) enum Origin<'a> {
     Store,
     Prebuilt,
+    Registry,
     Archive { package: &'a str, suite: &'a str },
+    RunFile { name: &'a str },
 }
 
 impl Origin<'_> {
     pub(super) fn is_built(self) -> bool {
-        !matches!(self, Self::Archive { .. })
+        matches!(self, Self::Store | Self::Prebuilt | Self::Registry)
     }
 
     pub(super) fn describe(self) -> String {
         match self {
             Self::Store => "built in the store".into(),
             Self::Prebuilt => "built in a prebuilt directory".into(),
+            Self::Registry => "built in a registry".into(),
             Self::Archive { package, suite } => format!("{package} in {suite}"),
+            Self::RunFile { name } => name.to_owned(),
         }
     }
 }
@@ -57,18 +61,45 @@ pub(super) fn candidates<'a>(
         from: match s.place {
             SetPlace::Store => Origin::Store,
             SetPlace::Layout { .. } => Origin::Prebuilt,
+            SetPlace::Registry { .. } => Origin::Registry,
         },
     });
-    let offered = match &catalog.drivers {
-        Known::Yes(drivers) if config.compile => drivers.as_slice(),
+    let packages = match &catalog.drivers {
+        Known::Yes(drivers) if !names_run_files(config, catalog) => drivers.as_slice(),
         _ => &[],
     };
-    let offered = offered.iter().map(|d| Candidate {
+    let packages = packages.iter().map(|d| Candidate {
         version: &d.version,
         flavour: d.flavour,
-        from: Origin::Archive { package: &d.package, suite: &d.suite },
+        from: origin_of(d),
     });
+    let files = run_files(catalog).iter().flat_map(|file| {
+        let from = Origin::RunFile { name: &file.name };
+        let version = file.version.as_str();
+        file.flavours.iter().map(move |flavour| Candidate { version, flavour: *flavour, from })
+    });
+    let offered = packages.chain(files).filter(|_| config.may_compile());
     sets.chain(offered).collect()
+}
+
+fn origin_of(driver: &DriverAtHand) -> Origin<'_> {
+    match &driver.origin {
+        DriverOrigin::Package { name, suite, .. } => Origin::Archive { package: name, suite },
+        DriverOrigin::RunFile { name } => Origin::RunFile { name },
+    }
+}
+
+/// The .run files that are known.
+pub(super) fn run_files(catalog: &Catalog) -> &[RunFileAtHand] {
+    match &catalog.run_files {
+        Known::Yes(files) => files,
+        Known::Unknown(_) => &[],
+    }
+}
+
+/// Whether drivers come from .run files, and so not from archives.
+pub(super) fn names_run_files(config: &Config, catalog: &Catalog) -> bool {
+    !config.run_files.is_empty() || !run_files(catalog).is_empty()
 }
 
 /// The one with the highest version.

@@ -3,11 +3,14 @@
 
 use std::cmp::Ordering;
 
-use super::candidate::{Candidate, candidates, compare_versions, is_within, newest, offer};
+use super::candidate::{
+    Candidate, candidates, compare_versions, is_within, names_run_files, newest, offer, run_files,
+};
 use super::gpu::{self, Generation, Unfit};
 use super::{Finding, Reason, Severity};
 use crate::artifact::Flavour;
-use crate::catalog::Catalog;
+use crate::catalog::Chip;
+use crate::catalog::{Catalog, RunFileAtHand};
 use crate::config::Config;
 use crate::host::HostFacts;
 use crate::host::facts::{DeviceKind, Known, PciDevice};
@@ -26,7 +29,7 @@ pub(super) struct Choice {
 
 /// Chooses version and flavour.
 pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Choice {
-    let question = Question { config, facts, gpus: gpus(facts) };
+    let question = Question { config, facts, gpus: gpus(facts), run_files: run_files(catalog) };
     let candidates = candidates(config, facts, catalog);
     if let Some(choice) = question.adopt(&candidates) {
         return choice;
@@ -56,11 +59,31 @@ struct Question<'a> {
     config: &'a Config,
     facts: &'a HostFacts,
     gpus: Vec<Gpu<'a>>,
+    run_files: &'a [RunFileAtHand],
 }
 
 impl Question<'_> {
     fn version_matches(&self, version: &str) -> bool {
-        self.config.driver.version.as_deref().is_none_or(|wish| is_within(version, wish))
+        // Who names a .run file and no version wants the version of the file.
+        let of_a_file = self.run_files.iter().any(|file| file.version == version);
+        match self.config.driver.version.as_deref() {
+            Some(wish) => is_within(version, wish),
+            None => self.run_files.is_empty() || of_a_file,
+        }
+    }
+
+    /// What the driver of a version says of a GPU, where that driver is of a .run file.
+    fn said_of(&self, device: &PciDevice, version: &str) -> Option<&Chip> {
+        let file = self.run_files.iter().find(|file| file.version == version)?;
+        file.gpus.as_ref()?.chip(device.device)
+    }
+
+    /// Whether a GPU takes a flavour: by what the driver says, else by its generation; None where
+    /// neither is known.
+    fn takes(&self, gpu: Gpu<'_>, version: &str, flavour: Flavour) -> Option<bool> {
+        let (device, generation) = gpu;
+        let said = self.said_of(device, version).and_then(|chip| chip.takes(flavour));
+        said.or_else(|| generation.map(|generation| generation.takes(flavour)))
     }
 
     fn flavour_matches(&self, flavour: Flavour) -> bool {
@@ -75,6 +98,13 @@ impl Question<'_> {
     fn fits(&self, version: &str, flavour: Flavour) -> Result<(), (String, Unfit)> {
         let Some(branch) = gpu::branch_of(version) else { return Ok(()) };
         for (device, generation) in &self.gpus {
+            if let Some(chip) = self.said_of(device, version) {
+                let fits = gpu::driver_says_it_fits(chip, version, flavour);
+                fits.map_err(|unfit| (name_of(device), unfit))?;
+                if chip.takes(flavour).is_some() {
+                    continue;
+                }
+            }
             let Some(generation) = *generation else { continue };
             gpu::branch_fits(generation, branch)
                 .and_then(|()| gpu::flavour_fits(generation, branch, flavour))
@@ -181,19 +211,15 @@ impl Question<'_> {
     /// The flavour auto prefers for a version, and why.
     fn preferred(&self, version: &str) -> (Flavour, String) {
         let refuses = |flavour| {
-            let gpus = self.gpus.iter();
-            gpus.filter_map(|(d, g)| Some((*d, (*g)?))).find(|(_, g)| !g.takes(flavour))
+            let mut gpus = self.gpus.iter().copied();
+            gpus.find(|gpu| self.takes(*gpu, version, flavour) == Some(false))
         };
-        if let Some((device, generation)) = refuses(Flavour::Open) {
-            let why = format!(
-                "{} is {generation}, which has no GPU System Processor for the open modules",
-                name_of(device)
-            );
-            return (Flavour::Proprietary, why);
+        if let Some(gpu) = refuses(Flavour::Open) {
+            let what = "which has no GPU System Processor for the open modules";
+            return (Flavour::Proprietary, self.because_of(gpu, version, what));
         }
-        if let Some((device, generation)) = refuses(Flavour::Proprietary) {
-            let why = format!("{} is {generation}, driven by open only", name_of(device));
-            return (Flavour::Open, why);
+        if let Some(gpu) = refuses(Flavour::Proprietary) {
+            return (Flavour::Open, self.because_of(gpu, version, "driven by open only"));
         }
         let since = gpu::OPEN_RECOMMENDED_BRANCH;
         match gpu::branch_of(version) {
@@ -206,6 +232,15 @@ impl Question<'_> {
                 format!("NVIDIA recommends open from branch {since} on, and every GPU takes it"),
             ),
         }
+    }
+
+    /// A GPU and why it decides, by the driver's own list where that names it.
+    fn because_of(&self, gpu: Gpu<'_>, version: &str, what: &str) -> String {
+        let (device, generation) = gpu;
+        let of_list = self.said_of(device, version).map(|chip| chip.name.clone());
+        let by = if of_list.is_some() { " (supported-gpus.json)" } else { "" };
+        let is = of_list.or_else(|| generation.map(|g| g.to_string())).unwrap_or_default();
+        format!("{} is {is}, {what}{by}", name_of(device))
     }
 
     /// Something matches, and no GPU-fitting flavour of it.
@@ -243,8 +278,12 @@ impl Question<'_> {
             Some(flavour) => format!("driver {} {flavour}", choice.version),
             None => format!("driver {}", choice.version),
         };
-        if !self.config.compile {
+        if !self.config.may_compile() {
             // Only built sets count then; that none is at hand is found with the modules.
+            return choice;
+        }
+        if names_run_files(self.config, catalog) {
+            choice.findings.push(no_run_file(&wanted, candidates, catalog));
             return choice;
         }
         choice.findings.push(match &catalog.drivers {
@@ -303,6 +342,22 @@ impl Question<'_> {
             ],
             findings: Vec::new(),
         }
+    }
+}
+
+/// No .run file is of what is wanted, or what they are of could not be read.
+fn no_run_file(wanted: &str, candidates: &[Candidate<'_>], catalog: &Catalog) -> Finding {
+    match &catalog.run_files {
+        Known::Unknown(why) => Finding::refusal(
+            "run-file-unread",
+            format!("whether the .run files hold {wanted} is not known: {why}"),
+            "make one of their mirrors reachable, or give a prebuilt set for this kernel",
+        ),
+        Known::Yes(_) => Finding::refusal(
+            "driver-not-offered",
+            format!("no .run file named holds {wanted}; {}", offer(candidates)),
+            "ask for one of those, or name the .run file of the version that is wanted",
+        ),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::failure::{ExitCode, Failure};
 
 /// Every code with the exit code of a refusal, gravest first. Documented for users in
 /// docs/findings.md; stable.
-const CODES: [(&str, ExitCode); 30] = [
+const CODES: [(&str, ExitCode); 33] = [
     ("arch-unsupported", ExitCode::HostUnsupported),
     ("kernel-without-modules", ExitCode::HostUnsupported),
     ("no-device", ExitCode::NoDevice),
@@ -24,8 +24,11 @@ const CODES: [(&str, ExitCode); 30] = [
     ("run-nvidia-not-shared", ExitCode::Preflight),
     ("host-root-hidden", ExitCode::Preflight),
     ("lost-with-container", ExitCode::Preflight),
+    ("signature-missing", ExitCode::Verification),
     ("driver-not-offered", ExitCode::Download),
     ("archives-unread", ExitCode::Download),
+    ("registry-unread", ExitCode::Download),
+    ("run-file-unread", ExitCode::Download),
     ("nothing-built", ExitCode::Download),
     ("userspace-not-offered", ExitCode::Download),
     ("headers-missing", ExitCode::Toolchain),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::artifact::Flavour;
+use crate::catalog::Chip;
 
 /// A GPU generation, oldest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -175,6 +176,31 @@ pub fn flavour_fits(generation: Generation, branch: u64, flavour: Flavour) -> Re
     };
     Err(Unfit {
         why: format!("{generation} {why}"),
+        remedy: format!("ask for flavour {other} or auto"),
+    })
+}
+
+/// Whether a driver says that it drives a GPU with modules of a flavour.
+///
+/// # Errors
+/// Says what it says instead, and what to ask for.
+pub fn driver_says_it_fits(chip: &Chip, version: &str, flavour: Flavour) -> Result<(), Unfit> {
+    let name = &chip.name;
+    if let Some(last) = chip.last_branch {
+        return Err(Unfit {
+            why: format!("{name} needs branch {last}, says the list of driver {version}"),
+            remedy: format!("ask for driver {last}, from its .run file or an archive that has it"),
+        });
+    }
+    if chip.takes(flavour) != Some(false) {
+        return Ok(());
+    }
+    let other = match flavour {
+        Flavour::Open => Flavour::Proprietary,
+        Flavour::Proprietary => Flavour::Open,
+    };
+    Err(Unfit {
+        why: format!("{name} is not driven by the {flavour} modules, says the list of {version}"),
         remedy: format!("ask for flavour {other} or auto"),
     })
 }

@@ -56,10 +56,25 @@ pub struct Reason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "acquire", rename_all = "kebab-case")]
 pub enum Acquire {
+    /// Fetch a .run file and unpack it. What it says of GPUs is known only then, so the plan is
+    /// made again after it.
+    FetchRunFile {
+        /// Its name.
+        name: String,
+        /// sha256 (hex) it must have.
+        sha256: String,
+    },
     /// Copy a prebuilt set out of an OCI image layout.
     ImportSet {
         /// The layout's directory.
         dir: PathBuf,
+        /// `sha256:...` of the manifest.
+        manifest: String,
+    },
+    /// Fetch a prebuilt set from a registry.
+    PullSet {
+        /// The repository as it is configured.
+        registry: String,
         /// `sha256:...` of the manifest.
         manifest: String,
     },

@@ -181,6 +181,12 @@ fn acquire_line(acquire: &Acquire) -> String {
         Acquire::ImportSet { dir, manifest } => {
             format!("import the prebuilt modules {manifest} from {}", dir.display())
         }
+        Acquire::PullSet { registry, manifest } => {
+            format!("fetch the prebuilt modules {registry}@{manifest}")
+        }
+        Acquire::FetchRunFile { name, sha256 } => {
+            format!("fetch and unpack {name} (sha256 {})", sha256.get(..12).unwrap_or(sha256))
+        }
         Acquire::BuildSet { driver_version, flavour, kernel_release } => {
             format!("compile {driver_version} ({flavour}) for {kernel_release}")
         }

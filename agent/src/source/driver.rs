@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use super::archive::{Archive, Package};
 use super::{compression, deb, version};
 use crate::artifact::Flavour;
-use crate::catalog::DriverAtHand;
+use crate::catalog::{DriverAtHand, DriverOrigin};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::store::{Store, write_failure};
 
@@ -53,16 +53,17 @@ pub fn find(
 /// # Errors
 /// Exit code 12 where the archive no longer has it.
 pub fn package(archive: &Archive, driver: &DriverAtHand) -> Result<Package, Failure> {
-    archive.packages(&driver.package).into_iter().find(|p| p.sha256 == driver.sha256).ok_or_else(
-        || {
-            let (name, version) = (&driver.package, &driver.package_version);
-            Failure::new(
-                ExitCode::Download,
-                format!("the archives have no {name} {version} with sha256 {}", driver.sha256),
-            )
-            .remedy("read the archives again: the version was replaced by a newer one")
-        },
-    )
+    let DriverOrigin::Package { name, version, .. } = &driver.origin else {
+        let cause = format!("driver {} is of a .run file, not of a package", driver.version);
+        return Err(Failure::new(ExitCode::Bug, cause));
+    };
+    archive.packages(name).into_iter().find(|p| p.sha256 == driver.sha256).ok_or_else(|| {
+        Failure::new(
+            ExitCode::Download,
+            format!("the archives have no {name} {version} with sha256 {}", driver.sha256),
+        )
+        .remedy("read the archives again: the version was replaced by a newer one")
+    })
 }
 
 /// Unpacks the kernel sources of a package in the store into the empty directory `into`, and
@@ -119,17 +120,28 @@ fn at_hand(package: Package) -> Option<DriverAtHand> {
     Some(DriverAtHand {
         version: is_version.then(|| version.to_owned())?,
         flavour: flavour_of(&package.name)?,
-        package: package.name,
-        package_version: package.version,
-        suite: package.suite,
+        origin: DriverOrigin::Package {
+            name: package.name,
+            version: package.version,
+            suite: package.suite,
+        },
         sha256: package.sha256,
     })
 }
 
 fn newest_first(a: &DriverAtHand, b: &DriverAtHand) -> Ordering {
+    let ((name_a, of_a), (name_b, of_b)) = (named(a), named(b));
     version::compare(&b.version, &a.version)
-        .then_with(|| version::compare(&b.package_version, &a.package_version))
-        .then_with(|| (&a.package, a.flavour).cmp(&(&b.package, b.flavour)))
+        .then_with(|| version::compare(of_b, of_a))
+        .then_with(|| (name_a, a.flavour).cmp(&(name_b, b.flavour)))
+}
+
+/// Name and version of what holds a driver.
+fn named(driver: &DriverAtHand) -> (&str, &str) {
+    match &driver.origin {
+        DriverOrigin::Package { name, version, .. } => (name, version),
+        DriverOrigin::RunFile { name } => (name, &driver.version),
+    }
 }
 
 /// Whether `version` is `wanted`, or of the branch `wanted`.
@@ -216,9 +228,11 @@ mod tests {
         DriverAtHand {
             version: version::upstream(package_version).to_owned(),
             flavour: flavour_of(package).expect("a driver package"),
-            package: package.to_owned(),
-            package_version: package_version.to_owned(),
-            suite: "bookworm".to_owned(),
+            origin: DriverOrigin::Package {
+                name: package.to_owned(),
+                version: package_version.to_owned(),
+                suite: "bookworm".to_owned(),
+            },
             sha256: "1".repeat(64),
         }
     }

@@ -7,13 +7,15 @@ use std::io::Read;
 use std::path::Path;
 
 use reqwest::Response;
-use reqwest::header::{IF_RANGE, RANGE};
+use reqwest::header::{AUTHORIZATION, HeaderValue, IF_RANGE, RANGE};
 
 pub(super) use goal::shown;
-use goal::{Ended, Goal, Mark, accept, is_certificate, resume_from, root_cause, strong_etag};
+use goal::{Ended, Goal, Mark, accept, resume_from, strong_etag};
+pub(crate) use goal::{is_certificate, proxies, root_cause};
 pub use policy::Policy;
 
-use super::sink::{Alive, Sink, Writers, Writing};
+pub(super) use super::sink::Reader;
+use super::sink::{Alive, Committed, Reading, Sink, Writers, Writing};
 use super::space;
 use crate::failure::{ExitCode, Failure};
 use crate::progress::{Silent, Task};
@@ -39,6 +41,8 @@ pub struct Expected {
 pub enum FetchError {
     /// The server has no such file (404, 410, or no such path).
     Missing(Failure),
+    /// The server wants to know who asks, or does not let them (401, 403).
+    Denied(Failure),
     /// Anything else.
     Failed(Failure),
 }
@@ -46,7 +50,9 @@ pub enum FetchError {
 impl From<FetchError> for Failure {
     fn from(error: FetchError) -> Self {
         match error {
-            FetchError::Missing(failure) | FetchError::Failed(failure) => failure,
+            FetchError::Missing(failure)
+            | FetchError::Denied(failure)
+            | FetchError::Failed(failure) => failure,
         }
     }
 }
@@ -102,10 +108,42 @@ impl Fetcher {
         let mut sink = Sink::Memory(Vec::new());
         let goal = Goal::new(url, None, limit, false)?;
         self.run(&goal, &mut sink, &Silent).await?;
-        match sink {
-            Sink::Memory(bytes) => Ok(bytes),
-            Sink::Blob(_) => Ok(Vec::new()),
-        }
+        Ok(sink.into_bytes())
+    }
+
+    /// Fetches the first bytes of a file, at most `most`.
+    ///
+    /// # Errors
+    /// Exit code 12.
+    pub async fn head(&self, url: &str, most: u64) -> Result<Vec<u8>, FetchError> {
+        let mut sink = Sink::Memory(Vec::new());
+        let goal = Goal { part: true, ..Goal::new(url, None, most, false)? };
+        self.run(&goal, &mut sink, &Silent).await?;
+        Ok(sink.into_bytes())
+    }
+
+    /// Gives a file to `reader` while it arrives, hashed and resumed after a cut; the file itself
+    /// is kept nowhere. `reader` may be called again from the start, and what it made counts only
+    /// when this returns without an error: the digest is known last.
+    ///
+    /// # Errors
+    /// Exit code 12 where it cannot be downloaded, 13 where it is not what was expected or longer
+    /// than `limit`, and what `reader` fails with where the file is the one expected.
+    pub(super) async fn stream(
+        &self,
+        url: &str,
+        sha256: &str,
+        limit: u64,
+        reader: &Reader,
+        task: &dyn Task,
+    ) -> Result<(), FetchError> {
+        let writers = Writers::new();
+        let goal = Goal::new(url, None, limit, true)?;
+        let start = || Ok(Sink::Reader(Reading::start(reader, writers.alive())));
+        let expected = Expected { sha256: Some(sha256.to_owned()), size: None };
+        let fetched = self.whole(&goal, &expected, task, start).await;
+        writers.all_ended().await;
+        fetched.map(drop)
     }
 
     /// Fetches a file into the store, hashed while it streams and resumed after a cut; returns its
@@ -138,20 +176,68 @@ impl Fetcher {
     ) -> Result<String, FetchError> {
         let limit = expected.size.unwrap_or(MOST_BYTES);
         let goal = Goal::new(url, expected.size, limit, expected.sha256.is_some())?;
+        self.blob_for(&goal, expected, store, task, alive).await
+    }
+
+    /// As [`Fetcher::blob`], saying who asks. The header goes to the URL's own host alone, and not
+    /// along with a redirection elsewhere.
+    pub(crate) async fn blob_as(
+        &self,
+        authorization: Option<HeaderValue>,
+        url: &str,
+        expected: &Expected,
+        store: &Store,
+        task: &dyn Task,
+    ) -> Result<String, FetchError> {
+        let limit = expected.size.unwrap_or(MOST_BYTES);
+        let mut goal = Goal::new(url, expected.size, limit, expected.sha256.is_some())?;
+        goal.authorization = authorization;
+        let writers = Writers::new();
+        let fetched = self.blob_for(&goal, expected, store, task, writers.alive()).await;
+        writers.all_ended().await;
+        fetched
+    }
+
+    /// The client below, for requests that are no downloads.
+    pub(crate) fn client(&self) -> &reqwest::Client {
+        &self.client
+    }
+
+    /// How patient it is.
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    async fn blob_for(
+        &self,
+        goal: &Goal,
+        expected: &Expected,
+        store: &Store,
+        task: &dyn Task,
+        alive: &Alive,
+    ) -> Result<String, FetchError> {
         space::require(store.root(), expected.size.unwrap_or(0))?;
+        let start = || Ok(Sink::Blob(Writing::start(store, alive)?));
+        self.whole(goal, expected, task, start).await
+    }
+
+    /// Fetches into a sink that is started anew once, where pieces did not make up the file.
+    async fn whole(
+        &self,
+        goal: &Goal,
+        expected: &Expected,
+        task: &dyn Task,
+        start: impl Fn() -> Result<Sink, Failure>,
+    ) -> Result<String, FetchError> {
         let mut pieced = true;
         loop {
-            let mut sink = Sink::Blob(Writing::start(store, alive)?);
+            let mut sink = start()?;
             // Pieces of different versions of a file may not fit; once, it is worth a fresh start.
-            pieced = self.run(&goal, &mut sink, task).await? && pieced;
-            let Sink::Blob(writing) = sink else { return Ok(String::new()) };
-            match writing.commit(expected.sha256.clone()).await {
-                Ok(sha256) => return Ok(sha256),
-                Err(failure) if failure.code() != ExitCode::Verification => {
-                    return Err(FetchError::Failed(failure));
-                }
-                Err(_) if pieced => pieced = false,
-                Err(failure) => return Err(FetchError::Failed(goal.wrong(failure))),
+            pieced = self.run(goal, &mut sink, task).await? && pieced;
+            match sink.commit(expected.sha256.clone()).await? {
+                Committed::Right(sha256) => return Ok(sha256),
+                Committed::Wrong(_) if pieced => pieced = false,
+                Committed::Wrong(failure) => return Err(FetchError::Failed(goal.wrong(failure))),
             }
         }
     }
@@ -202,7 +288,12 @@ impl Fetcher {
     ) -> Result<(), Ended> {
         let offset = resume_from(goal, sink, mark)?;
         let mut request = self.client.get(goal.url.clone());
-        if offset > 0 {
+        if let Some(authorization) = &goal.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        if goal.part {
+            request = request.header(RANGE, format!("bytes={offset}-{}", goal.limit.max(1) - 1));
+        } else if offset > 0 {
             request = request.header(RANGE, format!("bytes={offset}-"));
             if let Some(etag) = mark.etag.as_deref().filter(|_| !goal.pinned) {
                 request = request.header(IF_RANGE, etag);
@@ -226,12 +317,15 @@ impl Fetcher {
         while let Some(chunk) = response.chunk().await.map_err(|e| self.broken(goal, e))? {
             let known = usize::try_from(skip).unwrap_or(usize::MAX).min(chunk.len());
             skip -= known as u64;
-            let new = &chunk[known..];
+            let new = goal.wanted(&chunk[known..], sink.size());
             if sink.size() + new.len() as u64 > goal.limit {
                 return Err(goal.too_long().into());
             }
             sink.put(new).await?;
             mark.reached(sink.size());
+            if goal.has_enough(sink.size()) {
+                return Ok(());
+            }
         }
         goal.check_whole(sink.size())
     }
@@ -276,11 +370,15 @@ async fn copy(goal: &Goal, sink: &mut Sink, mark: &mut Mark<'_>) -> Result<(), E
         if n == 0 {
             break;
         }
-        if sink.size() + n as u64 > goal.limit {
+        let new = goal.wanted(&buffer[..n], sink.size());
+        if sink.size() + new.len() as u64 > goal.limit {
             return Err(goal.too_long().into());
         }
-        sink.put(&buffer[..n]).await?;
+        sink.put(new).await?;
         mark.reached(sink.size());
+        if goal.has_enough(sink.size()) {
+            break;
+        }
     }
     match goal.check_whole(sink.size()) {
         Err(Ended::Again(_)) => {

@@ -105,7 +105,9 @@ impl Loader<'_> {
                 Err(FetchError::Missing(failure)) => {
                     missing.get_or_insert(failure);
                 }
-                Err(FetchError::Failed(failure)) => return Err(failure),
+                Err(FetchError::Denied(failure) | FetchError::Failed(failure)) => {
+                    return Err(failure);
+                }
             }
         }
         match missing {

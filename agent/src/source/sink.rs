@@ -1,4 +1,7 @@
-//! Where a download goes: memory, or a blob that a blocking thread writes and hashes.
+//! Where a download goes: memory, a blob that a blocking thread writes and hashes, or a reader that
+//! takes it in while it arrives.
+
+mod reading;
 
 use std::io::Write;
 
@@ -7,6 +10,8 @@ use tokio::task::JoinHandle;
 
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::store::{BlobWriter, Store, write_failure};
+
+pub(super) use reading::{Reader, Reading};
 
 /// Chunks that may wait for the disk.
 const WAITING: usize = 16;
@@ -44,8 +49,18 @@ impl Writers {
 pub(super) enum Sink {
     /// Small files.
     Memory(Vec<u8>),
-    /// Everything else.
+    /// Everything else that is kept.
     Blob(Writing),
+    /// What is kept only in another form.
+    Reader(Reading),
+}
+
+/// A finished download, held against the digest that was expected.
+pub(super) enum Committed {
+    /// Its sha256 (hex).
+    Right(String),
+    /// It is another file than expected.
+    Wrong(Failure),
 }
 
 impl Sink {
@@ -54,6 +69,33 @@ impl Sink {
         match self {
             Self::Memory(bytes) => bytes.len() as u64,
             Self::Blob(writing) => writing.size,
+            Self::Reader(reading) => reading.size(),
+        }
+    }
+
+    /// What memory took; nothing of anything else.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Self::Memory(bytes) => bytes,
+            Self::Blob(_) | Self::Reader(_) => Vec::new(),
+        }
+    }
+
+    /// Ends it, and holds what it took against its digest.
+    ///
+    /// # Errors
+    /// Exit code 15 where the store cannot be written; what a reader failed with.
+    pub(super) async fn commit(self, expected: Option<String>) -> Result<Committed, Failure> {
+        match self {
+            Self::Memory(_) => Ok(Committed::Right(String::new())),
+            Self::Blob(writing) => match writing.commit(expected).await {
+                Ok(sha256) => Ok(Committed::Right(sha256)),
+                Err(failure) if failure.code() == ExitCode::Verification => {
+                    Ok(Committed::Wrong(failure))
+                }
+                Err(failure) => Err(failure),
+            },
+            Self::Reader(reading) => reading.commit(expected).await,
         }
     }
 
@@ -68,6 +110,7 @@ impl Sink {
                 Ok(())
             }
             Self::Blob(writing) => writing.put(chunk).await,
+            Self::Reader(reading) => reading.put(chunk).await,
         }
     }
 
@@ -79,6 +122,7 @@ impl Sink {
         match self {
             Self::Memory(bytes) => bytes.clear(),
             Self::Blob(writing) => *writing = Writing::start(&writing.store, &writing.alive)?,
+            Self::Reader(reading) => *reading = reading.again(),
         }
         Ok(())
     }

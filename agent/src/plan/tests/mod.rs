@@ -1,7 +1,9 @@
 //! Plans for every host tree.
 
 mod decisions;
+mod prebuilt;
 mod preflight;
+mod run_files;
 mod steps;
 mod whole;
 
@@ -13,7 +15,9 @@ use rstest::rstest;
 
 use super::*;
 use crate::artifact::{ModuleEntry, ModuleKey, ModuleSet};
-use crate::catalog::{DriverAtHand, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand};
+use crate::catalog::{
+    DriverAtHand, DriverOrigin, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand,
+};
 use crate::config::{self, Fragment};
 use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice};
 use crate::step::ModuleOrigin;
@@ -39,9 +43,11 @@ fn offered(version: &str, flavour: Flavour) -> DriverAtHand {
     DriverAtHand {
         version: version.into(),
         flavour,
-        package: "nvidia-kernel-source".into(),
-        package_version: format!("{version}-1"),
-        suite: "bookworm".into(),
+        origin: DriverOrigin::Package {
+            name: "nvidia-kernel-source".into(),
+            version: format!("{version}-1"),
+            suite: "bookworm".into(),
+        },
         sha256: "0".repeat(64),
     }
 }
@@ -63,8 +69,11 @@ fn archives() -> Catalog {
 fn catalog(drivers: Vec<DriverAtHand>) -> Catalog {
     Catalog {
         sets: Vec::new(),
+        refused: Vec::new(),
+        unread: Vec::new(),
         userspace: Vec::new(),
         drivers: Known::Yes(drivers),
+        run_files: Known::Yes(Vec::new()),
         headers: Known::Yes(HeadersAtHand::Archive {
             package: "linux-headers-6.1.0-50-amd64".into(),
             version: "6.1.176-1".into(),
@@ -98,6 +107,7 @@ fn set(facts: &HostFacts, flavour: Flavour, place: SetPlace) -> SetAtHand {
         headers: BTreeMap::new(),
         compiler: "gcc-12".into(),
         options: Vec::new(),
+        patches: BTreeMap::new(),
     };
     let modules = vec![
         entry("nvidia", &["drm"]),

@@ -31,6 +31,19 @@ fn a_stocked_store_gives_an_exact_plan_in_load_order() {
 }
 
 #[test]
+fn the_plan_names_the_patches_of_the_modules_it_uses() {
+    let facts = facts("bookworm-t4");
+    let config = config("535.261.03", "proprietary");
+    let mut catalog = stocked(&facts, Flavour::Proprietary);
+    catalog.sets[0].set.key.patches.insert("a-patch".into(), "1".repeat(64));
+    let patched = plan(&config, &facts, &catalog).unwrap();
+    assert_eq!(why(&patched, "patches"), "patches: the modules are compiled with a-patch");
+    catalog.sets[0].set.key.patches.clear();
+    let plain = plan(&config, &facts, &catalog).unwrap();
+    assert!(plain.reasons.iter().all(|reason| reason.what != "patches"));
+}
+
+#[test]
 fn what_is_loaded_already_is_no_step() {
     let facts = facts("bookworm-h100-nvswitch");
     let mut config = config("535.261.03", "proprietary");

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap};
+use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode, Url};
 
 use super::super::sink::Sink;
@@ -35,6 +35,10 @@ pub(super) struct Goal {
     pub(super) limit: u64,
     /// Whether a digest will tell if parts of it do not belong together.
     pub(super) pinned: bool,
+    /// Who asks, where the server wants to know.
+    pub(super) authorization: Option<HeaderValue>,
+    /// Only the first `limit` bytes are wanted.
+    pub(super) part: bool,
 }
 
 impl Goal {
@@ -46,7 +50,9 @@ impl Goal {
         limit: u64,
         pinned: bool,
     ) -> Result<Self, Failure> {
-        Ok(Self { url: parse(url)?, shown: shown(url), size, limit, pinned })
+        let authorization = None;
+        let (url, shown) = (parse(url)?, shown(url));
+        Ok(Self { url, shown, size, limit, pinned, authorization, part: false })
     }
 
     pub(super) fn failure(&self, why: &str) -> Failure {
@@ -69,6 +75,16 @@ impl Goal {
 
     pub(super) fn too_long(&self) -> Failure {
         self.not_as_promised(&format!("it has more than {} bytes", self.limit))
+    }
+
+    /// What of `new` is still wanted after `had` bytes.
+    pub(super) fn wanted<'a>(&self, new: &'a [u8], had: u64) -> &'a [u8] {
+        let left = usize::try_from(self.limit.saturating_sub(had)).unwrap_or(usize::MAX);
+        if self.part { &new[..new.len().min(left)] } else { new }
+    }
+
+    pub(super) fn has_enough(&self, size: u64) -> bool {
+        self.part && size >= self.limit
     }
 
     pub(super) fn check_whole(&self, size: u64) -> Result<(), Ended> {
@@ -124,7 +140,7 @@ pub(super) fn accept(
                 let what = format!("the server has {length} bytes, the index says {size}");
                 return Err(goal.not_as_promised(&what).into());
             }
-            if length.is_some_and(|length| length > goal.limit) {
+            if !goal.part && length.is_some_and(|length| length > goal.limit) {
                 return Err(goal.too_long().into());
             }
             if !goal.pinned {
@@ -140,6 +156,9 @@ pub(super) fn accept(
         }
         StatusCode::NOT_FOUND | StatusCode::GONE => {
             Err(Ended::For(FetchError::Missing(goal.failure(&format!("the server says {status}")))))
+        }
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            Err(Ended::For(FetchError::Denied(goal.failure(&format!("the server says {status}")))))
         }
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
             Err(Ended::Again(goal.failure(&format!("the server says {status}"))))
@@ -179,7 +198,7 @@ fn parse(url: &str) -> Result<Url, Failure> {
 }
 
 /// The text of the innermost error: the system's answer, without the layers above it.
-pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
+pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;
@@ -197,7 +216,7 @@ pub(in super::super) fn shown(url: &str) -> String {
 }
 
 /// The proxy variables that are set, by name: their values may hold passwords.
-fn proxies() -> String {
+pub(crate) fn proxies() -> String {
     let names =
         ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
     let set: Vec<&str> =
@@ -209,7 +228,7 @@ fn proxies() -> String {
 }
 
 /// Whether the server's certificate is what is wrong: trying again does not help.
-pub(super) fn is_certificate(error: &(dyn Error + 'static)) -> bool {
+pub(crate) fn is_certificate(error: &(dyn Error + 'static)) -> bool {
     if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
         return true;
     }

@@ -39,7 +39,7 @@ impl Default for Policy {
 impl Policy {
     /// Before attempt `attempt` + 1: doubled each time, and shortened by up to a half at random so
     /// that many hosts do not come back at once.
-    pub(super) fn wait(&self, attempt: u32) -> Duration {
+    pub(crate) fn wait(&self, attempt: u32) -> Duration {
         let full = self.backoff.saturating_mul(1 << attempt.saturating_sub(1).min(16));
         // std seeds every RandomState differently; that is random enough to spread requests.
         let random = std::hash::RandomState::new().build_hasher().finish();
@@ -47,7 +47,7 @@ impl Policy {
     }
 
     /// The longest that one attempt at `bytes` may take.
-    pub(super) fn deadline(&self, bytes: u64) -> Duration {
+    pub(crate) fn deadline(&self, bytes: u64) -> Duration {
         let whole = Duration::from_secs(bytes / self.slowest.max(1));
         (self.connect + self.stall + whole).min(LONGEST)
     }

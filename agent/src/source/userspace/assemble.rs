@@ -1,25 +1,21 @@
-//! Fetches the packages of a driver version and makes a driver root of them.
+//! Makes driver roots of a driver version's packages, or of a .run file.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use sha2::{Digest, Sha256};
-
-use super::manifest::{Depth, Manifest, PackageUsed, measure, verify};
+use super::assembly::Assembly;
+use super::manifest::PackageUsed;
 use super::parts;
 use super::place::place;
 use super::selection::{Selection, choose};
 use crate::catalog::UserspaceAtHand;
-use crate::expose::tree::{self, Machine};
+use crate::expose::tree::Machine;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::{Progress, Task, Unit};
 use crate::source::archive::Archive;
 use crate::source::deb;
 use crate::source::packages::Package;
-use crate::store::{Store, hex, write_failure};
-
-/// Part of a tree's digest, so that a change to how trees are laid out makes new ones.
-const LAYOUT: &str = "driver-root-1";
+use crate::source::runfile::{StoredRunFile, Written};
+use crate::store::Store;
 
 /// Brings the user-mode tree of a driver version into the store; what is there already and as it
 /// should be is not made again.
@@ -37,24 +33,92 @@ pub async fn assemble(
     check_version(driver_version)?;
     let machine = Machine::this()?;
     let selection = select(driver_version, machine, archive)?;
-    let directory = store.dir("userspace").join(name_of(driver_version, machine, &selection));
-    let tree = UserspaceAtHand {
-        driver_version: driver_version.to_owned(),
-        arch: machine.uname.to_owned(),
-        root: directory.join("root"),
-    };
-    if directory.exists() {
-        match verify(&tree, Depth::Quick) {
-            Ok(()) => return Ok(tree),
-            Err(failure) => tracing::warn!("assembling it anew: {}", failure.one_line()),
-        }
+    let assembly = of_packages(driver_version, machine, &selection, store);
+    if let Some(tree) = assembly.there() {
+        return Ok(tree);
     }
     archive.fetch(&selection.packages, store, progress).await?;
     let what = format!("assembling the user-mode driver {driver_version}");
     let task = progress.begin(&what, Some(selection.packages.len() as u64), Unit::Items);
-    let work = Work { machine, selection, store: store.clone(), tree };
-    let blocking = tokio::task::spawn_blocking(move || work.carry_out(task.as_ref()));
+    let blocking = tokio::task::spawn_blocking(move || {
+        assembly.carry_out(|root| assembly.unpack(&selection, root, task.as_ref()))
+    });
     blocking.await.or_fail(ExitCode::Bug, || format!("{what}: the worker ended early"))?
+}
+
+/// Brings the user-mode tree of an unpacked .run file into the store; what is there already and as
+/// it should be is not made again.
+///
+/// # Errors
+/// Exit code 13 where the .run file does not hold what it should, or the store's copy of it is
+/// damaged; 15 for a store that cannot be written.
+pub async fn assemble_run_file(
+    file: StoredRunFile,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<UserspaceAtHand, Failure> {
+    let machine = Machine::this()?;
+    let assembly = of_run_file(&file, machine, store);
+    if let Some(tree) = assembly.there() {
+        return Ok(tree);
+    }
+    let what = format!("assembling the user-mode driver {}", file.written.version);
+    let task = progress.begin(&what, None, Unit::Items);
+    let blocking = tokio::task::spawn_blocking(move || {
+        task.note(&file.written.name);
+        assembly.carry_out(|root| file.fill(root, machine))
+    });
+    blocking.await.or_fail(ExitCode::Bug, || format!("{what}: the worker ended early"))?
+}
+
+fn of_packages(
+    driver_version: &str,
+    machine: Machine,
+    selection: &Selection,
+    store: &Store,
+) -> Assembly {
+    let used = |p: &Package| PackageUsed {
+        name: p.name.clone(),
+        version: p.version.clone(),
+        suite: Some(p.suite.clone()),
+        sha256: p.sha256.clone(),
+    };
+    let used = selection.packages.iter().map(used).collect();
+    Assembly::new(driver_version, machine, used, selection.missing.clone(), store)
+}
+
+fn of_run_file(file: &StoredRunFile, machine: Machine, store: &Store) -> Assembly {
+    let Written { name, sha256, version, .. } = file.written.clone();
+    let used = PackageUsed { name, version: version.clone(), suite: None, sha256 };
+    Assembly::new(&version, machine, vec![used], Vec::new(), store)
+}
+
+impl Assembly {
+    fn unpack(&self, selection: &Selection, root: &Path, task: &dyn Task) -> Result<(), Failure> {
+        for package in &selection.packages {
+            task.note(&package.name);
+            self.unpack_package(package, root)?;
+            task.advance(1);
+        }
+        Ok(())
+    }
+
+    fn unpack_package(&self, package: &Package, root: &Path) -> Result<(), Failure> {
+        let blob = self.store.open_blob(&package.sha256)?;
+        let mut twice = None;
+        let mut target_of = |path: &Path| {
+            let target = place(path, self.machine.triplet, &self.tree.driver_version)?;
+            if root.join(&target).symlink_metadata().is_ok() {
+                twice = Some(target);
+                return None;
+            }
+            Some(target)
+        };
+        deb::unpack(&package.name, blob, root, &mut target_of)?;
+        let Some(twice) = twice else { return Ok(()) };
+        let cause = format!("{} brings {} a second time", package.name, twice.display());
+        Err(Failure::new(ExitCode::Verification, cause))
+    }
 }
 
 /// The version becomes part of paths.
@@ -75,139 +139,12 @@ fn select(driver_version: &str, machine: Machine, archive: &Archive) -> Result<S
     choose(driver_version, machine.debian, &offered)
 }
 
-/// A directory name that says what is in it, and changes with every package.
-fn name_of(driver_version: &str, machine: Machine, selection: &Selection) -> String {
-    let mut hash = Sha256::new();
-    hash.update(LAYOUT);
-    for package in &selection.packages {
-        hash.update(format!("\n{} {}", package.name, package.sha256));
-    }
-    let digest = hex(&hash.finalize());
-    format!("{driver_version}-{}-{}", machine.uname, &digest[..12])
-}
-
-/// What is left to do once the packages are in the store.
-struct Work {
-    machine: Machine,
-    selection: Selection,
-    store: Store,
-    tree: UserspaceAtHand,
-}
-
-impl Work {
-    fn carry_out(self, task: &dyn Task) -> Result<UserspaceAtHand, Failure> {
-        let tmp = self.store.dir("tmp");
-        let scratch = tempfile::Builder::new()
-            .prefix("userspace-")
-            .tempdir_in(&tmp)
-            .map_err(|e| write_failure(&tmp, e))?;
-        let root = scratch.path().join("root");
-        fs::create_dir(&root).map_err(|e| write_failure(&root, e))?;
-        for package in &self.selection.packages {
-            task.note(&package.name);
-            self.unpack(package, &root)?;
-            task.advance(1);
-        }
-        let needs = tree::finish(&root, self.machine)?;
-        self.check(&root)?;
-        self.write_manifest(&root, needs)?;
-        self.keep(scratch)?;
-        Ok(self.tree)
-    }
-
-    fn unpack(&self, package: &Package, root: &Path) -> Result<(), Failure> {
-        let blob = self.store.open_blob(&package.sha256)?;
-        let mut twice = None;
-        let mut target_of = |path: &Path| {
-            let target = place(path, self.machine.triplet, &self.tree.driver_version)?;
-            if root.join(&target).symlink_metadata().is_ok() {
-                twice = Some(target);
-                return None;
-            }
-            Some(target)
-        };
-        deb::unpack(&package.name, blob, root, &mut target_of)?;
-        let Some(twice) = twice else { return Ok(()) };
-        let cause = format!("{} brings {} a second time", package.name, twice.display());
-        Err(Failure::new(ExitCode::Verification, cause))
-    }
-
-    /// The packages hold what their names promise.
-    fn check(&self, root: &Path) -> Result<(), Failure> {
-        let version = &self.tree.driver_version;
-        let library = |name: &str| {
-            PathBuf::from(format!("usr/lib/{}/{name}.so.{version}", self.machine.triplet))
-        };
-        let files = [library("libcuda"), library("libnvidia-ml"), "usr/bin/nvidia-smi".into()];
-        let mut absent: Vec<_> = files.iter().filter(|path| !root.join(path).is_file()).collect();
-        let firmware = PathBuf::from(format!("lib/firmware/nvidia/{version}"));
-        if parts::wants_firmware(version) && !root.join(&firmware).is_dir() {
-            absent.push(&firmware);
-        }
-        if absent.is_empty() {
-            return Ok(());
-        }
-        let absent: Vec<_> = absent.iter().map(|path| path.display().to_string()).collect();
-        let packages: Vec<_> = self.selection.packages.iter().map(|p| p.name.as_str()).collect();
-        let cause = format!(
-            "the packages of the user-mode driver {version} do not hold {} (unpacked {})",
-            absent.join(", "),
-            packages.join(", ")
-        );
-        Err(Failure::new(ExitCode::Verification, cause))
-    }
-
-    fn write_manifest(&self, root: &Path, needs: Vec<String>) -> Result<(), Failure> {
-        let used = |p: &Package| PackageUsed {
-            name: p.name.clone(),
-            version: p.version.clone(),
-            suite: p.suite.clone(),
-            sha256: p.sha256.clone(),
-        };
-        let manifest = Manifest {
-            packages: self.selection.packages.iter().map(used).collect(),
-            missing: self.selection.missing.clone(),
-            needs,
-            entries: measure(root).map_err(|e| write_failure(root, e))?,
-            ..Manifest::new(&self.tree.driver_version, self.machine.uname)
-        };
-        let path = root.with_file_name("manifest.json");
-        let text = serde_json::to_vec_pretty(&manifest)
-            .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;
-        fs::write(&path, text).map_err(|e| write_failure(&path, e))
-    }
-
-    /// Syncs, and puts the finished directory in its place.
-    fn keep(&self, scratch: tempfile::TempDir) -> Result<(), Failure> {
-        let Some(target) = self.tree.root.parent() else {
-            return Err(Failure::new(ExitCode::Bug, "a tree's root without a directory above it"));
-        };
-        let failed = |e| write_failure(target, e);
-        make_readable(scratch.path()).map_err(failed)?;
-        // One call for hundreds of files; the rename must not reach the disk before their content.
-        let opened = File::open(scratch.path()).map_err(failed)?;
-        nix::unistd::syncfs(&opened).map_err(|e| failed(e.into()))?;
-        if target.exists() {
-            let aside = scratch.path().with_extension("replaced");
-            fs::rename(target, &aside).map_err(failed)?;
-            fs::rename(scratch.path(), target).map_err(failed)?;
-            fs::remove_dir_all(&aside).map_err(failed)?;
-        } else {
-            fs::rename(scratch.path(), target).map_err(failed)?;
-        }
-        let _ = scratch.keep();
-        File::open(self.store.dir("userspace")).and_then(|dir| dir.sync_all()).map_err(failed)
-    }
-}
-
-/// A temporary directory is its owner's alone, and the tree is for everybody.
-fn make_readable(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::super::manifest::{Depth, verify};
     use super::*;
     use crate::expose::sample_elf::elf;
     use crate::progress::Silent;
@@ -289,16 +226,15 @@ mod tests {
         (dir, store)
     }
 
-    fn work(store: &Store, packages: Vec<Package>) -> Work {
+    fn assembly(store: &Store, packages: Vec<Package>) -> (Assembly, Selection) {
         let machine = Machine::named("x86_64").expect("known");
         let selection = Selection { packages, missing: vec!["libnvidia-nscq".into()] };
-        let name = name_of(VERSION, machine, &selection);
-        let tree = UserspaceAtHand {
-            driver_version: VERSION.into(),
-            arch: machine.uname.into(),
-            root: store.dir("userspace").join(name).join("root"),
-        };
-        Work { machine, selection, store: store.clone(), tree }
+        (of_packages(VERSION, machine, &selection, store), selection)
+    }
+
+    fn assembled(store: &Store, packages: Vec<Package>) -> Result<UserspaceAtHand, Failure> {
+        let (assembly, selection) = assembly(store, packages);
+        assembly.carry_out(|root| assembly.unpack(&selection, root, &Silent))
     }
 
     fn is_empty(dir: PathBuf) -> bool {
@@ -308,7 +244,7 @@ mod tests {
     #[test]
     fn packages_become_a_tree_that_is_as_its_manifest_says() {
         let (_dir, store) = store();
-        let tree = work(&store, driver(&store)).carry_out(&Silent).expect("assembled");
+        let tree = assembled(&store, driver(&store)).expect("assembled");
         verify(&tree, Depth::Full).expect("verifies");
         assert_eq!(at_hand(&store).expect("listed"), std::slice::from_ref(&tree));
         let manifest = manifest_of(&tree).expect("manifest");
@@ -326,9 +262,9 @@ mod tests {
     #[test]
     fn a_changed_tree_is_replaced() {
         let (_dir, store) = store();
-        let tree = work(&store, driver(&store)).carry_out(&Silent).expect("assembled");
+        let tree = assembled(&store, driver(&store)).expect("assembled");
         fs::remove_file(tree.root.join("usr/bin/nvidia-smi")).expect("removed");
-        let again = work(&store, driver(&store)).carry_out(&Silent).expect("assembled");
+        let again = assembled(&store, driver(&store)).expect("assembled");
         assert_eq!(again, tree);
         verify(&again, Depth::Full).expect("verifies");
         assert!(is_empty(store.dir("tmp")));
@@ -354,7 +290,7 @@ mod tests {
         let (_dir, store) = store();
         let mut packages = driver(&store);
         change(&store, &mut packages);
-        let failure = work(&store, packages).carry_out(&Silent).expect_err("refused");
+        let failure = assembled(&store, packages).expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Verification, "{}", failure.report());
         assert!(failure.report().contains(said), "{}", failure.report());
         assert!(is_empty(store.dir("userspace")) && is_empty(store.dir("tmp")));
@@ -363,7 +299,7 @@ mod tests {
     #[test]
     fn another_package_makes_another_name() {
         let (_dir, store) = store();
-        let name = |packages| work(&store, packages).tree.root;
+        let name = |packages| assembly(&store, packages).0.tree.root;
         let mut packages = driver(&store);
         let before = name(packages.clone());
         assert!(before.ends_with("root") && before.to_string_lossy().contains("535.1.2-x86_64-"));

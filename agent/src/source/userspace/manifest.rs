@@ -48,9 +48,10 @@ pub struct PackageUsed {
     pub name: String,
     /// Debian version.
     pub version: String,
-    /// Suite it was in.
-    pub suite: String,
-    /// sha256 (hex) of the .deb.
+    /// Suite it was in, where it is from an archive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suite: Option<String>,
+    /// sha256 (hex) of the .deb or .run file.
     pub sha256: String,
 }
 
@@ -149,7 +150,19 @@ pub fn verify_root(root: &Path, depth: Depth) -> Result<(), Failure> {
         _ => Ok(String::new()),
     })
     .or_fail(ExitCode::Verification, || format!("reading {}", root.display()))?;
-    let differences = differences(&manifest.entries, &found);
+    compare(root, &manifest.entries, &found)
+}
+
+/// Says in what a tree differs from what was written of it.
+///
+/// # Errors
+/// Exit code 13 naming the first paths that differ, are absent or do not belong there.
+pub(in super::super) fn compare(
+    root: &Path,
+    wanted: &BTreeMap<PathBuf, Entry>,
+    found: &BTreeMap<PathBuf, Entry>,
+) -> Result<(), Failure> {
+    let differences = differences(wanted, found);
     if differences.is_empty() {
         return Ok(());
     }
@@ -157,7 +170,7 @@ pub fn verify_root(root: &Path, depth: Depth) -> Result<(), Failure> {
     let named: Vec<_> = differences.into_iter().take(NAMED).collect();
     let and_more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let cause = format!(
-        "the user-mode tree {} is not as it was assembled: {}{and_more}",
+        "the tree {} is not as it was assembled: {}{and_more}",
         root.display(),
         named.join(", ")
     );
@@ -176,7 +189,7 @@ fn differences(wanted: &BTreeMap<PathBuf, Entry>, found: &BTreeMap<PathBuf, Entr
 }
 
 /// Every path below `root`, with contents hashed.
-pub(super) fn measure(root: &Path) -> io::Result<BTreeMap<PathBuf, Entry>> {
+pub(in super::super) fn measure(root: &Path) -> io::Result<BTreeMap<PathBuf, Entry>> {
     read_tree(root, &mut |path, _| digest_of(File::open(root.join(path))?))
 }
 

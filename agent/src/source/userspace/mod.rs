@@ -1,5 +1,5 @@
 //! The user-mode half of a driver: libraries, tools and GSP firmware, assembled from an archive's
-//! packages into a driver root in the store.
+//! packages or a .run file into a driver root in the store.
 //!
 //! ```text
 //! userspace/VERSION-ARCH-DIGEST/manifest.json    every path of root/, and the packages it is from
@@ -7,6 +7,7 @@
 //! ```
 
 mod assemble;
+mod assembly;
 mod manifest;
 mod parts;
 mod place;
@@ -20,8 +21,10 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::source::version;
 use crate::store::Store;
 
-pub use assemble::assemble;
+pub use assemble::{assemble, assemble_run_file};
 pub use manifest::{Depth, Entry, Manifest, PackageUsed, manifest_of, verify, verify_root};
+pub(super) use manifest::{compare, measure};
+pub(super) use place::{is_wanted, place_of};
 
 /// The trees assembled in the store, newest driver version first and of one version the one that
 /// was assembled last.

@@ -95,6 +95,14 @@ pub(super) fn is_part(name: &str) -> bool {
     stem == FIRMWARE_UNTIL_470 || PARTS.iter().any(|part| part.stems.contains(&stem.as_str()))
 }
 
+/// Whether a library of this file name is of a part: `libcuda.so.1` is, `libGLX_nvidia.so.0` not.
+pub(super) fn is_part_library(name: &str) -> bool {
+    let Some((stem, _)) = name.split_once(".so") else { return false };
+    // libnvidia-nvvm70 is libnvidia-nvvm of another LLVM.
+    let unnumbered = stem.trim_end_matches(|c: char| c.is_ascii_digit());
+    PARTS.iter().any(|part| part.name == stem || part.name == unnumbered)
+}
+
 /// The stem a package stands for.
 pub(super) fn stem_of(package: &Package) -> String {
     let own = stem(&package.name);
@@ -124,6 +132,18 @@ mod tests {
     fn a_stem_has_neither_branch_nor_number(#[case] name: &str, #[case] expected: &str) {
         assert_eq!(stem(name), expected);
         assert!(is_part(name), "{name}");
+    }
+
+    #[rstest]
+    #[case("libcuda.so.535.261.03", true)]
+    #[case("libnvidia-pkcs11-openssl3.so.535.261.03", true)]
+    #[case("libnvidia-nvvm70.so.4", true)]
+    #[case("libvdpau_nvidia.so.1", true)]
+    #[case("libnvidia-glcore.so.535.261.03", false)]
+    #[case("libOpenCL.so.1.0.0", false)]
+    #[case("libcuda.txt", false)]
+    fn libraries_are_told_by_their_names(#[case] name: &str, #[case] wanted: bool) {
+        assert_eq!(is_part_library(name), wanted);
     }
 
     #[rstest]

@@ -5,6 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::parts::is_part_library;
+
 /// The tools a driver root has in `usr/bin`.
 const TOOLS: [&str; 6] = [
     "nvidia-smi",
@@ -32,6 +34,21 @@ pub(super) fn place(path: &Path, triplet: &str, driver_version: &str) -> Option<
         return Some(Path::new("usr/lib").join(triplet).join(name));
     }
     None
+}
+
+/// Where a file of this name goes below the driver root, whatever directory it is from; None where
+/// it is neither a tool nor a library that is wanted.
+pub(in super::super) fn place_of(name: &str, triplet: &str) -> Option<PathBuf> {
+    if TOOLS.contains(&name) {
+        return Some(Path::new("usr/bin").join(name));
+    }
+    let library = is_library(name) && is_part_library(name);
+    library.then(|| Path::new("usr/lib").join(triplet).join(name))
+}
+
+/// Whether [`place_of`] has a place for it.
+pub(in super::super) fn is_wanted(name: &str) -> bool {
+    place_of(name, "").is_some()
 }
 
 fn is_tool_dir(dir: &str) -> bool {

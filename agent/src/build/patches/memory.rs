@@ -1,0 +1,31 @@
+//! The answers of [`super::select`], by a digest of what they depend on: to learn a set's key
+//! neither headers nor sources have to be unpacked again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Applied;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::store::Store;
+
+fn path(question: &str) -> PathBuf {
+    Path::new("patches").join(format!("{question}.json"))
+}
+
+/// The patches that were selected, or None where that is not known.
+pub(in crate::build) fn recall(store: &Store, question: &str) -> Option<Applied> {
+    let bytes = fs::read(store.root().join(path(question))).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+/// # Errors
+/// Exit code 15 where the store cannot be written.
+pub(in crate::build) fn keep(
+    store: &Store,
+    question: &str,
+    applied: &Applied,
+) -> Result<(), Failure> {
+    let bytes =
+        serde_json::to_vec(applied).or_fail(ExitCode::Bug, || "writing down the patches")?;
+    store.write_file(&path(question), &bytes)
+}

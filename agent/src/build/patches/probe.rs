@@ -1,0 +1,167 @@
+//! What a patch asks of a file before it is applied: whether a piece of C stands in it.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::Deserialize;
+
+/// Larger than any header or source of a driver; what is larger is not read.
+const MAX_FILE: u64 = 16 << 20;
+
+/// A question to one file. Both texts are compared by C's tokens, so that neither line breaks nor
+/// comments count; `$` stands for any one name.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Probe {
+    /// Path below the directory that is asked about.
+    pub file: String,
+    /// What has to be in the file, which has to be there.
+    pub has: Option<String>,
+    /// What must not be in the file; a file that is not there has nothing in it.
+    pub lacks: Option<String>,
+}
+
+impl Probe {
+    /// Whether the first of `directories` that has the file answers as it should.
+    ///
+    /// # Errors
+    /// The file is there and cannot be read.
+    pub fn holds(&self, directories: &[&Path]) -> io::Result<bool> {
+        let text = read_first(directories, &self.file)?;
+        let found = |wanted: &str| text.as_deref().is_some_and(|text| contains(text, wanted));
+        Ok(self.has.as_deref().is_none_or(found) && !self.lacks.as_deref().is_some_and(found))
+    }
+
+    /// What is wrong with it, where something is.
+    pub(super) fn fault(&self) -> Option<String> {
+        if !super::diff::is_plain(&self.file) {
+            return Some(format!("{:?} is no relative path of plain names", self.file));
+        }
+        let texts = [&self.has, &self.lacks];
+        if texts.iter().filter(|text| text.is_some()).count() != 1 {
+            return Some(format!("the probe of {} needs either `has` or `lacks`", self.file));
+        }
+        let empty = texts.into_iter().flatten().any(|text| tokens(text).is_empty());
+        empty.then(|| format!("the probe of {} asks for nothing", self.file))
+    }
+}
+
+fn read_first(directories: &[&Path], file: &str) -> io::Result<Option<String>> {
+    for path in directories.iter().map(|dir| dir.join(file)) {
+        match fs::metadata(&path) {
+            Ok(meta) if meta.len() > MAX_FILE => {
+                return Err(io::Error::other(format!("{} is too large", path.display())));
+            }
+            Ok(_) => return fs::read(&path).map(|b| Some(String::from_utf8_lossy(&b).into())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the tokens of `wanted` follow each other somewhere in `text`.
+fn contains(text: &str, wanted: &str) -> bool {
+    let (text, wanted) = (tokens(text), tokens(wanted));
+    let is_name = |token: &str| token.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let same = |(a, b): (&&str, &&str)| a == b || (*b == "$" && is_name(a));
+    text.windows(wanted.len().max(1)).any(|window| window.iter().zip(&wanted).all(same))
+}
+
+/// Names and numbers whole, every other character by itself; no blanks, no comments.
+fn tokens(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let word = |c: char| c.is_alphanumeric() || c == '_';
+        let length = if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else {
+            let end = if word(first) { rest.find(|c| !word(c)) } else { Some(first.len_utf8()) };
+            let end = end.unwrap_or(rest.len());
+            found.push(&rest[..end]);
+            end
+        };
+        rest = rest[length..].trim_start();
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    /// As in include/linux/pci.h of Debian's 6.1.0-56.
+    const NEW: &str = "int __must_check pci_resize_resource(struct pci_dev *dev, int i, int size,\n\
+        \t\t\t\t     int exclude_bars); /* a comment */\nint pci_select_bars(void);";
+    /// As in Debian's 6.1.0-50.
+    const OLD: &str = "int __must_check pci_resize_resource(struct pci_dev *dev, int i, int size);";
+
+    #[rstest]
+    #[case::line_break(NEW, "int pci_select_bars(void);", true)]
+    #[case::names_do_not_count(
+        NEW,
+        "pci_resize_resource(struct pci_dev *$, int $, int $, int $)",
+        true
+    )]
+    #[case::fewer_arguments(
+        OLD,
+        "pci_resize_resource(struct pci_dev *$, int $, int $, int $)",
+        false
+    )]
+    #[case::more_arguments(NEW, "pci_resize_resource(struct pci_dev *$, int $, int $)", false)]
+    #[case::part_of_a_name(NEW, "resize_resource(", false)]
+    #[case::in_a_comment(NEW, "a comment", false)]
+    #[case::line_comment("int a; // int b;\nint c;", "int a; int c;", true)]
+    #[case::open_comment("int a; /* int b;", "int b;", false)]
+    #[case::any_is_a_name("f(1);", "f($);", false)]
+    #[case::empty("", "a", false)]
+    fn text_is_compared_by_tokens(#[case] text: &str, #[case] wanted: &str, #[case] found: bool) {
+        assert_eq!(contains(text, wanted), found);
+    }
+
+    fn probe(file: &str, has: Option<&str>, lacks: Option<&str>) -> Probe {
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        Probe { file: file.to_owned(), has: owned(has), lacks: owned(lacks) }
+    }
+
+    #[rstest]
+    #[case(probe("a.h", Some("int a;"), None), true)]
+    #[case(probe("a.h", Some("int b;"), None), false)]
+    #[case(probe("a.h", None, Some("int a;")), false)]
+    #[case(probe("a.h", None, Some("int b;")), true)]
+    #[case::the_second_directory_has_it(probe("b.h", Some("int b;"), None), true)]
+    #[case::absent(probe("c.h", Some("int c;"), None), false)]
+    #[case::absent_lacks_all(probe("c.h", None, Some("int c;")), true)]
+    fn files_are_asked(#[case] probe: Probe, #[case] holds: bool) {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().expect("temporary directory"));
+        fs::write(dirs[0].path().join("a.h"), "int a;").expect("write");
+        fs::write(dirs[1].path().join("a.h"), "int b;").expect("write");
+        fs::write(dirs[1].path().join("b.h"), "int b;").expect("write");
+        assert_eq!(probe.holds(&[dirs[0].path(), dirs[1].path()]).expect("reads"), holds);
+    }
+
+    #[rstest]
+    #[case(probe("a.h", Some("x"), None), None)]
+    #[case(probe("../a.h", Some("x"), None), Some("no relative path"))]
+    #[case(probe("a.h", None, None), Some("either"))]
+    #[case(probe("a.h", Some("x"), Some("y")), Some("either"))]
+    #[case(probe("a.h", Some(" /* x */ "), None), Some("asks for nothing"))]
+    fn faults_are_named(#[case] probe: Probe, #[case] said: Option<&str>) {
+        let fault = probe.fault();
+        assert_eq!(fault.is_some(), said.is_some(), "{fault:?}");
+        assert!(said.is_none_or(|said| fault.unwrap_or_default().contains(said)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_has_tokens(text in "[ -~\n\u{e4}\u{4e2d}]{0,80}") {
+            prop_assert!(tokens(&text).iter().all(|t| !t.is_empty() && !t.contains(' ')));
+        }
+    }
+}

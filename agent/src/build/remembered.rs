@@ -1,0 +1,263 @@
+//! Compiles that failed: the same inputs fail the same way, and a node that starts again and again
+//! must not compile again and again.
+//!
+//! A failure is kept under a digest of everything the build is made of. What another input, patch or
+//! compiler changes is another build. Disk, memory and time are the machine's and not the build's:
+//! a full disk is not remembered, the other two for a short time and only for as many jobs, or as
+//! little time, as failed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::diagnose::Class;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::store::Store;
+
+/// How long a failure that lies in the inputs is believed.
+const LASTING: SignedDuration = SignedDuration::from_hours(24);
+/// How long one that lies in the machine is.
+const PASSING: SignedDuration = SignedDuration::from_mins(10);
+/// Larger than any record.
+const MAX_RECORD: u64 = 1 << 16;
+
+/// A build, as far as its failures are concerned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Attempt {
+    /// What a person looks for: driver, flavour and kernel.
+    pub(super) tag: String,
+    /// sha256 (hex) over everything it is made of.
+    pub(super) inputs: String,
+    /// Parallel jobs.
+    pub(super) jobs: usize,
+    /// How long it may take.
+    pub(super) limit: Duration,
+}
+
+/// What the store keeps of a failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Record {
+    inputs: String,
+    at: Timestamp,
+    why: Why,
+    jobs: usize,
+    limit_seconds: u64,
+    cause: String,
+    remedy: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Why {
+    Memory,
+    Time,
+    Inputs,
+}
+
+impl Attempt {
+    fn path(&self) -> PathBuf {
+        let digest = self.inputs.get(..12).unwrap_or(&self.inputs);
+        Path::new("failures").join(format!("{}-{digest}.json", self.tag))
+    }
+
+    /// Whether this attempt can be expected to fail as `record` says.
+    fn is_hopeless(&self, record: &Record, now: Timestamp) -> bool {
+        let age = now.duration_since(record.at);
+        // A clock that was set back says nothing about when it was.
+        let within = |limit: SignedDuration| !age.is_negative() && age < limit;
+        record.inputs == self.inputs
+            && match record.why {
+                Why::Inputs => within(LASTING),
+                Why::Memory => within(PASSING) && self.jobs >= record.jobs,
+                Why::Time => {
+                    within(PASSING)
+                        && self.jobs <= record.jobs
+                        && self.limit.as_secs() <= record.limit_seconds
+                }
+            }
+    }
+}
+
+/// Refuses an attempt that failed before.
+///
+/// # Errors
+/// Exit code 14 with when and how it failed.
+pub(super) fn check(store: &Store, attempt: &Attempt) -> Result<(), Failure> {
+    let path = store.root().join(attempt.path());
+    let now = Timestamp::now();
+    let Some(record) = read(&path).filter(|record| attempt.is_hopeless(record, now)) else {
+        return Ok(());
+    };
+    let failure = Failure::new(
+        ExitCode::Compile,
+        format!("failed before, at {}: {}", shown(record.at), record.cause),
+    );
+    let first = record.remedy.map(|remedy| format!("{remedy}; ")).unwrap_or_default();
+    let until = record.at + if record.why == Why::Inputs { LASTING } else { PASSING };
+    Err(failure.remedy(format!(
+        "{first}it is not tried again before {}: to try at once, `longshore build --retry`, or \
+         remove {}",
+        shown(until),
+        path.display()
+    )))
+}
+
+/// Keeps the failure of an attempt, if it is one that would come again.
+///
+/// # Errors
+/// Exit code 15 where the store cannot be written.
+pub(super) fn keep(
+    store: &Store,
+    attempt: &Attempt,
+    class: &Class,
+    failure: &Failure,
+) -> Result<(), Failure> {
+    let why = match class {
+        Class::Space => return Ok(()),
+        Class::Memory => Why::Memory,
+        Class::Slow => Why::Time,
+        _ => Why::Inputs,
+    };
+    let record = Record {
+        inputs: attempt.inputs.clone(),
+        at: Timestamp::now(),
+        why,
+        jobs: attempt.jobs,
+        limit_seconds: attempt.limit.as_secs(),
+        cause: failure.to_string(),
+        remedy: failure.remedy_text().map(str::to_owned),
+    };
+    let bytes = serde_json::to_vec_pretty(&record)
+        .or_fail(ExitCode::Bug, || "writing down a failed compile")?;
+    store.write_file(&attempt.path(), &bytes)
+}
+
+/// Forgets what is known of an attempt.
+pub(super) fn forget(store: &Store, attempt: &Attempt) {
+    let path = store.root().join(attempt.path());
+    match fs::remove_file(&path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!("removing {}: {e}", path.display());
+        }
+        _ => {}
+    }
+}
+
+/// A record that cannot be read is none: the build is tried.
+fn read(path: &Path) -> Option<Record> {
+    if fs::metadata(path).ok()?.len() > MAX_RECORD {
+        return None;
+    }
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+fn shown(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn attempt() -> Attempt {
+        Attempt {
+            tag: "535.261.03-open-6.1.0-56-amd64".into(),
+            inputs: "a".repeat(64),
+            jobs: 4,
+            limit: Duration::from_secs(60),
+        }
+    }
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store opens");
+        (dir, store)
+    }
+
+    fn failure() -> Failure {
+        Failure::new(ExitCode::Compile, "no strncpy (log: /l)").remedy("another driver")
+    }
+
+    fn kept(class: &Class) -> (tempfile::TempDir, Store) {
+        let (dir, store) = store();
+        keep(&store, &attempt(), class, &failure()).expect("keeps");
+        (dir, store)
+    }
+
+    #[test]
+    fn the_same_attempt_is_refused_with_what_it_failed_of() {
+        let (_dir, store) = kept(&Class::Gone(None));
+        let refused = check(&store, &attempt()).expect_err("refused");
+        assert_eq!(refused.code(), ExitCode::Compile);
+        assert!(refused.to_string().starts_with("failed before, at 2"), "{refused}");
+        assert!(refused.to_string().contains("no strncpy (log: /l)"), "{refused}");
+        let remedy = refused.remedy_text().expect("a remedy");
+        assert!(remedy.contains("another driver") && remedy.contains("--retry"), "{remedy}");
+    }
+
+    #[test]
+    fn other_inputs_are_tried_and_so_is_what_was_forgotten() {
+        let (_dir, store) = kept(&Class::Unknown);
+        let mut other = attempt();
+        other.inputs = format!("{}b", "a".repeat(63));
+        check(&store, &other).expect("other inputs");
+        forget(&store, &attempt());
+        check(&store, &attempt()).expect("forgotten");
+        forget(&store, &attempt());
+    }
+
+    #[rstest]
+    #[case::same(4, 60, Class::Memory, false)]
+    #[case::fewer_jobs_take_less_memory(1, 60, Class::Memory, true)]
+    #[case::more_jobs_take_more(8, 60, Class::Memory, false)]
+    #[case::slow(4, 60, Class::Slow, false)]
+    #[case::more_time(4, 61, Class::Slow, true)]
+    #[case::more_jobs_are_faster(8, 60, Class::Slow, true)]
+    #[case::the_disk_may_have_room_now(4, 60, Class::Space, true)]
+    #[case::neither_jobs_nor_time_help(8, 600, Class::Compiler, false)]
+    fn what_lies_in_the_machine_is_tried_with_other_means(
+        #[case] jobs: usize,
+        #[case] seconds: u64,
+        #[case] class: Class,
+        #[case] tried: bool,
+    ) {
+        let (_dir, store) = kept(&class);
+        let again = Attempt { jobs, limit: Duration::from_secs(seconds), ..attempt() };
+        assert_eq!(check(&store, &again).is_ok(), tried);
+    }
+
+    #[rstest]
+    #[case::just_now(Why::Inputs, 0, true)]
+    #[case::a_day(Why::Inputs, 24 * 3600 - 1, true)]
+    #[case::over(Why::Inputs, 24 * 3600, false)]
+    #[case::from_the_future(Why::Inputs, -10, false)]
+    #[case::memory(Why::Memory, 599, true)]
+    #[case::memory_over(Why::Memory, 600, false)]
+    fn a_failure_is_believed_for_a_while(
+        #[case] why: Why,
+        #[case] age: i64,
+        #[case] believed: bool,
+    ) {
+        let at = Timestamp::from_second(1_700_000_000).expect("a time");
+        let (cause, remedy) = (String::new(), None);
+        let inputs = attempt().inputs;
+        let record = Record { inputs, at, why, jobs: 4, limit_seconds: 60, cause, remedy };
+        let now = at + SignedDuration::from_secs(age);
+        assert_eq!(attempt().is_hopeless(&record, now), believed);
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("{}")]
+    #[case("[1, 2")]
+    fn a_damaged_record_is_none(#[case] text: &str) {
+        let (dir, store) = store();
+        fs::write(dir.path().join(attempt().path()), text).expect("write");
+        check(&store, &attempt()).expect("tried");
+    }
+}

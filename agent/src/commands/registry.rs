@@ -1,0 +1,231 @@
+//! `push`, `verify` and `generate-key-pair`: sets between the store, registries and layouts.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::print;
+use crate::artifact::{ModuleSet, layout};
+use crate::config::Config;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::HostFacts;
+use crate::registry::reference::Reference;
+use crate::registry::{Registry, source_of};
+use crate::signature::key::{PublicKey, SecretKey};
+use crate::signature::{self, Evidence, SignatureImage};
+use crate::store::Store;
+use crate::terminal;
+
+/// What `push` is given.
+#[derive(Debug, clap::Args)]
+pub(super) struct Push {
+    /// Repository (HOST/REPOSITORY), where the tag says driver, flavour, kernel and architecture;
+    /// or with a tag of your own
+    #[arg(value_name = "REFERENCE")]
+    reference: Reference,
+    /// Kernel release as uname -r gives it; this host's where absent
+    #[arg(long, value_name = "RELEASE")]
+    kernel: Option<String>,
+    /// Sign with this key: a cosign.key, its password in COSIGN_PASSWORD
+    #[arg(long, value_name = "FILE")]
+    sign_key: Option<PathBuf>,
+}
+
+/// What `verify` is given.
+#[derive(Debug, clap::Args)]
+pub(super) struct Verify {
+    /// A set in a registry (HOST/REPOSITORY:TAG or @DIGEST), or the directory of an image layout
+    #[arg(value_name = "REFERENCE|DIRECTORY")]
+    what: String,
+    /// Public key, a cosign.pub (repeatable); those of signature-keys where absent
+    #[arg(long = "key", value_name = "FILE")]
+    keys: Vec<PathBuf>,
+}
+
+/// What `generate-key-pair` is given.
+#[derive(Debug, clap::Args)]
+pub(super) struct GenerateKeyPair {
+    /// Directory to write cosign.key and cosign.pub to
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    out: PathBuf,
+}
+
+fn env(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Reads a secret key; its password is in the environment, as cosign has it.
+pub(super) fn secret_key(path: &Path) -> Result<SecretKey, Failure> {
+    SecretKey::read(path, env("COSIGN_PASSWORD").as_deref())
+}
+
+pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failure> {
+    if push.reference.digest.is_some() {
+        return Err(Failure::new(ExitCode::Usage, format!("{} has a digest", push.reference))
+            .remedy("a digest follows from what is pushed: leave it out"));
+    }
+    let key = push.sign_key.as_deref().map(secret_key).transpose()?;
+    let store = Store::open(&config.paths.store)?;
+    let sets = chosen(config, &store, push.kernel.as_deref())?;
+    if let (Some(tag), true) = (&push.reference.tag, sets.len() > 1) {
+        return Err(ambiguous(&sets, tag));
+    }
+    let registry =
+        Registry::open_to_push(&push.reference.repository, &config.paths.host_root, &env)?;
+    let progress = terminal::progress();
+    for set in &sets {
+        let tag = push.reference.tag.clone().unwrap_or_else(|| set.key.tag());
+        let pushed = registry.push(set, &tag, &store, progress.as_ref()).await?;
+        let mut line = format!("{}:{tag}@{}", push.reference.repository, pushed.digest);
+        line.push_str(if pushed.was_there { " was there" } else { " pushed" });
+        if let Some(key) = &key {
+            let new = registry.sign(&pushed.digest, key).await?;
+            line.push_str(if new { ", signed" } else { ", was signed" });
+        }
+        print(&format!("{line}\n"))?;
+    }
+    Ok(ExitCode::Done)
+}
+
+/// The sets of the store for the kernel and of the driver asked for; one for each tag.
+fn chosen(config: &Config, store: &Store, kernel: Option<&str>) -> Result<Vec<ModuleSet>, Failure> {
+    let (release, version) = match kernel {
+        Some(release) => (release.to_owned(), None),
+        None => {
+            let kernel = HostFacts::read(&config.paths.root, &config.paths.host_root)?.kernel;
+            (kernel.release, Some(kernel.version))
+        }
+    };
+    let wish = &config.driver;
+    let within = |version: &str, wish: &str| {
+        version.strip_prefix(wish).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let is_chosen = |set: &ModuleSet| {
+        set.key.kernel_release == release
+            && version.as_ref().is_none_or(|v| *v == set.key.kernel_version)
+            && wish.version.as_ref().is_none_or(|w| within(&set.key.driver_version, w))
+            && wish.flavour.is_none_or(|f| f == set.key.flavour)
+    };
+    let mut sets = store.sets()?;
+    sets.retain(is_chosen);
+    if sets.is_empty() {
+        return Err(Failure::new(
+            ExitCode::Download,
+            format!("{} has no such set for the kernel {release}", store.root().display()),
+        )
+        .remedy(
+            "build it first (`longshore build`), or name another --driver, --flavour, --kernel",
+        ));
+    }
+    for set in &sets {
+        let tag = set.key.tag();
+        let same: Vec<ModuleSet> = sets.iter().filter(|s| s.key.tag() == tag).cloned().collect();
+        if same.len() > 1 {
+            return Err(ambiguous(&same, &tag));
+        }
+    }
+    Ok(sets)
+}
+
+fn ambiguous(sets: &[ModuleSet], tag: &str) -> Failure {
+    let names: Vec<String> = sets
+        .iter()
+        .map(|s| format!("{} ({}, {})", s.key.file_stem(), s.key.kernel_version, s.key.compiler))
+        .collect();
+    Failure::new(
+        ExitCode::Usage,
+        format!("several sets would get the tag {tag}: {}", names.join("; ")),
+    )
+    .remedy(
+        "narrow it by --driver and --flavour, or remove the one not wanted from the store's sets",
+    )
+}
+
+pub(super) async fn verify(config: &Config, verify: Verify) -> Result<ExitCode, Failure> {
+    let paths = if verify.keys.is_empty() { &config.signatures.keys } else { &verify.keys };
+    let keys = paths.iter().map(|p| PublicKey::read(p)).collect::<Result<Vec<_>, _>>()?;
+    if keys.is_empty() {
+        return Err(Failure::new(ExitCode::Usage, "no key to verify with")
+            .remedy("give --key cosign.pub, or set signature-keys"));
+    }
+    let dir = Path::new(&verify.what);
+    if dir.is_dir() {
+        let entries = layout::list(dir)?;
+        if entries.is_empty() {
+            let what = format!("{} holds no set of modules", dir.display());
+            return Err(Failure::new(ExitCode::Download, what)
+                .remedy("name the directory that `longshore build --out` wrote"));
+        }
+        for entry in entries {
+            let place = format!("{}@{}", dir.display(), entry.manifest);
+            judge(&place, &layout::evidence(dir, &entry.manifest)?, &entry.set, &keys)?;
+        }
+        return Ok(ExitCode::Done);
+    }
+    let reference: Reference = verify.what.parse().map_err(|e| {
+        Failure::new(ExitCode::Usage, format!("{} is no directory either", verify.what))
+            .because(e)
+            .remedy("give HOST/REPOSITORY:TAG, HOST/REPOSITORY@sha256:..., or a layout's directory")
+    })?;
+    let Some(name) = reference.digest.as_ref().or(reference.tag.as_ref()) else {
+        return Err(Failure::new(
+            ExitCode::Usage,
+            format!("{reference} has neither tag nor digest"),
+        )
+        .remedy("say which set: HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:..."));
+    };
+    let registry = Registry::open(&source_of(&reference), &config.paths.host_root, &env)?;
+    let set = registry.describe(name).await?;
+    let place = format!("{}@{}", reference.repository, set.digest());
+    judge(&place, &registry.evidence(&set).await?, &set.set, &keys)?;
+    Ok(ExitCode::Done)
+}
+
+fn judge(
+    place: &str,
+    evidence: &Evidence,
+    set: &ModuleSet,
+    keys: &[PublicKey],
+) -> Result<(), Failure> {
+    let name = evidence.verify(set, keys).map_err(|why| signature::refusal(place, &why))?;
+    let key = &set.key;
+    print(&format!(
+        "{place}: driver {} ({}) for {} ({}), signed by {name}\n",
+        key.driver_version, key.flavour, key.kernel_release, key.kernel_version
+    ))
+}
+
+/// Signs the set with the manifest `digest` in the layout at `dir`, under the name `name`.
+pub(super) fn sign_layout(dir: &Path, digest: &str, key: &SecretKey) -> Result<(), Failure> {
+    // A layout has no name in a registry; whoever verifies does not look at it.
+    let signature = signature::Signature::make(key, "layout", digest)?;
+    match SignatureImage::with(None, &signature)? {
+        Some(image) => layout::add_signatures(dir, digest, &image),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn generate_key_pair(generate: &GenerateKeyPair) -> Result<ExitCode, Failure> {
+    let password = env("COSIGN_PASSWORD").ok_or_else(|| {
+        Failure::new(ExitCode::Usage, "COSIGN_PASSWORD is not set")
+            .remedy("set it to the password that the key is to be encrypted with; it may be empty")
+    })?;
+    let key = SecretKey::generate();
+    write_new(&generate.out.join("cosign.key"), &key.to_encrypted_pem(&password)?, 0o600)?;
+    write_new(&generate.out.join("cosign.pub"), &key.public_pem()?, 0o644)?;
+    print(&format!("cosign.key and cosign.pub are in {}\n", generate.out.display()))?;
+    Ok(ExitCode::Done)
+}
+
+/// A key that is there already is never overwritten.
+fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
+    let open = || {
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    open().or_fail(ExitCode::Usage, || format!("writing {}", path.display())).map_err(|failure| {
+        failure.remedy("name a directory (--out) that can be written and has no key pair yet")
+    })
+}

@@ -1,0 +1,174 @@
+//! NVIDIA .run files as a configuration names them: where they are, and what proves them.
+
+use serde::Deserialize;
+
+use crate::artifact::is_sha256;
+use crate::failure::{ExitCode, Failure};
+
+/// What an unpinned file is told to do.
+const PIN_IT: &str = "give its sha256 (--run-file-sha256, sha256 in [[run-file]]), or where it is \
+                      written (--run-file-checksum, checksum): NVIDIA puts FILE.run.sha256sum \
+                      beside each FILE.run";
+
+/// One .run file: URLs of the same bytes, best first, and what they must be.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Written")]
+pub struct RunFileSource {
+    /// http, https or file URLs.
+    pub urls: Vec<String>,
+    /// What the file must be.
+    pub pin: Pin,
+}
+
+/// What proves a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pin {
+    /// Its sha256 (lower-case hex).
+    Sha256(String),
+    /// An https or file URL of a text with its sha256, as `sha256sum` writes it.
+    Sidecar(String),
+}
+
+/// A `[[run-file]]` as it stands in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Written {
+    urls: Vec<String>,
+    sha256: Option<String>,
+    checksum: Option<String>,
+}
+
+impl TryFrom<Written> for RunFileSource {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        Self::new(&written.urls, written.sha256.as_deref(), written.checksum.as_deref())
+    }
+}
+
+impl RunFileSource {
+    fn new(urls: &[String], sha256: Option<&str>, checksum: Option<&str>) -> Result<Self, String> {
+        if urls.is_empty() {
+            return Err("a .run file without a URL or path".to_owned());
+        }
+        let urls = urls.iter().map(|place| url_of(place)).collect::<Result<Vec<_>, _>>()?;
+        let pin = match (sha256, checksum) {
+            (Some(sha256), None) => Pin::Sha256(digest(sha256)?),
+            (None, Some(place)) => Pin::Sidecar(sidecar(place)?),
+            (None, None) => {
+                return Err(format!("nothing proves the .run file {}: {PIN_IT}", urls[0]));
+            }
+            (Some(_), Some(_)) => {
+                return Err("a sha256 and a checksum's URL for one .run file: one is enough".into());
+            }
+        };
+        Ok(Self { urls, pin })
+    }
+}
+
+/// The file that flags or variables name, where they name one.
+pub(super) fn from_parts(
+    urls: Vec<String>,
+    sha256: Option<String>,
+    checksum: Option<String>,
+) -> Result<Option<RunFileSource>, Failure> {
+    if urls.is_empty() {
+        if sha256.is_some() || checksum.is_some() {
+            return Err(Failure::new(ExitCode::Usage, "a digest of a .run file, and no .run file")
+                .remedy("name it with --run-file (LONGSHORE_RUN_FILE)"));
+        }
+        return Ok(None);
+    }
+    let source = RunFileSource::new(&urls, sha256.as_deref(), checksum.as_deref());
+    source.map(Some).map_err(|what| {
+        Failure::new(ExitCode::Usage, what).remedy("docs/run-files.md says what is taken")
+    })
+}
+
+/// A flag's path may be relative to the working directory.
+pub(super) fn absolute_place(text: &str) -> Result<String, std::io::Error> {
+    if text.contains("://") {
+        return Ok(text.to_owned());
+    }
+    std::path::absolute(text).map(|path| path.to_string_lossy().into_owned())
+}
+
+/// http, https and file URLs as they are, absolute paths as file URLs.
+fn url_of(place: &str) -> Result<String, String> {
+    if ["http://", "https://", "file:///"].iter().any(|scheme| place.starts_with(scheme)) {
+        return Ok(place.to_owned());
+    }
+    let path = reqwest::Url::from_file_path(place);
+    path.map(String::from)
+        .map_err(|()| format!("`{place}` is no http, https or file URL and no absolute path"))
+}
+
+fn digest(text: &str) -> Result<String, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let lower = lower.strip_prefix("sha256:").unwrap_or(&lower);
+    if is_sha256(lower) {
+        Ok(lower.to_owned())
+    } else {
+        Err(format!("`{text}` is no sha256: 64 hex digits"))
+    }
+}
+
+fn sidecar(place: &str) -> Result<String, String> {
+    if place.starts_with("http://") {
+        return Err(format!(
+            "a checksum read over plain http proves nothing: {place}; use https, or give the sha256"
+        ));
+    }
+    url_of(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const HEX: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+    fn source(url: &str, sha256: Option<&str>, checksum: Option<&str>) -> Result<Pin, String> {
+        RunFileSource::new(&[url.to_owned()], sha256, checksum).map(|source| source.pin)
+    }
+
+    #[test]
+    fn a_path_becomes_a_url_and_a_digest_lower_case() {
+        let read: RunFileSource =
+            toml::from_str(&format!("urls = [\"/srv/a b.run\"]\nsha256 = \"{HEX}\"\n"))
+                .expect("read");
+        assert_eq!(read.urls, ["file:///srv/a%20b.run"]);
+        assert_eq!(read.pin, Pin::Sha256(HEX.to_lowercase()));
+    }
+
+    #[rstest]
+    #[case::unpinned("/a.run", None, None, "--run-file-sha256")]
+    #[case::both("/a.run", Some(HEX), Some("/a.sum"), "one is enough")]
+    #[case::no_digest("/a.run", Some("abc"), None, "64 hex digits")]
+    #[case::relative("a.run", Some(HEX), None, "no absolute path")]
+    #[case::scheme("ftp://h/a.run", Some(HEX), None, "no http, https or file URL")]
+    #[case::plain("/a.run", None, Some("http://h/a.sum"), "proves nothing")]
+    fn what_proves_nothing_is_refused(
+        #[case] url: &str,
+        #[case] sha256: Option<&str>,
+        #[case] checksum: Option<&str>,
+        #[case] said: &str,
+    ) {
+        let refused = source(url, sha256, checksum).expect_err("refused");
+        assert!(refused.contains(said), "{refused}");
+    }
+
+    #[test]
+    fn a_sidecar_may_be_a_file_or_https() {
+        for place in ["/a.run.sha256sum", "https://archive.example.com/a.run.sha256sum"] {
+            assert!(matches!(source("/a.run", None, Some(place)), Ok(Pin::Sidecar(_))), "{place}");
+        }
+    }
+
+    #[test]
+    fn a_digest_without_a_file_is_a_mistake() {
+        let refused = from_parts(Vec::new(), Some(HEX.into()), None).expect_err("refused");
+        assert_eq!(refused.code(), ExitCode::Usage);
+    }
+}

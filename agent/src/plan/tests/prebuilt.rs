@@ -1,0 +1,76 @@
+//! Sets of registries, and sets that are not signed.
+
+use super::*;
+use crate::catalog::{RefusedSet, UnreadRegistry};
+
+fn in_registry(facts: &HostFacts) -> SetAtHand {
+    let place = SetPlace::Registry {
+        registry: "registry.example.com/a".into(),
+        manifest: "sha256:1".into(),
+    };
+    set(facts, Flavour::Open, place)
+}
+
+fn strict(driver: &str) -> Config {
+    let mut config = config(driver, "auto");
+    config.signatures.required = true;
+    config
+}
+
+#[test]
+fn a_set_of_a_registry_is_fetched_and_nothing_compiled() {
+    let facts = facts("bookworm-t4");
+    let mut catalog = archives();
+    catalog.sets.push(in_registry(&facts));
+    let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
+    let pull =
+        Acquire::PullSet { registry: "registry.example.com/a".into(), manifest: "sha256:1".into() };
+    assert_eq!(plan.acquire[0], pull);
+    assert!(!plan.acquire.iter().any(|a| matches!(a, Acquire::BuildSet { .. })));
+    assert!(why(&plan, "modules").contains("registry.example.com/a"));
+    assert!(render(&plan, &facts).contains("registry.example.com/a@sha256:1"));
+}
+
+#[test]
+fn the_store_comes_before_a_registry() {
+    let facts = facts("bookworm-t4");
+    let mut catalog = stocked(&facts, Flavour::Open);
+    catalog.sets.push(in_registry(&facts));
+    let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
+    assert!(plan.acquire.is_empty(), "{:?}", plan.acquire);
+}
+
+#[rstest]
+#[case::another_source(true, None)]
+#[case::the_last_source(false, Some(ExitCode::Download))]
+fn a_registry_that_is_away(#[case] compile: bool, #[case] ends: Option<ExitCode>) {
+    let mut catalog = archives();
+    catalog.unread.push(UnreadRegistry { name: "registry.example.com/a".into(), why: "x".into() });
+    let mut config = config("535.261.03", "auto");
+    config.compile = compile;
+    let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();
+    let finding = plan.findings.iter().find(|f| f.code == "registry-unread").expect("a finding");
+    assert!(finding.seen.contains("registry.example.com/a"), "{}", finding.seen);
+    assert_eq!(plan.refusal().map(|f| f.code()), ends);
+}
+
+#[test]
+fn without_a_signature_nothing_is_loaded_and_nothing_compiled() {
+    let facts = facts("bookworm-t4");
+    let mut catalog = archives();
+    let at_hand = set(&facts, Flavour::Open, SetPlace::Store);
+    catalog.refused.push(RefusedSet { at_hand, why: "it has no signature".into() });
+    let plan = plan(&strict("535.261.03"), &facts, &catalog).unwrap();
+    let refusal = plan.refusal().unwrap();
+    assert_eq!(refusal.code(), ExitCode::Verification);
+    assert!(refusal.to_string().contains("the store: it has no signature"), "{refusal}");
+    assert!(!plan.acquire.iter().any(|a| matches!(a, Acquire::BuildSet { .. })));
+    assert!(loads(&plan).iter().all(|name| !name.starts_with("nvidia")), "{:?}", loads(&plan));
+}
+
+#[test]
+fn with_no_set_at_all_the_one_that_is_missing_is_named() {
+    let plan = plan(&strict("535"), &facts("bookworm-t4"), &archives()).unwrap();
+    assert_eq!(codes(&plan, Severity::Refusal), ["nothing-built"]);
+    assert_eq!(plan.refusal().map(|f| f.code()), Some(ExitCode::Download));
+}

@@ -1,0 +1,126 @@
+//! Drivers of .run files: which are candidates, and what they say of GPUs.
+
+use super::*;
+use crate::catalog::{RunFileAtHand, SupportedGpus};
+
+const VERSION: &str = "535.261.03";
+
+fn run_file(gpus: Option<&str>) -> RunFileAtHand {
+    RunFileAtHand {
+        name: format!("NVIDIA-Linux-x86_64-{VERSION}.run"),
+        urls: vec!["file:///srv/driver.run".into()],
+        sha256: "1".repeat(64),
+        version: VERSION.into(),
+        flavours: vec![Flavour::Open, Flavour::Proprietary],
+        stored: gpus.is_some(),
+        gpus: gpus.map(|text| SupportedGpus::parse(text.as_bytes()).unwrap()),
+    }
+}
+
+/// The archives have newer drivers, and the configuration names a .run file.
+fn with(file: RunFileAtHand) -> Catalog {
+    Catalog { run_files: Known::Yes(vec![file]), ..archives() }
+}
+
+fn chips(text: &str) -> String {
+    format!(r#"{{"chips": [{text}]}}"#)
+}
+
+#[test]
+fn who_names_a_file_gets_its_driver() {
+    let plan =
+        plan(&config("newest", "auto"), &facts("bookworm-t4"), &with(run_file(None))).unwrap();
+    assert_eq!(plan.driver_version, VERSION);
+    assert!(why(&plan, "driver").contains(".run"), "{}", why(&plan, "driver"));
+    assert!(plan.refusal().is_none(), "{:?}", plan.findings);
+    assert!(matches!(&plan.acquire[0], Acquire::FetchRunFile { .. }), "{:?}", plan.acquire);
+    assert_eq!(plan.acquire.len(), 3);
+}
+
+#[test]
+fn a_file_in_the_store_is_not_fetched() {
+    let catalog = with(run_file(Some(&chips(""))));
+    let plan = plan(&config("newest", "auto"), &facts("bookworm-t4"), &catalog).unwrap();
+    assert!(!plan.acquire.iter().any(|a| matches!(a, Acquire::FetchRunFile { .. })));
+}
+
+#[test]
+fn another_version_than_the_files_is_not_taken_from_the_archives() {
+    let plan = plan(&config("550", "auto"), &facts("bookworm-t4"), &with(run_file(None))).unwrap();
+    assert_eq!(plan.refusal().map(|f| f.code()), Some(ExitCode::Download));
+    let offer = &plan.findings.iter().find(|f| f.code == "driver-not-offered").unwrap().seen;
+    assert!(offer.contains("no .run file named holds driver 550"), "{offer}");
+    assert!(offer.contains("535.261.03 open"), "{offer}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_no_reason_to_take_another_driver() {
+    let mut config = config("newest", "auto");
+    config.run_files = vec![crate::config::RunFileSource {
+        urls: vec!["https://archive.example.com/driver.run".into()],
+        pin: crate::config::Pin::Sha256("1".repeat(64)),
+    }];
+    let catalog = Catalog { run_files: Known::Unknown("no connection".into()), ..archives() };
+    let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();
+    assert!(codes(&plan, Severity::Refusal).contains(&"run-file-unread"), "{:?}", plan.findings);
+}
+
+/// T4 in the tree: 0x1eb8.
+#[rstest]
+#[case::open_only(
+    r#"{"devid": "0x1EB8", "name": "T4", "features": ["kernelopen"]},
+    {"devid": "0x1DB4", "features": ["gsp_proprietary_supported"]}"#,
+    "auto",
+    Flavour::Open
+)]
+#[case::not_open(
+    r#"{"devid": "0x1EB8", "name": "T4", "features": []},
+    {"devid": "0x2330", "features": ["kernelopen"]}"#,
+    "auto",
+    Flavour::Proprietary
+)]
+fn what_the_file_says_goes_over_the_table(
+    #[case] text: &str,
+    #[case] flavour: &str,
+    #[case] wanted: Flavour,
+) {
+    let catalog = with(run_file(Some(&chips(text))));
+    let plan = plan(&config("newest", flavour), &facts("bookworm-t4"), &catalog).unwrap();
+    assert_eq!(plan.flavour, wanted);
+    assert!(why(&plan, "flavour").contains("T4"), "{}", why(&plan, "flavour"));
+    assert!(why(&plan, "flavour").contains("supported-gpus.json"));
+}
+
+#[rstest]
+#[case::legacy(
+    r#"{"devid": "0x1EB8", "name": "T4", "legacybranch": "470.xx"}"#,
+    "auto",
+    "T4 needs branch 470, says the list of driver 535.261.03",
+    "ask for driver 470"
+)]
+#[case::flavour(
+    r#"{"devid": "0x1EB8", "name": "T4", "features": []},
+    {"devid": "0x2330", "features": ["kernelopen"]}"#,
+    "open",
+    "T4 is not driven by the open modules",
+    "ask for flavour proprietary"
+)]
+fn a_gpu_that_the_file_does_not_drive_is_refused(
+    #[case] text: &str,
+    #[case] flavour: &str,
+    #[case] seen: &str,
+    #[case] remedy: &str,
+) {
+    let catalog = with(run_file(Some(&chips(text))));
+    let plan = plan(&config("newest", flavour), &facts("bookworm-t4"), &catalog).unwrap();
+    let finding = plan.findings.iter().find(|f| f.code == "gpu-unsupported").unwrap();
+    assert!(finding.seen.contains(seen), "{}", finding.seen);
+    assert!(finding.remedy.contains(remedy), "{}", finding.remedy);
+}
+
+#[test]
+fn a_gpu_that_the_file_does_not_know_is_judged_by_the_table() {
+    let catalog = with(run_file(Some(&chips(r#"{"devid": "0x1EB8", "name": "T4"}"#))));
+    let plan = plan(&config("newest", "open"), &facts("bookworm-v100"), &catalog).unwrap();
+    assert!(codes(&plan, Severity::Refusal).contains(&"gpu-unsupported"), "{:?}", plan.findings);
+}

@@ -1,0 +1,193 @@
+//! Sets that somebody else built: found in registries, judged by their signatures, brought into
+//! the store.
+
+use std::path::Path;
+
+use crate::artifact::image::Described;
+use crate::artifact::{ModuleSet, layout};
+use crate::catalog::{Catalog, RefusedSet, SetAtHand, SetPlace, UnreadRegistry};
+use crate::config::Config;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::facts::Kernel;
+use crate::progress::Progress;
+use crate::registry::{Registry, Wish};
+use crate::signature::{Evidence, NotSigned, Trust, refusal};
+use crate::store::Store;
+
+/// Looks for sets and brings them in, as the configuration says.
+pub struct Prebuilt<'a> {
+    config: &'a Config,
+    trust: Trust,
+}
+
+impl<'a> Prebuilt<'a> {
+    /// Reads the keys whose signatures count.
+    ///
+    /// # Errors
+    /// Exit code 2 where one cannot be read.
+    pub fn new(config: &'a Config) -> Result<Self, Failure> {
+        let signatures = &config.signatures;
+        Ok(Self { config, trust: Trust::read(signatures.required, &signatures.keys)? })
+    }
+
+    /// Takes the sets for `kernel` that do not count as signed out of what is at hand, where
+    /// signatures are required.
+    pub fn judge(&self, kernel: &Kernel, store: &Store, catalog: &mut Catalog) {
+        if !self.trust.required {
+            return;
+        }
+        let sets = std::mem::take(&mut catalog.sets);
+        for at_hand in sets {
+            let for_kernel = at_hand.set.key.kernel_release == kernel.release;
+            let evidence = match &at_hand.place {
+                _ if !for_kernel => continue,
+                SetPlace::Store => Ok(store.evidence(&at_hand.set)),
+                SetPlace::Layout { dir, manifest } => layout::evidence(dir, manifest).map(Some),
+                // Judged where they are found.
+                SetPlace::Registry { .. } => {
+                    catalog.sets.push(at_hand);
+                    continue;
+                }
+            };
+            match self.verdict(evidence, &at_hand.set) {
+                Ok(()) => catalog.sets.push(at_hand),
+                Err(why) => catalog.refused.push(RefusedSet { at_hand, why }),
+            }
+        }
+    }
+
+    /// Adds what the registries have for `kernel` to what is at hand. One that cannot be read is
+    /// noted: there may be other sources.
+    ///
+    /// # Errors
+    /// Exit code 2 for a configuration that allows no request at all.
+    pub async fn ask_registries(
+        &self,
+        kernel: &Kernel,
+        catalog: &mut Catalog,
+    ) -> Result<(), Failure> {
+        let wish = Wish {
+            driver: self.config.driver.version.as_deref(),
+            flavour: self.config.driver.flavour,
+            kernel_release: &kernel.release,
+            arch: &kernel.arch,
+        };
+        for source in &self.config.registries {
+            let name = source.reference.to_string();
+            let registry = self.open(&name)?;
+            match registry.find(wish).await {
+                Ok(found) => {
+                    for described in found {
+                        self.add(&registry, described, kernel, catalog).await;
+                    }
+                }
+                Err(failure) => {
+                    tracing::warn!("going on without {name}: {}", failure.one_line());
+                    catalog.unread.push(UnreadRegistry { name, why: failure.one_line() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn add(
+        &self,
+        registry: &Registry,
+        described: Described,
+        kernel: &Kernel,
+        catalog: &mut Catalog,
+    ) {
+        let (key, manifest) = (&described.set.key, described.digest());
+        let registry_name = registry.name().to_owned();
+        if key.kernel_release != kernel.release
+            || key.kernel_version != kernel.version
+            || key.arch != kernel.arch
+        {
+            tracing::info!(
+                "{registry_name}@{manifest} is for another kernel: {} {} {}",
+                key.kernel_release,
+                key.kernel_version,
+                key.arch
+            );
+            return;
+        }
+        let verdict = if self.trust.required {
+            let evidence = registry.evidence(&described).await.map(Some);
+            self.verdict(evidence, &described.set)
+        } else {
+            Ok(())
+        };
+        let place = SetPlace::Registry { registry: registry_name, manifest };
+        let at_hand = SetAtHand { set: described.set, place };
+        match verdict {
+            Ok(()) => catalog.sets.push(at_hand),
+            Err(why) => catalog.refused.push(RefusedSet { at_hand, why }),
+        }
+    }
+
+    /// Copies a set out of a layout into the store, with its signatures where they are required.
+    ///
+    /// # Errors
+    /// As [`layout::import`]; 13 where it does not count as signed.
+    pub async fn import(&self, dir: &Path, manifest: &str, store: &Store) -> Result<(), Failure> {
+        let (dir, manifest, store) = (dir.to_path_buf(), manifest.to_owned(), store.clone());
+        let trust = self.trust.clone();
+        let import = move || {
+            let mut evidence = None;
+            if trust.required {
+                let found = layout::evidence(&dir, &manifest)?;
+                let set = layout::describe(&dir, &manifest)?;
+                let place = format!("{manifest} in {}", dir.display());
+                found.verify(&set, &trust.keys).map_err(|why| refusal(&place, &why))?;
+                evidence = Some(found);
+            }
+            let set = layout::import(&dir, &manifest, &store)?;
+            evidence.map_or(Ok(()), |evidence| store.put_evidence(&set, &evidence))
+        };
+        tokio::task::spawn_blocking(import)
+            .await
+            .or_fail(ExitCode::Bug, || "importing a set of modules")?
+    }
+
+    /// Fetches a set from a registry into the store, with its signatures where they are required.
+    ///
+    /// # Errors
+    /// As [`Registry::pull`]; 13 where it does not count as signed.
+    pub async fn pull(
+        &self,
+        registry: &str,
+        manifest: &str,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<(), Failure> {
+        let registry = self.open(registry)?;
+        let mut evidence = None;
+        if self.trust.required {
+            let described = registry.describe(manifest).await?;
+            let found = registry.evidence(&described).await?;
+            let place = format!("{}@{manifest}", registry.name());
+            found.verify(&described.set, &self.trust.keys).map_err(|why| refusal(&place, &why))?;
+            evidence = Some(found);
+        }
+        let set = registry.pull(manifest, store, progress).await?;
+        evidence.map_or(Ok(()), |evidence| store.put_evidence(&set, &evidence))
+    }
+
+    fn open(&self, name: &str) -> Result<Registry, Failure> {
+        let source = self.config.registries.iter().find(|r| r.reference.to_string() == name);
+        let source = source.ok_or_else(|| {
+            Failure::new(ExitCode::Bug, format!("{name} is no configured registry"))
+        })?;
+        Registry::open(source, &self.config.paths.host_root, &|name| std::env::var(name).ok())
+    }
+
+    fn verdict(
+        &self,
+        evidence: Result<Option<Evidence>, Failure>,
+        set: &ModuleSet,
+    ) -> Result<(), String> {
+        let evidence = evidence.map_err(|failure| failure.one_line())?;
+        let evidence = evidence.ok_or_else(|| NotSigned::Unsigned.to_string())?;
+        evidence.verify(set, &self.trust.keys).map(drop).map_err(|why| why.to_string())
+    }
+}

@@ -1,0 +1,234 @@
+//! Being let in by a registry: nobody at first, then anybody, then whom the docker configuration
+//! names.
+//!
+//! After the distribution project's "token authentication" pages (a bearer token from the realm
+//! that the challenge names) and plain Basic authentication.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::header::{HeaderValue, WWW_AUTHENTICATE};
+use reqwest::{Method, Url};
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::challenge::{self, Challenge};
+use super::credentials::{Credential, DockerConfig};
+use super::reference::Repository;
+use super::session::{Answer, Call, send};
+use crate::source::http::Fetcher;
+
+/// A token older than this may have run out; a younger one that is refused does not suffice.
+const MAY_HAVE_ENDED: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// How far logging in has gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    /// Nothing is sent.
+    Nobody,
+    /// A token that anybody is given.
+    Anybody,
+    /// With the docker configuration's login.
+    Named,
+}
+
+/// What is sent to a repository's registry, and what comes next when that does not suffice.
+pub(super) struct Login {
+    repository: Repository,
+    actions: &'static str,
+    credential: Option<Credential>,
+    lack: String,
+    level: Level,
+    header: Option<HeaderValue>,
+    since: Instant,
+    challenges: Vec<Challenge>,
+}
+
+/// What a realm gives out.
+#[derive(Deserialize)]
+struct Token {
+    token: Option<String>,
+    access_token: Option<String>,
+}
+
+impl Login {
+    pub(super) fn new(
+        repository: Repository,
+        actions: &'static str,
+        docker: &DockerConfig,
+    ) -> Self {
+        Self {
+            credential: docker.credential(&repository),
+            lack: docker.lack(&repository),
+            repository,
+            actions,
+            level: Level::Nobody,
+            header: None,
+            since: Instant::now(),
+            challenges: Vec::new(),
+        }
+    }
+
+    pub(super) fn header(&self) -> Option<HeaderValue> {
+        self.header.clone()
+    }
+
+    /// What a person can do about a registry that does not let us in.
+    pub(super) fn remedy(&self) -> String {
+        match (&self.credential, self.level) {
+            (None, _) => self.lack.clone(),
+            (Some(_), _) => format!(
+                "check the login for {} in the docker configuration, and that it may {} there",
+                self.repository.host(),
+                self.actions
+            ),
+        }
+    }
+
+    /// Goes one step further after a refusal.
+    ///
+    /// # Errors
+    /// Why there is no further step.
+    pub(super) async fn next(&mut self, fetcher: &Fetcher, refused: &Answer) -> Result<(), String> {
+        let headers = refused.headers.get_all(WWW_AUTHENTICATE);
+        let asked: Vec<Challenge> =
+            headers.iter().filter_map(|h| h.to_str().ok()).flat_map(challenge::parse).collect();
+        if !asked.is_empty() {
+            self.challenges = asked;
+        }
+        let bearer = self.challenges.iter().find(|c| matches!(c, Challenge::Bearer { .. }));
+        let basic = self.challenges.contains(&Challenge::Basic);
+        match (self.level, bearer.cloned()) {
+            (Level::Nobody, Some(bearer)) => match self.token(fetcher, &bearer, None).await {
+                Ok(token) => {
+                    self.settle(Level::Anybody, token);
+                    Ok(())
+                }
+                Err(why) => self.named(fetcher, bearer).await.map_err(|e| format!("{why}; {e}")),
+            },
+            (Level::Anybody, Some(bearer)) => self.named(fetcher, bearer).await,
+            (Level::Named, Some(bearer)) if self.since.elapsed() > MAY_HAVE_ENDED => {
+                self.named(fetcher, bearer).await
+            }
+            (Level::Nobody, None) if basic => self.basic(),
+            (Level::Named, _) => Err("the login was sent and does not suffice".into()),
+            _ => Err("it does not say how to log in".into()),
+        }
+    }
+
+    async fn named(&mut self, fetcher: &Fetcher, bearer: Challenge) -> Result<(), String> {
+        let credential = self.credential.clone().ok_or("no login is configured for it")?;
+        let token = self.token(fetcher, &bearer, Some(&credential)).await?;
+        self.settle(Level::Named, token);
+        Ok(())
+    }
+
+    fn basic(&mut self) -> Result<(), String> {
+        match &self.credential {
+            Some(Credential::Password { user, password }) => {
+                let header = basic(user, password)?;
+                self.settle(Level::Named, header);
+                Ok(())
+            }
+            Some(Credential::Identity(_)) => {
+                Err("it wants a password, and the configuration has an identity token".into())
+            }
+            None => Err("no login is configured for it".into()),
+        }
+    }
+
+    fn settle(&mut self, level: Level, header: HeaderValue) {
+        self.level = level;
+        self.header = Some(header);
+        self.since = Instant::now();
+    }
+
+    /// Asks the realm for a token.
+    async fn token(
+        &self,
+        fetcher: &Fetcher,
+        challenge: &Challenge,
+        credential: Option<&Credential>,
+    ) -> Result<HeaderValue, String> {
+        let Challenge::Bearer { realm, service, .. } = challenge else {
+            return Err("it asks for no token".into());
+        };
+        let mut url =
+            Url::parse(realm).map_err(|e| format!("its realm {realm:?} is no URL: {e}"))?;
+        if url.scheme() != "https" && !(self.repository.plain_http() && url.scheme() == "http") {
+            return Err(format!("its realm {realm} is not reached over TLS"));
+        }
+        let scope = format!("repository:{}:{}", self.repository.path(), self.actions);
+        let call = match credential {
+            Some(Credential::Identity(token)) => {
+                let body = form(&[
+                    ("grant_type", "refresh_token"),
+                    ("refresh_token", token),
+                    ("client_id", "longshore"),
+                    ("service", service.as_deref().unwrap_or_default()),
+                    ("scope", &scope),
+                ]);
+                Call::new(Method::POST, url)
+                    .header("content-type", "application/x-www-form-urlencoded")
+                    .body(body)
+            }
+            other => {
+                if let Some(service) = service {
+                    url.query_pairs_mut().append_pair("service", service);
+                }
+                url.query_pairs_mut().append_pair("scope", &scope);
+                let header = match other {
+                    Some(Credential::Password { user, password }) => Some(basic(user, password)?),
+                    _ => None,
+                };
+                Call::new(Method::GET, url).authorization(header)
+            }
+        };
+        let answer = send(fetcher, &call, None).await.map_err(|f| f.one_line())?;
+        if !answer.status.is_success() {
+            return Err(format!("{realm} gives no token: {}", answer.status));
+        }
+        let token: Token = serde_json::from_slice(&answer.body)
+            .map_err(|_| format!("{realm} answers with something else than a token"))?;
+        let token = token.token.or(token.access_token).filter(|t| !t.is_empty());
+        let token = token.ok_or_else(|| format!("{realm} answers without a token"))?;
+        secret(format!("Bearer {token}"))
+    }
+}
+
+fn basic(user: &str, password: &str) -> Result<HeaderValue, String> {
+    secret(format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
+}
+
+fn secret(text: String) -> Result<HeaderValue, String> {
+    let mut value =
+        HeaderValue::try_from(text).map_err(|_| "it is no header's value".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn form(fields: &[(&str, &str)]) -> Vec<u8> {
+    // A form's encoding is that of a URL's query.
+    let mut url = match Url::parse("http://localhost/") {
+        Ok(url) => url,
+        Err(_) => return Vec::new(),
+    };
+    url.query_pairs_mut().extend_pairs(fields);
+    url.query().unwrap_or_default().as_bytes().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_is_encoded() {
+        assert_eq!(form(&[("a", "b c"), ("d", "e&f=")]), b"a=b+c&d=e%26f%3D");
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let header = basic("user", "password").expect("a header");
+        assert!(header.is_sensitive());
+        assert_eq!(header.to_str().expect("text"), "Basic dXNlcjpwYXNzd29yZA==");
+    }
+}

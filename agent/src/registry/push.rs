@@ -1,0 +1,180 @@
+//! Putting sets and signatures into a registry: blobs first, the manifest last, so that a reader
+//! sees a set whole or not at all.
+
+use reqwest::header::LOCATION;
+use reqwest::{Method, StatusCode, Url};
+
+use super::reference::Repository;
+use super::session::{Call, Session, unexpected};
+use super::{Registry, manifest};
+use crate::artifact::ModuleSet;
+use crate::artifact::image::{Described, MANIFEST_TYPE, digest};
+use crate::config::{Env, RegistrySource};
+use crate::failure::{ExitCode, Failure};
+use crate::progress::{Progress, Unit};
+use crate::signature::key::SecretKey;
+use crate::signature::{Signature, SignatureImage, signature_tag};
+use crate::source::http::Policy;
+use crate::store::Store;
+
+/// How often the sending of one blob begins anew: what was begun cannot be gone on with where a
+/// registry lost it.
+const UPLOADS: u32 = 3;
+
+/// What a push did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pushed {
+    /// `sha256:...` of the manifest.
+    pub digest: String,
+    /// Blobs sent; the others were there.
+    pub sent: usize,
+    /// Whether tag and manifest were there already.
+    pub was_there: bool,
+}
+
+impl Registry {
+    /// Opens a repository to write to it.
+    ///
+    /// # Errors
+    /// As [`Registry::open`].
+    pub fn open_to_push(
+        repository: &Repository,
+        host_root: &std::path::Path,
+        env: Env<'_>,
+    ) -> Result<Self, Failure> {
+        let source = RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
+        Self::with_actions(Policy::default(), &source, host_root, env, "pull,push")
+    }
+
+    /// Puts a set of the store under `tag`. What is there is not sent again.
+    ///
+    /// # Errors
+    /// Exit code 12 where the registry does not take it, 13 where a module in the store is damaged.
+    pub async fn push(
+        &self,
+        set: &ModuleSet,
+        tag: &str,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Pushed, Failure> {
+        let session = self.only()?;
+        let described = Described::of(set)?;
+        let mut sent = 0;
+        let total = set.modules.iter().map(|m| m.size).sum();
+        let task = progress.begin(&format!("modules to {}", self.name()), Some(total), Unit::Bytes);
+        for module in &set.modules {
+            let digest = format!("sha256:{}", module.sha256);
+            if !has_blob(session, &digest).await? {
+                let (store, sha256) = (store.clone(), module.sha256.clone());
+                let read = tokio::task::spawn_blocking(move || store.read_blob(&sha256));
+                let bytes = read
+                    .await
+                    .map_err(|e| Failure::new(ExitCode::Bug, "reading a module").because(e))??;
+                send_blob(session, &digest, bytes).await?;
+                sent += 1;
+            }
+            task.advance(module.size);
+        }
+        sent += usize::from(ensure_blob(session, &described.config).await?);
+        let was_there = put_manifest(session, tag, &described.manifest).await?;
+        Ok(Pushed { digest: described.digest(), sent, was_there })
+    }
+
+    /// Signs the manifest `digest` and adds the signature to those there are; false where this one
+    /// was among them.
+    ///
+    /// # Errors
+    /// Exit code 12 where the registry does not take it.
+    pub async fn sign(&self, digest: &str, key: &SecretKey) -> Result<bool, Failure> {
+        let session = self.only()?;
+        let signature = Signature::make(key, &session.repository.name(), digest)?;
+        let tag = signature_tag(digest);
+        let existing = manifest(session, &tag).await?;
+        let Some(image) = SignatureImage::with(existing.as_deref(), &signature)? else {
+            return Ok(false);
+        };
+        for blob in &image.blobs {
+            ensure_blob(session, blob).await?;
+        }
+        put_manifest(session, &tag, &image.manifest).await?;
+        Ok(true)
+    }
+
+    fn only(&self) -> Result<&Session, Failure> {
+        self.sessions.last().ok_or_else(|| super::nobody(self.name()))
+    }
+}
+
+async fn has_blob(session: &Session, digest: &str) -> Result<bool, Failure> {
+    let call = Call::new(Method::HEAD, session.url(&format!("blobs/{digest}"))?);
+    let answer = session.exchange(&call).await?;
+    match answer.status {
+        StatusCode::OK => Ok(true),
+        StatusCode::NOT_FOUND => Ok(false),
+        _ => Err(unexpected(&call, &answer)),
+    }
+}
+
+async fn ensure_blob(session: &Session, bytes: &[u8]) -> Result<bool, Failure> {
+    let digest = digest(bytes);
+    if has_blob(session, &digest).await? {
+        return Ok(false);
+    }
+    send_blob(session, &digest, bytes.to_vec()).await?;
+    Ok(true)
+}
+
+/// POST, then PUT to where the registry says ("pushing a blob monolithically").
+async fn send_blob(session: &Session, digest: &str, bytes: Vec<u8>) -> Result<(), Failure> {
+    let mut bytes = bytes;
+    for attempt in 1.. {
+        let begin = Call::new(Method::POST, session.url("blobs/uploads/")?);
+        let answer = session.exchange(&begin).await?;
+        if answer.status != StatusCode::ACCEPTED {
+            return Err(unexpected(&begin, &answer));
+        }
+        let location = answer.headers.get(LOCATION).and_then(|l| l.to_str().ok());
+        let url = upload_url(session, location, digest)?;
+        let finish = Call::new(Method::PUT, url)
+            .header("content-type", "application/octet-stream")
+            .body(bytes);
+        let answer = session.exchange(&finish).await?;
+        match answer.status {
+            StatusCode::CREATED | StatusCode::NO_CONTENT => return Ok(()),
+            // The registry no longer knows of what was begun.
+            StatusCode::NOT_FOUND if attempt < UPLOADS => bytes = finish.into_body(),
+            _ => return Err(unexpected(&finish, &answer)),
+        }
+    }
+    Ok(())
+}
+
+fn upload_url(session: &Session, location: Option<&str>, digest: &str) -> Result<Url, Failure> {
+    let home = session.url("blobs/uploads/")?;
+    let odd = |what: &str| {
+        Failure::new(ExitCode::Download, format!("{home}: {what}"))
+            .remedy("check the registry, and a proxy before it (X-Forwarded-Proto)")
+    };
+    let location = location.ok_or_else(|| odd("the registry does not say where to send to"))?;
+    let mut url = home.join(location).map_err(|_| odd("where it says to send to is no URL"))?;
+    if home.scheme() == "https" && url.scheme() != "https" {
+        return Err(odd("it says to send without TLS"));
+    }
+    url.query_pairs_mut().append_pair("digest", digest);
+    Ok(url)
+}
+
+/// Says whether it was there.
+async fn put_manifest(session: &Session, tag: &str, bytes: &[u8]) -> Result<bool, Failure> {
+    if manifest(session, tag).await?.is_some_and(|there| there == bytes) {
+        return Ok(true);
+    }
+    let call = Call::new(Method::PUT, session.url(&format!("manifests/{tag}"))?)
+        .header("content-type", MANIFEST_TYPE)
+        .body(bytes.to_vec());
+    let answer = session.exchange(&call).await?;
+    match answer.status {
+        StatusCode::CREATED | StatusCode::OK => Ok(false),
+        _ => Err(unexpected(&call, &answer)),
+    }
+}

@@ -1,0 +1,294 @@
+//! Requests to one repository: bounded, tried again where that may help, and logged in as far as
+//! the registry asks for it.
+
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::{Method, StatusCode, Url};
+use tokio::sync::Mutex;
+
+use super::credentials::DockerConfig;
+use super::login::Login;
+use super::reference::Repository;
+use crate::failure::{ExitCode, Failure};
+use crate::source::http::{Fetcher, Policy, is_certificate, proxies, root_cause};
+
+/// No answer that is read into memory is longer, but for what a caller allows.
+const MAX_ANSWER: u64 = 4 << 20;
+/// How much of a registry's own words a message repeats.
+const MAX_WORDS: usize = 300;
+
+/// A request.
+pub(super) struct Call {
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+impl Call {
+    pub(super) fn new(method: Method, url: Url) -> Self {
+        Self { method, url, headers: HeaderMap::new(), body: Vec::new() }
+    }
+
+    pub(super) fn header(mut self, name: &'static str, value: &'static str) -> Self {
+        self.headers.insert(name, HeaderValue::from_static(value));
+        self
+    }
+
+    pub(super) fn authorization(mut self, value: Option<HeaderValue>) -> Self {
+        if let Some(value) = value {
+            self.headers.insert(AUTHORIZATION, value);
+        }
+        self
+    }
+
+    pub(super) fn body(mut self, body: Vec<u8>) -> Self {
+        self.body = body;
+        self
+    }
+
+    pub(super) fn into_body(self) -> Vec<u8> {
+        self.body
+    }
+
+    fn shown(&self) -> String {
+        // The query of an upload's URL may hold a state that logs in.
+        let mut url = self.url.clone();
+        url.set_query(None);
+        format!("{} {url}", self.method)
+    }
+}
+
+/// What came back, whole.
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Vec<u8>,
+}
+
+impl Answer {
+    /// What a registry says in its errors' JSON.
+    fn words(&self) -> String {
+        let json: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        let first = &json["errors"][0];
+        let text = |key: &str| first[key].as_str().unwrap_or_default();
+        let words = format!("{} {}", text("code"), text("message"));
+        let words: String = words.trim().chars().filter(|c| !c.is_control()).collect();
+        match words.chars().take(MAX_WORDS).collect::<String>() {
+            empty if empty.is_empty() => String::new(),
+            words => format!(" ({words})"),
+        }
+    }
+}
+
+/// How an attempt ended that brought no answer.
+enum Ended {
+    Again(Failure),
+    For(Failure),
+}
+
+/// One repository.
+pub(super) struct Session {
+    pub(super) repository: Repository,
+    fetcher: Fetcher,
+    login: Mutex<Login>,
+}
+
+impl Session {
+    /// `actions` is `pull` or `pull,push`.
+    pub(super) fn new(
+        fetcher: Fetcher,
+        repository: Repository,
+        actions: &'static str,
+        docker: &DockerConfig,
+    ) -> Self {
+        let login = Mutex::new(Login::new(repository.clone(), actions, docker));
+        Self { repository, fetcher, login }
+    }
+
+    /// The URL of `rest` in the repository.
+    ///
+    /// # Errors
+    /// Exit code 2 where that is no URL.
+    pub(super) fn url(&self, rest: &str) -> Result<Url, Failure> {
+        let text = self.repository.url(rest);
+        Url::parse(&text).map_err(|e| {
+            Failure::new(ExitCode::Usage, format!("{text} is no URL: {e}"))
+                .remedy("correct the registry's reference")
+        })
+    }
+
+    pub(super) fn fetcher(&self) -> &Fetcher {
+        &self.fetcher
+    }
+
+    /// What to put into `Authorization` for URLs of the repository's host.
+    pub(super) async fn authorization(&self) -> Option<HeaderValue> {
+        self.login.lock().await.header()
+    }
+
+    /// Sends a request and reads the answer; statuses other than the transient ones and those
+    /// that ask for a login are the caller's.
+    ///
+    /// # Errors
+    /// Exit code 12 where no answer comes or the registry does not let us in.
+    pub(super) async fn exchange(&self, call: &Call) -> Result<Answer, Failure> {
+        let at_home = self.is_at_home(&call.url);
+        loop {
+            let header = if at_home { self.authorization().await } else { None };
+            let answer = send(&self.fetcher, call, header.clone()).await?;
+            if !matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+                || !at_home
+            {
+                return Ok(answer);
+            }
+            self.log_in(&answer, header).await?;
+        }
+    }
+
+    /// As [`Session::exchange`] for a download that was denied: logs in, as far as that goes on.
+    ///
+    /// # Errors
+    /// Exit code 12 where the registry does not let us in.
+    pub(super) async fn log_in_for(&self, url: Url) -> Result<(), Failure> {
+        let before = self.authorization().await;
+        let call = Call::new(Method::HEAD, url);
+        let answer = send(&self.fetcher, &call, before.clone()).await?;
+        match answer.status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => self.log_in(&answer, before).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn log_in(&self, answer: &Answer, used: Option<HeaderValue>) -> Result<(), Failure> {
+        let mut login = self.login.lock().await;
+        if login.header() != used {
+            // Another request has gone further meanwhile.
+            return Ok(());
+        }
+        login.next(&self.fetcher, answer).await.map_err(|why| {
+            Failure::new(
+                ExitCode::Download,
+                format!(
+                    "{} does not let us in: {}{}",
+                    self.repository,
+                    answer.status,
+                    answer.words()
+                ),
+            )
+            .because(why)
+            .remedy(login.remedy())
+        })
+    }
+
+    /// Whether a URL is the registry's own: same host, and not without TLS where that is used.
+    fn is_at_home(&self, url: &Url) -> bool {
+        self.url("").is_ok_and(|home| {
+            home.host_str() == url.host_str()
+                && home.port_or_known_default() == url.port_or_known_default()
+                && home.scheme() == url.scheme()
+        })
+    }
+}
+
+/// A status that was not what was wanted, as a failure.
+pub(super) fn unexpected(call: &Call, answer: &Answer) -> Failure {
+    Failure::new(
+        ExitCode::Download,
+        format!("{}: the registry says {}{}", call.shown(), answer.status, answer.words()),
+    )
+    .remedy("check the reference, and that the registry allows this")
+}
+
+/// Sends a request until an answer comes that trying again does not change.
+pub(super) async fn send(
+    fetcher: &Fetcher,
+    call: &Call,
+    authorization: Option<HeaderValue>,
+) -> Result<Answer, Failure> {
+    let policy = fetcher.policy();
+    let mut attempt = 1;
+    loop {
+        let deadline = deadline(policy, call.body.len() as u64);
+        let tried = tokio::time::timeout(deadline, once(fetcher, call, authorization.clone()));
+        let ended = match tried.await {
+            Ok(Ok(answer)) if !is_transient(answer.status) => return Ok(answer),
+            Ok(Ok(answer)) => unexpected(call, &answer),
+            Ok(Err(Ended::For(failure))) => return Err(failure),
+            Ok(Err(Ended::Again(failure))) => failure,
+            Err(_) => broken(call, &format!("no answer within {deadline:?}")),
+        };
+        if attempt >= policy.attempts {
+            return Err(ended);
+        }
+        tracing::info!(attempt, "asking again: {}", ended.one_line());
+        tokio::time::sleep(policy.wait(attempt)).await;
+        attempt += 1;
+    }
+}
+
+fn deadline(policy: &Policy, bytes: u64) -> Duration {
+    policy.deadline(bytes.max(MAX_ANSWER / 16))
+}
+
+async fn once(
+    fetcher: &Fetcher,
+    call: &Call,
+    authorization: Option<HeaderValue>,
+) -> Result<Answer, Ended> {
+    let mut request = fetcher.client().request(call.method.clone(), call.url.clone());
+    request = request.headers(call.headers.clone());
+    if let Some(authorization) = authorization {
+        request = request.header(AUTHORIZATION, authorization);
+    }
+    if call.method != Method::GET && call.method != Method::HEAD {
+        request = request.body(call.body.clone());
+    }
+    let mut response = request.send().await.map_err(|e| failed(fetcher.policy(), call, &e))?;
+    let (status, headers) = (response.status(), response.headers().clone());
+    let mut body = Vec::new();
+    while let Some(chunk) =
+        response.chunk().await.map_err(|e| failed(fetcher.policy(), call, &e))?
+    {
+        if (body.len() + chunk.len()) as u64 > MAX_ANSWER {
+            let what = format!("{}: the answer has more than {MAX_ANSWER} bytes", call.shown());
+            return Err(Ended::For(Failure::new(ExitCode::Verification, what).remedy(
+                "what answers is no registry, or it holds something else under this name",
+            )));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Answer { status, headers, body })
+}
+
+fn is_transient(status: StatusCode) -> bool {
+    status.is_server_error()
+        || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
+}
+
+fn failed(policy: &Policy, call: &Call, error: &reqwest::Error) -> Ended {
+    let why = match (error.is_timeout(), error.is_connect()) {
+        (true, true) => format!("no connection within {:?}", policy.connect),
+        (true, false) => format!("no data for {:?}", policy.stall),
+        _ => root_cause(error),
+    };
+    let failure = broken(call, &why);
+    if is_certificate(error) {
+        return Ended::For(failure.remedy(
+            "add the certificate authority to the host's or the image's certificates; a registry \
+             without TLS is named with http:// in front",
+        ));
+    }
+    if error.is_redirect() || error.is_builder() {
+        Ended::For(failure)
+    } else {
+        Ended::Again(failure)
+    }
+}
+
+fn broken(call: &Call, why: &str) -> Failure {
+    Failure::new(ExitCode::Download, format!("{} failed", call.shown()))
+        .because(why)
+        .remedy(format!("check the registry, the network and {}", proxies()))
+}

@@ -1,0 +1,251 @@
+//! Signatures over sets of modules, as cosign makes and keeps them.
+//!
+//! cosign signs a small payload that names the digest of a manifest; the manifest names the config
+//! and the modules by digest. [`Evidence`] holds that whole chain, so that it can be verified
+//! wherever the set lies, the store included, with the keys of today.
+
+pub mod key;
+pub mod payload;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::artifact::ModuleSet;
+use crate::artifact::image::{Described, Descriptor, MANIFEST_TYPE, Manifest, digest, json};
+use crate::failure::{ExitCode, Failure, OrFail};
+use key::{PublicKey, SecretKey};
+
+/// Media type of a payload.
+const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+/// Media type of the config beside them; cosign keeps signatures in something like an image.
+const IMAGE_CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
+/// The annotation that holds a signature.
+const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
+/// More signatures of one set are not looked at.
+const MOST: usize = 64;
+
+/// The tag under which cosign keeps the signatures of the manifest `digest` (`sha256:...`).
+pub fn signature_tag(digest: &str) -> String {
+    format!("{}.sig", digest.replace(':', "-"))
+}
+
+/// A signature with what it is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signature {
+    /// The payload.
+    pub payload: String,
+    /// base64 of DER.
+    pub signature: String,
+}
+
+/// A set's manifest and config as they were signed, and the signatures found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    manifest: String,
+    config: String,
+    signatures: Vec<Signature>,
+}
+
+/// Why a set does not count as signed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotSigned {
+    /// There is no signature.
+    #[error("it has no signature")]
+    Unsigned,
+    /// There are signatures, and none holds.
+    #[error("none of its {count} signatures is by a configured key: {why}")]
+    Wrong {
+        /// How many.
+        count: usize,
+        /// What is wrong with the last.
+        why: String,
+    },
+    /// What was signed is another set.
+    #[error("what was signed is not this set: {0}")]
+    Other(String),
+}
+
+impl Evidence {
+    /// # Errors
+    /// Exit code 13 where manifest or config are no text, which JSON is.
+    pub fn new(
+        manifest: Vec<u8>,
+        config: Vec<u8>,
+        signatures: Vec<Signature>,
+    ) -> Result<Self, Failure> {
+        let text = |bytes| {
+            String::from_utf8(bytes)
+                .or_fail(ExitCode::Verification, || "reading the manifest of a set")
+        };
+        Ok(Self { manifest: text(manifest)?, config: text(config)?, signatures })
+    }
+
+    /// Verifies the chain from a signature by one of `keys` down to `set`; gives the key's name.
+    ///
+    /// # Errors
+    /// Why the set does not count as signed.
+    pub fn verify(&self, set: &ModuleSet, keys: &[PublicKey]) -> Result<String, NotSigned> {
+        let (manifest, config) = (self.manifest.as_bytes(), self.config.as_bytes());
+        let signed = Described::assemble(manifest.to_vec(), config.to_vec(), "what was signed")
+            .map_err(|failure| NotSigned::Other(failure.one_line()))?;
+        if signed.set != *set {
+            return Err(NotSigned::Other("it has other modules, or another key".into()));
+        }
+        let wanted = signed.digest();
+        let mut why = None;
+        for signature in self.signatures.iter().take(MOST) {
+            match signature.verify(&wanted, keys) {
+                Ok(name) => return Ok(name),
+                Err(fault) => why = Some(fault),
+            }
+        }
+        Err(why.map_or(NotSigned::Unsigned, |why| NotSigned::Wrong {
+            count: self.signatures.len(),
+            why,
+        }))
+    }
+}
+
+impl Signature {
+    /// Signs for the manifest with `digest` in the repository `name`.
+    ///
+    /// # Errors
+    /// Exit code 70.
+    pub fn make(key: &SecretKey, name: &str, digest: &str) -> Result<Self, Failure> {
+        let payload = payload::payload(name, digest)?;
+        let signature = key.sign(payload.as_bytes());
+        Ok(Self { payload, signature })
+    }
+
+    /// The signature first: of a payload that nobody signed nothing is believed.
+    fn verify(&self, wanted: &str, keys: &[PublicKey]) -> Result<String, String> {
+        let by = keys.iter().find(|key| key.verifies(self.payload.as_bytes(), &self.signature));
+        let by = by.ok_or("it was made with another key, or is damaged")?;
+        let found = payload::digest_in(&self.payload)?;
+        if found != wanted {
+            return Err(format!("it is for {found}"));
+        }
+        Ok(by.name().to_owned())
+    }
+}
+
+/// Signatures as an image: what lies under [`signature_tag`].
+#[derive(Debug, Clone)]
+pub struct SignatureImage {
+    /// The manifest.
+    pub manifest: Vec<u8>,
+    /// Config and payloads.
+    pub blobs: Vec<Vec<u8>>,
+}
+
+impl SignatureImage {
+    /// Adds `signature` to the image whose manifest is `existing`; None where it holds it already.
+    ///
+    /// # Errors
+    /// Exit code 70; it always serializes.
+    pub fn with(existing: Option<&[u8]>, signature: &Signature) -> Result<Option<Self>, Failure> {
+        let parsed = existing.and_then(|bytes| serde_json::from_slice::<Manifest>(bytes).ok());
+        let mut layers = parsed.map_or_else(Vec::new, |m| m.layers);
+        let mut layer = Descriptor::of(PAYLOAD_TYPE, signature.payload.as_bytes());
+        layer.annotations.insert(SIGNATURE.to_owned(), signature.signature.clone());
+        if layers.contains(&layer) {
+            return Ok(None);
+        }
+        layers.push(layer);
+        let config = image_config(&layers)?;
+        let manifest = Manifest {
+            schema_version: 2,
+            media_type: Some(MANIFEST_TYPE.to_owned()),
+            artifact_type: None,
+            config: Descriptor::of(IMAGE_CONFIG_TYPE, &config),
+            layers,
+            annotations: std::collections::BTreeMap::new(),
+        };
+        let payload = signature.payload.clone().into_bytes();
+        Ok(Some(Self { manifest: json(&manifest)?, blobs: vec![config, payload] }))
+    }
+}
+
+/// An image's config that says nothing but which layers there are, as cosign's does.
+fn image_config(layers: &[Descriptor]) -> Result<Vec<u8>, Failure> {
+    let ids: Vec<&str> = layers.iter().map(|l| l.digest.as_str()).collect();
+    let history: Vec<_> =
+        layers.iter().map(|_| serde_json::json!({"created": "0001-01-01T00:00:00Z"})).collect();
+    json(&serde_json::json!({
+        "architecture": "",
+        "created": "0001-01-01T00:00:00Z",
+        "history": history,
+        "os": "",
+        "rootfs": {"type": "layers", "diff_ids": ids},
+        "config": {},
+    }))
+}
+
+/// A layer of an image of signatures.
+#[derive(Debug, Clone)]
+pub struct SignatureLayer {
+    /// `sha256:...` of the payload.
+    pub digest: String,
+    /// Bytes of the payload.
+    pub size: u64,
+    signature: String,
+}
+
+impl SignatureLayer {
+    /// The signature over the payload that was read; None where that is no text.
+    pub fn signature(self, payload: Vec<u8>) -> Option<Signature> {
+        Some(Signature { payload: String::from_utf8(payload).ok()?, signature: self.signature })
+    }
+}
+
+/// The signatures that an image's manifest names; others than cosign's are passed over.
+pub fn layers_of(manifest: &[u8]) -> Vec<SignatureLayer> {
+    let layers =
+        serde_json::from_slice::<Manifest>(manifest).map_or_else(|_| Vec::new(), |m| m.layers);
+    layers
+        .into_iter()
+        .filter(|layer| layer.media_type == PAYLOAD_TYPE)
+        .filter_map(|mut layer| {
+            let signature = layer.annotations.remove(SIGNATURE)?;
+            Some(SignatureLayer { digest: layer.digest, size: layer.size, signature })
+        })
+        .take(MOST)
+        .collect()
+}
+
+/// Whose signatures count, and whether one is needed.
+#[derive(Debug, Clone, Default)]
+pub struct Trust {
+    /// Whether a set without a signature by one of the keys is refused.
+    pub required: bool,
+    /// The keys.
+    pub keys: Vec<PublicKey>,
+}
+
+impl Trust {
+    /// Reads the keys.
+    ///
+    /// # Errors
+    /// Exit code 2 where one cannot be read.
+    pub fn read(required: bool, keys: &[PathBuf]) -> Result<Self, Failure> {
+        let keys = keys.iter().map(|path| PublicKey::read(path)).collect::<Result<_, _>>()?;
+        Ok(Self { required, keys })
+    }
+}
+
+/// The failure for a set that does not count as signed.
+pub fn refusal(place: &str, why: &NotSigned) -> Failure {
+    Failure::new(ExitCode::Verification, format!("the signature of {place}: {why}")).remedy(
+        "sign it with a key whose public half is configured (`longshore push --sign-key`, \
+         `cosign sign --key`), or add the key that signed it to signature-keys",
+    )
+}
+
+/// `sha256:...` of a manifest.
+pub fn digest_of(manifest: &[u8]) -> String {
+    digest(manifest)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! What is signed: the "simple signing" payload, as cosign fills it (its SIGNATURE_SPEC.md).
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{ExitCode, Failure, OrFail};
+
+/// `critical.type` of cosign's signatures.
+const KIND: &str = "cosign container image signature";
+
+/// The payload. Its fields are written in this order, as cosign writes them.
+#[derive(Debug, Serialize, Deserialize)]
+struct Payload {
+    critical: Critical,
+    #[serde(default)]
+    optional: serde_json::Value,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Critical {
+    identity: Identity,
+    image: Image,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Identity {
+    #[serde(rename = "docker-reference")]
+    docker_reference: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Image {
+    #[serde(rename = "docker-manifest-digest")]
+    docker_manifest_digest: String,
+}
+
+/// The bytes to sign for the manifest with `digest` (`sha256:...`) in the repository `name`.
+///
+/// # Errors
+/// Exit code 70; strings always serialize.
+pub fn payload(name: &str, digest: &str) -> Result<String, Failure> {
+    let payload = Payload {
+        critical: Critical {
+            identity: Identity { docker_reference: name.to_owned() },
+            image: Image { docker_manifest_digest: digest.to_owned() },
+            kind: KIND.to_owned(),
+        },
+        optional: serde_json::Value::Null,
+    };
+    serde_json::to_string(&payload).or_fail(ExitCode::Bug, || "writing a signature's payload")
+}
+
+/// The digest of the manifest that a payload speaks of. The name in it is not looked at: a mirror
+/// serves the same set under another name, and the digest says which set it is.
+///
+/// # Errors
+/// A text saying why it is no payload of a signature.
+pub fn digest_in(payload: &str) -> Result<String, String> {
+    let payload: Payload =
+        serde_json::from_str(payload).map_err(|e| format!("its payload cannot be read: {e}"))?;
+    if payload.critical.kind != KIND {
+        return Err(format!("its payload is of the type {:?}", payload.critical.kind));
+    }
+    Ok(payload.critical.image.docker_manifest_digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[test]
+    fn the_payload_is_cosigns_byte_for_byte() {
+        // As cosign wrote it for an image of the confidential-space test project.
+        let digest = "sha256:9494e567c7c44e8b9f8808c1658a47c9b7979ef3cceef10f48754fc2706802ba";
+        let name = "us-docker.pkg.dev/confidential-space-images-dev/cs-cosign-tests/base";
+        let text = payload(name, digest).expect("writes");
+        let found = sha2::Digest::finalize(sha2::Digest::chain_update(
+            <sha2::Sha256 as sha2::Digest>::new(),
+            &text,
+        ));
+        assert_eq!(
+            crate::store::hex(&found),
+            "d1e44a76902409836227b982beb920189949927c2011f196594bd34c5bb8f8b1"
+        );
+        assert_eq!(digest_in(&text).as_deref(), Ok(digest));
+    }
+
+    #[rstest]
+    #[case::annotated(
+        r#"{"critical":{"identity":{"docker-reference":""},"image":{"docker-manifest-digest":"d"},"type":"cosign container image signature"},"optional":{"creator":"x","timestamp":1}}"#,
+        Some("d")
+    )]
+    #[case::no_optional(
+        r#"{"critical":{"identity":{"docker-reference":"a"},"image":{"docker-manifest-digest":"d"},"type":"cosign container image signature"}}"#,
+        Some("d")
+    )]
+    #[case::other_type(
+        r#"{"critical":{"identity":{"docker-reference":"a"},"image":{"docker-manifest-digest":"d"},"type":"atomic container signature"}}"#,
+        None
+    )]
+    #[case::no_digest(r#"{"critical":{"identity":{},"image":{},"type":"x"}}"#, None)]
+    #[case::twice(
+        r#"{"critical":{"identity":{"docker-reference":"a"},"image":{"docker-manifest-digest":"d","docker-manifest-digest":"e"},"type":"cosign container image signature"}}"#,
+        None
+    )]
+    #[case::nothing("", None)]
+    fn payloads(#[case] text: &str, #[case] expected: Option<&str>) {
+        assert_eq!(digest_in(text).ok().as_deref(), expected);
+    }
+}

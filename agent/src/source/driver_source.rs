@@ -1,0 +1,80 @@
+//! Where the kernel sources of a build come from: a package of an archive, or a .run file.
+
+use std::path::{Path, PathBuf};
+
+use super::archive::{Archive, Package};
+use super::driver;
+use super::runfile::{self, StoredRunFile};
+use crate::artifact::Flavour;
+use crate::catalog::{DriverAtHand, DriverOrigin};
+use crate::failure::{ExitCode, Failure};
+use crate::store::Store;
+
+/// What holds a driver's kernel sources.
+#[derive(Debug, Clone)]
+pub enum DriverSource {
+    /// A package, to be fetched from the archive.
+    Package(Package),
+    /// An unpacked .run file, in the store already.
+    RunFile(StoredRunFile),
+}
+
+impl DriverSource {
+    /// Finds what the catalog names.
+    ///
+    /// # Errors
+    /// Exit code 12 where the archive no longer has the package, or the store not the .run file.
+    pub fn locate(
+        driver: &DriverAtHand,
+        archive: &Archive,
+        store: &Store,
+    ) -> Result<Self, Failure> {
+        match &driver.origin {
+            DriverOrigin::Package { .. } => driver::package(archive, driver).map(Self::Package),
+            DriverOrigin::RunFile { name } => {
+                let stored = runfile::find(store, &driver.sha256);
+                stored.map(Self::RunFile).ok_or_else(|| {
+                    let cause = format!("the store does not have {name} unpacked");
+                    Failure::new(ExitCode::Download, cause).remedy("run again: it is fetched then")
+                })
+            }
+        }
+    }
+
+    /// sha256 (hex) of the package or the .run file.
+    pub fn sha256(&self) -> &str {
+        match self {
+            Self::Package(package) => &package.sha256,
+            Self::RunFile(file) => &file.written.sha256,
+        }
+    }
+
+    /// What a person knows it as.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Package(package) => format!("{} {}", package.name, package.version),
+            Self::RunFile(file) => file.written.name.clone(),
+        }
+    }
+
+    /// The package to fetch before [`DriverSource::unpack`].
+    pub fn package(&self) -> Option<&Package> {
+        match self {
+            Self::Package(package) => Some(package),
+            Self::RunFile(_) => None,
+        }
+    }
+
+    /// Puts the kernel sources of `flavour` below the empty directory `into`, and returns the
+    /// directory with their `Kbuild`.
+    ///
+    /// # Errors
+    /// Exit code 12 where there are none of this flavour, 13 where they are damaged, 15 where
+    /// `into` cannot be written.
+    pub fn unpack(&self, flavour: Flavour, store: &Store, into: &Path) -> Result<PathBuf, Failure> {
+        match self {
+            Self::Package(package) => driver::unpack_sources(package, store, into),
+            Self::RunFile(file) => file.copy_sources(flavour, into),
+        }
+    }
+}

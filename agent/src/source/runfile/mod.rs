@@ -1,0 +1,200 @@
+//! NVIDIA's .run files as driver packages: a shell script with a compressed tar behind it.
+//!
+//! A file is unpacked while it arrives, into a temporary directory of the store, and hashed on the
+//! way; only what is wanted is written, and the file itself never. When its digest turns out to be
+//! the one asked for, the directory gets its name (see [`stored`]). docs/run-files.md tells users.
+
+mod gpus;
+mod header;
+mod listing;
+mod payload;
+mod pin;
+#[cfg(test)]
+mod sample;
+mod stored;
+mod unpack;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use gpus::{Chip, SupportedGpus};
+pub use stored::{StoredRunFile, Written, find};
+
+use header::Header;
+
+use super::http::{Fetcher, Reader, shown};
+use crate::artifact::Flavour;
+use crate::catalog::RunFileAtHand;
+use crate::config::RunFileSource;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::progress::{Progress, Unit};
+use crate::store::Store;
+
+/// No .run file is longer: those of today have less than 0.5 GiB.
+const MOST_BYTES: u64 = 4 << 30;
+/// What is read of a file to learn what it is of.
+const HEAD: u64 = 64 << 10;
+/// The first branch whose .run files have open modules.
+const FIRST_OPEN_BRANCH: u64 = 515;
+
+/// What a person can do where a file does not begin as it should.
+const NO_PAGE: &str = "check that this is NVIDIA's .run file, and not a page about it";
+
+/// What is known of a .run file before it is fetched, or of the store's copy.
+///
+/// # Errors
+/// Exit code 10 for another machine's driver, 12 where neither the store nor any mirror has it, 13
+/// where it is no .run file.
+pub async fn look(
+    source: &RunFileSource,
+    fetcher: &Fetcher,
+    store: &Store,
+) -> Result<RunFileAtHand, Failure> {
+    let name = name_of(source);
+    let sha256 = pin::sha256_of(source, &name, fetcher).await?;
+    let urls = source.urls.clone();
+    if let Some(stored) = find(store, &sha256) {
+        return Ok(at_hand(&stored, urls));
+    }
+    let header = header_of(&name, source, fetcher).await?;
+    let name = header.name().unwrap_or(name);
+    stored::check_machine(&name, header.arch.as_deref())?;
+    let Some(version) = header.version else {
+        let cause = format!("{name} does not say its version");
+        return Err(Failure::new(ExitCode::Verification, cause).remedy(NO_PAGE));
+    };
+    let flavours = expected_flavours(&version);
+    Ok(RunFileAtHand { name, urls, sha256, version, flavours, stored: false, gpus: None })
+}
+
+/// Brings a .run file into the store, unpacked; what is there already is not fetched again.
+///
+/// # Errors
+/// Exit code 10 for another machine's driver, 12 where no mirror has it, 13 where it is not what
+/// its digest says or not of a known form, 15 where the store is full or cannot be written.
+pub async fn fetch(
+    file: &RunFileAtHand,
+    fetcher: &Fetcher,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<StoredRunFile, Failure> {
+    if let Some(stored) = find(store, &file.sha256) {
+        return Ok(stored);
+    }
+    let mut first = None;
+    for url in &file.urls {
+        match fetch_from(url, file, fetcher, store, progress).await {
+            Ok(stored) => return Ok(stored),
+            // A full disk is full for every mirror.
+            Err(failure) if failure.code() == ExitCode::Preflight => return Err(failure),
+            Err(failure) => {
+                tracing::warn!("trying the next mirror, if any: {}", failure.report());
+                first.get_or_insert(failure);
+            }
+        }
+    }
+    Err(first.unwrap_or_else(|| Failure::new(ExitCode::Usage, "a .run file without a URL")))
+}
+
+async fn fetch_from(
+    url: &str,
+    file: &RunFileAtHand,
+    fetcher: &Fetcher,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<StoredRunFile, Failure> {
+    let task = progress.begin(&format!("fetching {}", file.name), None, Unit::Bytes);
+    let unpacked = Arc::new(Mutex::new(None));
+    let (slot, name, into) = (Arc::clone(&unpacked), file.name.clone(), store.clone());
+    let reader: Reader = Arc::new(move |from| {
+        let found = unpack::unpack(&name, from, &into, unpack::MOST_UNPACKED)?;
+        *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        Ok(())
+    });
+    fetcher.stream(url, &file.sha256, MOST_BYTES, &reader, task.as_ref()).await?;
+    let found = unpacked.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let found = found.ok_or_else(|| {
+        Failure::new(ExitCode::Bug, format!("{} was fetched and not unpacked", file.name))
+    })?;
+    task.note("verifying");
+    let (file, store) = (file.clone(), store.clone());
+    let what = format!("keeping {}", file.name);
+    let keep = move || {
+        let stored = stored::keep(found, &file.name, &file.sha256, &store)?;
+        check_version(&stored, &file.version)?;
+        Ok(stored)
+    };
+    tokio::task::spawn_blocking(keep).await.or_fail(ExitCode::Bug, || what)?
+}
+
+/// The header was believed when the plan was made.
+fn check_version(stored: &StoredRunFile, planned: &str) -> Result<(), Failure> {
+    let Written { name, version, .. } = &stored.written;
+    if version == planned {
+        return Ok(());
+    }
+    let cause = format!("{name} is of {version}; when it was looked at first it said {planned}");
+    Err(Failure::new(ExitCode::Verification, cause).remedy("run again"))
+}
+
+/// What is known of a file now that the store may have it.
+pub fn as_stored(file: &RunFileAtHand, store: &Store) -> RunFileAtHand {
+    let stored = find(store, &file.sha256);
+    stored.map_or_else(|| file.clone(), |stored| at_hand(&stored, file.urls.clone()))
+}
+
+fn at_hand(stored: &StoredRunFile, urls: Vec<String>) -> RunFileAtHand {
+    let Written { name, sha256, version, flavours, .. } = stored.written.clone();
+    RunFileAtHand { name, urls, sha256, version, flavours, stored: true, gpus: stored.gpus() }
+}
+
+/// Reads the beginning of the file from the first mirror that has it.
+async fn header_of(
+    name: &str,
+    source: &RunFileSource,
+    fetcher: &Fetcher,
+) -> Result<Header, Failure> {
+    let mut first = None;
+    for url in &source.urls {
+        let header = match fetcher.head(url, HEAD).await {
+            Ok(head) => identify(url, &head),
+            Err(error) => Err(error.into()),
+        };
+        match header {
+            Ok(header) => return Ok(header),
+            Err(failure) => drop(first.get_or_insert(failure)),
+        }
+    }
+    let unnamed = || Failure::new(ExitCode::Usage, format!("{name} has no URL"));
+    Err(first.unwrap_or_else(unnamed))
+}
+
+fn identify(url: &str, head: &[u8]) -> Result<Header, Failure> {
+    header::identify(head).map_err(|fault| {
+        let cause = format!("{} is no .run file of a known form", shown(url));
+        Failure::new(ExitCode::Verification, cause).because(fault).remedy(NO_PAGE)
+    })
+}
+
+/// The last part of the first URL's path.
+fn name_of(source: &RunFileSource) -> String {
+    let url = source.urls.first().and_then(|url| reqwest::Url::parse(url).ok());
+    let last = url.as_ref().and_then(|url| url.path_segments()?.next_back().map(str::to_owned));
+    last.filter(|name| !name.is_empty()).unwrap_or_else(|| "driver.run".to_owned())
+}
+
+fn expected_flavours(version: &str) -> Vec<Flavour> {
+    let branch = version.split('.').next().and_then(|branch| branch.parse::<u64>().ok());
+    match branch {
+        Some(branch) if branch < FIRST_OPEN_BRANCH => vec![Flavour::Proprietary],
+        _ => vec![Flavour::Open, Flavour::Proprietary],
+    }
+}
+
+/// Whether a text is a driver's version: `535.261.03`.
+fn is_version(text: &str) -> bool {
+    let number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
+    text.contains('.') && text.len() <= 32 && text.split('.').all(number)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! From the bytes of a .run file, as they arrive, to the files of it that are wanted.
+
+use std::fs;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use super::header::{self, Header};
+use super::payload::{self, Bounded};
+use crate::build::claim::{Claimed, claim};
+use crate::failure::{ExitCode, Failure};
+use crate::source::deb::{bad, damaged};
+use crate::source::tree::Tree;
+use crate::source::userspace;
+use crate::store::{Store, write_failure};
+
+/// No .run file unpacks to more: those of today to less than 1.5 GiB.
+pub(super) const MOST_UNPACKED: u64 = 4 << 30;
+/// No .run file has more files: those of today less than 3000.
+const MOST_FILES: usize = 100_000;
+
+/// What a person can do about a file that is what it should be and cannot be read.
+const REMEDY: &str = "get the file from NVIDIA again; if its sha256 is the published one, take \
+                      the driver from an archive and report this";
+
+/// An unpacked file that nobody has verified yet. Dropped, it leaves nothing behind.
+pub(super) struct Unpacked {
+    /// Holds `tree/`.
+    pub(super) dir: Claimed,
+    pub(super) header: Header,
+}
+
+impl Unpacked {
+    pub(super) fn tree(&self) -> PathBuf {
+        self.dir.path().join("tree")
+    }
+}
+
+/// Reads a .run file from its first byte to the end of its payload.
+///
+/// # Errors
+/// Exit code 13 naming `name` for a file that is cut off, damaged, of an unknown form, or holds
+/// what it must not; 15 where the store cannot be written.
+pub(super) fn unpack(
+    name: &str,
+    from: &mut dyn Read,
+    store: &Store,
+    most: u64,
+) -> Result<Unpacked, Failure> {
+    let dir = claim(store, "driver")?;
+    let mut from = BufReader::with_capacity(1 << 16, from);
+    let header = header::read(&mut from).map_err(|fault| {
+        Failure::new(ExitCode::Verification, format!("{name} is of an unknown form"))
+            .because(fault)
+            .remedy(REMEDY)
+    })?;
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).map_err(|e| write_failure(&tree, e))?;
+    unpack_payload(name, from, &tree, most).map_err(|failure| match failure.code() {
+        ExitCode::Verification => failure.remedy(REMEDY),
+        _ => failure,
+    })?;
+    Ok(Unpacked { dir, header })
+}
+
+fn unpack_payload(
+    name: &str,
+    from: BufReader<&mut dyn Read>,
+    into: &Path,
+    most: u64,
+) -> Result<(), Failure> {
+    let fail = |e| damaged(name, e);
+    let mut payload = Bounded::new(payload::open(from).map_err(fail)?, most);
+    let payload: &mut dyn Read = &mut payload;
+    let mut tar = tar::Archive::new(payload);
+    let mut tree = Tree::open(into)?;
+    for (number, entry) in tar.entries().map_err(fail)?.enumerate() {
+        let mut entry = entry.map_err(fail)?;
+        if number >= MOST_FILES {
+            return Err(bad(name, &format!("it holds more than {MOST_FILES} files")));
+        }
+        check_kind(name, &entry)?;
+        tree.add(name, &mut entry, &mut wanted)?;
+    }
+    io::copy(tar.into_inner(), &mut io::sink()).map_err(fail)?;
+    Ok(())
+}
+
+/// A driver consists of files, directories and links to files beside them, and of nothing else.
+fn check_kind(name: &str, entry: &tar::Entry<'_, &mut dyn Read>) -> Result<(), Failure> {
+    let kind = entry.header().entry_type();
+    let path = || String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+    if kind.is_block_special() || kind.is_character_special() || kind.is_fifo() {
+        return Err(bad(name, &format!("{} is a device node or a pipe", path())));
+    }
+    let target = entry.link_name_bytes().unwrap_or_default();
+    let climbs = target.split(|b| *b == b'/').any(|part| part == b"..");
+    if (kind.is_symlink() || kind.is_hard_link()) && (target.starts_with(b"/") || climbs) {
+        let target = String::from_utf8_lossy(&target).into_owned();
+        return Err(bad(name, &format!("{} is a link to {target}, which is outside", path())));
+    }
+    Ok(())
+}
+
+/// Leaves out what no host of ours has a use for: 32-bit and graphics libraries, the installer,
+/// the documentation. What the installer's manifest says is not known yet.
+fn wanted(path: &Path) -> Option<PathBuf> {
+    let text = path.to_str()?;
+    let kept = match text.split_once('/') {
+        Some((dir, name)) => match dir {
+            "kernel" | "kernel-open" => true,
+            "firmware" => name.ends_with(".bin"),
+            "supported-gpus" => name == "supported-gpus.json",
+            _ => false,
+        },
+        None => text == ".manifest" || userspace::is_wanted(text),
+    };
+    kept.then(|| path.to_path_buf())
+}

@@ -1,0 +1,124 @@
+//! A download that is read while it arrives, and hashed on the way.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::{Alive, Committed, WAITING};
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::store::hex;
+
+/// Reads a download from its start. Called again where the download begins anew.
+pub(in super::super) type Reader = Arc<dyn Fn(&mut dyn Read) -> Result<(), Failure> + Send + Sync>;
+
+/// A download and the thread that reads it.
+pub(in super::super) struct Reading {
+    chunks: mpsc::Sender<Vec<u8>>,
+    thread: JoinHandle<Ended>,
+    size: u64,
+    reader: Reader,
+    alive: Alive,
+}
+
+/// What a thread ends with.
+struct Ended {
+    /// sha256 (hex) of everything that arrived; None where it did not stay until the end.
+    sha256: Option<String>,
+    read: Result<(), Failure>,
+}
+
+impl Reading {
+    pub(in super::super) fn start(reader: &Reader, alive: &Alive) -> Self {
+        let (chunks, waiting) = mpsc::channel::<Vec<u8>>(WAITING);
+        let (mine, held) = (Arc::clone(reader), alive.clone());
+        let thread = tokio::task::spawn_blocking(move || {
+            let ended = read_to_end(&mine, Arriving::new(waiting));
+            drop(held);
+            ended
+        });
+        Self { chunks, thread, size: 0, reader: Arc::clone(reader), alive: alive.clone() }
+    }
+
+    pub(super) fn again(&self) -> Self {
+        Self::start(&self.reader, &self.alive)
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub(super) async fn put(&mut self, chunk: &[u8]) -> Result<(), Failure> {
+        if self.chunks.send(chunk.to_vec()).await.is_ok() {
+            self.size += chunk.len() as u64;
+            return Ok(());
+        }
+        let ended = (&mut self.thread).await.or_fail(ExitCode::Bug, died)?;
+        ended.read.and_then(|()| Err(Failure::new(ExitCode::Bug, "a reader ended before its file")))
+    }
+
+    /// What is wrong with the file counts only where it is the right file.
+    pub(super) async fn commit(self, expected: Option<String>) -> Result<Committed, Failure> {
+        drop(self.chunks);
+        let Ended { sha256, read } = self.thread.await.or_fail(ExitCode::Bug, died)?;
+        let found = match sha256 {
+            Some(found) => found,
+            None => return read.map(|()| Committed::Right(String::new())),
+        };
+        if let Some(expected) = expected.filter(|expected| *expected != found) {
+            let cause = format!("expected sha256 {expected}, got {found} ({} bytes)", self.size);
+            let failure = Failure::new(ExitCode::Verification, cause);
+            return Ok(Committed::Wrong(match read {
+                Ok(()) => failure,
+                Err(read) => failure.because(read),
+            }));
+        }
+        read.map(|()| Committed::Right(found))
+    }
+}
+
+fn died() -> &'static str {
+    "the thread that reads a download died"
+}
+
+/// Reads, and hashes what the reader left, unless the disk is what failed.
+fn read_to_end(reader: &Reader, mut arriving: Arriving) -> Ended {
+    let read = reader(&mut arriving);
+    if read.as_ref().is_err_and(|failure| failure.code() != ExitCode::Verification) {
+        return Ended { sha256: None, read };
+    }
+    // Nothing is written by this, and a channel that ends is the end of the file.
+    let _ = io::copy(&mut arriving, &mut io::sink());
+    Ended { sha256: Some(hex(&arriving.hash.finalize())), read }
+}
+
+/// The bytes of a download, as they arrive.
+struct Arriving {
+    waiting: mpsc::Receiver<Vec<u8>>,
+    chunk: Vec<u8>,
+    /// How much of `chunk` was read.
+    read: usize,
+    hash: Sha256,
+}
+
+impl Arriving {
+    fn new(waiting: mpsc::Receiver<Vec<u8>>) -> Self {
+        Self { waiting, chunk: Vec::new(), read: 0, hash: Sha256::new() }
+    }
+}
+
+impl Read for Arriving {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.read == self.chunk.len() {
+            let Some(chunk) = self.waiting.blocking_recv() else { return Ok(0) };
+            self.hash.update(&chunk);
+            (self.chunk, self.read) = (chunk, 0);
+        }
+        let n = buffer.len().min(self.chunk.len() - self.read);
+        buffer[..n].copy_from_slice(&self.chunk[self.read..self.read + n]);
+        self.read += n;
+        Ok(n)
+    }
+}

@@ -1,0 +1,158 @@
+//! Making a driver root of whatever brings its files: checked, completed, written down, kept.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::manifest::{Depth, Manifest, PackageUsed, measure, verify};
+use super::parts;
+use crate::catalog::UserspaceAtHand;
+use crate::expose::tree::{self, Machine};
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::store::{Store, hex, write_failure};
+
+/// Part of a tree's digest, so that a change to how trees are laid out makes new ones.
+const LAYOUT: &str = "driver-root-1";
+
+/// A driver root to be made.
+pub(super) struct Assembly {
+    pub(super) machine: Machine,
+    pub(super) store: Store,
+    /// What it will be.
+    pub(super) tree: UserspaceAtHand,
+    used: Vec<PackageUsed>,
+    missing: Vec<String>,
+}
+
+impl Assembly {
+    /// `missing` names the parts of the driver that nothing brings.
+    pub(super) fn new(
+        driver_version: &str,
+        machine: Machine,
+        used: Vec<PackageUsed>,
+        missing: Vec<String>,
+        store: &Store,
+    ) -> Self {
+        let directory = store.dir("userspace").join(name_of(driver_version, machine, &used));
+        let tree = UserspaceAtHand {
+            driver_version: driver_version.to_owned(),
+            arch: machine.uname.to_owned(),
+            root: directory.join("root"),
+        };
+        Self { machine, store: store.clone(), tree, used, missing }
+    }
+
+    /// The tree, where the store has it and it is as it should be.
+    pub(super) fn there(&self) -> Option<UserspaceAtHand> {
+        if !self.tree.root.exists() {
+            return None;
+        }
+        match verify(&self.tree, Depth::Quick) {
+            Ok(()) => Some(self.tree.clone()),
+            Err(failure) => {
+                tracing::warn!("assembling it anew: {}", failure.one_line());
+                None
+            }
+        }
+    }
+
+    /// Makes the root; `fill` puts libraries, tools and firmware into the empty directory it is
+    /// given.
+    pub(super) fn carry_out(
+        &self,
+        fill: impl FnOnce(&Path) -> Result<(), Failure>,
+    ) -> Result<UserspaceAtHand, Failure> {
+        let tmp = self.store.dir("tmp");
+        let scratch = tempfile::Builder::new()
+            .prefix("userspace-")
+            .tempdir_in(&tmp)
+            .map_err(|e| write_failure(&tmp, e))?;
+        let root = scratch.path().join("root");
+        fs::create_dir(&root).map_err(|e| write_failure(&root, e))?;
+        fill(&root)?;
+        let needs = tree::finish(&root, self.machine)?;
+        self.check(&root)?;
+        self.write_manifest(&root, needs)?;
+        self.keep(scratch)?;
+        Ok(self.tree.clone())
+    }
+
+    /// What brought the files holds what its name promises.
+    fn check(&self, root: &Path) -> Result<(), Failure> {
+        let version = &self.tree.driver_version;
+        let library = |name: &str| {
+            PathBuf::from(format!("usr/lib/{}/{name}.so.{version}", self.machine.triplet))
+        };
+        let files = [library("libcuda"), library("libnvidia-ml"), "usr/bin/nvidia-smi".into()];
+        let mut absent: Vec<_> = files.iter().filter(|path| !root.join(path).is_file()).collect();
+        let firmware = PathBuf::from(format!("lib/firmware/nvidia/{version}"));
+        if parts::wants_firmware(version) && !root.join(&firmware).is_dir() {
+            absent.push(&firmware);
+        }
+        if absent.is_empty() {
+            return Ok(());
+        }
+        let absent: Vec<_> = absent.iter().map(|path| path.display().to_string()).collect();
+        let used: Vec<_> = self.used.iter().map(|p| p.name.as_str()).collect();
+        let cause = format!(
+            "the packages of the user-mode driver {version} do not hold {} (unpacked {})",
+            absent.join(", "),
+            used.join(", ")
+        );
+        Err(Failure::new(ExitCode::Verification, cause))
+    }
+
+    fn write_manifest(&self, root: &Path, needs: Vec<String>) -> Result<(), Failure> {
+        let manifest = Manifest {
+            packages: self.used.clone(),
+            missing: self.missing.clone(),
+            needs,
+            entries: measure(root).map_err(|e| write_failure(root, e))?,
+            ..Manifest::new(&self.tree.driver_version, self.machine.uname)
+        };
+        let path = root.with_file_name("manifest.json");
+        let text = serde_json::to_vec_pretty(&manifest)
+            .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;
+        fs::write(&path, text).map_err(|e| write_failure(&path, e))
+    }
+
+    /// Syncs, and puts the finished directory in its place.
+    fn keep(&self, scratch: tempfile::TempDir) -> Result<(), Failure> {
+        let Some(target) = self.tree.root.parent() else {
+            return Err(Failure::new(ExitCode::Bug, "a tree's root without a directory above it"));
+        };
+        let failed = |e| write_failure(target, e);
+        make_readable(scratch.path()).map_err(failed)?;
+        // One call for hundreds of files; the rename must not reach the disk before their content.
+        let opened = File::open(scratch.path()).map_err(failed)?;
+        nix::unistd::syncfs(&opened).map_err(|e| failed(e.into()))?;
+        if target.exists() {
+            let aside = scratch.path().with_extension("replaced");
+            fs::rename(target, &aside).map_err(failed)?;
+            fs::rename(scratch.path(), target).map_err(failed)?;
+            fs::remove_dir_all(&aside).map_err(failed)?;
+        } else {
+            fs::rename(scratch.path(), target).map_err(failed)?;
+        }
+        let _ = scratch.keep();
+        File::open(self.store.dir("userspace")).and_then(|dir| dir.sync_all()).map_err(failed)
+    }
+}
+
+/// A temporary directory is its owner's alone, and the tree is for everybody.
+fn make_readable(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+}
+
+/// A directory name that says what is in it, and changes with every package.
+fn name_of(driver_version: &str, machine: Machine, used: &[PackageUsed]) -> String {
+    let mut hash = Sha256::new();
+    hash.update(LAYOUT);
+    for package in used {
+        hash.update(format!("\n{} {}", package.name, package.sha256));
+    }
+    let digest = hex(&hash.finalize());
+    format!("{driver_version}-{}-{}", machine.uname, &digest[..12])
+}

@@ -1,0 +1,62 @@
+//! The signatures a set came with, beside the set. They are verified anew whenever they count, so
+//! that nothing hangs on who may write the store.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Store;
+use crate::artifact::{ModuleKey, ModuleSet};
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::signature::Evidence;
+
+/// Manifest, config and at most 64 signatures are smaller.
+const MOST_BYTES: u64 = 16 << 20;
+
+impl Store {
+    /// Keeps the evidence of a set.
+    ///
+    /// # Errors
+    /// Exit code 15 where the store cannot be written.
+    pub fn put_evidence(&self, set: &ModuleSet, evidence: &Evidence) -> Result<(), Failure> {
+        let bytes = serde_json::to_vec(evidence)
+            .or_fail(ExitCode::Bug, || "writing the signatures of a set")?;
+        self.write_file(&relative(&set.key), &bytes)
+    }
+
+    /// The evidence of a set; None where there is none or it cannot be read.
+    pub fn evidence(&self, set: &ModuleSet) -> Option<Evidence> {
+        let path = self.root().join(relative(&set.key));
+        if fs::metadata(&path).ok()?.len() > MOST_BYTES {
+            return None;
+        }
+        let read = fs::read(&path).ok()?;
+        serde_json::from_slice(&read)
+            .inspect_err(|e| tracing::warn!(path = %path.display(), "unreadable signatures: {e}"))
+            .ok()
+    }
+}
+
+fn relative(key: &ModuleKey) -> PathBuf {
+    Path::new("sets").join(format!("{}.evidence", key.file_stem()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artifact::image::Described;
+    use crate::artifact::tests::set;
+
+    #[test]
+    fn what_was_kept_is_read_back_and_damage_is_none() {
+        let dir = tempfile::tempdir().expect("dir");
+        let store = Store::open(dir.path()).expect("store");
+        let set = set();
+        assert!(store.evidence(&set).is_none());
+        let Described { manifest, config, .. } = Described::of(&set).expect("describes");
+        let evidence = Evidence::new(manifest, config, Vec::new()).expect("text");
+        store.put_evidence(&set, &evidence).expect("keeps");
+        assert_eq!(store.evidence(&set), Some(evidence));
+        fs::write(store.root().join(relative(&set.key)), b"{").expect("write");
+        assert!(store.evidence(&set).is_none());
+    }
+}

@@ -1,0 +1,90 @@
+//! A docker-registry of our own.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// docker-registry on loopback; ends when dropped.
+pub(crate) struct Hub {
+    /// `127.0.0.1:PORT`.
+    pub(crate) address: String,
+    child: Option<Child>,
+    dir: tempfile::TempDir,
+}
+
+/// An address that nothing listens on.
+pub(crate) fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    listener.local_addr().expect("address").to_string()
+}
+
+impl Hub {
+    /// Starts one that anybody may use, or only user and password given.
+    pub(crate) fn start(login: Option<(&str, &str)>) -> Self {
+        let dir = tempfile::tempdir().expect("dir");
+        let address = free_address();
+        let auth = login.map_or_else(String::new, |(user, password)| {
+            let file = dir.path().join("htpasswd");
+            fs::write(&file, htpasswd(user, password)).expect("write");
+            format!("auth:\n  htpasswd:\n    realm: test\n    path: {}\n", file.display())
+        });
+        let config = format!(
+            "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\n\
+             http:\n  addr: {address}\n{auth}",
+            dir.path().join("data").display()
+        );
+        let file = dir.path().join("config.yml");
+        fs::write(&file, config).expect("write");
+        let child = Command::new("docker-registry")
+            .arg("serve")
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("docker-registry runs (scripts/setup installs it)");
+        let hub = Self { address, child: Some(child), dir };
+        hub.wait();
+        hub
+    }
+
+    /// One that is no more.
+    pub(crate) fn gone(address: String) -> Self {
+        Self { address, child: None, dir: tempfile::tempdir().expect("dir") }
+    }
+
+    /// Waits until it takes connections: the kernel tells, there is no event to wait for.
+    fn wait(&self) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(&self.address).is_err() {
+            assert!(Instant::now() < deadline, "docker-registry does not listen");
+            std::thread::yield_now();
+        }
+    }
+
+    /// The file that holds a blob.
+    pub(crate) fn blob(&self, digest: &str) -> PathBuf {
+        let hex = digest.trim_start_matches("sha256:");
+        let blobs = Path::new("data/docker/registry/v2/blobs/sha256");
+        self.dir.path().join(blobs).join(&hex[..2]).join(hex).join("data")
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn htpasswd(user: &str, password: &str) -> Vec<u8> {
+    let out = Command::new("htpasswd")
+        .args(["-Bbn", user, password])
+        .output()
+        .expect("htpasswd runs (scripts/setup installs it)");
+    assert!(out.status.success());
+    out.stdout
+}

@@ -1,0 +1,178 @@
+//! Sets in a real docker-registry on loopback: what goes in comes out, what is wrong is refused
+//! with which exit code and words, and nothing wrong stays in the store. skopeo reads and copies what is
+//! pushed, openssl verifies and makes signatures.
+//!
+//! Needs Debian's packages docker-registry, skopeo, openssl and apache2-utils (scripts/setup).
+
+mod faults;
+mod hub;
+mod other_tools;
+mod policy;
+mod sets;
+mod token;
+
+use std::path::Path;
+use std::time::Duration;
+
+use longshore::artifact::ModuleSet;
+use longshore::config::RegistrySource;
+use longshore::progress::Silent;
+use longshore::registry::{Registry, Wish};
+use longshore::source::http::Policy;
+use longshore::store::Store;
+use longshore::{ExitCode, Failure};
+
+use hub::Hub;
+
+/// A registry, a store with a set, and another one without.
+struct Scene {
+    dir: tempfile::TempDir,
+    hub: Hub,
+    store: Store,
+    other: Store,
+    set: ModuleSet,
+}
+
+fn hasty() -> Policy {
+    Policy {
+        connect: Duration::from_secs(5),
+        stall: Duration::from_secs(5),
+        attempts: 2,
+        backoff: Duration::from_millis(1),
+        ..Policy::default()
+    }
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self::with(Hub::start(None))
+    }
+
+    fn with(hub: Hub) -> Self {
+        let dir = tempfile::tempdir().expect("dir");
+        let store = Store::open(&dir.path().join("store")).expect("store");
+        let other = Store::open(&dir.path().join("other")).expect("store");
+        let set = sets::put(&store, "6.1.0-50-amd64");
+        Self { dir, hub, store, other, set }
+    }
+
+    fn name(&self) -> String {
+        format!("http://{}/nvidia/modules", self.hub.address)
+    }
+
+    fn env(&self) -> impl Fn(&str) -> Option<String> + use<> {
+        let docker = self.dir.path().join("docker");
+        move |name| {
+            (name == "DOCKER_CONFIG" && docker.is_dir())
+                .then(|| docker.to_str().expect("a path").to_owned())
+        }
+    }
+
+    fn open(&self, mirrors: &[&str]) -> Registry {
+        let parse = |text: &str| text.parse().expect("a repository");
+        let source = RegistrySource {
+            reference: parse(&self.name()),
+            mirrors: mirrors.iter().map(|m| parse(m)).collect(),
+        };
+        Registry::open_with(hasty(), &source, Path::new("/"), &self.env()).expect("opens")
+    }
+
+    async fn push(&self) -> Result<String, Failure> {
+        let repository = self.name().parse().expect("a repository");
+        let registry = Registry::open_to_push(&repository, Path::new("/"), &self.env())?;
+        let pushed = registry.push(&self.set, &self.set.key.tag(), &self.store, &Silent).await?;
+        Ok(pushed.digest)
+    }
+
+    async fn pull(&self, digest: &str) -> Result<ModuleSet, Failure> {
+        self.open(&[]).pull(digest, &self.other, &Silent).await
+    }
+
+    /// Pulling fails so, and leaves no set and nothing under a name that it is not.
+    async fn refuses(&self, digest: &str, code: ExitCode, words: &str) {
+        let failure = self.pull(digest).await.expect_err("refused");
+        assert_eq!(failure.code(), code, "{}", failure.report());
+        assert!(failure.report().contains(words), "{words:?} is not in {}", failure.report());
+        assert!(self.other.sets().expect("sets").is_empty());
+        sets::assert_sound(&self.other);
+    }
+}
+
+#[tokio::test]
+async fn what_is_pushed_is_found_and_pulled() {
+    let scene = Scene::new();
+    let digest = scene.push().await.expect("pushes");
+    assert_eq!(scene.push().await.expect("pushes again"), digest);
+    let registry = scene.open(&[]);
+    for (driver, count) in [(Some("535.261.03"), 1), (Some("535"), 1), (None, 1), (Some("550"), 0)]
+    {
+        let wish = Wish { driver, flavour: None, kernel_release: "6.1.0-50-amd64", arch: "x86_64" };
+        let found = registry.find(wish).await.expect("finds");
+        assert_eq!(found.len(), count, "{driver:?}");
+        assert!(found.iter().all(|f| f.set == scene.set && f.digest() == digest));
+    }
+    assert_eq!(scene.pull(&digest).await.expect("pulls"), scene.set);
+    assert_eq!(scene.other.find_set(&scene.set.key).expect("find"), Some(scene.set.clone()));
+    sets::assert_sound(&scene.other);
+}
+
+#[tokio::test]
+async fn a_second_push_sends_nothing() {
+    let scene = Scene::new();
+    let repository = scene.name().parse().expect("a repository");
+    let registry =
+        Registry::open_to_push(&repository, Path::new("/"), &scene.env()).expect("opens");
+    let push =
+        async || registry.push(&scene.set, "t", &scene.store, &Silent).await.expect("pushes");
+    let first = push().await;
+    assert_eq!((first.sent, first.was_there), (3, false));
+    let second = push().await;
+    assert_eq!((second.sent, second.was_there), (0, true));
+    assert_eq!(first.digest, second.digest);
+}
+
+#[tokio::test]
+async fn an_empty_registry_has_nothing() {
+    let scene = Scene::new();
+    let wish = Wish { driver: None, flavour: None, kernel_release: "x", arch: "x86_64" };
+    assert!(scene.open(&[]).find(wish).await.expect("finds").is_empty());
+    let absent = format!("sha256:{}", "0".repeat(64));
+    scene.refuses(&absent, ExitCode::Download, "has no sha256:0000").await;
+}
+
+#[tokio::test]
+async fn a_mirror_that_is_away_is_passed_over() {
+    let scene = Scene::new();
+    let digest = scene.push().await.expect("pushes");
+    let away = format!("http://{}/nvidia/modules", hub::free_address());
+    let registry = scene.open(&[&away]);
+    registry.pull(&digest, &scene.other, &Silent).await.expect("pulls");
+    sets::assert_sound(&scene.other);
+}
+
+#[tokio::test]
+async fn a_mirror_is_asked_first() {
+    let scene = Scene::new();
+    let digest = scene.push().await.expect("pushes");
+    let gone = format!("http://{}/gone/modules", hub::free_address());
+    let source = RegistrySource {
+        reference: gone.parse().expect("a repository"),
+        mirrors: vec![scene.name().parse().expect("a repository")],
+    };
+    let registry =
+        Registry::open_with(hasty(), &source, Path::new("/"), &scene.env()).expect("opens");
+    registry.pull(&digest, &scene.other, &Silent).await.expect("pulls from the mirror");
+}
+
+#[tokio::test]
+async fn a_registry_that_is_away_is_told_by_its_url() {
+    let scene = Scene::new();
+    let digest = scene.push().await.expect("pushes");
+    let Scene { dir, hub, store, other, set } = scene;
+    let address = hub.address.clone();
+    drop(hub);
+    let hub = Hub::gone(address.clone());
+    let scene = Scene { dir, hub, store, other, set };
+    let words = format!("http://{address}/v2/nvidia/modules");
+    scene.refuses(&digest, ExitCode::Download, &words).await;
+}

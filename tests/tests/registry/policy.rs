@@ -1,0 +1,183 @@
+//! Signatures required: what counts and what does not, wherever a set lies.
+
+use std::fs;
+
+use longshore::artifact::layout;
+use longshore::catalog::{Catalog, SetAtHand, SetPlace};
+use longshore::config::{self, Config, Fragment};
+use longshore::host::facts::{Kernel, Known};
+use longshore::prebuilt::Prebuilt;
+use longshore::signature::key::SecretKey;
+
+use super::*;
+
+/// A scene whose registry is configured, with a key that signatures are required of.
+struct Strict {
+    scene: Scene,
+    key: SecretKey,
+    config: Config,
+}
+
+impl Strict {
+    fn new() -> Self {
+        let scene = Scene::new();
+        let key = SecretKey::generate();
+        let public = scene.dir.path().join("cosign.pub");
+        fs::write(&public, key.public_pem().expect("pem")).expect("writes");
+        let file = scene.dir.path().join("config.toml");
+        let text = format!(
+            "driver = \"535.261.03\"\nrequire-signature = true\nsignature-keys = [\"{}\"]\n\
+             [[registry]]\nreference = \"{}\"\nplain-http = true\n",
+            public.display(),
+            scene.name().trim_start_matches("http://"),
+        );
+        fs::write(&file, text).expect("writes");
+        let config = config::load(Fragment::default(), &|_| None, Some(&file)).expect("loads");
+        Self { scene, key, config }
+    }
+
+    fn kernel(&self) -> Kernel {
+        let key = &self.scene.set.key;
+        Kernel {
+            release: key.kernel_release.clone(),
+            version: key.kernel_version.clone(),
+            arch: key.arch.clone(),
+            compiler: None,
+            boot_id: None,
+        }
+    }
+
+    async fn sign(&self, digest: &str, key: &SecretKey) {
+        let repository = self.scene.name().parse().expect("a repository");
+        let registry =
+            Registry::open_to_push(&repository, Path::new("/"), &self.scene.env()).expect("opens");
+        registry.sign(digest, key).await.expect("signs");
+    }
+
+    async fn ask(&self) -> Catalog {
+        let mut catalog = nothing();
+        let prebuilt = Prebuilt::new(&self.config).expect("keys");
+        prebuilt.ask_registries(&self.kernel(), &mut catalog).await.expect("asks");
+        catalog
+    }
+
+    /// What the store's set counts for.
+    fn judge(&self, place: SetPlace, store: &Store) -> Catalog {
+        let mut catalog = nothing();
+        catalog.sets.push(SetAtHand { set: self.scene.set.clone(), place });
+        let prebuilt = Prebuilt::new(&self.config).expect("keys");
+        prebuilt.judge(&self.kernel(), store, &mut catalog);
+        catalog
+    }
+}
+
+fn nothing() -> Catalog {
+    Catalog {
+        sets: Vec::new(),
+        refused: Vec::new(),
+        unread: Vec::new(),
+        userspace: Vec::new(),
+        drivers: Known::Unknown(String::new()),
+        run_files: Known::Yes(Vec::new()),
+        headers: Known::Unknown(String::new()),
+    }
+}
+
+fn counts(catalog: &Catalog, why: &str) -> bool {
+    if let Some(refused) = catalog.refused.first() {
+        assert!(refused.why.contains(why), "{}", refused.why);
+    }
+    assert_eq!(catalog.sets.len() + catalog.refused.len(), 1);
+    catalog.refused.is_empty()
+}
+
+#[tokio::test]
+async fn a_set_of_a_registry_counts_once_it_is_signed() {
+    let strict = Strict::new();
+    let digest = strict.scene.push().await.expect("pushes");
+    assert!(!counts(&strict.ask().await, "no signature"));
+    strict.sign(&digest, &SecretKey::generate()).await;
+    assert!(!counts(&strict.ask().await, "another key"));
+    strict.sign(&digest, &strict.key).await;
+    assert!(counts(&strict.ask().await, ""));
+}
+
+#[tokio::test]
+async fn an_unsigned_set_is_not_pulled_and_a_signed_one_counts_in_the_store() {
+    let strict = Strict::new();
+    let digest = strict.scene.push().await.expect("pushes");
+    let prebuilt = Prebuilt::new(&strict.config).expect("keys");
+    let other = &strict.scene.other;
+    let name = strict.scene.name();
+    let failure = prebuilt.pull(&name, &digest, other, &Silent).await.expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Verification, "{}", failure.report());
+    assert!(other.sets().expect("sets").is_empty());
+
+    strict.sign(&digest, &strict.key).await;
+    prebuilt.pull(&name, &digest, other, &Silent).await.expect("pulls");
+    assert!(counts(&strict.judge(SetPlace::Store, other), ""));
+    // The one that was built there and never signed does not.
+    assert!(!counts(&strict.judge(SetPlace::Store, &strict.scene.store), "no signature"));
+}
+
+#[tokio::test]
+async fn a_set_put_in_place_of_a_signed_one_does_not_count() {
+    let mut strict = Strict::new();
+    let digest = strict.scene.push().await.expect("pushes");
+    strict.sign(&digest, &strict.key).await;
+    let prebuilt = Prebuilt::new(&strict.config).expect("keys");
+    let name = strict.scene.name();
+    prebuilt.pull(&name, &digest, &strict.scene.other, &Silent).await.expect("pulls");
+    strict.scene.set.modules[0].sha256 = strict.scene.set.modules[1].sha256.clone();
+    assert!(!counts(&strict.judge(SetPlace::Store, &strict.scene.other), "not this set"));
+}
+
+#[tokio::test]
+async fn a_layout_counts_once_it_is_signed_and_takes_the_signature_along() {
+    let strict = Strict::new();
+    let dir = strict.scene.dir.path().join("layout");
+    let digest = layout::export(&strict.scene.set, &strict.scene.store, &dir).expect("exports");
+    let place = || SetPlace::Layout { dir: dir.clone(), manifest: digest.clone() };
+    let other = &strict.scene.other;
+    assert!(!counts(&strict.judge(place(), other), "no signature"));
+    let prebuilt = Prebuilt::new(&strict.config).expect("keys");
+    let failure = prebuilt.import(&dir, &digest, other).await.expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Verification);
+    assert!(other.sets().expect("sets").is_empty());
+
+    let signature =
+        longshore::signature::Signature::make(&strict.key, "layout", &digest).expect("signs");
+    let image = longshore::signature::SignatureImage::with(None, &signature).expect("makes");
+    layout::add_signatures(&dir, &digest, &image.expect("an image")).expect("adds");
+    assert_eq!(layout::list(&dir).expect("lists").len(), 1);
+    assert!(counts(&strict.judge(place(), other), ""));
+    prebuilt.import(&dir, &digest, other).await.expect("imports");
+    assert!(counts(&strict.judge(SetPlace::Store, other), ""));
+}
+
+#[tokio::test]
+async fn a_set_for_another_build_of_the_kernel_is_not_taken() {
+    let strict = Strict::new();
+    let digest = strict.scene.push().await.expect("pushes");
+    strict.sign(&digest, &strict.key).await;
+    let mut kernel = strict.kernel();
+    kernel.version = "#1 SMP PREEMPT_DYNAMIC Debian 6.1.177-1 (2026-11-01)".into();
+    let mut catalog = nothing();
+    let prebuilt = Prebuilt::new(&strict.config).expect("keys");
+    prebuilt.ask_registries(&kernel, &mut catalog).await.expect("asks");
+    assert!(catalog.sets.is_empty() && catalog.refused.is_empty() && catalog.unread.is_empty());
+}
+
+#[tokio::test]
+async fn a_registry_that_is_away_is_noted_and_nothing_fails() {
+    let strict = Strict::new();
+    let Strict { scene, key, config } = strict;
+    let Scene { dir, hub, store, other, set } = scene;
+    let address = hub.address.clone();
+    drop(hub);
+    let scene = Scene { dir, hub: Hub::gone(address.clone()), store, other, set };
+    let catalog = Strict { scene, key, config }.ask().await;
+    assert!(catalog.sets.is_empty());
+    assert_eq!(catalog.unread.len(), 1);
+    assert!(catalog.unread[0].why.contains(&address), "{}", catalog.unread[0].why);
+}

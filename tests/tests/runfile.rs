@@ -1,0 +1,239 @@
+//! A .run file from servers that misbehave: what comes of it, and that the store is never left with
+//! anything but the whole driver.
+
+#[path = "archive/server.rs"]
+#[allow(dead_code, reason = "shared with the archive's tests, which use all of it")]
+mod server;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use longshore::config::{Pin, RunFileSource};
+use longshore::progress::Silent;
+use longshore::source::http::{Fetcher, Policy};
+use longshore::source::runfile::{self, StoredRunFile};
+use longshore::store::{Store, hex};
+use longshore::{ExitCode, Failure};
+use sha2::{Digest, Sha256};
+
+use server::{Fault, Server};
+
+const PATH: &str = "/NVIDIA-Linux-x86_64-535.1.2.run";
+
+/// A driver as small as one can be, incompressible and long enough to be cut in its payload.
+fn run_file() -> Vec<u8> {
+    let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(
+        b"#! /bin/sh\nskip=5\nversion_string=535.1.2\ntargetdir=NVIDIA-Linux-x86_64-535.1.2\n"
+            .to_vec(),
+        flate2::Compression::default(),
+    ));
+    for (path, bytes) in files() {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_size(bytes.len() as u64);
+        tar.append_data(&mut header, path, bytes.as_slice()).expect("append");
+    }
+    tar.into_inner().and_then(|gzip| gzip.finish()).expect("packed")
+}
+
+/// Files of a driver: path and content.
+fn files() -> Vec<(&'static str, Vec<u8>)> {
+    let mut noise = Vec::new();
+    while noise.len() < 3 << 20 {
+        noise.extend(Sha256::digest(noise.len().to_le_bytes()));
+    }
+    let kbuild = b"ccflags-y += -DNV_VERSION_STRING=\\\"535.1.2\\\"\n".to_vec();
+    let manifest =
+        b"NVIDIA\n535.1.2\n\n\n\n\nkernel\n\nnvidia-smi 0755 UTILITY_BINARY MODULE:a\n".to_vec();
+    vec![
+        ("kernel-open/Kbuild", kbuild),
+        ("kernel-open/conftest.sh", b"conftest".to_vec()),
+        ("kernel-open/noise", noise),
+        ("nvidia-smi", b"tool".to_vec()),
+        (".manifest", manifest),
+    ]
+}
+
+struct Scene {
+    server: Server,
+    dir: tempfile::TempDir,
+    store: Store,
+    fetcher: Fetcher,
+    source: RunFileSource,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let bytes = run_file();
+        let pin = Pin::Sha256(hex(&Sha256::digest(&bytes)));
+        let server = Server::start(BTreeMap::from([(PATH.to_owned(), bytes)]));
+        let source = RunFileSource { urls: vec![format!("{}{PATH}", server.url())], pin };
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(&dir.path().join("store")).expect("store");
+        let policy = Policy {
+            stall: Duration::from_millis(500),
+            attempts: 3,
+            backoff: Duration::from_millis(1),
+            ..Policy::default()
+        };
+        let fetcher = Fetcher::new(policy, Path::new("/")).expect("fetcher");
+        Self { server, dir, store, fetcher, source }
+    }
+
+    /// Looks while the server is well, and fetches after `change`.
+    async fn fetch_after(&self, change: impl FnOnce(&Server)) -> Result<StoredRunFile, Failure> {
+        let found = runfile::look(&self.source, &self.fetcher, &self.store).await.expect("looked");
+        change(&self.server);
+        runfile::fetch(&found, &self.fetcher, &self.store, &Silent).await
+    }
+
+    fn count(&self, dir: &str) -> usize {
+        fs::read_dir(self.store.dir(dir)).expect("listed").count()
+    }
+
+    fn assert_whole(&self, fetched: Result<StoredRunFile, Failure>) {
+        let stored = fetched.unwrap_or_else(|failure| panic!("{}", failure.report()));
+        stored.verify().expect("as it was written");
+        let built = self.dir.path().join("build");
+        fs::create_dir(&built).expect("made");
+        let sources = stored.copy_sources(longshore::artifact::Flavour::Open, &built);
+        assert!(sources.expect("copied").join("noise").is_file());
+        assert_eq!(
+            [self.count("drivers"), self.count("tmp"), self.count("blobs/sha256")],
+            [1, 0, 0]
+        );
+    }
+
+    fn assert_refused(&self, fetched: Result<StoredRunFile, Failure>, code: ExitCode, said: &str) {
+        let failure = fetched.expect_err("refused");
+        assert_eq!(failure.code(), code, "{}", failure.report());
+        assert!(failure.report().contains(said), "{}", failure.report());
+        assert!(failure.remedy_text().is_some(), "{}", failure.report());
+        assert_eq!(
+            [self.count("drivers"), self.count("tmp"), self.count("blobs/sha256")],
+            [0, 0, 0]
+        );
+    }
+}
+
+/// A file that the program makeself makes, which scripts/setup installs.
+fn made_by_makeself(dir: &Path, compression: &str) -> Vec<u8> {
+    let (tree, out) = (dir.join("NVIDIA-Linux-x86_64-535.1.2"), dir.join("out.run"));
+    for (path, bytes) in files() {
+        let path = tree.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+        fs::write(path, bytes).expect("written");
+    }
+    let made = Command::new("makeself")
+        .args(["--quiet", compression, "--notemp"])
+        .args([&tree, &out])
+        .args(["NVIDIA Accelerated Graphics Driver for Linux-x86_64 535.1.2", "./nvidia-installer"])
+        .output()
+        .expect("makeself runs: scripts/setup installs it");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    fs::read(out).expect("read")
+}
+
+#[tokio::test]
+async fn what_makeself_makes_is_read() {
+    for compression in ["--gzip", "--xz", "--zstd", "--nocomp"] {
+        let mut scene = Scene::new();
+        let bytes = made_by_makeself(scene.dir.path(), compression);
+        scene.source.pin = Pin::Sha256(hex(&Sha256::digest(&bytes)));
+        scene.server.put(PATH, bytes);
+        let fetched = scene.fetch_after(|_| {}).await;
+        assert_eq!(
+            fetched.as_ref().map(|f| f.written.version.as_str()).ok(),
+            Some("535.1.2"),
+            "{compression}"
+        );
+        scene.assert_whole(fetched);
+    }
+}
+
+#[tokio::test]
+async fn a_cut_connection_is_gone_on_with() {
+    let scene = Scene::new();
+    let fetched = scene.fetch_after(|server| server.once(PATH, Fault::Cut)).await;
+    scene.assert_whole(fetched);
+    assert!(scene.server.requests(PATH).iter().any(|r| r.contains("from")), "resumed");
+}
+
+#[tokio::test]
+async fn a_server_without_ranges_is_asked_for_the_whole_again() {
+    let scene = Scene::new();
+    let fetched = scene.fetch_after(|server| {
+        server.once(PATH, Fault::Cut);
+        server.once(PATH, Fault::NoRange);
+    });
+    scene.assert_whole(fetched.await);
+}
+
+#[tokio::test]
+async fn a_server_that_stalls_or_is_busy_is_asked_again() {
+    let scene = Scene::new();
+    let fetched = scene.fetch_after(|server| {
+        server.once(PATH, Fault::Status(503));
+        server.once(PATH, Fault::Stall);
+    });
+    scene.assert_whole(fetched.await);
+}
+
+#[tokio::test]
+async fn a_file_that_is_gone_says_so() {
+    let scene = Scene::new();
+    let fetched = scene.fetch_after(|server| drop(server.remove(PATH))).await;
+    scene.assert_refused(fetched, ExitCode::Download, "404");
+}
+
+#[tokio::test]
+async fn a_server_that_always_fails_is_given_up() {
+    let scene = Scene::new();
+    let fetched = scene.fetch_after(|server| server.always(PATH, Fault::Status(500))).await;
+    scene.assert_refused(fetched, ExitCode::Download, "500");
+}
+
+#[tokio::test]
+async fn who_answers_with_a_page_is_not_believed() {
+    let scene = Scene::new();
+    let page = b"<html>log in first</html>".to_vec();
+    let fetched = scene.fetch_after(|server| server.always(PATH, Fault::Other(page))).await;
+    scene.assert_refused(fetched, ExitCode::Verification, "digest differs");
+}
+
+#[tokio::test]
+async fn one_changed_byte_at_the_end_is_found() {
+    let scene = Scene::new();
+    let mut bytes = run_file();
+    bytes.push(b'x');
+    let fetched = scene.fetch_after(|server| server.put(PATH, bytes)).await;
+    scene.assert_refused(fetched, ExitCode::Verification, "digest differs");
+}
+
+#[tokio::test]
+async fn a_redirect_loop_ends() {
+    let scene = Scene::new();
+    let to = Fault::Redirect(PATH.to_owned());
+    let fetched = scene.fetch_after(|server| server.always(PATH, to)).await;
+    scene.assert_refused(fetched, ExitCode::Download, "redirect");
+}
+
+#[tokio::test]
+async fn a_fetch_that_is_given_up_leaves_nothing() {
+    let scene = Scene::new();
+    let found = runfile::look(&scene.source, &scene.fetcher, &scene.store).await.expect("looked");
+    scene.server.always(PATH, Fault::Stall);
+    let fetch = runfile::fetch(&found, &scene.fetcher, &scene.store, &Silent);
+    tokio::time::timeout(Duration::from_millis(200), fetch).await.expect_err("it stalls");
+    // The thread that unpacks ends once nobody sends to it; a next one may not begin before.
+    let gone = async {
+        while scene.count("tmp") > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), gone).await.expect("nothing is left");
+    assert_eq!(scene.count("drivers"), 0);
+}
