@@ -36,7 +36,9 @@ pub struct Subject<'a> {
     pub limit: Duration,
 }
 
-const NO_MEMORY: [&str; 4] = [
+const NO_MEMORY: [&str; 5] = [
+    // make's word for a program that SIGKILL ended: nobody but the kernel's OOM killer sends it here.
+    "Error 137",
     "Killed signal terminated program",
     "virtual memory exhausted",
     "Cannot allocate memory",

@@ -111,12 +111,16 @@ impl Inputs {
     /// in, so that it needs not be asked.
     pub(super) fn attempt(&self, request: &Request, applied: Applied) -> Attempt {
         let packages: BTreeSet<&str> = self.toolchain.iter().map(|p| p.sha256.as_str()).collect();
-        let key = self.key(packages.into_iter().collect::<Vec<_>>().join(" "), applied);
+        // Another longshore may build what this one could not.
+        let made_by = concat!("longshore ", env!("CARGO_PKG_VERSION"));
+        let packages = packages.into_iter().collect::<Vec<_>>().join(" ");
+        let key = self.key(format!("{made_by} {packages}"), applied);
         Attempt { tag: key.tag(), inputs: key.digest(), jobs: request.jobs(), limit: request.limit }
     }
 
-    /// The set the store has of exactly this, where it is known which patches that takes. The compiler has not been asked its name yet, but
-    /// distributions put the version of its package into it.
+    /// The set the store has of exactly this, where it is known which patches that takes. The
+    /// compiler has not been asked its name yet, but distributions put the version of its package
+    /// into it.
     pub(super) fn stored(&self, store: &Store) -> Result<Option<ModuleSet>, Failure> {
         let Some(applied) = self.applied(store) else { return Ok(None) };
         let compiler = self.toolchain.iter().find(|p| p.name == self.headers.compiler);

@@ -174,8 +174,11 @@ impl Prepared {
         let files = match compile.run(progress).await {
             Ok(files) => files,
             Err(failed) => {
-                if let Some(class) = failed.class {
-                    remembered::keep(store, &attempt, &class, &failed.failure)?;
+                if let Some(class) = failed.class
+                    && let Err(unkept) = remembered::keep(store, &attempt, &class, &failed.failure)
+                {
+                    // The compile's own failure is what has to reach the reader.
+                    tracing::warn!("not remembering this failure: {}", unkept.one_line());
                 }
                 return Err(failed.failure);
             }

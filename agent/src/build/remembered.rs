@@ -118,7 +118,8 @@ pub(super) fn keep(
 ) -> Result<(), Failure> {
     let why = match class {
         Class::Space => return Ok(()),
-        Class::Memory => Why::Memory,
+        // Nothing says of an unknown failure that it lies in the inputs: it is tried again soon.
+        Class::Memory | Class::Unknown => Why::Memory,
         Class::Slow => Why::Time,
         _ => Why::Inputs,
     };
