@@ -14,8 +14,8 @@ use goal::{Ended, Goal, Mark, accept, resume_from, strong_etag};
 pub(crate) use goal::{is_certificate, proxies, root_cause};
 pub use policy::Policy;
 
-pub(super) use super::sink::Reader;
 use super::sink::{Alive, Committed, Reading, Sink, Writers, Writing};
+pub(super) use super::sink::{ReadOnce, Reader};
 use super::space;
 use crate::failure::{ExitCode, Failure};
 use crate::progress::{Silent, Task};
@@ -123,8 +123,9 @@ impl Fetcher {
     }
 
     /// Gives a file to `reader` while it arrives, hashed and resumed after a cut; the file itself
-    /// is kept nowhere. `reader` may be called again from the start, and what it made counts only
-    /// when this returns without an error: the digest is known last.
+    /// is kept nowhere. `reader` may be called again where the download begins anew; only what was
+    /// made last counts, and only when this returns without an error: the digest is known last.
+    /// Nothing is read any more when this returns.
     ///
     /// # Errors
     /// Exit code 12 where it cannot be downloaded, 13 where it is not what was expected or longer

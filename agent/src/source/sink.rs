@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::store::{BlobWriter, Store, write_failure};
 
-pub(super) use reading::{Reader, Reading};
+pub(super) use reading::{ReadOnce, Reader, Reading};
 
 /// Chunks that may wait for the disk.
 const WAITING: usize = 16;

@@ -6,6 +6,7 @@
 
 mod gpus;
 mod header;
+mod latest;
 mod listing;
 mod payload;
 mod pin;
@@ -14,14 +15,15 @@ mod sample;
 mod stored;
 mod unpack;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 pub use gpus::{Chip, SupportedGpus};
 pub use stored::{StoredRunFile, Written, find};
 
 use header::Header;
+use latest::Latest;
 
-use super::http::{Fetcher, Reader, shown};
+use super::http::{Fetcher, shown};
 use crate::artifact::Flavour;
 use crate::catalog::RunFileAtHand;
 use crate::config::RunFileSource;
@@ -103,16 +105,10 @@ async fn fetch_from(
     progress: &dyn Progress,
 ) -> Result<StoredRunFile, Failure> {
     let task = progress.begin(&format!("fetching {}", file.name), None, Unit::Bytes);
-    let unpacked = Arc::new(Mutex::new(None));
-    let (slot, name, into) = (Arc::clone(&unpacked), file.name.clone(), store.clone());
-    let reader: Reader = Arc::new(move |from| {
-        let found = unpack::unpack(&name, from, &into, unpack::MOST_UNPACKED)?;
-        *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
-        Ok(())
-    });
+    let latest = Arc::new(Latest::default());
+    let reader = latest.reader(&file.name, store);
     fetcher.stream(url, &file.sha256, MOST_BYTES, &reader, task.as_ref()).await?;
-    let found = unpacked.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let found = found.ok_or_else(|| {
+    let found = latest.take().ok_or_else(|| {
         Failure::new(ExitCode::Bug, format!("{} was fetched and not unpacked", file.name))
     })?;
     task.note("verifying");

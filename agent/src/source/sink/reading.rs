@@ -11,8 +11,13 @@ use super::{Alive, Committed, WAITING};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::store::hex;
 
-/// Reads a download from its start. Called again where the download begins anew.
-pub(in super::super) type Reader = Arc<dyn Fn(&mut dyn Read) -> Result<(), Failure> + Send + Sync>;
+/// Makes what reads a download from its start. Called again where the download begins anew, always
+/// in the download's order: of what several make, only the last counts.
+pub(in super::super) type Reader = Arc<dyn Fn() -> ReadOnce + Send + Sync>;
+
+/// Reads a download once, on a thread of its own. Where the download begins anew it may end later
+/// than those that were made after it.
+pub(in super::super) type ReadOnce = Box<dyn FnOnce(&mut dyn Read) -> Result<(), Failure> + Send>;
 
 /// A download and the thread that reads it.
 pub(in super::super) struct Reading {
@@ -33,9 +38,10 @@ struct Ended {
 impl Reading {
     pub(in super::super) fn start(reader: &Reader, alive: &Alive) -> Self {
         let (chunks, waiting) = mpsc::channel::<Vec<u8>>(WAITING);
-        let (mine, held) = (Arc::clone(reader), alive.clone());
+        let (read, held) = (reader(), alive.clone());
         let thread = tokio::task::spawn_blocking(move || {
-            let ended = read_to_end(&mine, Arriving::new(waiting));
+            // What `read` holds is gone with it, before the thread counts as ended.
+            let ended = read_to_end(read, Arriving::new(waiting));
             drop(held);
             ended
         });
@@ -84,8 +90,8 @@ fn died() -> &'static str {
 }
 
 /// Reads, and hashes what the reader left, unless the disk is what failed.
-fn read_to_end(reader: &Reader, mut arriving: Arriving) -> Ended {
-    let read = reader(&mut arriving);
+fn read_to_end(read: ReadOnce, mut arriving: Arriving) -> Ended {
+    let read = read(&mut arriving);
     if read.as_ref().is_err_and(|failure| failure.code() != ExitCode::Verification) {
         return Ended { sha256: None, read };
     }
