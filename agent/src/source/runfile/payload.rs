@@ -1,5 +1,6 @@
 //! The payload of a .run file: a tar, compressed with what its first bytes say.
 
+use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
 use flate2::bufread::GzDecoder;
@@ -81,6 +82,52 @@ impl<R: Read> Read for Bounded<R> {
             let what = format!("it unpacks to more than {} MiB", self.most >> 20);
             io::Error::new(io::ErrorKind::InvalidData, what)
         })?;
+        Ok(n)
+    }
+}
+
+/// What may be read next, until that is said anew.
+pub(super) struct Budget {
+    left: Cell<u64>,
+    most: Cell<u64>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { left: Cell::new(u64::MAX), most: Cell::new(u64::MAX) }
+    }
+}
+
+impl Budget {
+    pub(super) fn set(&self, most: u64) {
+        self.left.set(most);
+        self.most.set(most);
+    }
+
+    pub(super) fn lift(&self) {
+        self.set(u64::MAX);
+    }
+
+    /// Gives what `inner` gives, and an error beyond the budget.
+    pub(super) fn limit<'a, R: Read + 'a>(&'a self, inner: R) -> impl Read + use<'a, R> {
+        Limited { inner, budget: self }
+    }
+}
+
+struct Limited<'a, R> {
+    inner: R,
+    budget: &'a Budget,
+}
+
+impl<R: Read> Read for Limited<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buffer)?;
+        let left = self.budget.left.get().checked_sub(n as u64).ok_or_else(|| {
+            let most = self.budget.most.get() >> 20;
+            let what = format!("names and records of one file in it take more than {most} MiB");
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        })?;
+        self.budget.left.set(left);
         Ok(n)
     }
 }

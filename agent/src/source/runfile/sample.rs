@@ -38,6 +38,16 @@ pub(super) fn other(path: &str, kind: tar::EntryType, link: Option<&str>) -> Mem
     Member { path: path.to_owned(), kind, bytes: Vec::new(), link: link.map(str::to_owned) }
 }
 
+/// A file whose name stands before it, for it may be longer than a header's.
+pub(super) fn long(path: &str) -> [Member; 2] {
+    [before(tar::EntryType::GNULongName, path), file("kernel/long", "x")]
+}
+
+/// What is said of the next member.
+pub(super) fn before(kind: tar::EntryType, bytes: impl Into<Vec<u8>>) -> Member {
+    Member { path: "././@LongLink".to_owned(), kind, bytes: bytes.into(), link: None }
+}
+
 /// A driver in both flavours.
 pub(super) fn driver() -> Vec<Member> {
     let kbuild = format!("EXTRA_CFLAGS += -DNV_VERSION_STRING=\\\"{VERSION}\\\"\n");
@@ -93,6 +103,9 @@ pub(super) fn tar_of(members: &[Member]) -> Vec<u8> {
         header.set_mode(0o755);
         header.set_mtime(1_700_000_000);
         header.set_size(member.bytes.len() as u64);
+        if let Some(gnu) = header.as_gnu_mut().filter(|_| member.kind.is_gnu_sparse()) {
+            gnu.realsize = *b"00000000000\0";
+        }
         if let Some(link) = &member.link {
             header.set_link_name_literal(link).expect("a short link");
         }

@@ -145,6 +145,16 @@ fn with(member: Member) -> Vec<u8> {
     sample::run_file(&members, Compression::Gzip)
 }
 
+fn with_before(kind: tar::EntryType) -> Vec<u8> {
+    let mut members = driver();
+    members.extend([sample::before(kind, vec![b'a'; 2 << 20]), file("kernel/x", "x")]);
+    sample::run_file(&members, Compression::Gzip)
+}
+
+fn with_long(path: String) -> Vec<u8> {
+    sample::run_file(&[driver(), sample::long(&path).to_vec()].concat(), Compression::Gzip)
+}
+
 fn packed(members: &[Member]) -> Vec<u8> {
     sample::run_file(members, Compression::Gzip)
 }
@@ -186,6 +196,12 @@ const LINK: tar::EntryType = tar::EntryType::Symlink;
 #[case::device(with(other("kernel/null", DEVICE, None)), 13, "device node")]
 #[case::link_out(with(other("kernel/etc", LINK, Some("/etc"))), 13, "is outside")]
 #[case::link_up(with(other("kernel/up", LINK, Some("../../x"))), 13, "is outside")]
+#[case::sparse(with(other("kernel/x", tar::EntryType::GNUSparse, None)), 13, "is a sparse file")]
+#[case::long_path(with_long(format!("kernel/{}", "ab".repeat(600))), 13, "more than 1024 bytes")]
+#[case::deep_path(with_long(format!("kernel/{}x", "a/".repeat(70))), 13, "more than 64 directories")]
+#[case::long_name_bomb(with_before(tar::EntryType::GNULongName), 13, "more than 1 MiB")]
+#[case::long_link_bomb(with_before(tar::EntryType::GNULongLink), 13, "more than 1 MiB")]
+#[case::pax_bomb(with_before(tar::EntryType::XHeader), 13, "more than 1 MiB")]
 #[case::no_manifest(packed(&without(".manifest")), 13, "no .manifest")]
 #[case::no_library(packed(&without("libcuda.so.535.1.2")), 13, "it is not there")]
 #[case::no_sources(packed(&without("Kbuild")), 13, "no kernel sources")]
@@ -213,6 +229,19 @@ fn a_bomb_is_refused_while_it_unpacks() {
     assert_eq!(failure.code(), ExitCode::Verification);
     assert!(failure.report().contains("more than 4 MiB"), "{}", failure.report());
     assert!(scene.leftovers().is_empty());
+}
+
+#[test]
+fn names_and_records_of_common_length_are_read() {
+    let scene = Scene::new();
+    // More than what may lie between two files, and all of it passed over.
+    let large = file("nvidia-installer", vec![0; 3 << 20]);
+    let path = format!("kernel/{}/long.c", "a".repeat(120));
+    let members = [driver(), vec![large], sample::long(&path).to_vec()].concat();
+    let bytes = sample::run_file(&members, Compression::Gzip);
+    let unpacked =
+        unpack::unpack(NAME, &mut bytes.as_slice(), &scene.store, 16 << 20).expect("unpacked");
+    assert!(unpacked.tree().join(path).is_file());
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::header::{self, Header};
-use super::payload::{self, Bounded};
+use super::payload::{self, Bounded, Budget};
 use crate::build::claim::{Claimed, claim};
 use crate::failure::{ExitCode, Failure};
 use crate::source::deb::{bad, damaged};
@@ -17,6 +17,13 @@ use crate::store::{Store, write_failure};
 pub(super) const MOST_UNPACKED: u64 = 4 << 30;
 /// No .run file has more files: those of today less than 3000.
 const MOST_FILES: usize = 100_000;
+/// No path in a .run file, and no link's target, is longer: the system's are at most four times so.
+const LONGEST_PATH: usize = 1024;
+/// Nothing of a .run file lies deeper: of those of today less than 10.
+const DEEPEST: usize = 64;
+/// What may lie between one file's bytes and the next one's: its header, a long name, pax records.
+/// All of that is taken into memory.
+const MOST_BETWEEN: u64 = 1 << 20;
 
 /// What a person can do about a file that is what it should be and cannot be read.
 const REMEDY: &str = "get the file from NVIDIA again; if its sha256 is the published one, take \
@@ -70,18 +77,39 @@ fn unpack_payload(
 ) -> Result<(), Failure> {
     let fail = |e| damaged(name, e);
     let mut payload = Bounded::new(payload::open(from).map_err(fail)?, most);
+    let budget = Budget::default();
+    let mut payload = budget.limit(&mut payload);
     let payload: &mut dyn Read = &mut payload;
     let mut tar = tar::Archive::new(payload);
     let mut tree = Tree::open(into)?;
-    for (number, entry) in tar.entries().map_err(fail)?.enumerate() {
+    let mut entries = tar.entries().map_err(fail)?;
+    for number in 0.. {
+        budget.set(MOST_BETWEEN);
+        let Some(entry) = entries.next() else { break };
         let mut entry = entry.map_err(fail)?;
+        budget.lift();
         if number >= MOST_FILES {
             return Err(bad(name, &format!("it holds more than {MOST_FILES} files")));
         }
+        check_path(name, &entry.path_bytes())?;
         check_kind(name, &entry)?;
         tree.add(name, &mut entry, &mut wanted)?;
+        // What is left out would else count as lying between.
+        io::copy(&mut entry, &mut io::sink()).map_err(fail)?;
     }
+    budget.lift();
     io::copy(tar.into_inner(), &mut io::sink()).map_err(fail)?;
+    Ok(())
+}
+
+/// A path is made directory by directory before the file's digest is known.
+fn check_path(name: &str, path: &[u8]) -> Result<(), Failure> {
+    if path.len() > LONGEST_PATH {
+        return Err(bad(name, &format!("it holds a path of more than {LONGEST_PATH} bytes")));
+    }
+    if path.split(|b| *b == b'/').count() > DEEPEST {
+        return Err(bad(name, &format!("it holds a path of more than {DEEPEST} directories")));
+    }
     Ok(())
 }
 
@@ -92,7 +120,12 @@ fn check_kind(name: &str, entry: &tar::Entry<'_, &mut dyn Read>) -> Result<(), F
     if kind.is_block_special() || kind.is_character_special() || kind.is_fifo() {
         return Err(bad(name, &format!("{} is a device node or a pipe", path())));
     }
+    // A few bytes say how many zeros to write: their count is bounded by nothing that is read.
+    if kind.is_gnu_sparse() {
+        return Err(bad(name, &format!("{} is a sparse file", path())));
+    }
     let target = entry.link_name_bytes().unwrap_or_default();
+    check_path(name, &target)?;
     let climbs = target.split(|b| *b == b'/').any(|part| part == b"..");
     if (kind.is_symlink() || kind.is_hard_link()) && (target.starts_with(b"/") || climbs) {
         let target = String::from_utf8_lossy(&target).into_owned();
