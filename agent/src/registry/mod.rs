@@ -27,7 +27,7 @@ use crate::store::Store;
 use credentials::DockerConfig;
 pub use push::Pushed;
 use reference::{Reference, Repository};
-use session::{Answer, Call, Session, unexpected};
+use session::{Answer, Call, MOST_LOGINS, Session, unexpected};
 
 /// What kinds of manifest are understood; an index is told from one by what it says.
 const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, \
@@ -87,11 +87,14 @@ impl Registry {
         env: Env<'_>,
         actions: &'static str,
     ) -> Result<Self, Failure> {
-        let fetcher = Fetcher::new(policy, host_root)?;
+        let fetcher = Fetcher::new(policy.clone(), host_root)?;
+        let direct = Fetcher::without_redirects(policy, host_root)?;
         let docker = DockerConfig::find(env)?;
         let places = source.mirrors.iter().chain([&source.reference]);
         let sessions = places
-            .map(|place| Session::new(fetcher.clone(), place.clone(), actions, &docker))
+            .map(|place| {
+                Session::new(fetcher.clone(), direct.clone(), place.clone(), actions, &docker)
+            })
             .collect();
         Ok(Self { name: source.reference.to_string(), sessions })
     }
@@ -402,13 +405,16 @@ async fn fetch_blob(
     task: &dyn crate::progress::Task,
 ) -> Result<(), Failure> {
     let url = session.url(&format!("blobs/sha256:{sha256}"))?;
+    let mut logins = 0;
     loop {
         let authorization = session.authorization().await;
         let fetched = session.fetcher().blob_as(authorization, url.as_str(), expected, store, task);
         match fetched.await {
             Ok(_) => return Ok(()),
-            // Ends with the last step of logging in, or where there is none left.
-            Err(FetchError::Denied(_)) => session.log_in_for(url.clone()).await?,
+            Err(FetchError::Denied(denied)) if logins < MOST_LOGINS => {
+                session.log_in_for(url.clone(), denied).await?;
+                logins += 1;
+            }
             Err(other) => return Err(other.into()),
         }
     }

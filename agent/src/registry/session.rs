@@ -17,6 +17,9 @@ use crate::source::http::{Fetcher, Policy, is_certificate, proxies, root_cause};
 const MAX_ANSWER: u64 = 4 << 20;
 /// How much of a registry's own words a message repeats.
 const MAX_WORDS: usize = 300;
+/// Steps of logging in for one request: anybody's token, the login's, and each of them anew where
+/// it had run out.
+pub(super) const MOST_LOGINS: usize = 4;
 
 /// A request.
 pub(super) struct Call {
@@ -62,6 +65,8 @@ impl Call {
 
 /// What came back, whole.
 pub(super) struct Answer {
+    /// Who answered, at the end of all redirections.
+    pub(super) url: Url,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Vec<u8>,
@@ -92,19 +97,22 @@ enum Ended {
 pub(super) struct Session {
     pub(super) repository: Repository,
     fetcher: Fetcher,
+    /// For realms: what is sent to one is for nobody whom it redirects to.
+    direct: Fetcher,
     login: Mutex<Login>,
 }
 
 impl Session {
-    /// `actions` is `pull` or `pull,push`.
+    /// `actions` is `pull` or `pull,push`; `direct` follows no redirection.
     pub(super) fn new(
         fetcher: Fetcher,
+        direct: Fetcher,
         repository: Repository,
         actions: &'static str,
         docker: &DockerConfig,
     ) -> Self {
         let login = Mutex::new(Login::new(repository.clone(), actions, docker));
-        Self { repository, fetcher, login }
+        Self { repository, fetcher, direct, login }
     }
 
     /// The URL of `rest` in the repository.
@@ -135,30 +143,35 @@ impl Session {
     /// Exit code 12 where no answer comes or the registry does not let us in.
     pub(super) async fn exchange(&self, call: &Call) -> Result<Answer, Failure> {
         let at_home = self.is_at_home(&call.url);
+        let mut logins = 0;
         loop {
             let header = if at_home { self.authorization().await } else { None };
             let answer = send(&self.fetcher, call, header.clone()).await?;
-            if !matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
-                || !at_home
-            {
+            if !at_home || !self.asks_for_login(&answer) || logins == MOST_LOGINS {
                 return Ok(answer);
             }
             self.log_in(&answer, header).await?;
+            logins += 1;
         }
     }
 
     /// As [`Session::exchange`] for a download that was denied: logs in, as far as that goes on.
     ///
     /// # Errors
-    /// Exit code 12 where the registry does not let us in.
-    pub(super) async fn log_in_for(&self, url: Url) -> Result<(), Failure> {
+    /// Exit code 12 where the registry does not let us in, and `denied` where it does: who denies
+    /// the download is behind it, and no login of the registry's is for them.
+    pub(super) async fn log_in_for(&self, url: Url, denied: Failure) -> Result<(), Failure> {
         let before = self.authorization().await;
         let call = Call::new(Method::HEAD, url);
         let answer = send(&self.fetcher, &call, before.clone()).await?;
-        match answer.status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => self.log_in(&answer, before).await,
-            _ => Ok(()),
-        }
+        if self.asks_for_login(&answer) { self.log_in(&answer, before).await } else { Err(denied) }
+    }
+
+    /// Whether the registry itself wants to know who asks. What lies behind a redirection may say
+    /// so too, and name a realm of its own: that one gets no login.
+    fn asks_for_login(&self, answer: &Answer) -> bool {
+        matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+            && self.is_at_home(&answer.url)
     }
 
     async fn log_in(&self, answer: &Answer, used: Option<HeaderValue>) -> Result<(), Failure> {
@@ -167,7 +180,7 @@ impl Session {
             // Another request has gone further meanwhile.
             return Ok(());
         }
-        login.next(&self.fetcher, answer).await.map_err(|why| {
+        login.next(&self.direct, answer).await.map_err(|why| {
             Failure::new(
                 ExitCode::Download,
                 format!(
@@ -247,6 +260,7 @@ async fn once(
     }
     let mut response = request.send().await.map_err(|e| failed(fetcher.policy(), call, &e))?;
     let (status, headers) = (response.status(), response.headers().clone());
+    let url = response.url().clone();
     let mut body = Vec::new();
     while let Some(chunk) =
         response.chunk().await.map_err(|e| failed(fetcher.policy(), call, &e))?
@@ -259,7 +273,7 @@ async fn once(
         }
         body.extend_from_slice(&chunk);
     }
-    Ok(Answer { status, headers, body })
+    Ok(Answer { url, status, headers, body })
 }
 
 fn is_transient(status: StatusCode) -> bool {

@@ -77,6 +77,23 @@ impl Fetcher {
     /// # Errors
     /// Exit code 2 where a client cannot be made of that.
     pub fn new(policy: Policy, host_root: &Path) -> Result<Self, Failure> {
+        Self::redirected(policy, host_root, || reqwest::redirect::Policy::limited(10))
+    }
+
+    /// As [`Fetcher::new`], for requests that are for nobody but whom they are sent to: a
+    /// redirection is the answer.
+    ///
+    /// # Errors
+    /// As [`Fetcher::new`].
+    pub(crate) fn without_redirects(policy: Policy, host_root: &Path) -> Result<Self, Failure> {
+        Self::redirected(policy, host_root, reqwest::redirect::Policy::none)
+    }
+
+    fn redirected(
+        policy: Policy,
+        host_root: &Path,
+        redirect: fn() -> reqwest::redirect::Policy,
+    ) -> Result<Self, Failure> {
         // Whoever installs a provider first wins; there is only one here.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = || {
@@ -84,7 +101,7 @@ impl Fetcher {
                 .connect_timeout(policy.connect)
                 .read_timeout(policy.stall)
                 .user_agent(concat!("longshore/", env!("CARGO_PKG_VERSION")))
-                .redirect(reqwest::redirect::Policy::limited(10))
+                .redirect(redirect())
         };
         let client = builder()
             .tls_certs_merge(host_certificates(host_root))

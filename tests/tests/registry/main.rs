@@ -4,6 +4,7 @@
 //!
 //! Needs Debian's packages docker-registry, skopeo, openssl and apache2-utils (scripts/setup).
 
+mod behind;
 mod faults;
 mod hub;
 mod other_tools;
