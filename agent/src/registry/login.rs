@@ -84,7 +84,7 @@ impl Login {
         }
     }
 
-    /// Goes one step further after a refusal.
+    /// Goes one step further after a refusal. `fetcher` is one that follows no redirection.
     ///
     /// # Errors
     /// Why there is no further step.
@@ -97,18 +97,23 @@ impl Login {
         }
         let bearer = self.challenges.iter().find(|c| matches!(c, Challenge::Bearer { .. }));
         let basic = self.challenges.contains(&Challenge::Basic);
+        let has_ended = self.since.elapsed() > MAY_HAVE_ENDED;
         match (self.level, bearer.cloned()) {
-            (Level::Nobody, Some(bearer)) => match self.token(fetcher, &bearer, None).await {
-                Ok(token) => {
-                    self.settle(Level::Anybody, token);
-                    Ok(())
+            (level, Some(bearer))
+                if level == Level::Nobody || (level == Level::Anybody && has_ended) =>
+            {
+                match self.token(fetcher, &bearer, None).await {
+                    Ok(token) => {
+                        self.settle(Level::Anybody, token);
+                        Ok(())
+                    }
+                    Err(why) => {
+                        self.named(fetcher, bearer).await.map_err(|e| format!("{why}; {e}"))
+                    }
                 }
-                Err(why) => self.named(fetcher, bearer).await.map_err(|e| format!("{why}; {e}")),
-            },
-            (Level::Anybody, Some(bearer)) => self.named(fetcher, bearer).await,
-            (Level::Named, Some(bearer)) if self.since.elapsed() > MAY_HAVE_ENDED => {
-                self.named(fetcher, bearer).await
             }
+            (Level::Anybody, Some(bearer)) => self.named(fetcher, bearer).await,
+            (Level::Named, Some(bearer)) if has_ended => self.named(fetcher, bearer).await,
             (Level::Nobody, None) if basic => self.basic(),
             (Level::Named, _) => Err("the login was sent and does not suffice".into()),
             _ => Err("it does not say how to log in".into()),
@@ -223,6 +228,61 @@ mod tests {
     #[test]
     fn a_form_is_encoded() {
         assert_eq!(form(&[("a", "b c"), ("d", "e&f=")]), b"a=b+c&d=e%26f%3D");
+    }
+
+    /// A realm on loopback that answers `times` times with a token for whoever asks without a
+    /// login; gives its URL and a thread that ends with how many did.
+    fn realm(times: usize) -> (String, std::thread::JoinHandle<usize>) {
+        use std::io::{BufRead, BufReader, Write};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+        let url = format!("http://{}/token", listener.local_addr().expect("address"));
+        let answer = |stream: std::net::TcpStream| {
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            let body = r#"{"token":"new"}"#;
+            let length = body.len();
+            write!(
+                &stream,
+                "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+            )
+            .expect("answers");
+            !head.iter().any(|line| line.to_ascii_lowercase().starts_with("authorization:"))
+        };
+        let serve = move || {
+            listener
+                .incoming()
+                .take(times)
+                .filter_map(Result::ok)
+                .map(answer)
+                .filter(|anonymous| *anonymous)
+                .count()
+        };
+        (url, std::thread::spawn(serve))
+    }
+
+    #[tokio::test]
+    async fn anybodys_token_that_has_run_out_is_asked_for_anew_before_a_login() {
+        let (realm, served) = realm(1);
+        let repository: Repository = "http://127.0.0.1:1/a".parse().expect("a repository");
+        let docker = DockerConfig::find(&|_| None).expect("none");
+        let mut login = Login::new(repository, "pull", &docker);
+        login.challenges = vec![Challenge::Bearer { realm, service: None, scope: None }];
+        login.settle(Level::Anybody, HeaderValue::from_static("Bearer old"));
+        let fetcher = Fetcher::without_redirects(Default::default(), std::path::Path::new("/"))
+            .expect("a fetcher");
+        let refused = Answer {
+            url: Url::parse("http://127.0.0.1:1/").expect("a URL"),
+            status: reqwest::StatusCode::UNAUTHORIZED,
+            headers: Default::default(),
+            body: Vec::new(),
+        };
+        // A young one that is refused does not suffice, and there is no login.
+        assert!(login.next(&fetcher, &refused).await.is_err());
+        login.since = Instant::now().checked_sub(2 * MAY_HAVE_ENDED).expect("a machine that is up");
+        login.next(&fetcher, &refused).await.expect("another token");
+        assert_eq!(login.level, Level::Anybody);
+        assert_eq!(login.header().expect("a header"), "Bearer new");
+        assert_eq!(served.join().expect("ends"), 1);
     }
 
     #[test]
