@@ -14,6 +14,23 @@ use crate::registry::{Registry, Wish};
 use crate::signature::{Evidence, NotSigned, Trust, refusal};
 use crate::store::Store;
 
+/// What registries have for a kernel.
+#[derive(Debug, Clone, Default)]
+pub struct Offers {
+    sets: Vec<SetAtHand>,
+    refused: Vec<RefusedSet>,
+    unread: Vec<UnreadRegistry>,
+}
+
+impl Offers {
+    /// Adds them to what is at hand.
+    pub fn add_to(&self, catalog: &mut Catalog) {
+        catalog.sets.extend_from_slice(&self.sets);
+        catalog.refused.extend_from_slice(&self.refused);
+        catalog.unread.extend_from_slice(&self.unread);
+    }
+}
+
 /// Looks for sets and brings them in, as the configuration says.
 pub struct Prebuilt<'a> {
     config: &'a Config,
@@ -56,16 +73,13 @@ impl<'a> Prebuilt<'a> {
         }
     }
 
-    /// Adds what the registries have for `kernel` to what is at hand. One that cannot be read is
-    /// noted: there may be other sources.
+    /// What the registries have for `kernel`. One that cannot be read is noted: there may be other
+    /// sources.
     ///
     /// # Errors
     /// Exit code 2 for a configuration that allows no request at all.
-    pub async fn ask_registries(
-        &self,
-        kernel: &Kernel,
-        catalog: &mut Catalog,
-    ) -> Result<(), Failure> {
+    pub async fn ask_registries(&self, kernel: &Kernel) -> Result<Offers, Failure> {
+        let mut offers = Offers::default();
         let wish = Wish {
             driver: self.config.driver.version.as_deref(),
             flavour: self.config.driver.flavour,
@@ -78,16 +92,16 @@ impl<'a> Prebuilt<'a> {
             match registry.find(wish).await {
                 Ok(found) => {
                     for described in found {
-                        self.add(&registry, described, kernel, catalog).await;
+                        self.add(&registry, described, kernel, &mut offers).await;
                     }
                 }
                 Err(failure) => {
                     tracing::warn!("going on without {name}: {}", failure.one_line());
-                    catalog.unread.push(UnreadRegistry { name, why: failure.one_line() });
+                    offers.unread.push(UnreadRegistry { name, why: failure.one_line() });
                 }
             }
         }
-        Ok(())
+        Ok(offers)
     }
 
     async fn add(
@@ -95,7 +109,7 @@ impl<'a> Prebuilt<'a> {
         registry: &Registry,
         described: Described,
         kernel: &Kernel,
-        catalog: &mut Catalog,
+        offers: &mut Offers,
     ) {
         let (key, manifest) = (&described.set.key, described.digest());
         let registry_name = registry.name().to_owned();
@@ -112,7 +126,7 @@ impl<'a> Prebuilt<'a> {
             return;
         }
         let verdict = if self.trust.required {
-            let evidence = registry.evidence(&described).await.map(Some);
+            let evidence = registry.evidence(&described, &self.trust.keys).await.map(Some);
             self.verdict(evidence, &described.set)
         } else {
             Ok(())
@@ -120,8 +134,8 @@ impl<'a> Prebuilt<'a> {
         let place = SetPlace::Registry { registry: registry_name, manifest };
         let at_hand = SetAtHand { set: described.set, place };
         match verdict {
-            Ok(()) => catalog.sets.push(at_hand),
-            Err(why) => catalog.refused.push(RefusedSet { at_hand, why }),
+            Ok(()) => offers.sets.push(at_hand),
+            Err(why) => offers.refused.push(RefusedSet { at_hand, why }),
         }
     }
 
@@ -164,7 +178,7 @@ impl<'a> Prebuilt<'a> {
         let mut evidence = None;
         if self.trust.required {
             let described = registry.describe(manifest).await?;
-            let found = registry.evidence(&described).await?;
+            let found = registry.evidence(&described, &self.trust.keys).await?;
             let place = format!("{}@{manifest}", registry.name());
             found.verify(&described.set, &self.trust.keys).map_err(|why| refusal(&place, &why))?;
             evidence = Some(found);

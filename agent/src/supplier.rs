@@ -19,7 +19,7 @@ use crate::host::HostFacts;
 use crate::host::facts::{Kernel, Known};
 use crate::lifecycle::Provider;
 use crate::plan::{self, Acquire, Plan, Severity};
-use crate::prebuilt::Prebuilt;
+use crate::prebuilt::{Offers, Prebuilt};
 use crate::progress::Progress;
 use crate::source::archive::Archive;
 use crate::source::{driver, headers, userspace};
@@ -32,6 +32,9 @@ pub struct Supplier<'a> {
     progress: Box<dyn Progress>,
     archive: OnceCell<Archive>,
     run_files: RunFiles<'a>,
+    /// What the registries answered, asked once: a plan and what is acquired for it rest upon the
+    /// same answers.
+    registries: OnceCell<Offers>,
     /// Why the archives could not be read.
     unread: Mutex<Option<Failure>>,
     /// Whether a compile that failed before is tried again.
@@ -46,6 +49,7 @@ impl<'a> Supplier<'a> {
             progress: terminal::progress(),
             archive: OnceCell::new(),
             run_files: RunFiles::new(config),
+            registries: OnceCell::new(),
             unread: Mutex::default(),
             retry: false,
         }
@@ -290,7 +294,9 @@ impl Provider for Supplier<'_> {
             .or_fail(ExitCode::Bug, || "reading the host")??;
         let version = self.config.driver.version.as_deref();
         if !version.is_some_and(|version| self.has_set(version, &facts.kernel, &catalog)) {
-            Prebuilt::new(self.config)?.ask_registries(&facts.kernel, &mut catalog).await?;
+            let prebuilt = Prebuilt::new(self.config)?;
+            let ask = || prebuilt.ask_registries(&facts.kernel);
+            self.registries.get_or_try_init(ask).await?.add_to(&mut catalog);
         }
         self.ask(&facts.kernel, &mut catalog, &self.store()?).await;
         Ok((facts, catalog))

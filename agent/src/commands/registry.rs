@@ -177,7 +177,7 @@ pub(super) async fn verify(config: &Config, verify: Verify) -> Result<ExitCode, 
     let registry = Registry::open(&source_of(&reference), &config.paths.host_root, &env)?;
     let set = registry.describe(name).await?;
     let place = format!("{}@{}", reference.repository, set.digest());
-    judge(&place, &registry.evidence(&set).await?, &set.set, &keys)?;
+    judge(&place, &registry.evidence(&set, &keys).await?, &set.set, &keys)?;
     Ok(ExitCode::Done)
 }
 

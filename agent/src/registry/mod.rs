@@ -21,6 +21,7 @@ use crate::artifact::{Flavour, ModuleSet, legal, tag};
 use crate::config::{Env, RegistrySource};
 use crate::failure::{ExitCode, Failure};
 use crate::progress::{Progress, Unit};
+use crate::signature::key::PublicKey;
 use crate::signature::{self, Evidence, signature_tag};
 use crate::source::http::{Expected, FetchError, Fetcher, Policy};
 use crate::store::Store;
@@ -137,21 +138,25 @@ impl Registry {
         Err(failed.unwrap_or_else(|| nobody(&self.name)))
     }
 
-    /// What is signed about a set, with the signatures there are.
+    /// What is signed about a set, with the signatures of the first place that has one by `keys`;
+    /// where none has, those of the last that has any: a mirror may hold older ones, or others'.
     ///
     /// # Errors
     /// Exit code 12 where they cannot be asked for, 13 where what answers is damaged.
-    pub async fn evidence(&self, set: &Described) -> Result<Evidence, Failure> {
+    pub async fn evidence(&self, set: &Described, keys: &[PublicKey]) -> Result<Evidence, Failure> {
         let mut failed = None;
         let mut best = None;
         for session in &self.sessions {
             match evidence_in(session, set).await {
-                Ok((evidence, true)) => return Ok(evidence),
-                Ok((evidence, false)) => best = Some(evidence),
+                Ok((evidence, _)) if evidence.verify(&set.set, keys).is_ok() => {
+                    return Ok(evidence);
+                }
+                Ok((evidence, any)) if any || best.is_none() => best = Some(evidence),
+                Ok(_) => {}
                 Err(failure) => self.next_mirror(session, failure, &mut failed),
             }
         }
-        // "Unsigned" is believed only where everybody was asked.
+        // "Not signed" is believed only where everybody was asked.
         match (failed, best) {
             (None, Some(evidence)) => Ok(evidence),
             (Some(failure), _) => Err(failure),
@@ -307,15 +312,24 @@ async fn manifest(session: &Session, reference: &str) -> Result<Option<Vec<u8>>,
 
 /// A small blob, verified.
 async fn small_blob(session: &Session, described: &Descriptor) -> Result<Vec<u8>, Failure> {
+    let found = find_small_blob(session, described).await?;
+    found.ok_or_else(|| missing(session, &described.digest))
+}
+
+/// A small blob, verified; None where it is not there.
+async fn find_small_blob(
+    session: &Session,
+    described: &Descriptor,
+) -> Result<Option<Vec<u8>>, Failure> {
     let digest = legal_digest(session, &described.digest)?;
     let call = Call::new(Method::GET, session.url(&format!("blobs/{digest}"))?);
     let answer = session.exchange(&call).await?;
     match answer.status {
-        StatusCode::OK if described.describes(&answer.body) => Ok(answer.body),
+        StatusCode::OK if described.describes(&answer.body) => Ok(Some(answer.body)),
         StatusCode::OK => {
             Err(wrong(session, &format!("the blob {digest} is not what it should be")))
         }
-        StatusCode::NOT_FOUND => Err(missing(session, digest)),
+        StatusCode::NOT_FOUND => Ok(None),
         _ => Err(unexpected(&call, &answer)),
     }
 }
@@ -331,7 +345,10 @@ async fn described(session: &Session, reference: &str) -> Result<Option<Describe
         )
         .remedy("name a repository that `longshore push` filled"));
     };
-    let config = small_blob(session, &parsed.config).await?;
+    let Some(config) = find_small_blob(session, &parsed.config).await? else {
+        // Whatever else is under other tags is no worse for it.
+        return Err(wrong(session, &format!("the set at {reference} has lost its config")));
+    };
     Described::assemble(bytes, config, &place).map(Some)
 }
 

@@ -79,6 +79,32 @@ async fn a_manifest_of_another_kind_is_refused_and_passed_over() {
 }
 
 #[tokio::test]
+async fn a_set_without_its_config_hides_no_other() {
+    let scene = Scene::new();
+    scene.push().await.expect("pushes");
+    let mut older = scene.set.clone();
+    older.key.driver_version = "535.216.03".into();
+    let repository = scene.name().parse().expect("a repository");
+    let registry =
+        Registry::open_to_push(&repository, Path::new("/"), &scene.env()).expect("opens");
+    let tag = older.key.tag();
+    let pushed = registry.push(&older, &tag, &scene.store, &Silent).await.expect("pushes");
+    let manifest = fs::read(scene.hub.blob(&pushed.digest)).expect("reads");
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("JSON");
+    let config = manifest["config"]["digest"].as_str().expect("a digest");
+    fs::remove_file(scene.hub.blob(config)).expect("removes");
+    let wish = Wish {
+        driver: Some("535"),
+        flavour: None,
+        kernel_release: "6.1.0-50-amd64",
+        arch: "x86_64",
+    };
+    let found = scene.open(&[]).find(wish).await.expect("finds");
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].set, scene.set);
+}
+
+#[tokio::test]
 async fn who_may_not_is_told_what_to_do() {
     let scene = Scene::with(Hub::start(Some(("user", "geheim"))));
     let failure = scene.push().await.expect_err("refused");

@@ -165,8 +165,9 @@ async fn we_accept_a_signature_that_others_made() {
 
     let registry = scene.open(&[]);
     let set = registry.describe(&digest).await.expect("describes");
-    let evidence = registry.evidence(&set).await.expect("asks");
     let key = PublicKey::read(Path::new(&path("pub"))).expect("reads");
+    let keys = [key];
+    let evidence = registry.evidence(&set, &keys).await.expect("asks");
     assert!(evidence.verify(&set.set, &[SecretKey::generate().public()]).is_err());
-    evidence.verify(&set.set, &[key]).expect("accepted");
+    evidence.verify(&set.set, &keys).expect("accepted");
 }

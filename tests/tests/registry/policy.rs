@@ -57,7 +57,7 @@ impl Strict {
     async fn ask(&self) -> Catalog {
         let mut catalog = nothing();
         let prebuilt = Prebuilt::new(&self.config).expect("keys");
-        prebuilt.ask_registries(&self.kernel(), &mut catalog).await.expect("asks");
+        prebuilt.ask_registries(&self.kernel()).await.expect("asks").add_to(&mut catalog);
         catalog
     }
 
@@ -121,6 +121,23 @@ async fn an_unsigned_set_is_not_pulled_and_a_signed_one_counts_in_the_store() {
 }
 
 #[tokio::test]
+async fn a_mirror_with_another_signature_does_not_hide_the_registrys() {
+    let mut strict = Strict::new();
+    let mirror = Hub::start(None);
+    let name = format!("http://{}/nvidia/modules", mirror.address);
+    let to_mirror = name.parse().expect("a repository");
+    let digest = strict.scene.push().await.expect("pushes");
+    let registry = Registry::open_to_push(&to_mirror, Path::new("/"), &|_| None).expect("opens");
+    let (set, store) = (&strict.scene.set, &strict.scene.store);
+    registry.push(set, &set.key.tag(), store, &Silent).await.expect("pushes");
+    registry.sign(&digest, &SecretKey::generate()).await.expect("signs");
+    strict.config.registries[0].mirrors.push(to_mirror);
+    assert!(!counts(&strict.ask().await, "another key"));
+    strict.sign(&digest, &strict.key).await;
+    assert!(counts(&strict.ask().await, ""));
+}
+
+#[tokio::test]
 async fn a_set_put_in_place_of_a_signed_one_does_not_count() {
     let mut strict = Strict::new();
     let digest = strict.scene.push().await.expect("pushes");
@@ -164,7 +181,7 @@ async fn a_set_for_another_build_of_the_kernel_is_not_taken() {
     kernel.version = "#1 SMP PREEMPT_DYNAMIC Debian 6.1.177-1 (2026-11-01)".into();
     let mut catalog = nothing();
     let prebuilt = Prebuilt::new(&strict.config).expect("keys");
-    prebuilt.ask_registries(&kernel, &mut catalog).await.expect("asks");
+    prebuilt.ask_registries(&kernel).await.expect("asks").add_to(&mut catalog);
     assert!(catalog.sets.is_empty() && catalog.refused.is_empty() && catalog.unread.is_empty());
 }
 
