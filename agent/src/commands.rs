@@ -115,7 +115,7 @@ pub fn execute(cli: Cli) -> Result<End, Failure> {
     };
     logging::start(cli.log_format, &env)?;
     let config = config::load(cli.settings, &env, Some(Path::new(config::DEFAULT_FILE)))?;
-    warn_of_unknown(&asked.into_inner());
+    check_unknown(&asked.into_inner())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_stack_size(STACK)
@@ -183,16 +183,29 @@ fn release(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// A misspelt setting would otherwise be passed over in silence.
-fn warn_of_unknown(asked: &BTreeSet<String>) {
+/// A misspelt setting would otherwise be passed over in silence; one about signatures would let
+/// unsigned modules in, and is refused.
+fn check_unknown(asked: &BTreeSet<String>) -> Result<(), Failure> {
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
-        // Kubernetes sets these for every service whose name begins like that.
-        let of_service = name.contains("_SERVICE_") || name.contains("_PORT");
-        if name.starts_with("LONGSHORE_") && !of_service && !asked.contains(&*name) {
-            tracing::warn!("the environment variable {name} is no setting of longshore's");
+        if asked.contains(&*name) || !is_meant_for_us(&name) {
+            continue;
         }
+        let cause = format!("the environment variable {name} is no setting of longshore's");
+        if name.contains("SIGNATURE") {
+            return Err(Failure::new(ExitCode::Usage, cause).remedy(
+                "LONGSHORE_REQUIRE_SIGNATURE and LONGSHORE_SIGNATURE_KEYS are; correct or unset it",
+            ));
+        }
+        tracing::warn!("{cause}");
     }
+    Ok(())
+}
+
+fn is_meant_for_us(name: &str) -> bool {
+    // Kubernetes sets these for every service whose name begins like that.
+    let of_service = name.contains("_SERVICE_") || name.contains("_PORT");
+    name.starts_with("LONGSHORE_") && !of_service
 }
 
 /// A setting that is no text would otherwise count as absent.

@@ -221,6 +221,11 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
             "name the public keys (signature-keys, --signature-key, LONGSHORE_SIGNATURE_KEYS)",
         ));
     }
+    if !config.signatures.required && !config.signatures.keys.is_empty() {
+        tracing::warn!(
+            "signature-keys are set and require-signature is not: modules are loaded unsigned"
+        );
+    }
     Ok(config)
 }
 

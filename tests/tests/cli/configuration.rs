@@ -41,7 +41,7 @@ fn a_bad_file_is_named_with_line_and_key() {
 #[test]
 fn a_bad_variable_is_named() {
     let scene = Scene::new();
-    let cases: [(&str, &[u8]); 12] = [
+    let cases: [(&str, &[u8]); 14] = [
         ("LONGSHORE_DRIVER", b"latest!"),
         ("DRIVER_VERSION", b"535.x"),
         ("LONGSHORE_FLAVOUR", b"closed"),
@@ -54,6 +54,9 @@ fn a_bad_variable_is_named() {
         ("LONGSHORE_EXTRA_MODULES", b"nvidia-drm,/etc/passwd"),
         ("LONGSHORE_STORE", b"/\xff"),
         ("LONGSHORE_LOG", b"longshore=loud"),
+        // No setting: passed over, it would let in what is not signed.
+        ("LONGSHORE_REQUIRE_SIGNATURES", b"true"),
+        ("LONGSHORE_SIGNATURE_KEY", b"/cosign.pub"),
     ];
     for (name, value) in cases {
         use std::os::unix::ffi::OsStrExt;
