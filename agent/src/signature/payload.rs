@@ -72,18 +72,16 @@ mod tests {
 
     #[test]
     fn the_payload_is_cosigns_byte_for_byte() {
-        // As cosign wrote it for an image of the confidential-space test project.
+        // Field by field as SIGNATURE_SPEC.md has it, without spaces, as cosign's encoder writes it.
         let digest = "sha256:9494e567c7c44e8b9f8808c1658a47c9b7979ef3cceef10f48754fc2706802ba";
-        let name = "us-docker.pkg.dev/confidential-space-images-dev/cs-cosign-tests/base";
-        let text = payload(name, digest).expect("writes");
-        let found = sha2::Digest::finalize(sha2::Digest::chain_update(
-            <sha2::Sha256 as sha2::Digest>::new(),
-            &text,
-        ));
-        assert_eq!(
-            crate::store::hex(&found),
-            "d1e44a76902409836227b982beb920189949927c2011f196594bd34c5bb8f8b1"
+        let text = payload("registry.example.com/nvidia/modules", digest).expect("writes");
+        let wanted = concat!(
+            r#"{"critical":{"identity":{"docker-reference":"registry.example.com/nvidia/modules"},"#,
+            r#""image":{"docker-manifest-digest":"#,
+            r#""sha256:9494e567c7c44e8b9f8808c1658a47c9b7979ef3cceef10f48754fc2706802ba"},"#,
+            r#""type":"cosign container image signature"},"optional":null}"#,
         );
+        assert_eq!(text, wanted);
         assert_eq!(digest_in(&text).as_deref(), Ok(digest));
     }
 
