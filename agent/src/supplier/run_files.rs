@@ -35,6 +35,9 @@ impl<'a> RunFiles<'a> {
 
     /// For the catalog. Nothing is asked over the network where that is `needless`.
     pub(super) async fn look(&self, store: &Store, needless: bool) -> Known<Vec<RunFileAtHand>> {
+        if !self.are_named() {
+            return Known::Yes(Vec::new());
+        }
         let is_stored =
             |pin: &Pin| matches!(pin, Pin::Sha256(s) if runfile::find(store, s).is_some());
         if needless && !self.config.run_files.iter().all(|file| is_stored(&file.pin)) {
@@ -132,4 +135,23 @@ fn drivers(files: &[RunFileAtHand]) -> Vec<DriverAtHand> {
             .then_with(|| is_recommended(b).cmp(&is_recommended(a)))
     });
     drivers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Fragment};
+
+    #[tokio::test]
+    async fn without_run_files_nothing_is_set_up() {
+        let config = config::load(Fragment::default(), &|_| None, None).expect("configuration");
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store");
+        let files = RunFiles::new(&config);
+        for needless in [false, true] {
+            let Known::Yes(found) = files.look(&store, needless).await else { panic!("known") };
+            assert!(found.is_empty());
+        }
+        assert!(files.looked.get().is_none(), "no client was made");
+    }
 }
