@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use crate::artifact::is_sha256;
 use crate::failure::{ExitCode, Failure};
+use crate::source::http::shown;
 
 /// What an unpinned file is told to do.
 const PIN_IT: &str = "give its sha256 (--run-file-sha256, sha256 in [[run-file]]), or where it is \
@@ -56,7 +57,7 @@ impl RunFileSource {
             (Some(sha256), None) => Pin::Sha256(digest(sha256)?),
             (None, Some(place)) => Pin::Sidecar(sidecar(place)?),
             (None, None) => {
-                return Err(format!("nothing proves the .run file {}: {PIN_IT}", urls[0]));
+                return Err(format!("nothing proves the .run file {}: {PIN_IT}", shown(&urls[0])));
             }
             (Some(_), Some(_)) => {
                 return Err("a sha256 and a checksum's URL for one .run file: one is enough".into());
@@ -99,8 +100,9 @@ fn url_of(place: &str) -> Result<String, String> {
         return Ok(place.to_owned());
     }
     let path = reqwest::Url::from_file_path(place);
-    path.map(String::from)
-        .map_err(|()| format!("`{place}` is no http, https or file URL and no absolute path"))
+    path.map(String::from).map_err(|()| {
+        format!("`{}` is no http, https or file URL and no absolute path", shown(place))
+    })
 }
 
 fn digest(text: &str) -> Result<String, String> {
@@ -116,7 +118,8 @@ fn digest(text: &str) -> Result<String, String> {
 fn sidecar(place: &str) -> Result<String, String> {
     if place.starts_with("http://") {
         return Err(format!(
-            "a checksum read over plain http proves nothing: {place}; use https, or give the sha256"
+            "a checksum read over plain http proves nothing: {}; use https, or give the sha256",
+            shown(place)
         ));
     }
     url_of(place)
@@ -157,6 +160,15 @@ mod tests {
     ) {
         let refused = source(url, sha256, checksum).expect_err("refused");
         assert!(refused.contains(said), "{refused}");
+    }
+
+    #[rstest]
+    #[case::unpinned("https://u:secret@h/a.run", None)]
+    #[case::scheme("ftp://u:secret@h/a.run", None)]
+    #[case::plain("/a.run", Some("http://u:secret@h/a.sum"))]
+    fn passwords_are_not_shown(#[case] url: &str, #[case] checksum: Option<&str>) {
+        let refused = source(url, None, checksum).expect_err("refused");
+        assert!(refused.contains("u:***@h") && !refused.contains("secret"), "{refused}");
     }
 
     #[test]

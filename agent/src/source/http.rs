@@ -4,14 +4,14 @@ mod goal;
 mod policy;
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use reqwest::Response;
 use reqwest::header::{AUTHORIZATION, HeaderValue, IF_RANGE, RANGE};
+use reqwest::redirect::Policy as Redirects;
 
-pub(super) use goal::shown;
 use goal::{Ended, Goal, Mark, accept, resume_from, strong_etag};
-pub(crate) use goal::{is_certificate, proxies, root_cause};
+pub(crate) use goal::{is_certificate, proxies, root_cause, shown};
 pub use policy::Policy;
 
 use super::sink::{Alive, Committed, Reading, Sink, Writers, Writing};
@@ -68,6 +68,7 @@ impl From<Failure> for FetchError {
 pub struct Fetcher {
     client: reqwest::Client,
     policy: Policy,
+    host_root: PathBuf,
 }
 
 impl Fetcher {
@@ -77,7 +78,7 @@ impl Fetcher {
     /// # Errors
     /// Exit code 2 where a client cannot be made of that.
     pub fn new(policy: Policy, host_root: &Path) -> Result<Self, Failure> {
-        Self::redirected(policy, host_root, || reqwest::redirect::Policy::limited(10))
+        Self::set_up(policy, host_root, |client| client.redirect(Redirects::limited(10)))
     }
 
     /// As [`Fetcher::new`], for requests that are for nobody but whom they are sent to: a
@@ -86,22 +87,33 @@ impl Fetcher {
     /// # Errors
     /// As [`Fetcher::new`].
     pub(crate) fn without_redirects(policy: Policy, host_root: &Path) -> Result<Self, Failure> {
-        Self::redirected(policy, host_root, reqwest::redirect::Policy::none)
+        Self::set_up(policy, host_root, |client| client.redirect(Redirects::none()))
     }
 
-    fn redirected(
+    /// As [`Fetcher::new`], but http is refused, also where an https URL is redirected to it: for
+    /// what proves something because of the server that it comes from.
+    ///
+    /// # Errors
+    /// As [`Fetcher::new`].
+    pub(super) fn over_https_only(&self) -> Result<Self, Failure> {
+        Self::set_up(self.policy.clone(), &self.host_root, |client| {
+            client.redirect(Redirects::limited(10)).https_only(true)
+        })
+    }
+
+    fn set_up(
         policy: Policy,
         host_root: &Path,
-        redirect: fn() -> reqwest::redirect::Policy,
+        with: fn(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
     ) -> Result<Self, Failure> {
         // Whoever installs a provider first wins; there is only one here.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = || {
-            reqwest::Client::builder()
+            let client = reqwest::Client::builder()
                 .connect_timeout(policy.connect)
                 .read_timeout(policy.stall)
-                .user_agent(concat!("longshore/", env!("CARGO_PKG_VERSION")))
-                .redirect(redirect())
+                .user_agent(concat!("longshore/", env!("CARGO_PKG_VERSION")));
+            with(client)
         };
         let client = builder()
             .tls_certs_merge(host_certificates(host_root))
@@ -114,7 +126,7 @@ impl Fetcher {
                     .because(root_cause(&e))
                     .remedy("check the proxy variables and the certificates")
             })?;
-        Ok(Self { client, policy })
+        Ok(Self { client, policy, host_root: host_root.to_path_buf() })
     }
 
     /// Fetches a small file into memory; more than `limit` bytes are refused.

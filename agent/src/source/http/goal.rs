@@ -207,12 +207,23 @@ pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
 }
 
 /// A URL as messages may show it: without the password that apt's sources may carry.
-pub(in super::super) fn shown(url: &str) -> String {
-    let Ok(mut parsed) = Url::parse(url) else { return url.to_owned() };
+pub(crate) fn shown(url: &str) -> String {
+    let Ok(mut parsed) = Url::parse(url) else { return masked(url) };
     if parsed.password().is_none() || parsed.set_password(Some("***")).is_err() {
         return url.to_owned();
     }
     parsed.to_string()
+}
+
+/// What is no URL may have been meant as one.
+fn masked(text: &str) -> String {
+    let masked = || {
+        let (scheme, rest) = text.split_once("://")?;
+        let (who, place) = rest.rsplit_once('@')?;
+        let (user, _) = who.split_once(':')?;
+        Some(format!("{scheme}://{user}:***@{place}"))
+    };
+    masked().unwrap_or_else(|| text.to_owned())
 }
 
 /// The proxy variables that are set, by name: their values may hold passwords.
@@ -275,6 +286,8 @@ mod tests {
     #[rstest]
     #[case("http://user:secret@archive.example.com/x", "http://user:***@archive.example.com/x")]
     #[case("http://archive.example.com/x", "http://archive.example.com/x")]
+    #[case("http://user:secret@:99999/x", "http://user:***@:99999/x")]
+    #[case("http://user:se/cr@et@:99999/x", "http://user:***@:99999/x")]
     #[case("nonsense", "nonsense")]
     fn passwords_are_not_shown(#[case] url: &str, #[case] expected: &str) {
         assert_eq!(shown(url), expected);

@@ -3,7 +3,7 @@
 use crate::artifact::is_sha256;
 use crate::config::{Pin, RunFileSource};
 use crate::failure::{ExitCode, Failure};
-use crate::source::http::Fetcher;
+use crate::source::http::{Fetcher, shown};
 
 /// A checksum's text is a line, or one for each file of a directory.
 const MOST_BYTES: u64 = 1 << 20;
@@ -11,7 +11,7 @@ const MOST_BYTES: u64 = 1 << 20;
 /// The sha256 (hex) that a .run file must have.
 ///
 /// # Errors
-/// Exit code 12 where the text with it cannot be had, 13 where it does not say it.
+/// Exit code 12 where the text with it cannot be had, or only over http, 13 where it does not say it.
 pub(super) async fn sha256_of(
     source: &RunFileSource,
     name: &str,
@@ -21,11 +21,15 @@ pub(super) async fn sha256_of(
         Pin::Sha256(sha256) => return Ok(sha256.clone()),
         Pin::Sidecar(url) => url,
     };
+    // Who gives the text is all that makes it right, and a redirection may lead to http.
+    let fetcher = fetcher.over_https_only()?;
     let text = fetcher.bytes(url, MOST_BYTES).await?;
-    digest_in(&String::from_utf8_lossy(&text), name).ok_or_else(|| {
-        Failure::new(ExitCode::Verification, format!("{url} has no sha256 of {name}"))
-            .remedy("give the sha256 itself, or the URL of a text as sha256sum writes it")
-    })
+    digest_in(&String::from_utf8_lossy(&text), name).ok_or_else(|| lacks(url, name))
+}
+
+fn lacks(url: &str, name: &str) -> Failure {
+    Failure::new(ExitCode::Verification, format!("{} has no sha256 of {name}", shown(url)))
+        .remedy("give the sha256 itself, or the URL of a text as sha256sum writes it")
 }
 
 /// The digest of `name` in lines like `HEX  NAME`, `HEX *NAME` or `SHA256 (NAME) = HEX`; or the
@@ -72,6 +76,12 @@ mod tests {
     #[case::of_another_name(format!("{}  driver.run\n", hex("a")))]
     fn a_digest_is_found(#[case] text: String) {
         assert_eq!(digest_in(&text, NAME), Some(hex("a")));
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let report = lacks("https://user:secret@archive.example.com/sum", NAME).report();
+        assert!(report.contains("user:***@") && !report.contains("secret"), "{report}");
     }
 
     #[rstest]

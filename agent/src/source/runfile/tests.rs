@@ -282,6 +282,22 @@ async fn a_checksum_beside_it_pins_a_file() {
 }
 
 #[tokio::test]
+async fn a_checksum_is_not_asked_for_over_http() {
+    let scene = Scene::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    listener.set_nonblocking(true).expect("set");
+    let address = listener.local_addr().expect("address");
+    let source = scene.source(b"");
+    let pin = Pin::Sidecar(format!("http://user:secret@{address}/sum"));
+    let failure = pin::sha256_of(&RunFileSource { pin, ..source }, NAME, &scene.fetcher).await;
+    let failure = failure.expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Download);
+    assert!(!failure.report().contains("secret"), "{}", failure.report());
+    let nobody = listener.accept().expect_err("nobody came");
+    assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[tokio::test]
 async fn a_damaged_copy_is_replaced() {
     let scene = Scene::new();
     let source = scene.source(&sample::run_file(&driver(), Compression::Xz));
