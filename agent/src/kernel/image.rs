@@ -96,7 +96,7 @@ impl Images for ModuleImages {
     }
 
     fn check_tree(&self, tree: &Path) -> Result<(), Failure> {
-        userspace::verify_root(tree, Depth::Full)
+        userspace::verify_root(tree, Depth::Changed)
     }
 }
 

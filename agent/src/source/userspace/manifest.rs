@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::known::Known;
 use crate::catalog::UserspaceAtHand;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::store::digest_of;
@@ -85,6 +86,8 @@ pub enum Entry {
 pub enum Depth {
     /// Types, permission bits, sizes and link targets: some milliseconds.
     Quick,
+    /// Contents too, of files that may have been written since they were last hashed.
+    Changed,
     /// Contents too: reads some hundred megabytes.
     Full,
 }
@@ -142,15 +145,29 @@ pub fn verify(tree: &UserspaceAtHand, depth: Depth) -> Result<(), Failure> {
 /// As [`verify`].
 pub fn verify_root(root: &Path, depth: Depth) -> Result<(), Failure> {
     let manifest = of_root(root)?;
+    let known = if depth == Depth::Changed { Known::read(root) } else { Known::none() };
+    let mut learnt = Known::none();
     let found = read_tree(root, &mut |path, metadata| match manifest.entries.get(path) {
         Some(Entry::File { sha256, .. }) if depth == Depth::Quick => Ok(sha256.clone()),
         Some(Entry::File { size, .. }) if *size == metadata.len() => {
-            digest_of(File::open(root.join(path))?)
+            let sha256 = match known.digest(path, metadata) {
+                Some(sha256) => sha256.to_owned(),
+                None => digest_of(File::open(root.join(path))?)?,
+            };
+            learnt.learn(path, metadata, &sha256);
+            Ok(sha256)
         }
         _ => Ok(String::new()),
     })
     .or_fail(ExitCode::Verification, || format!("reading {}", root.display()))?;
-    compare(root, &manifest.entries, &found)
+    compare(root, &manifest.entries, &found)?;
+    if depth != Depth::Quick
+        && learnt != known
+        && let Err(e) = learnt.write(root)
+    {
+        tracing::debug!("{} will be hashed again: {e}", root.display());
+    }
+    Ok(())
 }
 
 /// Says in what a tree differs from what was written of it.
@@ -276,6 +293,82 @@ mod tests {
         verify(&tree, Depth::Quick).expect("same size");
         let failure = verify(&tree, Depth::Full).expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Verification);
+    }
+
+    /// A tree with the record of one that lay still for a while before it was hashed.
+    fn known_tree() -> (tempfile::TempDir, UserspaceAtHand) {
+        let (dir, tree) = tree();
+        let library = tree.root.join("usr/lib/libcuda.so.1.2");
+        let metadata = fs::metadata(library).expect("metadata");
+        let hashed = serde_json::json!({
+            "identity": {
+                "inode": metadata.ino(),
+                "size": metadata.size(),
+                "mtime": [metadata.mtime(), metadata.mtime_nsec()],
+                "ctime": [metadata.ctime(), metadata.ctime_nsec()],
+            },
+            "sha256": digest_of(&b"library"[..]).expect("digest"),
+        });
+        let known = serde_json::json!({"format": 1, "files": {"usr/lib/libcuda.so.1.2": hashed}});
+        fs::write(dir.path().join("hashed.json"), known.to_string()).expect("written");
+        (dir, tree)
+    }
+
+    #[test]
+    fn a_file_that_was_hashed_and_not_written_since_is_not_read_again() {
+        let (dir, tree) = known_tree();
+        let record = dir.path().join("hashed.json");
+        // A digest that nothing has: it can only come from the record.
+        let other = digest_of(&b"librarz"[..]).expect("digest");
+        let text = fs::read_to_string(&record).expect("record");
+        let own = digest_of(&b"library"[..]).expect("digest");
+        fs::write(&record, text.replace(&own, &other)).expect("written");
+        verify(&tree, Depth::Changed).expect_err("taken from the record");
+        verify(&tree, Depth::Full).expect("read");
+    }
+
+    #[rstest]
+    #[case::written_in_place(|file: &Path| fs::write(file, b"librarz"))]
+    #[case::replaced(|file: &Path| {
+        fs::write(file.with_extension("new"), b"librarz")?;
+        fs::rename(file.with_extension("new"), file)
+    })]
+    #[case::with_its_old_time(|file: &Path| {
+        let before = fs::metadata(file)?.modified()?;
+        fs::write(file, b"librarz")?;
+        File::options().write(true).open(file)?.set_modified(before)
+    })]
+    fn a_file_written_since_is_hashed_again(#[case] change: fn(&Path) -> io::Result<()>) {
+        let (_dir, tree) = known_tree();
+        let file = tree.root.join("usr/lib/libcuda.so.1.2");
+        let inode_time = |file: &Path| fs::metadata(file).map(|m| (m.ctime(), m.ctime_nsec()));
+        let before = inode_time(&file).expect("metadata");
+        // The kernel's tick may not have come yet.
+        while inode_time(&file).expect("metadata") == before {
+            change(&file).expect("changed");
+        }
+        let failure = verify(&tree, Depth::Changed).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Verification);
+    }
+
+    #[rstest]
+    #[case::cut_off("{\"format\":1,")]
+    #[case::of_another_form("{\"format\":2,\"files\":{}}")]
+    #[case::no_json("hello")]
+    fn a_record_that_is_unreadable_is_as_none(#[case] text: &str) {
+        let (dir, tree) = known_tree();
+        fs::write(dir.path().join("hashed.json"), text).expect("written");
+        verify(&tree, Depth::Changed).expect("hashed");
+        fs::write(tree.root.join("usr/lib/libcuda.so.1.2"), b"librarz").expect("changed");
+        verify(&tree, Depth::Changed).expect_err("hashed");
+    }
+
+    #[test]
+    fn a_file_that_changed_just_now_is_not_known() {
+        let (dir, tree) = tree();
+        verify(&tree, Depth::Changed).expect("hashed");
+        let text = fs::read_to_string(dir.path().join("hashed.json")).unwrap_or_default();
+        assert!(!text.contains("libcuda"), "{text}");
     }
 
     #[rstest]

@@ -3,11 +3,13 @@
 //!
 //! ```text
 //! userspace/VERSION-ARCH-DIGEST/manifest.json    every path of root/, and the packages it is from
+//! userspace/VERSION-ARCH-DIGEST/hashed.json      what its files were hashed to, and when
 //! userspace/VERSION-ARCH-DIGEST/root/            what the host gets to see (see expose::tree)
 //! ```
 
 mod assemble;
 mod assembly;
+mod known;
 mod manifest;
 mod parts;
 mod place;
