@@ -16,6 +16,7 @@ use crate::initramfs::{self, Modules};
 use crate::judge::{self, Evidence};
 use crate::matrix::{Cell, Scenario};
 use crate::records::Taken;
+use crate::timing::Timing;
 use crate::vm::{Ended, Said, Spec, Vm};
 use crate::workbench::{Prepared, Workbench};
 
@@ -76,6 +77,24 @@ pub fn shell(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<(
     let days = Instant::now() + Duration::from_secs(7 * 86400);
     Vm::start(&spec)?.watch(days, |_| ())?;
     Ok(())
+}
+
+/// Boots a cell's VM and times the agent in it beside modprobe and rmmod.
+///
+/// # Errors
+/// Something cannot be had or made, or the guest did not get to its end.
+pub fn time(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<Timing, Error> {
+    let prepared = workbench.prepare(cell, sink)?;
+    let name = format!("{}.timing", cell.name);
+    let _alone = workbench.cache().lock(&format!("run-{name}"))?;
+    let dir = run_dir(&workbench, &name)?;
+    let nonce = nonce()?;
+    let spec = spec(cell, &prepared, &dir, &nonce, include_str!("../guest/timing.sh"))?;
+    let evidence = watch(cell, &spec, &dir, nonce, sink)?;
+    if let Some(why) = judge::unfinished(cell, &evidence) {
+        return Err(Error::Unexpected(why));
+    }
+    Timing::read(&evidence.records).map_err(Error::Unexpected)
 }
 
 /// The workbench, while nobody else prepares.

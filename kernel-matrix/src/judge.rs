@@ -42,7 +42,7 @@ pub fn judge(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
 }
 
 /// Console, results port and nonce must tell of the same, good end.
-fn unfinished(cell: &Cell, evidence: &Evidence) -> Option<String> {
+pub(crate) fn unfinished(cell: &Cell, evidence: &Evidence) -> Option<String> {
     let phase = evidence.records.phases.last().map_or("boot", String::as_str);
     if evidence.overdue {
         return Some(format!("still at `{phase}` after {} s, killed", cell.deadline_seconds));

@@ -31,5 +31,6 @@ pub mod rootfs;
 pub mod scene;
 pub mod seed;
 pub mod show;
+pub mod timing;
 pub mod vm;
 pub mod workbench;

@@ -38,6 +38,15 @@ enum Verb {
     List,
     /// Runs cells, all of them where none is named. Ends with 1 unless every one ran and passed.
     Run(Run),
+    /// Times the agent in a cell's VM, from start to Ready and from SIGTERM to its end, beside
+    /// modprobe and rmmod of the same files.
+    Time {
+        /// Name of the cell.
+        #[arg(default_value = "bookworm-535-open")]
+        cell: String,
+        #[command(flatten)]
+        agent: AgentOptions,
+    },
     /// Boots a cell's VM with a shell on this terminal instead of its scenario; `poweroff` by
     /// `/run/matrix/busybox poweroff -f`, or Ctrl-A X.
     Shell {
@@ -99,7 +108,14 @@ fn go(line: Line) -> Result<bool, Error> {
             Ok(true)
         }
         Verb::Run(options) => run(matrix, &options),
-        Verb::Shell { cell, agent } => shell(matrix, &cell, &agent),
+        Verb::Time { cell, agent } => {
+            let timing = alone(matrix, &cell, &agent, kernel_matrix::cell::time)?;
+            print(&timing.table());
+            Ok(true)
+        }
+        Verb::Shell { cell, agent } => {
+            alone(matrix, &cell, &agent, kernel_matrix::cell::shell).map(|()| true)
+        }
     }
 }
 
@@ -149,7 +165,13 @@ fn run(matrix: Matrix, options: &Run) -> Result<bool, Error> {
     Ok(report.is_good())
 }
 
-fn shell(matrix: Matrix, name: &str, options: &AgentOptions) -> Result<bool, Error> {
+/// Does something with one cell, and shows what happens meanwhile.
+fn alone<T>(
+    matrix: Matrix,
+    name: &str,
+    options: &AgentOptions,
+    act: impl FnOnce(&Cell, Workbench, &Sink<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
     let cell = matrix.select(&[name.to_owned()])?[0].clone();
     let workbench = open(matrix, options)?;
     let began = Instant::now();
@@ -158,8 +180,7 @@ fn shell(matrix: Matrix, name: &str, options: &AgentOptions) -> Result<bool, Err
             print(&line);
         }
     };
-    kernel_matrix::cell::shell(&cell, workbench, &Sink::new(name, &take))?;
-    Ok(true)
+    act(&cell, workbench, &Sink::new(name, &take))
 }
 
 fn run_all(

@@ -1,0 +1,151 @@
+//! How long the agent takes to put a driver on from its store and to take it off, beside bare
+//! modprobe and rmmod of the same files, in one VM, turn about (guest/timing.sh).
+
+use std::fmt::Write;
+
+use crate::records::Records;
+
+/// One round that is not counted fills the page cache and lets the agent hash its user-mode tree.
+const WARM_UP: usize = 1;
+
+/// Seconds of each counted round.
+#[derive(Debug, Default, PartialEq)]
+pub struct Timing {
+    /// modprobe of all modules.
+    pub bare_load: Vec<f64>,
+    /// The agent, from its first log line to Ready.
+    pub agent_load: Vec<f64>,
+    /// rmmod of the same modules.
+    pub bare_remove: Vec<f64>,
+    /// The agent, from SIGTERM to Removed.
+    pub agent_remove: Vec<f64>,
+}
+
+impl Timing {
+    /// Reads what a guest reported.
+    ///
+    /// # Errors
+    /// A round is missing, or its times cannot be read.
+    pub fn read(records: &Records) -> Result<Self, String> {
+        let rounds = records.facts.keys().filter(|key| key.starts_with("bare-load-")).count();
+        if rounds <= WARM_UP {
+            return Err(format!("the guest reported {rounds} rounds, more are needed"));
+        }
+        let mut timing = Self::default();
+        for round in WARM_UP..rounds {
+            timing.bare_load.push(span(records, &format!("bare-load-{round}"))?);
+            timing.bare_remove.push(span(records, &format!("bare-remove-{round}"))?);
+            let log = records.section(&format!("agent-log-{round}"))?;
+            timing.agent_load.push(between(log, "phase probing", "is ready")?);
+            timing.agent_remove.push(between(log, "SIGTERM: stopping", "phase removed")?);
+        }
+        Ok(timing)
+    }
+
+    /// A table, and last the ratios (the agent's median over the bare one), one a line.
+    pub fn table(&self) -> String {
+        let mut text = format!("{:10} {:>8} {:>8} {:>8}   seconds\n", "", "min", "median", "max");
+        let rows = [
+            ("modprobe", &self.bare_load),
+            ("to Ready", &self.agent_load),
+            ("rmmod", &self.bare_remove),
+            ("removal", &self.agent_remove),
+        ];
+        for (name, times) in rows {
+            let (min, max) = (least(times), greatest(times));
+            let _ = writeln!(text, "{name:10} {min:8.2} {:8.2} {max:8.2}", median(times));
+        }
+        let removal = median(&self.agent_remove) / median(&self.bare_remove);
+        let load = median(&self.agent_load) / median(&self.bare_load);
+        let _ = write!(text, "remove ratio {removal:.2}\ninstall ratio {load:.2}");
+        text
+    }
+}
+
+fn median(times: &[f64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn least(times: &[f64]) -> f64 {
+    times.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+fn greatest(times: &[f64]) -> f64 {
+    times.iter().copied().fold(0.0, f64::max)
+}
+
+/// A fact "FROM UNTIL", both in seconds since boot.
+fn span(records: &Records, key: &str) -> Result<f64, String> {
+    let bad = || format!("the guest's `{key}` is absent or malformed");
+    let (from, until) = records.facts.get(key).and_then(|f| f.split_once(' ')).ok_or_else(bad)?;
+    match (from.parse::<f64>(), until.parse::<f64>()) {
+        (Ok(from), Ok(until)) => Ok(until - from),
+        _ => Err(bad()),
+    }
+}
+
+/// Seconds between the first log line with `first` and the first one with `last`.
+fn between(log: &[String], first: &str, last: &str) -> Result<f64, String> {
+    const DAY: f64 = 86_400.0;
+    Ok((clock(log, last)? - clock(log, first)?).rem_euclid(DAY))
+}
+
+/// Seconds of the day at which a log says `text`: lines begin with `2026-01-31T23:59:59.123456Z`.
+fn clock(log: &[String], text: &str) -> Result<f64, String> {
+    let bad = || format!("the agent's log has no line with `{text}` and a time");
+    let line = log.iter().find(|line| line.contains(text)).ok_or_else(bad)?;
+    let time = line.split_once('T').and_then(|(_, rest)| rest.split_once('Z')).ok_or_else(bad)?.0;
+    let parts: Result<Vec<f64>, _> = time.split(':').map(str::parse).collect();
+    match parts.as_deref() {
+        Ok([hours, minutes, seconds]) => Ok((hours * 60.0 + minutes) * 60.0 + seconds),
+        _ => Err(bad()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(rounds: usize) -> Records {
+        let mut records = Records::default();
+        for round in 0..rounds {
+            let slow = if round == 0 { 9 } else { 0 };
+            for line in [
+                format!("@fact bare-load-{round} 10.00 1{}.00", 2 + slow / 9),
+                format!("@fact bare-remove-{round} 20.00 20.50"),
+                format!("@begin agent-log-{round}"),
+                "|2026-01-31T23:59:59.500000Z  INFO phase probing".to_owned(),
+                "|2026-02-01T00:00:02.500000Z  INFO driver 1 is ready".to_owned(),
+                "|2026-02-01T00:00:03.000000Z  INFO SIGTERM: stopping".to_owned(),
+                "|2026-02-01T00:00:03.600000Z  INFO phase removed, after 1 s".to_owned(),
+                format!("@end agent-log-{round}"),
+            ] {
+                records.take(&line);
+            }
+        }
+        records
+    }
+
+    #[test]
+    fn times_are_taken_after_the_warm_up_and_across_midnight() {
+        let timing = Timing::read(&records(3)).unwrap();
+        assert_eq!(timing.bare_load, [2.0, 2.0]);
+        assert_eq!(timing.agent_load, [3.0, 3.0]);
+        let table = timing.table();
+        assert!(table.contains("remove ratio 1.20\n"), "{table}");
+        assert!(table.ends_with("install ratio 1.50"), "{table}");
+    }
+
+    #[test]
+    fn a_round_that_is_missing_or_malformed_is_an_error() {
+        assert!(Timing::read(&records(1)).unwrap_err().contains("1 rounds"));
+        let mut unready = records(3);
+        unready.sections.get_mut("agent-log-2").unwrap().remove(1);
+        assert!(Timing::read(&unready).unwrap_err().contains("is ready"));
+        let mut garbled = records(3);
+        garbled.facts.insert("bare-load-2".into(), "x y".into());
+        assert!(Timing::read(&garbled).unwrap_err().contains("bare-load-2"));
+    }
+}
