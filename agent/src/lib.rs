@@ -6,6 +6,7 @@
 
 pub mod artifact;
 pub mod build;
+pub mod builder;
 pub mod catalog;
 pub mod commands;
 pub mod config;

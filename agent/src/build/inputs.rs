@@ -132,6 +132,11 @@ impl Inputs {
         Ok(store.sets()?.into_iter().find(|set| is_this(set) && store.holds(set)))
     }
 
+    /// What a person calls the set that this makes.
+    pub(super) fn tag(&self) -> String {
+        self.key(String::new(), Applied::new()).tag()
+    }
+
     /// The lock file that two builds of the same inputs both want.
     pub(super) fn lock_path(&self, store: &Store) -> PathBuf {
         let key = self.key(String::new(), patches::named(&self.candidates));

@@ -100,7 +100,8 @@ pub async fn build(
     if let Some(set) = inputs.stored(store)? {
         return Ok(set);
     }
-    let _turn = turn::take(&inputs.lock_path(store), request.limit).await?;
+    let (path, what) = (inputs.lock_path(store), inputs.tag());
+    let _turn = turn::take(&path, request.limit, &what, progress).await?;
     if let Some(set) = inputs.stored(store)? {
         return Ok(set);
     }

@@ -56,7 +56,8 @@ pub async fn assemble(
     if path.is_dir() {
         return Ok(path);
     }
-    let turn = turn::take(&path.with_extension("lock"), TURN_LIMIT).await?;
+    let turn =
+        turn::take(&path.with_extension("lock"), TURN_LIMIT, "the build root", progress).await?;
     if path.is_dir() {
         return Ok(path);
     }

@@ -1,50 +1,109 @@
 //! Taking turns: what two builds both want is made once, by the first.
+//!
+//! A lock file has in it who holds it, for those who wait. It says nothing more: the lock itself is
+//! the kernel's, who takes it back from a process that dies.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::builder::Builder;
 use crate::failure::{ExitCode, Failure};
+use crate::progress::{Progress, Task, Unit};
 use crate::store::write_failure;
 
 /// How often a taken lock is tried again: flock has no deadline of its own.
 const EVERY: Duration = Duration::from_millis(200);
+/// Larger than what any holder writes.
+const MAX_RECORD: u64 = 4096;
 
-/// Held while its owner works; the kernel takes it back from a process that dies.
+/// Held while its owner works.
 pub(super) type Turn = Flock<File>;
 
-/// Waits at most `limit` for the lock file at `path`, which is made where it is not there.
+/// Waits at most `limit` for the lock file at `path`, which is made where it is not there, to do
+/// `what`.
 ///
 /// # Errors
 /// Exit code 15 where the file cannot be made, or somebody else still holds it after `limit`.
-pub(super) async fn take(path: &Path, limit: Duration) -> Result<Turn, Failure> {
-    let mut file = File::create(path).map_err(|e| write_failure(path, e))?;
+pub(super) async fn take(
+    path: &Path,
+    limit: Duration,
+    what: &str,
+    progress: &dyn Progress,
+) -> Result<Turn, Failure> {
+    let mut options = OpenOptions::new();
+    // Not truncated: what is in it is whose turn it is.
+    let opened = options.read(true).write(true).create(true).truncate(false).open(path);
+    let mut file = opened.map_err(|e| write_failure(path, e))?;
     let deadline = tokio::time::Instant::now() + limit;
-    let mut told = false;
+    let mut waiting = Waiting::default();
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(turn) => return Ok(turn),
+            Ok(turn) => {
+                sign(&turn, &Builder::here(what)).map_err(|e| write_failure(path, e))?;
+                return Ok(turn);
+            }
             Err((back, Errno::EWOULDBLOCK)) if tokio::time::Instant::now() < deadline => {
                 file = back;
             }
             Err((_, Errno::EWOULDBLOCK)) => return Err(still_held(path, limit)),
             Err((_, errno)) => return Err(write_failure(path, errno.into())),
         }
-        if !told {
-            tracing::info!(lock = %path.display(), "waiting for another process to finish the same");
-            told = true;
-        }
+        waiting.look(path, progress);
         tokio::time::sleep(EVERY).await;
     }
 }
 
+/// What whoever waits has been shown.
+#[derive(Default)]
+struct Waiting {
+    holder: Option<Builder>,
+    task: Option<Box<dyn Task>>,
+}
+
+impl Waiting {
+    fn look(&mut self, path: &Path, progress: &dyn Progress) {
+        let holder = read(path);
+        let task = match &self.task {
+            Some(task) if self.holder == holder => task,
+            _ => {
+                let who = shown(holder.as_ref());
+                tracing::info!(lock = %path.display(), "waits for {who}");
+                let what = holder.as_ref().map_or("another process".into(), Builder::shown_host);
+                self.holder = holder;
+                self.task.insert(progress.begin(&format!("waiting for {what}"), None, Unit::Items))
+            }
+        };
+        task.note(&shown(self.holder.as_ref()));
+    }
+}
+
+fn shown(holder: Option<&Builder>) -> String {
+    holder.map_or_else(|| "another process to finish the same".to_owned(), Builder::to_string)
+}
+
+/// Writes down whose turn it is.
+fn sign(mut file: &File, builder: &Builder) -> io::Result<()> {
+    file.set_len(0)?;
+    file.write_all(&serde_json::to_vec(builder)?)
+}
+
+/// Who wrote into the file last; None where that cannot be told.
+fn read(path: &Path) -> Option<Builder> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(MAX_RECORD).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
 fn still_held(path: &Path, limit: Duration) -> Failure {
+    let who = read(path).map(|builder| format!(": {builder}")).unwrap_or_default();
     Failure::new(
         ExitCode::Preflight,
-        format!("{} is still held by another process after {limit:?}", path.display()),
+        format!("{} is still held by another process after {limit:?}{who}", path.display()),
     )
     .remedy("another longshore is at the same work: let it finish, or end it")
 }
@@ -52,15 +111,31 @@ fn still_held(path: &Path, limit: Duration) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::progress::Silent;
 
     #[tokio::test]
-    async fn the_second_waits_for_the_first() {
+    async fn the_second_waits_for_the_first_and_is_told_who_that_is() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("lock");
-        let first = take(&path, Duration::ZERO).await.expect("free");
-        let failure = take(&path, Duration::ZERO).await.expect_err("held");
+        let first = take(&path, Duration::ZERO, "modules", &Silent).await.expect("free");
+        let failure = take(&path, Duration::ZERO, "other", &Silent).await.expect_err("held");
         assert_eq!(failure.code(), ExitCode::Preflight);
+        let holder = format!("(pid {}, since ", std::process::id());
+        assert!(failure.to_string().contains(&holder), "{failure}");
+        assert!(failure.to_string().ends_with("which builds modules"), "{failure}");
         drop(first);
-        take(&path, Duration::ZERO).await.expect("free again");
+        take(&path, Duration::ZERO, "other", &Silent).await.expect("free again");
+        assert_eq!(read(&path).expect("a record").what, "other");
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_says_nothing_is_waited_for_all_the_same() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("lock");
+        std::fs::write(&path, "{").expect("write");
+        let held = Flock::lock(File::open(&path).expect("open"), FlockArg::LockExclusive);
+        let waiting = take(&path, Duration::from_secs(60), "modules", &Silent);
+        let (turn, ()) = tokio::join!(waiting, async { drop(held) });
+        turn.expect("free at last");
     }
 }

@@ -1,0 +1,67 @@
+//! Who is at a build: said to whoever waits for it, on the same host or across hosts.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// What somebody else wrote is shown no longer than this.
+const MOST_SHOWN: usize = 128;
+
+/// A process that builds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Builder {
+    /// Its host's name (`uname -n`): in a container the container's or the pod's.
+    pub host: String,
+    /// Its process id, as it sees itself.
+    pub pid: u32,
+    /// Since when, by its own clock: for people only.
+    pub since: Timestamp,
+    /// What it builds, for example `535.261.03-open-6.1.0-50-amd64-x86_64`.
+    pub what: String,
+}
+
+impl Builder {
+    /// This process, from now on.
+    pub fn here(what: impl Into<String>) -> Self {
+        let host = nix::unistd::gethostname().unwrap_or_default();
+        Self {
+            host: host.to_string_lossy().into_owned(),
+            pid: std::process::id(),
+            since: Timestamp::now(),
+            what: what.into(),
+        }
+    }
+
+    /// The host's name as it may be shown, whoever wrote it.
+    pub fn shown_host(&self) -> String {
+        shown(&self.host)
+    }
+}
+
+impl fmt::Display for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since = self.since.strftime("%Y-%m-%d %H:%M:%S UTC");
+        let (host, what) = (self.shown_host(), shown(&self.what));
+        write!(f, "{host} (pid {}, since {since}), which builds {what}", self.pid)
+    }
+}
+
+fn shown(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(MOST_SHOWN).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_builder_is_told_by_host_process_time_and_work() {
+        let since = Timestamp::from_second(1_790_000_000).expect("a time");
+        let (host, what) = ("node-\x1b[2J3".to_owned(), "w".repeat(200));
+        let shown = Builder { host, pid: 812, since, what }.to_string();
+        let wanted = "node-[2J3 (pid 812, since 2026-09-21 14:13:20 UTC), which builds w";
+        assert!(shown.starts_with(wanted), "{shown}");
+        assert!(shown.len() < 220 && !shown.contains('\x1b'), "{shown}");
+    }
+}
