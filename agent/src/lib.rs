@@ -18,6 +18,7 @@ pub mod journal;
 pub mod kernel;
 pub mod lifecycle;
 pub mod logging;
+pub mod once;
 pub mod plan;
 pub mod prebuilt;
 pub mod progress;

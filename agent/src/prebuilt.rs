@@ -113,10 +113,9 @@ impl<'a> Prebuilt<'a> {
     ) {
         let (key, manifest) = (&described.set.key, described.digest());
         let registry_name = registry.name().to_owned();
-        if key.kernel_release != kernel.release
-            || key.kernel_version != kernel.version
-            || key.arch != kernel.arch
-        {
+        // Of a kernel that does not run here the version is not known.
+        let same_version = kernel.version.is_empty() || key.kernel_version == kernel.version;
+        if key.kernel_release != kernel.release || !same_version || key.arch != kernel.arch {
             tracing::info!(
                 "{registry_name}@{manifest} is for another kernel: {} {} {}",
                 key.kernel_release,
@@ -125,12 +124,7 @@ impl<'a> Prebuilt<'a> {
             );
             return;
         }
-        let verdict = if self.trust.required {
-            let evidence = registry.evidence(&described, &self.trust.keys).await.map(Some);
-            self.verdict(evidence, &described.set)
-        } else {
-            Ok(())
-        };
+        let verdict = self.counts(registry, &described).await;
         let place = SetPlace::Registry { registry: registry_name, manifest };
         let at_hand = SetAtHand { set: described.set, place };
         match verdict {
@@ -139,11 +133,28 @@ impl<'a> Prebuilt<'a> {
         }
     }
 
+    /// Whether a set of a registry counts as signed, where that is required.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub async fn counts(&self, registry: &Registry, described: &Described) -> Result<(), String> {
+        if !self.trust.required {
+            return Ok(());
+        }
+        let evidence = registry.evidence(described, &self.trust.keys).await.map(Some);
+        self.verdict(evidence, &described.set)
+    }
+
     /// Copies a set out of a layout into the store, with its signatures where they are required.
     ///
     /// # Errors
     /// As [`layout::import`]; 13 where it does not count as signed.
-    pub async fn import(&self, dir: &Path, manifest: &str, store: &Store) -> Result<(), Failure> {
+    pub async fn import(
+        &self,
+        dir: &Path,
+        manifest: &str,
+        store: &Store,
+    ) -> Result<ModuleSet, Failure> {
         let (dir, manifest, store) = (dir.to_path_buf(), manifest.to_owned(), store.clone());
         let trust = self.trust.clone();
         let import = move || {
@@ -156,7 +167,8 @@ impl<'a> Prebuilt<'a> {
                 evidence = Some(found);
             }
             let set = layout::import(&dir, &manifest, &store)?;
-            evidence.map_or(Ok(()), |evidence| store.put_evidence(&set, &evidence))
+            evidence.map_or(Ok(()), |evidence| store.put_evidence(&set, &evidence))?;
+            Ok(set)
         };
         tokio::task::spawn_blocking(import)
             .await
@@ -173,7 +185,7 @@ impl<'a> Prebuilt<'a> {
         manifest: &str,
         store: &Store,
         progress: &dyn Progress,
-    ) -> Result<(), Failure> {
+    ) -> Result<ModuleSet, Failure> {
         let registry = self.open(registry)?;
         let mut evidence = None;
         if self.trust.required {
@@ -184,7 +196,9 @@ impl<'a> Prebuilt<'a> {
             evidence = Some(found);
         }
         let set = registry.pull(manifest, store, progress).await?;
-        evidence.map_or(Ok(()), |evidence| store.put_evidence(&set, &evidence))
+        evidence.map_or(Ok(()), |evidence| store.put_evidence(&set, &evidence))?;
+        tracing::info!("the modules are {}@{manifest}", registry.name());
+        Ok(set)
     }
 
     fn open(&self, name: &str) -> Result<Registry, Failure> {

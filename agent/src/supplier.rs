@@ -1,6 +1,8 @@
 //! Reads the host, finds what is at hand, and carries out the acquiring part of a plan. Everything
 //! here reads the host and writes only the store.
 
+mod ladder;
+mod once;
 mod run_files;
 
 use std::path::Path;
@@ -12,13 +14,13 @@ use run_files::RunFiles;
 
 use crate::artifact::{Flavour, ModuleSet};
 use crate::build;
-use crate::catalog::{self, Catalog, DriverAtHand, UserspaceAtHand};
+use crate::catalog::{self, Catalog, DriverAtHand, SetPlace, UserspaceAtHand};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::HostFacts;
 use crate::host::facts::{Kernel, Known};
 use crate::lifecycle::Provider;
-use crate::plan::{self, Acquire, Plan, Severity};
+use crate::plan::{self, Plan, Severity};
 use crate::prebuilt::{Offers, Prebuilt};
 use crate::progress::Progress;
 use crate::source::archive::Archive;
@@ -37,6 +39,8 @@ pub struct Supplier<'a> {
     registries: OnceCell<Offers>,
     /// Why the archives could not be read.
     unread: Mutex<Option<Failure>>,
+    /// Places whose sets could not be had: they are at hand no longer.
+    failed: Mutex<Vec<SetPlace>>,
     /// Whether a compile that failed before is tried again.
     retry: bool,
 }
@@ -51,6 +55,7 @@ impl<'a> Supplier<'a> {
             run_files: RunFiles::new(config),
             registries: OnceCell::new(),
             unread: Mutex::default(),
+            failed: Mutex::default(),
             retry: false,
         }
     }
@@ -91,7 +96,8 @@ impl<'a> Supplier<'a> {
         Ok((facts, plan))
     }
 
-    /// Compiles the configured driver for `release`, or for this host's kernel.
+    /// Compiles the configured driver for `release`, or for this host's kernel; where it is
+    /// published, takes what is in the registry, or what another host compiles meanwhile.
     ///
     /// # Errors
     /// 11 for headers, 12 for a driver that is not to be had, 13, 14, 15 as the build says.
@@ -101,12 +107,11 @@ impl<'a> Supplier<'a> {
         let facts = HostFacts::read(&paths.root, &paths.host_root)?;
         self.check_sandbox(&facts)?;
         let chosen = self.choose(&facts).await?;
-        let archive = self.archive().await?;
         let (release, version) = match release {
             Some(named) if named != facts.kernel.release => (named, None),
             _ => (facts.kernel.release.as_str(), Some(facts.kernel.version.as_str())),
         };
-        self.compile(archive, chosen, release, version).await
+        self.build_once(once::Wanted::new(&chosen, release, version)).await
     }
 
     /// The driver that a plan for `facts` would choose, GPU or not: of the .run files where any are
@@ -133,15 +138,17 @@ impl<'a> Supplier<'a> {
         planned.or_else(|_| driver::find(&drivers, wish.version.as_deref(), wish.flavour))
     }
 
-    /// Compiles the configured driver and assembles its user-mode tree.
+    /// Brings the modules for `release`, or for this host's kernel, and the user-mode tree into the
+    /// store, from wherever `run` would take them.
     ///
     /// # Errors
-    /// As [`Supplier::build`]; 12 and 13 for the user-mode packages.
+    /// As [`Supplier::build`], and where nothing may be compiled and no set is at hand; 12 and 13 for
+    /// the user-mode packages.
     pub async fn fetch(
         &self,
         release: Option<&str>,
     ) -> Result<(ModuleSet, UserspaceAtHand), Failure> {
-        let set = self.build(release).await?;
+        let set = self.obtain(release).await?;
         let tree = self.assemble(&set.key.driver_version).await?;
         Ok((set, tree))
     }
@@ -176,15 +183,12 @@ impl<'a> Supplier<'a> {
         driver::find(&driver::drivers(self.archive().await?), version, flavour)
     }
 
-    async fn compile(
-        &self,
-        archive: &Archive,
-        driver: DriverAtHand,
-        release: &str,
-        version: Option<&str>,
-    ) -> Result<ModuleSet, Failure> {
-        let mut request = build::Request::new(driver, release);
-        request.kernel_version = version.map(str::to_owned);
+    /// Compiles, here and now.
+    async fn compile(&self, wanted: &once::Wanted) -> Result<ModuleSet, Failure> {
+        let driver = self.pick(Some(&wanted.driver_version), Some(wanted.flavour)).await?;
+        let archive = self.archive().await?;
+        let mut request = build::Request::new(driver, &wanted.kernel_release);
+        request.kernel_version.clone_from(&wanted.kernel_version);
         request.modules.clone_from(&self.config.driver.extra_modules);
         request.jobs = self.config.jobs;
         request.patches = self.config.patches.clone();
@@ -274,32 +278,52 @@ impl<'a> Supplier<'a> {
     }
 }
 
-/// Facts, and what is at hand but for the archives.
-fn look(config: &Config) -> Result<(HostFacts, Catalog), Failure> {
-    let paths = &config.paths;
-    let facts = HostFacts::read(&paths.root, &paths.host_root)?;
-    let store = Store::open(&paths.store)?;
+/// What is at hand but for registries and archives.
+fn look(config: &Config, facts: &HostFacts) -> Result<Catalog, Failure> {
+    let store = Store::open(&config.paths.store)?;
     let unasked = Known::Unknown("not asked: all that is wanted is at hand".into());
-    let mut catalog = catalog::gather(config, &facts, Some(&store), unasked)?;
+    let mut catalog = catalog::gather(config, facts, Some(&store), unasked)?;
     Prebuilt::new(config)?.judge(&facts.kernel, &store, &mut catalog);
-    Ok((facts, catalog))
+    Ok(catalog)
 }
 
-impl Provider for Supplier<'_> {
-    async fn gather(&self) -> Result<(HostFacts, Catalog), Failure> {
+impl Supplier<'_> {
+    /// What is at hand for the host, or another kernel, that `read` gives.
+    async fn gather_for(
+        &self,
+        read: impl FnOnce(&Config) -> Result<HostFacts, Failure> + Send + 'static,
+    ) -> Result<(HostFacts, Catalog), Failure> {
         // Where nothing else waits for it: SIGTERM is heard meanwhile.
         let config = self.config.clone();
-        let (facts, mut catalog) = tokio::task::spawn_blocking(move || look(&config))
+        let read = move || -> Result<_, Failure> {
+            let facts = read(&config)?;
+            let catalog = look(&config, &facts)?;
+            Ok((facts, catalog))
+        };
+        let (facts, mut catalog) = tokio::task::spawn_blocking(read)
             .await
             .or_fail(ExitCode::Bug, || "reading the host")??;
+        self.leave_out_failed(&mut catalog);
         let version = self.config.driver.version.as_deref();
         if !version.is_some_and(|version| self.has_set(version, &facts.kernel, &catalog)) {
             let prebuilt = Prebuilt::new(self.config)?;
             let ask = || prebuilt.ask_registries(&facts.kernel);
             self.registries.get_or_try_init(ask).await?.add_to(&mut catalog);
+            self.leave_out_failed(&mut catalog);
         }
         self.ask(&facts.kernel, &mut catalog, &self.store()?).await;
         Ok((facts, catalog))
+    }
+}
+
+/// Reads the host that the configuration names.
+fn read_host(config: &Config) -> Result<HostFacts, Failure> {
+    HostFacts::read(&config.paths.root, &config.paths.host_root)
+}
+
+impl Provider for Supplier<'_> {
+    async fn gather(&self) -> Result<(HostFacts, Catalog), Failure> {
+        self.gather_for(read_host).await
     }
 
     fn plan(&self, facts: &HostFacts, catalog: &Catalog) -> Result<Plan, Failure> {
@@ -320,51 +344,6 @@ impl Provider for Supplier<'_> {
     }
 
     async fn acquire(&self, plan: &Plan) -> Result<(), Failure> {
-        let fetches = |item: &Acquire| matches!(item, Acquire::FetchRunFile { .. });
-        if !plan.acquire.iter().any(fetches) {
-            return self.carry_out(plan).await;
-        }
-        let progress = self.progress.as_ref();
-        self.run_files.fetch(&plan.driver_version, &self.store()?, progress).await?;
-        // What the file says of this host's GPUs may change the choice.
-        let (facts, catalog) = self.gather().await?;
-        let plan = self.plan(&facts, &catalog)?;
-        match plan.refusal() {
-            Some(refusal) => Err(refusal),
-            None => self.carry_out(&plan).await,
-        }
-    }
-}
-
-impl Supplier<'_> {
-    async fn carry_out(&self, plan: &Plan) -> Result<(), Failure> {
-        for item in &plan.acquire {
-            match item {
-                Acquire::FetchRunFile { .. } => {
-                    let progress = self.progress.as_ref();
-                    self.run_files.fetch(&plan.driver_version, &self.store()?, progress).await?;
-                }
-                Acquire::ImportSet { dir, manifest } => {
-                    let prebuilt = Prebuilt::new(self.config)?;
-                    prebuilt.import(dir, manifest, &self.store()?).await?;
-                }
-                Acquire::PullSet { registry, manifest } => {
-                    let prebuilt = Prebuilt::new(self.config)?;
-                    let (store, progress) = (self.store()?, self.progress.as_ref());
-                    prebuilt.pull(registry, manifest, &store, progress).await?;
-                }
-                Acquire::BuildSet { driver_version, flavour, kernel_release } => {
-                    let chosen = self.pick(Some(driver_version), Some(*flavour)).await?;
-                    let archive = self.archive().await?;
-                    let paths = &self.config.paths;
-                    let kernel = HostFacts::read(&paths.root, &paths.host_root)?.kernel;
-                    self.compile(archive, chosen, kernel_release, Some(&kernel.version)).await?;
-                }
-                Acquire::AssembleUserspace { driver_version } => {
-                    self.assemble(driver_version).await?;
-                }
-            }
-        }
-        Ok(())
+        self.climb(plan.clone()).await
     }
 }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::parameters::{self, Parameters};
 use super::patches::PatchFragment;
+use super::publish::{self, PublishFragment};
 use super::run_file::{RunFileSource, absolute_place, from_parts};
 use super::values::{
     AbsolutePath, DriverWish, FlavourWish, ModuleName, ModuleParameter, Span, parse_bool,
@@ -17,6 +18,7 @@ use super::values::{
 use super::{ArchiveSource, RegistrySource};
 use crate::artifact::Flavour;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::registry::reference::Repository;
 
 /// Looks up an environment variable.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -88,6 +90,9 @@ pub struct Fragment {
     #[serde(rename = "registry")]
     #[arg(long = "registry", global = true, value_name = "REFERENCE")]
     pub registries: Option<Vec<RegistrySource>>,
+    /// The registry that what is compiled here is pushed to.
+    #[command(flatten)]
+    pub publish: PublishFragment,
     /// Load no module that is not signed by one of the signature keys
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub require_signature: Option<bool>,
@@ -173,6 +178,12 @@ impl Fragment {
             run_file_checksum: get(env, "LONGSHORE_RUN_FILE_CHECKSUM", String::from_str)?,
             prebuilt: list(env, "LONGSHORE_PREBUILT", AbsolutePath::strict)?,
             registries: list(env, "LONGSHORE_REGISTRIES", RegistrySource::from_str)?,
+            publish: PublishFragment {
+                reference: get(env, "LONGSHORE_PUBLISH", Repository::from_str)?,
+                sign_key: get(env, "LONGSHORE_PUBLISH_KEY", AbsolutePath::strict)?,
+                lease: get(env, "LONGSHORE_PUBLISH_LEASE", publish::lease)?,
+                wait: get(env, "LONGSHORE_PUBLISH_WAIT", Span::from_str)?,
+            },
             require_signature: get(env, "LONGSHORE_REQUIRE_SIGNATURE", parse_bool)?,
             signature_keys: list(env, "LONGSHORE_SIGNATURE_KEYS", AbsolutePath::strict)?,
             compile: get(env, "LONGSHORE_COMPILE", parse_bool)?,
@@ -233,6 +244,7 @@ impl Fragment {
             run_file: self.run_file.or(below.run_file),
             prebuilt: self.prebuilt.or(below.prebuilt),
             registries: self.registries.or(below.registries),
+            publish: self.publish.over(below.publish),
             require_signature: self.require_signature.or(below.require_signature),
             signature_keys: self.signature_keys.or(below.signature_keys),
             compile: self.no_compile.then_some(false).or(self.compile).or(below.compile),

@@ -4,6 +4,7 @@ mod fragment;
 pub mod parameters;
 mod patches;
 mod places;
+mod publish;
 mod run_file;
 mod values;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Deserializer};
 
 pub use fragment::{Env, Fragment};
 pub use patches::{PatchConfig, PatchFragment};
+pub use publish::{PublishConfig, PublishFragment};
 pub use run_file::{Pin, RunFileSource};
 pub use values::{
     AbsolutePath, BadValue, DriverWish, FlavourWish, ModuleName, ModuleParameter, Span,
@@ -47,6 +49,8 @@ pub struct Config {
     pub prebuilt: Vec<PathBuf>,
     /// Registries with prebuilt module sets, in order of preference.
     pub registries: Vec<RegistrySource>,
+    /// The registry that what is compiled here is pushed to; it is among `registries`.
+    pub publish: Option<PublishConfig>,
     /// Whose signatures count, and whether one is needed.
     pub signatures: SignatureConfig,
     /// Whether compiling is allowed when nothing built is at hand.
@@ -232,6 +236,13 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
 fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, Failure> {
     let run_files = all.all_run_files()?;
     let words = |list: Option<Vec<String>>| list.unwrap_or_default();
+    let publish = all.publish.settle();
+    let mut registries = all.registries.unwrap_or_default();
+    if let Some(PublishConfig { reference, .. }) = &publish
+        && !registries.iter().any(|source| source.reference == *reference)
+    {
+        registries.push(RegistrySource { reference: reference.clone(), mirrors: Vec::new() });
+    }
     Ok(Config {
         driver: DriverConfig {
             version: all.driver.as_ref().and_then(|d| d.version().map(str::to_owned)),
@@ -255,7 +266,8 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
             .iter()
             .map(|path| path.as_path().to_path_buf())
             .collect(),
-        registries: all.registries.unwrap_or_default(),
+        registries,
+        publish,
         signatures: SignatureConfig {
             required: all.require_signature.unwrap_or(false),
             keys: all

@@ -20,8 +20,14 @@ pub struct BadValue {
     wanted: &'static str,
 }
 
+impl BadValue {
+    pub(super) fn new(given: &str, wanted: &'static str) -> Self {
+        Self { given: given.to_owned(), wanted }
+    }
+}
+
 fn bad(given: &str, wanted: &'static str) -> BadValue {
-    BadValue { given: given.to_owned(), wanted }
+    BadValue::new(given, wanted)
 }
 
 /// The driver version wanted: `newest`, a branch (`535`) or a version (`535.261.03`).

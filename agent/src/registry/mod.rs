@@ -4,6 +4,7 @@
 //! under the tag `DRIVER-FLAVOUR-RELEASE-ARCH`, and its signatures under cosign's tag.
 
 mod challenge;
+pub mod claims;
 pub mod credentials;
 mod login;
 mod push;

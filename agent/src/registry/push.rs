@@ -42,8 +42,21 @@ impl Registry {
         host_root: &std::path::Path,
         env: Env<'_>,
     ) -> Result<Self, Failure> {
+        Self::open_to_push_with(Policy::default(), repository, host_root, env)
+    }
+
+    /// As [`Registry::open_to_push`], as patient as `policy` says.
+    ///
+    /// # Errors
+    /// As [`Registry::open`].
+    pub fn open_to_push_with(
+        policy: Policy,
+        repository: &Repository,
+        host_root: &std::path::Path,
+        env: Env<'_>,
+    ) -> Result<Self, Failure> {
         let source = RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
-        Self::with_actions(Policy::default(), &source, host_root, env, "pull,push")
+        Self::with_actions(policy, &source, host_root, env, "pull,push")
     }
 
     /// Puts a set of the store under `tag`. What is there is not sent again.
@@ -100,7 +113,7 @@ impl Registry {
         Ok(true)
     }
 
-    fn only(&self) -> Result<&Session, Failure> {
+    pub(super) fn only(&self) -> Result<&Session, Failure> {
         self.sessions.last().ok_or_else(|| super::nobody(self.name()))
     }
 }
@@ -115,7 +128,7 @@ async fn has_blob(session: &Session, digest: &str) -> Result<bool, Failure> {
     }
 }
 
-async fn ensure_blob(session: &Session, bytes: &[u8]) -> Result<bool, Failure> {
+pub(super) async fn ensure_blob(session: &Session, bytes: &[u8]) -> Result<bool, Failure> {
     let digest = digest(bytes);
     if has_blob(session, &digest).await? {
         return Ok(false);
@@ -169,12 +182,22 @@ async fn put_manifest(session: &Session, tag: &str, bytes: &[u8]) -> Result<bool
     if manifest(session, tag).await?.is_some_and(|there| there == bytes) {
         return Ok(true);
     }
+    overwrite_manifest(session, tag, bytes).await?;
+    Ok(false)
+}
+
+/// Puts a manifest under `tag`, whatever is there.
+pub(super) async fn overwrite_manifest(
+    session: &Session,
+    tag: &str,
+    bytes: &[u8],
+) -> Result<(), Failure> {
     let call = Call::new(Method::PUT, session.url(&format!("manifests/{tag}"))?)
         .header("content-type", MANIFEST_TYPE)
         .body(bytes.to_vec());
     let answer = session.exchange(&call).await?;
     match answer.status {
-        StatusCode::CREATED | StatusCode::OK => Ok(false),
+        StatusCode::CREATED | StatusCode::OK => Ok(()),
         _ => Err(unexpected(&call, &answer)),
     }
 }

@@ -23,6 +23,16 @@ pub(crate) fn free_address() -> String {
 impl Hub {
     /// Starts one that anybody may use, or only user and password given.
     pub(crate) fn start(login: Option<(&str, &str)>) -> Self {
+        Self::configured(login, "")
+    }
+
+    /// Starts one where what was pushed can be deleted.
+    pub(crate) fn that_deletes() -> Self {
+        Self::configured(None, "  delete:\n    enabled: true\n")
+    }
+
+    /// `storage` are further lines below that key.
+    fn configured(login: Option<(&str, &str)>, storage: &str) -> Self {
         let dir = tempfile::tempdir().expect("dir");
         let address = free_address();
         let auth = login.map_or_else(String::new, |(user, password)| {
@@ -32,7 +42,7 @@ impl Hub {
         });
         let config = format!(
             "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\n\
-             http:\n  addr: {address}\n{auth}",
+             {storage}http:\n  addr: {address}\n{auth}",
             dir.path().join("data").display()
         );
         let file = dir.path().join("config.yml");

@@ -10,7 +10,22 @@ mod hub;
 mod other_tools;
 mod policy;
 mod sets;
+mod together;
 mod token;
+
+// An archive to build from and the program itself, as the command line's tests have them.
+#[allow(dead_code)]
+#[path = "../cli/debs.rs"]
+mod debs;
+#[allow(dead_code)]
+#[path = "../archive/mini.rs"]
+mod mini;
+#[allow(dead_code)]
+#[path = "../cli/scene.rs"]
+mod scene;
+#[allow(dead_code)]
+#[path = "../archive/server.rs"]
+mod server;
 
 use std::path::Path;
 use std::time::Duration;

@@ -31,7 +31,7 @@ pub(crate) fn put(store: &Store, release: &str) -> ModuleSet {
 }
 
 /// An ELF file with nothing but `.modinfo` and the names of its sections.
-fn module(name: &str, release: &str) -> Vec<u8> {
+pub(crate) fn module(name: &str, release: &str) -> Vec<u8> {
     let name = name.replace('-', "_");
     let info = format!("name={name}\0version=535.261.03\0vermagic={release} SMP \0");
     let names = b"\0.modinfo\0.shstrtab\0";

@@ -1,0 +1,204 @@
+//! Agents around a board in memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
+
+use super::*;
+use crate::failure::ExitCode;
+use crate::progress::Silent;
+
+/// Short, and long beside what a busy machine delays a thread.
+const LEASE: Duration = Duration::from_millis(1500);
+const TIMES: Times = Times { lease: LEASE, wait: Duration::from_secs(60) };
+
+#[derive(Default)]
+struct Memory {
+    posted: Mutex<Option<Posted>>,
+    writes: AtomicUsize,
+    /// Whether it lets go of anything.
+    keeps: bool,
+    /// Whether it can be used at all.
+    away: AtomicBool,
+}
+
+impl Memory {
+    fn check(&self) -> Result<(), Failure> {
+        match self.away.load(Ordering::SeqCst) {
+            true => Err(Failure::new(ExitCode::Download, "the board is away")),
+            false => Ok(()),
+        }
+    }
+
+    async fn put(&self, claim: Claim) {
+        let mark = self.writes.fetch_add(1, Ordering::SeqCst).to_string();
+        *self.posted.lock().await = Some(Posted { mark, claim });
+    }
+}
+
+impl Board for Memory {
+    async fn prepare(&self) -> Result<(), Failure> {
+        self.check()
+    }
+
+    async fn read(&self) -> Result<Option<Posted>, Failure> {
+        self.check()?;
+        Ok(self.posted.lock().await.clone())
+    }
+
+    async fn write(&self, claim: &Claim) -> Result<String, Failure> {
+        self.check()?;
+        self.put(claim.clone()).await;
+        Ok(self.posted.lock().await.as_ref().map(|p| p.mark.clone()).unwrap_or_default())
+    }
+
+    async fn withdraw(&self, mark: &str) -> Result<bool, Failure> {
+        let mut posted = self.posted.lock().await;
+        if !self.keeps && posted.as_ref().is_some_and(|p| p.mark == mark) {
+            *posted = None;
+        }
+        Ok(!self.keeps)
+    }
+}
+
+/// What is built: set when it is there.
+#[derive(Default)]
+struct Product {
+    there: AtomicBool,
+    builds: AtomicUsize,
+}
+
+impl Search for Product {
+    type Found = ();
+
+    async fn look(&self) -> Result<Option<()>, Failure> {
+        Ok(self.there.load(Ordering::SeqCst).then_some(()))
+    }
+}
+
+/// Takes its turn; whoever builds takes `long` and brings it about, if `well`.
+async fn agent(
+    board: Arc<Memory>,
+    product: Arc<Product>,
+    long: Duration,
+    well: bool,
+) -> &'static str {
+    let me = Builder::here("modules");
+    let round = Round { board, me, times: TIMES, progress: &Silent };
+    match round.turn(&*product).await {
+        Turn::Found(()) => "found",
+        Turn::Mine(held) => {
+            product.builds.fetch_add(1, Ordering::SeqCst);
+            sleep(long).await;
+            product.there.fetch_or(well, Ordering::SeqCst);
+            held.release().await;
+            "built"
+        }
+        Turn::Alone(Alone::NoBoard(_)) => "no board",
+        Turn::Alone(Alone::InVain(_)) => "in vain",
+    }
+}
+
+/// A claim of somebody else's, as far as `stage`.
+fn other(stage: Stage) -> Claim {
+    Claim { stage, ..Claim::new(Builder::here("modules"), &TIMES) }
+}
+
+#[tokio::test]
+async fn many_that_start_together_build_once() {
+    for keeps in [false, true] {
+        let board = Arc::new(Memory { keeps, ..Memory::default() });
+        let product = Arc::new(Product::default());
+        let agents = (0..20).map(|_| agent(board.clone(), product.clone(), 2 * LEASE, true));
+        let ends = futures_util::future::join_all(agents).await;
+        assert_eq!(ends.iter().filter(|end| **end == "built").count(), 1, "{ends:?}");
+        assert_eq!(ends.iter().filter(|end| **end == "found").count(), 19, "{ends:?}");
+        let left = board.posted.lock().await.take();
+        assert_eq!(left.map(|p| p.claim.stage), keeps.then_some(Stage::Done));
+    }
+}
+
+#[tokio::test]
+async fn the_claim_of_a_dead_builder_runs_out_and_one_takes_over() {
+    let board = Arc::new(Memory::default());
+    board.put(other(Stage::Building)).await;
+    let product = Arc::new(Product::default());
+    let since = Instant::now();
+    let agents = (0..8).map(|_| agent(board.clone(), product.clone(), LEASE / 10, true));
+    let ends = futures_util::future::join_all(agents).await;
+    assert!(since.elapsed() >= LEASE, "{:?}", since.elapsed());
+    assert_eq!(ends.iter().filter(|end| **end == "built").count(), 1, "{ends:?}");
+    assert_eq!(product.builds.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn builders_that_give_up_are_followed_by_so_many_and_then_by_all() {
+    let board = Arc::new(Memory::default());
+    let product = Arc::new(Product::default());
+    let agents = (0..6).map(|_| agent(board.clone(), product.clone(), LEASE / 2, false));
+    let ends = futures_util::future::join_all(agents).await;
+    let built = ends.iter().filter(|end| **end == "built").count();
+    assert!((3..=4).contains(&built), "{ends:?}");
+    assert_eq!(ends.iter().filter(|end| **end == "in vain").count(), 6 - built, "{ends:?}");
+}
+
+#[tokio::test]
+async fn nobody_waits_longer_than_was_said() {
+    let board = Arc::new(Memory::default());
+    board.put(other(Stage::Building)).await;
+    let me = Builder::here("modules");
+    let times = Times { lease: Duration::from_secs(3600), wait: Duration::ZERO };
+    let round = Round { board, me, times, progress: &Silent };
+    let turn = round.turn(&Product::default()).await;
+    assert!(matches!(turn, Turn::Alone(Alone::InVain(_))));
+}
+
+#[tokio::test]
+async fn where_there_is_no_board_everybody_builds() {
+    let board = Arc::new(Memory::default());
+    board.away.store(true, Ordering::SeqCst);
+    let end = agent(board, Arc::default(), LEASE, true).await;
+    assert_eq!(end, "no board");
+}
+
+#[tokio::test]
+async fn a_board_that_is_away_for_a_moment_is_no_reason_to_build() {
+    let board = Arc::new(Memory::default());
+    board.put(other(Stage::Building)).await;
+    let product = Arc::new(Product::default());
+    let waits = agent(board.clone(), product.clone(), LEASE, true);
+    let happens = async {
+        sleep(LEASE / 4).await;
+        board.away.store(true, Ordering::SeqCst);
+        sleep(LEASE / 4).await;
+        board.away.store(false, Ordering::SeqCst);
+        product.there.store(true, Ordering::SeqCst);
+        *board.posted.lock().await = None;
+    };
+    let (end, ()) = tokio::join!(waits, happens);
+    assert_eq!(end, "found");
+}
+
+#[tokio::test]
+async fn a_builder_writes_over_who_only_asks_and_leaves_who_builds_too() {
+    let board = Arc::new(Memory::default());
+    let claim = other(Stage::Building);
+    let mark = board.write(&claim).await.expect("writes");
+    let held = Held::new(board.clone(), Posted { mark, claim: claim.clone() }, TIMES);
+    let nonce = async || board.posted.lock().await.as_ref().map(|p| p.claim.nonce.clone());
+    board.put(other(Stage::Asking)).await;
+    let since = Instant::now();
+    while nonce().await.as_ref() != Some(&claim.nonce) {
+        assert!(since.elapsed() < 20 * LEASE, "it does not write anew");
+        sleep(LEASE / 50).await;
+    }
+    let second = other(Stage::Building);
+    board.put(second.clone()).await;
+    sleep(LEASE).await;
+    assert_eq!(nonce().await, Some(second.nonce.clone()));
+    held.release().await;
+    assert_eq!(nonce().await, Some(second.nonce));
+}

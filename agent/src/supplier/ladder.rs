@@ -1,0 +1,229 @@
+//! Bringing in what a plan names, from one source after the other: what a source says it has and then
+//! does not give is looked for in the next.
+//!
+//! What is not what it should be is no reason to look further. A registry that serves something else
+//! than was promised is damaged or somebody's, and whoever runs it has to hear of it.
+
+use std::sync::PoisonError;
+
+use super::once::Wanted;
+use super::{Supplier, read_host};
+use crate::artifact::ModuleSet;
+use crate::catalog::{Catalog, SetPlace};
+use crate::failure::{ExitCode, Failure};
+use crate::host::HostFacts;
+use crate::lifecycle::Provider;
+use crate::plan::{self, Acquire, Plan, Severity};
+use crate::prebuilt::Prebuilt;
+
+/// Findings that say why no modules are to be had; the others are about the host they would be
+/// loaded on.
+const ABOUT_SOURCES: [&str; 7] = [
+    "signature-missing",
+    "driver-not-offered",
+    "archives-unread",
+    "registry-unread",
+    "run-file-unread",
+    "nothing-built",
+    "module-not-built",
+];
+
+/// Why something was not brought in.
+enum Missed {
+    /// This place does not give it; another may.
+    Source(SetPlace, Failure),
+    /// No other source would help.
+    Failed(Failure),
+}
+
+impl From<Failure> for Missed {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// A failure to bring in a set from `place`.
+fn missed(place: SetPlace, failure: Failure) -> Missed {
+    match failure.code() {
+        ExitCode::Download => Missed::Source(place, failure),
+        _ => Missed::Failed(failure),
+    }
+}
+
+impl Supplier<'_> {
+    /// Carries out the acquiring part of `plan`; of a new plan, without it, where a source turns out
+    /// not to give what it has.
+    pub(super) async fn climb(&self, mut plan: Plan) -> Result<(), Failure> {
+        loop {
+            if plan.acquire.iter().any(|item| matches!(item, Acquire::FetchRunFile { .. })) {
+                let progress = self.progress.as_ref();
+                self.run_files.fetch(&plan.driver_version, &self.store()?, progress).await?;
+                // What the file says of this host's GPUs may change the choice.
+                plan = self.plan_anew().await?;
+                if let Some(refusal) = plan.refusal() {
+                    return Err(refusal);
+                }
+            }
+            match self.carry_out(&plan).await {
+                Ok(()) => return Ok(()),
+                Err(Missed::Failed(failure)) => return Err(failure),
+                Err(Missed::Source(place, failure)) => {
+                    self.give_up_on(place, &failure);
+                    plan = self.plan_anew().await?;
+                    if plan.refusal().is_some() {
+                        // There is no other source, and this is why.
+                        return Err(failure);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn plan_anew(&self) -> Result<Plan, Failure> {
+        let (facts, catalog) = self.gather().await?;
+        self.plan(&facts, &catalog)
+    }
+
+    async fn carry_out(&self, plan: &Plan) -> Result<(), Missed> {
+        for item in &plan.acquire {
+            match item {
+                // Fetched before the plan was made.
+                Acquire::FetchRunFile { .. } => {}
+                Acquire::BuildSet { driver_version, flavour, kernel_release } => {
+                    let kernel = read_host(self.config)?.kernel;
+                    let wanted = Wanted {
+                        driver_version: driver_version.clone(),
+                        flavour: *flavour,
+                        kernel_release: kernel_release.clone(),
+                        kernel_version: Some(kernel.version),
+                    };
+                    self.build_once(wanted).await?;
+                }
+                Acquire::AssembleUserspace { driver_version } => {
+                    self.assemble(driver_version).await?;
+                }
+                Acquire::ImportSet { .. } | Acquire::PullSet { .. } => {
+                    self.bring_in(item).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings in a set that is built already; None where `item` is something else.
+    async fn bring_in(&self, item: &Acquire) -> Result<Option<ModuleSet>, Missed> {
+        let prebuilt = Prebuilt::new(self.config)?;
+        let (store, progress) = (self.store()?, self.progress.as_ref());
+        let (place, brought) = match item {
+            Acquire::ImportSet { dir, manifest } => (
+                SetPlace::Layout { dir: dir.clone(), manifest: manifest.clone() },
+                prebuilt.import(dir, manifest, &store).await,
+            ),
+            Acquire::PullSet { registry, manifest } => (
+                SetPlace::Registry { registry: registry.clone(), manifest: manifest.clone() },
+                prebuilt.pull(registry, manifest, &store, progress).await,
+            ),
+            _ => return Ok(None),
+        };
+        brought.map(Some).map_err(|failure| missed(place, failure))
+    }
+
+    fn give_up_on(&self, place: SetPlace, failure: &Failure) {
+        tracing::warn!("going on without the set in {place}: {}", failure.one_line());
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(place);
+    }
+
+    pub(super) fn leave_out_failed(&self, catalog: &mut Catalog) {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        catalog.sets.retain(|at_hand| !failed.contains(&at_hand.place));
+    }
+
+    /// The modules for `release`, or this host's kernel, in the store: from where `run` would take
+    /// them, whatever stands in the way of loading them here.
+    pub(super) async fn obtain(&self, release: Option<&str>) -> Result<ModuleSet, Failure> {
+        loop {
+            match self.obtain_once(release).await {
+                Ok(set) => return Ok(set),
+                Err(Missed::Failed(failure)) => return Err(failure),
+                Err(Missed::Source(place, failure)) => {
+                    self.give_up_on(place, &failure);
+                    if !self.config.may_compile() && self.nothing_left(release).await? {
+                        return Err(failure);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn nothing_left(&self, release: Option<&str>) -> Result<bool, Failure> {
+        let (_, catalog) = self.gather_kernel(release).await?;
+        Ok(catalog.sets.is_empty())
+    }
+
+    async fn obtain_once(&self, release: Option<&str>) -> Result<ModuleSet, Missed> {
+        let (facts, catalog) = self.gather_kernel(release).await?;
+        let plan = plan::plan(self.config, &facts, &catalog)?;
+        for item in &plan.acquire {
+            if matches!(item, Acquire::BuildSet { .. }) {
+                return Ok(self.build(release).await?);
+            }
+            if let Some(set) = self.bring_in(item).await? {
+                return Ok(set);
+            }
+        }
+        let stored = catalog.sets.iter().filter(|s| s.place == SetPlace::Store).map(|s| &s.set);
+        let stored: Vec<&ModuleSet> = stored
+            .filter(|set| {
+                set.key.driver_version == plan.driver_version
+                    && set.key.flavour == plan.flavour
+                    && set.key.kernel_release == facts.kernel.release
+                    && set.key.kernel_version == facts.kernel.version
+            })
+            .collect();
+        let complete = stored.iter().find(|s| s.has_all(&self.config.driver.extra_modules));
+        match complete.or(stored.first()).copied() {
+            Some(set) => Ok(set.clone()),
+            None => Err(Missed::Failed(no_source(&plan))),
+        }
+    }
+
+    /// What is at hand for a kernel that need not run here.
+    async fn gather_kernel(&self, release: Option<&str>) -> Result<(HostFacts, Catalog), Failure> {
+        let release = release.map(str::to_owned);
+        let read = move |config: &crate::config::Config| {
+            let mut facts = read_host(config)?;
+            // What is loaded here is no reason not to fetch.
+            facts.loaded.clear();
+            if let Some(other) = release.filter(|release| *release != facts.kernel.release) {
+                facts.kernel.release = other;
+                facts.kernel.version = String::new();
+                facts.live_driver = None;
+            }
+            Ok(facts)
+        };
+        let (mut facts, catalog) = self.gather_for(read).await?;
+        if facts.kernel.version.is_empty() {
+            // Which build of that kernel is meant nobody said: that of the first set there is.
+            let release = &facts.kernel.release;
+            let set = catalog.sets.iter().find(|s| s.set.key.kernel_release == *release);
+            facts.kernel.version =
+                set.map(|s| s.set.key.kernel_version.clone()).unwrap_or_default();
+        }
+        Ok((facts, catalog))
+    }
+}
+
+/// Why a plan has no source for modules.
+fn no_source(plan: &Plan) -> Failure {
+    let mut about = plan.clone();
+    about.findings.retain(|finding| {
+        finding.severity == Severity::Refusal && ABOUT_SOURCES.contains(&finding.code.as_str())
+    });
+    about.refusal().unwrap_or_else(|| {
+        let cause = format!(
+            "no set of {} {} is at hand for {}",
+            plan.driver_version, plan.flavour, plan.kernel_release
+        );
+        Failure::new(ExitCode::Download, cause)
+    })
+}

@@ -1,0 +1,269 @@
+//! Building once: by this agent, for all that publish to the same registry, or by another one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use super::Supplier;
+use crate::artifact::image::Described;
+use crate::artifact::{Flavour, ModuleSet, tag};
+use crate::builder::Builder;
+use crate::catalog::DriverAtHand;
+use crate::config::{Config, PublishConfig};
+use crate::failure::{ExitCode, Failure};
+use crate::once::{Alone, Round, Search, Times, Turn};
+use crate::prebuilt::Prebuilt;
+use crate::registry::{Registry, Wish};
+use crate::signature::key::SecretKey;
+use crate::source::http::Policy;
+use crate::store::hex;
+
+/// Pushing never keeps a node from its driver for longer.
+const PUSH_LIMIT: Duration = Duration::from_secs(600);
+/// What a claim's tag begins with.
+const CLAIM: &str = "claim-";
+/// The longest tag that the distribution specification allows.
+const LONGEST_TAG: usize = 128;
+
+/// The set that is wanted.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    pub(super) driver_version: String,
+    pub(super) flavour: Flavour,
+    pub(super) kernel_release: String,
+    /// `uname -v`, where it is known.
+    pub(super) kernel_version: Option<String>,
+}
+
+impl Wanted {
+    pub(super) fn new(driver: &DriverAtHand, release: &str, version: Option<&str>) -> Self {
+        Self {
+            driver_version: driver.version.clone(),
+            flavour: driver.flavour,
+            kernel_release: release.to_owned(),
+            kernel_version: version.map(str::to_owned),
+        }
+    }
+
+    /// The tag its sets have.
+    fn tag(&self) -> String {
+        let arch = std::env::consts::ARCH;
+        tag(&self.driver_version, self.flavour, &self.kernel_release, arch)
+    }
+
+    /// The tag of the claim on building it, which those share who would take each other's set.
+    fn claim_tag(&self, config: &Config) -> String {
+        let mut modules = config.driver.extra_modules.clone();
+        modules.sort();
+        let (tag, patches) = (self.tag(), &config.patches);
+        let of = format!("{tag} {modules:?} {} {:?}", patches.apply, patches.off);
+        let digest = hex(&Sha256::digest(of));
+        let room = LONGEST_TAG - CLAIM.len() - 13;
+        format!("{CLAIM}{}-{}", &tag[..tag.len().min(room)], &digest[..12])
+    }
+
+    fn is_met_by(&self, set: &ModuleSet, config: &Config) -> bool {
+        let key = &set.key;
+        key.driver_version == self.driver_version
+            && key.flavour == self.flavour
+            && key.kernel_release == self.kernel_release
+            && self.kernel_version.as_ref().is_none_or(|v| *v == key.kernel_version)
+            && key.arch == std::env::consts::ARCH
+            && set.has_all(&config.driver.extra_modules)
+            && config.patches.allows(key.patches.keys())
+    }
+}
+
+/// Looks for the wanted set in the registry that it is published to.
+struct Published<'a> {
+    config: &'a Config,
+    prebuilt: Prebuilt<'a>,
+    registry: Registry,
+    wanted: &'a Wanted,
+}
+
+impl Search for Published<'_> {
+    /// The digest of its manifest.
+    type Found = String;
+
+    async fn look(&self) -> Result<Option<String>, Failure> {
+        let wish = Wish {
+            driver: Some(&self.wanted.driver_version),
+            flavour: Some(self.wanted.flavour),
+            kernel_release: &self.wanted.kernel_release,
+            arch: std::env::consts::ARCH,
+        };
+        for described in self.registry.find(wish).await? {
+            if !self.wanted.is_met_by(&described.set, self.config) {
+                continue;
+            }
+            match self.prebuilt.counts(&self.registry, &described).await {
+                Ok(()) => return Ok(Some(described.digest())),
+                Err(why) => tracing::warn!("{} does not count: {why}", described.digest()),
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Supplier<'_> {
+    /// The wanted set, in the store: compiled here, or by another host that publishes to the same
+    /// registry, where one is named.
+    ///
+    /// # Errors
+    /// As [`crate::build::build`]; 2 for a key to sign with that cannot be read, 13 where the
+    /// registry has something else than it should. A registry that cannot be used is a warning.
+    pub(super) async fn build_once(&self, wanted: Wanted) -> Result<ModuleSet, Failure> {
+        let Some(publish) = &self.config.publish else { return self.compile(&wanted).await };
+        let password = std::env::var("COSIGN_PASSWORD").ok();
+        let read = |path| SecretKey::read(path, password.as_deref());
+        let key = publish.sign_key.as_deref().map(read).transpose()?;
+        let turn = self.turn(&wanted, publish).await?;
+        match turn {
+            Turn::Found(manifest) => self.take(publish, &manifest, &wanted).await,
+            Turn::Mine(held) => {
+                tracing::info!("builds {} for all that use {}", wanted.tag(), publish.reference);
+                let built = self.compile(&wanted).await;
+                if let Ok(set) = &built {
+                    self.publish(publish, set, key.as_ref()).await;
+                }
+                held.release().await;
+                built
+            }
+            Turn::Alone(Alone::NoBoard(failure)) => {
+                let why = failure.one_line();
+                tracing::warn!("builds for this host alone: {}: {why}", publish.reference);
+                self.compile(&wanted).await
+            }
+            Turn::Alone(Alone::InVain(why)) => {
+                tracing::warn!("builds without waiting for others any longer: {why}");
+                let set = self.compile(&wanted).await?;
+                self.publish(publish, &set, key.as_ref()).await;
+                Ok(set)
+            }
+        }
+    }
+
+    async fn turn(
+        &self,
+        wanted: &Wanted,
+        publish: &PublishConfig,
+    ) -> Result<Turn<impl crate::once::Board + use<>, String>, Failure> {
+        let search = Published {
+            config: self.config,
+            prebuilt: Prebuilt::new(self.config)?,
+            registry: self.open(publish)?,
+            wanted,
+        };
+        let claim = self.open(publish)?.into_claim(wanted.claim_tag(self.config));
+        let round = Round {
+            board: Arc::new(claim),
+            me: Builder::here(wanted.tag()),
+            times: Times { lease: publish.lease, wait: publish.wait },
+            progress: self.progress.as_ref(),
+        };
+        Ok(round.turn(&search).await)
+    }
+
+    /// The registry itself, without mirrors: they may be late.
+    fn open(&self, publish: &PublishConfig) -> Result<Registry, Failure> {
+        // There is always another way: to compile.
+        let policy = Policy { attempts: 3, ..Policy::default() };
+        let env = |name: &str| std::env::var(name).ok();
+        let host_root = &self.config.paths.host_root;
+        Registry::open_to_push_with(policy, &publish.reference, host_root, &env)
+    }
+
+    async fn take(
+        &self,
+        publish: &PublishConfig,
+        manifest: &str,
+        wanted: &Wanted,
+    ) -> Result<ModuleSet, Failure> {
+        let prebuilt = Prebuilt::new(self.config)?;
+        let (store, name) = (self.store()?, publish.reference.to_string());
+        match prebuilt.pull(&name, manifest, &store, self.progress.as_ref()).await {
+            Err(failure) if failure.code() == ExitCode::Download => {
+                tracing::warn!("builds for this host alone: {}", failure.one_line());
+                self.compile(wanted).await
+            }
+            pulled => pulled,
+        }
+    }
+
+    /// Pushes a set for the others. That it does not succeed is no reason to do without the driver
+    /// here.
+    async fn publish(&self, publish: &PublishConfig, set: &ModuleSet, key: Option<&SecretKey>) {
+        let push = self.push(publish, set, key);
+        let pushed = match tokio::time::timeout(PUSH_LIMIT, push).await {
+            Ok(pushed) => pushed,
+            Err(_) => Err(Failure::new(
+                ExitCode::Download,
+                format!("pushing to {} took more than {PUSH_LIMIT:?}", publish.reference),
+            )),
+        };
+        match pushed {
+            Ok(digest) => {
+                let tag = set.key.tag();
+                tracing::info!("published {}:{tag}@{digest}", publish.reference);
+            }
+            Err(failure) => tracing::warn!("not published: {}", failure.one_line()),
+        }
+    }
+
+    async fn push(
+        &self,
+        publish: &PublishConfig,
+        set: &ModuleSet,
+        key: Option<&SecretKey>,
+    ) -> Result<String, Failure> {
+        let registry = self.open(publish)?;
+        // Signed before anybody can find it.
+        if let Some(key) = key {
+            registry.sign(&Described::of(set)?.digest(), key).await?;
+        }
+        let store = self.store()?;
+        let pushed = registry.push(set, &set.key.tag(), &store, self.progress.as_ref()).await?;
+        Ok(pushed.digest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Fragment};
+
+    fn wanted() -> Wanted {
+        Wanted {
+            driver_version: "535.261.03".into(),
+            flavour: Flavour::Open,
+            kernel_release: "6.1.0-50-amd64".into(),
+            kernel_version: None,
+        }
+    }
+
+    fn config() -> Config {
+        config::load(Fragment::default(), &|_| None, None).expect("defaults")
+    }
+
+    #[test]
+    fn a_claims_tag_is_read_by_people_and_taken_by_registries() {
+        let arch = std::env::consts::ARCH;
+        let tag = wanted().claim_tag(&config());
+        let begins = format!("claim-535.261.03-open-6.1.0-50-amd64-{arch}-");
+        assert!(tag.starts_with(&begins) && tag.len() == begins.len() + 12, "{tag}");
+        let long = Wanted { kernel_release: "6".repeat(200), ..wanted() }.claim_tag(&config());
+        assert!(crate::registry::reference::is_tag(&long) && long.len() == 128, "{long}");
+    }
+
+    #[test]
+    fn who_would_not_take_the_others_set_has_another_claim() {
+        let mut with_drm = config();
+        with_drm.driver.extra_modules.push("nvidia_drm".into());
+        let mut unpatched = config();
+        unpatched.patches.apply = false;
+        let tags = [config(), with_drm, unpatched].map(|config| wanted().claim_tag(&config));
+        assert!(tags[0] != tags[1] && tags[0] != tags[2] && tags[1] != tags[2], "{tags:?}");
+    }
+}

@@ -1,0 +1,256 @@
+//! Many agents at once, as processes with stores of their own: one compiles, and who that is may die.
+//!
+//! The compile is the agent's real one, with headers, compiler and root from an archive and the sandbox
+//! around it; only make is a stand-in that ends when the test says so.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use longshore::artifact::image::Described;
+use nix::sys::signal::Signal;
+
+use super::*;
+use crate::debs::{self, Item, KERNEL, deb};
+use crate::scene::{Scene as Host, send, until};
+
+const AGENTS: usize = 8;
+/// A twentieth of it is long beside what a busy machine delays a request.
+const LEASE: Duration = Duration::from_secs(20);
+const MODULES: [&str; 3] = ["nvidia", "nvidia-uvm", "nvidia-modeset"];
+
+/// An archive that a driver is built from, whose first module has so many bytes more.
+fn archive(padding: usize) -> crate::mini::Suite {
+    let kbuild = b"ccflags-y += -DNV_VERSION_STRING=\\\"535.261.03\\\"\n";
+    let modules = MODULES.map(|name| {
+        let mut image = sets::module(name, KERNEL);
+        if name == "nvidia" {
+            image.resize(image.len() + padding, 0);
+        }
+        (format!("./usr/src/nvidia/{name}.ko.in"), image)
+    });
+    let mut driver = vec![
+        Item::File("./usr/src/nvidia/Kbuild", kbuild),
+        Item::File("./usr/src/nvidia/conftest.sh", b""),
+    ];
+    driver.extend(modules.iter().map(|(path, image)| Item::File(path, image)));
+    let make = fs::read(env!("CARGO_BIN_EXE_stub-make")).expect("the stand-in for make");
+    let libraries = libraries();
+    let mut libc: Vec<Item<'_>> =
+        libraries.iter().map(|(path, bytes)| Item::Program(path, bytes)).collect();
+    libc.push(loader(&libraries));
+    debs::buildable(&[
+        ("nvidia-kernel-source", deb(&driver)),
+        ("make", deb(&[Item::Program("./usr/bin/make", &make)])),
+        ("binutils", deb(&[Item::Program("./usr/bin/strip", &debs::saying("", 0))])),
+        ("libc6-dev", deb(&libc)),
+    ])
+}
+
+/// What this process is linked to, and so the stand-in.
+fn libraries() -> Vec<(String, Vec<u8>)> {
+    let maps = fs::read_to_string("/proc/self/maps").expect("maps");
+    let mut paths: Vec<&str> =
+        maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).collect();
+    paths.retain(|path| path.contains(".so"));
+    paths.sort();
+    paths.dedup();
+    let read = |path: &str| {
+        let merged = if path.starts_with("/usr/") { String::new() } else { "/usr".to_owned() };
+        (format!(".{merged}{path}"), fs::read(path).expect("a library"))
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// The name by which programs ask for the dynamic linker.
+fn loader(libraries: &[(String, Vec<u8>)]) -> Item<'_> {
+    let is_loader = |(path, _): &&(String, Vec<u8>)| path.contains("/ld-linux");
+    let (path, _) = libraries.iter().find(is_loader).expect("a dynamic linker");
+    let name = if cfg!(target_arch = "aarch64") {
+        "./usr/lib/ld-linux-aarch64.so.1"
+    } else {
+        "./usr/lib64/ld-linux-x86-64.so.2"
+    };
+    Item::Link(name, &path[1..])
+}
+
+/// One agent that builds, its store, and what it says.
+struct Agent {
+    child: Child,
+    store: PathBuf,
+    log: PathBuf,
+}
+
+impl Agent {
+    fn start(host: &Host, name: &str, store: &str, publish: Option<&str>) -> Self {
+        let (store, log) = (host.path(store), host.path(&format!("{name}.log")));
+        let mut command = host.agent(&["build", "--kernel", KERNEL]);
+        command.env("LONGSHORE_STORE", &store);
+        if let Some(reference) = publish {
+            command.env("LONGSHORE_PUBLISH", reference);
+            command.env("LONGSHORE_PUBLISH_LEASE", format!("{}s", LEASE.as_secs()));
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(File::create(&log).expect("a log"));
+        Self { child: command.spawn().expect("starts"), store, log }
+    }
+
+    fn says(&self, words: &str) -> bool {
+        fs::read_to_string(&self.log).expect("a log").contains(words)
+    }
+
+    /// Where it compiles at this moment, once make is about to run.
+    fn work(&self) -> Option<PathBuf> {
+        if !self.says("compiling 535.261.03") {
+            return None;
+        }
+        let mut works = entries(&self.store.join("tmp")).into_iter();
+        works.find(|path| path.join("build/driver").is_dir()).map(|path| path.join("build"))
+    }
+
+    /// Whether it ever compiled.
+    fn compiled(&self) -> bool {
+        !entries(&self.store.join("logs")).is_empty()
+    }
+
+    fn ends_well(mut self) -> Store {
+        until("it ends", || self.child.try_wait().expect("a child").is_some());
+        let log = fs::read_to_string(&self.log).expect("a log");
+        assert!(self.child.wait().expect("a child").success(), "{log}");
+        Store::open(&self.store).expect("store")
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            let _ = writeln!(std::io::stderr(), "-- {}\n{log}", self.log.display());
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn let_go(work: &Path) {
+    fs::write(work.join("go"), "").expect("write");
+}
+
+/// The only set of a store, by the digest of its manifest.
+fn digest(store: &Store) -> String {
+    sets::assert_sound(store);
+    let sets = store.sets().expect("sets");
+    assert_eq!(sets.len(), 1);
+    Described::of(&sets[0]).expect("describes").digest()
+}
+
+/// Agents that publish to one registry, all waiting but the one that compiles.
+fn together(host: &Host, hub: &Hub) -> (Agent, Vec<Agent>) {
+    let reference = format!("http://{}/nvidia/modules", hub.address);
+    let start = |n| {
+        let name = format!("agent{n}");
+        Agent::start(host, &name, &format!("store{n}"), Some(&reference))
+    };
+    let mut agents: Vec<Agent> = (0..AGENTS).map(start).collect();
+    let mut builder = None;
+    until("somebody compiles", || {
+        builder = agents.iter().position(|agent| agent.work().is_some());
+        builder.is_some()
+    });
+    let builder = agents.remove(builder.expect("somebody"));
+    let who = format!("(pid {}, since ", builder.child.id());
+    until("the others wait", || agents.iter().all(|agent| agent.says(&who)));
+    (builder, agents)
+}
+
+fn tags(hub: &Hub) -> Vec<String> {
+    let from = format!("docker://{}/nvidia/modules", hub.address);
+    let listed = other_tools::skopeo(&["list-tags", "--tls-verify=false", &from]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed).expect("JSON");
+    let tags = listed["Tags"].as_array().expect("tags").iter();
+    tags.map(|tag| tag.as_str().expect("a tag").to_owned()).collect()
+}
+
+/// Everybody has what the registry has, which is all that is in there but for claims.
+fn assert_same(stores: &[Store], hub: &Hub, claims: usize) {
+    let digests: Vec<String> = stores.iter().map(digest).collect();
+    let mut tags = tags(hub);
+    let before = tags.len();
+    tags.retain(|tag| !tag.starts_with("claim-"));
+    assert_eq!(before - tags.len(), claims);
+    assert_eq!(tags, ["535.261.03-proprietary-6.1.0-50-amd64-x86_64"]);
+    let from = format!("docker://{}/nvidia/modules:{}", hub.address, tags[0]);
+    let there = other_tools::skopeo(&["inspect", "--raw", "--tls-verify=false", &from]);
+    let there = longshore::artifact::image::digest(&there);
+    assert_eq!(digests, vec![there; stores.len()]);
+}
+
+#[test]
+fn of_many_that_start_together_one_compiles() {
+    for deletes in [true, false] {
+        let hub = if deletes { Hub::that_deletes() } else { Hub::start(None) };
+        let host = Host::with(archive(0));
+        let (builder, others) = together(&host, &hub);
+        let_go(&builder.work().expect("it compiles"));
+        let mut stores = vec![builder.ends_well()];
+        assert_eq!(others.iter().filter(|agent| agent.compiled()).count(), 0);
+        stores.extend(others.into_iter().map(Agent::ends_well));
+        assert_same(&stores, &hub, usize::from(!deletes));
+    }
+}
+
+#[test]
+fn when_the_one_that_compiles_is_killed_another_takes_over() {
+    let hub = Hub::start(None);
+    let host = Host::with(archive(0));
+    let (builder, mut others) = together(&host, &hub);
+    let killed = Instant::now();
+    send(&builder.child, Signal::SIGKILL);
+    let mut second = None;
+    until("another compiles", || {
+        second = others.iter().position(|agent| agent.work().is_some());
+        second.is_some()
+    });
+    // The renewal may have been a moment ago, and no longer than its interval.
+    assert!(killed.elapsed() >= LEASE / 2, "{:?}", killed.elapsed());
+    let second = others.remove(second.expect("somebody"));
+    let who = format!("(pid {}, since ", second.child.id());
+    until("the others wait again", || others.iter().all(|agent| agent.says(&who)));
+    let_go(&second.work().expect("it compiles"));
+    let mut stores = vec![second.ends_well()];
+    assert_eq!(others.iter().filter(|agent| agent.compiled()).count(), 0);
+    stores.extend(others.into_iter().map(Agent::ends_well));
+    assert_eq!(stores.len(), AGENTS - 1);
+    assert_same(&stores, &hub, 1);
+}
+
+#[test]
+fn one_of_two_on_a_store_is_killed_while_it_publishes_and_the_other_goes_on() {
+    let host = Host::with(archive(64 << 20));
+    let start = |name: &str| Agent::start(&host, name, "store", None);
+    let first = start("first");
+    until("it compiles", || first.work().is_some());
+    let second = start("second");
+    let who = format!("(pid {}, since ", first.child.id());
+    until("the other waits", || second.says(&who));
+    assert!(second.says("which builds 535.261.03-proprietary-6.1.0-50-amd64-x86_64"));
+    let_go(&first.work().expect("it compiles"));
+    let is_blob = |path: &PathBuf| path.to_string_lossy().contains("/tmp/blob-");
+    until("it publishes", || entries(&first.store.join("tmp")).iter().any(is_blob));
+    send(&first.child, Signal::SIGKILL);
+    until("the other compiles", || second.work().is_some());
+    // The work of the one that was killed may still lie there.
+    for work in entries(&second.store.join("tmp")) {
+        let build = work.join("build");
+        if build.is_dir() {
+            let_go(&build);
+        }
+    }
+    digest(&second.ends_well());
+}
