@@ -14,6 +14,7 @@ pub mod engine;
 pub mod expose;
 pub mod failure;
 pub mod host;
+pub mod input;
 pub mod journal;
 pub mod kernel;
 pub mod lifecycle;

@@ -1,11 +1,14 @@
 //! Module parameters: one line per module as insmod takes it, merged by parameter name.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::Path;
 
 use crate::failure::{ExitCode, Failure};
+use crate::input;
+
+/// No file of parameters is larger.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// Files of the GPU operator's ConfigMap (mounted at `/drivers`) and the modules they are for.
 const OPERATOR_FILES: [(&str, &str); 4] = [
@@ -61,7 +64,7 @@ pub fn read_operator_files(dir: &Path) -> Result<Parameters, Failure> {
     let mut parameters = Parameters::new();
     for (file, module) in OPERATOR_FILES {
         let path = dir.join(file);
-        match fs::read_to_string(&path) {
+        match input::read_text(&path, MOST_BYTES) {
             Ok(text) => {
                 let words = words_of_file(&text);
                 if !words.is_empty() {
@@ -88,6 +91,7 @@ fn words_of_file(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
     use rstest::rstest;
+    use std::fs;
 
     #[rstest]
     #[case("", &[])]

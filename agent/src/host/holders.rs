@@ -8,8 +8,6 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -17,6 +15,7 @@ use nix::sys::stat::{major, minor};
 
 use super::verbs::DriverUser;
 use crate::expose::nodes::character_majors;
+use crate::input;
 
 /// Major of the DRM devices (include/drm/drm.h and drivers/gpu/drm/drm_drv.c).
 const DRM_MAJOR: u64 = 226;
@@ -31,18 +30,8 @@ const LIMIT: Duration = Duration::from_secs(3);
 /// As there, and where it took longer.
 pub fn driver_users_in_time(root: &Path) -> io::Result<Vec<DriverUser>> {
     let root = root.to_path_buf();
-    in_time(LIMIT, move || driver_users(&root))
-}
-
-/// What `look` finds, unless it takes longer than `limit`: it is then left behind.
-fn in_time<T: Send + 'static>(
-    limit: Duration,
-    look: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let (found, answer) = mpsc::sync_channel(1);
-    // Nobody listens any more where it came too late.
-    thread::Builder::new().name("holders".into()).spawn(move || drop(found.send(look())))?;
-    answer.recv_timeout(limit).unwrap_or_else(|_| Err(io::Error::from(Errno::ETIMEDOUT)))
+    input::in_time("holders", LIMIT, move || driver_users(&root))
+        .unwrap_or_else(|| Err(io::Error::from(Errno::ETIMEDOUT)))
 }
 
 /// The processes that hold a device of the driver, by process id. What may not be looked at, or
@@ -172,16 +161,6 @@ mod tests {
         for (cgroup, container, pod) in cases {
             assert_eq!(container_of(&cgroup), (container, pod), "{cgroup}");
         }
-    }
-
-    #[test]
-    fn a_look_that_does_not_end_is_left_behind() {
-        let (go_on, wait) = mpsc::channel::<()>();
-        let look = move || Ok(wait.recv().is_ok());
-        let error = in_time(Duration::ZERO, look).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(Errno::ETIMEDOUT as i32));
-        drop(go_on);
-        assert_eq!(in_time(LIMIT, || Ok(1)).unwrap(), 1);
     }
 
     /// A captured /proc: fd links lead to devices every machine has, standing in for the driver's.

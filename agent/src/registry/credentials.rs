@@ -11,6 +11,9 @@ use super::reference::Repository;
 use crate::config::Env;
 use crate::failure::{ExitCode, Failure, OrFail};
 
+/// No docker configuration is larger.
+const MOST_BYTES: u64 = 1 << 20;
+
 /// How to log in.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Credential {
@@ -79,7 +82,7 @@ impl DockerConfig {
 
     fn read(path: &Path) -> Result<Self, Failure> {
         let what = || format!("reading the docker configuration {}", path.display());
-        let text = std::fs::read_to_string(path).or_fail(ExitCode::Usage, what)?;
+        let text = crate::input::read_text(path, MOST_BYTES).or_fail(ExitCode::Usage, what)?;
         let config: Self = serde_json::from_str(&text).map_err(|e| {
             // serde_json's own message may quote what it read.
             Failure::new(ExitCode::Usage, what())

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::input;
 
 /// How cosign labels a secret key since version 2; older ones wrote `ENCRYPTED COSIGN PRIVATE KEY`.
 const ENCRYPTED: &str = "ENCRYPTED SIGSTORE PRIVATE KEY";
@@ -41,7 +42,7 @@ impl PublicKey {
     /// Exit code 2 where it cannot be read or is no ECDSA P-256 public key.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let what = || format!("reading the public key {}", path.display());
-        let text = read(path).or_fail(ExitCode::Usage, what)?;
+        let text = input::read_text(path, MAX_FILE).or_fail(ExitCode::Usage, what)?;
         Self::from_pem(&text, &path.display().to_string()).map_err(|why| {
             Failure::new(ExitCode::Usage, what())
                 .because(why)
@@ -105,7 +106,7 @@ impl SecretKey {
     /// Exit code 2 where it cannot be read, is another kind of key, or the password is wrong.
     pub fn read(path: &Path, password: Option<&str>) -> Result<Self, Failure> {
         let what = || format!("reading the secret key {}", path.display());
-        let text = read(path).or_fail(ExitCode::Usage, what)?;
+        let text = input::read_text(path, MAX_FILE).or_fail(ExitCode::Usage, what)?;
         Self::from_pem(&text, password).map_err(|why| {
             Failure::new(ExitCode::Usage, what()).because(why).remedy(
                 "give a cosign.key of `cosign generate-key-pair` with its password in \
@@ -254,13 +255,6 @@ impl Kdf {
         scrypt::scrypt(password.as_bytes(), salt, &params, &mut key).map_err(|e| e.to_string())?;
         Ok(key)
     }
-}
-
-fn read(path: &Path) -> std::io::Result<String> {
-    use std::io::Read;
-    let mut text = String::new();
-    std::fs::File::open(path)?.take(MAX_FILE).read_to_string(&mut text)?;
-    Ok(text)
 }
 
 /// Label and content of the first PEM block.
