@@ -1,7 +1,6 @@
 //! A part of the configuration as one place says it: a file, the environment or the flags.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -18,7 +17,11 @@ use super::values::{
 use super::{ArchiveSource, RegistrySource};
 use crate::artifact::Flavour;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::input;
 use crate::registry::reference::Repository;
+
+/// No configuration is larger; what is, is something else.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// Looks up an environment variable.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -138,7 +141,7 @@ impl Fragment {
     /// # Errors
     /// Exit code 2 with file, line and key where the file cannot be read or is not valid.
     pub fn from_file(path: &Path) -> Result<Self, Failure> {
-        let text = fs::read_to_string(path)
+        let text = input::read_text(path, MOST_BYTES)
             .or_fail(ExitCode::Usage, || {
                 format!("reading the configuration file {}", path.display())
             })
@@ -376,15 +379,27 @@ impl TomlFault {
     }
 }
 
-/// The key whose value holds the byte at `offset`: the nearest `key =` at or above its line.
+/// The key whose value holds the byte at `offset`, or the table that it is in: the nearest `key =`,
+/// `[table]` or `[[table]]` at or above its line.
 fn key_at(text: &str, offset: usize) -> Option<String> {
     let end = text.get(offset..)?.find('\n').map_or(text.len(), |n| offset + n);
-    text.get(..end)?.lines().rev().find_map(|line| {
-        let (key, _) = line.split_once('=')?;
-        let key = key.trim();
-        let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '"');
-        (!key.is_empty() && key.chars().all(bare)).then(|| key.to_owned())
-    })
+    text.get(..end)?.lines().rev().find_map(key_of)
+}
+
+/// The key or the table that a line begins.
+fn key_of(line: &str) -> Option<String> {
+    let line = line.trim();
+    let key = match line.strip_prefix('[') {
+        Some(table) => table.trim_start_matches('[').split(']').next()?,
+        None => line.split_once('=')?.0,
+    };
+    is_key(key.trim()).then(|| key.trim().to_owned())
+}
+
+fn is_key(text: &str) -> bool {
+    let quoted = |quote: char| text.len() > 1 && text.starts_with(quote) && text.ends_with(quote);
+    let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    quoted('"') || quoted('\'') || (!text.is_empty() && text.chars().all(bare))
 }
 
 #[cfg(test)]
@@ -408,7 +423,13 @@ mod tests {
         "[[archive]]\nurl = \"ftp://a\"\nsuites = [\"s\"]\ncomponents = [\"main\"]\nkeyring = \"/k\"\n",
         "line 2, key url: "
     )]
-    #[case("[[archive]]\nurl = \"https://archive.example.com/debian\"\n", "missing field `suites`")]
+    #[case(
+        "jobs = 1\n[[archive]]\nurl = \"https://archive.example.com/debian\"\n",
+        "line 2, key archive: missing field `suites`"
+    )]
+    #[case("jobs = 1\n[archives]\nx = 1\n", "line 2, key archives: unknown field")]
+    #[case("[parameters]\n\"a/b\" = \"c=1\"\n", "line 2, key \"a/b\": `a/b` is not the name")]
+    #[case("prebuilt = [\n  \"a=b\",\n]\n", "key prebuilt: `a=b` is not an absolute path")]
     fn a_bad_file_names_line_and_key(#[case] text: &str, #[case] wanted: &str) {
         let Err(fault) = Fragment::from_toml(text) else { panic!("accepted: {text}") };
         let failure = fault.into_failure(Path::new("/c.toml"));

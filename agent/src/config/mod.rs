@@ -6,28 +6,28 @@ mod patches;
 mod places;
 mod publish;
 mod run_file;
+mod sources;
 mod values;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::num::NonZeroU16;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
-
 pub use fragment::{Env, Fragment};
 pub use patches::{PatchConfig, PatchFragment};
+pub use places::Paths;
 pub use publish::{PublishConfig, PublishFragment};
 pub use run_file::{Pin, RunFileSource};
+pub use sources::{ArchiveSource, RegistrySource};
 pub use values::{
     AbsolutePath, BadValue, DriverWish, FlavourWish, ModuleName, ModuleParameter, Span,
 };
 
 use crate::artifact::Flavour;
 use crate::failure::{ExitCode, Failure};
-use crate::registry::reference::{BadReference, Repository};
 
 /// The configuration file that is read where none is named; it may be absent.
 pub const DEFAULT_FILE: &str = "/etc/longshore/config.toml";
@@ -101,60 +101,6 @@ pub struct ArchiveConfig {
     pub frozen: bool,
 }
 
-/// One archive: base URL, suites, components, keyring.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct ArchiveSource {
-    /// Base URL: http, https or file.
-    #[serde(deserialize_with = "archive_url")]
-    pub url: String,
-    /// Suites, for example `bookworm`, `bookworm-updates`.
-    pub suites: Vec<String>,
-    /// Components, for example `main`, `non-free`.
-    pub components: Vec<String>,
-    /// OpenPGP keyring (binary or armored) whose keys may sign InRelease.
-    #[serde(deserialize_with = "absolute_path")]
-    pub keyring: PathBuf,
-}
-
-/// A repository of a registry, and where else the same is to be had.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(from = "RegistryEntry")]
-pub struct RegistrySource {
-    /// The repository.
-    pub reference: Repository,
-    /// Repositories with the same content, asked first, in this order.
-    pub mirrors: Vec<Repository>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RegistryEntry {
-    reference: Repository,
-    #[serde(default)]
-    mirrors: Vec<Repository>,
-    #[serde(default)]
-    plain_http: bool,
-}
-
-impl From<RegistryEntry> for RegistrySource {
-    fn from(entry: RegistryEntry) -> Self {
-        let plain = |r: Repository| r.with_plain_http(entry.plain_http);
-        Self {
-            reference: plain(entry.reference),
-            mirrors: entry.mirrors.into_iter().map(plain).collect(),
-        }
-    }
-}
-
-impl std::str::FromStr for RegistrySource {
-    type Err = BadReference;
-
-    fn from_str(text: &str) -> Result<Self, BadReference> {
-        Ok(Self { reference: text.parse()?, mirrors: Vec::new() })
-    }
-}
-
 /// Whose signatures count, and whether one is needed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SignatureConfig {
@@ -162,39 +108,6 @@ pub struct SignatureConfig {
     pub required: bool,
     /// Files with public keys, as cosign writes them.
     pub keys: Vec<PathBuf>,
-}
-
-fn archive_url<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-    let url = String::deserialize(from)?;
-    let after = |scheme: &str| url.strip_prefix(scheme);
-    let host = after("http://").or(after("https://"));
-    if host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
-        || url.starts_with("file:/")
-    {
-        Ok(url)
-    } else {
-        Err(serde::de::Error::custom(format!("`{url}` is not an http, https or file URL")))
-    }
-}
-
-fn absolute_path<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
-    AbsolutePath::deserialize(from).map(|path| path.as_path().to_path_buf())
-}
-
-/// Where things lie.
-#[derive(Debug, Clone)]
-pub struct Paths {
-    /// Content-addressed store; default `/var/lib/longshore`.
-    pub store: PathBuf,
-    /// Lock, state and journal; default `/run/nvidia/longshore`.
-    pub state: PathBuf,
-    /// Driver root; default `/run/nvidia/driver`.
-    pub driver_root: PathBuf,
-    /// Root of the tree that /proc and /sys are read from; `/` but for captured trees.
-    pub root: PathBuf,
-    /// Root of the host's own file system (its /lib/modules, /etc, /dev): `/` on the host itself,
-    /// `/proc/1/root` in a container that shares the host's PID namespace.
-    pub host_root: PathBuf,
 }
 
 /// Merges flags over environment over operator files over configuration file over defaults.
@@ -209,7 +122,7 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     let above = flags.over(Fragment::from_env(env)?);
     let below = match (&above.config, file) {
         (Some(named), _) => Fragment::from_file(named)?,
-        (None, Some(usual)) if usual.exists() => Fragment::from_file(usual)?,
+        (None, Some(usual)) if is_there(usual) => Fragment::from_file(usual)?,
         _ => Fragment::default(),
     };
     let dir = above.parameters_dir.clone().or_else(|| below.parameters_dir.clone());
@@ -231,6 +144,12 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
         );
     }
     Ok(config)
+}
+
+/// Whether there is something under this name, though it be a link to nothing or out of reach: a
+/// configuration that somebody gave is not to be passed over in silence.
+fn is_there(path: &Path) -> bool {
+    !matches!(fs::symlink_metadata(path), Err(e) if e.kind() == ErrorKind::NotFound)
 }
 
 fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, Failure> {
@@ -301,49 +220,6 @@ fn extra_modules(names: &[ModuleName]) -> Vec<String> {
         }
     }
     extra
-}
-
-impl Paths {
-    fn settle(
-        store: Option<&AbsolutePath>,
-        state: Option<&AbsolutePath>,
-        driver_root: Option<&AbsolutePath>,
-        root: Option<&AbsolutePath>,
-        host_root: Option<&AbsolutePath>,
-    ) -> Self {
-        let or = |path: Option<&AbsolutePath>, default: &str| {
-            path.map_or_else(|| PathBuf::from(default), |p| p.as_path().to_path_buf())
-        };
-        let root = or(root, "/");
-        let host_root = match host_root {
-            Some(path) => path.as_path().to_path_buf(),
-            None if root == Path::new("/") => own_host_root(Path::new("/")),
-            None => root.clone(),
-        };
-        Self {
-            store: or(store, "/var/lib/longshore"),
-            state: or(state, "/run/nvidia/longshore"),
-            driver_root: or(driver_root, "/run/nvidia/driver"),
-            root,
-            host_root,
-        }
-    }
-
-    /// Whether the facts come from a captured tree instead of the machine this runs on.
-    pub fn is_captured(&self) -> bool {
-        self.root != Path::new("/")
-    }
-}
-
-/// `/proc/1/root` where that is another directory than `/`: in a container that shares the host's
-/// PID namespace process 1 is the host's.
-fn own_host_root(root: &Path) -> PathBuf {
-    let first_process = root.join("proc/1/root");
-    let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-    match (identity(&first_process), identity(root)) {
-        (Some(theirs), Some(ours)) if theirs != ours => first_process,
-        _ => root.to_path_buf(),
-    }
 }
 
 #[cfg(test)]
@@ -463,20 +339,20 @@ mod tests {
     }
 
     #[test]
-    fn another_root_of_process_1_is_the_hosts() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir_all(dir.path().join("proc/1/root")).unwrap();
-        assert_eq!(own_host_root(dir.path()), dir.path().join("proc/1/root"));
-        fs::remove_dir(dir.path().join("proc/1/root")).unwrap();
-        std::os::unix::fs::symlink("../..", dir.path().join("proc/1/root")).unwrap();
-        assert_eq!(own_host_root(dir.path()), dir.path());
-    }
-
-    #[test]
     fn a_named_file_must_exist() {
         let failure = load_with(&["--config", "/no/such.toml"], &[], None).unwrap_err();
         assert_eq!(failure.code(), ExitCode::Usage);
         assert!(failure.to_string().contains("/no/such.toml"));
+    }
+
+    #[test]
+    fn the_usual_file_may_be_absent_but_not_lead_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.toml");
+        let load = || load(Fragment::default(), &|_| None, Some(&file));
+        load().unwrap();
+        std::os::unix::fs::symlink("nowhere", &file).unwrap();
+        assert_eq!(load().unwrap_err().code(), ExitCode::Usage);
     }
 
     #[test]

@@ -1,9 +1,83 @@
-//! Directories that would get in each other's way, or in the way of the whole system.
+//! Where things lie, and directories that would get in each other's way or in the way of the whole
+//! system.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::Paths;
+use super::values::AbsolutePath;
 use crate::failure::{ExitCode, Failure};
+
+/// Where things lie.
+#[derive(Debug, Clone)]
+pub struct Paths {
+    /// Content-addressed store; default `/var/lib/longshore`.
+    pub store: PathBuf,
+    /// Lock, state and journal; default `/run/nvidia/longshore`.
+    pub state: PathBuf,
+    /// Driver root; default `/run/nvidia/driver`.
+    pub driver_root: PathBuf,
+    /// Root of the tree that /proc and /sys are read from; `/` but for captured trees.
+    pub root: PathBuf,
+    /// Root of the host's own file system (its /lib/modules, /etc, /dev): `/` on the host itself,
+    /// `/proc/1/root` in a container that shares the host's PID namespace.
+    pub host_root: PathBuf,
+}
+
+impl Paths {
+    pub(super) fn settle(
+        store: Option<&AbsolutePath>,
+        state: Option<&AbsolutePath>,
+        driver_root: Option<&AbsolutePath>,
+        root: Option<&AbsolutePath>,
+        host_root: Option<&AbsolutePath>,
+    ) -> Self {
+        let or = |path: Option<&AbsolutePath>, default: &str| {
+            path.map_or_else(|| PathBuf::from(default), |p| p.as_path().to_path_buf())
+        };
+        let root = or(root, "/");
+        let host_root = match host_root {
+            Some(path) => path.as_path().to_path_buf(),
+            None if root == Path::new("/") => own_host_root(Path::new("/")),
+            None => root.clone(),
+        };
+        Self {
+            store: or(store, "/var/lib/longshore"),
+            state: or(state, "/run/nvidia/longshore"),
+            driver_root: or(driver_root, "/run/nvidia/driver"),
+            root,
+            host_root,
+        }
+    }
+
+    /// All of them below `dir`, for tests.
+    #[cfg(test)]
+    pub(crate) fn below(dir: &Path) -> Self {
+        Self {
+            store: dir.join("store"),
+            state: dir.join("run"),
+            driver_root: dir.join("driver"),
+            root: dir.to_path_buf(),
+            host_root: dir.to_path_buf(),
+        }
+    }
+
+    /// Whether the facts come from a captured tree instead of the machine this runs on.
+    pub fn is_captured(&self) -> bool {
+        self.root != Path::new("/")
+    }
+}
+
+/// `/proc/1/root` where that is another directory than `/`: in a container that shares the host's
+/// PID namespace process 1 is the host's.
+fn own_host_root(root: &Path) -> PathBuf {
+    let first_process = root.join("proc/1/root");
+    let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    match (identity(&first_process), identity(root)) {
+        (Some(theirs), Some(ours)) if theirs != ours => first_process,
+        _ => root.to_path_buf(),
+    }
+}
 
 /// Checks where things are to lie.
 ///
@@ -51,6 +125,16 @@ fn plain(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
     use rstest::rstest;
+
+    #[test]
+    fn another_root_of_process_1_is_the_hosts() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("proc/1/root")).unwrap();
+        assert_eq!(own_host_root(dir.path()), dir.path().join("proc/1/root"));
+        fs::remove_dir(dir.path().join("proc/1/root")).unwrap();
+        std::os::unix::fs::symlink("../..", dir.path().join("proc/1/root")).unwrap();
+        assert_eq!(own_host_root(dir.path()), dir.path());
+    }
 
     #[rstest]
     #[case("/var/lib/longshore", "/run/nvidia/longshore", "/run/nvidia/driver", None)]

@@ -1,0 +1,79 @@
+//! Archives and registries as the configuration file names them.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Deserializer};
+
+use super::values::AbsolutePath;
+use crate::registry::reference::{BadReference, Repository};
+
+/// One archive: base URL, suites, components, keyring.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ArchiveSource {
+    /// Base URL: http, https or file.
+    #[serde(deserialize_with = "archive_url")]
+    pub url: String,
+    /// Suites, for example `bookworm`, `bookworm-updates`.
+    pub suites: Vec<String>,
+    /// Components, for example `main`, `non-free`.
+    pub components: Vec<String>,
+    /// OpenPGP keyring (binary or armored) whose keys may sign InRelease.
+    #[serde(deserialize_with = "absolute_path")]
+    pub keyring: PathBuf,
+}
+
+/// A repository of a registry, and where else the same is to be had.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "RegistryEntry")]
+pub struct RegistrySource {
+    /// The repository.
+    pub reference: Repository,
+    /// Repositories with the same content, asked first, in this order.
+    pub mirrors: Vec<Repository>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RegistryEntry {
+    reference: Repository,
+    #[serde(default)]
+    mirrors: Vec<Repository>,
+    #[serde(default)]
+    plain_http: bool,
+}
+
+impl From<RegistryEntry> for RegistrySource {
+    fn from(entry: RegistryEntry) -> Self {
+        let plain = |r: Repository| r.with_plain_http(entry.plain_http);
+        Self {
+            reference: plain(entry.reference),
+            mirrors: entry.mirrors.into_iter().map(plain).collect(),
+        }
+    }
+}
+
+impl std::str::FromStr for RegistrySource {
+    type Err = BadReference;
+
+    fn from_str(text: &str) -> Result<Self, BadReference> {
+        Ok(Self { reference: text.parse()?, mirrors: Vec::new() })
+    }
+}
+
+fn archive_url<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let url = String::deserialize(from)?;
+    let after = |scheme: &str| url.strip_prefix(scheme);
+    let host = after("http://").or(after("https://"));
+    if host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
+        || url.starts_with("file:/")
+    {
+        Ok(url)
+    } else {
+        Err(serde::de::Error::custom(format!("`{url}` is not an http, https or file URL")))
+    }
+}
+
+fn absolute_path<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+    AbsolutePath::deserialize(from).map(|path| path.as_path().to_path_buf())
+}
