@@ -18,7 +18,7 @@ use signal_hook_tokio::Signals;
 use crate::artifact::destination;
 use crate::config::{self, Config, Fragment};
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::lifecycle;
+use crate::lifecycle::{self, signals};
 use crate::logging::{self, LogFormat};
 use crate::supplier::Supplier;
 
@@ -140,10 +140,19 @@ async fn dispatch(command: Command, config: &Config) -> Result<End, Failure> {
         }
         Command::Push(push) => stoppable(registry::push(config, push)).await,
         Command::Verify(verify) => stoppable(registry::verify(config, verify)).await,
-        Command::GenerateKeyPair(generate) => registry::generate_key_pair(&generate).map(End::Code),
+        Command::GenerateKeyPair(generate) => {
+            signals::release();
+            registry::generate_key_pair(&generate).map(End::Code)
+        }
         Command::Fetch { kernel } => stoppable(fetch(config, kernel)).await,
-        Command::Unload => lifecycle::unload(config).await.map(End::Code),
-        Command::Status { json } => status(config, json).map(End::Code),
+        Command::Unload => {
+            signals::release();
+            lifecycle::unload(config).await.map(End::Code)
+        }
+        Command::Status { json } => {
+            signals::release();
+            status(config, json).map(End::Code)
+        }
     }
 }
 
@@ -151,6 +160,7 @@ async fn dispatch(command: Command, config: &Config) -> Result<End, Failure> {
 async fn stoppable(work: impl Future<Output = Result<ExitCode, Failure>>) -> Result<End, Failure> {
     let mut signals =
         Signals::new([SIGTERM, SIGINT]).or_fail(ExitCode::Bug, || "setting signal handlers")?;
+    signals::release();
     tokio::select! {
         biased;
         Some(signal) = signals.next() => {
@@ -176,7 +186,8 @@ pub fn end_by(signal: i32) -> u8 {
 /// A kernel release: what uname(2) can hold and a distribution puts into a package's name.
 fn release(text: &str) -> Result<String, &'static str> {
     let valid = |b: u8| b.is_ascii_alphanumeric() || b"._+~-".contains(&b);
-    if (1..65).contains(&text.len()) && text.bytes().all(valid) {
+    let begins = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+    if begins && text.len() < 65 && text.bytes().all(valid) {
         Ok(text.to_owned())
     } else {
         Err("not a kernel release as uname -r gives it, for example 6.1.0-50-amd64")

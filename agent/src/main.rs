@@ -6,7 +6,7 @@ use std::process::ExitCode as ProcessExit;
 use clap::Parser;
 use longshore::build::sandbox;
 use longshore::commands::{self, Cli, End};
-use longshore::lifecycle::init;
+use longshore::lifecycle::{init, signals};
 use longshore::{ExitCode, Failure};
 
 fn main() -> ProcessExit {
@@ -14,6 +14,7 @@ fn main() -> ProcessExit {
     if std::env::args_os().nth(1).is_some_and(|a| a.as_encoded_bytes().starts_with(b"__sandbox")) {
         return ProcessExit::from(sandbox::sandbox_main(std::env::args_os().skip(1)));
     }
+    signals::hold();
     std::panic::set_hook(Box::new(report_panic));
     match init::as_process_one() {
         Ok(None) => {}

@@ -48,5 +48,22 @@ fn process_one_ends_as_its_child_and_reaps_orphans() {
     });
     assert_eq!(supervise(shell(&waits)).unwrap(), 7, "TERM is handed on");
     signalling.join().unwrap();
+    let up = dir.path().join("up");
+    nix::unistd::mkfifo(&up, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let gate = dir.path().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let late = format!(
+        "echo up > {}; read go < {}; trap 'exit 8' TERM; while :; do read line < {}; done",
+        up.display(),
+        gate.display(),
+        dir.path().join("never").display()
+    );
+    let signalling = thread::spawn(move || {
+        std::fs::read_to_string(&up).unwrap();
+        kill(Pid::this(), Signal::SIGTERM).unwrap();
+        std::fs::write(&gate, "go\n").unwrap();
+    });
+    assert_eq!(supervise(shell(&late)).unwrap(), 8, "TERM waits for who takes it");
+    signalling.join().unwrap();
     assert_eq!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Err(Errno::ECHILD), "no zombie is left");
 }

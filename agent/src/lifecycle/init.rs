@@ -7,8 +7,11 @@
 //! host's init reaps.
 
 use std::ffi::CStr;
+use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::prctl::set_name;
@@ -18,7 +21,11 @@ use nix::unistd::Pid;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
+use super::signals::{HELD, release};
 use crate::failure::{ExitCode, Failure, OrFail};
+
+/// How long the agent may take until it takes signals; some milliseconds are usual.
+const STARTING: Duration = Duration::from_secs(5);
 
 /// How processes of this program are listed (proc_pid_comm(5)), by whatever name it was started.
 const NAME: &CStr = c"longshore";
@@ -52,17 +59,40 @@ pub fn supervise(mut command: Command) -> Result<u8, Failure> {
     // Handlers first: process 1 ignores a signal it has none for, and no SIGCHLD may be missed.
     let handled = [SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
     let mut signals = Signals::new(handled).or_fail(ExitCode::Bug, || "setting signal handlers")?;
+    release();
     let agent = command.spawn().or_fail(ExitCode::Bug, || "starting the agent as a child")?;
     let agent = Pid::from_raw(agent.id() as i32);
     for signal in signals.forever() {
         if signal != SIGCHLD {
-            // It may have ended just now; its SIGCHLD is then on its way.
-            let _ = Signal::try_from(signal).and_then(|signal| kill(agent, signal));
+            hand_on(agent, signal);
         } else if let Some(code) = reap(agent) {
             return Ok(code);
         }
     }
     Err(Failure::new(ExitCode::Bug, "waiting for the agent: the stream of signals ended"))
+}
+
+/// Hands a signal on, as soon as the agent takes it: in the first milliseconds of its life it would
+/// be killed by what is to stop it.
+fn hand_on(agent: Pid, signal: i32) {
+    let Ok(signal) = Signal::try_from(signal) else { return };
+    let since = Instant::now();
+    while HELD.contains(&signal) && !takes(agent, signal) && since.elapsed() < STARTING {
+        thread::sleep(Duration::from_millis(1));
+    }
+    // It may have ended just now; its SIGCHLD is then on its way.
+    let _ = kill(agent, signal);
+}
+
+/// Whether a process blocks or catches a signal (proc_pid_status(5)), or has ended.
+fn takes(process: Pid, signal: Signal) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{process}/status")) else { return true };
+    let bit = 1u64 << (signal as i32 - 1);
+    status.lines().filter_map(|line| line.split_once(":\t")).any(|(key, value)| match key {
+        "State" => value.starts_with('Z'),
+        "SigBlk" | "SigCgt" => u64::from_str_radix(value, 16).is_ok_and(|mask| mask & bit != 0),
+        _ => false,
+    })
 }
 
 /// Reaps every child that has ended; returns the agent's code if it is among them.

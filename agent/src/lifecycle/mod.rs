@@ -3,7 +3,7 @@
 pub mod init;
 mod life;
 pub mod phase;
-mod signals;
+pub mod signals;
 pub mod status;
 
 use std::future::Future;

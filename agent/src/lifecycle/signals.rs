@@ -1,6 +1,10 @@
 //! TERM and INT stop the agent, at any time and once; HUP is noted.
+//!
+//! At any time: also before there is anything that could take them. They are held back from the
+//! first line of `main` on, and released once their handlers stand.
 
 use futures_util::StreamExt;
+use nix::sys::signal::{SigSet, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::signal_name;
 use signal_hook_tokio::Handle;
@@ -8,6 +12,25 @@ use tokio::task::JoinHandle;
 
 use crate::engine::CancelFlag;
 use crate::failure::{ExitCode, Failure, OrFail};
+
+/// The signals that are held back.
+pub(super) const HELD: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
+
+/// Holds TERM, INT and HUP back until [`release`]. To be called before any thread is started.
+///
+/// Without a handler they would kill this process as if something had failed, and process 1 would
+/// never hear of them: the kernel keeps them from it, but for those that are blocked
+/// (kernel/signal.c, sig_task_ignored and sig_ignored). Programs started meanwhile do not inherit
+/// it: std empties the mask of a child.
+pub fn hold() {
+    // It fails for nothing but a set or a verb that does not exist.
+    let _ = HELD.iter().copied().collect::<SigSet>().thread_block();
+}
+
+/// Lets the signals come that [`hold`] holds back: to this thread.
+pub fn release() {
+    let _ = HELD.iter().copied().collect::<SigSet>().thread_unblock();
+}
 
 /// Signals are taken until this is dropped.
 #[derive(Debug)]
@@ -24,6 +47,7 @@ impl Watch {
     pub(super) fn begin(stop: CancelFlag) -> Result<Self, Failure> {
         let mut signals = signal_hook_tokio::Signals::new([SIGTERM, SIGINT, SIGHUP])
             .or_fail(ExitCode::Bug, || "setting signal handlers")?;
+        release();
         let handle = signals.handle();
         let task = tokio::spawn(async move {
             while let Some(signal) = signals.next().await {

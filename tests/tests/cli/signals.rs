@@ -48,6 +48,29 @@ fn a_run_that_is_stopped_before_it_installs_has_done_nothing_and_is_no_failure()
     }
 }
 
+/// The first thing that it does is to hold signals back until there is what takes them.
+#[test]
+fn a_run_that_is_stopped_while_it_starts_is_no_failure() {
+    const TERM: u64 = 1 << (Signal::SIGTERM as u64 - 1);
+    let scene = Scene::with(debs::buildable(&[]));
+    scene.server.always("/dists/stable/InRelease", Fault::Stall);
+    for _ in 0..20 {
+        let child = start(&mut scene.agent(&["run", "--root", &fixture("bookworm-t4")]));
+        let status = format!("/proc/{}/status", child.id());
+        let takes_term = || {
+            let status = fs::read_to_string(&status).expect("it runs");
+            let masks = status.lines().filter_map(|line| {
+                let mask = line.strip_prefix("SigBlk:\t").or(line.strip_prefix("SigCgt:\t"))?;
+                u64::from_str_radix(mask, 16).ok()
+            });
+            masks.fold(0, |all, mask| all | mask) & TERM != 0
+        };
+        until("it takes TERM", takes_term);
+        stop(child, Signal::SIGTERM).assert_done();
+        scene.assert_sound();
+    }
+}
+
 /// A build, a fetch or a plan is somebody's command: who stops it sees that it was stopped.
 #[test]
 fn a_command_that_is_stopped_while_fetching_leaves_nothing_and_ends_by_the_signal() {
