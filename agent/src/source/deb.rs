@@ -1,6 +1,6 @@
 //! Debian packages: an ar archive of `debian-binary`, `control.tar.*` and `data.tar.*` (deb(5)).
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::compression::decompressed;
@@ -34,18 +34,54 @@ pub fn unpack(
     into: &Path,
     place: &mut dyn FnMut(&Path) -> Option<PathBuf>,
 ) -> Result<Vec<UnpackedEntry>, Failure> {
-    let mut tree = Tree::open(into)?;
-    let mut unpacked = Vec::new();
-    let mut total = 0u64;
-    each_entry(package, reader, |entry| {
-        total = total.saturating_add(entry.size());
-        if total > MOST_UNPACKED {
+    let mut unpacking = Unpacking::into(into)?;
+    each_entry(package, reader, |entry| unpacking.add(package, entry, place))?;
+    Ok(unpacking.entries)
+}
+
+/// Unpacks a tar that was in a package, compressed as the end of its `name` says, below the
+/// directory `into`; everything of it, in the manner of [`unpack`].
+///
+/// # Errors
+/// As [`unpack`].
+pub fn unpack_tar(
+    package: &str,
+    name: &str,
+    reader: impl BufRead,
+    into: &Path,
+) -> Result<Vec<UnpackedEntry>, Failure> {
+    let mut unpacking = Unpacking::into(into)?;
+    let data = decompressed(name, reader).map_err(|e| damaged(package, e))?;
+    each_of_tar(package, data, |entry| unpacking.add(package, entry, &mut everything))?;
+    Ok(unpacking.entries)
+}
+
+/// A directory that entries are unpacked into, and what was unpacked.
+struct Unpacking<'a> {
+    tree: Tree<'a>,
+    entries: Vec<UnpackedEntry>,
+    /// Bytes.
+    total: u64,
+}
+
+impl<'a> Unpacking<'a> {
+    fn into(dir: &'a Path) -> Result<Self, Failure> {
+        Ok(Self { tree: Tree::open(dir)?, entries: Vec::new(), total: 0 })
+    }
+
+    fn add(
+        &mut self,
+        package: &str,
+        entry: &mut Entry<'_, '_>,
+        place: &mut dyn FnMut(&Path) -> Option<PathBuf>,
+    ) -> Result<Go, Failure> {
+        self.total = self.total.saturating_add(entry.size());
+        if self.total > MOST_UNPACKED {
             return Err(bad(package, "it unpacks to more than 32 GiB"));
         }
-        unpacked.extend(tree.add(package, entry, place)?);
+        self.entries.extend(self.tree.add(package, entry, place)?);
         Ok(Go::On)
-    })?;
-    Ok(unpacked)
+    }
 }
 
 /// One regular file of a package's data, whole; None where the package has no such file.
@@ -117,7 +153,7 @@ enum Go {
 fn each_entry(
     package: &str,
     reader: impl Read,
-    mut visit: impl FnMut(&mut Entry<'_, '_>) -> Result<Go, Failure>,
+    visit: impl FnMut(&mut Entry<'_, '_>) -> Result<Go, Failure>,
 ) -> Result<(), Failure> {
     let fail = |e| damaged(package, e);
     let mut ar = Ar::new(BufReader::with_capacity(1 << 16, reader)).map_err(fail)?;
@@ -129,7 +165,15 @@ fn each_entry(
         }
     };
     let member = BufReader::with_capacity(1 << 16, &mut ar);
-    let mut data = decompressed(&name, member).map_err(fail)?;
+    each_of_tar(package, decompressed(&name, member).map_err(fail)?, visit)
+}
+
+fn each_of_tar(
+    package: &str,
+    mut data: impl Read,
+    mut visit: impl FnMut(&mut Entry<'_, '_>) -> Result<Go, Failure>,
+) -> Result<(), Failure> {
+    let fail = |e| damaged(package, e);
     let data: &mut dyn Read = &mut data;
     let mut tar = tar::Archive::new(data);
     for entry in tar.entries().map_err(fail)? {

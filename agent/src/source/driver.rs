@@ -10,7 +10,7 @@ use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use super::archive::{Archive, Package};
-use super::{compression, deb, version};
+use super::{deb, version};
 use crate::artifact::Flavour;
 use crate::catalog::{DriverAtHand, DriverOrigin};
 use crate::failure::{ExitCode, Failure, OrFail};
@@ -192,11 +192,8 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 fn unpack_tar(package: &str, path: &Path, into: &Path) -> Result<(), Failure> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let unpack = || -> io::Result<()> {
-        let reader = compression::decompressed(&name, BufReader::new(File::open(path)?))?;
-        tar::Archive::new(reader).unpack(into)
-    };
-    unpack().or_fail(ExitCode::Verification, || format!("unpacking {name} of {package}"))?;
+    let file = File::open(path).map_err(|e| write_failure(path, e))?;
+    deb::unpack_tar(package, &name, BufReader::new(file), into)?;
     fs::remove_file(path).map_err(|e| write_failure(path, e))
 }
 

@@ -209,3 +209,36 @@ fn what_is_no_package_is_refused(#[case] bytes: &[u8]) {
     assert_eq!(failure.code(), ExitCode::Verification);
     assert!(failure.report().contains("mini"), "{}", failure.report());
 }
+
+#[rstest]
+#[case::parent(&[File("../out/evil", b"x")])]
+#[case::absolute(&[File("/tmp/longshore-evil", b"x")])]
+#[case::through_a_link(&[Link("d", "../out"), File("d/evil", b"x")])]
+#[case::hard_link_outside(&[Hard("a", "../out/secret")])]
+fn a_tar_within_a_package_writes_nowhere_else_either(#[case] items: &[Item<'_>]) {
+    let dir = tempfile::tempdir().expect("dir");
+    let (into, out) = (dir.path().join("into"), dir.path().join("out"));
+    fs::create_dir(&out).expect("directory");
+    let tar = compress(".xz", &tar_of(items));
+    let failure = unpack_tar("mini", "x.tar.xz", &tar[..], &into).expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Verification);
+    assert!(failure.to_string().contains("mini"), "{failure}");
+    assert_eq!(fs::read_dir(&out).expect("list").count(), 0);
+    assert!(!Path::new("/tmp/longshore-evil").exists());
+}
+
+#[rstest]
+fn a_tar_within_a_package_is_whole_or_refused(#[values("", ".gz", ".xz", ".zst")] extension: &str) {
+    let tar = compress(extension, &tar_of(&[Dir("./a/"), File("./a/b", b"bytes"), Node("./n")]));
+    let dir = tempfile::tempdir().expect("dir");
+    let name = format!("x.tar{extension}");
+    unpack_tar("mini", &name, &tar[..], dir.path()).expect("unpacks");
+    assert_eq!(fs::read(dir.path().join("a/b")).expect("read"), b"bytes");
+    assert!(!dir.path().join("n").exists());
+    let mode = fs::metadata(dir.path().join("a/b")).expect("there").permissions().mode();
+    assert_eq!(mode & 0o7777, 0o755);
+    if !extension.is_empty() {
+        let cut = unpack_tar("mini", &name, &tar[..tar.len() - 3], dir.path());
+        assert_eq!(cut.expect_err("refused").code(), ExitCode::Verification);
+    }
+}
