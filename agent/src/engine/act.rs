@@ -260,7 +260,7 @@ fn exposing(error: VerbError) -> Failure {
         }
         Errno::ENOSPC => "free space on the file system of the path",
         Errno::EEXIST => "something else is in the way: look at it and move it away",
-        _ => "look at the path on the host; `longshore doctor` checks what longshore needs",
+        _ => "look at the path on the host; `longshore plan` says what longshore needs of it",
     };
     Failure::new(ExitCode::Expose, "showing the driver to the host").because(error).remedy(remedy)
 }

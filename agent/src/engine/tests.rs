@@ -322,6 +322,20 @@ fn a_busy_mount_is_detached_and_one_below_another_is_left() {
 }
 
 #[test]
+fn a_tmpfs_that_others_mounted_in_the_place_of_ours_stays_theirs() {
+    let host = gpu_host();
+    let mut journal = installed(&host);
+    let dev = Path::new("/store/tree/dev");
+    host.change(|state| {
+        let ours = state.mounts.iter_mut().find(|(_, on)| on == dev).unwrap();
+        "theirs".clone_into(&mut ours.0);
+    });
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(host.state().mounts, [("theirs".to_owned(), dev.to_path_buf())]);
+    assert_eq!(journal.live().count(), 0);
+}
+
+#[test]
 fn a_parameter_that_others_changed_since_stays_theirs() {
     let host = gpu_host();
     let mut journal = installed(&host);

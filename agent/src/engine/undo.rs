@@ -15,6 +15,7 @@ use nix::errno::Errno;
 use super::Engine;
 use super::in_use::{InUse, is_ours, loads};
 use crate::failure::{ExitCode, Failure};
+use crate::host::verbs::TMPFS_SOURCE;
 use crate::host::{Host, VerbError};
 use crate::journal::{Before, Entry, EntryState, Journal, NodeBefore};
 use crate::step::{ModuleOrigin, Step};
@@ -188,13 +189,15 @@ impl Engine<'_> {
             }
             (Step::Bind { source, target }, Before::Mounts { count }) => {
                 if host.mounts_on(target)? == count + 1 && is_another(host, source, target)? {
-                    let why = "somebody mounted something else in its place";
-                    tracing::warn!("{} stays mounted: {why}", target.display());
-                    return Ok(EntryState::Kept(why.to_owned()));
+                    return Ok(mounted_by_others(target));
                 }
                 undo_mount(host, target, *count)?;
             }
             (Step::MountTmpfs { target }, Before::Mounts { count }) => {
+                let source = host.mount_source(target)?;
+                if host.mounts_on(target)? == count + 1 && source.as_deref() != Some(TMPFS_SOURCE) {
+                    return Ok(mounted_by_others(target));
+                }
                 undo_mount(host, target, *count)?;
             }
             (Step::MakeNodes { .. }, Before::Nodes { missing_dirs, nodes }) => {
@@ -255,6 +258,12 @@ fn record(journal: &mut Journal, seq: u64, state: EntryState) {
     if let Err(failure) = journal.mark(seq, state) {
         tracing::warn!("{}", failure.one_line());
     }
+}
+
+fn mounted_by_others(target: &Path) -> EntryState {
+    let why = "somebody mounted something else in its place";
+    tracing::warn!("{} stays mounted: {why}", target.display());
+    EntryState::Kept(why.to_owned())
 }
 
 /// Whether what is seen at `target` is another directory than `source`; where the source is gone

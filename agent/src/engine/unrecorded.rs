@@ -2,6 +2,7 @@
 
 use super::tests::{engine, failed, gpu_host, install};
 use super::*;
+use crate::config::Paths;
 
 #[test]
 fn a_step_the_journal_cannot_record_is_not_begun() {
@@ -26,14 +27,7 @@ fn what_the_journal_cannot_record_is_undone_all_the_same() {
 
 fn journal_on_disk() -> (tempfile::TempDir, Journal) {
     let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name);
-    let paths = crate::config::Paths {
-        store: at("store"),
-        state: dir.path().to_path_buf(),
-        driver_root: at("driver"),
-        root: at(""),
-        host_root: at(""),
-    };
+    let paths = Paths { state: dir.path().to_path_buf(), ..Paths::below(dir.path()) };
     let journal = Journal::open(&paths).unwrap();
     (dir, journal)
 }

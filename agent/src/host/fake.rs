@@ -1,6 +1,8 @@
 //! A host in memory: modules with references and dependencies, mounts, nodes, parameters; it can
 //! fail at the n-th verb, or die there as a killed agent does.
 
+mod verbs;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 
-use super::verbs::{DirId, DriverUser, Host, ModuleState, Node, VerbError};
+use super::verbs::{DriverUser, Node, VerbError};
 use crate::failure::Failure;
 use crate::kernel::image::Images;
 use crate::step::ModuleOrigin;
@@ -248,201 +250,6 @@ impl Inner {
         let top = self.state.mounts.iter().rposition(|(_, on)| on == target);
         self.state.mounts.remove(top.ok_or(Errno::EINVAL)?);
         Ok(())
-    }
-}
-
-impl Host for FakeHost {
-    fn load_module(
-        &self,
-        name: &str,
-        image: &[u8],
-        parameters: &str,
-    ) -> Result<Vec<String>, VerbError> {
-        self.verb("init_module", name, |inner| {
-            let module = inner.kernel.get(name).ok_or(Errno::ENOEXEC)?;
-            if image != name.as_bytes() {
-                return Err(Errno::ENOEXEC);
-            }
-            if let Some(errno) = module.refused {
-                return Err(errno);
-            }
-            if inner.state.loaded.contains_key(name) {
-                return Err(Errno::EEXIST);
-            }
-            if !module.depends.iter().all(|d| inner.state.loaded.contains_key(d)) {
-                return Err(Errno::ENOENT);
-            }
-            inner.state.loaded.insert(name.to_owned(), parameters.to_owned());
-            Ok(())
-        })?;
-        Ok(Vec::new())
-    }
-
-    fn unload_module(&self, name: &str) -> Result<(), VerbError> {
-        self.verb("delete_module", name, |inner| {
-            if !inner.state.loaded.contains_key(name) {
-                return Err(Errno::ENOENT);
-            }
-            if inner.refcount(name) > 0 {
-                return Err(Errno::EAGAIN);
-            }
-            if inner.kernel.get(name).is_some_and(|module| module.permanent) {
-                return Err(Errno::EBUSY);
-            }
-            inner.state.loaded.remove(name);
-            Ok(())
-        })
-    }
-
-    fn module(&self, name: &str) -> Result<Option<ModuleState>, VerbError> {
-        let mut inner = self.lock();
-        let look = inner.looks;
-        inner.looks += 1;
-        if let Some(mut act) = inner.on_look.take() {
-            act(&mut inner.state, look);
-            inner.on_look = Some(act);
-        }
-        if !inner.state.loaded.contains_key(name) {
-            return Ok(None);
-        }
-        let known = inner.kernel.get(name).cloned().unwrap_or_default();
-        Ok(Some(ModuleState {
-            refcount: inner.refcount(name),
-            holders: inner.holders(name),
-            version: known.version,
-            srcversion: known.srcversion,
-        }))
-    }
-
-    fn module_parameter(&self, module: &str, name: &str) -> Result<Option<String>, VerbError> {
-        let inner = self.lock();
-        let given = inner.state.loaded.get(module).cloned().unwrap_or_default();
-        let mut pairs = given.split_whitespace().filter_map(|pair| pair.split_once('='));
-        Ok(pairs.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned()))
-    }
-
-    fn driver_users(&self) -> Result<Vec<DriverUser>, VerbError> {
-        Ok(self.lock().users.clone())
-    }
-
-    fn write_parameter(&self, path: &Path, value: &str) -> Result<(), VerbError> {
-        self.path_verb("write", path, |inner| {
-            let slot = inner.state.parameters.get_mut(path).ok_or(Errno::ENOENT)?;
-            value.clone_into(slot);
-            Ok(())
-        })
-    }
-
-    fn parameter(&self, path: &Path) -> Result<Option<String>, VerbError> {
-        Ok(self.lock().state.parameters.get(path).cloned())
-    }
-
-    fn bind(&self, source: &Path, target: &Path) -> Result<(), VerbError> {
-        self.path_verb("bind", target, |inner| {
-            let dirs = &inner.state.dirs;
-            if !dirs.contains(source) || !dirs.contains(target) {
-                return Err(Errno::ENOENT);
-            }
-            inner.state.mounts.push((source.display().to_string(), target.to_path_buf()));
-            Ok(())
-        })
-    }
-
-    fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError> {
-        self.path_verb("tmpfs", target, |inner| {
-            if !inner.state.dirs.contains(target) {
-                return Err(Errno::ENOENT);
-            }
-            inner.state.mounts.push(("tmpfs".to_owned(), target.to_path_buf()));
-            Ok(())
-        })
-    }
-
-    fn unmount(&self, target: &Path) -> Result<(), VerbError> {
-        self.path_verb("umount", target, |inner| {
-            if inner.busy_mounts.contains(target) {
-                return Err(Errno::EBUSY);
-            }
-            inner.unmount(target)
-        })
-    }
-
-    fn detach(&self, target: &Path) -> Result<(), VerbError> {
-        self.path_verb("detach", target, |inner| inner.unmount(target))
-    }
-
-    fn mounts_on(&self, target: &Path) -> Result<usize, VerbError> {
-        Ok(self.lock().state.mounts.iter().filter(|(_, on)| on == target).count())
-    }
-
-    fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError> {
-        self.path_verb("mknod", path, |inner| {
-            let path = inner.real(path);
-            inner.parent_is_dir(&path)?;
-            if let Some(theirs) = inner.rivals.remove(&path) {
-                inner.state.nodes.insert(path.clone(), theirs);
-            }
-            inner.is_free(&path)?;
-            inner.state.nodes.insert(path, node);
-            Ok(())
-        })
-    }
-
-    fn node(&self, path: &Path) -> Result<Option<Node>, VerbError> {
-        let inner = self.lock();
-        Ok(inner.state.nodes.get(&inner.real(path)).copied())
-    }
-
-    fn remove_file(&self, path: &Path) -> Result<(), VerbError> {
-        self.path_verb("unlink", path, |inner| {
-            let path = inner.real(path);
-            inner.state.nodes.remove(&path).map(drop).ok_or(Errno::ENOENT)
-        })
-    }
-
-    fn make_dir(&self, path: &Path) -> Result<(), VerbError> {
-        self.path_verb("mkdir", path, |inner| {
-            let path = inner.real(path);
-            inner.parent_is_dir(&path)?;
-            inner.is_free(&path)?;
-            inner.state.dirs.insert(path);
-            Ok(())
-        })
-    }
-
-    fn remove_dir(&self, path: &Path) -> Result<(), VerbError> {
-        self.path_verb("rmdir", path, |inner| {
-            let path = inner.real(path);
-            let is_inside = |other: &PathBuf| *other != path && other.starts_with(&path);
-            if inner.state.dirs.iter().chain(inner.state.nodes.keys()).any(is_inside) {
-                return Err(Errno::ENOTEMPTY);
-            }
-            if inner.state.mounts.iter().any(|(_, on)| on.starts_with(&path)) {
-                return Err(Errno::EBUSY);
-            }
-            if inner.state.dirs.remove(&path) { Ok(()) } else { Err(Errno::ENOENT) }
-        })
-    }
-
-    fn dir(&self, path: &Path) -> Result<Option<DirId>, VerbError> {
-        let inner = self.lock();
-        let dirs = &inner.state.dirs;
-        let inode = |path: &Path| dirs.iter().position(|dir| dir == path).map(|at| (1, at as u64));
-        let real = inner.real(path);
-        let top = inner.state.mounts.iter().rposition(|(_, on)| *on == real);
-        Ok(match (inode(&real), top) {
-            // A tree is seen as itself; anything else has a root of its own.
-            (Some(_), Some(top)) => {
-                inode(Path::new(&inner.state.mounts[top].0)).or(Some((2, top as u64)))
-            }
-            (found, _) => found,
-        })
-    }
-
-    fn wanted_nodes(&self) -> Result<Vec<(PathBuf, Node)>, VerbError> {
-        let inner = self.lock();
-        let loaded = inner.state.loaded.keys().filter_map(|name| inner.kernel.get(name));
-        Ok(loaded.flat_map(|module| module.nodes.clone()).collect())
     }
 }
 

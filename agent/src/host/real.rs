@@ -13,8 +13,8 @@ use nix::sys::stat::{Mode, SFlag, major, makedev, minor, mknod};
 use sys_mount::{Mount, MountFlags};
 
 use super::kmsg::KernelLog;
-use super::mounts;
-use super::verbs::{DirId, DriverUser, Host, ModuleState, Node, VerbError};
+use super::verbs::{DirId, DriverUser, Host, ModuleState, Node, TMPFS_SOURCE, VerbError};
+use super::{facts, mounts};
 use crate::expose::nodes;
 
 /// The host below a root path; every path given to a verb is taken below it.
@@ -45,6 +45,16 @@ impl RealHost {
             Err(e) if is_absent(&e) => Ok(None),
             Err(e) => Err(VerbError::on_path("realpath", path, &e)),
         }
+    }
+
+    /// The mounts on exactly `target`, the topmost last.
+    fn mounted_on(&self, target: &Path) -> Result<Vec<facts::Mount>, VerbError> {
+        let Some(real) = self.real_path(target)? else { return Ok(Vec::new()) };
+        let file = Path::new("/proc/self/mountinfo");
+        let text = fs::read(file).map_err(|e| VerbError::on_path("read", file, &e))?;
+        let mut mounts = mounts::parse(&text);
+        mounts.retain(|mount| mount.target == real);
+        Ok(mounts)
     }
 
     fn take_off(&self, target: &Path, flags: MntFlags) -> Result<(), VerbError> {
@@ -151,7 +161,7 @@ impl Host for RealHost {
             .fstype("tmpfs")
             .flags(MountFlags::NOSUID)
             .data("mode=0755,size=1m,nr_inodes=4096")
-            .mount("longshore", self.at(target))
+            .mount(TMPFS_SOURCE, self.at(target))
             .map(drop)
             .map_err(|e| VerbError::on_path("mount -t tmpfs on", target, &e))
     }
@@ -165,10 +175,11 @@ impl Host for RealHost {
     }
 
     fn mounts_on(&self, target: &Path) -> Result<usize, VerbError> {
-        let Some(real) = self.real_path(target)? else { return Ok(0) };
-        let file = Path::new("/proc/self/mountinfo");
-        let text = fs::read(file).map_err(|e| VerbError::on_path("read", file, &e))?;
-        Ok(mounts::parse(&text).iter().filter(|mount| mount.target == real).count())
+        self.mounted_on(target).map(|mounts| mounts.len())
+    }
+
+    fn mount_source(&self, target: &Path) -> Result<Option<String>, VerbError> {
+        Ok(self.mounted_on(target)?.pop().map(|mount| mount.source))
     }
 
     fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError> {

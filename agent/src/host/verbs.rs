@@ -35,6 +35,9 @@ impl VerbError {
     }
 }
 
+/// What a tmpfs of ours says it is from, in the mount table.
+pub const TMPFS_SOURCE: &str = "longshore";
+
 /// The state of a loaded module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModuleState {
@@ -122,7 +125,7 @@ pub trait Host: Send + Sync {
     fn parameter(&self, path: &Path) -> Result<Option<String>, VerbError>;
     /// Mounts the tree `source` on `target`, recursively.
     fn bind(&self, source: &Path, target: &Path) -> Result<(), VerbError>;
-    /// Mounts a small tmpfs (mode 0755, device nodes allowed) on `target`.
+    /// Mounts a small tmpfs (mode 0755, device nodes allowed) from [`TMPFS_SOURCE`] on `target`.
     fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError>;
     /// Unmounts the topmost mount on `target`.
     fn unmount(&self, target: &Path) -> Result<(), VerbError>;
@@ -131,6 +134,8 @@ pub trait Host: Send + Sync {
     fn detach(&self, target: &Path) -> Result<(), VerbError>;
     /// How many mounts lie on exactly `target`.
     fn mounts_on(&self, target: &Path) -> Result<usize, VerbError>;
+    /// What the topmost mount on exactly `target` says it is from; None where none is there.
+    fn mount_source(&self, target: &Path) -> Result<Option<String>, VerbError>;
     /// Makes a character device node with exactly these permissions.
     fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError>;
     /// The node at `path`, or None where nothing is there; EEXIST where something else is.

@@ -109,4 +109,6 @@ fn mounts_are_counted_on_the_running_host() {
     let host = RealHost::new(Path::new("/"));
     assert!(host.mounts_on(Path::new("/proc")).unwrap() >= 1);
     assert_eq!(host.mounts_on(Path::new("/nonexistent")).unwrap(), 0);
+    assert!(host.mount_source(Path::new("/proc")).unwrap().is_some());
+    assert_eq!(host.mount_source(Path::new("/nonexistent")).unwrap(), None);
 }
