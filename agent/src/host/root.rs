@@ -137,6 +137,14 @@ impl Root {
     }
 }
 
+/// Reads the file that a process whose root is `root` finds at `path`, of at most 64 MiB.
+///
+/// # Errors
+/// As [`Root::read`].
+pub fn read_below(root: &Path, path: &Path) -> io::Result<Vec<u8>> {
+    Root::open(root)?.read(path)
+}
+
 /// Whether an error says that nothing is there.
 pub fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
@@ -194,6 +202,7 @@ mod tests {
         let (_dir, root) = tree();
         assert_eq!(root.read_to_string("etc/climb").unwrap(), "inside");
         assert_eq!(root.read_to_string("../secret").unwrap(), "inside");
+        assert_eq!(read_below(root.path(), Path::new("/etc/climb")).unwrap(), b"inside");
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::control::{self, BadLine, Paragraph};
-use super::keyring::Keyring;
-use super::rooted;
+use super::keyring::{Keyring, Signer};
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::root::read_below;
 
 /// One source: an archive and some of its suites.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,8 +33,8 @@ pub struct SignedBy {
     pub files: Vec<PathBuf>,
     /// Armored keys written into the source itself.
     pub inline: Option<String>,
-    /// Fingerprints (hex) that alone count of the keys found.
-    pub fingerprints: Vec<String>,
+    /// Keys that alone may sign, of those found.
+    pub signers: Vec<Signer>,
 }
 
 /// What a host's apt files say.
@@ -53,7 +53,7 @@ pub struct AptSources {
 pub fn read(root: &Path, arch: &str) -> AptSources {
     let mut found = AptSources::default();
     for file in source_files(root) {
-        let parsed = rooted::read(root, &file)
+        let parsed = read_below(root, &file)
             .or_fail(ExitCode::Usage, || format!("reading {}", file.display()))
             .and_then(|bytes| {
                 parse(&file, &String::from_utf8_lossy(&bytes), arch).map_err(|bad| {
@@ -208,7 +208,7 @@ fn reachable(root: &Path, mut source: AptSource) -> Option<AptSource> {
     // apt-transport-mirror(1): a file of mirrors, best first, options after a tab.
     if let Some(list) = source.url.strip_prefix("mirror+file:") {
         let list = Path::new("/").join(list.trim_start_matches('/'));
-        let text = String::from_utf8(rooted::read(root, &list).ok()?).ok()?;
+        let text = String::from_utf8(read_below(root, &list).ok()?).ok()?;
         let mirror = text.lines().map(str::trim).find(|l| !l.is_empty() && !l.starts_with('#'))?;
         source.url = mirror.split_whitespace().next()?.to_owned();
     }
@@ -238,7 +238,8 @@ impl SignedBy {
             if word.starts_with('/') {
                 signed_by.files.push(PathBuf::from(word));
             } else {
-                signed_by.fingerprints.push(word.trim_end_matches('!').to_owned());
+                let fingerprint = word.trim_end_matches('!').to_owned();
+                signed_by.signers.push(Signer { fingerprint, exact: word.ends_with('!') });
             }
         }
         signed_by
@@ -262,13 +263,13 @@ impl SignedBy {
             }
         }
         for file in &self.files {
-            let bytes = rooted::read(root, file).or_fail(ExitCode::Verification, || {
+            let bytes = read_below(root, file).or_fail(ExitCode::Verification, || {
                 format!("reading the keyring {}", file.display())
             })?;
             keyring.extend(Keyring::read(&bytes));
         }
-        if !self.fingerprints.is_empty() {
-            keyring.only(&self.fingerprints);
+        if !self.signers.is_empty() {
+            keyring.only(&self.signers);
         }
         if keyring.is_empty() {
             return Err(Failure::new(
@@ -295,7 +296,7 @@ fn trusted(root: &Path, files: &[&str], dir: &str) -> Keyring {
     paths.sort();
     let mut keyring = Keyring::default();
     for path in paths {
-        if let Ok(bytes) = rooted::read(root, &path) {
+        if let Ok(bytes) = read_below(root, &path) {
             keyring.extend(Keyring::read(&bytes));
         }
     }

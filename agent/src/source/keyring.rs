@@ -28,6 +28,27 @@ pub enum SignatureError {
 #[derive(Debug, Clone, Default)]
 pub struct Keyring {
     certificates: Vec<SignedPublicKey>,
+    /// Keys that alone may sign; all where there are none.
+    signers: Vec<Signer>,
+}
+
+/// A key that may sign, as apt's Signed-By names it (sources.list(5)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signer {
+    /// Fingerprint (hex) of a primary key or of a subkey.
+    pub fingerprint: String,
+    /// Whether the subkeys of a primary key may not sign in its stead (`FINGERPRINT!`).
+    pub exact: bool,
+}
+
+impl Signer {
+    /// Whether a signature of `key` counts, a key of the certificate with this primary key.
+    fn is(&self, key: &dyn KeyDetails, primary: &dyn KeyDetails) -> bool {
+        let has = |key: &dyn KeyDetails| {
+            self.fingerprint.eq_ignore_ascii_case(&key.fingerprint().to_string())
+        };
+        has(key) || (!self.exact && has(primary))
+    }
 }
 
 impl Keyring {
@@ -39,7 +60,7 @@ impl Keyring {
             let parsed = SignedPublicKey::from_bytes_many(BufReader::new(&block[..]));
             certificates.extend(parsed.into_iter().flatten().take(10_000).flatten());
         }
-        Self { certificates }
+        Self { certificates, signers: Vec::new() }
     }
 
     /// Adds another keyring's certificates.
@@ -51,16 +72,13 @@ impl Keyring {
         }
     }
 
-    /// Keeps only the certificates with one of these fingerprints (hex; of the primary key or of a
-    /// subkey).
-    pub fn only(&mut self, fingerprints: &[String]) {
-        let wanted = |key: &dyn KeyDetails| {
-            let found = key.fingerprint().to_string();
-            fingerprints.iter().any(|fingerprint| fingerprint.eq_ignore_ascii_case(&found))
-        };
+    /// Lets only these keys sign.
+    pub fn only(&mut self, signers: &[Signer]) {
+        self.signers = signers.to_vec();
         self.certificates.retain(|certificate| {
-            wanted(&certificate.primary_key)
-                || certificate.public_subkeys.iter().any(|subkey| wanted(&subkey.key))
+            let primary = &certificate.primary_key;
+            may_sign(signers, primary, primary)
+                || certificate.public_subkeys.iter().any(|s| may_sign(signers, &s.key, primary))
         });
     }
 
@@ -123,7 +141,7 @@ impl Keyring {
         }
         let mut reason = format!("{issuer} is not in the keyring");
         for certificate in &self.certificates {
-            match check_certificate(certificate, signature, data, now) {
+            match check_certificate(certificate, &self.signers, signature, data, now) {
                 Found::Good => return Ok(()),
                 Found::Bad(why) => reason = format!("{issuer}: {why}"),
                 Found::NotHere => {}
@@ -142,6 +160,7 @@ enum Found {
 /// Whether a key of this certificate made the signature, and may.
 fn check_certificate(
     certificate: &SignedPublicKey,
+    signers: &[Signer],
     signature: &Signature,
     data: &[u8],
     now: u64,
@@ -151,17 +170,27 @@ fn check_certificate(
     if !by_primary && subkey.is_none() {
         return Found::NotHere;
     }
-    let verified = match subkey {
-        Some(subkey) if !by_primary => signature.verify(&subkey.key, data),
-        _ => signature.verify(&certificate.primary_key, data),
+    let primary = &certificate.primary_key;
+    let (verified, named) = match subkey {
+        Some(subkey) if !by_primary => {
+            (signature.verify(&subkey.key, data), may_sign(signers, &subkey.key, primary))
+        }
+        _ => (signature.verify(primary, data), may_sign(signers, primary, primary)),
     };
     if verified.is_err() {
         return Found::Bad("the signature does not match the text");
+    }
+    if !named {
+        return Found::Bad("the source names other keys that may sign it");
     }
     let refused = primary_refusal(certificate, by_primary, now).or_else(|| {
         subkey.filter(|_| !by_primary).and_then(|s| subkey_refusal(certificate, s, now))
     });
     refused.map_or(Found::Good, Found::Bad)
+}
+
+fn may_sign(signers: &[Signer], key: &dyn KeyDetails, primary: &dyn KeyDetails) -> bool {
+    signers.is_empty() || signers.iter().any(|signer| signer.is(key, primary))
 }
 
 /// Why the primary key, or with it the whole certificate, does not count.

@@ -16,7 +16,6 @@ pub mod packages;
 pub mod relation;
 pub mod release;
 pub mod resolve;
-mod rooted;
 pub mod runfile;
 mod selection;
 mod sink;

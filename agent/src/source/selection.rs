@@ -13,9 +13,13 @@ use super::apt_sources::{self, AptSource};
 use super::http::shown;
 use super::keyring::Keyring;
 use super::resolve::release_of;
-use super::rooted;
 use crate::config::{ArchiveConfig, ArchiveSource};
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::root::read_below;
+use crate::input;
+
+/// The largest keyring seen has 8 MB.
+const MOST_BYTES: u64 = 64 << 20;
 
 /// A suite that is read.
 #[derive(Debug, Clone)]
@@ -236,8 +240,8 @@ fn is_security(suite: &str) -> bool {
 fn keyring_of(source: &ArchiveSource, host_root: &Path) -> Result<Keyring, Failure> {
     let what =
         || format!("reading the keyring {} of {}", source.keyring.display(), shown(&source.url));
-    let bytes = std::fs::read(&source.keyring)
-        .or_else(|error| rooted::read(host_root, &source.keyring).map_err(|_| error))
+    let bytes = input::read(&source.keyring, MOST_BYTES)
+        .or_else(|error| read_below(host_root, &source.keyring).map_err(|_| error))
         .or_fail(ExitCode::Usage, what)
         .map_err(|failure| {
             failure.remedy(
@@ -263,7 +267,7 @@ struct Os {
 
 impl Os {
     fn read(root: &Path) -> Self {
-        let read = |path| rooted::read(root, Path::new(path));
+        let read = |path| read_below(root, Path::new(path));
         let bytes = read("/etc/os-release").or_else(|_| read("/usr/lib/os-release"));
         Self::parse(&String::from_utf8_lossy(&bytes.unwrap_or_default()))
     }

@@ -98,9 +98,12 @@ fn keys_may_be_written_into_the_source() {
 
 #[test]
 fn keys_may_be_fingerprints() {
-    let signed_by = SignedBy::of_field("0123456789ABCDEF0123456789ABCDEF01234567! /k.gpg");
-    assert_eq!(signed_by.fingerprints, ["0123456789ABCDEF0123456789ABCDEF01234567"]);
-    assert_eq!(signed_by.files, [Path::new("/k.gpg")]);
+    let fingerprint = "0123456789ABCDEF0123456789ABCDEF01234567";
+    for (mark, exact) in [("", false), ("!", true)] {
+        let signed_by = SignedBy::of_field(&format!("{fingerprint}{mark} /k.gpg"));
+        assert_eq!(signed_by.signers, [Signer { fingerprint: fingerprint.to_owned(), exact }]);
+        assert_eq!(signed_by.files, [Path::new("/k.gpg")]);
+    }
 }
 
 fn host(files: &[(&str, &str)]) -> tempfile::TempDir {

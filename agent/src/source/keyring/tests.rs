@@ -89,23 +89,46 @@ fn what_holds_no_key_gives_an_empty_keyring(#[case] bytes: &[u8]) {
     assert!(refusal(&keyring, &sign(&key(false).primary_key)).contains("not in the keyring"));
 }
 
-#[test]
-fn fingerprints_narrow_a_keyring() {
-    let keys = [key(false), key(true)];
-    let both = || {
-        let mut keyring = ring(&keys[0].to_public_key());
-        keyring.extend(ring(&keys[1].to_public_key()));
-        keyring
+/// `P` is the fingerprint of the primary key, `S` that of its subkey, `X` that of another.
+#[rstest]
+#[case("P", Some(true), Some(true))]
+#[case("P!", Some(true), Some(false))]
+#[case("S", Some(false), Some(true))]
+#[case("S!", Some(false), Some(true))]
+#[case("P! S!", Some(true), Some(true))]
+#[case("X P", Some(true), Some(true))]
+#[case("X", None, None)]
+fn fingerprints_narrow_a_keyring(
+    #[case] names: &str,
+    #[case] primary: Option<bool>,
+    #[case] subkey: Option<bool>,
+) {
+    let mut params = SecretKeyParamsBuilder::default();
+    let mut sub = SubkeyParamsBuilder::default();
+    sub.key_type(KeyType::Ed25519Legacy).can_sign(true);
+    params
+        .key_type(KeyType::Ed25519Legacy)
+        .can_certify(true)
+        .can_sign(true)
+        .primary_user_id("archive <archive@example.com>".into())
+        .subkeys(vec![sub.build().expect("subkey")]);
+    let ours = params.build().expect("parameters").generate(thread_rng()).expect("key");
+    let below = &ours.secret_subkeys[0].key;
+    let signer = |name: &str| {
+        let fingerprint = match name.trim_end_matches('!') {
+            "P" => ours.primary_key.fingerprint().to_string().to_uppercase(),
+            "S" => below.fingerprint().to_string(),
+            _ => "0123456789ABCDEF0123456789ABCDEF01234567".to_owned(),
+        };
+        Signer { fingerprint, exact: name.ends_with('!') }
     };
-    let subkey = keys[1].secret_subkeys[0].key.fingerprint().to_string();
-    for (wanted, left) in [
-        (keys[0].primary_key.fingerprint().to_string().to_uppercase(), 1),
-        (subkey, 1),
-        ("0123456789ABCDEF0123456789ABCDEF01234567".to_owned(), 0),
-    ] {
-        let mut keyring = both();
-        keyring.only(&[wanted]);
-        assert_eq!(keyring.certificates.len(), left);
+    let mut keyring = ring(&ours.to_public_key());
+    keyring.extend(ring(&key(false).to_public_key()));
+    keyring.only(&names.split(' ').map(signer).collect::<Vec<_>>());
+    assert_eq!(keyring.certificates.len(), usize::from(primary.is_some()));
+    for (message, counts) in [(sign(&ours.primary_key), primary), (sign(below), subkey)] {
+        let verified = keyring.verify_cleartext(&message, now());
+        assert_eq!(verified.is_ok(), counts == Some(true), "{verified:?}");
     }
 }
 
