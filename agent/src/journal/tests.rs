@@ -11,14 +11,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        let paths = Paths {
-            store: at("store"),
-            state: at("run"),
-            driver_root: at("driver"),
-            root: dir.path().to_path_buf(),
-            host_root: dir.path().to_path_buf(),
-        };
+        let paths = Paths::below(dir.path());
         let scene = Self { _dir: dir, paths };
         scene.boot("one");
         scene

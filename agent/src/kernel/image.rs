@@ -184,13 +184,7 @@ mod tests {
         fs::create_dir_all(root.join("proc/sys/kernel")).unwrap();
         fs::write(root.join("proc/sys/kernel/osrelease"), "6.1.0-1-amd64\n").unwrap();
         fs::create_dir_all(root.join("lib/modules/6.1.0-1-amd64/kernel")).unwrap();
-        let paths = Paths {
-            store: root.join("store"),
-            state: root.join("run"),
-            driver_root: root.join("driver"),
-            root: root.clone(),
-            host_root: root,
-        };
+        let paths = Paths::below(&root);
         let store = Store::open(&paths.store).unwrap();
         Scene { images: ModuleImages::new(store, &paths), dir }
     }

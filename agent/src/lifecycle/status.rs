@@ -239,13 +239,7 @@ mod tests {
     use crate::step::ModuleOrigin;
 
     fn paths(root: &Path) -> Paths {
-        Paths {
-            store: root.join("store"),
-            state: root.join("run"),
-            driver_root: root.join("driver"),
-            root: root.to_path_buf(),
-            host_root: PathBuf::from("/"),
-        }
+        Paths { host_root: PathBuf::from("/"), ..Paths::below(root) }
     }
 
     #[test]

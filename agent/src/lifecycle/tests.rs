@@ -138,14 +138,7 @@ impl Scene {
         let depends = vec!["nvidia".to_owned()];
         host.knows("nvidia_uvm", FakeModule { depends, ..FakeModule::default() });
         let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        let paths = Paths {
-            store: at("store"),
-            state: at("run"),
-            driver_root: at("driver"),
-            root: at(""),
-            host_root: at(""),
-        };
+        let paths = Paths::below(dir.path());
         Self { host: Arc::new(host), stop: CancelFlag::default(), _dir: dir, paths }
     }
 
