@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::host::HostFacts;
 use crate::host::facts::Known;
+use crate::module_signing::{Certificate, Signer};
 use crate::source::archive::Archive;
 pub use crate::source::runfile::{Chip, SupportedGpus};
 use crate::source::{driver, headers, userspace};
@@ -34,6 +35,9 @@ pub struct Catalog {
     pub run_files: Known<Vec<RunFileAtHand>>,
     /// Whether headers and compiler for the kernel can be had, or why that was not looked up.
     pub headers: Known<HeadersAtHand>,
+    /// Who signs modules for the kernel here, where the configuration says so.
+    #[serde(default)]
+    pub signer: Option<Signer>,
 }
 
 /// A built set of modules.
@@ -198,7 +202,7 @@ pub enum HeadersAtHand {
 ///
 /// # Errors
 /// Exit code 12 or 13 where a prebuilt directory is not one or is damaged; 15 where the store
-/// cannot be listed.
+/// cannot be listed; 2 where the certificate of who signs modules cannot be read.
 pub fn gather(
     config: &Config,
     facts: &HostFacts,
@@ -231,7 +235,18 @@ pub fn gather(
     };
     let (refused, unread) = (Vec::new(), Vec::new());
     let run_files = Known::Yes(Vec::new());
-    Ok(Catalog { sets, refused, unread, userspace: trees, drivers, run_files, headers })
+    let signer = signer(config)?;
+    Ok(Catalog { sets, refused, unread, userspace: trees, drivers, run_files, headers, signer })
+}
+
+/// Who signs modules here.
+///
+/// # Errors
+/// Exit code 2 where the certificate cannot be read.
+fn signer(config: &Config) -> Result<Option<Signer>, Failure> {
+    let Some(signing) = &config.module_signing else { return Ok(None) };
+    let certificate = Certificate::read(&signing.certificate)?;
+    Ok(Some(Signer::of(&certificate, signing.key().is_none())))
 }
 
 #[cfg(test)]
@@ -265,6 +280,7 @@ mod tests {
             compiler: "gcc-12".into(),
             options: Vec::new(),
             patches: BTreeMap::new(),
+            signed_by: None,
         };
         ModuleSet { key, modules: Vec::new() }
     }

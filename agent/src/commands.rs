@@ -1,6 +1,7 @@
 //! The commands: what a person or a pod spec asks for, handed to the rooms that do it.
 
 mod registry;
+mod sign_modules;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -64,6 +65,8 @@ enum Command {
         #[arg(long)]
         retry: bool,
     },
+    /// Sign built modules for kernels that ask for it (Secure Boot), here or elsewhere
+    SignModules(sign_modules::SignModules),
     /// Put built modules into an OCI registry, and sign them
     Push(registry::Push),
     /// Verify the signature of modules in an OCI registry or image layout
@@ -138,6 +141,7 @@ async fn dispatch(command: Command, config: &Config) -> Result<End, Failure> {
         Command::Build { kernel, out, sign_key, retry } => {
             stoppable(build(config, kernel, out, sign_key, retry)).await
         }
+        Command::SignModules(asked) => stoppable(sign_modules::sign_modules(config, asked)).await,
         Command::Push(push) => stoppable(registry::push(config, push)).await,
         Command::Verify(verify) => stoppable(registry::verify(config, verify)).await,
         Command::GenerateKeyPair(generate) => {
@@ -205,7 +209,8 @@ fn check_unknown(asked: &BTreeSet<String>) -> Result<(), Failure> {
         let cause = format!("the environment variable {name} is no setting of longshore's");
         if name.contains("SIGNATURE") {
             return Err(Failure::new(ExitCode::Usage, cause).remedy(
-                "LONGSHORE_REQUIRE_SIGNATURE and LONGSHORE_SIGNATURE_KEYS are; correct or unset it",
+                "LONGSHORE_REQUIRE_SIGNATURE, LONGSHORE_SIGNATURE_KEYS and \
+                 LONGSHORE_MODULE_SIGNATURES are; correct or unset it",
             ));
         }
         tracing::warn!("{cause}");

@@ -19,6 +19,7 @@ pub mod journal;
 pub mod kernel;
 pub mod lifecycle;
 pub mod logging;
+pub mod module_signing;
 pub mod once;
 pub mod plan;
 pub mod prebuilt;

@@ -4,6 +4,7 @@
 mod ladder;
 mod once;
 mod run_files;
+mod signing;
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -11,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::OnceCell;
 
 use run_files::RunFiles;
+use signing::Signing;
 
 use crate::artifact::{Flavour, ModuleSet};
 use crate::build;
@@ -34,6 +36,7 @@ pub struct Supplier<'a> {
     progress: Box<dyn Progress>,
     archive: OnceCell<Archive>,
     run_files: RunFiles<'a>,
+    signing: Signing<'a>,
     /// What the registries answered, asked once: a plan and what is acquired for it rest upon the
     /// same answers.
     registries: OnceCell<Offers>,
@@ -53,6 +56,7 @@ impl<'a> Supplier<'a> {
             progress: terminal::progress(),
             archive: OnceCell::new(),
             run_files: RunFiles::new(config),
+            signing: Signing::new(config),
             registries: OnceCell::new(),
             unread: Mutex::default(),
             failed: Mutex::default(),
@@ -96,14 +100,17 @@ impl<'a> Supplier<'a> {
         Ok((facts, plan))
     }
 
-    /// Compiles the configured driver for `release`, or for this host's kernel; where it is
-    /// published, takes what is in the registry, or what another host compiles meanwhile.
+    /// Compiles the configured driver for `release`, or for this host's kernel, and signs it for
+    /// the kernel where that is configured; where it is published, takes what is in the registry,
+    /// or what another host compiles meanwhile.
     ///
     /// # Errors
-    /// 11 for headers, 12 for a driver that is not to be had, 13, 14, 15 as the build says.
+    /// 2 for a key that cannot be used, 11 for headers, 12 for a driver that is not to be had, 13,
+    /// 14, 15 as the build says.
     pub async fn build(&self, release: Option<&str>) -> Result<ModuleSet, Failure> {
         let paths = &self.config.paths;
         build::check_modules(&self.config.driver.extra_modules)?;
+        self.signing.check()?;
         let facts = HostFacts::read(&paths.root, &paths.host_root)?;
         self.check_sandbox(&facts)?;
         let chosen = self.choose(&facts).await?;
@@ -111,7 +118,9 @@ impl<'a> Supplier<'a> {
             Some(named) if named != facts.kernel.release => (named, None),
             _ => (facts.kernel.release.as_str(), Some(facts.kernel.version.as_str())),
         };
-        self.build_once(once::Wanted::new(&chosen, release, version)).await
+        let set = self.build_once(once::Wanted::new(&chosen, release, version)).await?;
+        // What another host published may be unsigned.
+        self.sign(set).await
     }
 
     /// The driver that a plan for `facts` would choose, GPU or not: of the .run files where any are
@@ -131,6 +140,7 @@ impl<'a> Supplier<'a> {
             drivers: Known::Yes(drivers.clone()),
             run_files: Known::Unknown(unasked()),
             headers: Known::Unknown(unasked()),
+            signer: None,
         };
         let plan = plan::plan(self.config, facts, &catalog)?;
         let planned = driver::find(&drivers, Some(&plan.driver_version), Some(plan.flavour));
@@ -193,7 +203,26 @@ impl<'a> Supplier<'a> {
         request.jobs = self.config.jobs;
         request.patches = self.config.patches.clone();
         request.retry = self.retry;
-        build::build(&request, archive, &self.store()?, self.progress.as_ref()).await
+        let set = build::build(&request, archive, &self.store()?, self.progress.as_ref()).await?;
+        self.sign(set).await
+    }
+
+    /// Signs a set for the kernel, where that is configured and nobody has.
+    ///
+    /// # Errors
+    /// As [`Signing::sign`].
+    pub async fn sign(&self, set: ModuleSet) -> Result<ModuleSet, Failure> {
+        let progress = self.progress.as_ref();
+        self.signing.sign(set, &self.store()?, progress, || self.archive()).await
+    }
+
+    /// Signs the set of the store with this name.
+    async fn sign_stored(&self, name: &str) -> Result<(), Failure> {
+        let sets = self.store()?.sets()?;
+        let found = sets.into_iter().find(|set| set.key.file_stem() == name).ok_or_else(|| {
+            Failure::new(ExitCode::Bug, format!("the store has no set {name} to sign"))
+        })?;
+        self.sign(found).await.map(drop)
     }
 
     async fn assemble(&self, driver_version: &str) -> Result<UserspaceAtHand, Failure> {
@@ -259,6 +288,8 @@ impl<'a> Supplier<'a> {
                 && set.key.kernel_version == kernel.version
                 && set.key.driver_version == version
                 && set.has_all(&wish.extra_modules)
+                // sign-file comes from the archives.
+                && self.signing.suffices(&set.key, catalog)
                 && wish.flavour.is_none_or(|flavour| flavour == set.key.flavour)
         })
     }

@@ -41,6 +41,7 @@ impl Scene {
             binds: vec![bind("/usr".into(), "/usr"), bind(self.path("work"), "/build")],
             command: vec!["/bin/sh".into(), "-c".into(), script.into()],
             environment: vec![("PATH".into(), "/usr/bin".into()), ("LC_ALL".into(), "C".into())],
+            handed_on: Vec::new(),
             directory: "/build".into(),
             user: Some(65534),
             outcome: self.path("outcome"),

@@ -176,11 +176,9 @@ pub fn import(dir: &Path, manifest: &str, store: &Store) -> Result<ModuleSet, Fa
     let (_, set) = read_manifest(dir, manifest, None)?.ok_or_else(|| not_a_set(dir, manifest))?;
     for module in &set.modules {
         let image = read_blob(dir, &module.sha256, Some(module.size), MAX_MODULE)?;
-        module
-            .check_image(&image, &set.key.kernel_release)
-            .or_fail(ExitCode::Verification, || {
-                format!("importing {} from {}", module.file, dir.display())
-            })?;
+        module.check_image(&image, &set.key).or_fail(ExitCode::Verification, || {
+            format!("importing {} from {}", module.file, dir.display())
+        })?;
         store.put(&image)?;
     }
     store.put_set(&set)?;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::kernel::modinfo::{self, ModInfoError};
+use crate::module_signing::{self, SignedBy};
 
 /// The longest tag that the distribution specification allows.
 const LONGEST_TAG: usize = 128;
@@ -63,6 +64,9 @@ pub struct ModuleKey {
     /// Left out where there are none: those sets have the key they had before there were patches.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub patches: BTreeMap<String, String>,
+    /// Who signed the modules for the kernel; left out where nobody did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed_by: Option<SignedBy>,
 }
 
 /// One module of a set.
@@ -103,6 +107,12 @@ impl ModuleKey {
         // A struct of strings, lists and sorted maps always serializes, and always the same way.
         let json = serde_json::to_vec(self).unwrap_or_default();
         crate::store::hex(&Sha256::digest(&json))
+    }
+
+    /// The key of the same modules without a signature.
+    #[must_use]
+    pub fn unsigned(&self) -> Self {
+        Self { signed_by: None, ..self.clone() }
     }
 
     /// A file name for the set: what a person looks for, then what makes it unique.
@@ -241,12 +251,12 @@ impl ModuleEntry {
         })
     }
 
-    /// Compares this entry with what `image` really is.
+    /// Compares this entry, of a set with this key, with what `image` really is.
     ///
     /// # Errors
     /// The first field that differs.
-    pub fn check_image(&self, image: &[u8], kernel_release: &str) -> Result<(), SetError> {
-        let found = Self::describe(&self.file, image, kernel_release)?;
+    pub fn check_image(&self, image: &[u8], key: &ModuleKey) -> Result<(), SetError> {
+        let found = Self::describe(&self.file, image, &key.kernel_release)?;
         let optional = |v: &Option<String>| v.clone().unwrap_or_default();
         let fields = [
             ("sha256", self.sha256.clone(), found.sha256.clone()),
@@ -261,6 +271,15 @@ impl ModuleEntry {
             if said != found {
                 return Err(SetError::Differs { file: self.file.clone(), field, said, found });
             }
+        }
+        // A plan for a kernel that wants signatures rests on what the key says of them.
+        if key.signed_by.is_some() && !module_signing::is_signed(image) {
+            return Err(SetError::Differs {
+                file: self.file.clone(),
+                field: "signed_by",
+                said: "somebody".into(),
+                found: "nobody".into(),
+            });
         }
         Ok(())
     }
@@ -302,6 +321,7 @@ pub(crate) mod tests {
                 compiler: "gcc-14 (Debian 14.2.0-19) 14.2.0".into(),
                 options: vec!["KCFLAGS=-g0".into()],
                 patches: BTreeMap::new(),
+                signed_by: None,
             },
             modules: vec![ModuleEntry {
                 name: "nvidia".into(),

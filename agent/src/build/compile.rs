@@ -259,6 +259,7 @@ fn spec(root: &Path, work: &Path, command: Vec<String>, directory: &str, name: &
         binds: vec![bind("", "/build"), bind("tmp", "/tmp")],
         command,
         environment: environment.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
+        handed_on: Vec::new(),
         directory: directory.into(),
         user: fs::metadata(work.join("tmp")).ok().map(|m| m.uid()).filter(|uid| *uid == NOBODY),
         outcome: work.with_extension(name),

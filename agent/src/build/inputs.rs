@@ -86,6 +86,7 @@ impl Inputs {
             compiler,
             options,
             patches: applied,
+            signed_by: None,
         }
     }
 

@@ -12,6 +12,7 @@ pub mod patches;
 mod remembered;
 pub mod root;
 pub mod sandbox;
+pub mod sign;
 mod steps;
 mod turn;
 mod work;

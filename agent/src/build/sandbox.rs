@@ -50,8 +50,12 @@ pub struct Spec {
     pub binds: Vec<Bind>,
     /// Program (absolute, inside) and arguments.
     pub command: Vec<String>,
-    /// The whole environment of the command.
+    /// The environment of the command.
     pub environment: Vec<(String, String)>,
+    /// Names of variables that it gets as the agent has them: secrets, which must not be among the
+    /// arguments of a process.
+    #[serde(default)]
+    pub handed_on: Vec<String>,
     /// Working directory, inside.
     pub directory: PathBuf,
     /// User and group to run the command as; None stays who the agent is.
@@ -60,7 +64,7 @@ pub struct Spec {
     pub outcome: PathBuf,
 }
 
-/// A directory of the outside, writable inside.
+/// A directory or file of the outside, writable inside; its target is there already.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Bind {
     /// Absolute path outside.
@@ -183,6 +187,7 @@ impl Running {
             .arg(SUBCOMMAND)
             .arg(serde_json::to_string(spec)?)
             .env_clear()
+            .envs(spec.handed_on.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(write.try_clone()?)

@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::print;
-use crate::artifact::{ModuleSet, layout};
+use crate::artifact::{ModuleKey, ModuleSet, layout};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::HostFacts;
@@ -89,6 +89,27 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
 
 /// The sets of the store for the kernel and of the driver asked for; one for each tag.
 fn chosen(config: &Config, store: &Store, kernel: Option<&str>) -> Result<Vec<ModuleSet>, Failure> {
+    let mut sets = matching(config, store, kernel)?;
+    // A signed set serves every kernel that the unsigned one does.
+    let signed: Vec<ModuleKey> =
+        sets.iter().filter(|s| s.key.signed_by.is_some()).map(|s| s.key.unsigned()).collect();
+    sets.retain(|set| !signed.contains(&set.key));
+    for set in &sets {
+        let tag = set.key.tag();
+        let same: Vec<ModuleSet> = sets.iter().filter(|s| s.key.tag() == tag).cloned().collect();
+        if same.len() > 1 {
+            return Err(ambiguous(&same, &tag));
+        }
+    }
+    Ok(sets)
+}
+
+/// The sets of the store for the kernel and of the driver asked for; at least one.
+pub(super) fn matching(
+    config: &Config,
+    store: &Store,
+    kernel: Option<&str>,
+) -> Result<Vec<ModuleSet>, Failure> {
     let (release, version) = match kernel {
         Some(release) => (release.to_owned(), None),
         None => {
@@ -116,13 +137,6 @@ fn chosen(config: &Config, store: &Store, kernel: Option<&str>) -> Result<Vec<Mo
         .remedy(
             "build it first (`longshore build`), or name another --driver, --flavour, --kernel",
         ));
-    }
-    for set in &sets {
-        let tag = set.key.tag();
-        let same: Vec<ModuleSet> = sets.iter().filter(|s| s.key.tag() == tag).cloned().collect();
-        if same.len() > 1 {
-            return Err(ambiguous(&same, &tag));
-        }
     }
     Ok(sets)
 }

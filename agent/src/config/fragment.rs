@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
+use super::module_signing::ModuleSigningFragment;
 use super::parameters::{self, Parameters};
 use super::patches::PatchFragment;
 use super::publish::{self, PublishFragment};
@@ -18,6 +19,7 @@ use super::{ArchiveSource, RegistrySource};
 use crate::artifact::Flavour;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::input;
+use crate::module_signing::Hash;
 use crate::registry::reference::Repository;
 
 /// No configuration is larger; what is, is something else.
@@ -102,6 +104,9 @@ pub struct Fragment {
     /// Public key that may sign sets, a cosign.pub (repeatable)
     #[arg(long = "signature-key", global = true, value_name = "FILE")]
     pub signature_keys: Option<Vec<AbsolutePath>>,
+    /// Signatures for the kernel.
+    #[command(flatten)]
+    pub module_signing: ModuleSigningFragment,
     /// Compile where nothing built is at hand
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub compile: Option<bool>,
@@ -189,6 +194,12 @@ impl Fragment {
             },
             require_signature: get(env, "LONGSHORE_REQUIRE_SIGNATURE", parse_bool)?,
             signature_keys: list(env, "LONGSHORE_SIGNATURE_KEYS", AbsolutePath::strict)?,
+            module_signing: ModuleSigningFragment {
+                key: get(env, "LONGSHORE_MODULE_KEY", AbsolutePath::strict)?,
+                certificate: get(env, "LONGSHORE_MODULE_CERTIFICATE", AbsolutePath::strict)?,
+                signatures: get(env, "LONGSHORE_MODULE_SIGNATURES", AbsolutePath::strict)?,
+                hash: get(env, "LONGSHORE_MODULE_HASH", Hash::from_str)?,
+            },
             compile: get(env, "LONGSHORE_COMPILE", parse_bool)?,
             no_compile: false,
             jobs: get(env, "LONGSHORE_JOBS", NonZeroU16::from_str)?,
@@ -250,6 +261,7 @@ impl Fragment {
             publish: self.publish.over(below.publish),
             require_signature: self.require_signature.or(below.require_signature),
             signature_keys: self.signature_keys.or(below.signature_keys),
+            module_signing: self.module_signing.over(below.module_signing),
             compile: self.no_compile.then_some(false).or(self.compile).or(below.compile),
             no_compile: false,
             jobs: self.jobs.or(below.jobs),

@@ -1,6 +1,7 @@
 //! Configuration: fragments from file, environment and flags, merged and validated into [`Config`].
 
 mod fragment;
+mod module_signing;
 pub mod parameters;
 mod patches;
 mod places;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use fragment::{Env, Fragment};
+pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
 pub use patches::{PatchConfig, PatchFragment};
 pub use places::Paths;
 pub use publish::{PublishConfig, PublishFragment};
@@ -53,6 +55,8 @@ pub struct Config {
     pub publish: Option<PublishConfig>,
     /// Whose signatures count, and whether one is needed.
     pub signatures: SignatureConfig,
+    /// How modules are signed for the kernel, where they are.
+    pub module_signing: Option<ModuleSigning>,
     /// Whether compiling is allowed when nothing built is at hand.
     pub compile: bool,
     /// Number of parallel compile jobs; all cores where None.
@@ -196,6 +200,7 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
                 .map(|path| path.as_path().to_path_buf())
                 .collect(),
         },
+        module_signing: all.module_signing.settle()?,
         compile: all.compile.unwrap_or(true),
         jobs: all.jobs.map(NonZeroU16::get).map(usize::from),
         patches: all.patches.settle(),

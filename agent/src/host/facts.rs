@@ -163,6 +163,17 @@ pub struct Security {
     pub sig_enforce: Known<bool>,
     /// Whether the kernel loads modules at all.
     pub module_loading: Known<ModuleLoading>,
+    /// The certificates' keys that the kernel has, in whatever keyring.
+    pub keys: Known<Vec<KernelKey>>,
+}
+
+/// A certificate's key that the kernel has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelKey {
+    /// The certificate's subject, as the kernel names it.
+    pub name: String,
+    /// What the kernel tells it by (hex): the subject key identifier, or the serial number.
+    pub id: String,
 }
 
 /// Whether the kernel loads modules at all.

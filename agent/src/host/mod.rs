@@ -4,6 +4,7 @@ pub mod facts;
 pub mod fake;
 pub mod holders;
 mod kernel;
+mod keys;
 pub mod kmsg;
 pub mod modules;
 pub mod mounts;

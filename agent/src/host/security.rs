@@ -1,6 +1,7 @@
 //! What the kernel enforces about modules.
 
 use super::facts::{Known, ModuleLoading, Security};
+use super::keys;
 use super::root::{Root, is_absent};
 
 /// The variable, with the GUID of EFI's global variables (UEFI specification, 3.3).
@@ -14,6 +15,7 @@ pub(super) fn read(root: &Root, host: &Root) -> Security {
         lockdown: lockdown(root, host),
         sig_enforce: sig_enforce(root),
         module_loading: module_loading(root),
+        keys: keys::read(root),
     }
 }
 

@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use object::read::elf::ElfFile;
 use object::{FileKind, Object, ObjectSection};
 
-/// What ends a module file that carries a signature (include/linux/module_signature.h).
-const SIGNATURE_MARKER: &[u8] = b"~Module signature appended~\n";
+use crate::module_signing::{Hash, Message, appended};
 
 /// What a module says of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,8 +32,19 @@ pub struct ModInfo {
     pub parameters: BTreeMap<String, String>,
     /// Firmware files it may ask for.
     pub firmware: Vec<String>,
-    /// Whether a signature is appended to the file.
-    pub signed: bool,
+    /// The signature appended to the file; None where there is none.
+    pub signature: Option<AppendedSignature>,
+}
+
+/// What modinfo shows of a signature.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AppendedSignature {
+    /// `signer`: whom the signer's certificate was issued by.
+    pub signer: String,
+    /// `sig_key`: serial number or key id of the signer's certificate (hex).
+    pub key: String,
+    /// `sig_hashalgo`; None where the signature cannot be read, and so no kernel takes it.
+    pub hash: Option<Hash>,
 }
 
 /// Why a file is not a module that can be read.
@@ -79,8 +89,21 @@ pub fn read(image: &[u8]) -> Result<ModInfo, ModInfoError> {
         other => Err(ModInfoError::NotElf(format!("{other:?} is not ELF"))),
     }?;
     let mut info = parse(&section);
-    info.signed = image.ends_with(SIGNATURE_MARKER);
+    info.signature = appended_to(image);
     Ok(info)
+}
+
+fn appended_to(image: &[u8]) -> Option<AppendedSignature> {
+    let message = match appended::split(image) {
+        Ok((_, None)) => return None,
+        Ok((_, Some(message))) => Message::parse(message).ok(),
+        Err(_) => None,
+    };
+    Some(message.map_or_else(AppendedSignature::default, |message| AppendedSignature {
+        signer: message.signer(),
+        key: message.signer_id(),
+        hash: Some(message.hash()),
+    }))
 }
 
 fn modinfo_of<'a>(file: &impl Object<'a>) -> Result<Vec<u8>, ModInfoError> {
@@ -205,15 +228,16 @@ pub(crate) mod tests {
         assert_eq!(info.firmware, ["nvidia/535.261.03/gsp_tu10x.bin"]);
         assert_eq!(info.parameters["NVreg_Mobile"], "int");
         assert_eq!(info.parameters["rm_firmware"], "charp");
-        assert!(!info.signed);
+        assert_eq!(info.signature, None);
     }
 
     #[test]
     fn an_appended_signature_is_seen() {
         let mut image = module(".modinfo", MODINFO);
         image.extend_from_slice(b"pkcs7");
-        image.extend_from_slice(SIGNATURE_MARKER);
-        assert!(read(&image).expect("a module").signed);
+        image.extend_from_slice(appended::MARKER);
+        let signature = read(&image).expect("a module").signature;
+        assert_eq!(signature, Some(AppendedSignature::default()), "there, and unreadable");
     }
 
     #[rstest]

@@ -76,6 +76,7 @@ fn catalog() -> Catalog {
         drivers: Known::Unknown(unknown()),
         run_files: Known::Yes(Vec::new()),
         headers: Known::Unknown(unknown()),
+        signer: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::candidate::{is_for_kernel, names_run_files, run_files};
 use super::driver::Choice;
+use super::signing::{self, Standing};
 use super::{Acquire, Finding, Reason, Severity};
 use crate::artifact::ModuleSet;
 use crate::build;
@@ -9,6 +10,7 @@ use crate::catalog::{Catalog, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHan
 use crate::config::Config;
 use crate::host::HostFacts;
 use crate::host::facts::Known;
+use crate::module_signing::Signer;
 
 /// The modules and the user-mode tree, as far as they are at hand, and what is to be acquired.
 #[derive(Debug, Default)]
@@ -17,6 +19,8 @@ pub(super) struct Supply<'a> {
     pub(super) userspace: Option<&'a UserspaceAtHand>,
     /// Whether modules are to be compiled, so that what they are is not known yet.
     pub(super) builds: bool,
+    /// Whether modules are to be signed first, so that their digests are not known yet.
+    pub(super) signs: bool,
     pub(super) acquire: Vec<Acquire>,
     pub(super) reasons: Vec<Reason>,
     pub(super) findings: Vec<Finding>,
@@ -58,8 +62,17 @@ impl<'a> Supply<'a> {
             && matches!(catalog.headers, Known::Yes(HeadersAtHand::Archive { .. }));
         // A set that lacks a wanted module is used only to say so, where none can be built.
         let incomplete = || catalog.sets.iter().find(of_choice).filter(|_| !buildable);
-        if let Some(at_hand) = catalog.sets.iter().find(complete).or_else(incomplete) {
+        let signer = catalog.signer.as_ref();
+        let standing = |s: &&SetAtHand| signing::standing(&s.set.key, facts, signer);
+        // Of equals the first: min_by_key keeps it.
+        let best = catalog.sets.iter().filter(complete).min_by_key(standing);
+        let better_compiled = |s: &&SetAtHand| {
+            buildable && !standing(s).may_load() && signing::may_load_compiled(facts, signer)
+        };
+        let best = best.filter(|s| !better_compiled(s));
+        if let Some(at_hand) = best.or_else(incomplete) {
             self.use_set(at_hand, facts);
+            self.sign(at_hand, standing(&at_hand), catalog);
         } else if live_with_all {
             self.because("modules", "all that are wanted are live, so none is loaded");
         } else {
@@ -99,6 +112,19 @@ impl<'a> Supply<'a> {
         }
     }
 
+    fn sign(&mut self, at_hand: &SetAtHand, standing: Standing, catalog: &Catalog) {
+        if let Some(by) = &at_hand.set.key.signed_by {
+            self.because("signed for the kernel", format!("by {by}, {}", by.hash));
+        }
+        let Some(signer) = catalog.signer.as_ref().filter(|_| standing == Standing::ToSign) else {
+            return;
+        };
+        self.because("signed for the kernel", will_sign(signer));
+        self.signs = true;
+        let (set, by) = (at_hand.set.key.file_stem(), signer.to_string());
+        self.acquire.push(Acquire::SignSet { set, by });
+    }
+
     fn build(
         &mut self,
         config: &Config,
@@ -128,6 +154,9 @@ impl<'a> Supply<'a> {
             self.findings.push(Finding::refusal("module-not-built", unknown.to_string(), remedy));
         }
         self.builds = true;
+        if let Some(signer) = &catalog.signer {
+            self.because("signed for the kernel", will_sign(signer));
+        }
         self.acquire.push(Acquire::BuildSet {
             driver_version: choice.version.clone(),
             flavour: choice.flavour,
@@ -219,6 +248,11 @@ impl<'a> Supply<'a> {
     fn because(&mut self, what: &str, why: impl Into<String>) {
         self.reasons.push(Reason { what: what.to_owned(), why: why.into() });
     }
+}
+
+fn will_sign(signer: &Signer) -> String {
+    let with = if signer.detached { "signatures made elsewhere" } else { "the key configured" };
+    format!("by {signer}, with {with}")
 }
 
 /// Signatures are required, and no set that has one is at hand.

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use super::signing;
 use crate::artifact::Flavour;
 use crate::catalog::{Catalog, DriverAtHand, DriverOrigin, RunFileAtHand, SetAtHand, SetPlace};
 use crate::config::Config;
@@ -14,6 +15,8 @@ pub(super) struct Candidate<'a> {
     pub(super) version: &'a str,
     pub(super) flavour: Flavour,
     pub(super) from: Origin<'a>,
+    /// Whether the kernel may take the signature, where it asks for one.
+    pub(super) loadable: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +58,8 @@ pub(super) fn candidates<'a>(
     facts: &HostFacts,
     catalog: &'a Catalog,
 ) -> Vec<Candidate<'a>> {
+    let signer = catalog.signer.as_ref();
+    let loadable = signing::may_load_compiled(facts, signer);
     let sets = catalog.sets.iter().filter(|s| is_for_kernel(s, facts)).map(|s| Candidate {
         version: &s.set.key.driver_version,
         flavour: s.set.key.flavour,
@@ -63,6 +68,7 @@ pub(super) fn candidates<'a>(
             SetPlace::Layout { .. } => Origin::Prebuilt,
             SetPlace::Registry { .. } => Origin::Registry,
         },
+        loadable: signing::standing(&s.set.key, facts, signer).may_load(),
     });
     let packages = match &catalog.drivers {
         Known::Yes(drivers) if !names_run_files(config, catalog) => drivers.as_slice(),
@@ -72,11 +78,17 @@ pub(super) fn candidates<'a>(
         version: &d.version,
         flavour: d.flavour,
         from: origin_of(d),
+        loadable,
     });
     let files = run_files(catalog).iter().flat_map(|file| {
         let from = Origin::RunFile { name: &file.name };
         let version = file.version.as_str();
-        file.flavours.iter().map(move |flavour| Candidate { version, flavour: *flavour, from })
+        file.flavours.iter().map(move |flavour| Candidate {
+            version,
+            flavour: *flavour,
+            from,
+            loadable,
+        })
     });
     let offered = packages.chain(files).filter(|_| config.may_compile());
     sets.chain(offered).collect()

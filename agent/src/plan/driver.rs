@@ -38,6 +38,10 @@ pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> C
         candidates.iter().copied().filter(|c| question.is_asked_for(c)).collect();
     let mut fitting: Vec<Candidate<'_>> =
         matching.iter().copied().filter(|c| question.fits(c.version, c.flavour).is_ok()).collect();
+    // Where the kernel asks for signatures, what has one comes before what is newer.
+    if fitting.iter().any(|c| c.loadable) {
+        fitting.retain(|c| c.loadable);
+    }
     fitting.sort_by(|a, b| compare_versions(b.version, a.version));
     match (fitting.first(), newest(&matching)) {
         (Some(best), _) => question.settle(best.version, &fitting, &matching),
@@ -160,6 +164,11 @@ impl Question<'_> {
             Some(wish) => format!("newest at hand within {wish}"),
             None => "newest at hand".to_owned(),
         };
+        if fitting.iter().all(|c| c.loadable)
+            && matching.iter().any(|c| !c.loadable && self.fits(c.version, c.flavour).is_ok())
+        {
+            why_version.push_str(" that the kernel may take the signature of");
+        }
         if let Some(passed) = newest(matching).filter(|c| c.version != version)
             && let Err((device, unfit)) = self.fits(passed.version, passed.flavour)
         {

@@ -5,7 +5,7 @@ use crate::failure::{ExitCode, Failure};
 
 /// Every code with the exit code of a refusal, gravest first. Documented for users in
 /// docs/findings.md; stable.
-const CODES: [(&str, ExitCode); 33] = [
+const CODES: [(&str, ExitCode); 34] = [
     ("arch-unsupported", ExitCode::HostUnsupported),
     ("kernel-without-modules", ExitCode::HostUnsupported),
     ("no-device", ExitCode::NoDevice),
@@ -19,6 +19,7 @@ const CODES: [(&str, ExitCode); 33] = [
     ("capabilities-unread", ExitCode::Preflight),
     ("modules-disabled", ExitCode::Preflight),
     ("signature-required", ExitCode::Preflight),
+    ("module-key-untrusted", ExitCode::Preflight),
     ("other-driver-live", ExitCode::Preflight),
     ("loaded-unread", ExitCode::Preflight),
     ("run-nvidia-not-shared", ExitCode::Preflight),

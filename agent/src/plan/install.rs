@@ -40,7 +40,7 @@ pub(super) fn install(
     wanted: &[&str],
 ) -> Install {
     let root = &config.paths.driver_root;
-    let mut install = Install { exact: !supply.builds, ..Install::default() };
+    let mut install = Install { exact: !supply.builds && !supply.signs, ..Install::default() };
     install.steps.push(Step::MakeDir { path: root.clone() });
     install.steps.push(Step::WriteParameter {
         path: PathBuf::from(FIRMWARE_PATH),

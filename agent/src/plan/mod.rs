@@ -8,6 +8,7 @@ pub mod gpu;
 mod install;
 mod preflight;
 mod render;
+mod signing;
 
 use std::path::PathBuf;
 
@@ -87,6 +88,13 @@ pub enum Acquire {
         /// Kernel release.
         kernel_release: String,
     },
+    /// Sign a set for the kernel.
+    SignSet {
+        /// The unsigned set, by its name in the store.
+        set: String,
+        /// Who signs.
+        by: String,
+    },
     /// Fetch and assemble the user-mode tree.
     AssembleUserspace {
         /// Driver version.
@@ -143,7 +151,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     let srcversion = nvidia.and_then(|m| m.srcversion.as_deref());
     findings.extend(preflight::other_driver(&choice, facts, srcversion));
     if wanted.iter().any(|name| !facts.loaded.contains_key(*name)) {
-        findings.extend(preflight::signatures(facts));
+        findings.extend(signing::finding(facts, catalog, &supply));
     }
     findings.append(&mut supply.findings);
     findings.extend(install.findings);

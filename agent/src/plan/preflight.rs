@@ -151,38 +151,6 @@ fn module_loading(facts: &HostFacts) -> Option<Finding> {
     }
 }
 
-/// Unsigned modules against lockdown and sig_enforce; only where modules are to be loaded.
-pub(super) fn signatures(facts: &HostFacts) -> Option<Finding> {
-    let security = &facts.security;
-    let mut by = Vec::new();
-    if security.sig_enforce == Known::Yes(true) {
-        by.push("sig_enforce is set".to_owned());
-    }
-    match &security.lockdown {
-        Known::Yes(mode) if mode != "none" => by.push(format!("kernel lockdown is {mode}")),
-        _ => {}
-    }
-    let secure_boot = security.secure_boot == Known::Yes(true);
-    if !by.is_empty() {
-        if secure_boot {
-            by.push("Secure Boot is on".into());
-        }
-        return Some(Finding::refusal(
-            "signature-required",
-            format!("the kernel refuses modules without a trusted signature: {}", by.join(", ")),
-            "switch Secure Boot off in the firmware, or remove lockdown= and module.sig_enforce from the kernel's command line",
-        ));
-    }
-    let Known::Unknown(why) = &security.lockdown else { return None };
-    secure_boot.then(|| {
-        Finding::warning(
-            "signature-required",
-            format!("Secure Boot is on, and whether the kernel is locked down is not known: {why}"),
-            "mount securityfs on /sys/kernel/security to know beforehand",
-        )
-    })
-}
-
 /// In a container, what is mounted on the driver root must reach the host.
 fn sharing(config: &Config, facts: &HostFacts) -> Option<Finding> {
     if !in_container(config, facts) {

@@ -39,6 +39,9 @@ fn step_lines(plan: &Plan) -> Vec<String> {
     for step in &plan.install {
         if matches!(step, Step::MountTmpfs { .. }) {
             let acquires = |kind: fn(&Acquire) -> bool| plan.acquire.iter().any(kind);
+            if acquires(|a| matches!(a, Acquire::SignSet { .. })) {
+                lines.push("(once signed) the modules loaded are the signed ones".into());
+            }
             if acquires(|a| matches!(a, Acquire::BuildSet { .. })) {
                 lines.push(
                     "(once compiled) load what the modules depend on, and the modules".into(),
@@ -190,6 +193,7 @@ fn acquire_line(acquire: &Acquire) -> String {
         Acquire::BuildSet { driver_version, flavour, kernel_release } => {
             format!("compile {driver_version} ({flavour}) for {kernel_release}")
         }
+        Acquire::SignSet { by, .. } => format!("sign the modules: {by}"),
         Acquire::AssembleUserspace { driver_version } => {
             format!("fetch and assemble the user-mode files of {driver_version}")
         }

@@ -401,10 +401,10 @@ async fn fetch_modules(
             task.advance(module.size);
         }
         let (store, module) = (store.clone(), module.clone());
-        let release = set.key.kernel_release.clone();
+        let key = set.key.clone();
         let checked = tokio::task::spawn_blocking(move || {
             let image = store.read_blob(&module.sha256)?;
-            module.check_image(&image, &release).map_err(|e| {
+            module.check_image(&image, &key).map_err(|e| {
                 Failure::new(ExitCode::Verification, format!("checking {}", module.file)).because(e)
             })
         });

@@ -138,6 +138,24 @@ pub fn read_stated(
     Ok(Stated { kernel_version: found, compiler, realtime })
 }
 
+/// The hash that the kernel's own modules are signed with (CONFIG_MODULE_SIG_HASH), as the headers
+/// package, which is in the store, says; None for a kernel without signatures.
+///
+/// # Errors
+/// Exit code 13 where the package is damaged.
+pub fn signature_hash(headers: &Headers, store: &Store) -> Result<Option<String>, Failure> {
+    let name = &headers.package.name;
+    let reader = store.open_blob(&headers.package.sha256)?;
+    let path = format!("usr/src/{name}/include/config/auto.conf");
+    let bytes = deb::read_file(name, reader, path.as_ref())?.unwrap_or_default();
+    Ok(configured(&String::from_utf8_lossy(&bytes), "CONFIG_MODULE_SIG_HASH"))
+}
+
+/// What a headers package asks for that has the kernel's programs, sign-file among them.
+pub fn kbuild(package: &Package) -> Option<&Requirement> {
+    needed(package).find(|one| one.name.starts_with("linux-kbuild-"))
+}
+
 /// Everything a build for this kernel needs, the header packages first.
 ///
 /// # Errors

@@ -97,8 +97,10 @@ impl Supplier<'_> {
                         kernel_release: kernel_release.clone(),
                         kernel_version: Some(kernel.version),
                     };
-                    self.build_once(wanted).await?;
+                    let set = self.build_once(wanted).await?;
+                    self.sign(set).await?;
                 }
+                Acquire::SignSet { set, .. } => self.sign_stored(set).await?,
                 Acquire::AssembleUserspace { driver_version } => {
                     self.assemble(driver_version).await?;
                 }
@@ -143,7 +145,7 @@ impl Supplier<'_> {
     pub(super) async fn obtain(&self, release: Option<&str>) -> Result<ModuleSet, Failure> {
         loop {
             match self.obtain_once(release).await {
-                Ok(set) => return Ok(set),
+                Ok(set) => return self.sign(set).await,
                 Err(Missed::Failed(failure)) => return Err(failure),
                 Err(Missed::Source(place, failure)) => {
                     self.give_up_on(place, &failure);

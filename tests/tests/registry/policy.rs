@@ -80,6 +80,7 @@ fn nothing() -> Catalog {
         drivers: Known::Unknown(String::new()),
         run_files: Known::Yes(Vec::new()),
         headers: Known::Unknown(String::new()),
+        signer: None,
     }
 }
 

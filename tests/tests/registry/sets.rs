@@ -19,6 +19,7 @@ pub(crate) fn put(store: &Store, release: &str) -> ModuleSet {
         compiler: "gcc-12 (Debian 12.2.0-14) 12.2.0".into(),
         options: Vec::new(),
         patches: Default::default(),
+        signed_by: None,
     };
     let modules = ["nvidia", "nvidia-uvm"].map(|name| {
         let image = module(name, release);

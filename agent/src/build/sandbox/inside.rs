@@ -164,6 +164,7 @@ fn run_command(spec: &Spec) -> Result<Outcome> {
         .args(arguments)
         .env_clear()
         .envs(spec.environment.iter().map(|(k, v)| (k, v)))
+        .envs(spec.handed_on.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
         .current_dir(&spec.directory)
         .stdin(Stdio::null());
     if let Some(user) = spec.user {

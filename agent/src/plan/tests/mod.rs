@@ -4,6 +4,7 @@ mod decisions;
 mod prebuilt;
 mod preflight;
 mod run_files;
+mod signing;
 mod steps;
 mod whole;
 
@@ -79,6 +80,7 @@ fn catalog(drivers: Vec<DriverAtHand>) -> Catalog {
             version: "6.1.176-1".into(),
             compiler: "gcc-12".into(),
         }),
+        signer: None,
     }
 }
 
@@ -108,6 +110,7 @@ fn set(facts: &HostFacts, flavour: Flavour, place: SetPlace) -> SetAtHand {
         compiler: "gcc-12".into(),
         options: Vec::new(),
         patches: BTreeMap::new(),
+        signed_by: None,
     };
     let modules = vec![
         entry("nvidia", &["drm"]),

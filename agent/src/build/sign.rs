@@ -1,0 +1,257 @@
+//! Signs a built set with the kernel's own sign-file, in the sandbox.
+//!
+//! sign-file comes with the kernel's kbuild package, and is unpacked with the libraries it needs
+//! (libcrypto) into a root of its own, ten packages small. Inside it sees the secret key as a bind
+//! mount of the key's own file, in its own mount namespace and without network; the key is never
+//! copied, and its passphrase (KBUILD_SIGN_PIN) travels in the environment alone. What comes out
+//! are detached signatures, which are verified with the certificate before they are appended.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::claim::claim;
+use super::sandbox::{self, Bind, Outcome, Spec};
+use super::{root, turn};
+use crate::artifact::ModuleSet;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::module_signing::{self, Certificate, Hash, Message};
+use crate::progress::{Progress, Unit};
+use crate::source::archive::{Archive, Requirement};
+use crate::source::headers::{self, Headers};
+use crate::store::{Store, write_failure};
+
+/// The variable that sign-file takes the key's passphrase from.
+pub const PASSPHRASE: &str = "KBUILD_SIGN_PIN";
+/// A signature takes milliseconds; a smart card would take seconds.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long to wait for another process that signs the same set.
+const TURN_LIMIT: Duration = Duration::from_secs(300);
+/// Where the key is seen inside.
+const KEY: &str = "key.pem";
+const CERTIFICATE: &str = "certificate.der";
+/// So many lines of sign-file's go into a failure.
+const LINES: usize = 6;
+
+/// Who signs.
+#[derive(Debug, Clone)]
+pub struct SignFile {
+    /// The sandbox's helper, as in [`super::Request`].
+    pub helper: PathBuf,
+    /// The secret key: PEM, PKCS#8 or PKCS#1.
+    pub key: PathBuf,
+    /// Its certificate.
+    pub certificate: Certificate,
+    /// The hash to sign; what the kernel signs its own modules with where None.
+    pub hash: Option<Hash>,
+}
+
+impl SignFile {
+    /// Reads the certificate and sees whether the key can be read.
+    ///
+    /// # Errors
+    /// Exit code 2 where either cannot.
+    pub fn new(key: &Path, certificate: &Path, hash: Option<Hash>) -> Result<Self, Failure> {
+        let certificate = Certificate::read(certificate)?;
+        File::open(key)
+            .or_fail(ExitCode::Usage, || format!("reading the key {}", key.display()))
+            .map_err(|f| f.remedy("give the secret key that modules are signed with (PEM)"))?;
+        let helper = PathBuf::from("/proc/self/exe");
+        Ok(Self { helper, key: key.to_path_buf(), certificate, hash })
+    }
+
+    /// Signs `set`, or returns the signed set that the store has of it.
+    ///
+    /// # Errors
+    /// Exit code 2 for a key that sign-file cannot use, or that is not the certificate's; 11 where
+    /// there is no sign-file; 12 and 13 for its packages; 15 where the store cannot be written.
+    pub async fn sign(
+        &self,
+        set: &ModuleSet,
+        archive: &Archive,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<ModuleSet, Failure> {
+        let there = || module_signing::stored(set, &self.certificate, self.hash, store);
+        if let Some(signed) = there()? {
+            return Ok(signed);
+        }
+        let what = format!("signing {}", set.key.file_stem());
+        let lock = store.dir("sets").join(format!(".{}-signed.lock", set.key.file_stem()));
+        let _turn = turn::take(&lock, TURN_LIMIT, &what, progress).await?;
+        if let Some(signed) = there()? {
+            return Ok(signed);
+        }
+        let key = &set.key;
+        let headers = headers::find(archive, &key.kernel_release, Some(&key.kernel_version))?;
+        let hash = match self.hash {
+            Some(hash) => hash,
+            None => kernels_hash(&headers, archive, store, progress).await?,
+        };
+        let root = assemble(&headers, archive, store, progress).await?;
+        self.sign_in(&root, set, hash, store, progress).await
+    }
+
+    /// Signs `set` with the sign-file in `root`.
+    ///
+    /// # Errors
+    /// As [`SignFile::sign`].
+    pub async fn sign_in(
+        &self,
+        root: &Path,
+        set: &ModuleSet,
+        hash: Hash,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<ModuleSet, Failure> {
+        let program = find_sign_file(root)?;
+        let work = claim(store, "sign")?;
+        let dir = work.path().join("build");
+        let written = |name: &str, bytes: &[u8]| {
+            let path = dir.join(name);
+            fs::write(&path, bytes).map_err(|e| write_failure(&path, e))
+        };
+        fs::create_dir(&dir).map_err(|e| write_failure(&dir, e))?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))
+            .map_err(|e| write_failure(&dir, e))?;
+        // What the key is mounted on.
+        written(KEY, b"")?;
+        written(CERTIFICATE, self.certificate.der())?;
+        let task =
+            progress.begin("signing the modules", Some(set.modules.len() as u64), Unit::Items);
+        let mut messages = Vec::new();
+        for module in &set.modules {
+            task.note(&module.file);
+            written(&module.file, &store.read_blob(&module.sha256)?)?;
+            self.run(root, &program, &dir, &module.file, hash).await?;
+            let path = dir.join(format!("{}.p7s", module.file));
+            let bytes =
+                fs::read(&path).or_fail(ExitCode::Bug, || format!("reading {}", path.display()))?;
+            let message = Message::parse(&bytes).or_fail(ExitCode::Bug, || {
+                format!("reading what sign-file made of {}", module.file)
+            })?;
+            messages.push(message);
+            task.advance(1);
+        }
+        let signed = module_signing::attach(set, &self.certificate, &messages, store);
+        work.close().map_err(|e| write_failure(&dir, e))?;
+        signed.map_err(|failure| match failure.code() {
+            ExitCode::Verification => self.mismatch().because(failure),
+            _ => failure,
+        })
+    }
+
+    async fn run(
+        &self,
+        root: &Path,
+        program: &str,
+        dir: &Path,
+        file: &str,
+        hash: Hash,
+    ) -> Result<(), Failure> {
+        let inside = |name: &str| format!("/build/{name}");
+        let bind = |source: &Path, target: String| Bind {
+            source: source.to_path_buf(),
+            target: target.into(),
+        };
+        let spec = Spec {
+            root: root.to_path_buf(),
+            binds: vec![bind(dir, "/build".into()), bind(&self.key, inside(KEY))],
+            command: [program, "-d", &hash.to_string(), &inside(KEY), &inside(CERTIFICATE)]
+                .map(str::to_owned)
+                .into_iter()
+                .chain([inside(file)])
+                .collect(),
+            environment: vec![("LC_ALL".into(), "C".into()), ("HOME".into(), "/build".into())],
+            handed_on: vec![PASSPHRASE.to_owned()],
+            directory: "/build".into(),
+            // The key is its owner's alone, and that is who the agent is.
+            user: None,
+            outcome: dir.with_extension(file),
+        };
+        let mut said: Vec<String> = Vec::new();
+        let mut note = |line: &str| said.push(line.trim().to_owned());
+        match sandbox::run(&self.helper, &spec, LIMIT, &mut note).await? {
+            Outcome::Exited(0) => Ok(()),
+            outcome => Err(self.refused(outcome, &said)),
+        }
+    }
+
+    fn refused(&self, outcome: Outcome, said: &[String]) -> Failure {
+        let first: Vec<&str> = said.iter().take(LINES).map(String::as_str).collect();
+        let cause = format!("signing with the key {}: {outcome:?}", self.key.display());
+        Failure::new(ExitCode::Usage, cause).because(first.join("; ")).remedy(format!(
+            "give the key as PEM (PKCS#8 or PKCS#1), its passphrase, where it has one, in \
+             {PASSPHRASE}, and the certificate that belongs to it"
+        ))
+    }
+
+    fn mismatch(&self) -> Failure {
+        let cause = format!(
+            "the key {} is not that of the certificate of {}",
+            self.key.display(),
+            self.certificate.name()
+        );
+        Failure::new(ExitCode::Usage, cause)
+            .remedy("give a key and a certificate that belong together")
+    }
+}
+
+/// What the kernel signs its own modules with, which it is sure to know; sha512 where it does not
+/// say.
+async fn kernels_hash(
+    headers: &Headers,
+    archive: &Archive,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<Hash, Failure> {
+    archive.fetch(std::slice::from_ref(&headers.package), store, progress).await?;
+    let stated = headers::signature_hash(headers, store)?;
+    Ok(stated.and_then(|hash| hash.parse().ok()).unwrap_or(Hash::Sha512))
+}
+
+/// A root with sign-file and what it needs.
+async fn assemble(
+    headers: &Headers,
+    archive: &Archive,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<PathBuf, Failure> {
+    let kbuild = headers::kbuild(&headers.package).cloned().ok_or_else(|| {
+        Failure::new(
+            ExitCode::Toolchain,
+            format!("{} asks for no linux-kbuild, which has sign-file", headers.package.name),
+        )
+        .remedy(ELSEWHERE)
+    })?;
+    let exact = archive.packages(&kbuild.name);
+    let of_kernel = exact.iter().find(|p| p.version == headers.package.version);
+    let wanted = match of_kernel {
+        Some(package) => Requirement::exact(kbuild.name, &package.version),
+        None => kbuild,
+    };
+    let packages = archive
+        .closure(&[wanted])
+        .map_err(|unsatisfiable| unsatisfiable.failure(ExitCode::Toolchain))?;
+    archive.fetch(&packages, store, progress).await?;
+    root::assemble(&packages, store, progress).await
+}
+
+const ELSEWHERE: &str = "sign the modules elsewhere and give the signatures (--module-signatures)";
+
+/// sign-file's path inside `root`.
+fn find_sign_file(root: &Path) -> Result<String, Failure> {
+    for (dir, prefix) in [("usr/lib", "linux-kbuild-"), ("usr/src", "linux-")] {
+        let Ok(entries) = fs::read_dir(root.join(dir)) else { continue };
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let program = format!("{dir}/{name}/scripts/sign-file");
+            if name.starts_with(prefix) && root.join(&program).is_file() {
+                return Ok(format!("/{program}"));
+            }
+        }
+    }
+    let cause = format!("the kernel's kbuild package has no sign-file ({})", root.display());
+    Err(Failure::new(ExitCode::Toolchain, cause).remedy(ELSEWHERE))
+}

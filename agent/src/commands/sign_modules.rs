@@ -1,0 +1,66 @@
+//! `sign-modules`: sets of the store, signed for the kernel here or elsewhere.
+
+use std::path::PathBuf;
+
+use super::{print, registry};
+use crate::artifact::{ModuleSet, destination, layout};
+use crate::config::Config;
+use crate::failure::{ExitCode, Failure};
+use crate::module_signing::detached;
+use crate::store::Store;
+use crate::supplier::Supplier;
+
+/// What `sign-modules` is given.
+#[derive(Debug, clap::Args)]
+pub(super) struct SignModules {
+    /// Kernel release as uname -r gives it; this host's where absent
+    #[arg(long, value_name = "RELEASE", value_parser = super::release)]
+    kernel: Option<String>,
+    /// Sign nothing: write the modules to this directory, to be signed elsewhere
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    export: Option<PathBuf>,
+    /// Also write the signed modules to this directory as an OCI image layout
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub(super) async fn sign_modules(config: &Config, asked: SignModules) -> Result<ExitCode, Failure> {
+    if let Some(dir) = &asked.out {
+        destination::check(dir)?;
+    }
+    let store = Store::open(&config.paths.store)?;
+    let mut sets = registry::matching(config, &store, asked.kernel.as_deref())?;
+    sets.retain(|set| set.key.signed_by.is_none());
+    if sets.is_empty() {
+        return Err(Failure::new(ExitCode::Usage, "all such sets of the store are signed")
+            .remedy("sign the sets that they were made of: build them again"));
+    }
+    if let Some(dir) = &asked.export {
+        for set in &sets {
+            let written = detached::export(set, &store, dir)?;
+            print(&format!("{}: {}\n", written.display(), files(set)))?;
+        }
+        return Ok(ExitCode::Done);
+    }
+    if config.module_signing.is_none() {
+        return Err(Failure::new(ExitCode::Usage, "nothing to sign modules with").remedy(
+            "give --module-key and --module-certificate, or --module-signatures with what was \
+             signed elsewhere",
+        ));
+    }
+    let supplier = Supplier::new(config);
+    for set in sets {
+        let signed = supplier.sign(set).await?;
+        let by = signed.key.signed_by.as_ref().map(ToString::to_string).unwrap_or_default();
+        print(&format!("{}: {}, signed by {by}\n", signed.key.file_stem(), files(&signed)))?;
+        if let Some(dir) = &asked.out {
+            let manifest = layout::export(&signed, &store, dir)?;
+            print(&format!("{}@{manifest}\n", dir.display()))?;
+        }
+    }
+    Ok(ExitCode::Done)
+}
+
+fn files(set: &ModuleSet) -> String {
+    set.modules.iter().map(|module| module.file.as_str()).collect::<Vec<_>>().join(", ")
+}

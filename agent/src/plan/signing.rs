@@ -1,0 +1,155 @@
+//! What the kernel asks of the modules' signatures, and what the modules at hand have to show.
+
+use super::acquire::Supply;
+use super::{Finding, Severity};
+use crate::artifact::ModuleKey;
+use crate::catalog::Catalog;
+use crate::host::HostFacts;
+use crate::host::facts::Known;
+use crate::module_signing::Signer;
+
+/// How a set stands with this host's kernel, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Standing {
+    /// It can be loaded as it is.
+    Ready,
+    /// It is signed, and whether the kernel trusts the signer is not known.
+    Unsure,
+    /// It is to be signed first, with what the configuration names.
+    ToSign,
+    /// It is signed by somebody whom the kernel does not trust.
+    Untrusted,
+    /// It is not signed, and the kernel wants it so.
+    Unsigned,
+}
+
+impl Standing {
+    pub(super) fn may_load(self) -> bool {
+        self <= Self::ToSign
+    }
+}
+
+/// How the set with this key stands.
+pub(super) fn standing(key: &ModuleKey, facts: &HostFacts, signer: Option<&Signer>) -> Standing {
+    if enforced_by(facts).is_empty() {
+        let to_sign = signer.is_some() && key.signed_by.is_none();
+        return if to_sign { Standing::ToSign } else { Standing::Ready };
+    }
+    match (&key.signed_by, signer) {
+        (Some(by), _) => match trusts(facts, &by.key_ids) {
+            Known::Yes(true) => Standing::Ready,
+            Known::Yes(false) => Standing::Untrusted,
+            Known::Unknown(_) => Standing::Unsure,
+        },
+        (None, Some(signer)) if may_sign(facts, signer) => Standing::ToSign,
+        (None, _) => Standing::Unsigned,
+    }
+}
+
+/// Whether what is compiled here can be loaded, once it is signed as the configuration says.
+pub(super) fn may_load_compiled(facts: &HostFacts, signer: Option<&Signer>) -> bool {
+    enforced_by(facts).is_empty() || signer.is_some_and(|signer| may_sign(facts, signer))
+}
+
+fn may_sign(facts: &HostFacts, signer: &Signer) -> bool {
+    trusts(facts, std::slice::from_ref(&signer.key_id)) != Known::Yes(false)
+}
+
+/// Whether the kernel has one of these keys.
+fn trusts(facts: &HostFacts, ids: &[String]) -> Known<bool> {
+    // A serial number in place of a key id may begin with a byte of zeros, or not.
+    let plain = |id: &str| id.trim_start_matches('0').to_ascii_lowercase();
+    match &facts.security.keys {
+        Known::Yes(keys) => {
+            Known::Yes(keys.iter().any(|key| ids.iter().any(|id| plain(id) == plain(&key.id))))
+        }
+        Known::Unknown(why) => Known::Unknown(why.clone()),
+    }
+}
+
+/// What makes the kernel refuse modules without a trusted signature; nothing where it takes them.
+fn enforced_by(facts: &HostFacts) -> Vec<String> {
+    let security = &facts.security;
+    let mut by = Vec::new();
+    if security.sig_enforce == Known::Yes(true) {
+        by.push("sig_enforce is set".to_owned());
+    }
+    match &security.lockdown {
+        Known::Yes(mode) if mode != "none" => by.push(format!("kernel lockdown is {mode}")),
+        _ => {}
+    }
+    if !by.is_empty() && security.secure_boot == Known::Yes(true) {
+        by.push("Secure Boot is on".into());
+    }
+    by
+}
+
+const HOW: &str = "sign the modules and enrol the signer's certificate (mokutil --import): set \
+                   module-signing, or use a set signed elsewhere (docs/module-signing.md); or \
+                   switch Secure Boot off, or remove lockdown= and module.sig_enforce from the \
+                   kernel's command line";
+
+/// Whether the kernel will take the signature of what is to be loaded, or that it has none.
+pub(super) fn finding(
+    facts: &HostFacts,
+    catalog: &Catalog,
+    supply: &Supply<'_>,
+) -> Option<Finding> {
+    let signer = catalog.signer.as_ref();
+    let signed_by = supply.set.and_then(|set| set.key.signed_by.as_ref());
+    let by = match (signed_by, signer) {
+        (Some(by), _) => Some((by.to_string(), by.key_ids.clone())),
+        (None, Some(signer)) => Some((signer.to_string(), vec![signer.key_id.clone()])),
+        (None, None) => None,
+    };
+    let enforced = enforced_by(facts);
+    if enforced.is_empty() {
+        return if by.is_none() { perhaps_enforced(facts) } else { None };
+    }
+    let enforced = enforced.join(", ");
+    let Some((name, ids)) = by else {
+        let what = "the kernel refuses modules without a trusted signature";
+        return Some(Finding::refusal("signature-required", format!("{what}: {enforced}"), HOW));
+    };
+    let (severity, seen) = match trusts(facts, &ids) {
+        Known::Yes(true) => return None,
+        Known::Yes(false) => (
+            Severity::Refusal,
+            format!(
+                "the kernel asks for a trusted signature ({enforced}), and among its keys is not \
+                 that of {name}, who signs the modules; it has {}",
+                known_names(facts)
+            ),
+        ),
+        Known::Unknown(why) => (
+            Severity::Warning,
+            format!(
+                "the kernel asks for a trusted signature ({enforced}), and whether it has the key \
+                 of {name}, who signs the modules, is not known: {why}"
+            ),
+        ),
+    };
+    let remedy = "enrol that certificate on the host (mokutil --import CERTIFICATE, then reboot and \
+                  confirm), or sign with a key that the kernel has";
+    Some(Finding::new(severity, "module-key-untrusted", seen, remedy))
+}
+
+fn perhaps_enforced(facts: &HostFacts) -> Option<Finding> {
+    let Known::Unknown(why) = &facts.security.lockdown else { return None };
+    (facts.security.secure_boot == Known::Yes(true)).then(|| {
+        Finding::warning(
+            "signature-required",
+            format!("Secure Boot is on, and whether the kernel is locked down is not known: {why}"),
+            "mount securityfs on /sys/kernel/security to know beforehand, or sign the modules",
+        )
+    })
+}
+
+fn known_names(facts: &HostFacts) -> String {
+    let Known::Yes(keys) = &facts.security.keys else { return String::new() };
+    if keys.is_empty() {
+        return "none".to_owned();
+    }
+    let names: Vec<String> = keys.iter().map(|key| format!("{} ({})", key.name, key.id)).collect();
+    names.join(", ")
+}

@@ -1,0 +1,96 @@
+//! Signing sets for the kernel, as the configuration says.
+
+use crate::artifact::{ModuleKey, ModuleSet};
+use crate::build::sign::SignFile;
+use crate::catalog::Catalog;
+use crate::config::{Config, ModuleSigning, SignBy};
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::module_signing::detached::Pile;
+use crate::module_signing::{self, Certificate};
+use crate::progress::Progress;
+use crate::source::archive::Archive;
+use crate::store::Store;
+
+/// How sets are signed here, or that they are not.
+pub(super) struct Signing<'a> {
+    config: Option<&'a ModuleSigning>,
+}
+
+impl<'a> Signing<'a> {
+    pub(super) fn new(config: &'a Config) -> Self {
+        Self { config: config.module_signing.as_ref() }
+    }
+
+    /// Whether key, certificate and signatures can be read: known before anything is compiled.
+    ///
+    /// # Errors
+    /// Exit code 2 where one cannot.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        match self.config {
+            None => Ok(()),
+            Some(ModuleSigning { by: SignBy::Key(key), certificate, hash }) => {
+                SignFile::new(key, certificate, *hash).map(drop)
+            }
+            Some(ModuleSigning { by: SignBy::Detached(dir), certificate, .. }) => {
+                Certificate::read(certificate)?;
+                Pile::read(dir).map(drop)
+            }
+        }
+    }
+
+    /// Whether a set with this key can be loaded without anything from the archives: sign-file
+    /// comes from there.
+    pub(super) fn suffices(&self, key: &ModuleKey, catalog: &Catalog) -> bool {
+        let makes_signatures = self.config.is_some_and(|signing| signing.key().is_some());
+        !makes_signatures || key.signed_by.is_some() || self.has_signed(key, catalog)
+    }
+
+    fn has_signed(&self, key: &ModuleKey, catalog: &Catalog) -> bool {
+        catalog.signer.as_ref().is_some_and(|signer| {
+            let keys = catalog.sets.iter().map(|at_hand| &at_hand.set.key);
+            keys.filter(|other| signer.signed(other)).any(|other| other.unsigned() == *key)
+        })
+    }
+
+    /// Signs `set`, where that is configured and nobody has.
+    ///
+    /// # Errors
+    /// As [`SignFile::sign`] with a key, and as [`Pile::sign`] with signatures made elsewhere.
+    pub(super) async fn sign<'s, F>(
+        &self,
+        set: ModuleSet,
+        store: &Store,
+        progress: &dyn Progress,
+        archive: impl FnOnce() -> F,
+    ) -> Result<ModuleSet, Failure>
+    where
+        F: Future<Output = Result<&'s Archive, Failure>>,
+    {
+        let Some(signing) = self.config.filter(|_| set.key.signed_by.is_none()) else {
+            return Ok(set);
+        };
+        match &signing.by {
+            SignBy::Key(key) => {
+                let sign_file = SignFile::new(key, &signing.certificate, signing.hash)?;
+                let certificate = &sign_file.certificate;
+                let there = module_signing::stored(&set, certificate, signing.hash, store)?;
+                if let Some(signed) = there {
+                    return Ok(signed);
+                }
+                sign_file.sign(&set, archive().await?, store, progress).await
+            }
+            SignBy::Detached(dir) => {
+                let certificate = Certificate::read(&signing.certificate)?;
+                let (dir, store) = (dir.clone(), store.clone());
+                let (wanted, hash) = (set.key.file_stem(), signing.hash);
+                let sign = move || match module_signing::stored(&set, &certificate, hash, &store)? {
+                    Some(signed) => Ok(signed),
+                    None => Pile::read(&dir)?.sign(&set, &certificate, &store),
+                };
+                tokio::task::spawn_blocking(sign)
+                    .await
+                    .or_fail(ExitCode::Bug, || format!("signing the set {wanted}"))?
+            }
+        }
+    }
+}
