@@ -9,6 +9,7 @@ use crate::catalog::{Catalog, RefusedSet, SetAtHand, SetPlace, UnreadRegistry};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::facts::Kernel;
+use crate::module_signing;
 use crate::progress::Progress;
 use crate::registry::{Registry, Wish};
 use crate::signature::{Evidence, NotSigned, Trust, refusal};
@@ -66,7 +67,11 @@ impl<'a> Prebuilt<'a> {
                     continue;
                 }
             };
-            match self.verdict(evidence, &at_hand.set) {
+            let verdict = match (&at_hand.place, &evidence) {
+                (SetPlace::Store, Ok(None)) => self.verdict_of_signed(&at_hand.set, store),
+                _ => self.verdict(evidence, &at_hand.set),
+            };
+            match verdict {
                 Ok(()) => catalog.sets.push(at_hand),
                 Err(why) => catalog.refused.push(RefusedSet { at_hand, why }),
             }
@@ -207,6 +212,18 @@ impl<'a> Prebuilt<'a> {
             Failure::new(ExitCode::Bug, format!("{name} is no configured registry"))
         })?;
         Registry::open(source, &self.config.paths.host_root, &|name| std::env::var(name).ok())
+    }
+
+    /// What was signed here for the kernel counts as what it was made of.
+    fn verdict_of_signed(&self, set: &ModuleSet, store: &Store) -> Result<(), String> {
+        let made_of = match set.key.signed_by {
+            Some(_) => module_signing::made_of(set, store).map_err(|f| f.one_line())?,
+            None => None,
+        };
+        match made_of {
+            Some(unsigned) => self.verdict(Ok(store.evidence(&unsigned)), &unsigned),
+            None => self.verdict(Ok(None), set),
+        }
     }
 
     fn verdict(

@@ -136,10 +136,7 @@ impl SignFile {
         }
         let signed = module_signing::attach(set, &self.certificate, &messages, store);
         work.close().map_err(|e| write_failure(&dir, e))?;
-        signed.map_err(|failure| match failure.code() {
-            ExitCode::Verification => self.mismatch().because(failure),
-            _ => failure,
-        })
+        signed
     }
 
     async fn run(
@@ -185,16 +182,6 @@ impl SignFile {
             "give the key as PEM (PKCS#8 or PKCS#1), its passphrase, where it has one, in \
              {PASSPHRASE}, and the certificate that belongs to it"
         ))
-    }
-
-    fn mismatch(&self) -> Failure {
-        let cause = format!(
-            "the key {} is not that of the certificate of {}",
-            self.key.display(),
-            self.certificate.name()
-        );
-        Failure::new(ExitCode::Usage, cause)
-            .remedy("give a key and a certificate that belong together")
     }
 }
 

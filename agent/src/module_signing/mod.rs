@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::artifact::{ModuleEntry, ModuleKey, ModuleSet};
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::Store;
+use crate::store::{self, Store};
 
 pub use certificate::Certificate;
 pub use pkcs7::{Message, NotASignature};
@@ -136,6 +136,27 @@ pub fn stored(
             && candidate.key.unsigned() == set.key
     };
     Ok(store.sets()?.into_iter().find(|candidate| is_it(candidate) && store.holds(candidate)))
+}
+
+/// The unsigned set of the store that `signed` was made of: the same modules, byte for byte, but for
+/// what is appended. None where the store has it not, or the modules differ.
+///
+/// # Errors
+/// As [`Store::sets`].
+pub fn made_of(signed: &ModuleSet, store: &Store) -> Result<Option<ModuleSet>, Failure> {
+    let unsigned = signed.key.unsigned();
+    let Some(set) = store.sets()?.into_iter().find(|set| set.key == unsigned) else {
+        return Ok(None);
+    };
+    let is_of = |(module, of): (&ModuleEntry, &ModuleEntry)| {
+        let image = store.read_blob(&module.sha256).ok();
+        let content = image.as_deref().and_then(|image| Some(appended::split(image).ok()?.0));
+        let digest = content.map(|content| store::hex(&Hash::Sha256.of(content)));
+        module.file == of.file && digest.as_deref() == Some(of.sha256.as_str())
+    };
+    let same = signed.modules.len() == set.modules.len()
+        && signed.modules.iter().zip(&set.modules).all(is_of);
+    Ok(same.then_some(set))
 }
 
 /// Appends signatures, one for each module of `set` in its order, and stores the signed set.

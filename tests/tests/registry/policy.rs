@@ -2,10 +2,11 @@
 
 use std::fs;
 
-use longshore::artifact::layout;
+use longshore::artifact::{ModuleEntry, layout};
 use longshore::catalog::{Catalog, SetAtHand, SetPlace};
 use longshore::config::{self, Config, Fragment};
 use longshore::host::facts::{Kernel, Known};
+use longshore::module_signing::{Hash, SignedBy, appended};
 use longshore::prebuilt::Prebuilt;
 use longshore::signature::key::SecretKey;
 
@@ -119,6 +120,47 @@ async fn an_unsigned_set_is_not_pulled_and_a_signed_one_counts_in_the_store() {
     assert!(counts(&strict.judge(SetPlace::Store, other), ""));
     // The one that was built there and never signed does not.
     assert!(!counts(&strict.judge(SetPlace::Store, &strict.scene.store), "no signature"));
+}
+
+/// `set` as it is when its modules are signed for the kernel, with `more` before the signature.
+fn signed_for_the_kernel(set: &ModuleSet, more: &[u8], store: &Store) -> ModuleSet {
+    let mut signed = set.clone();
+    signed.key.signed_by = Some(SignedBy {
+        certificate: "1".repeat(64),
+        name: "Example".into(),
+        key_ids: vec!["2".repeat(40)],
+        hash: Hash::Sha256,
+    });
+    for module in &mut signed.modules {
+        let mut image = store.read_blob(&module.sha256).expect("a module");
+        image.extend(more);
+        let image = appended::append(&image, b"a message");
+        store.put(&image).expect("put");
+        let release = &set.key.kernel_release;
+        *module = ModuleEntry::describe(&module.file, &image, release).expect("a module");
+    }
+    store.put_set(&signed).expect("put_set");
+    signed
+}
+
+#[tokio::test]
+async fn what_is_signed_for_the_kernel_counts_as_what_it_was_made_of() {
+    let mut strict = Strict::new();
+    let digest = strict.scene.push().await.expect("pushes");
+    strict.sign(&digest, &strict.key).await;
+    let prebuilt = Prebuilt::new(&strict.config).expect("keys");
+    let name = strict.scene.name();
+    let store = strict.scene.other.clone();
+    prebuilt.pull(&name, &digest, &store, &Silent).await.expect("pulls");
+    let pulled = strict.scene.set.clone();
+    strict.scene.set = signed_for_the_kernel(&pulled, b"", &store);
+    assert!(counts(&strict.judge(SetPlace::Store, &store), ""));
+    strict.scene.set = signed_for_the_kernel(&pulled, b"changed", &store);
+    assert!(!counts(&strict.judge(SetPlace::Store, &store), "no signature"));
+    // Of what was never signed for a registry nothing signed can be made.
+    let built = strict.scene.store.clone();
+    strict.scene.set = signed_for_the_kernel(&pulled, b"", &built);
+    assert!(!counts(&strict.judge(SetPlace::Store, &built), "no signature"));
 }
 
 #[tokio::test]
