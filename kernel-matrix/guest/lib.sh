@@ -84,11 +84,12 @@ written() { find / -xdev -newer /run/matrix/mark ! -type d -print; }
 # start_agent: the container in the background; RUN is its job.
 start_agent() {
     phase start
-    # AGENT_ARGUMENTS and IMAGE are words.
+    # AGENT_ARGUMENTS and IMAGE are words, and so is what mounts MEDIA.
     # shellcheck disable=SC2086
     pod run --rm --name longshore --privileged --pid host --network host \
         -v /run/nvidia:/run/nvidia:rshared \
         -v /var/lib/longshore:/var/lib/longshore \
+        ${MEDIA:+-v $MEDIA:$MEDIA:ro} \
         -e LONGSHORE_LOG_FORMAT=pretty \
         $IMAGE $AGENT_ARGUMENTS >/run/matrix/agent.log 2>&1 &
     RUN=$!

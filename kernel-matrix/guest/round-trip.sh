@@ -71,6 +71,8 @@ if await has_phase ready; then
     section ready.memory memory
     section ready.state cat "$STATE"
     section ready.look look_at_driver
+    section agent-log cat /run/matrix/agent.log
+    [ -z "$LOSES_POWER" ] || exit 0
     phase terminate
     pod kill -s TERM longshore >/dev/null
 fi

@@ -19,6 +19,11 @@ mount -t tmpfs tmp /tmp
 mount --make-rshared /
 mkdir -p /run/nvidia
 ip link set lo up
+if [ -n "$NETWORK" ]; then
+    modprobe virtio_net
+    ip link set eth0 up
+    ip address add "$NETWORK" dev eth0
+fi
 
 for name in /sys/class/virtio-ports/*/name; do
     if [ "$(cat "$name")" = results ]; then
@@ -31,4 +36,5 @@ sh -eu /run/matrix/scenario.sh
 code=$?
 echo "@verdict $NONCE $code" >&3
 echo "MATRIX-VERDICT $NONCE $code" >/dev/console
-/run/matrix/busybox poweroff -f
+# Without a sync: as if the power went off.
+/run/matrix/busybox poweroff -nf

@@ -10,6 +10,9 @@ use tokio::runtime::Runtime;
 
 use crate::error::{At, Error};
 
+/// Components beyond those the apt sources name.
+const DRIVERS_ARE_IN: [&str; 3] = ["contrib", "non-free", "non-free-firmware"];
+
 /// The opened archive and where packages are kept.
 pub struct Bits {
     archive: Archive,
@@ -32,7 +35,7 @@ impl Bits {
         let config = ArchiveConfig {
             sources: Vec::new(),
             use_host_apt: true,
-            host_components: Vec::new(),
+            host_components: DRIVERS_ARE_IN.map(str::to_owned).into(),
             host_suites: suites.to_vec(),
             frozen: false,
         };

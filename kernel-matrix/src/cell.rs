@@ -9,23 +9,26 @@ use std::time::{Duration, Instant};
 use crate::checks::Expected;
 use crate::compile;
 use crate::console;
+use crate::delivery::{self, Delivery};
 use crate::error::{At, Error};
 use crate::event::{Outcome, Sink, What};
 use crate::image;
 use crate::initramfs::{self, Modules};
 use crate::judge::{self, Evidence};
-use crate::matrix::{Cell, Scenario};
+use crate::matrix::{Cell, Scenario, Supply};
 use crate::records::Taken;
+use crate::registry;
 use crate::timing::Timing;
-use crate::vm::{Ended, Said, Spec, Vm};
+use crate::vm::{Disk, Ended, Network, Said, Spec, Vm};
 use crate::workbench::{Prepared, Workbench};
 
 const INIT: &str = include_str!("../guest/init.sh");
 const STAGE: &str = include_str!("../guest/stage.sh");
 const LIB: &str = include_str!("../guest/lib.sh");
-/// Where the guest mounts its disks, in the order QEMU is given them.
-const DISKS: &str =
-    "vda /\nvdb /usr/lib/modules\nvdc /var/lib/containers\nvdd /var/lib/longshore\n";
+/// Where the guest mounts its disks, in the order QEMU is given them; the last only where the driver
+/// comes on a disk of its own.
+const DISKS: [&str; 5] =
+    ["/", "/usr/lib/modules", "/var/lib/containers", "/var/lib/longshore", "/srv"];
 /// Last lines of the console that are shown of a guest that did not get to its end.
 const TAIL: usize = 8;
 const MEMORY_MIB: u32 = 2048;
@@ -48,17 +51,21 @@ pub fn run(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Outcom
 
 fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Outcome, Error> {
     let started = Instant::now();
-    let (prepared, dir) = {
-        let mut workbench = hold(workbench);
-        let prepared = workbench.prepare(cell, sink)?;
-        (prepared, run_dir(&workbench, &cell.name)?)
-    };
+    let mut guest = Guest::prepare(cell, &cell.name, &mut hold(workbench), sink)?;
     sink.tell(What::Prepared { took: started.elapsed() });
-    let nonce = nonce()?;
-    let spec = spec(cell, &prepared, &dir, &nonce, scenario(cell))?;
-    let evidence = watch(cell, &spec, &dir, nonce, sink)?;
+    let expected = expected(&guest.prepared);
+    let boot = Boot { name: "", script: scenario(cell), loses_power: false };
+    if cell.from == Supply::Store {
+        let first = Boot { name: "first-boot-", loses_power: true, ..boot };
+        let outcome = judge::first_boot(cell, &expected, &guest.watch(&first, sink)?);
+        if outcome != Outcome::Passed {
+            return Ok(outcome);
+        }
+        guest.delivery.registry = None;
+    }
+    let evidence = guest.watch(&boot, sink)?;
     measure(&evidence, sink);
-    Ok(judge::judge(cell, &expected(&prepared), &evidence))
+    Ok(judge::judge(cell, &expected, &evidence))
 }
 
 /// Boots a cell's VM and gives the person at the terminal a shell in it instead of its scenario.
@@ -66,12 +73,11 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
 /// # Errors
 /// Something cannot be had or made, or QEMU cannot be started.
 pub fn shell(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<(), Error> {
-    let prepared = workbench.prepare(cell, sink)?;
     let name = format!("{}.shell", cell.name);
     let _alone = workbench.cache().lock(&format!("run-{name}"))?;
-    let dir = run_dir(&workbench, &name)?;
+    let guest = Guest::prepare(cell, &name, &mut workbench, sink)?;
     let script = include_str!("../guest/shell.sh");
-    let mut spec = spec(cell, &prepared, &dir, "shell", script)?;
+    let mut spec = guest.spec(&Boot { name: "", script, loses_power: false }, "shell")?;
     spec.on_terminal = true;
     // A person has as long as a person wants.
     let days = Instant::now() + Duration::from_secs(7 * 86400);
@@ -84,13 +90,11 @@ pub fn shell(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<(
 /// # Errors
 /// Something cannot be had or made, or the guest did not get to its end.
 pub fn time(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<Timing, Error> {
-    let prepared = workbench.prepare(cell, sink)?;
     let name = format!("{}.timing", cell.name);
     let _alone = workbench.cache().lock(&format!("run-{name}"))?;
-    let dir = run_dir(&workbench, &name)?;
-    let nonce = nonce()?;
-    let spec = spec(cell, &prepared, &dir, &nonce, include_str!("../guest/timing.sh"))?;
-    let evidence = watch(cell, &spec, &dir, nonce, sink)?;
+    let guest = Guest::prepare(cell, &name, &mut workbench, sink)?;
+    let script = include_str!("../guest/timing.sh");
+    let evidence = guest.watch(&Boot { name: "", script, loses_power: false }, sink)?;
     if let Some(why) = judge::unfinished(cell, &evidence) {
         return Err(Error::Unexpected(why));
     }
@@ -128,45 +132,169 @@ fn scenario(cell: &Cell) -> &'static str {
     }
 }
 
-fn spec(
-    cell: &Cell,
-    prepared: &Prepared,
-    dir: &Path,
-    nonce: &str,
-    scenario: &str,
-) -> Result<Spec, Error> {
-    let settings = format!(
-        "NONCE={nonce}\nIMAGE={}\nAGENT_ARGUMENTS='run --driver {} --flavour {} --host-apt=false'\nPRELOAD='{}'\n",
-        image::NAME,
-        cell.driver.branch,
-        cell.driver.flavour_name(),
-        cell.preload.join(" ")
-    );
-    let payload = initramfs::payload(&[
-        ("disks", 0o644, DISKS.as_bytes()),
-        ("cell.sh", 0o644, settings.as_bytes()),
-        ("stage.sh", 0o755, STAGE.as_bytes()),
-        ("lib.sh", 0o644, LIB.as_bytes()),
-        ("scenario.sh", 0o644, scenario.as_bytes()),
-    ]);
-    let modules = Modules::open(&prepared.kernel.modules)?;
-    let mut initrd = initramfs::base(&prepared.rootfs.busybox, INIT, &modules)?;
-    initrd.extend(payload);
-    let path = dir.join("initrd");
-    fs::write(&path, initrd).at("write", &path)?;
-    Ok(Spec {
-        kernel: prepared.kernel.vmlinuz.clone(),
-        initrd: path,
-        disks: vec![
-            prepared.rootfs.image.clone(),
-            prepared.kernel.disk.clone(),
-            prepared.image.disk.clone(),
-            prepared.seed.disk.clone(),
-        ],
-        gpus: cell.gpus.clone(),
-        memory: MEMORY_MIB,
-        on_terminal: false,
-    })
+/// One boot of a guest.
+struct Boot {
+    /// What the names of its phases and logs begin with.
+    name: &'static str,
+    /// What happens in it.
+    script: &'static str,
+    /// Whether its power goes off when the driver is Ready.
+    loses_power: bool,
+}
+
+/// Everything a cell's guest is made of.
+struct Guest<'a> {
+    cell: &'a Cell,
+    prepared: Prepared,
+    delivery: Delivery,
+    /// What a run leaves to look at.
+    dir: PathBuf,
+    /// What it does not leave.
+    work: tempfile::TempDir,
+}
+
+impl<'a> Guest<'a> {
+    /// Makes everything ready, with `name`'s directory for what is left to look at.
+    fn prepare(
+        cell: &'a Cell,
+        name: &str,
+        workbench: &mut Workbench,
+        sink: &Sink<'_>,
+    ) -> Result<Self, Error> {
+        let prepared = workbench.prepare(cell, sink)?;
+        let dir = run_dir(workbench, name)?;
+        let work = tempfile::Builder::new().prefix("work-").tempdir_in(&dir);
+        let work = work.at("make a directory in", &dir)?;
+        let (agent, run_file) = (workbench.agent(), prepared.run_file.as_ref());
+        let delivery = delivery::make(cell, agent, &prepared.seed, run_file, work.path())?;
+        Ok(Self { cell, prepared, delivery, dir, work })
+    }
+
+    /// What the guest's scripts are told.
+    fn settings(&self, boot: &Boot, nonce: &str) -> String {
+        let Self { cell, delivery, .. } = self;
+        let of = |flag: bool, word: &'static str| if flag { word } else { "" };
+        let arguments: String = delivery.arguments.iter().map(|word| format!(" {word}")).collect();
+        format!(
+            "NONCE={nonce}\nIMAGE={}\n\
+             AGENT_ARGUMENTS='run --driver {} --flavour {} --host-apt=false{arguments}'\n\
+             PRELOAD='{}'\nMEDIA={}\nNETWORK={}\nLOSES_POWER={}\n",
+            image::NAME,
+            cell.driver.branch,
+            cell.driver.flavour_name(),
+            cell.preload.join(" "),
+            of(delivery.media.is_some(), "/srv"),
+            of(delivery.registry.is_some(), "10.0.2.15/24"),
+            of(boot.loses_power, "yes"),
+        )
+    }
+
+    /// The VM of a boot.
+    fn spec(&self, boot: &Boot, nonce: &str) -> Result<Spec, Error> {
+        let disks = self.disks();
+        let places: String = ('a'..='z')
+            .zip(DISKS)
+            .take(disks.len())
+            .map(|(letter, place)| format!("vd{letter} {place}\n"))
+            .collect();
+        let settings = self.settings(boot, nonce);
+        let payload = initramfs::payload(&[
+            ("disks", 0o644, places.as_bytes()),
+            ("cell.sh", 0o644, settings.as_bytes()),
+            ("stage.sh", 0o755, STAGE.as_bytes()),
+            ("lib.sh", 0o644, LIB.as_bytes()),
+            ("scenario.sh", 0o644, boot.script.as_bytes()),
+        ]);
+        let Prepared { kernel, rootfs, .. } = &self.prepared;
+        let modules = Modules::open(&kernel.modules)?;
+        let mut initrd = initramfs::base(&rootfs.busybox, INIT, &modules)?;
+        initrd.extend(payload);
+        let path = self.work.path().join("initrd");
+        fs::write(&path, initrd).at("write", &path)?;
+        let network = self.delivery.registry.as_ref().map(|registry| Network {
+            address: registry::IN_GUEST.to_owned(),
+            port: registry.port,
+            busybox: rootfs.busybox.clone(),
+        });
+        Ok(Spec {
+            kernel: kernel.vmlinuz.clone(),
+            initrd: path,
+            disks,
+            network,
+            gpus: self.cell.gpus.clone(),
+            memory: MEMORY_MIB,
+            on_terminal: false,
+        })
+    }
+
+    /// In the order of [`DISKS`].
+    fn disks(&self) -> Vec<Disk> {
+        let Prepared { kernel, rootfs, image, seed, .. } = &self.prepared;
+        let store = match &self.delivery.kept_store {
+            Some(image) => Disk { image: image.clone(), kept: true },
+            None => Disk::snapshot(&seed.disk),
+        };
+        let mut disks =
+            [&rootfs.image, &kernel.disk, &image.disk].map(|i| Disk::snapshot(i)).to_vec();
+        disks.push(store);
+        disks.extend(self.delivery.media.as_deref().map(Disk::snapshot));
+        disks
+    }
+
+    /// Boots the VM and gathers what it says, which is also kept.
+    fn watch(&self, boot: &Boot, sink: &Sink<'_>) -> Result<Evidence, Error> {
+        let nonce = nonce()?;
+        let spec = self.spec(boot, &nonce)?;
+        let open = |name: &str| {
+            let path = self.dir.join(format!("{}{name}", boot.name));
+            File::create(&path).at("write", &path)
+        };
+        let (mut console_log, mut results_log) = (open("console.log")?, open("results.log")?);
+        let mut evidence = Evidence { nonce, ..Evidence::default() };
+        let started = Instant::now();
+        let mut vm = Vm::start(&spec)?;
+        sink.tell(What::Started { gpus: spec.gpus.clone() });
+        let ended = vm.watch(started + self.cell.deadline(), |said| match said {
+            Said::Console(line) => {
+                // A full disk must not end the VM half way: what counts is in memory.
+                let _ = writeln!(console_log, "{line}");
+                hear(&mut evidence, line, sink);
+            }
+            Said::Result(line) => {
+                let _ = writeln!(results_log, "{line}");
+                match evidence.records.take(&line) {
+                    Taken::Phase(name) => {
+                        let (name, after) = (format!("{}{name}", boot.name), started.elapsed());
+                        evidence.reached.push((name.clone(), after));
+                        sink.tell(What::Phase { name, after });
+                    }
+                    Taken::Section(name, lines) => {
+                        sink.tell(What::Section { name: name.to_owned(), lines: lines.to_vec() });
+                    }
+                    Taken::Line => {}
+                }
+            }
+            Said::Gone => {}
+        })?;
+        evidence.overdue = matches!(ended, Ended::Overdue);
+        Ok(evidence)
+    }
+}
+
+/// Takes in a line of the console.
+fn hear(evidence: &mut Evidence, line: String, sink: &Sink<'_>) {
+    if let Some(word) = console::verdict(&line) {
+        evidence.last_word = Some(word);
+    }
+    if console::is_trouble(&line) {
+        evidence.trouble.push(line.clone());
+        sink.tell(What::Trouble(line.clone()));
+    }
+    if evidence.tail.len() == TAIL {
+        evidence.tail.pop_front();
+    }
+    evidence.tail.push_back(line.clone());
+    sink.tell(What::ConsoleLine(line));
 }
 
 fn expected(prepared: &Prepared) -> Expected {
@@ -181,57 +309,12 @@ fn expected(prepared: &Prepared) -> Expected {
     }
 }
 
-/// Boots the VM and gathers what it says, which is also kept in `dir`.
-fn watch(
-    cell: &Cell,
-    spec: &Spec,
-    dir: &Path,
-    nonce: String,
-    sink: &Sink<'_>,
-) -> Result<Evidence, Error> {
-    let open = |name: &str| File::create(dir.join(name)).at("write", &dir.join(name));
-    let (mut console_log, mut results_log) = (open("console.log")?, open("results.log")?);
-    let mut evidence = Evidence { nonce, ..Evidence::default() };
-    let started = Instant::now();
-    let mut vm = Vm::start(spec)?;
-    sink.tell(What::Started { gpus: spec.gpus.clone() });
-    let ended = vm.watch(started + cell.deadline(), |said| match said {
-        Said::Console(line) => {
-            // A full disk must not end the VM half way: what counts is in memory.
-            let _ = writeln!(console_log, "{line}");
-            if let Some(word) = console::verdict(&line) {
-                evidence.last_word = Some(word);
-            }
-            if console::is_trouble(&line) {
-                evidence.trouble.push(line.clone());
-                sink.tell(What::Trouble(line.clone()));
-            }
-            if evidence.tail.len() == TAIL {
-                evidence.tail.pop_front();
-            }
-            evidence.tail.push_back(line.clone());
-            sink.tell(What::ConsoleLine(line));
-        }
-        Said::Result(line) => {
-            let _ = writeln!(results_log, "{line}");
-            match evidence.records.take(&line) {
-                Taken::Phase(name) => {
-                    let name = name.to_owned();
-                    sink.tell(What::Phase { name, after: started.elapsed() });
-                }
-                Taken::Section(name, lines) => {
-                    sink.tell(What::Section { name: name.to_owned(), lines: lines.to_vec() });
-                }
-                Taken::Line => {}
-            }
-        }
-        Said::Gone => {}
-    })?;
-    evidence.overdue = matches!(ended, Ended::Overdue);
-    Ok(evidence)
-}
-
 fn measure(evidence: &Evidence, sink: &Sink<'_>) {
+    let at = |phase: &str| evidence.reached.iter().find(|(name, _)| name == phase).map(|r| r.1);
+    if let (Some(start), Some(ready)) = (at("start"), at("ready")) {
+        let value = format!("{:.1} s", ready.saturating_sub(start).as_secs_f64());
+        sink.tell(What::Measured { what: "start to Ready".into(), value });
+    }
     for line in evidence.records.section("ready.memory").unwrap_or_default() {
         if let Some((what, value)) = line.split_once(':') {
             sink.tell(What::Measured {

@@ -1,12 +1,16 @@
 //! Whether a cell passed: a pure function of what was declared and what was seen.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::checks::{self, Expected};
 use crate::event::Outcome;
 use crate::matrix::{Cell, Scenario};
 use crate::records::Records;
 use crate::scene::Scene;
+
+/// How many of the last lines of the agent's log are reasons too.
+const LAST_WORDS: usize = 6;
 
 /// What was seen of a cell's VM.
 #[derive(Debug, Default)]
@@ -21,6 +25,8 @@ pub struct Evidence {
     pub trouble: Vec<String>,
     /// The last lines of the console.
     pub tail: VecDeque<String>,
+    /// Phases, and how long after QEMU's start they were reached.
+    pub reached: Vec<(String, Duration)>,
     /// Whether the VM was still running at the deadline.
     pub overdue: bool,
 }
@@ -39,6 +45,30 @@ pub fn judge(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
         wrong.extend(host(&evidence.records));
     }
     if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong) }
+}
+
+/// Judges the boot of a cell that ends by a loss of power, when the driver is Ready.
+pub fn first_boot(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
+    let mut wrong: Vec<String> =
+        evidence.trouble.iter().map(|line| format!("kernel: {line}")).collect();
+    match unfinished(cell, evidence) {
+        Some(why) => {
+            wrong.push(why);
+            wrong.extend(evidence.tail.iter().map(|line| format!("console: {line}")));
+        }
+        None => wrong.extend(checks::ready(expected, &evidence.records)),
+    }
+    if wrong.is_empty() {
+        return Outcome::Passed;
+    }
+    wrong.extend(last_words(&evidence.records));
+    Outcome::Failed(wrong.into_iter().map(|line| format!("first boot: {line}")).collect())
+}
+
+/// How the agent's log ended.
+fn last_words(records: &Records) -> Vec<String> {
+    let log = records.section("agent-log").unwrap_or_default();
+    log[log.len().saturating_sub(LAST_WORDS)..].iter().map(|l| format!("agent: {l}")).collect()
 }
 
 /// Console, results port and nonce must tell of the same, good end.
@@ -69,6 +99,9 @@ fn agent(cell: &Cell, records: &Records) -> Vec<String> {
     let log = records.text("agent-log");
     let unsaid = cell.says.iter().filter(|text| !log.contains(text.as_str()));
     wrong.extend(unsaid.map(|text| format!("the agent's log does not say `{text}`")));
+    if !wrong.is_empty() {
+        wrong.extend(last_words(records));
+    }
     wrong
 }
 
@@ -230,6 +263,7 @@ mod tests {
             e.records.facts.insert("exit-code".into(), "0".into());
         };
         assert!(why(code).contains("exit code is 0, not 17"));
+        assert!(why(code).contains("agent:   remedy: put one in"));
         let log = |e: &mut Evidence| {
             e.records.sections.insert("agent-log".into(), vec!["error".into()]);
         };

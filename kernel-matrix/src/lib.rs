@@ -2,7 +2,7 @@
 //!
 //! matrix.toml ([`matrix`]) declares the cells. The [`workbench`] brings what they need onto disk:
 //! [`kernel`], [`rootfs`], the agent's [`image`] and its store ([`seed`]), all kept in the
-//! [`cache`]. A [`cell`] boots a [`vm`] whose devices are a [`gpu`] behind QEMU's [`proxy`]
+//! [`cache`]; a [`delivery`] is what a guest has the driver from. A [`cell`] boots a [`vm`] whose devices are a [`gpu`] behind QEMU's [`proxy`]
 //! protocol; the guest's scripts (guest/) only report [`records`], and [`judge`] decides from
 //! these alone. Everything that happens is an [`event`]; [`show`] and [`report`] consume them.
 
@@ -14,7 +14,9 @@ pub mod checks;
 pub mod compile;
 pub mod console;
 pub mod cpio;
+pub mod delivery;
 pub mod disk;
+pub mod ending;
 pub mod error;
 pub mod event;
 pub mod gpu;
@@ -26,8 +28,10 @@ pub mod matrix;
 pub mod process;
 pub mod proxy;
 pub mod records;
+pub mod registry;
 pub mod report;
 pub mod rootfs;
+pub mod runfile;
 pub mod scene;
 pub mod seed;
 pub mod show;

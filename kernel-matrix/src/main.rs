@@ -1,6 +1,7 @@
 //! Boots real kernels with a simulated NVIDIA GPU and runs the longshore image in them.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Mutex;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 
 use kernel_matrix::cache::Cache;
+use kernel_matrix::ending::Ending;
 use kernel_matrix::error::Error;
 use kernel_matrix::event::{Event, Outcome, Sink, What};
 use kernel_matrix::matrix::{Cell, Matrix};
@@ -74,9 +76,10 @@ struct Run {
     /// Write the results here as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Cells at a time; each VM has one virtual CPU and 2 GiB of memory.
-    #[arg(long, default_value_t = 1)]
-    jobs: usize,
+    /// Cells at a time, as many as there are processors where absent; each VM has one virtual CPU
+    /// and 2 GiB of memory. Drivers are compiled one after the other.
+    #[arg(long)]
+    jobs: Option<NonZeroUsize>,
     #[command(flatten)]
     agent: AgentOptions,
     /// Show what a person would look at in the guests, and the agent's log.
@@ -87,8 +90,27 @@ struct Run {
     console: bool,
 }
 
+impl Run {
+    fn jobs(&self) -> usize {
+        let processors = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        self.jobs.unwrap_or_else(processors).get()
+    }
+}
+
 fn main() -> ExitCode {
-    match go(Line::parse()) {
+    let line = Line::parse();
+    let ending = match Ending::heed() {
+        Ok(ending) => ending,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(2);
+        }
+    };
+    let ended = go(line, &ending);
+    if let Some(signal) = ending.signal() {
+        return ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX));
+    }
+    match ended {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -98,7 +120,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn go(line: Line) -> Result<bool, Error> {
+fn go(line: Line, ending: &Ending) -> Result<bool, Error> {
     let matrix = Matrix::read(&line.matrix)?;
     match line.verb {
         Verb::List => {
@@ -107,7 +129,7 @@ fn go(line: Line) -> Result<bool, Error> {
             }
             Ok(true)
         }
-        Verb::Run(options) => run(matrix, &options),
+        Verb::Run(options) => run(matrix, &options, ending),
         Verb::Time { cell, agent } => {
             let timing = alone(matrix, &cell, &agent, kernel_matrix::cell::time)?;
             print(&timing.table());
@@ -122,19 +144,20 @@ fn go(line: Line) -> Result<bool, Error> {
 fn describe(cell: &Cell) -> String {
     let gpus: Vec<String> = cell.gpus.iter().map(ToString::to_string).collect();
     format!(
-        "{:40} {:?}: {} of {}, {} {}, gpus [{}], exit {}",
+        "{:40} {:?}: {} of {}, {} {} from {:?}, gpus [{}], exit {}",
         cell.name,
         cell.scenario,
         cell.kernel.package,
         cell.kernel.suite,
         cell.driver.branch,
         cell.driver.flavour_name(),
+        cell.from,
         gpus.join(", "),
         cell.exit
     )
 }
 
-fn run(matrix: Matrix, options: &Run) -> Result<bool, Error> {
+fn run(matrix: Matrix, options: &Run, ending: &Ending) -> Result<bool, Error> {
     let began = Instant::now();
     let cells: Vec<Cell> = matrix.select(&options.cells)?.into_iter().cloned().collect();
     let cells: Vec<&Cell> = cells.iter().collect();
@@ -150,7 +173,7 @@ fn run(matrix: Matrix, options: &Run) -> Result<bool, Error> {
         report.take(&event, after);
     };
     match open(matrix, &options.agent) {
-        Ok(workbench) => run_all(&cells, options.jobs.max(1), &Mutex::new(workbench), &take),
+        Ok(workbench) => run_all(&cells, options.jobs(), &Mutex::new(workbench), ending, &take),
         Err(error) => cells.iter().for_each(|cell| {
             let outcome = Outcome::NotRun(error.to_string());
             Sink::new(&cell.name, &take).tell(What::Verdict(outcome));
@@ -187,6 +210,7 @@ fn run_all(
     cells: &[&Cell],
     jobs: usize,
     workbench: &Mutex<Workbench>,
+    ending: &Ending,
     take: &(dyn Fn(Event) + Sync),
 ) {
     let next = AtomicUsize::new(0);
@@ -194,6 +218,9 @@ fn run_all(
         for _ in 0..jobs.min(cells.len()) {
             scope.spawn(|| {
                 while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if ending.signal().is_some() {
+                        return;
+                    }
                     kernel_matrix::cell::run(cell, workbench, &Sink::new(&cell.name, take));
                 }
             });

@@ -43,6 +43,9 @@ pub struct Cell {
     pub kernel: KernelWanted,
     /// The driver.
     pub driver: DriverWanted,
+    /// Where the guest has the driver from.
+    #[serde(default)]
+    pub from: Supply,
     /// Simulated devices.
     #[serde(default)]
     pub gpus: Vec<gpu::Spec>,
@@ -72,6 +75,34 @@ pub enum Scenario {
     Interrupted,
     /// `longshore build`, without a VM.
     Build,
+}
+
+/// Where the agent in the guest has the driver from. Modules are always compiled on this machine:
+/// in an emulated one that takes an hour.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Supply {
+    /// A store that `longshore fetch` filled from the archive. No network.
+    #[default]
+    Archive,
+    /// A .run file made of the archive's packages: the modules were compiled of it, the user-mode
+    /// files the guest takes out of it. No network.
+    RunFile,
+    /// A registry has the modules, signed; the store only the user-mode files. The guest reaches
+    /// nothing but that registry.
+    Registry,
+    /// A bundle that the guest imports into an empty store. No network.
+    Bundle,
+    /// The store that a first boot filled as with `Registry`, and that lost its power when the
+    /// driver was Ready. The second boot, without a network, is what is judged.
+    Store,
+}
+
+impl Supply {
+    /// Whether the (first) guest reaches a registry.
+    pub fn has_registry(self) -> bool {
+        matches!(self, Self::Registry | Self::Store)
+    }
 }
 
 /// Which kernel, by suite and meta-package.
@@ -108,9 +139,25 @@ impl Cell {
     pub fn deadline(&self) -> Duration {
         Duration::from_secs(self.deadline_seconds)
     }
+
+    /// The suites its kernel, its driver and the compiler for both are in.
+    pub fn suites(&self) -> Vec<&str> {
+        let suite = self.kernel.suite.as_str();
+        // Updates and backports are built with what the suite below them has.
+        let below = ["-security", "-backports"].iter().find_map(|end| suite.strip_suffix(end));
+        let mut suites = vec![suite];
+        suites.extend(below.into_iter().chain(self.driver.suite.as_deref()));
+        suites.dedup();
+        suites
+    }
 }
 
 impl DriverWanted {
+    /// The suite its packages are in, for a kernel of the suite `kernel`.
+    pub fn suite_for<'a>(&'a self, kernel: &'a KernelWanted) -> &'a str {
+        self.suite.as_deref().unwrap_or(&kernel.suite)
+    }
+
     /// The flavour as longshore's command line takes it.
     pub fn flavour_name(&self) -> &'static str {
         match self.flavour {
@@ -146,6 +193,9 @@ impl Matrix {
             }
             if !names.insert(&cell.name) {
                 return Err(format!("two cells are named `{}`", cell.name));
+            }
+            if cell.from != Supply::Archive && cell.scenario == Scenario::Build {
+                return Err(format!("{}: a build has no guest that gets anything", cell.name));
             }
             // Several devices fit only with small BARs; eight is what was seen to work.
             if cell.gpus.len() > 8 {
@@ -200,11 +250,26 @@ mod tests {
             (format!("{CELL}gpu = []"), "gpu"),
             (format!("{CELL}gpus = ['t4','t4','t4','t4','t4','t4','t4','t4','t4']"), "eight"),
             (CELL.replace("'open'", "'closed'"), "closed"),
+            (format!("{CELL}from = 'nowhere'"), "nowhere"),
+            (format!("{}from = 'registry'", CELL.replace("'refused'", "'build'")), "no guest"),
         ];
         for (text, expected) in cases {
             let error = Matrix::parse(&text).unwrap_err();
             assert!(error.contains(expected), "{expected}: {error}");
         }
+    }
+
+    #[test]
+    fn the_suite_below_an_update_is_a_cells_too() {
+        let of = |kernel: &str, driver: &str| {
+            let text =
+                CELL.replace("suite = 's', package", &format!("suite = '{kernel}', package"));
+            let text = text.replace("'open'", &format!("'open', suite = '{driver}'"));
+            Matrix::parse(&text).unwrap().cells.remove(0).suites().join(" ")
+        };
+        assert_eq!(of("trixie-security", "bookworm"), "trixie-security trixie bookworm");
+        assert_eq!(of("trixie-security", "trixie"), "trixie-security trixie");
+        assert_eq!(of("bookworm", "bookworm"), "bookworm");
     }
 
     #[test]

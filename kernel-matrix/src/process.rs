@@ -1,11 +1,15 @@
 //! Programs the harness runs: every one has a time limit.
 
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
 use crate::error::{At, Error};
 
@@ -38,7 +42,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Vec<String>, Error>
 pub fn listen(command: &mut Command, limit: Duration) -> Result<(Option<i32>, Vec<String>), Error> {
     let deadline = Instant::now() + limit;
     let program = Path::new(command.get_program()).to_path_buf();
-    let mut child = command
+    let mut child = like(command)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -66,8 +70,8 @@ pub fn listen(command: &mut Command, limit: Duration) -> Result<(Option<i32>, Ve
             Ok(line) => said.push(line),
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                // Fails only where it has ended already.
-                let _ = child.kill();
+                end(child.id());
+                // Fails only where it has been waited for.
                 let _ = child.wait();
                 return Ok((None, said));
             }
@@ -75,6 +79,38 @@ pub fn listen(command: &mut Command, limit: Duration) -> Result<(Option<i32>, Ve
     }
     let status = child.wait().at("wait for", &program)?;
     Ok((status.code(), said))
+}
+
+/// A program that gets TERM when the thread that started it ends, however that comes about, and that
+/// leads a process group of its own: Ctrl-C in a terminal is for the harness (see [`crate::ending`]).
+pub fn bound(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM", "--"]).arg(program).process_group(0);
+    command
+}
+
+/// The same, bound.
+fn like(command: &Command) -> Command {
+    let mut bound = bound(Path::new(command.get_program()));
+    bound.args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => bound.env(name, value),
+            None => bound.env_remove(name),
+        };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        bound.current_dir(dir);
+    }
+    bound
+}
+
+/// Kills a bound program and what it started.
+fn end(pid: u32) {
+    if let Ok(pid) = i32::try_from(pid) {
+        // Fails only where all of it has ended already.
+        let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+    }
 }
 
 #[cfg(test)]
@@ -96,7 +132,8 @@ mod tests {
 
     #[test]
     fn a_program_past_its_deadline_is_killed() {
-        let (code, said) = sh("echo begun; exec sleep 600", Duration::from_secs(3));
+        // The shell waits for a child, which has to go too: its end of the pipe would stay open.
+        let (code, said) = sh("echo begun; sleep 600; echo ended", Duration::from_secs(3));
         assert_eq!((code, said), (None, vec!["begun".to_owned()]));
     }
 

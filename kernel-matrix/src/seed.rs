@@ -13,7 +13,7 @@ use longshore::store::Store;
 use crate::cache::Cache;
 use crate::disk;
 use crate::error::{At, Error};
-use crate::matrix::DriverWanted;
+use crate::matrix::{DriverWanted, Supply};
 use crate::process::{LIMIT, run};
 
 /// A store for one kernel and driver.
@@ -21,17 +21,38 @@ use crate::process::{LIMIT, run};
 pub struct Seed {
     /// ext4 image for /var/lib/longshore.
     pub disk: PathBuf,
-    /// The modules in it.
+    /// The modules in it, or those that reach the guest in another way.
     pub set: ModuleSet,
+    /// The store on this machine that has the set.
+    store: Store,
+}
+
+/// What of a driver lies in a guest's store from the beginning.
+#[derive(Debug, Clone, Copy)]
+struct Parts {
+    modules: bool,
+    userspace: bool,
+}
+
+impl Parts {
+    fn of(from: Supply) -> Self {
+        let (modules, userspace) = match from {
+            Supply::Archive => (true, true),
+            Supply::RunFile => (true, false),
+            Supply::Registry | Supply::Store => (false, true),
+            Supply::Bundle => (false, false),
+        };
+        Self { modules, userspace }
+    }
 }
 
 /// Packages of a toolchain, a driver and its compiling.
 const FETCH_LIMIT: Duration = Duration::from_secs(1800);
-/// Room for the guest to write to, MiB.
-const SPARE: u64 = 256;
+/// Room for the guest to write to, MiB: an unpacked .run file takes most. Nothing here until used.
+const SPARE: u64 = 4096;
 
 /// Runs `fetch`, which brings what the kernel `release` needs into `store` and compiles it, and makes
-/// a disk of just that.
+/// a disk of what of that a guest has from the beginning that gets its driver `from` there.
 ///
 /// # Errors
 /// `longshore fetch` failed, or left no such modules in the store.
@@ -41,6 +62,7 @@ pub fn make(
     store: &Path,
     release: &str,
     driver: &DriverWanted,
+    from: Supply,
 ) -> Result<Seed, Error> {
     let (store, said) = {
         let _held = cache.lock("store")?;
@@ -50,10 +72,36 @@ pub fn make(
     let set = find_set(&store, &said, release, driver)?;
     let userspace = find_userspace(&store, &said)?;
     let digests: Vec<&str> = set.modules.iter().map(|m| m.sha256.as_str()).collect();
-    let inputs = [set.key.file_stem(), digests.join(","), userspace.display().to_string()];
+    let parts = Parts::of(from);
+    let inputs = [
+        set.key.file_stem(),
+        digests.join(","),
+        userspace.display().to_string(),
+        format!("{parts:?}"),
+    ];
     let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
-    let dir = cache.produce("seed", &inputs, |dir| fill(dir, &store, &set, &userspace))?;
-    Ok(Seed { disk: dir.join("store.ext4"), set })
+    let fill = |dir: &Path| {
+        fill(dir, &store, parts.modules.then_some(&set), parts.userspace.then_some(&userspace))
+    };
+    let dir = cache.produce("seed", &inputs, fill)?;
+    Ok(Seed { disk: dir.join("store.ext4"), set, store })
+}
+
+/// Makes `dir` a store with nothing but the seed's set.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub fn copy_set(seed: &Seed, dir: &Path) -> Result<(), Error> {
+    copy(&seed.store, &seed.set, &Store::open(dir)?)
+}
+
+fn copy(from: &Store, set: &ModuleSet, to: &Store) -> Result<(), Error> {
+    for module in &set.modules {
+        let blob = from.blob_path(&module.sha256);
+        fs::copy(&blob, to.blob_path(&module.sha256)).at("copy", &blob)?;
+    }
+    to.put_set(set)?;
+    Ok(())
 }
 
 /// The set that `fetch` said it brought. The store may have others of the same version, made of
@@ -90,15 +138,20 @@ fn find_userspace(store: &Store, said: &str) -> Result<PathBuf, Error> {
         })
 }
 
-fn fill(dir: &Path, store: &Store, set: &ModuleSet, userspace: &Path) -> Result<(), Error> {
+fn fill(
+    dir: &Path,
+    store: &Store,
+    set: Option<&ModuleSet>,
+    userspace: Option<&PathBuf>,
+) -> Result<(), Error> {
     let tree = dir.join("tree");
     let own = Store::open(&tree)?;
-    for module in &set.modules {
-        let from = store.blob_path(&module.sha256);
-        fs::copy(&from, own.blob_path(&module.sha256)).at("copy", &from)?;
+    if let Some(set) = set {
+        copy(store, set, &own)?;
     }
-    own.put_set(set)?;
-    run(Command::new("cp").arg("-a").arg(userspace).arg(own.dir("userspace")), LIMIT)?;
+    if let Some(userspace) = userspace {
+        run(Command::new("cp").arg("-a").arg(userspace).arg(own.dir("userspace")), LIMIT)?;
+    }
     disk::make(&tree, &dir.join("store.ext4"), SPARE)?;
     fs::remove_dir_all(&tree).at("remove", &tree)
 }

@@ -22,14 +22,43 @@ pub struct Spec {
     pub kernel: PathBuf,
     /// Initramfs.
     pub initrd: PathBuf,
-    /// Raw images, seen by the guest as vda, vdb, ...; what is written to them is thrown away.
-    pub disks: Vec<PathBuf>,
+    /// Seen by the guest as vda, vdb, ...
+    pub disks: Vec<Disk>,
+    /// What it reaches over a network; None gives it no network device.
+    pub network: Option<Network>,
     /// Simulated devices.
     pub gpus: Vec<gpu::Spec>,
     /// Memory, MiB.
     pub memory: u32,
     /// Whether the console is this process's terminal (Ctrl-A X ends QEMU) instead of a stream.
     pub on_terminal: bool,
+}
+
+/// A raw image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disk {
+    /// The image.
+    pub image: PathBuf,
+    /// Whether what is written to it stays; else it is thrown away.
+    pub kept: bool,
+}
+
+impl Disk {
+    /// A disk of which nothing that is written stays.
+    pub fn snapshot(image: &Path) -> Self {
+        Self { image: image.to_path_buf(), kept: false }
+    }
+}
+
+/// A network with one address and one port on it, which leads to this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    /// `ADDRESS:PORT` in 10.0.2.0/24.
+    pub address: String,
+    /// Port on this machine's 127.0.0.1.
+    pub port: u16,
+    /// busybox: QEMU starts its nc for each connection.
+    pub busybox: PathBuf,
 }
 
 /// What a VM says.
@@ -143,7 +172,7 @@ fn qemu(spec: &Spec) -> Command {
         .arg(format!("memory-backend-memfd,id=m,size={}M,share=on", spec.memory))
         .arg("-m")
         .arg(format!("{}M", spec.memory))
-        .args(["-nodefaults", "-nographic", "-no-reboot", "-net", "none"])
+        .args(["-nodefaults", "-nographic", "-no-reboot"])
         .arg("-kernel")
         .arg(&spec.kernel)
         .arg("-initrd")
@@ -151,10 +180,20 @@ fn qemu(spec: &Spec) -> Command {
         .arg("-append")
         .arg("console=ttyS0 oops=panic panic=-1");
     for disk in &spec.disks {
-        command
-            .arg("-drive")
-            .arg(format!("file={},if=virtio,format=raw,snapshot=on", disk.display()));
+        let (image, snapshot) = (disk.image.display(), if disk.kept { "off" } else { "on" });
+        command.arg("-drive");
+        command.arg(format!("file={image},if=virtio,format=raw,snapshot={snapshot}"));
     }
+    match &spec.network {
+        None => command.args(["-net", "none"]),
+        Some(Network { address, port, busybox }) => command
+            .arg("-netdev")
+            .arg(format!(
+                "user,id=net,restrict=on,guestfwd=tcp:{address}-cmd:{} nc 127.0.0.1 {port}",
+                busybox.display()
+            ))
+            .args(["-device", "virtio-net-pci,netdev=net,romfile="]),
+    };
     if spec.on_terminal {
         command.args(["-serial", "mon:stdio"]);
     } else {
@@ -214,7 +253,11 @@ mod tests {
         Spec {
             kernel: "/k/vmlinuz".into(),
             initrd: "/k/initrd".into(),
-            disks: vec!["/d/a".into(), "/d/b".into()],
+            disks: vec![
+                Disk::snapshot(Path::new("/d/a")),
+                Disk { image: "/d/b".into(), kept: true },
+            ],
+            network: None,
             gpus: Vec::new(),
             memory: 512,
             on_terminal: false,
@@ -222,14 +265,28 @@ mod tests {
     }
 
     #[test]
-    fn disks_are_snapshots_in_order_and_nothing_reaches_a_network() {
-        let command = qemu(&spec());
-        let arguments: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
+    fn disks_are_in_order_and_nothing_reaches_a_network_unasked() {
+        let arguments = arguments(&spec());
         let drives: Vec<_> = arguments.iter().filter(|a| a.contains("if=virtio")).collect();
         assert!(drives[0].starts_with("file=/d/a,") && drives[1].starts_with("file=/d/b,"));
-        assert!(drives.iter().all(|drive| drive.contains("snapshot=on")));
+        assert!(drives[0].contains("snapshot=on") && drives[1].contains("snapshot=off"));
         let net = arguments.iter().position(|a| a == "-net").unwrap();
         assert_eq!(arguments[net + 1], "none");
+    }
+
+    #[test]
+    fn a_network_leads_to_one_port_only() {
+        let network =
+            Network { address: "10.0.2.100:5000".into(), port: 4321, busybox: "/b/busybox".into() };
+        let arguments = arguments(&Spec { network: Some(network), ..spec() });
+        let wanted = "user,id=net,restrict=on,\
+                      guestfwd=tcp:10.0.2.100:5000-cmd:/b/busybox nc 127.0.0.1 4321";
+        assert!(arguments.iter().any(|a| a == wanted), "{arguments:?}");
+        assert!(!arguments.iter().any(|a| a == "-net"));
+    }
+
+    fn arguments(spec: &Spec) -> Vec<String> {
+        qemu(spec).get_args().map(|a| a.to_string_lossy().into_owned()).collect()
     }
 
     #[test]

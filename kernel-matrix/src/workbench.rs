@@ -11,8 +11,9 @@ use crate::error::Error;
 use crate::event::{Resolved, Sink, What};
 use crate::image::{self, Image};
 use crate::kernel::{self, Kernel};
-use crate::matrix::{Cell, Guest, Matrix};
+use crate::matrix::{Cell, Guest, Matrix, Supply};
 use crate::rootfs::{self, Rootfs};
+use crate::runfile::{self, RunFile};
 use crate::seed::{self, Seed};
 
 /// How long things are kept that no run uses: kernels and images that a newer one has replaced.
@@ -47,6 +48,8 @@ pub struct Prepared {
     pub image: Arc<Image>,
     /// The agent's store.
     pub seed: Seed,
+    /// The .run file, where the driver is from one.
+    pub run_file: Option<RunFile>,
 }
 
 impl Workbench {
@@ -56,7 +59,7 @@ impl Workbench {
     /// The archives cannot be read or do not verify.
     pub fn open(cache: Cache, matrix: Matrix, agent: Agent) -> Result<Self, Error> {
         let mut suites = vec![matrix.guest.suite.clone()];
-        suites.extend(matrix.cells.iter().map(|cell| cell.kernel.suite.clone()));
+        suites.extend(matrix.cells.iter().flat_map(Cell::suites).map(str::to_owned));
         suites.sort();
         suites.dedup();
         cache.prune(UNUSED)?;
@@ -69,6 +72,11 @@ impl Workbench {
         &self.cache
     }
 
+    /// The agent.
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
     /// `longshore fetch` or `build` for what a cell wants, with the store in the cache.
     pub fn longshore(&self, verb: &str, release: &str, cell: &Cell) -> Command {
         let mut command = Command::new(&self.agent.program);
@@ -76,10 +84,9 @@ impl Workbench {
             .arg(verb)
             .args(["--kernel", release, "--driver", &cell.driver.branch])
             .args(["--flavour", cell.driver.flavour_name()])
-            .args(["--archive-suite", &cell.kernel.suite])
             .arg("--store")
             .arg(self.store());
-        if let Some(suite) = &cell.driver.suite {
+        for suite in cell.suites() {
             command.args(["--archive-suite", suite]);
         }
         for patch in &cell.driver.no_patches {
@@ -128,13 +135,26 @@ impl Workbench {
         let driver = &cell.driver;
         let (branch, flavour) = (&driver.branch, driver.flavour_name());
         sink.tell(What::Preparing(format!("driver {branch} {flavour} for {}", kernel.release)));
+        let run_file = self.run_file(cell)?;
         let mut fetch = self.longshore("fetch", &kernel.release, cell);
-        let seed = seed::make(&self.cache, &mut fetch, &self.store(), &kernel.release, driver)?;
+        if let Some(file) = &run_file {
+            fetch.arg("--run-file").arg(&file.path).args(["--run-file-sha256", &file.sha256]);
+        }
+        let (store, release) = (self.store(), &kernel.release);
+        let seed = seed::make(&self.cache, &mut fetch, &store, release, driver, cell.from)?;
         resolved.driver_version.clone_from(&seed.set.key.driver_version);
         resolved.driver_sha256.clone_from(&seed.set.key.driver_digest);
         resolved.image_sha256.clone_from(&image.sha256);
         sink.tell(What::Resolved(resolved));
-        Ok(Prepared { kernel, rootfs, image, seed })
+        Ok(Prepared { kernel, rootfs, image, seed, run_file })
+    }
+
+    fn run_file(&self, cell: &Cell) -> Result<Option<RunFile>, Error> {
+        if cell.from != Supply::RunFile {
+            return Ok(None);
+        }
+        let suite = cell.driver.suite_for(&cell.kernel);
+        runfile::make(&self.cache, &self.bits, suite, &cell.driver.branch).map(Some)
     }
 
     fn rootfs(&mut self) -> Result<Arc<Rootfs>, Error> {
