@@ -72,6 +72,37 @@ fn a_patch_is_selected_where_all_probes_hold(
     assert_eq!(found.len(), usize::from(selected));
 }
 
+/// As in nvidia/nv-pci.c of 535.261.03, 550.163.01 and 555.58.02 (open), but for the second.
+#[rstest]
+#[case::as_it_is(
+    "resize:\n    /* Attempt to resize BAR1 */\n    \
+     r = pci_resize_resource(pci_dev, NV_GPU_BAR1, requested_size);\n\n    if (r) {",
+    true
+)]
+#[case::learnt_in_place(
+    "resize:\n    r = pci_resize_resource(pci_dev, NV_GPU_BAR1, requested_size, 0);\n    if (r) {",
+    false
+)]
+#[case::learnt_beside_it(
+    "resize:\n#if defined(NV_PCI_RESIZE_RESOURCE_HAS_EXCLUDE_BARS_ARG)\n    \
+     r = pci_resize_resource(pci_dev, NV_GPU_BAR1, requested_size, 0);\n#else\n    \
+     r = pci_resize_resource(pci_dev, NV_GPU_BAR1, requested_size);\n#endif\n    if (r) {",
+    false
+)]
+#[case::not_called("static int nv_resize_pcie_bars(struct pci_dev *pci_dev) {", false)]
+fn a_driver_that_has_learnt_the_further_argument_is_left_alone(
+    #[case] source: &str,
+    #[case] selected: bool,
+) {
+    let header =
+        "int __must_check pci_resize_resource(struct pci_dev *dev, int i, int size, int e);";
+    let headers = tree(&[("include/linux/pci.h", header)]);
+    let sources = tree(&[("nvidia/nv-pci.c", source)]);
+    let patches = [shipped().expect("all parse")["pci-resize-resource-exclude-bars"].clone()];
+    let found = select(&patches, &[headers.path()], sources.path()).expect("reads");
+    assert_eq!(found.len(), usize::from(selected));
+}
+
 #[test]
 fn patches_are_switched_off_by_name_and_all_at_once() {
     let of = |config: &PatchConfig| {
