@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::OnceCell;
 
-use run_files::RunFiles;
+use run_files::{Archives, RunFiles};
 use signing::Signing;
 
 use crate::artifact::{Flavour, ModuleSet};
@@ -76,18 +76,6 @@ impl<'a> Supplier<'a> {
     /// Exit code 15 where it cannot be written.
     pub fn store(&self) -> Result<Store, Failure> {
         Store::open(&self.config.paths.store)
-    }
-
-    /// The archives' indexes, read once.
-    async fn archive(&self) -> Result<&Archive, Failure> {
-        let apt_root = self.apt_root();
-        self.archive
-            .get_or_try_init(|| async {
-                let store = self.store()?;
-                let progress = self.progress.as_ref();
-                Archive::open(&self.config.archives, apt_root, &store, progress).await
-            })
-            .await
     }
 
     /// Facts and plan of this host.
@@ -187,8 +175,7 @@ impl<'a> Supplier<'a> {
         flavour: Option<Flavour>,
     ) -> Result<DriverAtHand, Failure> {
         if self.run_files.are_named() {
-            let progress = self.progress.as_ref();
-            return self.run_files.choose(version, flavour, &self.store()?, progress).await;
+            return self.run_files.choose(version, flavour, &self.store()?, self).await;
         }
         driver::find(&driver::drivers(self.archive().await?), version, flavour)
     }
@@ -233,7 +220,7 @@ impl<'a> Supplier<'a> {
         }
         if self.run_files.are_named() {
             let progress = self.progress.as_ref();
-            let chosen = self.run_files.fetch(driver_version, &store, progress).await?;
+            let chosen = self.run_files.fetch(driver_version, &store, self).await?;
             return userspace::assemble_run_file(chosen, &store, progress).await;
         }
         let archive = self.archive().await?;
@@ -245,7 +232,7 @@ impl<'a> Supplier<'a> {
     /// reason to leave a node without its driver, and a host without a GPU has a graver finding.
     async fn ask(&self, kernel: &Kernel, catalog: &mut Catalog, store: &Store) {
         let suffices = self.suffices(kernel, catalog);
-        catalog.run_files = self.run_files.look(store, suffices).await;
+        catalog.run_files = self.run_files.look(store, suffices, self).await;
         if !self.suffices(kernel, catalog) {
             self.ask_archives(kernel, catalog).await;
         }
@@ -306,6 +293,24 @@ impl<'a> Supplier<'a> {
     /// Whether the facts come from a captured tree and not from this host.
     fn is_captured(&self) -> bool {
         self.config.paths.root != Path::new("/")
+    }
+}
+
+impl Archives for Supplier<'_> {
+    /// Read once.
+    async fn archive(&self) -> Result<&Archive, Failure> {
+        let apt_root = self.apt_root();
+        self.archive
+            .get_or_try_init(|| async {
+                let store = self.store()?;
+                let progress = self.progress.as_ref();
+                Archive::open(&self.config.archives, apt_root, &store, progress).await
+            })
+            .await
+    }
+
+    fn progress(&self) -> &dyn Progress {
+        self.progress.as_ref()
     }
 }
 

@@ -11,10 +11,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use longshore::catalog::RunFileAtHand;
 use longshore::config::{Pin, RunFileSource};
 use longshore::progress::Silent;
 use longshore::source::http::{Fetcher, Policy};
-use longshore::source::runfile::{self, StoredRunFile};
+use longshore::source::runfile::{self, Foreign, Looked, StoredRunFile, Workshop};
 use longshore::store::{Store, hex};
 use longshore::{ExitCode, Failure};
 use sha2::{Digest, Sha256};
@@ -83,9 +84,16 @@ impl Scene {
         Self { server, dir, store, fetcher, source }
     }
 
+    async fn look(&self) -> RunFileAtHand {
+        match runfile::look(&self.source, &self.fetcher, &self.store).await.expect("looked") {
+            Looked::Known(file) => file,
+            Looked::Foreign(file) => panic!("{} is of a known form", file.name),
+        }
+    }
+
     /// Looks while the server is well, and fetches after `change`.
     async fn fetch_after(&self, change: impl FnOnce(&Server)) -> Result<StoredRunFile, Failure> {
-        let found = runfile::look(&self.source, &self.fetcher, &self.store).await.expect("looked");
+        let found = self.look().await;
         change(&self.server);
         runfile::fetch(&found, &self.fetcher, &self.store, &Silent).await
     }
@@ -224,7 +232,7 @@ async fn a_redirect_loop_ends() {
 #[tokio::test]
 async fn a_fetch_that_is_given_up_leaves_nothing() {
     let scene = Scene::new();
-    let found = runfile::look(&scene.source, &scene.fetcher, &scene.store).await.expect("looked");
+    let found = scene.look().await;
     scene.server.always(PATH, Fault::Stall);
     let fetch = runfile::fetch(&found, &scene.fetcher, &scene.store, &Silent);
     tokio::time::timeout(Duration::from_millis(200), fetch).await.expect_err("it stalls");
@@ -236,4 +244,94 @@ async fn a_fetch_that_is_given_up_leaves_nothing() {
     };
     tokio::time::timeout(Duration::from_secs(10), gone).await.expect("nothing is left");
     assert_eq!(scene.count("drivers"), 0);
+}
+
+const HELPER: &str = env!("CARGO_BIN_EXE_sandbox-stages");
+
+/// makeself's own header, changed so that nobody but a shell knows where the payload is.
+fn of_unknown_form(dir: &Path) -> Vec<u8> {
+    let bytes = made_by_makeself(dir, "--gzip");
+    let at = |text: &str| {
+        let found = bytes.windows(text.len()).position(|w| w == text.as_bytes());
+        found.unwrap_or_else(|| panic!("makeself writes {text}"))
+    };
+    let begin = at("skip=\"");
+    let digits = bytes[begin + 6..].iter().take_while(|b| b.is_ascii_digit()).count();
+    let number = String::from_utf8_lossy(&bytes[begin + 6..begin + 6 + digits]).into_owned();
+    let new = format!("skip=`expr {number} + 0`");
+    [&bytes[..begin], new.as_bytes(), &bytes[begin + 6 + digits + 1..]].concat()
+}
+
+/// A root of busybox alone, which scripts/setup installs.
+fn root(dir: &Path) -> std::path::PathBuf {
+    let root = dir.join("root");
+    for made in ["bin", "proc", "dev", "tmp", "build", "usr"] {
+        fs::create_dir_all(root.join(made)).expect("made");
+    }
+    std::os::unix::fs::symlink("../bin", root.join("usr/bin")).expect("link");
+    fs::copy("/bin/busybox", root.join("bin/busybox")).expect("scripts/setup installs busybox");
+    let list = Command::new("/bin/busybox").arg("--list").output().expect("busybox runs");
+    for applet in String::from_utf8_lossy(&list.stdout).lines().filter(|a| *a != "busybox") {
+        std::os::unix::fs::symlink("busybox", root.join("bin").join(applet)).expect("link");
+    }
+    root
+}
+
+impl Scene {
+    /// Looks at a file that has to unpack itself, and has it do so after `change`.
+    async fn extract_after(
+        &mut self,
+        bytes: Vec<u8>,
+        change: impl FnOnce(&Server),
+    ) -> Result<StoredRunFile, Failure> {
+        self.source.pin = Pin::Sha256(hex(&Sha256::digest(&bytes)));
+        self.server.put(PATH, bytes);
+        let looked = runfile::look(&self.source, &self.fetcher, &self.store).await.expect("looked");
+        let Looked::Foreign(file) = looked else { panic!("known: {looked:?}") };
+        change(&self.server);
+        self.extract(&file).await
+    }
+
+    async fn extract(&self, file: &Foreign) -> Result<StoredRunFile, Failure> {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let root = root(dir.path());
+        let workshop = Workshop { root, helper: Path::new(HELPER), fetcher: &self.fetcher };
+        workshop.extract(file, &self.store, &Silent).await
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_an_unknown_form_unpacks_itself() {
+    let mut scene = Scene::new();
+    let bytes = of_unknown_form(scene.dir.path());
+    let extracted = scene.extract_after(bytes, |_| {}).await;
+    scene.assert_whole(extracted);
+    assert!(scene.look().await.stored, "it is known now");
+}
+
+#[tokio::test]
+async fn what_does_not_unpack_itself_is_refused() {
+    let nothing = "#!/bin/sh\necho what do you want; exit 1\n";
+    let silent = "#!/bin/sh\n:\n";
+    let climbs = "#!/bin/sh\necho evil > /evil; echo evil > \"$3/../tmp/evil\"; mkdir -p $3/a\n";
+    let links = "#!/bin/sh\nmkdir -p $3/kernel-open; ln -s /etc/passwd $3/.manifest\n";
+    for (script, said) in [
+        (nothing, "what do you want"),
+        (silent, "does not unpack itself"),
+        (climbs, "no .manifest"),
+        (links, "no .manifest"),
+    ] {
+        let mut scene = Scene::new();
+        let extracted = scene.extract_after(script.into(), |_| {}).await;
+        scene.assert_refused(extracted, ExitCode::Verification, said);
+    }
+}
+
+#[tokio::test]
+async fn a_script_with_another_digest_is_not_run() {
+    let mut scene = Scene::new();
+    let bytes = of_unknown_form(scene.dir.path());
+    let other = b"#!/bin/sh\nmkdir -p $3; echo evil > $3/.manifest\n".to_vec();
+    let extracted = scene.extract_after(bytes, |server| server.put(PATH, other)).await;
+    scene.assert_refused(extracted, ExitCode::Verification, "digest differs");
 }

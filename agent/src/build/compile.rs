@@ -23,7 +23,7 @@ pub const ALWAYS: usize = 3;
 /// Where the sources lie inside: always the same place, since the compiler writes it into modules.
 pub(super) const INSIDE: &str = "/build/driver";
 /// Nobody, on every distribution: a compiler needs no rights.
-const NOBODY: u32 = 65534;
+pub(crate) const NOBODY: u32 = 65534;
 /// For what is not the compile itself: asking the compiler its name, stripping.
 const SHORT: Duration = Duration::from_secs(300);
 
@@ -268,7 +268,7 @@ fn spec(root: &Path, work: &Path, command: Vec<String>, directory: &str, name: &
 
 /// Gives the work directory to nobody, so that the build can run as nobody. Where that is not
 /// allowed (a user namespace without that user) it runs as who the agent is.
-fn hand_over(dir: &Path) -> io::Result<()> {
+pub(crate) fn hand_over(dir: &Path) -> io::Result<()> {
     use nix::errno::Errno;
     let give = |path: &Path| std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY));
     match give(&dir.join("tmp")) {

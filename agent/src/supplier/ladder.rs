@@ -56,8 +56,7 @@ impl Supplier<'_> {
     pub(super) async fn climb(&self, mut plan: Plan) -> Result<(), Failure> {
         loop {
             if plan.acquire.iter().any(|item| matches!(item, Acquire::FetchRunFile { .. })) {
-                let progress = self.progress.as_ref();
-                self.run_files.fetch(&plan.driver_version, &self.store()?, progress).await?;
+                self.run_files.fetch(&plan.driver_version, &self.store()?, self).await?;
                 // What the file says of this host's GPUs may change the choice.
                 plan = self.plan_anew().await?;
                 if let Some(refusal) = plan.refusal() {

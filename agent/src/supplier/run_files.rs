@@ -1,5 +1,6 @@
 //! The .run files that the configuration names: looked at once, fetched when they are wanted.
 
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::OnceCell;
@@ -11,10 +12,19 @@ use crate::failure::{ExitCode, Failure};
 use crate::host::facts::Known;
 use crate::plan::gpu::{OPEN_RECOMMENDED_BRANCH, branch_of};
 use crate::progress::Progress;
+use crate::source::archive::Archive;
 use crate::source::driver;
 use crate::source::http::{Fetcher, Policy};
-use crate::source::runfile::{self, StoredRunFile};
+use crate::source::runfile::{self, Looked, StoredRunFile, Workshop};
 use crate::store::Store;
+
+/// Whoever asks knows the archives: a file of an unknown form unpacks itself with tools from there.
+pub(super) trait Archives {
+    /// The archives' indexes.
+    async fn archive(&self) -> Result<&Archive, Failure>;
+    /// Who is told of what goes on.
+    fn progress(&self) -> &dyn Progress;
+}
 
 /// The configuration's .run files.
 pub(super) struct RunFiles<'a> {
@@ -34,7 +44,12 @@ impl<'a> RunFiles<'a> {
     }
 
     /// For the catalog. Nothing is asked over the network where that is `needless`.
-    pub(super) async fn look(&self, store: &Store, needless: bool) -> Known<Vec<RunFileAtHand>> {
+    pub(super) async fn look(
+        &self,
+        store: &Store,
+        needless: bool,
+        archives: &impl Archives,
+    ) -> Known<Vec<RunFileAtHand>> {
         if !self.are_named() {
             return Known::Yes(Vec::new());
         }
@@ -43,7 +58,7 @@ impl<'a> RunFiles<'a> {
         if needless && !self.config.run_files.iter().all(|file| is_stored(&file.pin)) {
             return Known::Unknown("not asked: all that is wanted is at hand".into());
         }
-        match self.known(store).await {
+        match self.known(store, archives).await {
             Ok(files) => Known::Yes(files),
             Err(failure) => {
                 tracing::warn!("going on without the .run files: {}", failure.report());
@@ -68,7 +83,7 @@ impl<'a> RunFiles<'a> {
         version: Option<&str>,
         flavour: Option<Flavour>,
         store: &Store,
-        progress: &dyn Progress,
+        archives: &impl Archives,
     ) -> Result<DriverAtHand, Failure> {
         let find = |files: &[RunFileAtHand]| {
             driver::find(&drivers(files), version, flavour).map_err(|nearest| {
@@ -79,10 +94,10 @@ impl<'a> RunFiles<'a> {
                 Failure::new(ExitCode::Download, cause).remedy(remedy)
             })
         };
-        let expected = find(&self.known(store).await?)?;
-        self.fetch(&expected.version, store, progress).await?;
+        let expected = find(&self.known(store, archives).await?)?;
+        self.fetch(&expected.version, store, archives).await?;
         // Now its flavours are known, and not only expected.
-        find(&self.known(store).await?)
+        find(&self.known(store, archives).await?)
     }
 
     /// Brings the file with a version into the store.
@@ -93,27 +108,45 @@ impl<'a> RunFiles<'a> {
         &self,
         version: &str,
         store: &Store,
-        progress: &dyn Progress,
+        archives: &impl Archives,
     ) -> Result<StoredRunFile, Failure> {
-        let files = self.known(store).await?;
+        let files = self.known(store, archives).await?;
         let file = files.iter().find(|file| file.version == version).ok_or_else(|| {
             Failure::new(ExitCode::Download, format!("no .run file named is of {version}"))
                 .remedy("name the .run file of that version")
         })?;
-        runfile::fetch(file, &self.fetcher()?, store, progress).await
+        runfile::fetch(file, &self.fetcher()?, store, archives.progress()).await
     }
 
     /// What is known of every file, now.
-    async fn known(&self, store: &Store) -> Result<Vec<RunFileAtHand>, Failure> {
-        let looked = self.looked.get_or_try_init(|| self.look_at_all(store)).await?;
+    async fn known(
+        &self,
+        store: &Store,
+        archives: &impl Archives,
+    ) -> Result<Vec<RunFileAtHand>, Failure> {
+        let looked = self.looked.get_or_try_init(|| self.look_at_all(store, archives)).await?;
         Ok(looked.iter().map(|file| runfile::as_stored(file, store)).collect())
     }
 
-    async fn look_at_all(&self, store: &Store) -> Result<Vec<RunFileAtHand>, Failure> {
+    async fn look_at_all(
+        &self,
+        store: &Store,
+        archives: &impl Archives,
+    ) -> Result<Vec<RunFileAtHand>, Failure> {
         let fetcher = self.fetcher()?;
         let mut files = Vec::new();
         for source in &self.config.run_files {
-            files.push(runfile::look(source, &fetcher, store).await?);
+            files.push(match runfile::look(source, &fetcher, store).await? {
+                Looked::Known(file) => file,
+                Looked::Foreign(file) => {
+                    let (archive, progress) = (archives.archive().await?, archives.progress());
+                    let root = Workshop::root(archive, store, progress).await?;
+                    let helper = Path::new("/proc/self/exe");
+                    let workshop = Workshop { root, helper, fetcher: &fetcher };
+                    let stored = workshop.extract(&file, store, progress).await?;
+                    runfile::at_hand(&stored, file.source.urls)
+                }
+            });
         }
         Ok(files)
     }
@@ -141,6 +174,19 @@ fn drivers(files: &[RunFileAtHand]) -> Vec<DriverAtHand> {
 mod tests {
     use super::*;
     use crate::config::{self, Fragment};
+    use crate::progress::Silent;
+
+    struct Nobody;
+
+    impl Archives for Nobody {
+        async fn archive(&self) -> Result<&Archive, Failure> {
+            Err(Failure::new(ExitCode::Bug, "the archives were asked"))
+        }
+
+        fn progress(&self) -> &dyn Progress {
+            &Silent
+        }
+    }
 
     #[tokio::test]
     async fn without_run_files_nothing_is_set_up() {
@@ -149,7 +195,9 @@ mod tests {
         let store = Store::open(dir.path()).expect("store");
         let files = RunFiles::new(&config);
         for needless in [false, true] {
-            let Known::Yes(found) = files.look(&store, needless).await else { panic!("known") };
+            let Known::Yes(found) = files.look(&store, needless, &Nobody).await else {
+                panic!("known")
+            };
             assert!(found.is_empty());
         }
         assert!(files.looked.get().is_none(), "no client was made");

@@ -47,6 +47,13 @@ pub(super) enum HeaderFault {
     Unread(#[source] io::Error),
 }
 
+impl HeaderFault {
+    /// Whether it is a script all the same, which may know by itself where its payload is.
+    pub(super) fn is_of_a_script(&self) -> bool {
+        matches!(self, Self::NoOffset | Self::CutOff(_))
+    }
+}
+
 /// Reads the header and leaves `reader` at the payload.
 ///
 /// # Errors

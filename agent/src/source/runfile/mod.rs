@@ -4,6 +4,7 @@
 //! way; only what is wanted is written, and the file itself never. When its digest turns out to be
 //! the one asked for, the directory gets its name (see [`stored`]). docs/run-files.md tells users.
 
+mod extract;
 mod gpus;
 mod header;
 mod latest;
@@ -17,10 +18,11 @@ mod unpack;
 
 use std::sync::Arc;
 
+pub use extract::{Foreign, Workshop};
 pub use gpus::{Chip, SupportedGpus};
 pub use stored::{StoredRunFile, Written, find};
 
-use header::Header;
+use header::{Header, HeaderFault};
 use latest::Latest;
 
 use super::http::{Fetcher, shown};
@@ -41,7 +43,17 @@ const FIRST_OPEN_BRANCH: u64 = 515;
 /// What a person can do where a file does not begin as it should.
 const NO_PAGE: &str = "check that this is NVIDIA's .run file, and not a page about it";
 
-/// What is known of a .run file before it is fetched, or of the store's copy.
+/// What looking at a .run file gives.
+#[derive(Debug)]
+pub enum Looked {
+    /// What is known of it before it is fetched, or of the store's copy.
+    Known(RunFileAtHand),
+    /// It is a script of an unknown form: what it holds is known when it has unpacked itself (see
+    /// [`Workshop::extract`]).
+    Foreign(Foreign),
+}
+
+/// Looks at a .run file before it is fetched, or at the store's copy.
 ///
 /// # Errors
 /// Exit code 10 for another machine's driver, 12 where neither the store nor any mirror has it, 13
@@ -50,14 +62,16 @@ pub async fn look(
     source: &RunFileSource,
     fetcher: &Fetcher,
     store: &Store,
-) -> Result<RunFileAtHand, Failure> {
+) -> Result<Looked, Failure> {
     let name = name_of(source);
     let sha256 = pin::sha256_of(source, &name, fetcher).await?;
     let urls = source.urls.clone();
     if let Some(stored) = find(store, &sha256) {
-        return Ok(at_hand(&stored, urls));
+        return Ok(Looked::Known(at_hand(&stored, urls)));
     }
-    let header = header_of(&name, source, fetcher).await?;
+    let Some(header) = header_of(&name, source, fetcher).await? else {
+        return Ok(Looked::Foreign(Foreign { name, sha256, source: source.clone() }));
+    };
     let name = header.name().unwrap_or(name);
     stored::check_machine(&name, header.arch.as_deref())?;
     let Some(version) = header.version else {
@@ -65,7 +79,15 @@ pub async fn look(
         return Err(Failure::new(ExitCode::Verification, cause).remedy(NO_PAGE));
     };
     let flavours = expected_flavours(&version);
-    Ok(RunFileAtHand { name, urls, sha256, version, flavours, stored: false, gpus: None })
+    Ok(Looked::Known(RunFileAtHand {
+        name,
+        urls,
+        sha256,
+        version,
+        flavours,
+        stored: false,
+        gpus: None,
+    }))
 }
 
 /// Brings a .run file into the store, unpacked; what is there already is not fetched again.
@@ -138,37 +160,43 @@ pub fn as_stored(file: &RunFileAtHand, store: &Store) -> RunFileAtHand {
     stored.map_or_else(|| file.clone(), |stored| at_hand(&stored, file.urls.clone()))
 }
 
-fn at_hand(stored: &StoredRunFile, urls: Vec<String>) -> RunFileAtHand {
+/// What is known of a driver in the store, which is to be had from `urls`.
+pub fn at_hand(stored: &StoredRunFile, urls: Vec<String>) -> RunFileAtHand {
     let Written { name, sha256, version, flavours, .. } = stored.written.clone();
     RunFileAtHand { name, urls, sha256, version, flavours, stored: true, gpus: stored.gpus() }
 }
 
-/// Reads the beginning of the file from the first mirror that has it.
+/// Reads the beginning of the file from the first mirror that has it; None where every one that has
+/// something has a script that is not of a known form.
 async fn header_of(
     name: &str,
     source: &RunFileSource,
     fetcher: &Fetcher,
-) -> Result<Header, Failure> {
-    let mut first = None;
+) -> Result<Option<Header>, Failure> {
+    let (mut first, mut foreign) = (None, false);
     for url in &source.urls {
-        let header = match fetcher.head(url, HEAD).await {
-            Ok(head) => identify(url, &head),
-            Err(error) => Err(error.into()),
+        let failure = match fetcher.head(url, HEAD).await {
+            Ok(head) => match header::identify(&head) {
+                Ok(header) => return Ok(Some(header)),
+                Err(fault) => {
+                    foreign |= fault.is_of_a_script();
+                    no_header(url, fault)
+                }
+            },
+            Err(error) => error.into(),
         };
-        match header {
-            Ok(header) => return Ok(header),
-            Err(failure) => drop(first.get_or_insert(failure)),
-        }
+        first.get_or_insert(failure);
+    }
+    if foreign {
+        return Ok(None);
     }
     let unnamed = || Failure::new(ExitCode::Usage, format!("{name} has no URL"));
     Err(first.unwrap_or_else(unnamed))
 }
 
-fn identify(url: &str, head: &[u8]) -> Result<Header, Failure> {
-    header::identify(head).map_err(|fault| {
-        let cause = format!("{} is no .run file of a known form", shown(url));
-        Failure::new(ExitCode::Verification, cause).because(fault).remedy(NO_PAGE)
-    })
+fn no_header(url: &str, fault: HeaderFault) -> Failure {
+    let cause = format!("{} is no .run file of a known form", shown(url));
+    Failure::new(ExitCode::Verification, cause).because(fault).remedy(NO_PAGE)
 }
 
 /// The last part of the first URL's path.

@@ -31,8 +31,16 @@ impl Scene {
         sample::pinned(self.dir.path(), bytes)
     }
 
+    /// What is known of a file that does not have to unpack itself.
+    async fn look(&self, source: &RunFileSource) -> Result<RunFileAtHand, Failure> {
+        match look(source, &self.fetcher, &self.store).await? {
+            Looked::Known(file) => Ok(file),
+            Looked::Foreign(file) => panic!("{} is of a known form", file.name),
+        }
+    }
+
     async fn fetch(&self, source: &RunFileSource) -> Result<StoredRunFile, Failure> {
-        let found = look(source, &self.fetcher, &self.store).await?;
+        let found = self.look(source).await?;
         fetch(&found, &self.fetcher, &self.store, &Silent).await
     }
 
@@ -61,7 +69,7 @@ async fn a_file_is_unpacked_whatever_it_is_compressed_with(#[case] compression: 
     let mut bytes = sample::run_file(&driver(), compression);
     bytes.push(b'\n');
     let source = scene.source(&bytes);
-    let before = look(&source, &scene.fetcher, &scene.store).await.expect("looked at");
+    let before = scene.look(&source).await.expect("looked at");
     assert_eq!((before.version.as_str(), before.stored), (VERSION, false));
     assert_eq!(before.flavours, [Flavour::Open, Flavour::Proprietary]);
     let stored = scene.fetch(&source).await.expect("fetched");
@@ -70,7 +78,7 @@ async fn a_file_is_unpacked_whatever_it_is_compressed_with(#[case] compression: 
     stored.verify().expect("as it was written");
     let Pin::Sha256(sha256) = &source.pin else { panic!("pinned") };
     assert_eq!(scene.leftovers(), [scene.store.dir("drivers").join(sha256)]);
-    let after = look(&source, &scene.fetcher, &scene.store).await.expect("looked at");
+    let after = scene.look(&source).await.expect("looked at");
     assert!(after.stored && after.gpus.is_some_and(|gpus| gpus.chip(0x1eb8).is_some()));
 }
 
@@ -189,7 +197,6 @@ const LINK: tar::EntryType = tar::EntryType::Symlink;
 #[case::offset_too_small(offset_by(12), 13, "payload is unknown")]
 #[case::offset_too_large(offset_by(14), 13, "NVIDIA-Linux-x86_64-535.1.2.run")]
 #[case::a_page(b"<html>please log in</html>\n".to_vec(), 13, "does not begin like")]
-#[case::another_script(b"#!/bin/sh\necho hello\n".to_vec(), 13, "no .run file of a known form")]
 #[case::climbs(with(file("kernel/../../evil", "x")), 13, "leads outside")]
 #[case::climbs_unwanted(with(file("../evil", "x")), 13, "leads outside")]
 #[case::absolute(with(file("/etc/evil", "x")), 13, "leads outside")]
@@ -216,6 +223,16 @@ async fn nothing_is_kept_of(#[case] bytes: Vec<u8>, #[case] code: u8, #[case] sa
     assert!(report.contains(said), "{report}");
     assert!(failure.remedy_text().is_some(), "{report}");
     assert!(scene.leftovers().is_empty(), "{:?}", scene.leftovers());
+}
+
+#[tokio::test]
+async fn another_script_is_looked_at_and_not_believed() {
+    let scene = Scene::new();
+    let source = scene.source(b"#!/bin/sh\necho hello\n");
+    let looked = look(&source, &scene.fetcher, &scene.store).await.expect("looked at");
+    let Looked::Foreign(file) = looked else { panic!("known: {looked:?}") };
+    assert_eq!((file.name.as_str(), Pin::Sha256(file.sha256)), (NAME, source.pin));
+    assert!(scene.leftovers().is_empty());
 }
 
 #[test]
@@ -277,7 +294,7 @@ async fn a_checksum_beside_it_pins_a_file() {
     let sidecar = scene.dir.path().join("sum");
     fs::write(&sidecar, format!("{sha256}  {NAME}\n")).expect("written");
     let pin = Pin::Sidecar(format!("file://{}", sidecar.display()));
-    let found = look(&RunFileSource { pin, ..source.clone() }, &scene.fetcher, &scene.store).await;
+    let found = scene.look(&RunFileSource { pin, ..source.clone() }).await;
     assert_eq!(&found.expect("looked at").sha256, sha256);
 }
 

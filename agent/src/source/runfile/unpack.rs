@@ -16,7 +16,7 @@ use crate::store::{Store, write_failure};
 /// No .run file unpacks to more: those of today to less than 1.5 GiB.
 pub(super) const MOST_UNPACKED: u64 = 4 << 30;
 /// No .run file has more files: those of today less than 3000.
-const MOST_FILES: usize = 100_000;
+pub(super) const MOST_FILES: usize = 100_000;
 /// No path in a .run file, and no link's target, is longer: the system's are at most four times so.
 const LONGEST_PATH: usize = 1024;
 /// Nothing of a .run file lies deeper: of those of today less than 10.
@@ -26,7 +26,7 @@ const DEEPEST: usize = 64;
 const MOST_BETWEEN: u64 = 1 << 20;
 
 /// What a person can do about a file that is what it should be and cannot be read.
-const REMEDY: &str = "get the file from NVIDIA again; if its sha256 is the published one, take \
+pub(super) const REMEDY: &str = "get the file from NVIDIA again; if its sha256 is the published one, take \
                       the driver from an archive and report this";
 
 /// An unpacked file that nobody has verified yet. Dropped, it leaves nothing behind.
@@ -103,7 +103,7 @@ fn unpack_payload(
 }
 
 /// A path is made directory by directory before the file's digest is known.
-fn check_path(name: &str, path: &[u8]) -> Result<(), Failure> {
+pub(super) fn check_path(name: &str, path: &[u8]) -> Result<(), Failure> {
     if path.len() > LONGEST_PATH {
         return Err(bad(name, &format!("it holds a path of more than {LONGEST_PATH} bytes")));
     }
@@ -136,7 +136,7 @@ fn check_kind(name: &str, entry: &tar::Entry<'_, &mut dyn Read>) -> Result<(), F
 
 /// Leaves out what no host of ours has a use for: 32-bit and graphics libraries, the installer,
 /// the documentation. What the installer's manifest says is not known yet.
-fn wanted(path: &Path) -> Option<PathBuf> {
+pub(super) fn wanted(path: &Path) -> Option<PathBuf> {
     let text = path.to_str()?;
     let kept = match text.split_once('/') {
         Some((dir, name)) => match dir {
