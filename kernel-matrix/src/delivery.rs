@@ -107,3 +107,22 @@ impl Agent {
         command
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_file_is_named_as_the_guest_sees_it() {
+        let file = RunFile {
+            path: "/cache/run-file-1/media/NVIDIA-Linux-x86_64-535.1.run".into(),
+            sha256: "ab".into(),
+            disk: "/cache/run-file-1/media.ext4".into(),
+        };
+        let delivery = of_run_file(&file);
+        let words = ["--run-file", "/srv/NVIDIA-Linux-x86_64-535.1.run", "--run-file-sha256", "ab"];
+        assert_eq!(delivery.arguments, words);
+        assert_eq!(delivery.media, Some(file.disk));
+        assert!(delivery.registry.is_none() && delivery.kept_store.is_none());
+    }
+}

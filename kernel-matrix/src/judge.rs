@@ -253,6 +253,16 @@ mod tests {
     }
 
     #[test]
+    fn a_first_boot_is_judged_when_the_driver_is_ready_and_says_which_it_was() {
+        let Outcome::Failed(why) = first_boot(&cell(), &Expected::default(), &good()) else {
+            panic!("passed")
+        };
+        assert!(why.iter().all(|line| line.starts_with("first boot: ")), "{why:?}");
+        assert!(why[0].contains("never was Ready"), "{why:?}");
+        assert!(why.iter().any(|line| line.contains("agent: error: no GPU")), "{why:?}");
+    }
+
+    #[test]
     fn a_kernel_in_trouble_fails_and_is_shown() {
         assert!(why(|e| e.trouble.push("BUG: bad".into())).contains("kernel: BUG: bad"));
     }

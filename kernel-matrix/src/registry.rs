@@ -90,3 +90,19 @@ fn free_port() -> Result<u16, Error> {
     let listener = TcpListener::bind("127.0.0.1:0").at("listen on", at)?;
     Ok(listener.local_addr().at("listen on", at)?.port())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_answers_until_it_is_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = Registry::start(dir.path()).unwrap();
+        let address = ("127.0.0.1", registry.port);
+        assert!(registry.reference().contains(&registry.port.to_string()));
+        assert!(TcpStream::connect(address).is_ok());
+        drop(registry);
+        assert!(TcpStream::connect(address).is_err());
+    }
+}
