@@ -8,6 +8,7 @@ use longshore::build::sandbox;
 use longshore::commands::{self, Cli, End};
 use longshore::lifecycle::{init, signals};
 use longshore::{ExitCode, Failure};
+use nix::sys::stat::{Mode, umask};
 
 fn main() -> ProcessExit {
     // Before any thread exists: the stages of the build sandbox change namespaces.
@@ -15,6 +16,9 @@ fn main() -> ProcessExit {
         return ProcessExit::from(sandbox::sandbox_main(std::env::args_os().skip(1)));
     }
     signals::hold();
+    // The driver root is for everybody to read, the store for nobody else to write: whatever whoever
+    // started this has set.
+    umask(Mode::S_IWGRP | Mode::S_IWOTH);
     std::panic::set_hook(Box::new(report_panic));
     match init::as_process_one() {
         Ok(None) => {}

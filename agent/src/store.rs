@@ -20,9 +20,9 @@
 mod evidence;
 mod sets;
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -58,11 +58,17 @@ impl Store {
             "failures",
             "tmp",
         ];
+        make_private(root).map_err(|e| write_failure(root, e))?;
         for dir in DIRS {
             let path = root.join(dir);
             fs::create_dir_all(&path).map_err(|e| write_failure(&path, e))?;
         }
         Ok(Self { root: root.to_path_buf() })
+    }
+
+    /// The store at `root` as it is, be there one or none: nothing is made.
+    pub fn at(root: &Path) -> Self {
+        Self { root: root.to_path_buf() }
     }
 
     /// The directory it was opened at.
@@ -209,6 +215,19 @@ impl Write for BlobWriter {
     }
 }
 
+/// Makes a directory for its owner alone, unless there is one: whoever may open a file may lock it,
+/// and the store's locks are for the agents. What is mounted elsewhere is seen there all the same.
+fn make_private(dir: &Path) -> io::Result<()> {
+    if let Some(parent) = dir.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(dir) {
+        // In the way, or the very directory: what is made in it says which.
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
 /// Locks a file or a directory.
 pub(crate) fn lock(file: File, how: FlockArg) -> io::Result<Flock<File>> {
     Flock::lock(file, how).map_err(|(_, errno)| errno.into())
@@ -304,6 +323,19 @@ mod tests {
         let digest = store.put(b"bytes").expect("put");
         assert!(store.has_blob(&digest));
         assert_eq!(store.read_blob(&digest).expect("read"), b"bytes");
+    }
+
+    #[test]
+    fn a_new_store_is_its_owners_alone_and_an_old_one_stays_as_it_is() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        let (new, old) = (dir.path().join("a/new"), dir.path().join("old"));
+        Store::open(&new).expect("opens");
+        assert_eq!(mode(&new), 0o700);
+        fs::create_dir(&old).expect("directory");
+        fs::set_permissions(&old, fs::Permissions::from_mode(0o755)).expect("permissions");
+        Store::open(&old).expect("opens");
+        assert_eq!(mode(&old), 0o755);
     }
 
     #[test]

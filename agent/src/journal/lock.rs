@@ -1,7 +1,8 @@
 //! One agent at a time: an flock on `lock`, which names its holder.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +15,9 @@ use crate::failure::{ExitCode, Failure};
 /// How long a lock that is held is waited for: a status query holds it for a moment, and an agent
 /// that is just ending for a little more.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// Whoever may open a file may lock it (flock(2)), and so keep every agent from this host.
+const OWNER_ALONE: u32 = 0o600;
 
 /// The lock, held until dropped; the kernel gives it up when its holder dies.
 #[derive(Debug)]
@@ -34,8 +38,10 @@ impl Lock {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(OWNER_ALONE)
             .open(&path)
             .map_err(fail)?;
+        file.set_permissions(Permissions::from_mode(OWNER_ALONE)).map_err(fail)?;
         let since = Instant::now();
         let mut locked = loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -67,7 +73,13 @@ fn sign(lock: &mut File) -> io::Result<()> {
 ///
 /// The id is the one the agent wrote, in its own PID namespace; 0 where it wrote none.
 pub fn holder(dir: &Path) -> Option<u32> {
-    let file = File::open(dir.join("lock")).ok()?;
+    let path = dir.join("lock");
+    let opened = File::open(&path).inspect_err(|e| {
+        if e.kind() == io::ErrorKind::PermissionDenied {
+            tracing::warn!("whether an agent runs is for root to see: {}: {e}", path.display());
+        }
+    });
+    let file = opened.ok()?;
     match Flock::lock(file, FlockArg::LockSharedNonblock) {
         Err((mut file, Errno::EWOULDBLOCK)) => Some(written_pid(&mut file).unwrap_or(0)),
         Ok(_) | Err(_) => None,

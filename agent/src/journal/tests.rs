@@ -51,6 +51,23 @@ fn an_intent_is_on_disk_when_intend_returns() {
 }
 
 #[test]
+fn nobody_else_may_open_the_lock_and_so_take_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let scene = Scene::new();
+    let mode = || {
+        let lock = fs::metadata(scene.paths.state.join("lock")).unwrap();
+        lock.permissions().mode() & 0o777
+    };
+    drop(Journal::open(&scene.paths).unwrap());
+    assert_eq!(mode(), 0o600);
+    // One that an earlier agent made.
+    let lock = scene.paths.state.join("lock");
+    fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).unwrap();
+    drop(Journal::open(&scene.paths).unwrap());
+    assert_eq!(mode(), 0o600);
+}
+
+#[test]
 fn a_second_agent_is_refused_and_the_first_is_named() {
     let scene = Scene::new();
     let first = Journal::open(&scene.paths).unwrap();

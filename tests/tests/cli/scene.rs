@@ -103,6 +103,12 @@ impl Scene {
         self.behind(options, &["/usr/bin/setpriv", &drop, "--"], args)
     }
 
+    /// As [`Scene::agent`], started with another umask.
+    pub(crate) fn with_umask(&self, umask: &str, args: &[&str]) -> Command {
+        let script = format!("umask {umask}; exec \"$@\"");
+        self.behind(&[], &["/bin/sh", "-c", &script, "sh"], args)
+    }
+
     fn behind(&self, options: &[&str], wrapper: &[&str], args: &[&str]) -> Command {
         assert!(nix::unistd::geteuid().is_root(), "this test wants root: run it as root");
         let mut command = Command::new(CONFINED);

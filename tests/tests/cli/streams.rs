@@ -71,6 +71,20 @@ fn a_working_directory_that_is_gone_does_not_matter() {
 }
 
 #[test]
+fn the_umask_it_is_started_with_does_not_matter() {
+    use std::os::unix::fs::PermissionsExt;
+    for umask in ["000", "077"] {
+        let scene = Scene::new();
+        let tree = fixture("bookworm-t4-live");
+        finish(&mut scene.with_umask(umask, &["plan", "--root", &tree])).assert_done();
+        for (dir, wanted) in [("store", 0o700), ("store/userspace", 0o755)] {
+            let found = fs::metadata(scene.path(dir)).expect(dir).permissions().mode() & 0o777;
+            assert_eq!(found, wanted, "{dir} with umask {umask}");
+        }
+    }
+}
+
+#[test]
 fn no_environment_and_no_file_will_do() {
     let scene = Scene::new();
     let mut command = Command::new(LONGSHORE);
