@@ -225,8 +225,12 @@ pub(super) fn generate_key_pair(generate: &GenerateKeyPair) -> Result<ExitCode, 
             .remedy("set it to the password that the key is to be encrypted with; it may be empty")
     })?;
     let key = SecretKey::generate();
-    write_new(&generate.out.join("cosign.key"), &key.to_encrypted_pem(&password)?, 0o600)?;
-    write_new(&generate.out.join("cosign.pub"), &key.public_pem()?, 0o644)?;
+    let secret = generate.out.join("cosign.key");
+    write_new(&secret, &key.to_encrypted_pem(&password)?, 0o600)?;
+    write_new(&generate.out.join("cosign.pub"), &key.public_pem()?, 0o644).inspect_err(|_| {
+        // Half a pair is of no use, and in the way of the next.
+        let _ = std::fs::remove_file(&secret);
+    })?;
     print(&format!("cosign.key and cosign.pub are in {}\n", generate.out.display()))?;
     Ok(ExitCode::Done)
 }

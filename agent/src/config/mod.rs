@@ -134,6 +134,7 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     let mut parameters = below.kernel_parameters();
     parameters::merge(&mut parameters, &parameters::read_operator_files(&dir)?);
     parameters::merge(&mut parameters, &above.kernel_parameters());
+    parameters::check(&parameters)?;
     let config = settle(above.over(below), parameters)?;
     places::check(&config.paths)?;
     if config.signatures.required && config.signatures.keys.is_empty() {

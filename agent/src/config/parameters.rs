@@ -83,6 +83,20 @@ pub fn read_operator_files(dir: &Path) -> Result<Parameters, Failure> {
     Ok(parameters)
 }
 
+/// Checks that the kernel can be given them.
+///
+/// # Errors
+/// Exit code 2 where a line holds a NUL, which ends it for the kernel.
+pub fn check(parameters: &Parameters) -> Result<(), Failure> {
+    match parameters.iter().find(|(_, line)| line.contains('\0')) {
+        None => Ok(()),
+        Some((module, line)) => {
+            let cause = format!("the parameters of {module} hold a NUL: {line:?}");
+            Err(Failure::new(ExitCode::Usage, cause).remedy("take it out"))
+        }
+    }
+}
+
 fn words_of_file(text: &str) -> Vec<String> {
     text.lines().filter(|line| !line.trim_start().starts_with('#')).flat_map(split).collect()
 }
@@ -120,6 +134,13 @@ mod tests {
         fs::write(dir.path().join("nvidia.conf"), "# off\nNVreg_A=0\n\nNVreg_B=\"x y\"\n").unwrap();
         let read = read_operator_files(dir.path()).unwrap();
         assert_eq!(read, Parameters::from([("nvidia".into(), "NVreg_A=0 NVreg_B=\"x y\"".into())]));
+    }
+
+    #[test]
+    fn what_no_kernel_could_be_given_is_refused() {
+        let line = |line: &str| Parameters::from([("nvidia".to_owned(), line.to_owned())]);
+        check(&line("a=1 b=\"x y\"")).unwrap();
+        assert_eq!(check(&line("a=1\0b=2")).unwrap_err().code(), ExitCode::Usage);
     }
 
     #[test]

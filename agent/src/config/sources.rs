@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::values::AbsolutePath;
 use crate::registry::reference::{BadReference, Repository};
+use crate::source::http::shown;
 
 /// One archive: base URL, suites, components, keyring.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -70,7 +71,10 @@ fn archive_url<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     {
         Ok(url)
     } else {
-        Err(serde::de::Error::custom(format!("`{url}` is not an http, https or file URL")))
+        Err(serde::de::Error::custom(format!(
+            "`{}` is not an http, https or file URL",
+            shown(&url)
+        )))
     }
 }
 

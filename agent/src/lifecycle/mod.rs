@@ -47,7 +47,7 @@ pub async fn run(config: &Config, provider: impl Provider) -> Result<ExitCode, F
     let stop = CancelFlag::default();
     let _signals = signals::Watch::begin(stop.clone())?;
     let journal = open_journal(&config.paths).await?;
-    let world = real_world(config)?;
+    let world = world(config, Store::open(&config.paths.store)?);
     Life::new(world, journal, stop).live(provider).await
 }
 
@@ -74,7 +74,9 @@ pub async fn unload(config: &Config) -> Result<ExitCode, Failure> {
     if let Err(failure) = journal.begin(Phase::Removing) {
         tracing::warn!("removing all the same: {}", failure.one_line());
     }
-    let world = real_world(config)?;
+    // Nothing is written to the store, and seldom read: that it is out of reach keeps nobody's driver
+    // on a host.
+    let world = world(config, Store::at(&config.paths.store));
     life::remove(&world, journal).await.1
 }
 
@@ -86,13 +88,12 @@ async fn open_journal(paths: &Paths) -> Result<Journal, Failure> {
         .or_fail(ExitCode::Bug, || "opening the journal")?
 }
 
-fn real_world(config: &Config) -> Result<World, Failure> {
-    let store = Store::open(&config.paths.store)?;
-    Ok(World {
+fn world(config: &Config, store: Store) -> World {
+    World {
         host: Arc::new(RealHost::new(&config.paths.root)),
         images: Arc::new(ModuleImages::new(store, &config.paths)),
         patience: crate::engine::Patience::of(config.unload_deadline),
-    })
+    }
 }
 
 #[cfg(test)]

@@ -364,6 +364,8 @@ async fn unloading_undoes_what_a_dead_agent_did() {
     let step = Step::MakeDir { path: path.to_path_buf() };
     journal.intend(step, journal::Before::MissingDirs { dirs }).unwrap();
     drop(journal);
+    // A store that cannot be had is no reason to leave the driver on the host.
+    std::fs::write(&scene.paths.store, "in the way").unwrap();
     assert_eq!(unload(&config(&scene.paths)).await.unwrap(), ExitCode::Done);
     assert!(!made.exists());
     assert_eq!(scene.phase(), Some(Phase::Removed));
