@@ -1,7 +1,9 @@
 //! The commands: what a person or a pod spec asks for, handed to the rooms that do it.
 
+mod bundle;
 mod registry;
 mod sign_modules;
+mod upkeep;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -16,7 +18,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::{emulate_default_handler, signal_name};
 use signal_hook_tokio::Signals;
 
-use crate::artifact::destination;
+use crate::artifact::{ModuleSet, destination};
+use crate::catalog::UserspaceAtHand;
 use crate::config::{self, Config, Fragment};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::lifecycle::{self, signals};
@@ -75,10 +78,19 @@ enum Command {
     GenerateKeyPair(registry::GenerateKeyPair),
     /// Bring everything a host needs into the store and install nothing
     Fetch {
-        /// Kernel release as uname -r gives it; this host's where absent
-        #[arg(long, value_name = "RELEASE", value_parser = release)]
-        kernel: Option<String>,
+        /// Kernel release as uname -r gives it; this host's where absent (repeatable)
+        #[arg(long = "kernel", value_name = "RELEASE", value_parser = release)]
+        kernels: Vec<String>,
     },
+    /// Write everything a driver needs into one file, for hosts without a network
+    Bundle(bundle::Bundle),
+    /// Take what is in a bundle into the store
+    Import(bundle::Import),
+    /// Remove what is not needed from the store
+    Gc(upkeep::Gc),
+    /// Look after the store
+    #[command(subcommand)]
+    Store(upkeep::OfStore),
     /// Take off what an agent that has ended left on the host
     Unload,
     /// Show what is on the host and what the agent is at
@@ -148,7 +160,11 @@ async fn dispatch(command: Command, config: &Config) -> Result<End, Failure> {
             signals::release();
             registry::generate_key_pair(&generate).map(End::Code)
         }
-        Command::Fetch { kernel } => stoppable(fetch(config, kernel)).await,
+        Command::Fetch { kernels } => stoppable(fetch(config, &kernels)).await,
+        Command::Bundle(asked) => stoppable(bundle::bundle(config, asked)).await,
+        Command::Import(asked) => stoppable(bundle::import(config, asked)).await,
+        Command::Gc(asked) => stoppable(upkeep::gc(config, asked)).await,
+        Command::Store(what) => stoppable(upkeep::of_store(config, what)).await,
         Command::Unload => {
             signals::release();
             lifecycle::unload(config).await.map(End::Code)
@@ -273,19 +289,34 @@ async fn build(
     Ok(ExitCode::Done)
 }
 
-async fn fetch(config: &Config, kernel: Option<String>) -> Result<ExitCode, Failure> {
-    let supplier = Supplier::new(config);
-    let (set, tree) = supplier.fetch(kernel.as_deref()).await?;
-    print(&format!(
-        "driver {} ({}) for {}: {} modules, set {}, user-mode tree {}\n",
-        set.key.driver_version,
-        set.key.flavour,
-        set.key.kernel_release,
-        set.modules.len(),
-        set.key.file_stem(),
-        tree.root.display()
-    ))?;
+async fn fetch(config: &Config, kernels: &[String]) -> Result<ExitCode, Failure> {
+    for (set, tree) in fetched(&Supplier::new(config), kernels).await? {
+        print(&format!(
+            "driver {} ({}) for {}: {} modules, set {}, user-mode tree {}\n",
+            set.key.driver_version,
+            set.key.flavour,
+            set.key.kernel_release,
+            set.modules.len(),
+            set.key.file_stem(),
+            tree.root.display()
+        ))?;
+    }
     Ok(ExitCode::Done)
+}
+
+/// Brings into the store what each of these kernels needs; this host's where none is named.
+async fn fetched(
+    supplier: &Supplier<'_>,
+    kernels: &[String],
+) -> Result<Vec<(ModuleSet, UserspaceAtHand)>, Failure> {
+    if kernels.is_empty() {
+        return Ok(vec![supplier.fetch(None).await?]);
+    }
+    let mut fetched = Vec::new();
+    for kernel in kernels {
+        fetched.push(supplier.fetch(Some(kernel)).await?);
+    }
+    Ok(fetched)
 }
 
 fn status(config: &Config, json: bool) -> Result<ExitCode, Failure> {

@@ -7,6 +7,7 @@
 pub mod artifact;
 pub mod build;
 pub mod builder;
+pub mod bundle;
 pub mod catalog;
 pub mod commands;
 pub mod config;
@@ -31,5 +32,6 @@ pub mod step;
 pub mod store;
 pub mod supplier;
 pub mod terminal;
+pub mod upkeep;
 
 pub use failure::{ExitCode, Failure};

@@ -13,17 +13,21 @@
 //! patches/DIGEST.json    which patches a driver needs for a kernel, as found by an earlier build
 //! failures/NAME.json     compiles that failed and are not tried again for a while
 //! tmp/                   what is not finished, locked by who makes it; a build removes the rest
+//! history.json           what ran on this host, and what before (see upkeep::history)
+//! lock                   shared by who works with the store (see usage)
 //! ```
 //!
 //! Everything lands by: temporary name in the same file system, verify, fsync, rename.
 
 mod evidence;
 mod sets;
+pub mod usage;
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
@@ -133,6 +137,20 @@ impl Store {
         Ok(bytes)
     }
 
+    /// Makes the verified file at `path`, on the store's file system and on the disk, the blob with
+    /// this digest.
+    ///
+    /// # Errors
+    /// Exit code 15 where the store cannot be written.
+    pub(crate) fn adopt_blob(&self, path: &Path, sha256: &str) -> Result<(), Failure> {
+        let blob = self.blob_path(sha256);
+        let name = || -> io::Result<()> {
+            fs::rename(path, &blob)?;
+            sync_parent(&blob)
+        };
+        name().map_err(|e| write_failure(&blob, e))
+    }
+
     /// Verifies a blob by reading it once, and returns the same file at its start.
     ///
     /// # Errors
@@ -148,6 +166,15 @@ impl Store {
         // The file that was verified, and not what may lie under its name by now.
         file.rewind().or_fail(ExitCode::Verification, what)?;
         Ok(file)
+    }
+
+    /// Says that what lies at `relative` was used now: what was not used for longest goes first.
+    pub fn mark_used(&self, relative: &Path) {
+        let path = self.root.join(relative);
+        let marked = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+        if let Err(error) = marked {
+            tracing::debug!(path = %path.display(), "not marked as used: {error}");
+        }
     }
 
     /// Writes `bytes` to `relative` below the root by temporary name, fsync and rename.

@@ -1,6 +1,8 @@
 //! Reads the host, finds what is at hand, and carries out the acquiring part of a plan. Everything
 //! here reads the host and writes only the store.
 
+mod after;
+mod at_hand;
 mod ladder;
 mod once;
 mod run_files;
@@ -21,13 +23,16 @@ use crate::config::Config;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::HostFacts;
 use crate::host::facts::{Kernel, Known};
+use crate::journal::PlanSummary;
 use crate::lifecycle::Provider;
 use crate::plan::{self, Plan, Severity};
 use crate::prebuilt::{Offers, Prebuilt};
 use crate::progress::Progress;
 use crate::source::archive::Archive;
 use crate::source::{driver, headers, userspace};
+use crate::step::Step;
 use crate::store::Store;
+use crate::store::usage::InUse;
 use crate::terminal;
 
 /// Supplies plans with facts and a store with what plans need.
@@ -46,6 +51,8 @@ pub struct Supplier<'a> {
     failed: Mutex<Vec<SetPlace>>,
     /// Whether a compile that failed before is tried again.
     retry: bool,
+    /// Keeps what it finds in the store from being removed meanwhile.
+    in_use: Mutex<Option<InUse>>,
 }
 
 impl<'a> Supplier<'a> {
@@ -61,6 +68,7 @@ impl<'a> Supplier<'a> {
             unread: Mutex::default(),
             failed: Mutex::default(),
             retry: false,
+            in_use: Mutex::default(),
         }
     }
 
@@ -99,6 +107,7 @@ impl<'a> Supplier<'a> {
         let paths = &self.config.paths;
         build::check_modules(&self.config.driver.extra_modules)?;
         self.signing.check()?;
+        self.share_store().await?;
         let facts = HostFacts::read(&paths.root, &paths.host_root)?;
         self.check_sandbox(&facts)?;
         let chosen = self.choose(&facts).await?;
@@ -137,7 +146,8 @@ impl<'a> Supplier<'a> {
     }
 
     /// Brings the modules for `release`, or for this host's kernel, and the user-mode tree into the
-    /// store, from wherever `run` would take them.
+    /// store, from wherever `run` would take them. Where the store has exactly the version asked
+    /// for, nobody else is asked.
     ///
     /// # Errors
     /// As [`Supplier::build`], and where nothing may be compiled and no set is at hand; 12 and 13 for
@@ -146,6 +156,10 @@ impl<'a> Supplier<'a> {
         &self,
         release: Option<&str>,
     ) -> Result<(ModuleSet, UserspaceAtHand), Failure> {
+        self.share_store().await?;
+        if let Some(stored) = self.stored(release)? {
+            return Ok(stored);
+        }
         let set = self.obtain(release).await?;
         let tree = self.assemble(&set.key.driver_version).await?;
         Ok((set, tree))
@@ -239,7 +253,11 @@ impl<'a> Supplier<'a> {
     }
 
     async fn ask_archives(&self, kernel: &Kernel, catalog: &mut Catalog) {
-        match self.archive().await {
+        let asked = match self.has_some(kernel, catalog) {
+            true => self.archive_soon().await,
+            false => self.archive().await,
+        };
+        match asked {
             Ok(archive) => {
                 let version = Some(kernel.version.as_str());
                 catalog.drivers = Known::Yes(driver::drivers(archive));
@@ -329,6 +347,7 @@ impl Supplier<'_> {
         &self,
         read: impl FnOnce(&Config) -> Result<HostFacts, Failure> + Send + 'static,
     ) -> Result<(HostFacts, Catalog), Failure> {
+        self.share_store().await?;
         // Where nothing else waits for it: SIGTERM is heard meanwhile.
         let config = self.config.clone();
         let read = move || -> Result<_, Failure> {
@@ -381,5 +400,9 @@ impl Provider for Supplier<'_> {
 
     async fn acquire(&self, plan: &Plan) -> Result<(), Failure> {
         self.climb(plan.clone()).await
+    }
+
+    async fn installed(&self, plan: &PlanSummary, steps: &[Step]) {
+        self.look_after_store(plan, steps).await;
     }
 }

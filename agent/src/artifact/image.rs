@@ -22,7 +22,8 @@ pub const MODULE_TYPE: &str = "application/vnd.longshore.module.v1";
 pub const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 /// Larger than any manifest or description; registries refuse manifests above 4 MiB.
 pub(crate) const MAX_JSON: u64 = 4 << 20;
-const TITLE: &str = "org.opencontainers.image.title";
+/// Annotation of a layer: the file name that other tools give it.
+pub(crate) const TITLE: &str = "org.opencontainers.image.title";
 
 /// A descriptor: what a blob is, its digest and size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -27,22 +27,25 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::signature::{self, Evidence, SignatureImage, signature_tag};
 use crate::store::{Store, hex, write_atomically};
 
-const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
+pub(crate) const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
+/// What the file `oci-layout` says.
+pub(crate) const LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
 /// How `cosign save` marks the manifest of signatures.
-const SAVED_SIGNATURES: &str = "dev.cosignproject.cosign/sigs";
-const REF_NAME: &str = "org.opencontainers.image.ref.name";
+pub(crate) const SAVED_SIGNATURES: &str = "dev.cosignproject.cosign/sigs";
+pub(crate) const REF_NAME: &str = "org.opencontainers.image.ref.name";
 /// Larger than any module, even with its debug information.
-const MAX_MODULE: u64 = 1 << 30;
+pub(crate) const MAX_MODULE: u64 = 1 << 30;
 
+/// What the file `index.json` says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Index {
-    schema_version: u8,
+pub(crate) struct Index {
+    pub(crate) schema_version: u8,
     #[serde(default)]
-    media_type: Option<String>,
-    manifests: Vec<Descriptor>,
+    pub(crate) media_type: Option<String>,
+    pub(crate) manifests: Vec<Descriptor>,
     #[serde(flatten)]
-    other: BTreeMap<String, serde_json::Value>,
+    pub(crate) other: BTreeMap<String, serde_json::Value>,
 }
 
 /// One set in a layout.
@@ -196,8 +199,7 @@ fn prepare(dir: &Path) -> Result<nix::fcntl::Flock<File>, Failure> {
     }
     fs::create_dir_all(&blobs).map_err(|e| unwritable(&blobs, e))?;
     if !marker.is_file() {
-        write_atomically(&marker, br#"{"imageLayoutVersion":"1.0.0"}"#)
-            .map_err(|e| unwritable(&marker, e))?;
+        write_atomically(&marker, LAYOUT).map_err(|e| unwritable(&marker, e))?;
     }
     let handle = File::open(dir).map_err(|e| unwritable(dir, e))?;
     nix::fcntl::Flock::lock(handle, nix::fcntl::FlockArg::LockExclusive)

@@ -54,6 +54,7 @@ pub async fn assemble(
 ) -> Result<PathBuf, Failure> {
     let path = path_of(packages, store);
     if path.is_dir() {
+        store.mark_used(path.strip_prefix(store.root()).unwrap_or(&path));
         return Ok(path);
     }
     let turn =

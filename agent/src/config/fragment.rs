@@ -13,7 +13,7 @@ use super::patches::PatchFragment;
 use super::publish::{self, PublishFragment};
 use super::run_file::{RunFileSource, absolute_place, from_parts};
 use super::values::{
-    AbsolutePath, DriverWish, FlavourWish, ModuleName, ModuleParameter, Span, parse_bool,
+    AbsolutePath, DriverWish, FlavourWish, ModuleName, ModuleParameter, SizeBound, Span, parse_bool,
 };
 use super::{ArchiveSource, RegistrySource};
 use crate::artifact::Flavour;
@@ -123,6 +123,9 @@ pub struct Fragment {
     /// Store, on the host's disk
     #[arg(long, global = true, value_name = "DIR")]
     pub store: Option<AbsolutePath>,
+    /// Bytes the store may have once the driver is installed, for example 5GiB; or none
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub store_max_size: Option<SizeBound>,
     /// Lock, state and journal
     #[arg(long, global = true, value_name = "DIR")]
     pub state_dir: Option<AbsolutePath>,
@@ -210,6 +213,7 @@ impl Fragment {
                 none: false,
             },
             store: get(env, "LONGSHORE_STORE", AbsolutePath::strict)?,
+            store_max_size: get(env, "LONGSHORE_STORE_MAX_SIZE", SizeBound::from_str)?,
             state_dir: get(env, "LONGSHORE_STATE_DIR", AbsolutePath::strict)?,
             driver_root: get(env, "LONGSHORE_DRIVER_ROOT", AbsolutePath::strict)?,
             root: get(env, "LONGSHORE_ROOT", AbsolutePath::strict)?,
@@ -267,6 +271,7 @@ impl Fragment {
             jobs: self.jobs.or(below.jobs),
             patches: self.patches.over(below.patches),
             store: self.store.or(below.store),
+            store_max_size: self.store_max_size.or(below.store_max_size),
             state_dir: self.state_dir.or(below.state_dir),
             driver_root: self.driver_root.or(below.driver_root),
             root: self.root.or(below.root),

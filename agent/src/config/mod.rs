@@ -25,7 +25,7 @@ pub use publish::{PublishConfig, PublishFragment};
 pub use run_file::{Pin, RunFileSource};
 pub use sources::{ArchiveSource, RegistrySource};
 pub use values::{
-    AbsolutePath, BadValue, DriverWish, FlavourWish, ModuleName, ModuleParameter, Span,
+    AbsolutePath, BadValue, DriverWish, FlavourWish, ModuleName, ModuleParameter, SizeBound, Span,
 };
 
 use crate::artifact::Flavour;
@@ -65,9 +65,15 @@ pub struct Config {
     pub patches: PatchConfig,
     /// Where things lie.
     pub paths: Paths,
+    /// Bytes the store may have once the driver is installed; None is no bound.
+    pub store_max_size: Option<u64>,
     /// How long SIGTERM may take until a driver in use is left as it is.
     pub unload_deadline: Duration,
 }
+
+/// What the store may have where nothing is said of it: about five drivers with what they were
+/// compiled with.
+const STORE_MAX_SIZE: u64 = 5 << 30;
 
 impl Config {
     /// Whether compiling may give a set to load: what is compiled here has no signature.
@@ -212,6 +218,7 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
             all.root.as_ref(),
             all.host_root.as_ref(),
         ),
+        store_max_size: all.store_max_size.map_or(Some(STORE_MAX_SIZE), SizeBound::bytes),
         unload_deadline: all.unload_deadline.map_or(Duration::from_secs(20), Span::duration),
     })
 }

@@ -139,6 +139,49 @@ impl FromStr for ModuleParameter {
     }
 }
 
+/// So many bytes at most (`5GiB`, `500MiB`, `0`), or `none` for no bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct SizeBound(Option<u64>);
+
+impl SizeBound {
+    /// The bound in bytes; None where there is none.
+    pub fn bytes(self) -> Option<u64> {
+        self.0
+    }
+}
+
+impl FromStr for SizeBound {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        const UNITS: [(&str, u32); 9] = [
+            ("KiB", 10),
+            ("MiB", 20),
+            ("GiB", 30),
+            ("TiB", 40),
+            ("K", 10),
+            ("M", 20),
+            ("G", 30),
+            ("T", 40),
+            ("", 0),
+        ];
+        let wanted = "a size such as 5GiB or 500MiB, 0, or none";
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        let unit =
+            UNITS.into_iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, bits)));
+        let (number, bits) = unit.ok_or_else(|| bad(text, wanted))?;
+        let number: u64 = number.parse().map_err(|_| bad(text, wanted))?;
+        // A number of bytes without a unit is more often a mistake than meant.
+        if bits == 0 && number != 0 {
+            return Err(bad(text, wanted));
+        }
+        number.checked_mul(1 << bits).map(|n| Self(Some(n))).ok_or_else(|| bad(text, wanted))
+    }
+}
+
 /// A path that has been made absolute.
 ///
 /// In the environment and in a file it must be absolute; a flag may be relative to the working
@@ -231,7 +274,7 @@ macro_rules! from_string {
     )*};
 }
 
-from_string!(DriverWish, FlavourWish, ModuleName, Span);
+from_string!(DriverWish, FlavourWish, ModuleName, SizeBound, Span);
 
 impl fmt::Display for ModuleName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -270,6 +313,23 @@ mod tests {
     #[case("soon", None)]
     fn spans(#[case] text: &str, #[case] millis: Option<u128>) {
         assert_eq!(text.parse::<Span>().ok().map(|s| s.duration().as_millis()), millis);
+    }
+
+    #[rstest]
+    #[case("5GiB", Some(Some(5 << 30)))]
+    #[case("500MiB", Some(Some(500 << 20)))]
+    #[case("1G", Some(Some(1 << 30)))]
+    #[case("0", Some(Some(0)))]
+    #[case("none", Some(None))]
+    #[case("5", None)]
+    #[case("5GB", None)]
+    #[case("-1GiB", None)]
+    #[case("1.5GiB", None)]
+    #[case("99999999999TiB", None)]
+    #[case("GiB", None)]
+    #[case("", None)]
+    fn size_bounds(#[case] text: &str, #[case] wanted: Option<Option<u64>>) {
+        assert_eq!(text.parse::<SizeBound>().ok().map(SizeBound::bytes), wanted);
     }
 
     #[rstest]

@@ -60,6 +60,9 @@ impl Life {
     pub async fn live(mut self, provider: impl Provider) -> Result<ExitCode, Failure> {
         self.begin()?;
         let installed = self.install(&provider).await;
+        if installed.is_ok() {
+            self.tell(&provider).await;
+        }
         drop(provider);
         match installed {
             Ok(()) => self.stop.wait().await,
@@ -89,6 +92,17 @@ impl Life {
         self.enter(Phase::Ready)?;
         tracing::info!("driver {} is ready", plan.driver_version);
         Ok(())
+    }
+
+    /// Tells the provider what is installed; a stop is not kept waiting.
+    async fn tell(&self, provider: &impl Provider) {
+        let Some(plan) = self.journal.state().plan.clone() else { return };
+        let steps: Vec<Step> = self.journal.live().map(|entry| entry.step.clone()).collect();
+        tokio::select! {
+            biased;
+            () = self.stop.wait() => {}
+            () = provider.installed(&plan, &steps) => {}
+        }
     }
 
     /// A plan for the host as it is, where what a dead agent left fits it; else for the host

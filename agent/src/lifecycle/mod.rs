@@ -18,9 +18,10 @@ use crate::config::{Config, Paths};
 use crate::engine::CancelFlag;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::{HostFacts, RealHost};
-use crate::journal::{self, Journal};
+use crate::journal::{self, Journal, PlanSummary};
 use crate::kernel::image::ModuleImages;
 use crate::plan::Plan;
+use crate::step::Step;
 use crate::store::Store;
 
 /// What a life asks of the rest of the agent: everything left of the engine, which only reads the
@@ -36,6 +37,11 @@ pub trait Provider: Send + Sync {
     /// Brings into the store what `plan.acquire` names. Dropping the future cancels it: processes
     /// it started must end with it (`kill_on_drop`).
     fn acquire(&self, plan: &Plan) -> impl Future<Output = Result<(), Failure>> + Send;
+    /// The driver of `plan` is installed by `steps`. What follows from that is no longer worth a
+    /// failure; it may be cancelled.
+    fn installed(&self, _plan: &PlanSummary, _steps: &[Step]) -> impl Future<Output = ()> + Send {
+        async {}
+    }
 }
 
 /// Installs the driver, stays until SIGTERM or SIGINT, and takes it off again.

@@ -129,7 +129,7 @@ pub(super) fn offer(candidates: &[Candidate<'_>]) -> String {
 }
 
 /// Whether `version` is `wish` or within its branch: 535.261.03 is within 535 and 535.261.
-pub(super) fn is_within(version: &str, wish: &str) -> bool {
+pub(crate) fn is_within(version: &str, wish: &str) -> bool {
     version.strip_prefix(wish).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use candidate::is_within;
 pub use render::render;
 
 use crate::artifact::Flavour;

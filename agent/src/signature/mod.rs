@@ -92,19 +92,39 @@ impl Evidence {
         if signed.set != *set {
             return Err(NotSigned::Other("it has other modules, or another key".into()));
         }
-        let wanted = signed.digest();
-        let mut why = None;
-        for signature in self.signatures.iter().take(MOST) {
-            match signature.verify(&wanted, keys) {
-                Ok(name) => return Ok(name),
-                Err(fault) => why = Some(fault),
-            }
-        }
-        Err(why.map_or(NotSigned::Unsigned, |why| NotSigned::Wrong {
-            count: self.signatures.len(),
-            why,
-        }))
+        verify(&signed.digest(), &self.signatures, keys)
     }
+
+    /// The bytes of the manifest and the config it names.
+    pub fn signed(&self) -> (&[u8], &[u8]) {
+        (self.manifest.as_bytes(), self.config.as_bytes())
+    }
+
+    /// The signatures found.
+    pub fn signatures(&self) -> &[Signature] {
+        &self.signatures
+    }
+}
+
+/// Whether one of `signatures` is by one of `keys` and for the manifest with the digest `wanted`
+/// (`sha256:...`); gives the key's name.
+///
+/// # Errors
+/// Why the manifest does not count as signed.
+pub fn verify(
+    wanted: &str,
+    signatures: &[Signature],
+    keys: &[PublicKey],
+) -> Result<String, NotSigned> {
+    let mut why = None;
+    for signature in signatures.iter().take(MOST) {
+        match signature.verify(wanted, keys) {
+            Ok(name) => return Ok(name),
+            Err(fault) => why = Some(fault),
+        }
+    }
+    let count = signatures.len();
+    Err(why.map_or(NotSigned::Unsigned, |why| NotSigned::Wrong { count, why }))
 }
 
 impl Signature {
@@ -140,6 +160,23 @@ pub struct SignatureImage {
 }
 
 impl SignatureImage {
+    /// An image of these signatures; None where there is none.
+    ///
+    /// # Errors
+    /// As [`SignatureImage::with`].
+    pub fn of(signatures: &[Signature]) -> Result<Option<Self>, Failure> {
+        let mut whole: Option<Self> = None;
+        for signature in signatures {
+            let existing = whole.as_ref().map(|image| image.manifest.as_slice());
+            let Some(next) = Self::with(existing, signature)? else { continue };
+            let payloads = whole.into_iter().flat_map(|image| image.blobs.into_iter().skip(1));
+            let mut blobs: Vec<_> = next.blobs;
+            blobs.splice(1..1, payloads);
+            whole = Some(Self { manifest: next.manifest, blobs });
+        }
+        Ok(whole)
+    }
+
     /// Adds `signature` to the image whose manifest is `existing`; None where it holds it already.
     ///
     /// # Errors

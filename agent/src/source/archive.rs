@@ -55,6 +55,23 @@ impl Archive {
         Self::open_with(Policy::default(), config, host_root, store, progress).await
     }
 
+    /// As [`Archive::open`], but an archive that does not answer is given up after some seconds: for
+    /// whoever can go on without. What is fetched later is fetched with all patience.
+    ///
+    /// # Errors
+    /// As [`Archive::open`].
+    pub async fn open_soon(
+        config: &ArchiveConfig,
+        host_root: &Path,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Self, Failure> {
+        let mut archive =
+            Self::open_with(Policy::hasty(), config, host_root, store, progress).await?;
+        archive.fetcher = Fetcher::new(Policy::default(), host_root)?;
+        Ok(archive)
+    }
+
     /// As [`Archive::open`], with other timeouts and retries.
     ///
     /// # Errors
@@ -254,6 +271,7 @@ pub(super) fn holds(store: &Store, sha256: &str) -> Result<bool, Failure> {
         return Ok(false);
     }
     if store.open_blob(sha256).is_ok() {
+        store.mark_used(&Path::new("blobs/sha256").join(sha256));
         return Ok(true);
     }
     let path = store.blob_path(sha256);

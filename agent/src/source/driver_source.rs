@@ -33,6 +33,7 @@ impl DriverSource {
             DriverOrigin::Package { .. } => driver::package(archive, driver).map(Self::Package),
             DriverOrigin::RunFile { name } => {
                 let stored = runfile::find(store, &driver.sha256);
+                store.mark_used(&Path::new("drivers").join(&driver.sha256).join("driver.json"));
                 stored.map(Self::RunFile).ok_or_else(|| {
                     let cause = format!("the store does not have {name} unpacked");
                     Failure::new(ExitCode::Download, cause).remedy("run again: it is fetched then")

@@ -19,7 +19,7 @@ pub mod resolve;
 pub mod runfile;
 mod selection;
 mod sink;
-mod space;
+pub(crate) mod space;
 mod tree;
 pub mod userspace;
 pub mod version;

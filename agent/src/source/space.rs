@@ -11,7 +11,7 @@ const MARGIN: u64 = 64 << 20;
 ///
 /// # Errors
 /// Exit code 15 where they do not.
-pub(super) fn require(dir: &Path, bytes: u64) -> Result<(), Failure> {
+pub(crate) fn require(dir: &Path, bytes: u64) -> Result<(), Failure> {
     let found = nix::sys::statvfs::statvfs(dir)
         .or_fail(ExitCode::Preflight, || format!("asking how much is free at {}", dir.display()))?;
     let free = found.blocks_available().saturating_mul(found.fragment_size());

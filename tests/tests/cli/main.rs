@@ -1,6 +1,7 @@
 //! The real program with bad input and on hosts that are not ready: each time the exit code that
 //! docs/exit-codes.md has for it, one message with cause and remedy, and nothing half done.
 
+mod air_gapped;
 mod archives;
 mod configuration;
 mod debs;
@@ -9,6 +10,7 @@ mod leftovers;
 mod scene;
 mod signals;
 mod streams;
+mod upkeep;
 
 // A whole archive and a server with faults, as the archive's own tests have them.
 #[allow(dead_code)]
@@ -17,3 +19,7 @@ mod mini;
 #[allow(dead_code)]
 #[path = "../archive/server.rs"]
 mod server;
+// Modules that are ELF files, as the registry's own tests have them.
+#[allow(dead_code)]
+#[path = "../registry/sets.rs"]
+mod sets;

@@ -37,6 +37,13 @@ impl Default for Policy {
 }
 
 impl Policy {
+    /// For what one can do without: who does not answer is asked once more, and given up within some
+    /// ten seconds.
+    pub(crate) fn hasty() -> Self {
+        let connect = Duration::from_secs(4);
+        Self { connect, stall: Duration::from_secs(10), attempts: 2, ..Self::default() }
+    }
+
     /// Before attempt `attempt` + 1: doubled each time, and shortened by up to a half at random so
     /// that many hosts do not come back at once.
     pub(crate) fn wait(&self, attempt: u32) -> Duration {

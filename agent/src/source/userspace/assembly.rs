@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::manifest::{Depth, Manifest, PackageUsed, measure, verify};
 use super::parts;
+use crate::build::claim::{Claimed, claim};
 use crate::catalog::UserspaceAtHand;
 use crate::expose::tree::{self, Machine};
 use crate::failure::{ExitCode, Failure, OrFail};
@@ -63,18 +64,15 @@ impl Assembly {
         &self,
         fill: impl FnOnce(&Path) -> Result<(), Failure>,
     ) -> Result<UserspaceAtHand, Failure> {
-        let tmp = self.store.dir("tmp");
-        let scratch = tempfile::Builder::new()
-            .prefix("userspace-")
-            .tempdir_in(&tmp)
-            .map_err(|e| write_failure(&tmp, e))?;
+        let scratch = claim(&self.store, "userspace")?;
         let root = scratch.path().join("root");
         fs::create_dir(&root).map_err(|e| write_failure(&root, e))?;
         fill(&root)?;
         let needs = tree::finish(&root, self.machine)?;
         self.check(&root)?;
         self.write_manifest(&root, needs)?;
-        self.keep(scratch)?;
+        let directory = self.tree.root.parent().unwrap_or(&self.tree.root);
+        replace(scratch, directory, &self.store)?;
         Ok(self.tree.clone())
     }
 
@@ -116,28 +114,25 @@ impl Assembly {
             .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;
         fs::write(&path, text).map_err(|e| write_failure(&path, e))
     }
+}
 
-    /// Syncs, and puts the finished directory in its place.
-    fn keep(&self, scratch: tempfile::TempDir) -> Result<(), Failure> {
-        let Some(target) = self.tree.root.parent() else {
-            return Err(Failure::new(ExitCode::Bug, "a tree's root without a directory above it"));
-        };
-        let failed = |e| write_failure(target, e);
-        make_readable(scratch.path()).map_err(failed)?;
-        // One call for hundreds of files; the rename must not reach the disk before their content.
-        let opened = File::open(scratch.path()).map_err(failed)?;
-        nix::unistd::syncfs(&opened).map_err(|e| failed(e.into()))?;
-        if target.exists() {
-            let aside = scratch.path().with_extension("replaced");
-            fs::rename(target, &aside).map_err(failed)?;
-            fs::rename(scratch.path(), target).map_err(failed)?;
-            fs::remove_dir_all(&aside).map_err(failed)?;
-        } else {
-            fs::rename(scratch.path(), target).map_err(failed)?;
-        }
-        let _ = scratch.keep();
-        File::open(self.store.dir("userspace")).and_then(|dir| dir.sync_all()).map_err(failed)
+/// Syncs, and puts the finished directory in its place.
+pub(super) fn replace(scratch: Claimed, target: &Path, store: &Store) -> Result<(), Failure> {
+    let failed = |e| write_failure(target, e);
+    make_readable(scratch.path()).map_err(failed)?;
+    // One call for hundreds of files; the rename must not reach the disk before their content.
+    let opened = File::open(scratch.path()).map_err(failed)?;
+    nix::unistd::syncfs(&opened).map_err(|e| failed(e.into()))?;
+    if target.exists() {
+        let aside = scratch.path().join("replaced");
+        fs::rename(target, &aside).map_err(failed)?;
+        fs::rename(scratch.path(), target).map_err(failed)?;
+        fs::remove_dir_all(target.join("replaced")).map_err(failed)?;
+    } else {
+        fs::rename(scratch.path(), target).map_err(failed)?;
     }
+    scratch.moved();
+    File::open(store.dir("userspace")).and_then(|dir| dir.sync_all()).map_err(failed)
 }
 
 /// A temporary directory is its owner's alone, and the tree is for everybody.
@@ -147,7 +142,7 @@ fn make_readable(path: &Path) -> std::io::Result<()> {
 }
 
 /// A directory name that says what is in it, and changes with every package.
-fn name_of(driver_version: &str, machine: Machine, used: &[PackageUsed]) -> String {
+pub(super) fn name_of(driver_version: &str, machine: Machine, used: &[PackageUsed]) -> String {
     let mut hash = Sha256::new();
     hash.update(LAYOUT);
     for package in used {

@@ -14,7 +14,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::store::digest_of;
 
 /// The version of the manifest's form; a tree with another is assembled again.
-const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 1;
 
 /// How many differences a failure names.
 const NAMED: usize = 5;

@@ -11,6 +11,7 @@ mod assemble;
 mod assembly;
 mod known;
 mod manifest;
+pub mod packed;
 mod parts;
 mod place;
 mod selection;
@@ -65,9 +66,16 @@ fn sound_tree(root: PathBuf) -> Result<UserspaceAtHand, Failure> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::time::{Duration, SystemTime};
+
+    /// The manifest of a tree of 535.261.03 with what lies below `root`.
+    pub(crate) fn manifest(root: &std::path::Path) -> Vec<u8> {
+        let entries = measure(root).expect("measured");
+        let manifest = Manifest { entries, ..Manifest::new("535.261.03", "x86_64") };
+        serde_json::to_vec_pretty(&manifest).expect("json")
+    }
 
     fn add(store: &Store, name: &str, driver_version: &str, age: u64) {
         let dir = store.dir("userspace").join(name);

@@ -1,0 +1,201 @@
+//! What goes into a bundle: everything known, and every byte's place, before the first is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use super::kinds::{TREE_TYPE, manifest_of, tag_of};
+use crate::artifact::ModuleSet;
+use crate::artifact::image::{
+    ARTIFACT_TYPE, Described, Descriptor, MANIFEST_TYPE, digest, hex_of, json,
+};
+use crate::artifact::layout::{INDEX_TYPE, Index, REF_NAME};
+use crate::catalog::UserspaceAtHand;
+use crate::failure::{ExitCode, Failure};
+use crate::signature::key::SecretKey;
+use crate::signature::{Signature, SignatureImage, signature_tag};
+use crate::source::userspace::packed::Packed;
+use crate::store::Store;
+
+/// What a bundle is made of, in the order it is written.
+#[derive(Debug, Default)]
+pub struct Contents {
+    index: Vec<Descriptor>,
+    blobs: Vec<Blob>,
+    named: BTreeSet<String>,
+}
+
+/// One blob of a bundle.
+#[derive(Debug)]
+pub(super) struct Blob {
+    /// sha256 (hex).
+    pub(super) sha256: String,
+    /// Bytes.
+    pub(super) size: u64,
+    pub(super) from: From,
+}
+
+/// Where a blob's bytes are.
+#[derive(Debug)]
+pub(super) enum From {
+    Memory(Vec<u8>),
+    File(PathBuf),
+}
+
+impl Contents {
+    /// Sets of the store and the trees that go with them; each signed by `key`, where there is one,
+    /// beside the signatures that sets have already.
+    ///
+    /// # Errors
+    /// Exit code 13 where something in the store is damaged.
+    pub fn of(
+        sets: &[ModuleSet],
+        trees: &[UserspaceAtHand],
+        key: Option<&SecretKey>,
+        store: &Store,
+    ) -> Result<Self, Failure> {
+        let mut contents = Self::default();
+        let sets: BTreeMap<String, &ModuleSet> =
+            sets.iter().map(|set| (set.key.file_stem(), set)).collect();
+        let trees: BTreeMap<&PathBuf, &UserspaceAtHand> =
+            trees.iter().map(|tree| (&tree.root, tree)).collect();
+        let packed = trees.values().map(|tree| Packed::of(tree)).collect::<Result<Vec<_>, _>>()?;
+        // What describes comes first: whoever reads knows early what is to come.
+        for set in sets.values() {
+            contents.describe_set(set, key, store)?;
+        }
+        for tree in &packed {
+            contents.describe_tree(tree, key)?;
+        }
+        for module in sets.values().flat_map(|set| &set.modules) {
+            let path = store.blob_path(&module.sha256);
+            contents.add(&module.sha256, module.size, From::File(path));
+        }
+        for (tree, packed) in trees.values().zip(&packed) {
+            for file in &packed.files {
+                let path = tree.root.join(&file.path);
+                contents.add(&file.sha256, file.size, From::File(path));
+            }
+        }
+        Ok(contents)
+    }
+
+    fn describe_set(
+        &mut self,
+        set: &ModuleSet,
+        key: Option<&SecretKey>,
+        store: &Store,
+    ) -> Result<(), Failure> {
+        let mut described = Described::of(set)?;
+        let mut signatures = Vec::new();
+        if let Some(evidence) = store.evidence(set) {
+            // What was signed is carried on byte for byte.
+            let (manifest, config) = evidence.signed();
+            let place = "the signatures in the store";
+            let signed = Described::assemble(manifest.to_vec(), config.to_vec(), place)?;
+            if signed.set == *set {
+                described = signed;
+                signatures = evidence.signatures().to_vec();
+            }
+        }
+        self.add_memory(described.config.clone());
+        let tag = tag(&self.index, set.key.tag(), &set.key.digest());
+        self.describe(&described.manifest, ARTIFACT_TYPE, tag, signatures, key)
+    }
+
+    fn describe_tree(&mut self, tree: &Packed, key: Option<&SecretKey>) -> Result<(), Failure> {
+        let manifest = manifest_of(tree)?;
+        self.add_memory(tree.manifest.clone());
+        let tag = tag(&self.index, tag_of(tree), hex_of(&digest(&manifest)).unwrap_or_default());
+        self.describe(&manifest, TREE_TYPE, tag, Vec::new(), key)
+    }
+
+    fn describe(
+        &mut self,
+        manifest: &[u8],
+        artifact_type: &str,
+        tag: String,
+        mut signatures: Vec<Signature>,
+        key: Option<&SecretKey>,
+    ) -> Result<(), Failure> {
+        let mut entry = Descriptor::of(MANIFEST_TYPE, manifest);
+        entry.artifact_type = Some(artifact_type.to_owned());
+        if let Some(key) = key {
+            // A bundle has no name in a registry; whoever verifies does not look at it.
+            signatures.push(Signature::make(key, "bundle", &entry.digest)?);
+        }
+        let tag_of_signatures = signature_tag(&entry.digest);
+        self.list(entry, tag);
+        self.add_memory(manifest.to_vec());
+        let Some(image) = SignatureImage::of(&signatures)? else { return Ok(()) };
+        self.list(Descriptor::of(MANIFEST_TYPE, &image.manifest), tag_of_signatures);
+        self.add_memory(image.manifest);
+        image.blobs.into_iter().for_each(|blob| self.add_memory(blob));
+        Ok(())
+    }
+
+    fn list(&mut self, mut entry: Descriptor, tag: String) {
+        entry.annotations.insert(REF_NAME.to_owned(), tag);
+        self.index.push(entry);
+    }
+
+    fn add_memory(&mut self, bytes: Vec<u8>) {
+        let digest = digest(&bytes);
+        let sha256 = hex_of(&digest).unwrap_or_default();
+        self.add(sha256, bytes.len() as u64, From::Memory(bytes));
+    }
+
+    fn add(&mut self, sha256: &str, size: u64, from: From) {
+        if self.named.insert(sha256.to_owned()) {
+            self.blobs.push(Blob { sha256: sha256.to_owned(), size, from });
+        }
+    }
+
+    /// The bytes of index.json.
+    ///
+    /// # Errors
+    /// Exit code 70; it always serializes.
+    pub(super) fn index(&self) -> Result<Vec<u8>, Failure> {
+        json(&Index {
+            schema_version: 2,
+            media_type: Some(INDEX_TYPE.to_owned()),
+            manifests: self.index.clone(),
+            other: BTreeMap::new(),
+        })
+    }
+
+    /// The blobs, in order.
+    pub(super) fn blobs(&self) -> &[Blob] {
+        &self.blobs
+    }
+
+    /// Bytes of all blobs.
+    pub fn size(&self) -> u64 {
+        self.blobs.iter().map(|blob| blob.size).sum()
+    }
+
+    /// What the index names, by tag: a tag and `sha256:...` each.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.index.iter().map(|entry| {
+            (entry.annotations.get(REF_NAME).map_or("", String::as_str), entry.digest.as_str())
+        })
+    }
+}
+
+/// A tag that no other entry has.
+fn tag(index: &[Descriptor], wanted: String, digest: &str) -> String {
+    if index.iter().any(|entry| entry.annotations.get(REF_NAME) == Some(&wanted)) {
+        return format!("{wanted}-{}", digest.get(..12).unwrap_or_default());
+    }
+    wanted
+}
+
+/// A blob that is not what the store says of it.
+pub(super) fn changed(blob: &Blob, found: &str) -> Failure {
+    let place = match &blob.from {
+        From::Memory(_) => "memory".to_owned(),
+        From::File(path) => path.display().to_string(),
+    };
+    let cause = format!("{place} is not what the store says of it (its sha256 is {found})");
+    Failure::new(ExitCode::Verification, cause)
+        .remedy("`longshore store verify` names all that is damaged: remove it and fetch again")
+}

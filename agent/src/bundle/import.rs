@@ -1,0 +1,199 @@
+//! Taking a bundle into the store: everything is verified before anything is recorded.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use super::kinds::{is_tree, parse_tree};
+use super::staging::Staging;
+use crate::artifact::ModuleSet;
+use crate::artifact::image::{Described, Descriptor, MANIFEST_TYPE, Manifest, parse_manifest};
+use crate::artifact::layout::{INDEX_TYPE, Index, MAX_MODULE, REF_NAME, SAVED_SIGNATURES};
+use crate::catalog::UserspaceAtHand;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::progress::Task;
+use crate::signature::{self, Evidence, Signature, Trust, refusal, signature_tag};
+use crate::source::userspace::packed::Packed;
+use crate::store::Store;
+
+/// No index names more: two for each set and tree.
+const MOST_ENTRIES: usize = 10_000;
+
+/// What a bundle brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Imported {
+    /// Its sets of modules.
+    pub sets: Vec<ModuleSet>,
+    /// Its user-mode trees.
+    pub trees: Vec<UserspaceAtHand>,
+}
+
+/// Reads a bundle from its first byte to its last and brings what it holds into the store. `name`
+/// is what messages call it. Every set and every tree must be signed as each of `trusts` that
+/// requires it says.
+///
+/// # Errors
+/// Exit code 13 where it is cut off, damaged, no bundle, or not signed as it must be, 10 where it is
+/// for another kind of machine, 15 where the store is full or cannot be written. Nothing is recorded
+/// then.
+pub fn import(
+    from: &mut dyn Read,
+    name: &str,
+    store: &Store,
+    trusts: &[Trust],
+    task: &dyn Task,
+) -> Result<Imported, Failure> {
+    let staging = Staging::read(from, name, store, task)?;
+    let bundle = Bundle::read(&staging)?;
+    bundle.check_signatures(trusts)?;
+    bundle.check_modules()?;
+    bundle.record(store)
+}
+
+/// What a bundle's index and manifests say it holds.
+struct Bundle<'a> {
+    staging: &'a Staging,
+    sets: Vec<Signed<Described>>,
+    trees: Vec<Signed<Packed>>,
+}
+
+/// A set or a tree with the signatures beside it.
+struct Signed<T> {
+    digest: String,
+    what: T,
+    signatures: Vec<Signature>,
+}
+
+impl<'a> Bundle<'a> {
+    fn read(staging: &'a Staging) -> Result<Self, Failure> {
+        let layout: BTreeMap<String, serde_json::Value> = staging.small("oci-layout")?;
+        let version = layout.get("imageLayoutVersion").and_then(|v| v.as_str());
+        if version != Some("1.0.0") {
+            return Err(staging.wrong(format!("its layout has the version {version:?}")));
+        }
+        let index: Index = staging.small("index.json")?;
+        if index.schema_version != 2 || index.media_type.is_some_and(|kind| kind != INDEX_TYPE) {
+            return Err(staging.wrong("its index is of another kind".into()));
+        }
+        if index.manifests.len() > MOST_ENTRIES {
+            return Err(staging.wrong(format!("its index names more than {MOST_ENTRIES}")));
+        }
+        let mut bundle = Self { staging, sets: Vec::new(), trees: Vec::new() };
+        for entry in &index.manifests {
+            bundle.add(entry, &index.manifests)?;
+        }
+        if bundle.sets.is_empty() && bundle.trees.is_empty() {
+            let cause = "it holds neither modules nor a user-mode tree that longshore knows";
+            return Err(staging.wrong(cause.into()));
+        }
+        Ok(bundle)
+    }
+
+    /// Adds what `entry` names; images of other kinds are passed over, as they are in layouts.
+    fn add(&mut self, entry: &Descriptor, index: &[Descriptor]) -> Result<(), Failure> {
+        let staging = self.staging;
+        if entry.media_type != MANIFEST_TYPE {
+            return Ok(());
+        }
+        let bytes = staging.bytes(entry)?;
+        let Some((manifest, tree)) = kind_of(&bytes, staging.name())? else { return Ok(()) };
+        let config = staging.bytes(&manifest.config)?;
+        let signatures = self.signatures(entry, index)?;
+        for layer in &manifest.layers {
+            staging.has(&layer.digest, layer.size)?;
+        }
+        let digest = entry.digest.clone();
+        if tree {
+            let what = parse_tree(&manifest, config, staging.name())?;
+            self.trees.push(Signed { digest, what, signatures });
+        } else {
+            let what = Described::assemble(bytes, config, staging.name())?;
+            self.sets.push(Signed { digest, what, signatures });
+        }
+        Ok(())
+    }
+
+    /// The signatures beside a manifest: under cosign's tag, or as `cosign save` marks them.
+    fn signatures(&self, of: &Descriptor, index: &[Descriptor]) -> Result<Vec<Signature>, Failure> {
+        let tag = signature_tag(&of.digest);
+        let is_beside = |entry: &&Descriptor| {
+            entry.annotations.get(REF_NAME) == Some(&tag)
+                || entry.annotations.get("kind").map(String::as_str) == Some(SAVED_SIGNATURES)
+        };
+        let mut signatures = Vec::new();
+        for entry in index.iter().filter(is_beside) {
+            for layer in signature::layers_of(&self.staging.bytes(entry)?) {
+                let payload = self.staging.bounded(&layer.digest, layer.size, 1 << 20)?;
+                signatures.extend(layer.signature(payload));
+            }
+        }
+        Ok(signatures)
+    }
+
+    fn check_signatures(&self, trusts: &[Trust]) -> Result<(), Failure> {
+        let sets = self.sets.iter().map(|set| (&set.digest, &set.signatures));
+        let trees = self.trees.iter().map(|tree| (&tree.digest, &tree.signatures));
+        for (digest, signatures) in sets.chain(trees) {
+            for trust in trusts.iter().filter(|trust| trust.required) {
+                signature::verify(digest, signatures, &trust.keys).map_err(|why| {
+                    refusal(&format!("{digest} in {}", self.staging.name()), &why)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Every module is what its set says of it.
+    fn check_modules(&self) -> Result<(), Failure> {
+        for set in self.sets.iter().map(|set| &set.what.set) {
+            for module in &set.modules {
+                let digest = format!("sha256:{}", module.sha256);
+                let image = self.staging.bounded(&digest, module.size, MAX_MODULE)?;
+                module
+                    .check_image(&image, &set.key.kernel_release)
+                    .or_fail(ExitCode::Verification, || {
+                        format!("the bundle {}: {}", self.staging.name(), module.file)
+                    })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Trees and modules first, sets last: what is recorded is whole.
+    fn record(self, store: &Store) -> Result<Imported, Failure> {
+        let mut trees = Vec::new();
+        // Another machine's tree is refused before anything is in its place.
+        for Signed { what: tree, .. } in &self.trees {
+            tree.tree(store)?;
+        }
+        for Signed { what: tree, .. } in &self.trees {
+            if !tree.is_in(store)? {
+                tree.unpack(store, &|sha256| self.staging.path(sha256))?;
+            }
+            trees.push(tree.tree(store)?);
+        }
+        let mut sets = Vec::new();
+        for Signed { what, signatures, .. } in self.sets {
+            for module in &what.set.modules {
+                if store.open_blob(&module.sha256).is_err() {
+                    store.adopt_blob(&self.staging.path(&module.sha256), &module.sha256)?;
+                }
+            }
+            if !signatures.is_empty() {
+                let evidence = Evidence::new(what.manifest, what.config, signatures)?;
+                store.put_evidence(&what.set, &evidence)?;
+            }
+            store.put_set(&what.set)?;
+            sets.push(what.set);
+        }
+        Ok(Imported { sets, trees })
+    }
+}
+
+/// The manifest, and whether it is a tree's; None where it is neither a tree's nor a set's.
+fn kind_of(bytes: &[u8], name: &str) -> Result<Option<(Manifest, bool)>, Failure> {
+    let tree = serde_json::from_slice::<Manifest>(bytes).ok().filter(is_tree);
+    if let Some(manifest) = tree {
+        return Ok(Some((manifest, true)));
+    }
+    Ok(parse_manifest(bytes, name)?.map(|manifest| (manifest, false)))
+}

@@ -1,0 +1,148 @@
+//! `bundle` and `import`: everything a driver needs, in one file, for hosts without a network.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use super::registry::secret_key;
+use super::{fetched, print, release};
+use crate::bundle::{self, Contents, Imported};
+use crate::config::Config;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::progress::Unit;
+use crate::signature::Trust;
+use crate::store::Store;
+use crate::supplier::Supplier;
+use crate::terminal;
+
+/// What `bundle` is given.
+#[derive(Debug, clap::Args)]
+pub(super) struct Bundle {
+    /// File to write, or - for standard output
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Kernel release as uname -r gives it; this host's where absent (repeatable)
+    #[arg(long = "kernel", value_name = "RELEASE", value_parser = release)]
+    kernels: Vec<String>,
+    /// Sign everything in it with this key: a cosign.key, its password in COSIGN_PASSWORD
+    #[arg(long, value_name = "FILE")]
+    sign_key: Option<PathBuf>,
+}
+
+/// What `import` is given.
+#[derive(Debug, clap::Args)]
+pub(super) struct Import {
+    /// File that `longshore bundle` wrote, or - for standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Take it only if everything in it is signed with one of these keys, a cosign.pub (repeatable)
+    #[arg(long = "key", value_name = "FILE")]
+    keys: Vec<PathBuf>,
+}
+
+pub(super) async fn bundle(config: &Config, asked: Bundle) -> Result<ExitCode, Failure> {
+    let key = asked.sign_key.as_deref().map(secret_key).transpose()?;
+    bundle::check_destination(&asked.out)?;
+    let supplier = Supplier::new(config);
+    let (sets, trees) =
+        fetched(&supplier, &asked.kernels).await?.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
+    let store = supplier.store()?;
+    let progress = terminal::progress();
+    let out = asked.out.clone();
+    let write = move || -> Result<Contents, Failure> {
+        let contents = Contents::of(&sets, &trees, key.as_ref(), &store)?;
+        let what = format!("bundling into {}", out.display());
+        let task = progress.begin(&what, Some(contents.size()), Unit::Bytes);
+        bundle::write(&contents, &out, task.as_ref())?;
+        Ok(contents)
+    };
+    let contents = tokio::task::spawn_blocking(write)
+        .await
+        .or_fail(ExitCode::Bug, || "writing a bundle")??;
+    // Standard output may be the bundle.
+    if asked.out != Path::new("-") {
+        for (tag, digest) in contents.entries() {
+            print(&format!("{}:{tag}@{digest}\n", asked.out.display()))?;
+        }
+    }
+    Ok(ExitCode::Done)
+}
+
+pub(super) async fn import(config: &Config, asked: Import) -> Result<ExitCode, Failure> {
+    let signatures = &config.signatures;
+    let trusts = [
+        Trust::read(signatures.required, &signatures.keys)?,
+        Trust::read(!asked.keys.is_empty(), &asked.keys)?,
+    ];
+    let store = Store::open(&config.paths.store)?;
+    let _shared = store.share().await?;
+    let waiting = Arc::new(());
+    let caller = Arc::downgrade(&waiting);
+    let progress = terminal::progress();
+    let read = move || -> Result<Imported, Failure> {
+        let (from, name, size) = open(&asked.file)?;
+        let task = progress.begin(&format!("importing {name}"), size, Unit::Bytes);
+        let mut from = WhileWanted { inner: from, caller };
+        bundle::import(&mut from, &name, &store, &trusts, task.as_ref())
+    };
+    let imported = tokio::task::spawn_blocking(read)
+        .await
+        .or_fail(ExitCode::Bug, || "importing a bundle")??;
+    drop(waiting);
+    for set in &imported.sets {
+        let key = &set.key;
+        print(&format!(
+            "driver {} ({}) for {} ({}): {} modules, set {}\n",
+            key.driver_version,
+            key.flavour,
+            key.kernel_release,
+            key.kernel_version,
+            set.modules.len(),
+            key.file_stem()
+        ))?;
+    }
+    for tree in &imported.trees {
+        print(&format!(
+            "driver {}: user-mode tree {}\n",
+            tree.driver_version,
+            tree.root.display()
+        ))?;
+    }
+    Ok(ExitCode::Done)
+}
+
+/// What a bundle is read from, what messages call it, and its size where that is known.
+type Source = (Box<dyn Read>, String, Option<u64>);
+
+fn open(path: &Path) -> Result<Source, Failure> {
+    if path == Path::new("-") {
+        return Ok((Box::new(io::stdin().lock()), "standard input".to_owned(), None));
+    }
+    let name = path.display().to_string();
+    let what = || format!("opening the bundle {name}");
+    let file = File::open(path).or_fail(ExitCode::Usage, what)?;
+    let found = file.metadata().or_fail(ExitCode::Usage, what)?;
+    if found.is_dir() {
+        return Err(Failure::new(ExitCode::Usage, format!("{name} is a directory")).remedy(
+            "name a file of `longshore bundle --out`; for a directory there is --prebuilt",
+        ));
+    }
+    let size = found.is_file().then_some(found.len());
+    Ok((Box::new(file), name, size))
+}
+
+/// Reads as long as somebody waits for it: a stopped command ends at once.
+struct WhileWanted {
+    inner: Box<dyn Read>,
+    caller: Weak<()>,
+}
+
+impl Read for WhileWanted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.caller.strong_count() == 0 {
+            return Err(io::Error::other("nobody waits for it any more"));
+        }
+        self.inner.read(buffer)
+    }
+}

@@ -1,0 +1,162 @@
+//! `gc` and `store verify`: what lies in the store.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use jiff::tz::TimeZone;
+
+use super::{print, print_json};
+use crate::config::{Config, SizeBound};
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::store::Store;
+use crate::upkeep::check::{Health, check};
+use crate::upkeep::gc::{self, Line, Needed, Report};
+use crate::upkeep::inventory::Kind;
+
+/// How long `gc` waits for others to be done with the store.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What `gc` is given.
+#[derive(Debug, clap::Args)]
+pub(super) struct Gc {
+    /// Bytes the store may have, for example 10GiB, 0, or none; store-max-size where absent
+    #[arg(long, value_name = "SIZE")]
+    max_size: Option<SizeBound>,
+    /// Remove nothing, and say what would be removed
+    #[arg(long)]
+    dry_run: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `store` is given.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum OfStore {
+    /// Read everything in the store again and name what is damaged
+    Verify {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
+    let bound = gc.max_size.map_or(config.store_max_size, SizeBound::bytes);
+    let store = Store::open(&config.paths.store)?;
+    // To look, nobody else has to stay away.
+    let _held = if gc.dry_run { store.share().await? } else { store.alone(PATIENCE).await? };
+    let (paths, dry_run) = (config.paths.clone(), gc.dry_run);
+    let work = move || -> Result<Report, Failure> {
+        let needed = Needed::of(&store, &paths)?;
+        let decision = gc::decide(&store, &needed, bound, SystemTime::now())?;
+        if dry_run { Ok(decision.report().clone()) } else { decision.carry_out(&store) }
+    };
+    let report = tokio::task::spawn_blocking(work)
+        .await
+        .or_fail(ExitCode::Bug, || "removing from the store")??;
+    if gc.json {
+        print_json(&report)?
+    } else {
+        print(&render(&report))?
+    }
+    if report.bound.is_some_and(|bound| report.after > bound) {
+        tracing::warn!("the store stays above its bound: what is kept is needed");
+    }
+    Ok(ExitCode::Done)
+}
+
+pub(super) async fn of_store(config: &Config, what: OfStore) -> Result<ExitCode, Failure> {
+    let OfStore::Verify { json } = what;
+    let store = Store::open(&config.paths.store)?;
+    let _shared = store.share().await?;
+    let health: Health = tokio::task::spawn_blocking(move || check(&store))
+        .await
+        .or_fail(ExitCode::Bug, || "reading the store")??;
+    if json {
+        print_json(&health)?;
+    } else {
+        let counts = health.read.iter().map(|(what, count)| format!("{count} {what}"));
+        let counts = counts.collect::<Vec<_>>().join(", ");
+        let counts = if counts.is_empty() { "nothing".to_owned() } else { counts };
+        let mut text = format!("{}: read {counts}\n", config.paths.store.display());
+        for damage in &health.damaged {
+            text.push_str(&format!("damaged  {}: {}\n", damage.path.display(), damage.why));
+        }
+        print(&text)?;
+    }
+    health.failure().map_or(Ok(ExitCode::Done), Err)
+}
+
+fn render(report: &Report) -> String {
+    let verb = if report.dry_run { "would remove" } else { "removed" };
+    let mut text = lines(verb, &report.removed);
+    text.push_str(&lines("keeps", &report.kept));
+    let bound = report.bound.map_or("no bound".to_owned(), |b| format!("the bound is {}", size(b)));
+    text.push_str(&format!(
+        "{}: {} before, {} after; {bound}\n",
+        report.store.display(),
+        size(report.before),
+        size(report.after)
+    ));
+    text
+}
+
+/// What there are hundreds of comes in one line, by kind and reason; the rest by name.
+fn lines(verb: &str, of: &[Line]) -> String {
+    let many = |kind: Kind| !matches!(kind, Kind::Modules | Kind::UserMode | Kind::Driver);
+    let mut text = String::new();
+    let mut sums: BTreeMap<(Kind, &str), (usize, u64)> = BTreeMap::new();
+    for line in of {
+        if many(line.kind) {
+            let sum = sums.entry((line.kind, line.why)).or_default();
+            *sum = (sum.0 + 1, sum.1 + line.bytes);
+            continue;
+        }
+        let day = line.used.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d");
+        text.push_str(&format!(
+            "{verb:<13}{:<11}{:>9}  {}, used {day}: {}\n",
+            name(line.kind),
+            size(line.bytes),
+            stem(&line.path),
+            line.why
+        ));
+    }
+    for ((kind, why), (count, bytes)) in sums {
+        text.push_str(&format!(
+            "{verb:<13}{:<11}{:>9}  {count} of them: {why}\n",
+            name(kind),
+            size(bytes)
+        ));
+    }
+    text
+}
+
+fn stem(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Leftover => "leftovers",
+        Kind::Download => "downloads",
+        Kind::BuildRoot => "build root",
+        Kind::Cache => "cache",
+        Kind::Driver => ".run file",
+        Kind::Record => "logs",
+        Kind::UserMode => "user mode",
+        Kind::Modules => "modules",
+    }
+}
+
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
+    let mut unit = 0;
+    let mut value = bytes as f64;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}

@@ -1,0 +1,68 @@
+//! What the store has already.
+
+use super::Supplier;
+use crate::artifact::ModuleSet;
+use crate::catalog::{Catalog, UserspaceAtHand};
+use crate::failure::Failure;
+use crate::host::HostFacts;
+use crate::host::facts::Kernel;
+use crate::plan::is_within;
+use crate::source::archive::Archive;
+use crate::source::userspace;
+
+impl Supplier<'_> {
+    /// Set and tree of exactly the version asked for, where the store has them: then nothing has to
+    /// be fetched, and no network is needed. None where there are several to choose from.
+    pub(super) fn stored(
+        &self,
+        release: Option<&str>,
+    ) -> Result<Option<(ModuleSet, UserspaceAtHand)>, Failure> {
+        let wish = &self.config.driver;
+        let Some(version) = wish.version.as_deref().filter(|_| !self.config.signatures.required)
+        else {
+            return Ok(None);
+        };
+        let paths = &self.config.paths;
+        let kernel = HostFacts::read(&paths.root, &paths.host_root)?.kernel;
+        let release = release.unwrap_or(&kernel.release);
+        let is_own = release == kernel.release;
+        let store = self.store()?;
+        let mut sets = store.sets()?;
+        sets.retain(|set| {
+            set.key.driver_version == version
+                && set.key.kernel_release == release
+                && (!is_own || set.key.kernel_version == kernel.version)
+                && set.key.arch == kernel.arch
+                && set.has_all(&wish.extra_modules)
+                && wish.flavour.is_none_or(|flavour| flavour == set.key.flavour)
+                && self.config.patches.allows(set.key.patches.keys())
+                && store.holds(set)
+        });
+        let trees = userspace::at_hand(&store)?;
+        let tree = trees.into_iter().find(|tree| tree.driver_version == version);
+        Ok(match (sets.pop(), tree) {
+            (Some(set), Some(tree)) if sets.is_empty() => Some((set, tree)),
+            _ => None,
+        })
+    }
+
+    /// As `archive`, but given up soon where nothing answers: there is something else.
+    pub(super) async fn archive_soon(&self) -> Result<&Archive, Failure> {
+        let apt_root = self.apt_root();
+        let open = async || {
+            let store = self.store()?;
+            let (config, progress) = (&self.config.archives, self.progress.as_ref());
+            Archive::open_soon(config, apt_root, &store, progress).await
+        };
+        self.archive.get_or_try_init(open).await
+    }
+
+    /// Whether a driver that would do, of whatever version within the wish, is at hand whole.
+    pub(super) fn has_some(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
+        let wish = self.config.driver.version.as_deref();
+        catalog.userspace.iter().map(|tree| &tree.driver_version).any(|version| {
+            wish.is_none_or(|wish| is_within(version, wish))
+                && self.has_set(version, kernel, catalog)
+        })
+    }
+}

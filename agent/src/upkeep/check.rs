@@ -1,0 +1,210 @@
+//! Reads everything in the store again, and says what is not what its name or its description says.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::artifact::{ModuleSet, is_sha256};
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::signature::Evidence;
+use crate::source::runfile;
+use crate::source::userspace::{self, Depth};
+use crate::store::{Store, digest_of};
+
+/// How many damages a failure names.
+const NAMED: usize = 5;
+
+/// What was read, and what of it is damaged.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Health {
+    /// How many blobs, sets, user-mode trees and drivers were read.
+    pub read: BTreeMap<&'static str, usize>,
+    /// What is damaged, by path.
+    pub damaged: Vec<Damage>,
+}
+
+/// One thing that is not what it should be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Damage {
+    /// File or directory.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl Health {
+    /// The failure, where anything is damaged.
+    pub fn failure(&self) -> Option<Failure> {
+        if self.damaged.is_empty() {
+            return None;
+        }
+        let named = |d: &Damage| format!("{} ({})", d.path.display(), d.why);
+        let names: Vec<_> = self.damaged.iter().take(NAMED).map(named).collect();
+        let more = self.damaged.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let cause = format!("the store is damaged: {}{more}", names.join(", "));
+        Some(Failure::new(ExitCode::Verification, cause).remedy(
+            "remove what is named: it is fetched or made anew when it is wanted; if it comes back, \
+             check the disk",
+        ))
+    }
+
+    fn judge<T>(
+        &mut self,
+        what: &'static str,
+        path: PathBuf,
+        found: Result<T, String>,
+    ) -> Option<T> {
+        *self.read.entry(what).or_default() += 1;
+        found.map_err(|why| self.damaged.push(Damage { path, why })).ok()
+    }
+}
+
+/// Reads every blob, set, user-mode tree and unpacked driver whole. What is not finished, logs and
+/// build roots, of which nothing is written down, are left out.
+///
+/// # Errors
+/// Exit code 15 where the store cannot be listed.
+pub fn check(store: &Store) -> Result<Health, Failure> {
+    let mut health = Health::default();
+    for path in list(&store.dir("blobs/sha256"))? {
+        let found = blob(&path);
+        health.judge("blobs", path, found);
+    }
+    for path in list(&store.dir("sets"))? {
+        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+        // Temporary names and locks begin with a dot.
+        match extension {
+            _ if is_hidden(&path) => {}
+            "evidence" => {
+                let found = parse::<Evidence>(&path).map(drop);
+                health.judge("signatures", path, found);
+            }
+            _ => {
+                let found = set(&path, store);
+                health.judge("sets", path, found);
+            }
+        }
+    }
+    for path in list(&store.dir("userspace"))? {
+        let found = userspace::verify_root(&path.join("root"), Depth::Full);
+        health.judge("trees", path, found.map_err(|failure| failure.one_line()));
+    }
+    for path in list(&store.dir("drivers"))? {
+        let found = driver(&path, store);
+        health.judge("drivers", path, found);
+    }
+    Ok(health)
+}
+
+fn blob(path: &Path) -> Result<(), String> {
+    let name = name(path);
+    if !is_sha256(&name) {
+        return Err("its name is no digest".into());
+    }
+    let found = File::open(path).and_then(digest_of).map_err(|e| e.to_string())?;
+    if found == name { Ok(()) } else { Err(format!("its sha256 is {found}")) }
+}
+
+fn set(path: &Path, store: &Store) -> Result<(), String> {
+    let set: ModuleSet = parse(path)?;
+    set.check().map_err(|e| e.to_string())?;
+    if name(path) != format!("{}.json", set.key.file_stem()) {
+        return Err("it is another set's".into());
+    }
+    let absent = |sha256: &str| store.open_blob(sha256).is_err();
+    match set.modules.iter().find(|module| absent(&module.sha256)) {
+        Some(module) => Err(format!("its module {} is absent or damaged", module.file)),
+        None => Ok(()),
+    }
+}
+
+fn driver(path: &Path, store: &Store) -> Result<(), String> {
+    let found = runfile::find(store, &name(path)).ok_or("its description is absent or damaged")?;
+    found.verify().map_err(|failure| failure.one_line())
+}
+
+fn parse<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
+    let bytes = fs::read(path).map_err(|e| e.to_string())?;
+    serde_json::from_slice(&bytes).map_err(|e| e.to_string())
+}
+
+fn is_hidden(path: &Path) -> bool {
+    name(path).starts_with('.')
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Sorted, so that two looks say the same.
+fn list(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let list = || -> std::io::Result<Vec<PathBuf>> {
+        fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
+    };
+    let mut paths = list().or_fail(ExitCode::Preflight, || format!("listing {}", dir.display()))?;
+    paths.retain(|path| !is_hidden(path));
+    paths.sort();
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artifact::tests::set;
+    use rstest::rstest;
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store");
+        let mut set = set();
+        set.modules[0].sha256 = store.put(b"module").expect("put");
+        store.put(b"package").expect("put");
+        store.put_set(&set).expect("set");
+        let tree = store.dir("userspace/tree/root");
+        fs::create_dir_all(&tree).expect("directory");
+        fs::write(tree.join("file"), "library").expect("file");
+        let manifest = userspace::tests::manifest(&tree);
+        fs::write(store.dir("userspace/tree/manifest.json"), manifest).expect("manifest");
+        (dir, store)
+    }
+
+    fn first_in(store: &Store, dir: &str) -> PathBuf {
+        list(&store.dir(dir)).expect("listed").remove(0)
+    }
+
+    #[test]
+    fn a_sound_store_is_sound() {
+        let (_dir, store) = store();
+        let health = check(&store).expect("read");
+        assert_eq!(health.read, BTreeMap::from([("blobs", 2), ("sets", 1), ("trees", 1)]));
+        assert!(health.failure().is_none(), "{health:?}");
+    }
+
+    #[rstest]
+    #[case::blob("blobs/sha256", |path: &Path| fs::write(path, "other"))]
+    #[case::cut_off("blobs/sha256", |path: &Path| File::options().write(true).open(path)?.set_len(3))]
+    #[case::strange_blob("blobs/sha256", |path: &Path| fs::write(path.with_file_name("name"), ""))]
+    #[case::set("sets", |path: &Path| fs::write(path, "{"))]
+    #[case::renamed_set("sets", |path: &Path| fs::rename(path, path.with_file_name("a.json")))]
+    #[case::evidence("sets", |path: &Path| fs::write(path.with_extension("evidence"), "["))]
+    #[case::tree("userspace", |path: &Path| fs::write(path.join("root/file"), "librarz"))]
+    #[case::tree_manifest("userspace", |path: &Path| fs::remove_file(path.join("manifest.json")))]
+    #[case::driver("drivers", |path: &Path| fs::create_dir(path.join("0000")))]
+    fn damage_is_named(#[case] dir: &str, #[case] damage: fn(&Path) -> std::io::Result<()>) {
+        let (_dir, store) = store();
+        let target = if dir == "drivers" { store.dir(dir) } else { first_in(&store, dir) };
+        damage(&target).expect("damaged");
+        let health = check(&store).expect("read");
+        assert!(!health.damaged.is_empty());
+        let named = health.damaged.iter().all(|d| d.path.exists());
+        assert!(named, "{health:?}");
+        let failure = health.failure().expect("a failure");
+        assert_eq!(failure.code(), ExitCode::Verification);
+        assert!(failure.to_string().contains(&store.dir(dir).display().to_string()), "{failure}");
+    }
+}

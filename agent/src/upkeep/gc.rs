@@ -1,0 +1,294 @@
+//! Removes from the store what is not needed.
+//!
+//! What processes that ended left behind goes always. Beyond a bound goes what was not used for
+//! longest, but never what the host runs, nor what it ran before that. Whoever calls has the store
+//! alone (see [`Store::alone`]), so nobody is about to use what goes.
+//!
+//! The order on the disk keeps the store right wherever this is cut off: a set goes before the
+//! modules it names, and a directory leaves its place as a whole before it is emptied.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::history::{self, Taken};
+use super::inventory::{Inventory, Item, Kind};
+use crate::build::claim::claim;
+use crate::config::Paths;
+use crate::failure::Failure;
+use crate::journal;
+use crate::store::{Store, write_failure};
+
+/// Failed compiles are not believed for longer (see build::remembered).
+const FAILURES_COUNT: Duration = Duration::from_secs(24 * 3600);
+
+/// What is never removed, and why.
+#[derive(Debug, Clone, Default)]
+pub struct Needed {
+    /// Modules that were loaded together, and why they are needed.
+    modules: Vec<(BTreeSet<String>, &'static str)>,
+    trees: HashMap<String, &'static str>,
+}
+
+const RUNS: &str = "the host runs it";
+const RAN: &str = "the host ran it before";
+
+impl Needed {
+    /// What this host runs, by the agent's journal, by what is mounted, and by what the store
+    /// remembers; and what it ran before.
+    ///
+    /// # Errors
+    /// Exit code 13 or 15 where the journal cannot be understood: then it is not known what runs.
+    pub fn of(store: &Store, paths: &Paths) -> Result<Self, Failure> {
+        let mut needed = Self::default();
+        if let Some(state) = journal::read_state(&paths.state)? {
+            let live = state.entries.iter().filter(|entry| entry.is_live());
+            needed.add(Taken::by(live.map(|entry| &entry.step)), RUNS);
+        }
+        needed.add(shown(store, &paths.driver_root), RUNS);
+        for (why, was) in [RUNS, RAN].into_iter().zip(history::read(store)) {
+            needed.add(Taken { modules: was.modules, trees: was.tree.into_iter().collect() }, why);
+        }
+        Ok(needed)
+    }
+
+    fn add(&mut self, taken: Taken, why: &'static str) {
+        if !taken.modules.is_empty() {
+            self.modules.push((taken.modules, why));
+        }
+        for tree in taken.trees {
+            self.trees.entry(tree).or_insert(why);
+        }
+    }
+
+    fn reason(&self, item: &Item) -> Option<&'static str> {
+        let name = item.path.file_name()?.to_str()?;
+        // Sets may share modules: the one that was taken has them all.
+        let is_taken = |taken: &BTreeSet<String>| taken.iter().all(|m| item.modules.contains(m));
+        let why = |(_, why): &(_, &'static str)| *why;
+        match item.kind {
+            Kind::Modules => self.modules.iter().find(|(taken, _)| is_taken(taken)).map(why),
+            // A module whose set's description is lost.
+            Kind::Download => self.modules.iter().find(|(taken, _)| taken.contains(name)).map(why),
+            Kind::UserMode => self.trees.get(name).copied(),
+            _ => None,
+        }
+    }
+}
+
+/// The tree that is mounted as the driver root: a mount shows the same directory.
+fn shown(store: &Store, driver_root: &Path) -> Taken {
+    let id = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    let mounted = id(driver_root);
+    let is_it =
+        |entry: &fs::DirEntry| mounted.is_some() && id(&entry.path().join("root")) == mounted;
+    let trees = fs::read_dir(store.dir("userspace")).into_iter().flatten().flatten();
+    let trees = trees.filter(is_it).filter_map(|entry| entry.file_name().into_string().ok());
+    Taken { trees: trees.collect(), ..Taken::default() }
+}
+
+/// What was, or would be, done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Report {
+    /// The store.
+    pub store: PathBuf,
+    /// Whether nothing was removed, and this is what would be.
+    pub dry_run: bool,
+    /// Bytes the store may have; None is no bound.
+    pub bound: Option<u64>,
+    /// Bytes on the disk before.
+    pub before: u64,
+    /// Bytes on the disk after.
+    pub after: u64,
+    /// What was removed, in this order.
+    pub removed: Vec<Line>,
+    /// What was kept, last used first.
+    pub kept: Vec<Line>,
+}
+
+/// One thing of a report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Line {
+    /// What it is.
+    pub kind: Kind,
+    /// Relative to the store.
+    pub path: PathBuf,
+    /// Bytes that it freed, or takes.
+    pub bytes: u64,
+    /// When it was last used, as far as that is known.
+    pub used: Timestamp,
+    /// Why it went or stayed.
+    pub why: &'static str,
+}
+
+/// What a collection is to do; [`Decision::carry_out`] does it.
+#[derive(Debug)]
+pub struct Decision {
+    report: Report,
+    going: Vec<Item>,
+    /// Modules that a set which stays has.
+    staying: BTreeSet<String>,
+}
+
+/// Decides what goes: reads the store and changes nothing.
+///
+/// # Errors
+/// Exit code 15 where the store cannot be listed.
+pub fn decide(
+    store: &Store,
+    needed: &Needed,
+    bound: Option<u64>,
+    now: SystemTime,
+) -> Result<Decision, Failure> {
+    let mut inventory = Inventory::of(store)?;
+    let mut items = std::mem::take(&mut inventory.items);
+    let before = inventory.size();
+    items.sort_by(|a, b| (a.used, a.kind, &a.path).cmp(&(b.used, b.kind, &b.path)));
+    // What goes always comes first: it may already be enough.
+    let (always, rest): (Vec<_>, Vec<_>) =
+        items.into_iter().partition(|item| refuse(item, now).is_some());
+    let mut decision = Decision {
+        report: Report {
+            store: store.root().to_path_buf(),
+            dry_run: true,
+            bound,
+            before,
+            after: before,
+            removed: Vec::new(),
+            kept: Vec::new(),
+        },
+        going: Vec::new(),
+        staying: BTreeSet::new(),
+    };
+    for item in always {
+        let why = refuse(&item, now).unwrap_or_default();
+        decision.removes(item, &mut inventory, why);
+    }
+    for item in rest {
+        let needed = needed.reason(&item);
+        let fits = bound.is_none_or(|bound| decision.report.after <= bound);
+        match needed {
+            Some(why) => decision.keeps(item, why),
+            None if fits => decision.keeps(item, "it is within the bound"),
+            None => decision.removes(item, &mut inventory, "not used for longest"),
+        }
+    }
+    decision.report.kept.reverse();
+    Ok(decision)
+}
+
+/// Why an item is of no use to anybody.
+fn refuse(item: &Item, now: SystemTime) -> Option<&'static str> {
+    let age = now.duration_since(item.used).unwrap_or_default();
+    match item.kind {
+        Kind::Leftover => Some("nobody is at work on it"),
+        Kind::Record if item.path.starts_with("failures") && age > FAILURES_COUNT => {
+            Some("it counts no longer")
+        }
+        _ => None,
+    }
+}
+
+impl Decision {
+    fn removes(&mut self, item: Item, inventory: &mut Inventory, why: &'static str) {
+        let freed = inventory.forget(&item);
+        self.report.after = self.report.after.saturating_sub(freed);
+        self.report.removed.push(line(&item, freed, why));
+        self.going.push(item);
+    }
+
+    fn keeps(&mut self, item: Item, why: &'static str) {
+        self.staying.extend(item.modules.iter().cloned());
+        self.report.kept.push(line(&item, Inventory::size_of(&item), why));
+    }
+
+    /// What is to be done.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// Exit code 15 naming what could not be removed; the store is right all the same.
+    pub fn carry_out(self, store: &Store) -> Result<Report, Failure> {
+        self.carry_out_with(store, &mut |remove, path| remove(path))
+    }
+
+    /// `act` is given every removal, and may fail instead: for tests.
+    fn carry_out_with(self, store: &Store, act: &mut Act<'_>) -> Result<Report, Failure> {
+        let Self { mut report, going, staying } = self;
+        // Directories leave their place into one that is removed with this process, or by the next.
+        let aside = claim(store, "gc")?;
+        for (number, item) in going.iter().enumerate() {
+            // What a set names that goes later goes with that one.
+            let later = || going[number + 1..].iter().flat_map(|later| &later.modules);
+            let stays = |module: &String| staying.contains(module) || later().any(|l| l == module);
+            let modules: Vec<_> = item.modules.iter().filter(|module| !stays(module)).collect();
+            let aside = aside.path().join(number.to_string());
+            let result = remove(store, item, &modules, &aside, act);
+            result.map_err(|(path, error)| write_failure(&path, error))?;
+        }
+        let path = aside.path().to_path_buf();
+        aside.close().map_err(|e| write_failure(&path, e))?;
+        report.dry_run = false;
+        Ok(report)
+    }
+}
+
+/// Removes one path.
+type Remove<'a> = &'a dyn Fn(&Path) -> io::Result<()>;
+/// Carries a removal out.
+type Act<'a> = dyn FnMut(Remove<'_>, &Path) -> io::Result<()> + 'a;
+
+fn remove(
+    store: &Store,
+    item: &Item,
+    modules: &[&String],
+    aside: &Path,
+    act: &mut Act<'_>,
+) -> Result<(), (PathBuf, io::Error)> {
+    let path = store.root().join(&item.path);
+    let mut act = |remove: Remove<'_>, path: &Path| {
+        act(&|path| or_gone(remove(path)), path).map_err(|e| (path.to_path_buf(), e))
+    };
+    if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+        act(&|path| fs::rename(path, aside), &path)?;
+        return act(&|path| fs::remove_dir_all(path), aside);
+    }
+    act(&|path| fs::remove_file(path), &path)?;
+    if !modules.is_empty() {
+        // The set's end must reach the disk before that of its modules.
+        act(&|dir| File::open(dir)?.sync_all(), &store.dir("sets"))?;
+    }
+    for module in modules {
+        act(&|path| fs::remove_file(path), &store.blob_path(module))?;
+    }
+    for beside in &item.beside {
+        act(&|path| fs::remove_file(path), &store.root().join(beside))?;
+    }
+    Ok(())
+}
+
+fn or_gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn line(item: &Item, bytes: u64, why: &'static str) -> Line {
+    let used = Timestamp::try_from(item.used).unwrap_or_default();
+    Line { kind: item.kind, path: item.path.clone(), bytes, used, why }
+}
+
+#[cfg(test)]
+mod tests;

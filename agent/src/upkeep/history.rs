@@ -1,0 +1,200 @@
+//! What ran on this host, and what ran before that.
+//!
+//! The journal below /run is gone after a reboot and the store is not, so the store remembers what
+//! the host came up with (`history.json`): that and the one before are never removed, so that a host
+//! can go back without a network.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::artifact::Flavour;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::journal::PlanSummary;
+use crate::step::{ModuleOrigin, Step};
+use crate::store::Store;
+
+/// Below the store.
+const FILE: &str = "history.json";
+/// What ran, and what ran before it.
+const KEPT: usize = 2;
+/// Larger than any history.
+const MAX: u64 = 1 << 20;
+
+/// A driver that was installed on this host, as far as the store holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Installed {
+    /// Driver version.
+    pub driver_version: String,
+    /// Flavour.
+    pub flavour: Flavour,
+    /// `uname -r` of the kernel it was installed on.
+    pub kernel_release: String,
+    /// sha256 (hex) of its modules.
+    pub modules: BTreeSet<String>,
+    /// Name of its user-mode tree, below `userspace`.
+    pub tree: Option<String>,
+}
+
+/// What steps take out of the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// sha256 (hex) of modules.
+    pub modules: BTreeSet<String>,
+    /// Names of user-mode trees.
+    pub trees: BTreeSet<String>,
+}
+
+impl Taken {
+    /// By these steps.
+    pub fn by<'a>(steps: impl IntoIterator<Item = &'a Step>) -> Self {
+        let mut taken = Self::default();
+        for step in steps {
+            match step {
+                Step::LoadModule { origin: ModuleOrigin::Driver { sha256 }, .. } => {
+                    taken.modules.insert(sha256.clone());
+                }
+                Step::Bind { source, .. } => taken.trees.extend(tree_name(source)),
+                _ => {}
+            }
+        }
+        taken
+    }
+}
+
+/// The name of the tree whose root this is: the store may lie under another path elsewhere.
+fn tree_name(root: &Path) -> Option<String> {
+    root.parent()?.file_name()?.to_str().map(str::to_owned)
+}
+
+/// What is installed, from the plan and the steps that were carried out for it.
+pub fn installed<'a>(plan: &PlanSummary, steps: impl IntoIterator<Item = &'a Step>) -> Installed {
+    let Taken { modules, trees } = Taken::by(steps);
+    Installed {
+        driver_version: plan.driver_version.clone(),
+        flavour: plan.flavour,
+        kernel_release: plan.kernel_release.clone(),
+        modules,
+        tree: trees.into_iter().next(),
+    }
+}
+
+/// What ran, newest first. A file that cannot be read is none, with a warning: it is written anew.
+pub fn read(store: &Store) -> Vec<Installed> {
+    let path = store.root().join(FILE);
+    let bytes = match fs::metadata(&path) {
+        Ok(found) if found.len() <= MAX => fs::read(&path),
+        Ok(_) => return Vec::new(),
+        Err(e) => Err(e),
+    };
+    match bytes.map(|bytes| serde_json::from_slice(&bytes)) {
+        Ok(Ok(history)) => history,
+        Ok(Err(e)) => {
+            tracing::warn!("passing over {}: {e}", path.display());
+            Vec::new()
+        }
+        Err(e) => {
+            if e.kind() != std::io::ErrorKind::NotFound {
+                tracing::warn!("passing over {}: {e}", path.display());
+            }
+            Vec::new()
+        }
+    }
+}
+
+/// Remembers what is installed now, and marks it as used.
+///
+/// # Errors
+/// Exit code 15 where the store cannot be written.
+pub fn record(store: &Store, now: Installed) -> Result<(), Failure> {
+    mark_used(store, &now);
+    let mut history = read(store);
+    // Where everything was found loaded already, nothing was taken out of the store for it.
+    let same = |other: &Installed| {
+        other.driver_version == now.driver_version
+            && other.flavour == now.flavour
+            && other.kernel_release == now.kernel_release
+    };
+    if now.modules.is_empty() && history.first().is_some_and(same) {
+        return Ok(());
+    }
+    history.retain(|other| *other != now);
+    history.insert(0, now);
+    history.truncate(KEPT);
+    let bytes = serde_json::to_vec_pretty(&history)
+        .or_fail(ExitCode::Bug, || "writing down what is installed")?;
+    store.write_file(Path::new(FILE), &bytes)
+}
+
+fn mark_used(store: &Store, now: &Installed) {
+    if let Some(tree) = &now.tree {
+        store.mark_used(&PathBuf::from("userspace").join(tree).join("manifest.json"));
+    }
+    let sets = store.sets().unwrap_or_default();
+    let used = sets.iter().filter(|s| s.modules.iter().any(|m| now.modules.contains(&m.sha256)));
+    for set in used {
+        store.mark_used(&PathBuf::from("sets").join(format!("{}.json", set.key.file_stem())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(version: &str, module: &str) -> Installed {
+        Installed {
+            driver_version: version.into(),
+            flavour: Flavour::Open,
+            kernel_release: "6.1".into(),
+            modules: [module.to_owned()].into_iter().filter(|m| !m.is_empty()).collect(),
+            tree: Some("tree".into()),
+        }
+    }
+
+    #[test]
+    fn the_last_two_are_remembered() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store");
+        assert_eq!(read(&store), []);
+        for (version, module, wanted) in [
+            ("1", "a", &["1"][..]),
+            ("1", "a", &["1"]),
+            ("2", "b", &["2", "1"]),
+            ("3", "c", &["3", "2"]),
+            // Back to the one before: both are still known.
+            ("2", "b", &["2", "3"]),
+            // Adopted, with nothing taken out of the store.
+            ("2", "", &["2", "3"]),
+            ("4", "", &["4", "2"]),
+        ] {
+            record(&store, one(version, module)).expect("written");
+            let versions: Vec<_> = read(&store).into_iter().map(|i| i.driver_version).collect();
+            assert_eq!(versions, wanted, "after {version}");
+        }
+        fs::write(store.root().join(FILE), "[").expect("damaged");
+        assert_eq!(read(&store), []);
+        record(&store, one("1", "a")).expect("written anew");
+        assert_eq!(read(&store).len(), 1);
+    }
+
+    #[test]
+    fn what_steps_take_is_modules_and_a_tree() {
+        let load = |sha256: &str| Step::LoadModule {
+            name: "nvidia".into(),
+            origin: ModuleOrigin::Driver { sha256: sha256.into() },
+            parameters: String::new(),
+            version: None,
+            srcversion: None,
+        };
+        let bind = Step::Bind {
+            source: "/elsewhere/userspace/535-x86_64-abc/root".into(),
+            target: "/run/nvidia/driver".into(),
+        };
+        let taken = Taken::by([&load("a"), &load("b"), &bind]);
+        assert_eq!(taken.modules, ["a", "b"].map(str::to_owned).into());
+        assert_eq!(taken.trees, ["535-x86_64-abc".to_owned()].into());
+    }
+}

@@ -1,0 +1,241 @@
+//! Everything that lies in the store, what each thing takes, and when it was last used.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use nix::fcntl::FlockArg;
+use serde::Serialize;
+
+use crate::artifact::{ModuleSet, is_sha256};
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::store::{Store, lock};
+
+/// What a thing in the store is; cheaper to have again comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// What a process that ended left unfinished, and what nobody reads any more.
+    Leftover,
+    /// A package or an archive's index: it can be fetched again.
+    Download,
+    /// A hermetic build root: it can be assembled again.
+    BuildRoot,
+    /// What a build or a run keeps to be faster the next time.
+    Cache,
+    /// An unpacked .run file.
+    Driver,
+    /// A compiler's log, or what is remembered of a compile that failed.
+    Record,
+    /// A user-mode tree.
+    UserMode,
+    /// A set of modules.
+    Modules,
+}
+
+/// One thing in the store, which is kept or goes as a whole.
+#[derive(Debug, Clone)]
+pub struct Item {
+    /// What it is.
+    pub kind: Kind,
+    /// File or directory, relative to the store.
+    pub path: PathBuf,
+    /// When it was last used, as far as that is known.
+    pub used: SystemTime,
+    /// sha256 (hex) of a set's modules, which lie as blobs that other sets may share.
+    pub modules: Vec<String>,
+    /// What goes with it: a set's signatures.
+    pub(super) beside: Vec<PathBuf>,
+    /// Every file of it, with what it takes on the disk; files may be shared.
+    files: Vec<(FileId, u64)>,
+}
+
+/// Device and inode.
+type FileId = (u64, u64);
+
+/// All items, and what they take together.
+#[derive(Debug, Default)]
+pub struct Inventory {
+    /// The items, in no order.
+    pub items: Vec<Item>,
+    /// How many items have a file, and what it takes.
+    shares: HashMap<FileId, (u64, u64)>,
+}
+
+impl Inventory {
+    /// Looks at everything in the store.
+    ///
+    /// # Errors
+    /// Exit code 15 where it cannot be listed.
+    pub fn of(store: &Store) -> Result<Self, Failure> {
+        let listing = || format!("listing {}", store.root().display());
+        let items = list(store).or_fail(ExitCode::Preflight, listing)?;
+        let mut shares = HashMap::new();
+        for (id, size) in items.iter().flat_map(|item| &item.files) {
+            shares.entry(*id).or_insert((0, *size)).0 += 1;
+        }
+        Ok(Self { items, shares })
+    }
+
+    /// Bytes on the disk of all items; what several share counts once.
+    pub fn size(&self) -> u64 {
+        self.shares.values().filter(|(count, _)| *count > 0).map(|(_, size)| size).sum()
+    }
+
+    /// Bytes on the disk of one item, shared or not.
+    pub fn size_of(item: &Item) -> u64 {
+        let files: BTreeMap<_, _> = item.files.iter().copied().collect();
+        files.values().sum()
+    }
+
+    /// Counts an item as gone, and returns how many bytes that frees: what others share stays.
+    pub(super) fn forget(&mut self, item: &Item) -> u64 {
+        let mut freed = 0;
+        for (id, _) in &item.files {
+            if let Some((count, size)) = self.shares.get_mut(id) {
+                *count -= 1;
+                freed += if *count == 0 { *size } else { 0 };
+            }
+        }
+        freed
+    }
+}
+
+fn list(store: &Store) -> io::Result<Vec<Item>> {
+    let root = store.root();
+    let mut items = Vec::new();
+    let blobs = Path::new("blobs/sha256");
+    let mut modules = BTreeMap::new();
+    for name in names(&root.join(blobs))? {
+        let digest = name.to_str().filter(|name| is_sha256(name)).map(str::to_owned);
+        let kind = if digest.is_some() { Kind::Download } else { Kind::Leftover };
+        match (digest, item(root, kind, blobs.join(&name), "")?) {
+            (Some(digest), Some(item)) => drop(modules.insert(digest, item)),
+            (_, item) => items.extend(item),
+        }
+    }
+    items.extend(sets(store, &mut modules)?);
+    // What no set names was downloaded.
+    items.extend(modules.into_values().filter(|item| item.kind == Kind::Download));
+    let folders = [
+        ("userspace", Kind::UserMode, "manifest.json"),
+        ("drivers", Kind::Driver, "driver.json"),
+        ("roots", Kind::BuildRoot, ""),
+        ("logs", Kind::Record, ""),
+        ("failures", Kind::Record, ""),
+        ("patches", Kind::Cache, ""),
+    ];
+    for (folder, kind, dated) in folders {
+        for name in names(&root.join(folder))? {
+            let kind = if is_leftover(&name) { Kind::Leftover } else { kind };
+            items.extend(item(root, kind, Path::new(folder).join(name), dated)?);
+        }
+    }
+    for name in names(&root.join("tmp"))? {
+        if is_held(&root.join("tmp").join(&name)) {
+            continue;
+        }
+        items.extend(item(root, Kind::Leftover, Path::new("tmp").join(name), "")?);
+    }
+    Ok(items)
+}
+
+/// Sets with their modules, which are taken out of `blobs` as far as they are there.
+fn sets(store: &Store, blobs: &mut BTreeMap<String, Item>) -> io::Result<Vec<Item>> {
+    let (root, folder) = (store.root(), Path::new("sets"));
+    let known: BTreeMap<String, ModuleSet> = store
+        .sets()
+        .map_err(io::Error::other)?
+        .into_iter()
+        .map(|set| (format!("{}.json", set.key.file_stem()), set))
+        .collect();
+    let mut items = Vec::new();
+    for name in names(&root.join(folder))? {
+        let path = folder.join(&name);
+        let text = name.to_string_lossy();
+        if text.ends_with(".evidence") && root.join(path.with_extension("json")).exists() {
+            continue;
+        }
+        let is_set = text.ends_with(".json") && !is_leftover(&name);
+        let kind = if is_set { Kind::Modules } else { Kind::Leftover };
+        let Some(mut item) = item(root, kind, path.clone(), "")? else { continue };
+        if is_set {
+            let evidence = path.with_extension("evidence");
+            if let Ok(metadata) = root.join(&evidence).symlink_metadata() {
+                item.files.push(weight(&metadata));
+                item.beside.push(evidence);
+            }
+        }
+        if let Some(set) = known.get(&*text) {
+            for module in &set.modules {
+                item.modules.push(module.sha256.clone());
+                if let Some(blob) = blobs.get_mut(&module.sha256) {
+                    blob.kind = Kind::Modules;
+                    item.files.extend_from_slice(&blob.files);
+                }
+            }
+        }
+        items.push(item);
+    }
+    Ok(items)
+}
+
+/// Temporary names and locks: with the store to oneself, nobody's.
+fn is_leftover(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name.starts_with(".tmp") || name.ends_with(".lock")
+}
+
+/// Whether a living process is at work on it (see build::claim).
+fn is_held(path: &Path) -> bool {
+    let locked = |file| lock(file, FlockArg::LockExclusiveNonblock).is_err();
+    File::open(path).is_ok_and(locked)
+}
+
+/// None where it is gone meanwhile.
+fn item(root: &Path, kind: Kind, path: PathBuf, dated: &str) -> io::Result<Option<Item>> {
+    let whole = root.join(&path);
+    let Some(metadata) = present(whole.symlink_metadata())? else { return Ok(None) };
+    // A directory's own time says when it was made; a file in it is marked whenever it is used.
+    let dated = whole.join(dated).symlink_metadata().unwrap_or_else(|_| metadata.clone());
+    let mut files = Vec::new();
+    weigh(&whole, &metadata, &mut files)?;
+    let used = dated.modified()?;
+    Ok(Some(Item { kind, path, used, modules: Vec::new(), beside: Vec::new(), files }))
+}
+
+fn weigh(path: &Path, metadata: &Metadata, files: &mut Vec<(FileId, u64)>) -> io::Result<()> {
+    files.push(weight(metadata));
+    if metadata.is_dir() {
+        for name in names(path)? {
+            let child = path.join(name);
+            if let Some(metadata) = present(child.symlink_metadata())? {
+                weigh(&child, &metadata, files)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn weight(metadata: &Metadata) -> (FileId, u64) {
+    // In units of 512 bytes, whatever the file system's own are (stat(2)).
+    ((metadata.dev(), metadata.ino()), metadata.blocks() * 512)
+}
+
+fn names(dir: &Path) -> io::Result<Vec<std::ffi::OsString>> {
+    match present(fs::read_dir(dir))? {
+        Some(entries) => entries.map(|entry| Ok(entry?.file_name())).collect(),
+        None => Ok(Vec::new()),
+    }
+}
+
+fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
