@@ -362,6 +362,20 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// clap would take one for the other, and end with a panic where their types differ.
+    #[test]
+    fn no_command_has_an_argument_with_the_id_of_a_setting() {
+        use clap::CommandFactory;
+        let cli = Cli::command();
+        let settings: BTreeSet<_> = cli.get_arguments().map(|argument| argument.get_id()).collect();
+        for command in cli.get_subcommands() {
+            for argument in command.get_arguments() {
+                let (name, id) = (command.get_name(), argument.get_id());
+                assert!(!settings.contains(id), "{name}: {id}");
+            }
+        }
+    }
+
     #[test]
     fn the_gpu_operator_says_init() {
         let cli = Cli::try_parse_from(["nvidia-driver", "init"]).expect("parses");

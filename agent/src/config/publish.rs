@@ -29,16 +29,16 @@ pub struct PublishConfig {
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PublishFragment {
     /// Push what is compiled to this repository, and let one host compile for all that do so
-    #[arg(long = "publish", global = true, value_name = "REFERENCE")]
+    #[arg(id = "publish", long, global = true, value_name = "REFERENCE")]
     pub reference: Option<Repository>,
     /// Sign what is pushed so with this key: a cosign.key, its password in COSIGN_PASSWORD
-    #[arg(long = "publish-key", global = true, value_name = "FILE")]
+    #[arg(id = "publish-key", long, global = true, value_name = "FILE")]
     pub sign_key: Option<AbsolutePath>,
     /// How long a host that compiles for all may be silent until another takes over; from 1s
-    #[arg(long = "publish-lease", global = true, value_name = "SPAN", value_parser = lease)]
+    #[arg(id = "publish-lease", long, global = true, value_name = "SPAN", value_parser = lease)]
     pub lease: Option<Span>,
     /// How long to wait for a host that compiles for all before compiling all the same
-    #[arg(long = "publish-wait", global = true, value_name = "SPAN")]
+    #[arg(id = "publish-wait", long, global = true, value_name = "SPAN")]
     pub wait: Option<Span>,
 }
 
