@@ -148,11 +148,9 @@ impl<'a> Bundle<'a> {
             for module in &set.modules {
                 let digest = format!("sha256:{}", module.sha256);
                 let image = self.staging.bounded(&digest, module.size, MAX_MODULE)?;
-                module
-                    .check_image(&image, &set.key.kernel_release)
-                    .or_fail(ExitCode::Verification, || {
-                        format!("the bundle {}: {}", self.staging.name(), module.file)
-                    })?;
+                module.check_image(&image, &set.key).or_fail(ExitCode::Verification, || {
+                    format!("the bundle {}: {}", self.staging.name(), module.file)
+                })?;
             }
         }
         Ok(())

@@ -18,10 +18,9 @@ impl Supplier<'_> {
         release: Option<&str>,
     ) -> Result<Option<(ModuleSet, UserspaceAtHand)>, Failure> {
         let wish = &self.config.driver;
-        let Some(version) = wish.version.as_deref().filter(|_| !self.config.signatures.required)
-        else {
-            return Ok(None);
-        };
+        // Which set counts, where signatures do, is weighed with all that is at hand.
+        let any = !self.config.signatures.required && self.config.module_signing.is_none();
+        let Some(version) = wish.version.as_deref().filter(|_| any) else { return Ok(None) };
         let paths = &self.config.paths;
         let kernel = HostFacts::read(&paths.root, &paths.host_root)?.kernel;
         let release = release.unwrap_or(&kernel.release);

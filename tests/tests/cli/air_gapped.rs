@@ -45,6 +45,7 @@ fn put(store: &Store) {
         compiler: "gcc-12 (Debian 12.2.0-14) 12.2.0".into(),
         options: Vec::new(),
         patches: Default::default(),
+        signed_by: None,
     };
     let modules = ["nvidia", "nvidia-uvm", "nvidia-modeset"].map(|name| {
         let image = module(name, &kernel.release);
