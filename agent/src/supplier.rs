@@ -395,6 +395,7 @@ impl Provider for Supplier<'_> {
         if gravest.is_some_and(|f| f.code == "run-file-unread") && !self.is_captured() {
             return self.run_files.take_unread().map_or(Ok(plan), Err);
         }
+        self.run_files.warn_of_unread();
         Ok(plan)
     }
 

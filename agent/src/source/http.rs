@@ -382,11 +382,20 @@ impl Fetcher {
     }
 }
 
+/// Opens a regular file: at a pipe that nobody writes to this would wait for ever, and hear no TERM.
+fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
+    if !std::fs::metadata(path)?.is_file() {
+        let what = "it is no regular file";
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, what));
+    }
+    std::fs::File::open(path)
+}
+
 /// Copies from a file URL.
 async fn copy(goal: &Goal, sink: &mut Sink, mark: &mut Mark<'_>) -> Result<(), Ended> {
     sink.restart()?;
     let path = goal.url.to_file_path().map_err(|()| goal.failure("it names no local path"))?;
-    let mut file = match std::fs::File::open(&path) {
+    let mut file = match open_regular(&path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             return Err(Ended::For(FetchError::Missing(goal.failure(&e.to_string()))));

@@ -61,11 +61,17 @@ impl<'a> RunFiles<'a> {
         match self.known(store, archives).await {
             Ok(files) => Known::Yes(files),
             Err(failure) => {
-                tracing::warn!("going on without the .run files: {}", failure.report());
                 let why = failure.to_string();
                 *self.unread.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
                 Known::Unknown(why)
             }
+        }
+    }
+
+    /// Says what is not known of the files, where a plan does without.
+    pub(super) fn warn_of_unread(&self) {
+        if let Some(failure) = &*self.unread.lock().unwrap_or_else(PoisonError::into_inner) {
+            tracing::warn!("going on without the .run files: {}", failure.one_line());
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 
 use crate::debs::{self, DRIVER, Item, KERNEL, deb};
 use crate::mini::{self, Suite};
-use crate::scene::{Scene, finish, names};
+use crate::scene::{Scene, finish, fixture, names};
 use crate::server::Fault;
 
 const IN_RELEASE: &str = "/dists/stable/InRelease";
@@ -185,7 +185,29 @@ fn no_archive_at_all_is_a_mistake_of_the_configuration() {
     let scene = Scene::new();
     scene.configure("");
     scene.refuses(scene.agent(&BUILD), 2, &["no archive is configured", "[[archive]]"]);
-    let ended =
-        finish(&mut scene.agent(&["plan", "--root", &crate::scene::fixture("bookworm-t4")]));
+    let ended = finish(&mut scene.agent(&["plan", "--root", &fixture("bookworm-t4")]));
     assert_eq!(ended.code, Some(0), "{ended}");
+}
+
+#[test]
+fn a_local_file_that_is_none_is_refused_at_once_and_said_once() {
+    let scene = buildable();
+    let pipe = scene.path("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("pipe");
+    let pipe = pipe.to_str().expect("a path");
+    let digest = "0".repeat(64);
+    for (place, code) in [(pipe, 12), ("/dev/zero", 12), ("/no/such.run", 12)] {
+        for command in [&BUILD[..], &["run", "--root", &fixture("bookworm-t4")]] {
+            let pinned = ["--run-file", place, "--run-file-sha256", &digest];
+            let asked = scene.agent(&[command, &pinned].concat());
+            scene.refuses(asked, code, &[place]);
+        }
+    }
+    let asked =
+        scene.agent(&[&BUILD[..], &["--run-file", "/x.run", "--run-file-checksum", pipe]].concat());
+    scene.refuses(asked, 12, &[pipe, "no regular file"]);
+    scene.configure(&scene.archive_at(&format!("file://{}", scene.path("").display())));
+    fs::create_dir_all(scene.path("dists/stable")).expect("directory");
+    std::os::unix::fs::symlink(pipe, scene.path("dists/stable/InRelease")).expect("link");
+    scene.refuses(scene.agent(&BUILD), 12, &["dists/stable/InRelease", "no regular file"]);
 }

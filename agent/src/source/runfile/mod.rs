@@ -111,7 +111,9 @@ pub async fn fetch(
             // A full disk is full for every mirror.
             Err(failure) if failure.code() == ExitCode::Preflight => return Err(failure),
             Err(failure) => {
-                tracing::warn!("trying the next mirror, if any: {}", failure.report());
+                if file.urls.len() > 1 {
+                    tracing::warn!("a mirror does not have it: {}", failure.one_line());
+                }
                 first.get_or_insert(failure);
             }
         }

@@ -83,7 +83,7 @@ pub fn find(store: &Store, sha256: &str) -> Option<StoredRunFile> {
     match read() {
         Ok(written) => Some(StoredRunFile { written, tree: dir.join("tree") }),
         Err(failure) => {
-            tracing::warn!("leaving a driver out: {}", failure.report());
+            tracing::warn!("leaving a driver out: {}", failure.one_line());
             None
         }
     }
