@@ -147,6 +147,10 @@ pub fn execute(cli: Cli) -> Result<End, Failure> {
 }
 
 async fn dispatch(command: Command, config: &Config) -> Result<End, Failure> {
+    if !matches!(command, Command::Run) {
+        // Whoever stops any other command sees that it was stopped; run waits for its handlers.
+        signals::release();
+    }
     match command {
         Command::Run => lifecycle::run(config, Supplier::new(config)).await.map(End::Code),
         Command::Plan { json } => stoppable(plan(config, json)).await,
@@ -156,23 +160,14 @@ async fn dispatch(command: Command, config: &Config) -> Result<End, Failure> {
         Command::SignModules(asked) => stoppable(sign_modules::sign_modules(config, asked)).await,
         Command::Push(push) => stoppable(registry::push(config, push)).await,
         Command::Verify(verify) => stoppable(registry::verify(config, verify)).await,
-        Command::GenerateKeyPair(generate) => {
-            signals::release();
-            registry::generate_key_pair(&generate).map(End::Code)
-        }
+        Command::GenerateKeyPair(generate) => registry::generate_key_pair(&generate).map(End::Code),
         Command::Fetch { kernels } => stoppable(fetch(config, &kernels)).await,
         Command::Bundle(asked) => stoppable(bundle::bundle(config, asked)).await,
         Command::Import(asked) => stoppable(bundle::import(config, asked)).await,
         Command::Gc(asked) => stoppable(upkeep::gc(config, asked)).await,
         Command::Store(what) => stoppable(upkeep::of_store(config, what)).await,
-        Command::Unload => {
-            signals::release();
-            lifecycle::unload(config).await.map(End::Code)
-        }
-        Command::Status { json } => {
-            signals::release();
-            status(config, json).map(End::Code)
-        }
+        Command::Unload => lifecycle::unload(config).await.map(End::Code),
+        Command::Status { json } => status(config, json).map(End::Code),
     }
 }
 
@@ -180,7 +175,6 @@ async fn dispatch(command: Command, config: &Config) -> Result<End, Failure> {
 async fn stoppable(work: impl Future<Output = Result<ExitCode, Failure>>) -> Result<End, Failure> {
     let mut signals =
         Signals::new([SIGTERM, SIGINT]).or_fail(ExitCode::Bug, || "setting signal handlers")?;
-    signals::release();
     tokio::select! {
         biased;
         Some(signal) = signals.next() => {
