@@ -7,10 +7,12 @@
 mod host_root;
 mod lock;
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Paths;
@@ -306,12 +308,23 @@ impl State {
 /// As [`Journal::open`].
 pub fn read_state(dir: &Path) -> Result<Option<State>, Failure> {
     let path = dir.join("state.json");
-    let bytes = match fs::read(&path) {
+    let bytes = match read_file(&path) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(unread(&path, e)),
     };
     parse_state(&path, &bytes).map(Some)
+}
+
+/// Reads a file, and waits for nobody: what is no file, for example a pipe, is refused.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The running kernel's boot id, from a /proc below `root`.

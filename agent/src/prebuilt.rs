@@ -11,8 +11,9 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::facts::Kernel;
 use crate::module_signing;
 use crate::progress::Progress;
-use crate::registry::{Registry, Wish};
+use crate::registry::{self, Registry, Wish};
 use crate::signature::{Evidence, NotSigned, Trust, refusal};
+use crate::source::http::{Away, Policy};
 use crate::store::Store;
 
 /// What registries have for a kernel.
@@ -36,6 +37,7 @@ impl Offers {
 pub struct Prebuilt<'a> {
     config: &'a Config,
     trust: Trust,
+    away: Away,
 }
 
 impl<'a> Prebuilt<'a> {
@@ -45,7 +47,14 @@ impl<'a> Prebuilt<'a> {
     /// Exit code 2 where one cannot be read.
     pub fn new(config: &'a Config) -> Result<Self, Failure> {
         let signatures = &config.signatures;
-        Ok(Self { config, trust: Trust::read(signatures.required, &signatures.keys)? })
+        let trust = Trust::read(signatures.required, &signatures.keys)?;
+        Ok(Self { config, trust, away: Away::default() })
+    }
+
+    /// Shares what is known of servers that are away.
+    #[must_use]
+    pub fn sharing(self, away: &Away) -> Self {
+        Self { away: away.clone(), ..self }
     }
 
     /// Takes the sets for `kernel` that do not count as signed out of what is at hand, where
@@ -211,7 +220,9 @@ impl<'a> Prebuilt<'a> {
         let source = source.ok_or_else(|| {
             Failure::new(ExitCode::Bug, format!("{name} is no configured registry"))
         })?;
-        Registry::open(source, &self.config.paths.host_root, &|name| std::env::var(name).ok())
+        let policy = Policy { away: self.away.clone(), ..registry::policy() };
+        let env = |name: &str| std::env::var(name).ok();
+        Registry::open_with(policy, source, &self.config.paths.host_root, &env)
     }
 
     /// What was signed here for the kernel counts as what it was made of.

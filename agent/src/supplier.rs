@@ -29,6 +29,7 @@ use crate::plan::{self, Plan, Severity};
 use crate::prebuilt::{Offers, Prebuilt};
 use crate::progress::Progress;
 use crate::source::archive::Archive;
+use crate::source::http::{Away, Policy};
 use crate::source::{driver, headers, userspace};
 use crate::step::Step;
 use crate::store::Store;
@@ -39,6 +40,8 @@ use crate::terminal;
 pub struct Supplier<'a> {
     config: &'a Config,
     progress: Box<dyn Progress>,
+    /// Servers that were found to be away: no source asks them again.
+    away: Away,
     archive: OnceCell<Archive>,
     run_files: RunFiles<'a>,
     signing: Signing<'a>,
@@ -58,11 +61,13 @@ pub struct Supplier<'a> {
 impl<'a> Supplier<'a> {
     /// A supplier that works as `config` says and reports to the terminal or the log.
     pub fn new(config: &'a Config) -> Self {
+        let away = Away::default();
         Self {
             config,
             progress: terminal::progress(),
             archive: OnceCell::new(),
-            run_files: RunFiles::new(config),
+            run_files: RunFiles::new(config, away.clone()),
+            away,
             signing: Signing::new(config),
             registries: OnceCell::new(),
             unread: Mutex::default(),
@@ -322,7 +327,9 @@ impl Archives for Supplier<'_> {
             .get_or_try_init(|| async {
                 let store = self.store()?;
                 let progress = self.progress.as_ref();
-                Archive::open(&self.config.archives, apt_root, &store, progress).await
+                let policy = Policy { away: self.away.clone(), ..Policy::default() };
+                let archives = &self.config.archives;
+                Archive::open_with(policy, archives, apt_root, &store, progress).await
             })
             .await
     }
@@ -361,7 +368,7 @@ impl Supplier<'_> {
         self.leave_out_failed(&mut catalog);
         let version = self.config.driver.version.as_deref();
         if !version.is_some_and(|version| self.has_set(version, &facts.kernel, &catalog)) {
-            let prebuilt = Prebuilt::new(self.config)?;
+            let prebuilt = Prebuilt::new(self.config)?.sharing(&self.away);
             let ask = || prebuilt.ask_registries(&facts.kernel);
             self.registries.get_or_try_init(ask).await?.add_to(&mut catalog);
             self.leave_out_failed(&mut catalog);

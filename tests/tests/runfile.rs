@@ -5,6 +5,9 @@
 #[allow(dead_code, reason = "shared with the archive's tests, which use all of it")]
 mod server;
 
+#[path = "sweep/driver.rs"]
+mod driver;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -20,43 +23,8 @@ use longshore::store::{Store, hex};
 use longshore::{ExitCode, Failure};
 use sha2::{Digest, Sha256};
 
+use driver::{PATH, files, run_file};
 use server::{Fault, Server};
-
-const PATH: &str = "/NVIDIA-Linux-x86_64-535.1.2.run";
-
-/// A driver as small as one can be, incompressible and long enough to be cut in its payload.
-fn run_file() -> Vec<u8> {
-    let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(
-        b"#! /bin/sh\nskip=5\nversion_string=535.1.2\ntargetdir=NVIDIA-Linux-x86_64-535.1.2\n"
-            .to_vec(),
-        flate2::Compression::default(),
-    ));
-    for (path, bytes) in files() {
-        let mut header = tar::Header::new_gnu();
-        header.set_mode(0o644);
-        header.set_size(bytes.len() as u64);
-        tar.append_data(&mut header, path, bytes.as_slice()).expect("append");
-    }
-    tar.into_inner().and_then(|gzip| gzip.finish()).expect("packed")
-}
-
-/// Files of a driver: path and content.
-fn files() -> Vec<(&'static str, Vec<u8>)> {
-    let mut noise = Vec::new();
-    while noise.len() < 3 << 20 {
-        noise.extend(Sha256::digest(noise.len().to_le_bytes()));
-    }
-    let kbuild = b"ccflags-y += -DNV_VERSION_STRING=\\\"535.1.2\\\"\n".to_vec();
-    let manifest =
-        b"NVIDIA\n535.1.2\n\n\n\n\nkernel\n\nnvidia-smi 0755 UTILITY_BINARY MODULE:a\n".to_vec();
-    vec![
-        ("kernel-open/Kbuild", kbuild),
-        ("kernel-open/conftest.sh", b"conftest".to_vec()),
-        ("kernel-open/noise", noise),
-        ("nvidia-smi", b"tool".to_vec()),
-        (".manifest", manifest),
-    ]
-}
 
 struct Scene {
     server: Server,
@@ -77,6 +45,7 @@ impl Scene {
         let policy = Policy {
             stall: Duration::from_millis(500),
             attempts: 3,
+            busy: Duration::from_millis(200),
             backoff: Duration::from_millis(1),
             ..Policy::default()
         };

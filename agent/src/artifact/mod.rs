@@ -2,6 +2,7 @@
 
 pub mod destination;
 pub mod image;
+pub mod index;
 pub mod layout;
 
 use std::collections::{BTreeMap, BTreeSet};

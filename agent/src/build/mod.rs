@@ -25,7 +25,7 @@ use crate::catalog::DriverAtHand;
 use crate::config::PatchConfig;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::Progress;
-use crate::source::archive::Archive;
+use crate::source::archive::{Archive, Package};
 use crate::store::Store;
 use compile::{ALWAYS, Compile, MODULES};
 use inputs::Inputs;
@@ -110,10 +110,10 @@ pub async fn build(
         refuse_or_forget(&inputs.attempt(request, applied), request, store)?;
     }
     check_space(store)?;
-    let mut packages = inputs.toolchain.clone();
-    packages.extend(inputs.driver.package().cloned());
-    archive.fetch(&packages, store, progress).await?;
-    let root = root::assemble(&inputs.toolchain, store, progress).await?;
+    let driver: Vec<Package> = inputs.driver.package().cloned().into_iter().collect();
+    let driver = archive.fetch(&driver, store, progress);
+    let root = root::assemble(&inputs.toolchain, archive, store, progress);
+    let (root, ()) = futures_util::future::try_join(root, driver).await?;
     let work = Work::new(store)?;
     let program = inputs.stated.compiler_program();
     let compiler = compile::compiler_version(&request.helper, &root, &work.dir(), program).await?;

@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::claim::claim;
+use super::claim::{Claimed, claim};
 use super::turn;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::{Progress, Task, Unit};
-use crate::source::archive::Package;
+use crate::source::archive::{Archive, Package, Taker};
 use crate::source::deb;
 use crate::store::{Store, hex, write_failure};
 
@@ -43,12 +43,15 @@ pub fn path_of(packages: &[Package], store: &Store) -> PathBuf {
     store.dir("roots").join(hex(&hash.finalize()))
 }
 
-/// Assembles the root of `packages`, which are in the store, unless it is there already.
+/// Assembles the root of `packages`, unless it is there already. What of them the store lacks is
+/// fetched; each is unpacked when it has arrived, while others are still on their way.
 ///
 /// # Errors
-/// Exit code 13 for a damaged package, 15 where the store cannot be written.
+/// Exit code 12 for what cannot be downloaded, 13 for a damaged package, 15 where the store cannot
+/// be written.
 pub async fn assemble(
     packages: &[Package],
+    archive: &Archive,
     store: &Store,
     progress: &dyn Progress,
 ) -> Result<PathBuf, Failure> {
@@ -64,38 +67,62 @@ pub async fn assemble(
     }
     let what = format!("unpacking {} packages", packages.len());
     let task = progress.begin(&what, Some(packages.len() as u64), Unit::Items);
-    let (packages, store, target) = (packages.to_vec(), store.clone(), path.clone());
+    let started = store.clone();
+    let root = in_thread(&what, move || Unfinished::start(&started, turn, task)).await?;
+    let root = Arc::new(root);
     let waiting = Arc::new(());
-    let caller = Arc::downgrade(&waiting);
-    let made = tokio::task::spawn_blocking(move || {
-        // Held in here: the thread outlives a caller who no longer wants the root.
-        let _turn = turn;
-        make(&packages, &store, &target, task.as_ref(), &caller)
-    });
-    made.await.or_fail(ExitCode::Bug, || what)??;
+    let (unfinished, caller) = (Arc::clone(&root), Arc::downgrade(&waiting));
+    let take: Taker = Arc::new(move |package, file| unfinished.add(package, file, &caller));
+    archive.fetch_each(packages, store, progress, take).await?;
+    let target = path.clone();
+    in_thread(&what, move || Unfinished::finish(root, &target)).await?;
     Ok(path)
 }
 
-fn make(
-    packages: &[Package],
-    store: &Store,
-    target: &Path,
-    task: &dyn Task,
-    caller: &Weak<()>,
-) -> Result<(), Failure> {
-    let dir = claim(store, "root")?;
-    let root = dir.path();
-    // Before any package: none may put a directory where these links are to be.
-    deb::make_usrmerge_links(root)?;
-    for package in packages {
-        task.note(&package.name);
-        unpack(package, store, root, caller)?;
-        task.advance(1);
+async fn in_thread<T: Send + 'static>(
+    what: &str,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    tokio::task::spawn_blocking(work).await.or_fail(ExitCode::Bug, || what.to_owned())?
+}
+
+/// A root that packages are added to. Shared with the threads that unpack: they may outlive a
+/// caller who no longer wants it. Dropped, it is removed, and only then the turn is over.
+struct Unfinished {
+    dir: Claimed,
+    task: Box<dyn Task>,
+    _turn: turn::Turn,
+}
+
+impl Unfinished {
+    fn start(store: &Store, turn: turn::Turn, task: Box<dyn Task>) -> Result<Self, Failure> {
+        let dir = claim(store, "root")?;
+        // Before any package: none may put a directory where these links are to be.
+        deb::make_usrmerge_links(dir.path())?;
+        Ok(Self { dir, task, _turn: turn })
     }
-    finish(root).map_err(|e| write_failure(root, e))?;
-    fs::rename(root, target).map_err(|e| write_failure(target, e))?;
-    dir.moved();
-    Ok(())
+
+    fn add(&self, package: &Package, file: File, caller: &Weak<()>) -> Result<(), Failure> {
+        self.task.note(&package.name);
+        let reader = WhileWanted { inner: file, caller };
+        let mut place = |path: &Path| {
+            let wanted = !LEFT_OUT.iter().any(|out| path.starts_with(out));
+            wanted.then(|| path.to_path_buf())
+        };
+        deb::unpack(&package.name, reader, self.dir.path(), &mut place)?;
+        self.task.advance(1);
+        Ok(())
+    }
+
+    fn finish(this: Arc<Self>, target: &Path) -> Result<(), Failure> {
+        let shared = || Failure::new(ExitCode::Bug, "a build root is still being written");
+        let Self { dir, _turn, .. } = Arc::into_inner(this).ok_or_else(shared)?;
+        let root = dir.path();
+        finish(root).map_err(|e| write_failure(root, e))?;
+        fs::rename(root, target).map_err(|e| write_failure(target, e))?;
+        dir.moved();
+        Ok(())
+    }
 }
 
 /// Reads as long as somebody waits for what is made of it: a cancelled build ends at once.
@@ -111,16 +138,6 @@ impl<R: Read> Read for WhileWanted<'_, R> {
         }
         self.inner.read(buffer)
     }
-}
-
-fn unpack(package: &Package, store: &Store, root: &Path, caller: &Weak<()>) -> Result<(), Failure> {
-    let reader = WhileWanted { inner: store.open_blob(&package.sha256)?, caller };
-    let mut place = |path: &Path| {
-        let wanted = !LEFT_OUT.iter().any(|out| path.starts_with(out));
-        wanted.then(|| path.to_path_buf())
-    };
-    deb::unpack(&package.name, reader, root, &mut place)?;
-    Ok(())
 }
 
 /// Mount points, links, and everything on the disk before the rename.
@@ -178,7 +195,9 @@ mod tests {
         let store = Store::open(dir.path()).expect("store opens");
         let digest = store.put(b"not a package").expect("put");
         let packages = [package(&digest)];
-        let failure = assemble(&packages, &store, &crate::progress::Silent).await.expect_err("bad");
+        let archive = Archive::empty();
+        let assembled = assemble(&packages, &archive, &store, &crate::progress::Silent).await;
+        let failure = assembled.expect_err("bad");
         assert_eq!(failure.code(), ExitCode::Verification);
         assert!(!path_of(&packages, &store).exists());
         assert_eq!(fs::read_dir(store.dir("tmp")).expect("list").count(), 0);

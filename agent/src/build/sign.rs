@@ -221,8 +221,7 @@ async fn assemble(
     let packages = archive
         .closure(&[wanted])
         .map_err(|unsatisfiable| unsatisfiable.failure(ExitCode::Toolchain))?;
-    archive.fetch(&packages, store, progress).await?;
-    root::assemble(&packages, store, progress).await
+    root::assemble(&packages, archive, store, progress).await
 }
 
 const ELSEWHERE: &str = "sign the modules elsewhere and give the signatures (--module-signatures)";

@@ -187,3 +187,15 @@ fn entries_below_another_host_root_are_not_taken_for_undone() {
     scene.paths.host_root = scene.paths.root.clone();
     assert_eq!(Journal::open(&scene.paths).unwrap().state().host_root, None);
 }
+
+#[test]
+fn a_pipe_in_the_place_of_the_state_is_refused_and_not_waited_for() {
+    let scene = Scene::new();
+    fs::create_dir_all(&scene.paths.state).unwrap();
+    let mode = nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR;
+    nix::unistd::mkfifo(&scene.state_file(), mode).unwrap();
+    let failure = read_state(&scene.paths.state).unwrap_err();
+    assert_eq!(failure.code(), ExitCode::Preflight);
+    assert!(failure.report().contains("it is no file"), "{}", failure.report());
+    assert!(failure.remedy_text().is_some());
+}

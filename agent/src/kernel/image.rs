@@ -8,6 +8,7 @@ use crate::config::Paths;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::root::{Root, is_absent};
 use crate::kernel::index::KernelIndex;
+use crate::source::compression::xz_stream;
 use crate::source::userspace::{self, Depth};
 use crate::step::ModuleOrigin;
 use crate::store::Store;
@@ -107,7 +108,9 @@ impl Images for ModuleImages {
 pub fn unpack(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
     let what = |why: &str| format!("{} {why}", path.display());
     let unpacked = match bytes.as_slice() {
-        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => bounded(liblzma::read::XzDecoder::new(&*bytes)),
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => xz_stream(0)
+            .map(|stream| liblzma::bufread::XzDecoder::new_stream(&*bytes, stream))
+            .and_then(bounded),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => zstd::Decoder::new(&*bytes).and_then(bounded),
         [0x1f, 0x8b, ..] => bounded(flate2::read::MultiGzDecoder::new(&*bytes)),
         _ => Ok(bytes),
@@ -171,6 +174,24 @@ mod tests {
             assert_eq!(failure.code(), ExitCode::Verification);
             assert!(failure.to_string().starts_with("/m.ko "), "{failure}");
         }
+    }
+
+    #[test]
+    fn an_xz_that_asks_for_gigabytes_is_refused() {
+        // The dictionary's size is one byte of the block's header: 40 is 4 GiB.
+        let mut writer = liblzma::write::XzEncoder::new(Vec::new(), 1);
+        writer.write_all(ELF).unwrap();
+        let mut bytes = writer.finish().unwrap();
+        let header = 12..12 + (usize::from(bytes[12]) + 1) * 4;
+        let at = header.start + 4;
+        assert_eq!(bytes[at - 2..at], [0x21, 1], "LZMA2 with one byte of properties");
+        bytes[at] = 40;
+        let sum = header.end - 4;
+        let mut crc = flate2::Crc::new();
+        crc.update(&bytes[header.start..sum]);
+        bytes[sum..header.end].copy_from_slice(&crc.sum().to_le_bytes());
+        let failure = unpack(Path::new("/m.ko"), bytes).unwrap_err();
+        assert!(failure.report().contains("emory"), "{}", failure.report());
     }
 
     struct Scene {

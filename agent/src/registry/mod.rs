@@ -18,7 +18,7 @@ use reqwest::{Method, StatusCode, Url};
 use serde::Deserialize;
 
 use crate::artifact::image::{Described, Descriptor, Manifest, digest, hex_of, parse_manifest};
-use crate::artifact::{Flavour, ModuleSet, legal, tag};
+use crate::artifact::{Flavour, ModuleSet, index, legal, tag};
 use crate::config::{Env, RegistrySource};
 use crate::failure::{ExitCode, Failure};
 use crate::progress::{Progress, Unit};
@@ -64,9 +64,7 @@ impl Registry {
     /// # Errors
     /// Exit code 2 for a docker configuration that cannot be read, or no way to set up TLS.
     pub fn open(source: &RegistrySource, host_root: &Path, env: Env<'_>) -> Result<Self, Failure> {
-        // Two further sources may follow this one: patience is for what has no other.
-        let policy = Policy { attempts: 3, ..Policy::default() };
-        Self::open_with(policy, source, host_root, env)
+        Self::open_with(policy(), source, host_root, env)
     }
 
     /// As [`Registry::open`], as patient as `policy` says.
@@ -89,12 +87,15 @@ impl Registry {
         env: Env<'_>,
         actions: &'static str,
     ) -> Result<Self, Failure> {
-        let fetcher = Fetcher::new(policy.clone(), host_root)?;
+        let plain = Fetcher::new(policy.clone(), host_root)?;
+        // What a tag stands for is only as good as the line it came over.
+        let safe = plain.over_https_only()?;
         let direct = Fetcher::without_redirects(policy, host_root)?;
         let docker = DockerConfig::find(env)?;
         let places = source.mirrors.iter().chain([&source.reference]);
         let sessions = places
             .map(|place| {
+                let fetcher = if place.plain_http() { &plain } else { &safe };
                 Session::new(fetcher.clone(), direct.clone(), place.clone(), actions, &docker)
             })
             .collect();
@@ -199,6 +200,12 @@ impl Registry {
             *failed = Some(failure);
         }
     }
+}
+
+/// How patient it is with a registry: two further sources may follow, and patience is for what has
+/// no other.
+pub fn policy() -> Policy {
+    Policy { attempts: 3, ..Policy::default() }
 }
 
 fn nobody(name: &str) -> Failure {
@@ -337,8 +344,12 @@ async fn find_small_blob(
 
 /// The set under a tag or digest; None where nothing is, or something else.
 async fn described(session: &Session, reference: &str) -> Result<Option<Described>, Failure> {
-    let Some(bytes) = manifest(session, reference).await? else { return Ok(None) };
+    let Some(mut bytes) = manifest(session, reference).await? else { return Ok(None) };
     let place = format!("{} at {reference}", session.repository);
+    if let Some(entry) = index::entry_for(&bytes, std::env::consts::ARCH, &place)? {
+        let found = manifest(session, &entry).await?;
+        bytes = found.ok_or_else(|| missing(session, &entry))?;
+    }
     let Some(parsed): Option<Manifest> = parse_manifest(&bytes, &place)? else {
         return Err(Failure::new(
             ExitCode::Verification,

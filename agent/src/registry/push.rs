@@ -14,7 +14,7 @@ use crate::failure::{ExitCode, Failure};
 use crate::progress::{Progress, Unit};
 use crate::signature::key::SecretKey;
 use crate::signature::{Signature, SignatureImage, signature_tag};
-use crate::source::http::Policy;
+use crate::source::http::{Away, Policy};
 use crate::store::Store;
 
 /// How often the sending of one blob begins anew: what was begun cannot be gone on with where a
@@ -56,6 +56,8 @@ impl Registry {
         env: Env<'_>,
     ) -> Result<Self, Failure> {
         let source = RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
+        // A claim is held, and a set pushed, long after the first request: ask each time.
+        let policy = Policy { away: Away::forgetful(), ..policy };
         Self::with_actions(policy, &source, host_root, env, "pull,push")
     }
 

@@ -1,7 +1,7 @@
 //! Requests to one repository: bounded, tried again where that may help, and logged in as far as
 //! the registry asks for it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, StatusCode, Url};
@@ -11,7 +11,10 @@ use super::credentials::DockerConfig;
 use super::login::Login;
 use super::reference::Repository;
 use crate::failure::{ExitCode, Failure};
-use crate::source::http::{Fetcher, Policy, is_certificate, proxies, root_cause};
+use crate::source::http::{
+    Fetcher, Pace, Patience, Policy, Trouble, is_busy, is_certificate, proxies, retry_after,
+    root_cause,
+};
 
 /// No answer that is read into memory is longer, but for what a caller allows.
 const MAX_ANSWER: u64 = 4 << 20;
@@ -90,6 +93,7 @@ impl Answer {
 /// How an attempt ended that brought no answer.
 enum Ended {
     Again(Failure),
+    Silent(Failure),
     For(Failure),
 }
 
@@ -221,23 +225,39 @@ pub(super) async fn send(
     authorization: Option<HeaderValue>,
 ) -> Result<Answer, Failure> {
     let policy = fetcher.policy();
-    let mut attempt = 1;
+    if let Some(why) = policy.away.why(&call.url) {
+        return Err(broken(call, &why));
+    }
+    let deadline = deadline(policy, call.body.len() as u64);
+    let mut patience = Patience::new(policy);
+    let mut answered = false;
     loop {
-        let deadline = deadline(policy, call.body.len() as u64);
+        let since = Instant::now();
         let tried = tokio::time::timeout(deadline, once(fetcher, call, authorization.clone()));
-        let ended = match tried.await {
-            Ok(Ok(answer)) if !is_transient(answer.status) => return Ok(answer),
-            Ok(Ok(answer)) => unexpected(call, &answer),
+        let (ended, trouble) = match tried.await {
+            Ok(Ok(answer)) if !is_busy(answer.status) => return Ok(answer),
+            Ok(Ok(answer)) => {
+                answered = true;
+                let again = retry_after(&answer.headers);
+                (unexpected(call, &answer), Trouble::Busy(since.elapsed(), again))
+            }
             Ok(Err(Ended::For(failure))) => return Err(failure),
-            Ok(Err(Ended::Again(failure))) => failure,
-            Err(_) => broken(call, &format!("no answer within {deadline:?}")),
+            Ok(Err(Ended::Again(failure))) => (failure, Trouble::Broken),
+            Ok(Err(Ended::Silent(failure))) => (failure, Trouble::Silent(since.elapsed())),
+            Err(_) => {
+                let failure = broken(call, &format!("no answer within {deadline:?}"));
+                (failure, Trouble::Silent(since.elapsed()))
+            }
         };
-        if attempt >= policy.attempts {
+        let Some(wait) = patience.after(trouble) else {
+            if !answered {
+                let why: Vec<String> = ended.chain().map(ToString::to_string).collect();
+                policy.away.note(&call.url, &why.join(": "));
+            }
             return Err(ended);
-        }
-        tracing::info!(attempt, "asking again: {}", ended.one_line());
-        tokio::time::sleep(policy.wait(attempt)).await;
-        attempt += 1;
+        };
+        tracing::info!("asking again: {}", ended.one_line());
+        tokio::time::sleep(wait).await;
     }
 }
 
@@ -262,9 +282,13 @@ async fn once(
     let (status, headers) = (response.status(), response.headers().clone());
     let url = response.url().clone();
     let mut body = Vec::new();
-    while let Some(chunk) =
-        response.chunk().await.map_err(|e| failed(fetcher.policy(), call, &e))?
-    {
+    let mut pace = Pace::new(fetcher.policy());
+    loop {
+        let since = Instant::now();
+        let chunk = response.chunk().await.map_err(|e| failed(fetcher.policy(), call, &e))?;
+        let Some(chunk) = chunk else { break };
+        pace.note(since.elapsed(), chunk.len())
+            .map_err(|slow| Ended::Silent(broken(call, &slow)))?;
         if (body.len() + chunk.len()) as u64 > MAX_ANSWER {
             let what = format!("{}: the answer has more than {MAX_ANSWER} bytes", call.shown());
             return Err(Ended::For(Failure::new(ExitCode::Verification, what).remedy(
@@ -274,11 +298,6 @@ async fn once(
         body.extend_from_slice(&chunk);
     }
     Ok(Answer { url, status, headers, body })
-}
-
-fn is_transient(status: StatusCode) -> bool {
-    status.is_server_error()
-        || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
 }
 
 fn failed(policy: &Policy, call: &Call, error: &reqwest::Error) -> Ended {
@@ -294,10 +313,10 @@ fn failed(policy: &Policy, call: &Call, error: &reqwest::Error) -> Ended {
              without TLS is named with http:// in front",
         ));
     }
-    if error.is_redirect() || error.is_builder() {
-        Ended::For(failure)
-    } else {
-        Ended::Again(failure)
+    match () {
+        () if error.is_redirect() || error.is_builder() => Ended::For(failure),
+        () if error.is_timeout() => Ended::Silent(failure),
+        () => Ended::Again(failure),
     }
 }
 

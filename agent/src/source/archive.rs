@@ -1,11 +1,14 @@
 //! Debian-format archives: open, look up, resolve, fetch.
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use futures_util::future::join_all;
-use futures_util::{TryStreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::Semaphore;
 
 use super::http::{Expected, Fetcher, Policy};
 use super::loading::Loader;
@@ -17,7 +20,7 @@ use super::sink::{Alive, Writers};
 use super::{space, version};
 use crate::config::ArchiveConfig;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::progress::{Progress, Task, Unit};
+use crate::progress::{Progress, Silent, Task, Unit};
 use crate::store::Store;
 
 pub use super::packages::Package;
@@ -27,6 +30,9 @@ pub use super::version::{compare, upstream};
 
 /// Downloads at a time: mirrors frown on more, and less does not fill a line.
 const PARALLEL: usize = 6;
+
+/// What is made of a package when the store has it. The file is its blob, verified a moment ago.
+pub type Taker = Arc<dyn Fn(&Package, File) -> Result<(), Failure> + Send + Sync>;
 
 /// The indexes of every source, read and verified.
 #[derive(Debug)]
@@ -118,6 +124,13 @@ impl Archive {
         Ok(archive)
     }
 
+    /// One without any package, for tests of what needs one.
+    #[cfg(test)]
+    pub(crate) fn empty() -> Self {
+        let fetcher = Fetcher::new(Policy::default(), Path::new("/")).expect("a fetcher");
+        Self { indexes: Vec::new(), fetcher, arch: "amd64".to_owned(), unread: Vec::new() }
+    }
+
     /// Warns of sources that could not be read; with no index at all the first is the failure.
     fn note(&mut self, problems: Vec<Failure>) -> Result<(), Failure> {
         self.unread = problems.iter().map(Failure::one_line).collect();
@@ -189,27 +202,54 @@ impl Archive {
         store: &Store,
         progress: &dyn Progress,
     ) -> Result<(), Failure> {
-        let missing = missing(packages, store).await?;
-        let total = missing.iter().map(|package| package.size).sum();
-        if total == 0 {
-            return Ok(());
+        self.fetch_each(packages, store, progress, Arc::new(|_, _| Ok(()))).await
+    }
+
+    /// As [`Archive::fetch`]; gives each package to `take` as soon as the store has it, while others
+    /// are still on their way. No thread is at it any more when this returns.
+    ///
+    /// # Errors
+    /// As [`Archive::fetch`], and what `take` fails with.
+    pub async fn fetch_each(
+        &self,
+        packages: &[Package],
+        store: &Store,
+        progress: &dyn Progress,
+        take: Taker,
+    ) -> Result<(), Failure> {
+        let all = sorted_out(packages, store).await?;
+        let missing = || all.iter().filter(|(_, is_there)| !is_there).map(|(package, _)| package);
+        let total = missing().map(|package| package.size).sum();
+        if total > 0 {
+            space::require(store.root(), total)?;
         }
-        space::require(store.root(), total)?;
-        let what = format!("fetching {} packages", missing.len());
-        let task = progress.begin(&what, Some(total), Unit::Bytes);
-        let task = task.as_ref();
-        let writers = Writers::new();
+        let what = format!("fetching {} packages", missing().count());
+        let task = (total > 0).then(|| progress.begin(&what, Some(total), Unit::Bytes));
+        let task: &dyn Task = task.as_deref().unwrap_or(&Silent);
+        let (lines, hands) = (Semaphore::new(PARALLEL), Semaphore::new(processors()));
+        let (writers, take) = (Writers::new(), &take);
         let alive = writers.alive();
-        let fetched = stream::iter(missing.into_iter().map(Ok))
-            .try_for_each_concurrent(PARALLEL, |p| self.fetch_one(p, store, task, alive))
-            .await;
+        let bring = |(package, is_there): (Package, bool)| {
+            let (lines, hands) = (&lines, &hands);
+            async move {
+                if !is_there {
+                    // Nobody closes them.
+                    let _line = lines.acquire().await;
+                    self.fetch_one(&package, store, task, alive).await?;
+                }
+                let _hand = hands.acquire().await;
+                give(package, store, Arc::clone(take), alive.clone()).await
+            }
+        };
+        let packages = stream::iter(all.iter().cloned().map(Ok));
+        let fetched = packages.try_for_each_concurrent(None, bring).await;
         writers.all_ended().await;
         fetched
     }
 
     async fn fetch_one(
         &self,
-        package: Package,
+        package: &Package,
         store: &Store,
         task: &dyn Task,
         alive: &Alive,
@@ -242,24 +282,41 @@ fn newest_first(packages: impl Iterator<Item = Package>) -> Vec<Package> {
     packages
 }
 
-/// Packages that are not in the store, or not as they should be: those are removed.
-async fn missing(packages: &[Package], store: &Store) -> Result<Vec<Package>, Failure> {
+/// The packages, each once and the largest first, for what comes last is waited for; and whether
+/// the store has it. What is there and not as it should be is removed.
+async fn sorted_out(packages: &[Package], store: &Store) -> Result<Vec<(Package, bool)>, Failure> {
     let mut seen = HashSet::new();
-    let packages: Vec<Package> =
+    let mut packages: Vec<Package> =
         packages.iter().filter(|p| seen.insert(p.sha256.clone())).cloned().collect();
-    let store = store.clone();
-    let check = move || {
-        let mut missing = Vec::new();
-        for package in packages {
-            if !holds(&store, &package.sha256)? {
-                missing.push(package);
-            }
+    packages.sort_by_key(|package| std::cmp::Reverse(package.size));
+    let check = |package: Package| {
+        let store = store.clone();
+        async move {
+            let what = "the thread that verifies the store died";
+            let sha256 = package.sha256.clone();
+            let held = tokio::task::spawn_blocking(move || holds(&store, &sha256)).await;
+            Ok((package, held.or_fail(ExitCode::Bug, || what)??))
         }
-        Ok(missing)
     };
-    tokio::task::spawn_blocking(check)
-        .await
-        .or_fail(ExitCode::Bug, || "the thread that verifies the store died")?
+    stream::iter(packages).map(check).buffered(processors()).try_collect().await
+}
+
+/// Gives a package that the store has to `take`, on a thread that is `alive` until `take` is gone.
+async fn give(package: Package, store: &Store, take: Taker, alive: Alive) -> Result<(), Failure> {
+    let path = store.blob_path(&package.sha256);
+    let give = move || {
+        let open = File::open(&path);
+        let file = open.or_fail(ExitCode::Download, || format!("reading {}", path.display()))?;
+        let taken = take(&package, file);
+        drop((take, alive));
+        taken
+    };
+    let given = tokio::task::spawn_blocking(give).await;
+    given.or_fail(ExitCode::Bug, || "the thread that takes a package in died")?
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Whether the store has a blob that verifies; one that does not is removed.

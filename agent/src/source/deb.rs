@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use super::bounds::{Bounded, Budget, MOST_BETWEEN};
 use super::compression::decompressed;
 use super::tree::{self, Tree};
 use crate::failure::{ExitCode, Failure};
@@ -11,6 +12,8 @@ pub use super::tree::{EntryKind, UnpackedEntry, make_usrmerge_links};
 
 /// No package unpacks to more than this; what claims to is damaged or hostile.
 const MOST_UNPACKED: u64 = 32 << 30;
+/// No file that is read into memory is larger: headers' configuration has some hundred kB.
+const MOST_READ: u64 = 64 << 20;
 
 /// For [`unpack`]: everything, where the package has it.
 pub fn everything(path: &Path) -> Option<PathBuf> {
@@ -60,13 +63,11 @@ pub fn unpack_tar(
 struct Unpacking<'a> {
     tree: Tree<'a>,
     entries: Vec<UnpackedEntry>,
-    /// Bytes.
-    total: u64,
 }
 
 impl<'a> Unpacking<'a> {
     fn into(dir: &'a Path) -> Result<Self, Failure> {
-        Ok(Self { tree: Tree::open(dir)?, entries: Vec::new(), total: 0 })
+        Ok(Self { tree: Tree::open(dir)?, entries: Vec::new() })
     }
 
     fn add(
@@ -75,16 +76,13 @@ impl<'a> Unpacking<'a> {
         entry: &mut Entry<'_, '_>,
         place: &mut dyn FnMut(&Path) -> Option<PathBuf>,
     ) -> Result<Go, Failure> {
-        self.total = self.total.saturating_add(entry.size());
-        if self.total > MOST_UNPACKED {
-            return Err(bad(package, "it unpacks to more than 32 GiB"));
-        }
         self.entries.extend(self.tree.add(package, entry, place)?);
         Ok(Go::On)
     }
 }
 
-/// One regular file of a package's data, whole; None where the package has no such file.
+/// One regular file of a package's data, whole, where it has at most 64 MiB; None where the package
+/// has no such file.
 ///
 /// # Errors
 /// As [`unpack`].
@@ -95,7 +93,11 @@ pub fn read_file(
 ) -> Result<Option<Vec<u8>>, Failure> {
     with_file(package, reader, path, |file| {
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(|e| damaged(package, e))?;
+        file.take(MOST_READ + 1).read_to_end(&mut bytes).map_err(|e| damaged(package, e))?;
+        if bytes.len() as u64 > MOST_READ {
+            let what = format!("{} has more than {} MiB", path.display(), MOST_READ >> 20);
+            return Err(bad(package, &what));
+        }
         Ok(bytes)
     })
 }
@@ -170,17 +172,32 @@ fn each_entry(
 
 fn each_of_tar(
     package: &str,
-    mut data: impl Read,
+    data: impl Read,
     mut visit: impl FnMut(&mut Entry<'_, '_>) -> Result<Go, Failure>,
 ) -> Result<(), Failure> {
     let fail = |e| damaged(package, e);
+    let mut data = Bounded::new(data, MOST_UNPACKED);
+    let budget = Budget::default();
+    let mut data = budget.limit(&mut data);
     let data: &mut dyn Read = &mut data;
     let mut tar = tar::Archive::new(data);
-    for entry in tar.entries().map_err(fail)? {
-        if let Go::Stop = visit(&mut entry.map_err(fail)?)? {
+    let mut entries = tar.entries().map_err(fail)?;
+    loop {
+        budget.set(MOST_BETWEEN);
+        let Some(entry) = entries.next() else { break };
+        let mut entry = entry.map_err(fail)?;
+        budget.lift();
+        // A few bytes say how many zeros to write; dpkg refuses such entries, too.
+        if entry.header().entry_type().is_gnu_sparse() {
+            return Err(bad(package, "it holds a sparse file"));
+        }
+        if let Go::Stop = visit(&mut entry)? {
             return Ok(());
         }
+        // What is left out would else count as lying between.
+        io::copy(&mut entry, &mut io::sink()).map_err(fail)?;
     }
+    budget.lift();
     io::copy(tar.into_inner(), &mut io::sink()).map_err(fail)?;
     Ok(())
 }

@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 use std::fs::{self, File};
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::archive::{Archive, Package};
@@ -16,6 +16,8 @@ use crate::catalog::{DriverAtHand, DriverOrigin};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::store::{Store, write_failure};
 
+/// What is read of a Kbuild file; they have a few kB.
+const MOST_KBUILD: u64 = 1 << 20;
 /// How many versions a message names.
 const NAMED: usize = 8;
 
@@ -98,8 +100,11 @@ pub fn unpack_sources(package: &Package, store: &Store, into: &Path) -> Result<P
 /// Exit code 13 where their `Kbuild` cannot be read.
 pub fn stated_version(dir: &Path) -> Result<Option<String>, Failure> {
     let path = dir.join("Kbuild");
-    let text = fs::read_to_string(&path)
+    let mut text = Vec::new();
+    fs::File::open(&path)
+        .and_then(|file| file.take(MOST_KBUILD).read_to_end(&mut text))
         .or_fail(ExitCode::Verification, || format!("reading {}", path.display()))?;
+    let text = String::from_utf8_lossy(&text);
     let rest = text.split("-DNV_VERSION_STRING=\\\"").nth(1);
     Ok(rest.and_then(|r| r.split("\\\"").next()).map(str::to_owned))
 }

@@ -1,10 +1,13 @@
 //! Downloads over http and https, and copies from file URLs.
 
 mod goal;
+mod pace;
+mod patience;
 mod policy;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use reqwest::Response;
 use reqwest::header::{AUTHORIZATION, HeaderValue, IF_RANGE, RANGE};
@@ -12,6 +15,9 @@ use reqwest::redirect::Policy as Redirects;
 
 use goal::{Ended, Goal, Mark, accept, resume_from, strong_etag};
 pub(crate) use goal::{is_certificate, proxies, root_cause, shown};
+pub(crate) use pace::Pace;
+pub use patience::Away;
+pub(crate) use patience::{Patience, Trouble, is_busy, retry_after};
 pub use policy::Policy;
 
 use super::sink::{Alive, Committed, Reading, Sink, Writers, Writing};
@@ -95,7 +101,7 @@ impl Fetcher {
     ///
     /// # Errors
     /// As [`Fetcher::new`].
-    pub(super) fn over_https_only(&self) -> Result<Self, Failure> {
+    pub(crate) fn over_https_only(&self) -> Result<Self, Failure> {
         Self::set_up(self.policy.clone(), &self.host_root, |client| {
             client.redirect(Redirects::limited(10)).https_only(true)
         })
@@ -274,39 +280,58 @@ impl Fetcher {
 
     /// Tries until the sink has the file; says whether it took several attempts.
     async fn run(&self, goal: &Goal, sink: &mut Sink, task: &dyn Task) -> Result<bool, FetchError> {
-        let mut mark = Mark { task, etag: None, seen: 0 };
+        if let Some(why) = self.policy.away.why(&goal.url) {
+            return Err(FetchError::Failed(goal.failure(&why)));
+        }
+        let mut mark = Mark { task, etag: None, seen: 0, answered: false };
+        let mut patience = Patience::new(&self.policy);
         let mut pieced = false;
-        let mut attempt = 1;
         loop {
-            let before = mark.seen;
-            let deadline = self.policy.deadline(goal.size.unwrap_or(goal.limit));
-            let ended = match goal.url.scheme() {
-                "file" => copy(goal, sink, &mut mark).await,
-                _ => {
-                    match tokio::time::timeout(deadline, self.attempt(goal, sink, &mut mark)).await
-                    {
-                        Ok(ended) => ended,
-                        Err(_) => Err(Ended::Again(goal.failure("it takes too long"))),
-                    }
-                }
-            };
-            match ended {
+            let (before, since) = (mark.seen, Instant::now());
+            let ended = self.attempt_in_time(goal, sink, &mut mark).await;
+            let (failure, trouble) = match ended {
                 Ok(()) => return Ok(pieced),
                 Err(Ended::For(error)) => return Err(error),
-                Err(Ended::Again(failure)) => {
-                    if mark.seen - before >= WORTHWHILE {
-                        attempt = 1;
-                    }
-                    if attempt >= self.policy.attempts {
-                        return Err(FetchError::Failed(failure));
-                    }
-                    let why: Vec<String> = failure.chain().map(ToString::to_string).collect();
-                    tracing::info!(url = goal.shown, attempt, "fetching again: {}", why.join(": "));
+                Err(Ended::Again(failure)) => (failure, Trouble::Broken),
+                Err(Ended::Silent(failure)) => (failure, Trouble::Silent(since.elapsed())),
+                Err(Ended::Busy(failure, again)) => {
+                    (failure, Trouble::Busy(since.elapsed(), again))
                 }
+            };
+            if mark.seen - before >= WORTHWHILE {
+                patience.restore();
             }
-            tokio::time::sleep(self.policy.wait(attempt)).await;
-            attempt += 1;
+            let Some(wait) = patience.after(trouble) else {
+                return Err(FetchError::Failed(self.given_up(goal, failure, &mark)));
+            };
+            tracing::info!(url = goal.shown, "fetching again: {}", failure.one_line());
+            tokio::time::sleep(wait).await;
             pieced = true;
+        }
+    }
+
+    /// Remembers a server that gave no answer at all, so that it is not asked for the next file.
+    fn given_up(&self, goal: &Goal, failure: Failure, mark: &Mark<'_>) -> Failure {
+        if !mark.answered && goal.url.has_host() {
+            let why: Vec<String> = failure.chain().map(ToString::to_string).collect();
+            self.policy.away.note(&goal.url, &why.join(": "));
+        }
+        failure
+    }
+
+    async fn attempt_in_time(
+        &self,
+        goal: &Goal,
+        sink: &mut Sink,
+        mark: &mut Mark<'_>,
+    ) -> Result<(), Ended> {
+        if goal.url.scheme() == "file" {
+            return copy(goal, sink, mark).await;
+        }
+        let deadline = self.policy.deadline(goal.size.unwrap_or(goal.limit));
+        match tokio::time::timeout(deadline, self.attempt(goal, sink, mark)).await {
+            Ok(ended) => ended,
+            Err(_) => Err(Ended::Silent(goal.failure("it takes too long"))),
         }
     }
 
@@ -330,6 +355,7 @@ impl Fetcher {
             }
         }
         let response = request.send().await.map_err(|e| self.broken(goal, e))?;
+        mark.answered = true;
         let skip = accept(goal, sink, &response, offset)?;
         mark.etag = strong_etag(response.headers());
         self.receive(goal, sink, mark, response, skip).await
@@ -344,7 +370,13 @@ impl Fetcher {
         mut response: Response,
         mut skip: u64,
     ) -> Result<(), Ended> {
-        while let Some(chunk) = response.chunk().await.map_err(|e| self.broken(goal, e))? {
+        let mut pace = Pace::new(&self.policy);
+        loop {
+            let since = Instant::now();
+            let chunk = response.chunk().await.map_err(|e| self.broken(goal, e))?;
+            let Some(chunk) = chunk else { break };
+            pace.note(since.elapsed(), chunk.len())
+                .map_err(|slow| Ended::Silent(goal.failure(&slow)))?;
             let known = usize::try_from(skip).unwrap_or(usize::MAX).min(chunk.len());
             skip -= known as u64;
             let new = goal.wanted(&chunk[known..], sink.size());
@@ -378,7 +410,7 @@ impl Fetcher {
         if error.is_redirect() || error.is_builder() {
             return Ended::For(FetchError::Failed(failure));
         }
-        Ended::Again(failure)
+        if error.is_timeout() { Ended::Silent(failure) } else { Ended::Again(failure) }
     }
 }
 

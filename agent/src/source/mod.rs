@@ -2,6 +2,7 @@
 
 pub mod apt_sources;
 pub mod archive;
+mod bounds;
 mod cleartext;
 pub mod compression;
 mod control;

@@ -58,10 +58,20 @@ pub fn make_usrmerge_links(into: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `path` relative and without `.`; what is absolute or climbs is refused.
+/// Packages have some thousand directories; more are made to fill a disk with what no byte of them
+/// pays for.
+const MOST_DIRECTORIES: usize = 20_000;
+
+/// Nothing of a package lies deeper; of those of today less than 20.
+const DEEPEST: usize = 100;
+
+/// `path` relative and without `.`; what is absolute or climbs is refused, and what is too deep.
 pub(super) fn clean(path: &Path) -> Result<PathBuf, String> {
     let mut clean = PathBuf::new();
-    for component in path.components() {
+    for (depth, component) in path.components().enumerate() {
+        if depth > DEEPEST {
+            return Err(format!("it holds a path of more than {DEEPEST} directories"));
+        }
         match component {
             Component::Normal(name) => clean.push(name),
             Component::CurDir => {}
@@ -130,7 +140,7 @@ impl<'a> Tree<'a> {
                 self.make_directory(&placed, mode)?;
                 EntryKind::Directory
             }
-            tar::EntryType::Regular | tar::EntryType::Continuous | tar::EntryType::GNUSparse => {
+            tar::EntryType::Regular | tar::EntryType::Continuous => {
                 EntryKind::File(self.write_file(&placed, mode, entry)?)
             }
             tar::EntryType::Symlink => EntryKind::Symlink(self.make_symlink(&placed, entry)?),
@@ -249,14 +259,25 @@ impl<'a> Tree<'a> {
                 return Err(Refusal::Bad(format!("{path} is a file and should be a directory")));
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let made = fs::DirBuilder::new().mode(0o755).create(&lies);
-                made.map_err(|e| Refusal::Write(lies.clone(), e))?;
+                self.make(&lies)?;
                 lies
             }
             Err(e) => return Err(Refusal::Write(lies, e)),
         };
         self.known.insert(path.to_path_buf(), lies.clone());
         Ok(lies)
+    }
+
+    /// Makes a directory; another package that is unpacked beside this one may be faster.
+    fn make(&mut self, lies: &Path) -> Outcome<()> {
+        if self.known.len() > MOST_DIRECTORIES {
+            let what = format!("it has more than {MOST_DIRECTORIES} directories");
+            return Err(Refusal::Bad(what));
+        }
+        match fs::DirBuilder::new().mode(0o755).create(lies) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && is_directory(lies) => Ok(()),
+            made => made.map_err(|e| Refusal::Write(lies.to_path_buf(), e)),
+        }
     }
 
     /// usrmerge's links are the only ones that files go through, and they stay inside.
@@ -269,6 +290,10 @@ impl<'a> Tree<'a> {
         let (path, target) = (path.display(), target.display());
         Err(Refusal::Bad(format!("it writes through {path}, a symbolic link to {target}")))
     }
+}
+
+fn is_directory(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
 
 fn is_usrmerge(path: &Path) -> bool {

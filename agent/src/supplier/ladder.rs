@@ -113,7 +113,7 @@ impl Supplier<'_> {
 
     /// Brings in a set that is built already; None where `item` is something else.
     async fn bring_in(&self, item: &Acquire) -> Result<Option<ModuleSet>, Missed> {
-        let prebuilt = Prebuilt::new(self.config)?;
+        let prebuilt = Prebuilt::new(self.config)?.sharing(&self.away);
         let (store, progress) = (self.store()?, self.progress.as_ref());
         let (place, brought) = match item {
             Acquire::ImportSet { dir, manifest } => (

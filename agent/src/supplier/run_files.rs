@@ -14,7 +14,7 @@ use crate::plan::gpu::{OPEN_RECOMMENDED_BRANCH, branch_of};
 use crate::progress::Progress;
 use crate::source::archive::Archive;
 use crate::source::driver;
-use crate::source::http::{Fetcher, Policy};
+use crate::source::http::{Away, Fetcher, Policy};
 use crate::source::runfile::{self, Looked, StoredRunFile, Workshop};
 use crate::store::Store;
 
@@ -29,14 +29,16 @@ pub(super) trait Archives {
 /// The configuration's .run files.
 pub(super) struct RunFiles<'a> {
     config: &'a Config,
+    /// Servers that were found to be away.
+    away: Away,
     looked: OnceCell<Vec<RunFileAtHand>>,
     /// Why one of them could not be looked at.
     unread: Mutex<Option<Failure>>,
 }
 
 impl<'a> RunFiles<'a> {
-    pub(super) fn new(config: &'a Config) -> Self {
-        Self { config, looked: OnceCell::new(), unread: Mutex::default() }
+    pub(super) fn new(config: &'a Config, away: Away) -> Self {
+        Self { config, away, looked: OnceCell::new(), unread: Mutex::default() }
     }
 
     pub(super) fn are_named(&self) -> bool {
@@ -158,7 +160,8 @@ impl<'a> RunFiles<'a> {
     }
 
     fn fetcher(&self) -> Result<Fetcher, Failure> {
-        Fetcher::new(Policy::default(), &self.config.paths.host_root)
+        let policy = Policy { away: self.away.clone(), ..Policy::default() };
+        Fetcher::new(policy, &self.config.paths.host_root)
     }
 }
 
@@ -199,7 +202,7 @@ mod tests {
         let config = config::load(Fragment::default(), &|_| None, None).expect("configuration");
         let dir = tempfile::tempdir().expect("temporary directory");
         let store = Store::open(dir.path()).expect("store");
-        let files = RunFiles::new(&config);
+        let files = RunFiles::new(&config, Away::default());
         for needless in [false, true] {
             let Known::Yes(found) = files.look(&store, needless, &Nobody).await else {
                 panic!("known")

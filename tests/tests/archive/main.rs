@@ -5,6 +5,7 @@ mod downloads;
 mod host;
 mod metadata;
 mod mini;
+#[allow(dead_code, reason = "the sweep uses the rest of it")]
 mod server;
 
 use std::path::Path;
@@ -41,6 +42,7 @@ fn hasty() -> Policy {
         connect: Duration::from_secs(5),
         stall: Duration::from_secs(20),
         attempts: 3,
+        busy: Duration::from_millis(200),
         backoff: Duration::from_millis(1),
         ..Policy::default()
     }

@@ -6,12 +6,19 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 /// How one answer differs from a good one.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
     /// Closes the connection after half of what it promised.
     Cut,
+    /// Closes it after so many hundredths.
+    CutAt(usize),
+    /// Sends a byte now and then, until the client goes away.
+    Trickle,
+    /// Answers with a status and when to come again.
+    Busy(u16, &'static str),
     /// Sends half and then nothing, until the client goes away.
     Stall,
     /// Answers with a status and no body.
@@ -36,8 +43,14 @@ struct State {
     log: Vec<String>,
 }
 
+/// A connection, whatever is around it.
+pub(crate) trait Stream: Read + Write {}
+
+impl<S: Read + Write> Stream for S {}
+
 /// The server; it ends when dropped.
 pub(crate) struct Server {
+    scheme: &'static str,
     address: SocketAddr,
     state: Arc<Mutex<State>>,
     ended: Arc<AtomicBool>,
@@ -46,6 +59,16 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(files: BTreeMap<String, Vec<u8>>) -> Self {
+        Self::behind("http", files, |stream| Ok(Box::new(stream)))
+    }
+
+    /// One whose connections something is put around.
+    pub(crate) fn behind(
+        scheme: &'static str,
+        files: BTreeMap<String, Vec<u8>>,
+        wrap: impl Fn(TcpStream) -> std::io::Result<Box<dyn Stream>> + Send + Sync + 'static,
+    ) -> Self {
+        let wrap = Arc::new(wrap);
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let address = listener.local_addr().expect("address");
         let state = Arc::new(Mutex::new(State { files, ..State::default() }));
@@ -56,16 +79,19 @@ impl Server {
                 if end.load(Ordering::SeqCst) {
                     return;
                 }
-                let state = shared.clone();
+                let (state, wrap) = (shared.clone(), wrap.clone());
                 // A client that goes away is no fault of the server's.
-                thread::spawn(move || stream.and_then(|stream| serve(stream, &state)));
+                thread::spawn(move || {
+                    let stream = stream.and_then(|stream| wrap(stream));
+                    stream.and_then(|mut stream| serve(&mut *stream, &state))
+                });
             }
         });
-        Self { address, state, ended, listening: Some(listening) }
+        Self { scheme, address, state, ended, listening: Some(listening) }
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
     }
 
     pub(crate) fn once(&self, path: &str, fault: Fault) {
@@ -80,6 +106,14 @@ impl Server {
     pub(crate) fn remove(&self, path: &str) -> Vec<u8> {
         let removed = self.state.lock().expect("state").files.remove(path);
         removed.unwrap_or_else(|| panic!("{path} was never there"))
+    }
+
+    pub(crate) fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        self.state.lock().expect("state").files.clone()
+    }
+
+    pub(crate) fn remove_if_there(&self, path: &str) -> Option<Vec<u8>> {
+        self.state.lock().expect("state").files.remove(path)
     }
 
     pub(crate) fn put(&self, path: &str, bytes: Vec<u8>) {
@@ -103,8 +137,9 @@ impl Drop for Server {
     }
 }
 
-fn serve(mut stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream.try_clone()?);
+fn serve(stream: &mut dyn Stream, state: &Mutex<State>) -> std::io::Result<()> {
+    // Nothing follows a request before its answer.
+    let mut reader = BufReader::new(&mut *stream);
     let mut line = String::new();
     reader.read_line(&mut line)?;
     let path = line.split_whitespace().nth(1).unwrap_or("/").to_owned();
@@ -129,17 +164,21 @@ fn serve(mut stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
         let fault = once.or_else(|| state.always.get(&path).cloned());
         (state.files.get(&path).cloned(), fault)
     };
-    answer(&mut stream, body, range, fault)
+    answer(stream, body, range, fault)?;
+    stream.flush()
 }
 
 fn answer(
-    stream: &mut TcpStream,
+    stream: &mut dyn Stream,
     body: Option<Vec<u8>>,
     range: Option<usize>,
     fault: Option<Fault>,
 ) -> std::io::Result<()> {
     match fault {
         Some(Fault::Status(status)) => return head(stream, status, "Content-Length: 0\r\n"),
+        Some(Fault::Busy(status, again)) => {
+            return head(stream, status, &format!("Retry-After: {again}\r\nContent-Length: 0\r\n"));
+        }
         Some(Fault::Redirect(to)) => {
             return head(stream, 302, &format!("Location: {to}\r\nContent-Length: 0\r\n"));
         }
@@ -165,19 +204,29 @@ fn answer(
     head(stream, status, &headers)?;
     match fault {
         Some(Fault::Cut) => stream.write_all(&rest[..rest.len() / 2]),
+        Some(Fault::CutAt(hundredths)) => stream.write_all(&rest[..rest.len() * hundredths / 100]),
+        Some(Fault::Trickle) => {
+            for byte in rest.chunks(1).cycle() {
+                stream.write_all(byte)?;
+                stream.flush()?;
+                thread::sleep(Duration::from_millis(20));
+            }
+            Ok(())
+        }
         Some(Fault::Stall) => {
             stream.write_all(&rest[..rest.len() / 2])?;
+            stream.flush()?;
             stream.read(&mut [0]).map(drop)
         }
         _ => stream.write_all(rest),
     }
 }
 
-fn head(stream: &mut TcpStream, status: u16, headers: &str) -> std::io::Result<()> {
+fn head(stream: &mut dyn Stream, status: u16, headers: &str) -> std::io::Result<()> {
     write!(stream, "HTTP/1.1 {status} status\r\nConnection: close\r\n{headers}\r\n")
 }
 
-fn whole(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
+fn whole(stream: &mut dyn Stream, bytes: &[u8]) -> std::io::Result<()> {
     head(stream, 200, &format!("Content-Length: {}\r\n", bytes.len()))?;
     stream.write_all(bytes)
 }

@@ -7,6 +7,7 @@ mod configuration;
 mod debs;
 mod hosts;
 mod leftovers;
+mod proxies;
 mod scene;
 mod signals;
 mod streams;
@@ -23,3 +24,6 @@ mod server;
 #[allow(dead_code)]
 #[path = "../registry/sets.rs"]
 mod sets;
+#[allow(dead_code)]
+#[path = "../sweep/tls.rs"]
+mod tls;

@@ -54,6 +54,7 @@ fn hasty() -> Policy {
         connect: Duration::from_secs(5),
         stall: Duration::from_secs(5),
         attempts: 2,
+        busy: Duration::from_millis(200),
         backoff: Duration::from_millis(1),
         ..Policy::default()
     }

@@ -242,3 +242,94 @@ fn a_tar_within_a_package_is_whole_or_refused(#[values("", ".gz", ".xz", ".zst")
         assert_eq!(cut.expect_err("refused").code(), ExitCode::Verification);
     }
 }
+
+/// A package whose data is this tar.
+fn deb_of(tar: &[u8]) -> Vec<u8> {
+    let mut deb = b"!<arch>\n".to_vec();
+    deb.extend(format!("{:<16}{:<12}{:<6}{:<6}{:<8}", "data.tar", 0, 0, 0, 100644).bytes());
+    deb.extend(format!("{:<10}`\n", tar.len()).bytes());
+    deb.extend(tar);
+    deb
+}
+
+/// What a package is refused for, unpacked and listed.
+fn refused(deb: &[u8]) -> String {
+    let dir = tempfile::tempdir().expect("dir");
+    let failure = unpack("mini", deb, dir.path(), &mut everything).expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Verification);
+    failure.report()
+}
+
+#[test]
+fn a_sparse_file_is_refused_whatever_size_it_claims() {
+    let mut header = tar::Header::new_gnu();
+    header.set_path("zeros").expect("path");
+    header.set_entry_type(tar::EntryType::GNUSparse);
+    header.set_size(0);
+    header.as_gnu_mut().expect("gnu").realsize = *b"77777777777\0";
+    header.set_cksum();
+    let mut tar = tar::Builder::new(Vec::new());
+    tar.append(&header, &b""[..]).expect("append");
+    let report = refused(&deb_of(&tar.into_inner().expect("tar")));
+    assert!(report.contains("sparse"), "{report}");
+}
+
+#[test]
+fn a_path_may_be_deep_but_not_as_deep_as_a_stack() {
+    let deep = |depth: usize| {
+        let path = format!("{}x", "a/".repeat(depth));
+        let mut tar = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_mtime(0);
+        header.set_size(1);
+        tar.append_data(&mut header, path, &b"x"[..]).expect("append");
+        deb_of(&tar.into_inner().expect("tar"))
+    };
+    let dir = tempfile::tempdir().expect("dir");
+    unpack("mini", &deep(50)[..], dir.path(), &mut everything).expect("unpacks");
+    for depth in [150, 100_000] {
+        let report = refused(&deep(depth));
+        assert!(report.contains("more than 100 directories"), "{report}");
+    }
+    list("mini", &deep(100_000)[..]).expect_err("refused");
+}
+
+#[test]
+fn names_without_end_are_refused_before_they_fill_the_memory() {
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::GNULongName);
+    header.set_size(8 << 20);
+    header.set_cksum();
+    tar.append(&header, &vec![b'a'; 8 << 20][..]).expect("append");
+    let report = refused(&deb_of(&tar.into_inner().expect("tar")));
+    assert!(report.contains("more than 1 MiB"), "{report}");
+}
+
+#[test]
+fn more_directories_than_a_package_has_are_refused() {
+    let names: Vec<String> = (0..20_100).map(|n| format!("{n:05}/")).collect();
+    let items: Vec<Item<'_>> = names.iter().map(|name| Dir(name)).collect();
+    let report = refused(&deb_with(".zst", &items));
+    assert!(report.contains("more than 20000 directories"), "{report}");
+}
+
+#[test]
+fn two_packages_are_unpacked_side_by_side() {
+    let dir = tempfile::tempdir().expect("dir");
+    let into = dir.path().join("in");
+    let deb = |name: &str| {
+        let paths: Vec<String> =
+            (0..300).map(|n| format!("usr/share/{}/{}/{name}", n % 50, n % 7)).collect();
+        let items: Vec<Item<'_>> = paths.iter().map(|path| File(path, b"x")).collect();
+        deb_with("", &items)
+    };
+    std::thread::scope(|scope| {
+        for name in ["a", "b", "c", "d"] {
+            let (deb, into) = (deb(name), &into);
+            scope.spawn(move || unpack(name, &deb[..], into, &mut everything).expect("unpacks"));
+        }
+    });
+    assert_eq!(fs::read_dir(into.join("usr/share")).expect("list").count(), 50);
+}

@@ -1,12 +1,14 @@
 //! What is to be fetched, and how an answer is judged.
 
 use std::error::Error;
+use std::time::Duration;
 
 use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode, Url};
 
 use super::super::sink::Sink;
 use super::FetchError;
+use super::patience::{is_busy, retry_after};
 use crate::failure::{ExitCode, Failure};
 use crate::progress::Task;
 
@@ -14,6 +16,10 @@ use crate::progress::Task;
 pub(super) enum Ended {
     /// It makes sense to try again.
     Again(Failure),
+    /// So it does, but not for long: the server said nothing, or next to nothing.
+    Silent(Failure),
+    /// So it does, after a while, perhaps the one that the server names.
+    Busy(Failure, Option<Duration>),
     /// It does not.
     For(FetchError),
 }
@@ -104,6 +110,8 @@ pub(super) struct Mark<'a> {
     pub(super) etag: Option<String>,
     /// The most bytes the sink ever had.
     pub(super) seen: u64,
+    /// Whether the server ever answered.
+    pub(super) answered: bool,
 }
 
 impl Mark<'_> {
@@ -160,11 +168,9 @@ pub(super) fn accept(
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             Err(Ended::For(FetchError::Denied(goal.failure(&format!("the server says {status}")))))
         }
-        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
-            Err(Ended::Again(goal.failure(&format!("the server says {status}"))))
-        }
-        _ if status.is_server_error() => {
-            Err(Ended::Again(goal.failure(&format!("the server says {status}"))))
+        _ if is_busy(status) => {
+            let failure = goal.failure(&format!("the server says {status}"));
+            Err(Ended::Busy(failure, retry_after(response.headers())))
         }
         _ => Err(goal.failure(&format!("the server says {status}")).into()),
     }

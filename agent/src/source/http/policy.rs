@@ -3,6 +3,8 @@
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
+use super::Away;
+
 /// No attempt takes longer, whatever the size.
 const LONGEST: Duration = Duration::from_secs(6 * 3600);
 
@@ -13,14 +15,21 @@ pub struct Policy {
     pub connect: Duration,
     /// For the next bytes.
     pub stall: Duration,
-    /// Bytes per second that a download must keep up with, on the whole.
+    /// Bytes per second that a download must keep up with, within each such time and on the whole.
     pub slowest: u64,
     /// Attempts in a row that bring next to nothing.
     pub attempts: u32,
+    /// For a server that says nothing or next to nothing, all attempts together: the last of them
+    /// begins before.
+    pub silence: Duration,
+    /// For a server that says it is busy, all attempts together.
+    pub busy: Duration,
     /// Before the second attempt; doubles for each further one.
     pub backoff: Duration,
-    /// The longest wait between attempts.
+    /// The longest wait between attempts, unless a server asks for more.
     pub longest_backoff: Duration,
+    /// Servers that were found to be away.
+    pub away: Away,
 }
 
 impl Default for Policy {
@@ -30,8 +39,11 @@ impl Default for Policy {
             stall: Duration::from_secs(30),
             slowest: 8 << 10,
             attempts: 5,
+            silence: Duration::from_secs(20),
+            busy: Duration::from_secs(90),
             backoff: Duration::from_millis(500),
             longest_backoff: Duration::from_secs(10),
+            away: Away::default(),
         }
     }
 }

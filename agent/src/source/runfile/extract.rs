@@ -110,8 +110,7 @@ impl Workshop<'_> {
         let tools = TOOLS.map(Requirement::any);
         let packages =
             archive.closure(&tools).map_err(|missing| missing.failure(ExitCode::Toolchain))?;
-        archive.fetch(&packages, store, progress).await?;
-        root::assemble(&packages, store, progress).await
+        root::assemble(&packages, archive, store, progress).await
     }
 
     /// Downloads the file to `dir`, verified.

@@ -16,6 +16,7 @@ mod sample;
 mod stored;
 mod unpack;
 
+use std::io::Read;
 use std::sync::Arc;
 
 pub use extract::{Foreign, Workshop};
@@ -146,6 +147,16 @@ async fn fetch_from(
     tokio::task::spawn_blocking(keep).await.or_fail(ExitCode::Bug, || what)?
 }
 
+/// Reads a .run file to its end and says what it holds; nothing of it is kept.
+///
+/// # Errors
+/// Exit code 10 for another machine's driver, 13 for what is no .run file of a known form or holds
+/// what it must not, 15 where the store cannot be written.
+pub fn inspect(name: &str, from: &mut dyn Read, store: &Store) -> Result<Written, Failure> {
+    let unpacked = unpack::unpack(name, from, store, unpack::MOST_UNPACKED)?;
+    stored::describe(&unpacked, name, "")
+}
+
 /// The header was believed when the plan was made.
 fn check_version(stored: &StoredRunFile, planned: &str) -> Result<(), Failure> {
     let Written { name, version, .. } = &stored.written;
@@ -187,6 +198,7 @@ async fn header_of(
             },
             Err(error) => error.into(),
         };
+        tracing::warn!("trying the next mirror, if any: {}", failure.one_line());
         first.get_or_insert(failure);
     }
     if foreign {

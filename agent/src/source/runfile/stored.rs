@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Permissions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -31,6 +31,8 @@ const FORMAT: u32 = 1;
 /// The directories of the kernel sources.
 const SOURCES: [(Flavour, &str); 2] =
     [(Flavour::Open, "kernel-open"), (Flavour::Proprietary, "kernel")];
+/// Manifests and lists of GPUs have some hundred kilobytes.
+const MOST_TEXT: u64 = 16 << 20;
 const GPUS: &str = "supported-gpus/supported-gpus.json";
 
 /// What is written of an unpacked .run file.
@@ -122,7 +124,7 @@ impl StoredRunFile {
     /// Which GPUs it says it drives; None where it does not say, or not in a form that is known.
     pub fn gpus(&self) -> Option<SupportedGpus> {
         let path = self.tree.join(GPUS);
-        let bytes = fs::read(&path).ok()?;
+        let bytes = read_small(&path).ok()?;
         SupportedGpus::parse(&bytes)
             .inspect_err(|error| tracing::warn!("going on without {}: {error}", path.display()))
             .ok()
@@ -197,6 +199,22 @@ pub(super) fn keep(
     sha256: &str,
     store: &Store,
 ) -> Result<StoredRunFile, Failure> {
+    let written = describe(&unpacked, name, sha256)?;
+    let path = unpacked.dir.path().join("driver.json");
+    let text = serde_json::to_vec_pretty(&written)
+        .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;
+    fs::write(&path, text).map_err(|e| write_failure(&path, e))?;
+    let target = store.dir("drivers").join(sha256);
+    land(unpacked, &target).map_err(|e| write_failure(&target, e))?;
+    Ok(StoredRunFile { written, tree: target.join("tree") })
+}
+
+/// Checks an unpacked file against itself, removes what its manifest does not list, and says what
+/// it holds.
+///
+/// # Errors
+/// As [`keep`].
+pub(super) fn describe(unpacked: &Unpacked, name: &str, sha256: &str) -> Result<Written, Failure> {
     let tree = unpacked.tree();
     let machine = Machine::this()?;
     check_machine(name, unpacked.header.arch.as_deref())?;
@@ -206,7 +224,7 @@ pub(super) fn keep(
         return Err(wrong(name, format!("its header says {said}, its .manifest {version}")));
     }
     prune(name, &tree, &listing, machine)?;
-    let written = Written {
+    Ok(Written {
         format: FORMAT,
         name: name.to_owned(),
         sha256: sha256.to_owned(),
@@ -214,14 +232,7 @@ pub(super) fn keep(
         entries: measure(&tree).map_err(|e| write_failure(&tree, e))?,
         version,
         arch: machine.uname.to_owned(),
-    };
-    let path = unpacked.dir.path().join("driver.json");
-    let text = serde_json::to_vec_pretty(&written)
-        .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;
-    fs::write(&path, text).map_err(|e| write_failure(&path, e))?;
-    let target = store.dir("drivers").join(sha256);
-    land(unpacked, &target).map_err(|e| write_failure(&target, e))?;
-    Ok(StoredRunFile { written, tree: target.join("tree") })
+    })
 }
 
 /// Syncs and renames. Whoever was first with the same file has it there already.
@@ -314,9 +325,19 @@ fn directory_of(flavours: &[Flavour], flavour: Flavour) -> Option<&'static str> 
 
 fn listing_of(name: &str, tree: &Path) -> Result<Listing, Failure> {
     let path = tree.join(".manifest");
-    let text = fs::read(&path).map_err(|e| wrong(name, format!("it has no .manifest: {e}")))?;
+    let text = read_small(&path).map_err(|e| wrong(name, format!("it has no .manifest: {e}")))?;
     Listing::parse(&String::from_utf8_lossy(&text))
         .map_err(|what| wrong(name, format!("its .manifest cannot be used: {what}")))
+}
+
+/// Reads a file that has to be a small one.
+fn read_small(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MOST_TEXT + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST_TEXT {
+        return Err(io::Error::other(format!("more than {MOST_TEXT} bytes")));
+    }
+    Ok(bytes)
 }
 
 fn wrong(name: &str, what: String) -> Failure {

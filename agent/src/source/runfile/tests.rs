@@ -236,6 +236,18 @@ async fn another_script_is_looked_at_and_not_believed() {
 }
 
 #[test]
+fn directories_are_bounded_in_all_and_not_only_for_each_path() {
+    let scene = Scene::new();
+    let deep = |n: usize| file(&format!("kernel/{n}/{}x", "a/".repeat(40)), "x");
+    let members: Vec<Member> = (0..600).map(deep).collect();
+    let bytes = packed(&members);
+    let failure = inspect(NAME, &mut bytes.as_slice(), &scene.store).expect_err("refused");
+    assert_eq!(failure.code(), ExitCode::Verification);
+    assert!(failure.report().contains("more than 20000 directories"), "{}", failure.report());
+    assert!(scene.leftovers().is_empty());
+}
+
+#[test]
 fn a_bomb_is_refused_while_it_unpacks() {
     let scene = Scene::new();
     let bomb = file("kernel/zeros", vec![0; 8 << 20]);

@@ -5,9 +5,10 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::header::{self, Header};
-use super::payload::{self, Bounded, Budget};
+use super::payload;
 use crate::build::claim::{Claimed, claim};
 use crate::failure::{ExitCode, Failure};
+use crate::source::bounds::{Bounded, Budget, MOST_BETWEEN};
 use crate::source::deb::{bad, damaged};
 use crate::source::tree::Tree;
 use crate::source::userspace;
@@ -21,9 +22,6 @@ pub(super) const MOST_FILES: usize = 100_000;
 const LONGEST_PATH: usize = 1024;
 /// Nothing of a .run file lies deeper: of those of today less than 10.
 const DEEPEST: usize = 64;
-/// What may lie between one file's bytes and the next one's: its header, a long name, pax records.
-/// All of that is taken into memory.
-const MOST_BETWEEN: u64 = 1 << 20;
 
 /// What a person can do about a file that is what it should be and cannot be read.
 pub(super) const REMEDY: &str = "get the file from NVIDIA again; if its sha256 is the published one, take \

@@ -1,0 +1,79 @@
+//! How much may be read of what somebody else packed: archives that are small and unpack to more
+//! than any disk or memory has are refused while they are read.
+
+use std::cell::Cell;
+use std::io::{self, Read};
+
+/// What may lie between one file's bytes of a tar and the next one's: its header, a long name, pax
+/// records. All of that is taken into memory.
+pub(super) const MOST_BETWEEN: u64 = 1 << 20;
+
+/// Gives at most so many bytes, and an error beyond.
+pub(super) struct Bounded<R> {
+    inner: R,
+    left: u64,
+    most: u64,
+}
+
+impl<R: Read> Bounded<R> {
+    pub(super) fn new(inner: R, most: u64) -> Self {
+        Self { inner, left: most, most }
+    }
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buffer)?;
+        self.left = self.left.checked_sub(n as u64).ok_or_else(|| {
+            let what = format!("it unpacks to more than {} MiB", self.most >> 20);
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        })?;
+        Ok(n)
+    }
+}
+
+/// What may be read next, until that is said anew.
+pub(super) struct Budget {
+    left: Cell<u64>,
+    most: Cell<u64>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { left: Cell::new(u64::MAX), most: Cell::new(u64::MAX) }
+    }
+}
+
+impl Budget {
+    pub(super) fn set(&self, most: u64) {
+        self.left.set(most);
+        self.most.set(most);
+    }
+
+    pub(super) fn lift(&self) {
+        self.set(u64::MAX);
+    }
+
+    /// Gives what `inner` gives, and an error beyond the budget.
+    pub(super) fn limit<'a, R: Read + 'a>(&'a self, inner: R) -> impl Read + use<'a, R> {
+        Limited { inner, budget: self }
+    }
+}
+
+struct Limited<'a, R> {
+    inner: R,
+    budget: &'a Budget,
+}
+
+impl<R: Read> Read for Limited<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buffer)?;
+        let left = self.budget.left.get().checked_sub(n as u64).ok_or_else(|| {
+            let most = self.budget.most.get() >> 20;
+            let what = format!("names and records of one file in it take more than {most} MiB");
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        })?;
+        self.budget.left.set(left);
+        Ok(n)
+    }
+}

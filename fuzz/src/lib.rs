@@ -1,0 +1,168 @@
+//! Every reader of what comes from outside, as a function of bytes. A reader may refuse what it is
+//! given; it may not panic, hang, take much memory, or leave anything behind.
+//!
+//! The fuzz targets call these, and so do the tests (tests/tests/corpus.rs), with the corpus.
+
+use std::fs;
+use std::path::Path;
+
+use longshore::artifact::image::{Described, digest};
+use longshore::artifact::{ModuleEntry, index, layout};
+use longshore::kernel::{image, modinfo};
+use longshore::registry::reference::Reference;
+use longshore::signature::{self, Evidence};
+use longshore::source::keyring::Keyring;
+use longshore::source::packages::{Index, Origin};
+use longshore::source::release::Release;
+use longshore::source::{deb, runfile, version};
+use longshore::store::Store;
+
+/// The targets by name.
+pub const TARGETS: [(&str, fn(&[u8])); 6] = [
+    ("run_file", run_file),
+    ("deb", deb),
+    ("packages", packages),
+    ("release", release),
+    ("modinfo", modinfo),
+    ("oci", oci),
+];
+
+/// Names that are looked up in an index; of more it takes long to look up all.
+const NAMES: usize = 50;
+/// 2026-11-20.
+const NOW: u64 = 1_795_132_800;
+
+/// A directory of one run's own, with nothing in it but `inside`; looks at its end whether anything
+/// was written beside that.
+fn beside_nothing(read: impl FnOnce(&Path)) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    read(&dir.path().join("inside"));
+    let names = fs::read_dir(dir.path()).expect("listed");
+    let others: Vec<_> =
+        names.map(|entry| entry.expect("entry").file_name()).filter(|n| n != "inside").collect();
+    assert!(others.is_empty(), "written outside: {others:?}");
+}
+
+/// A .run file: header, payload, manifest, list of GPUs.
+pub fn run_file(bytes: &[u8]) {
+    beside_nothing(|inside| {
+        let store = Store::open(inside).expect("a store");
+        let mut reader = bytes;
+        let _ = runfile::inspect("driver.run", &mut reader, &store);
+        let left = fs::read_dir(store.dir("tmp")).expect("listed").count();
+        assert_eq!(left, 0, "something half done is left");
+    });
+}
+
+/// A Debian package: ar, compression, tar.
+pub fn deb(bytes: &[u8]) {
+    let listed = deb::list("package", bytes);
+    if let Some(path) = listed.as_ref().ok().and_then(|paths| paths.first()) {
+        let _ = deb::read_file("package", bytes, path);
+    }
+    beside_nothing(|inside| {
+        deb::make_usrmerge_links(inside).expect("links");
+        let _ = deb::unpack("package", bytes, inside, &mut deb::everything);
+    });
+}
+
+/// An archive's index of packages.
+pub fn packages(bytes: &[u8]) {
+    let origin = Origin {
+        base_url: "https://archive.example.com/debian".into(),
+        suite: "bookworm".into(),
+        component: "main".into(),
+        arch: "amd64".into(),
+    };
+    let promised = bytes.len() as u64;
+    let _ = Index::read(bytes, promised / 2, origin.clone());
+    let Ok(index) = Index::read(bytes, promised, origin) else { return };
+    let mut names: Vec<&str> = index.names().collect();
+    names.dedup();
+    let mut versions = Vec::new();
+    for name in names.into_iter().take(NAMES) {
+        for package in index.named(name).into_iter().take(NAMES) {
+            assert!(package.url().starts_with("https://archive.example.com/debian/"));
+            for provided in &package.provides {
+                let _ = index.providing(&provided.name).len();
+            }
+            versions.push(package.version);
+        }
+    }
+    for pair in versions.windows(2) {
+        let (there, back) =
+            (version::compare(&pair[0], &pair[1]), version::compare(&pair[1], &pair[0]));
+        assert_eq!(there, back.reverse(), "{pair:?}");
+    }
+}
+
+/// A suite's InRelease, what is signed in it, and a keyring.
+pub fn release(bytes: &[u8]) {
+    let keyring = Keyring::read(include_bytes!("../corpus/release/archive-key.asc"));
+    let text = keyring.verify_cleartext(bytes, NOW);
+    let _ = keyring.verify(b"text", bytes, NOW);
+    // Nobody has to sign what is looked at here.
+    let text = text.unwrap_or_else(|_| String::from_utf8_lossy(bytes).into_owned());
+    let _ = Release::parse(&text);
+    let _ = Keyring::read(bytes).verify_cleartext(bytes, NOW);
+}
+
+/// A kernel module, as it is built and as distributions compress it.
+pub fn modinfo(bytes: &[u8]) {
+    if let Ok(info) = modinfo::read(bytes) {
+        let release = info.kernel_release().unwrap_or_default();
+        let _ = ModuleEntry::describe("nvidia.ko", bytes, release);
+    }
+    let _ = modinfo::parse(bytes);
+    let _ = image::unpack(Path::new("nvidia.ko"), bytes.to_vec());
+}
+
+/// What a registry or an image layout says of a set: a manifest, and after a NUL its config.
+pub fn oci(bytes: &[u8]) {
+    let (manifest, config) = match bytes.iter().position(|b| *b == 0) {
+        Some(at) => (&bytes[..at], &bytes[at + 1..]),
+        None => (bytes, &b"{}"[..]),
+    };
+    let _ = Described::assemble(manifest.to_vec(), config.to_vec(), "here");
+    let _ = index::entry_for(manifest, "x86_64", "here");
+    let _ = signature::layers_of(manifest);
+    if let Ok(evidence) = serde_json::from_slice::<Evidence>(manifest) {
+        let _ = serde_json::to_vec(&evidence);
+    }
+    if let Ok(text) = std::str::from_utf8(manifest) {
+        let _ = text.parse::<Reference>();
+        let _ = signature::payload::digest_in(text);
+    }
+    let fitting = fitting(manifest, config);
+    if let Ok(described) = Described::assemble(fitting.clone(), config.to_vec(), "here") {
+        described.set.check().expect("what is taken is in order");
+    }
+    beside_nothing(|inside| lay_out(inside, manifest, &fitting, config));
+}
+
+/// The manifest with the digest and size that the config has: no mutation finds those.
+fn fitting(manifest: &[u8], config: &[u8]) -> Vec<u8> {
+    let Ok(mut json) = serde_json::from_slice::<serde_json::Value>(manifest) else {
+        return manifest.to_vec();
+    };
+    if let Some(described) = json.get_mut("config").and_then(|c| c.as_object_mut()) {
+        described.insert("digest".into(), digest(config).into());
+        described.insert("size".into(), config.len().into());
+    }
+    serde_json::to_vec(&json).unwrap_or_default()
+}
+
+/// Reads them as a layout's index, and as a set in a layout.
+fn lay_out(dir: &Path, listing: &[u8], manifest: &[u8], config: &[u8]) {
+    let blobs = dir.join("blobs/sha256");
+    fs::create_dir_all(&blobs).expect("made");
+    fs::write(dir.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#).expect("written");
+    fs::write(dir.join("index.json"), listing).expect("written");
+    for bytes in [manifest, config] {
+        let hex = digest(bytes).replace("sha256:", "");
+        fs::write(blobs.join(hex), bytes).expect("written");
+    }
+    let _ = layout::list(dir);
+    let _ = layout::describe(dir, &digest(manifest));
+    let _ = layout::evidence(dir, &digest(manifest));
+}

@@ -1,0 +1,141 @@
+//! Fetching, verifying and unpacking a kernel's headers and compiler: longshore against curl,
+//! sha256sum and dpkg-deb, from one server, in turns. docs/benchmarks.md tells what is compared.
+
+#![allow(clippy::print_stdout, reason = "a benchmark's table is what it is for")]
+
+mod packages;
+mod rivals;
+mod server;
+mod table;
+
+#[allow(dead_code, reason = "shared with the archive's tests, which use all of it")]
+#[path = "../../tests/archive/mini.rs"]
+mod mini;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use longshore::Failure;
+use longshore::build::root;
+use longshore::config::{ArchiveConfig, ArchiveSource};
+use longshore::progress::Silent;
+use longshore::source::archive::{Archive, Requirement};
+use longshore::store::Store;
+
+use mini::Suite;
+use rivals::{Rival, Wanted};
+use server::{Line, Server};
+use table::Row;
+
+#[derive(Parser)]
+struct Arguments {
+    /// Rounds; in each everybody has a turn.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Milliseconds before each answer, in the second part.
+    #[arg(long, default_value_t = 30)]
+    latency: u64,
+    /// KiB per second and connection, in the second part.
+    #[arg(long, default_value_t = 4096)]
+    rate: u64,
+    /// Where packages are kept and unpacked.
+    #[arg(long)]
+    dir: PathBuf,
+    /// What cargo bench adds.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() {
+    let arguments = Arguments::parse();
+    if let Err(failure) = run(&arguments) {
+        println!("{}", failure.report());
+        std::process::exit(failure.code().into());
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    fs::create_dir_all(&arguments.dir).expect("the directory");
+    let suite = packages::suite(&runtime, &arguments.dir.join("packages"))?;
+    let bytes: usize = suite.packages.iter().map(|(_, deb)| deb.len()).sum();
+    println!("{} packages, {} MB", suite.packages.len(), bytes / 1_000_000);
+    let Arguments { latency, rate, .. } = *arguments;
+    let slow = Line { latency: Duration::from_millis(latency), bytes_per_second: rate << 10 };
+    println!("\nwith {latency} ms before each answer and {rate} KiB/s for each connection:");
+    let ratio = compare(arguments, &runtime, &suite, slow)?;
+    println!("\nslow-fetch ratio {ratio:.2}");
+    println!("\nfrom memory over loopback:");
+    let ratio = compare(arguments, &runtime, &suite, Line::default())?;
+    println!("\nfetch ratio {ratio:.2}");
+    Ok(())
+}
+
+/// Lets everybody have their turns; prints the table, and returns ours over the better of theirs.
+fn compare(
+    arguments: &Arguments,
+    runtime: &tokio::runtime::Runtime,
+    suite: &Suite,
+    line: Line,
+) -> Result<f64, Failure> {
+    let key = mini::key();
+    let server = Server::start(suite.files(&key), line);
+    let keyring = arguments.dir.join("keyring.asc");
+    fs::write(&keyring, mini::certificate(&key)).expect("keyring");
+    let wanted: Vec<Wanted> = (0..suite.packages.len())
+        .map(|at| Wanted {
+            url: format!("{}{}", server.url(), suite.pool(at)),
+            sha256: mini::digest(&suite.packages[at].1),
+        })
+        .collect();
+    let rivals = [Rival::OneByOne, Rival::AtATime(6)];
+    let mut rows = vec![Row::new("longshore")];
+    rows.extend(rivals.iter().map(|rival| Row::new(&rival.name())));
+    for _ in 0..arguments.rounds {
+        let work = arguments.dir.join("work");
+        let fresh = || {
+            let _ = fs::remove_dir_all(&work);
+            fs::create_dir_all(&work).expect("a directory");
+            // What the last one left to be written is not the next one's.
+            nix::unistd::sync();
+            Instant::now()
+        };
+        let since = fresh();
+        runtime.block_on(ours(&server.url(), suite, &keyring, &work))?;
+        rows[0].times.push(since.elapsed());
+        for (rival, row) in rivals.iter().zip(&mut rows[1..]) {
+            let since = fresh();
+            rival.run(&wanted, &work);
+            row.times.push(since.elapsed());
+        }
+        let _ = fs::remove_dir_all(&work);
+    }
+    println!("{}", table::table(&rows));
+    let best = rows[1..].iter().map(Row::median).min().expect("rivals");
+    Ok(rows[0].median().as_secs_f64() / best.as_secs_f64())
+}
+
+/// The build root of everything, as a build would make it: from the signed index on.
+async fn ours(url: &str, suite: &Suite, keyring: &Path, work: &Path) -> Result<(), Failure> {
+    let config = ArchiveConfig {
+        sources: vec![ArchiveSource {
+            url: url.to_owned(),
+            suites: vec![suite.name.clone()],
+            components: vec![suite.component.clone()],
+            keyring: keyring.to_path_buf(),
+        }],
+        use_host_apt: false,
+        host_components: Vec::new(),
+        host_suites: Vec::new(),
+        frozen: false,
+    };
+    let store = Store::open(&work.join("store"))?;
+    let archive = Archive::open(&config, Path::new("/"), &store, &Silent).await?;
+    let names = archive.names_matching(&|_| true);
+    let roots: Vec<Requirement> = names.iter().map(|name| Requirement::any(name)).collect();
+    let packages = archive.closure(&roots)?;
+    root::assemble(&packages, &archive, &store, &Silent).await?;
+    Ok(())
+}

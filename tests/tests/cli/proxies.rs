@@ -1,0 +1,147 @@
+//! Archives behind proxies, as the environment names them.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use crate::debs::{self, KERNEL};
+use crate::scene::Scene;
+use crate::tls;
+
+/// What ends with "no such kernel" once the archive was read.
+const ASKED: [&str; 3] = ["build", "--kernel", "6.1.0-99-amd64"];
+
+/// A proxy on loopback: plain requests and CONNECT, all of them to one address, whatever host they
+/// name. Ends with the process.
+struct Proxy {
+    address: SocketAddr,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Proxy {
+    fn start(to: SocketAddr, refuses: bool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let address = listener.local_addr().expect("address");
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let shared = log.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let log = shared.clone();
+                // A client that goes away is no fault of the proxy's.
+                thread::spawn(move || pass(stream, to, refuses, &log));
+            }
+        });
+        Self { address, log }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The first lines of what was asked.
+    fn asked(&self) -> Vec<String> {
+        self.log.lock().expect("log").clone()
+    }
+}
+
+fn pass(
+    mut client: TcpStream,
+    to: SocketAddr,
+    refuses: bool,
+    log: &Mutex<Vec<String>>,
+) -> io::Result<()> {
+    let mut reader = BufReader::new(client.try_clone()?);
+    let mut head = Vec::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let is_last = line.trim().is_empty();
+        head.push(line);
+        if is_last {
+            break;
+        }
+    }
+    let first = head[0].trim().to_owned();
+    log.lock().expect("log").push(first.clone());
+    if refuses {
+        return client.write_all(
+            b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\
+              Proxy-Authenticate: Basic realm=\"x\"\r\nConnection: close\r\n\r\n",
+        );
+    }
+    let mut server = TcpStream::connect(to)?;
+    if first.starts_with("CONNECT ") {
+        client.write_all(b"HTTP/1.1 200 established\r\n\r\n")?;
+    } else {
+        // GET http://host/path HTTP/1.1
+        let url = first.split(' ').nth(1).unwrap_or_default();
+        let path = url.splitn(4, '/').nth(3).unwrap_or_default();
+        head[0] = format!("GET /{path} HTTP/1.1\r\n");
+        server.write_all(head.concat().as_bytes())?;
+    }
+    let mut up = (client.try_clone()?, server.try_clone()?);
+    thread::spawn(move || io::copy(&mut up.0, &mut up.1));
+    let copied = io::copy(&mut server, &mut client).map(drop);
+    let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
+    copied
+}
+
+fn address_of(url: &str) -> SocketAddr {
+    url.split("://").nth(1).and_then(|a| a.parse().ok()).expect("an address")
+}
+
+fn behind(url: &str) -> Scene {
+    let scene = Scene::with(debs::buildable(&[]));
+    scene.configure(&scene.archive_at(url));
+    scene
+}
+
+#[test]
+fn a_proxy_is_asked_for_an_archive_that_only_it_reaches() {
+    let scene = behind("http://archive.invalid");
+    let proxy = Proxy::start(address_of(&scene.server.url()), false);
+    let mut command = scene.agent(&ASKED);
+    command.env("http_proxy", proxy.url());
+    scene.refuses(command, 11, &[KERNEL]);
+    let asked = proxy.asked();
+    let first = "GET http://archive.invalid/dists/stable/InRelease HTTP/1.1";
+    assert!(asked.iter().any(|line| line == first), "{asked:?}");
+}
+
+#[test]
+fn a_host_that_needs_no_proxy_is_asked_itself() {
+    let scene = Scene::with(debs::buildable(&[]));
+    let proxy = Proxy::start(address_of(&scene.server.url()), true);
+    let mut command = scene.agent(&ASKED);
+    command.env("http_proxy", proxy.url()).env("no_proxy", "example.com,127.0.0.1");
+    scene.refuses(command, 11, &[KERNEL]);
+    assert!(proxy.asked().is_empty(), "{:?}", proxy.asked());
+}
+
+#[test]
+fn an_https_archive_is_reached_through_connect() {
+    let scene = Scene::with(debs::buildable(&[]));
+    let server = tls::server(scene.suite.files(&scene.key));
+    scene.configure(&scene.archive_at(&server.url()));
+    let proxy = Proxy::start(address_of(&server.url()), false);
+    let mut command = scene.agent(&ASKED);
+    command.env("https_proxy", proxy.url()).env("SSL_CERT_FILE", tls::bundle());
+    scene.refuses(command, 11, &[KERNEL]);
+    let asked = proxy.asked();
+    assert!(!asked.is_empty() && asked.iter().all(|l| l.starts_with("CONNECT 127.0.0.1:")));
+}
+
+#[test]
+fn a_proxy_that_is_away_or_wants_a_login_is_named_with_its_variable() {
+    let scene = behind("http://archive.invalid");
+    let free = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
+    let mut command = scene.agent(&ASKED);
+    command.env("http_proxy", format!("http://{free}"));
+    scene.refuses(command, 12, &["http://archive.invalid/", "Connection refused", "http_proxy"]);
+    let proxy = Proxy::start(address_of(&scene.server.url()), true);
+    let mut command = scene.agent(&ASKED);
+    command.env("http_proxy", proxy.url());
+    scene.refuses(command, 12, &["http://archive.invalid/", "407", "http_proxy"]);
+    assert_eq!(proxy.asked().len(), 1, "it is not asked again");
+}

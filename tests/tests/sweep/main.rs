@@ -1,0 +1,176 @@
+//! Every source against every fault: what comes of it is one of the two outcomes that are in the
+//! table, within a time, and afterwards the store holds nothing under a name that it is not.
+
+mod connections;
+mod driver;
+mod scene;
+mod tls;
+mod unreachable;
+
+#[allow(dead_code, reason = "shared with the archive's tests, which use all of it")]
+#[path = "../archive/mini.rs"]
+mod mini;
+#[allow(dead_code, reason = "shared with the archive's tests, which use all of it")]
+#[path = "../archive/server.rs"]
+mod server;
+#[allow(dead_code, reason = "shared with the registry's tests, which use all of it")]
+#[path = "../registry/sets.rs"]
+mod sets;
+
+use std::time::{Duration, Instant};
+
+use longshore::ExitCode;
+
+use scene::{Scene, Source};
+use server::Fault;
+
+/// No fault costs more, on a machine with much else to do.
+const SOON: Duration = Duration::from_secs(60);
+
+/// What comes of a fault.
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    /// The file is there.
+    Fetched,
+    /// Nothing is.
+    Refused(ExitCode),
+}
+
+use ExitCode::{Download, Verification};
+use Outcome::{Fetched, Refused};
+
+/// How a server misbehaves: for its next answers, or for every one.
+enum Faults {
+    Next(Vec<Fault>),
+    Every(Fault),
+    /// It has something else instead: made of what it had.
+    Instead(fn(Vec<u8>) -> Vec<u8>),
+    /// It has nothing.
+    Gone,
+}
+
+use Faults::{Every, Gone, Instead, Next};
+
+fn faults() -> Vec<(&'static str, Faults, Outcome)> {
+    let changed = |mut bytes: Vec<u8>| {
+        let at = bytes.len() / 4 * 3;
+        bytes[at] ^= 1;
+        bytes
+    };
+    vec![
+        ("404", Gone, Refused(Download)),
+        ("410", Every(Fault::Status(410)), Refused(Download)),
+        ("401", Every(Fault::Status(401)), Refused(Download)),
+        ("403", Every(Fault::Status(403)), Refused(Download)),
+        ("busy, then fine", Next(vec![Fault::Status(503), Fault::Busy(502, "0")]), Fetched),
+        ("too many requests, then fine", Next(vec![Fault::Busy(429, "0")]), Fetched),
+        ("busy for ever", Every(Fault::Status(500)), Refused(Download)),
+        ("busy for an hour", Every(Fault::Busy(503, "3600")), Refused(Download)),
+        ("cut at 90 %, then fine", Next(vec![Fault::CutAt(90)]), Fetched),
+        ("cut, then without ranges", Next(vec![Fault::CutAt(90), Fault::NoRange]), Fetched),
+        ("cut again and again", Every(Fault::CutAt(90)), Refused(Download)),
+        ("cut before anything", Every(Fault::CutAt(0)), Refused(Download)),
+        ("silent in the middle", Every(Fault::Stall), Refused(Download)),
+        ("a byte now and then", Every(Fault::Trickle), Refused(Download)),
+        (
+            "too short",
+            Instead(|bytes| bytes[..bytes.len() * 9 / 10].to_vec()),
+            Refused(Verification),
+        ),
+        ("too long", Every(Fault::Unmeasured(mini::noise(5_000_000))), Refused(Verification)),
+        ("one bit changed", Instead(changed), Refused(Verification)),
+        (
+            "a page instead",
+            Instead(|_| b"<html>log in first</html>".to_vec()),
+            Refused(Verification),
+        ),
+        ("nothing instead", Instead(|_| Vec::new()), Refused(Verification)),
+        ("a redirect to itself", Every(Fault::Redirect(String::new())), Refused(Download)),
+        ("a redirect to ftp", Every(Fault::Redirect("ftp://127.0.0.1/".into())), Refused(Download)),
+    ]
+}
+
+/// Lets a source meet every fault, each in a scene of its own.
+async fn sweep(source: Source) {
+    for (name, faults, outcome) in faults() {
+        let case = format!("{source:?}: {name}");
+        // A manifest that names what is not there is what is wrong.
+        let outcome = match (source, name) {
+            (Source::Config, "404") => Refused(Verification),
+            _ => outcome,
+        };
+        let mut scene = Scene::of(source);
+        if matches!(name, "silent in the middle" | "a byte now and then") {
+            (scene.policy.stall, scene.policy.silence) =
+                (Duration::from_secs(1), Duration::from_millis(1500));
+        }
+        apply(&scene, faults);
+        let since = Instant::now();
+        let fetched = scene.fetch().await;
+        assert!(since.elapsed() < SOON, "{case}: {:?}", since.elapsed());
+        match (outcome, fetched) {
+            (Fetched, Ok(())) => scene.assert_fetched(&case),
+            (Fetched, Err(failure)) => panic!("{case}: {}", failure.report()),
+            (Refused(code), Ok(())) => panic!("{case}: fetched, and not refused with {code:?}"),
+            (Refused(code), Err(failure)) => {
+                assert_eq!(failure.code(), code, "{case}: {}", failure.report());
+                assert!(failure.remedy_text().is_some(), "{case}: {}", failure.report());
+                assert!(failure.report().contains(&scene.server.url()), "{}", failure.report());
+                scene.assert_nothing(&case);
+            }
+        }
+    }
+}
+
+fn apply(scene: &Scene, faults: Faults) {
+    let (server, path) = (&scene.server, scene.path.as_str());
+    match faults {
+        Next(faults) => faults.into_iter().for_each(|fault| server.once(path, fault)),
+        Every(Fault::Redirect(to)) if to.is_empty() => {
+            server.always(path, Fault::Redirect(path.to_owned()));
+        }
+        Every(fault) => server.always(path, fault),
+        Instead(make) => server.put(path, make(server.remove(path))),
+        Gone => drop(server.remove(path)),
+    }
+}
+
+#[tokio::test]
+async fn a_suites_release() {
+    sweep(Source::Release).await;
+}
+
+#[tokio::test]
+async fn a_suites_index() {
+    sweep(Source::Index).await;
+}
+
+#[tokio::test]
+async fn a_package() {
+    sweep(Source::Package).await;
+}
+
+#[tokio::test]
+async fn a_run_file() {
+    sweep(Source::RunFile).await;
+}
+
+#[tokio::test]
+async fn a_checksum_beside_a_run_file() {
+    sweep(Source::Checksum).await;
+}
+
+#[tokio::test]
+async fn a_sets_manifest_in_a_registry() {
+    sweep(Source::Manifest).await;
+}
+
+#[tokio::test]
+async fn a_sets_config_in_a_registry() {
+    sweep(Source::Config).await;
+}
+
+#[tokio::test]
+async fn a_module_in_a_registry() {
+    sweep(Source::Module).await;
+}

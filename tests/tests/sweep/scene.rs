@@ -1,0 +1,246 @@
+//! One source on a server of its own, and a store to fetch into.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use longshore::Failure;
+use longshore::artifact::image::Described;
+use longshore::config::{ArchiveConfig, ArchiveSource, Pin, RegistrySource, RunFileSource};
+use longshore::progress::Silent;
+use longshore::registry::Registry;
+use longshore::source::archive::{Archive, Requirement};
+use longshore::source::http::{Fetcher, Policy};
+use longshore::source::runfile::{self, Looked};
+use longshore::store::{Store, hex};
+use sha2::{Digest, Sha256};
+
+use crate::driver;
+use crate::mini::{self, Suite};
+use crate::server::Server;
+use crate::sets;
+use crate::tls;
+
+/// What is fetched in some way of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Release,
+    Index,
+    Package,
+    RunFile,
+    /// Over https: who gives it is all that makes it right.
+    Checksum,
+    Manifest,
+    Config,
+    Module,
+}
+
+/// A source, the file of it that something is wrong with, and a store.
+pub(crate) struct Scene {
+    source: Source,
+    pub(crate) server: Server,
+    /// Path of that file on the server.
+    pub(crate) path: String,
+    pub(crate) policy: Policy,
+    pub(crate) store: Store,
+    dir: tempfile::TempDir,
+    /// Digest of what is pulled from a registry.
+    manifest: String,
+}
+
+/// Short pauses; patience with a silent server is for a machine with much else to do.
+pub(crate) fn hasty() -> Policy {
+    Policy {
+        connect: Duration::from_secs(5),
+        stall: Duration::from_secs(20),
+        attempts: 3,
+        busy: Duration::from_millis(500),
+        backoff: Duration::from_millis(1),
+        ..Policy::default()
+    }
+}
+
+const REPOSITORY: &str = "/v2/nvidia/modules";
+
+impl Scene {
+    pub(crate) fn of(source: Source) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let store = Store::open(&dir.path().join("store")).expect("store");
+        let mut manifest = String::new();
+        let (files, path) = match source {
+            Source::Release | Source::Index | Source::Package => archive(source, dir.path()),
+            Source::RunFile | Source::Checksum => run_file(source),
+            Source::Manifest | Source::Config | Source::Module => {
+                registry(source, dir.path(), &mut manifest)
+            }
+        };
+        let server = match source {
+            Source::Checksum => tls::server(files),
+            _ => Server::start(files),
+        };
+        Self { source, server, path, policy: hasty(), store, dir, manifest }
+    }
+
+    /// Fetches it, and what belongs to it.
+    pub(crate) async fn fetch(&self) -> Result<(), Failure> {
+        match self.source {
+            Source::Release | Source::Index | Source::Package => self.fetch_packages().await,
+            Source::RunFile | Source::Checksum => self.fetch_run_file().await,
+            Source::Manifest | Source::Config | Source::Module => self.pull().await,
+        }
+    }
+
+    async fn fetch_packages(&self) -> Result<(), Failure> {
+        let config = ArchiveConfig {
+            sources: vec![ArchiveSource {
+                url: self.server.url(),
+                suites: vec!["stable".to_owned()],
+                components: vec!["main".to_owned()],
+                keyring: self.dir.path().join("keyring.asc"),
+            }],
+            use_host_apt: false,
+            host_components: Vec::new(),
+            host_suites: Vec::new(),
+            frozen: false,
+        };
+        let (policy, root) = (self.policy.clone(), Path::new("/"));
+        let archive = Archive::open_with(policy, &config, root, &self.store, &Silent).await?;
+        let packages = archive.closure(&[Requirement::any("tool")])?;
+        archive.fetch(&packages, &self.store, &Silent).await
+    }
+
+    async fn fetch_run_file(&self) -> Result<(), Failure> {
+        if self.source == Source::Checksum {
+            return self.fetch_pinned_by(&format!("{}{}", self.server.url(), self.path)).await;
+        }
+        self.fetch_pinned(Pin::Sha256(mini::digest(&driver::run_file()))).await
+    }
+
+    /// Fetches the .run file that the text at `url` has the digest of.
+    pub(crate) async fn fetch_pinned_by(&self, url: &str) -> Result<(), Failure> {
+        self.fetch_pinned(Pin::Sidecar(url.to_owned())).await
+    }
+
+    async fn fetch_pinned(&self, pin: Pin) -> Result<(), Failure> {
+        let urls = vec![format!("{}{}", self.server.url(), driver::PATH)];
+        let source = RunFileSource { urls, pin };
+        let fetcher = Fetcher::new(self.policy.clone(), tls::host_root())?;
+        let looked = runfile::look(&source, &fetcher, &self.store).await?;
+        let Looked::Known(found) = looked else { panic!("the form of it is known") };
+        runfile::fetch(&found, &fetcher, &self.store, &Silent).await.map(drop)
+    }
+
+    async fn pull(&self) -> Result<(), Failure> {
+        let reference = format!("{}/nvidia/modules", self.server.url());
+        let reference = reference.parse().expect("a repository");
+        let source = RegistrySource { reference, mirrors: Vec::new() };
+        let registry =
+            Registry::open_with(self.policy.clone(), &source, tls::host_root(), &|_| None)?;
+        registry.pull(&self.manifest, &self.store, &Silent).await.map(drop)
+    }
+
+    /// Digest of the set that is pulled.
+    pub(crate) fn digest(&self) -> &str {
+        &self.manifest
+    }
+
+    /// Everything that is on the server.
+    pub(crate) fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        self.server.files()
+    }
+
+    /// All of it is there, and sound.
+    pub(crate) fn assert_fetched(&self, case: &str) {
+        let (blobs, drivers, sets) = self.assert_sound(case);
+        let wanted = match self.source {
+            // Two packages and the index.
+            Source::Release | Source::Index | Source::Package => (3, 0, 0),
+            Source::RunFile | Source::Checksum => (0, 1, 0),
+            Source::Manifest | Source::Config | Source::Module => (2, 0, 1),
+        };
+        assert_eq!((blobs, drivers, sets), wanted, "{case}");
+    }
+
+    /// Nothing that was asked for is there, and what is there is sound.
+    pub(crate) fn assert_nothing(&self, case: &str) {
+        let (_, drivers, sets) = self.assert_sound(case);
+        assert_eq!((drivers, sets), (0, 0), "{case}");
+        let wrong = self.server.remove_if_there(&self.path);
+        let digest = wrong.map(|bytes| hex(&Sha256::digest(bytes)));
+        assert!(!digest.is_some_and(|digest| self.store.has_blob(&digest)), "{case}");
+    }
+
+    /// Whatever has its final name is what that says, and nothing is half done. Counts blobs,
+    /// drivers and sets.
+    pub(crate) fn assert_sound(&self, case: &str) -> (usize, usize, usize) {
+        let names = |dir: &str| -> Vec<String> {
+            let entries = fs::read_dir(self.store.dir(dir)).expect("listed").flatten();
+            entries.map(|entry| entry.file_name().into_string().expect("a name")).collect()
+        };
+        assert_eq!(names("tmp"), [""; 0], "{case}: something half done is left");
+        let (blobs, drivers) = (names("blobs/sha256"), names("drivers"));
+        for blob in &blobs {
+            self.store.read_blob(blob).unwrap_or_else(|e| panic!("{case}: {}", e.report()));
+        }
+        for sha256 in &drivers {
+            let driver = runfile::find(&self.store, sha256).expect("a driver that can be read");
+            driver.verify().unwrap_or_else(|e| panic!("{case}: {}", e.report()));
+        }
+        let sets = self.store.sets().expect("sets");
+        assert!(sets.iter().all(|set| self.store.holds(set)), "{case}: a set without its modules");
+        (blobs.len(), drivers.len(), sets.len())
+    }
+}
+
+type Files = (BTreeMap<String, Vec<u8>>, String);
+
+fn archive(source: Source, dir: &Path) -> Files {
+    let (key, suite) = (mini::key(), Suite::usual());
+    fs::write(dir.join("keyring.asc"), mini::certificate(&key)).expect("keyring");
+    let path = match source {
+        Source::Release => "/dists/stable/InRelease".to_owned(),
+        Source::Index => suite.by_hash(),
+        _ => suite.pool(0),
+    };
+    let mut files = suite.files(&key);
+    if source == Source::Index {
+        // Where that is not to be had another name of it would be asked for.
+        files.remove(&suite.index_path());
+    }
+    (files, path)
+}
+
+fn run_file(source: Source) -> Files {
+    let bytes = driver::run_file();
+    let name = &driver::PATH[1..];
+    let line = |digest: &str, name: &str| format!("{digest}  {name}\n");
+    let (a, b) = ("a".repeat(64), "b".repeat(64));
+    let sums = [line(&a, "a.run"), line(&b, "b.run"), line(&mini::digest(&bytes), name)].concat();
+    let path = if source == Source::Checksum { "/sha256sums" } else { driver::PATH };
+    let files = [(driver::PATH.to_owned(), bytes), ("/sha256sums".to_owned(), sums.into_bytes())];
+    (files.into(), path.to_owned())
+}
+
+fn registry(source: Source, dir: &Path, manifest: &mut String) -> Files {
+    let store = Store::open(&dir.join("pushed")).expect("store");
+    let set = sets::put(&store, "6.1.0-50-amd64");
+    let described = Described::of(&set).expect("described");
+    *manifest = described.digest();
+    let blob = |sha256: &str| format!("{REPOSITORY}/blobs/sha256:{sha256}");
+    let at_manifest = format!("{REPOSITORY}/manifests/{manifest}");
+    let config = blob(&mini::digest(&described.config));
+    let mut files = BTreeMap::from([
+        (at_manifest.clone(), described.manifest.clone()),
+        (config.clone(), described.config.clone()),
+    ]);
+    for module in &set.modules {
+        files.insert(blob(&module.sha256), store.read_blob(&module.sha256).expect("a module"));
+    }
+    let path = match source {
+        Source::Manifest => at_manifest,
+        Source::Config => config,
+        _ => blob(&set.modules[0].sha256),
+    };
+    (files, path)
+}
