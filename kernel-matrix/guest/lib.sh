@@ -81,6 +81,17 @@ prepare() {
 # What was written to the root file system since.
 written() { find / -xdev -newer /run/matrix/mark ! -type d -print; }
 
+# import: what comes in a file is taken into the store before the agent starts.
+import() {
+    [ -n "$IMPORT" ] || return 0
+    phase import
+    # shellcheck disable=SC2086
+    pod run --rm --network none -v /var/lib/longshore:/var/lib/longshore -v "$MEDIA:$MEDIA:ro" \
+        $IMAGE $IMPORT >/run/matrix/import.log 2>&1 && return
+    cat /run/matrix/import.log >/dev/console
+    return 1
+}
+
 # start_agent: the container in the background; RUN is its job.
 start_agent() {
     phase start

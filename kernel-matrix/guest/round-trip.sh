@@ -55,6 +55,7 @@ look_at_driver() {
 prepare
 state before
 look before
+import
 start_agent
 if await has_phase ready; then
     phase ready

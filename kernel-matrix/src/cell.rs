@@ -27,8 +27,13 @@ const STAGE: &str = include_str!("../guest/stage.sh");
 const LIB: &str = include_str!("../guest/lib.sh");
 /// Where the guest mounts its disks, in the order QEMU is given them; the last only where the driver
 /// comes on a disk of its own.
-const DISKS: [&str; 5] =
-    ["/", "/usr/lib/modules", "/var/lib/containers", "/var/lib/longshore", "/srv"];
+const DISKS: [&str; 5] = [
+    "/",
+    "/usr/lib/modules",
+    "/var/lib/containers",
+    "/var/lib/longshore",
+    delivery::PLACE,
+];
 /// Last lines of the console that are shown of a guest that did not get to its end.
 const TAIL: usize = 8;
 const MEMORY_MIB: u32 = 2048;
@@ -165,8 +170,7 @@ impl<'a> Guest<'a> {
         let dir = run_dir(workbench, name)?;
         let work = tempfile::Builder::new().prefix("work-").tempdir_in(&dir);
         let work = work.at("make a directory in", &dir)?;
-        let (agent, run_file) = (workbench.agent(), prepared.run_file.as_ref());
-        let delivery = delivery::make(cell, agent, &prepared.seed, run_file, work.path())?;
+        let delivery = delivery::make(cell, workbench, &prepared, work.path())?;
         Ok(Self { cell, prepared, delivery, dir, work })
     }
 
@@ -178,12 +182,13 @@ impl<'a> Guest<'a> {
         format!(
             "NONCE={nonce}\nIMAGE={}\n\
              AGENT_ARGUMENTS='run --driver {} --flavour {} --host-apt=false{arguments}'\n\
-             PRELOAD='{}'\nMEDIA={}\nNETWORK={}\nLOSES_POWER={}\n",
+             IMPORT='{}'\nPRELOAD='{}'\nMEDIA={}\nNETWORK={}\nLOSES_POWER={}\n",
             image::NAME,
             cell.driver.branch,
             cell.driver.flavour_name(),
+            delivery.import.join(" "),
             cell.preload.join(" "),
-            of(delivery.media.is_some(), "/srv"),
+            of(delivery.media.is_some(), delivery::PLACE),
             of(delivery.registry.is_some(), "10.0.2.15/24"),
             of(boot.loses_power, "yes"),
         )

@@ -1,8 +1,10 @@
 //! How a cell's driver gets to its guest: what the guest finds in its store, on a disk at /srv and
 //! in a registry, and what its agent is told of it.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::disk;
 use crate::error::{At, Error};
@@ -11,16 +13,21 @@ use crate::process::{LIMIT, run};
 use crate::registry::{self, Registry};
 use crate::runfile::RunFile;
 use crate::seed::{self, Seed};
-use crate::workbench::Agent;
+use crate::workbench::{Agent, Prepared, Workbench};
 
 /// The password of a key pair that lives as long as its cell.
 const PASSWORD: (&str, &str) = ("COSIGN_PASSWORD", "cell");
+/// Where the guest has the disk that a driver comes on.
+pub const PLACE: &str = "/srv";
+const PUBLIC_KEY: &str = "/srv/cosign.pub";
 
 /// What is ready for a guest.
 #[derive(Debug, Default)]
 pub struct Delivery {
     /// Arguments of `longshore run` beyond which driver.
     pub arguments: Vec<String>,
+    /// Arguments of longshore for what is done before that.
+    pub import: Vec<String>,
     /// ext4 image for /srv.
     pub media: Option<PathBuf>,
     /// The registry it reaches; nothing where there is none.
@@ -35,76 +42,113 @@ pub struct Delivery {
 /// longshore, docker-registry or mke2fs failed.
 pub fn make(
     cell: &Cell,
-    agent: &Agent,
-    seed: &Seed,
-    run_file: Option<&RunFile>,
+    workbench: &Workbench,
+    prepared: &Prepared,
     dir: &Path,
 ) -> Result<Delivery, Error> {
-    match (cell.from, run_file) {
+    match (cell.from, &prepared.run_file) {
+        (Supply::Archive, _) | (Supply::RunFile, None) => Ok(Delivery::default()),
         (Supply::RunFile, Some(file)) => Ok(of_run_file(file)),
-        (Supply::Registry, _) => of_registry(agent, seed, dir),
+        (Supply::Bundle, _) => {
+            let command = workbench.longshore("bundle", &prepared.kernel.release, cell);
+            of_bundle(command, &Signed::new(workbench.agent(), dir)?)
+        }
+        (Supply::Registry, _) => {
+            of_registry(&prepared.seed, &Signed::new(workbench.agent(), dir)?)
+        }
         (Supply::Store, _) => {
             let store = dir.join("store.ext4");
-            disk::copy(&seed.disk, &store)?;
-            Ok(Delivery { kept_store: Some(store), ..of_registry(agent, seed, dir)? })
+            disk::copy(&prepared.seed.disk, &store)?;
+            let registry = of_registry(&prepared.seed, &Signed::new(workbench.agent(), dir)?)?;
+            Ok(Delivery { kept_store: Some(store), ..registry })
         }
-        _ => Ok(Delivery::default()),
     }
 }
 
 fn of_run_file(file: &RunFile) -> Delivery {
-    let place = format!("/srv/{}", file.name());
-    let words = ["--run-file", &place, "--run-file-sha256", &file.sha256].map(str::to_owned);
-    Delivery { arguments: words.into(), media: Some(file.disk.clone()), ..Delivery::default() }
+    let place = format!("{PLACE}/{}", file.name());
+    let arguments = words(&["--run-file", &place, "--run-file-sha256", &file.sha256]);
+    Delivery { arguments, media: Some(file.disk.clone()), ..Delivery::default() }
 }
 
-/// Pushes the set, signed, to a registry, and gives the guest the public key.
-fn of_registry(agent: &Agent, seed: &Seed, dir: &Path) -> Result<Delivery, Error> {
-    let (store, keys, media) = (dir.join("push"), dir.join("keys"), dir.join("media"));
-    for one in [&keys, &media] {
-        fs::create_dir(one).at("make", one)?;
-    }
-    seed::copy_set(seed, &store)?;
-    run(agent.longshore().args(["generate-key-pair", "--out"]).arg(&keys), LIMIT)?;
-    let registry = Registry::start(dir)?;
-    let key = &seed.set.key;
-    run(
-        agent
-            .longshore()
-            .arg("push")
-            .arg(registry.reference())
-            .args(["--kernel", &key.kernel_release, "--store"])
-            .arg(&store)
-            .arg("--sign-key")
-            .arg(keys.join("cosign.key")),
-        LIMIT,
-    )?;
-    fs::copy(keys.join("cosign.pub"), media.join("cosign.pub")).at("copy", &keys)?;
-    let image = dir.join("media.ext4");
-    disk::make(&media, &image, 1)?;
-    let reference = format!("http://{}/{}", registry::IN_GUEST, registry::REPOSITORY);
-    let words = [
-        "--registry",
-        &reference,
-        "--no-compile",
-        "--require-signature",
-        "--signature-key",
-        "/srv/cosign.pub",
-    ];
+fn of_bundle(mut command: Command, signed: &Signed<'_>) -> Result<Delivery, Error> {
+    command.env(PASSWORD.0, PASSWORD.1);
+    command.arg("--out").arg(signed.media().join("driver.tar")).args(signed.sign());
+    run(&mut command, LIMIT)?;
     Ok(Delivery {
-        arguments: words.map(str::to_owned).into(),
-        media: Some(image),
-        registry: Some(registry),
-        kept_store: None,
+        arguments: signed.required(),
+        import: words(&["import", "/srv/driver.tar", "--key", PUBLIC_KEY]),
+        media: Some(signed.disk()?),
+        ..Delivery::default()
     })
 }
 
-impl Agent {
-    /// longshore with the password of the cells' keys.
-    fn longshore(&self) -> std::process::Command {
-        let mut command = std::process::Command::new(&self.program);
+fn of_registry(seed: &Seed, signed: &Signed<'_>) -> Result<Delivery, Error> {
+    let store = signed.dir.join("push");
+    seed::copy_set(seed, &store)?;
+    let registry = Registry::start(signed.dir)?;
+    let mut push = signed.longshore();
+    push.arg("push").arg(registry.reference()).args(signed.sign());
+    push.args(["--kernel", &seed.set.key.kernel_release, "--store"]).arg(&store);
+    run(&mut push, LIMIT)?;
+    let reference = format!("http://{}/{}", registry::IN_GUEST, registry::REPOSITORY);
+    let mut arguments = words(&["--no-compile", "--registry", &reference]);
+    arguments.extend(signed.required());
+    Ok(Delivery {
+        arguments,
+        media: Some(signed.disk()?),
+        registry: Some(registry),
+        ..Delivery::default()
+    })
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// A key pair of the cell's own, and a disk with the public one.
+struct Signed<'a> {
+    agent: &'a Agent,
+    dir: &'a Path,
+}
+
+impl<'a> Signed<'a> {
+    fn new(agent: &'a Agent, dir: &'a Path) -> Result<Self, Error> {
+        let signed = Self { agent, dir };
+        let (keys, media) = (dir.join("keys"), signed.media());
+        for one in [&keys, &media] {
+            fs::create_dir(one).at("make", one)?;
+        }
+        run(signed.longshore().args(["generate-key-pair", "--out"]).arg(&keys), LIMIT)?;
+        fs::copy(keys.join("cosign.pub"), media.join("cosign.pub")).at("copy", &keys)?;
+        Ok(signed)
+    }
+
+    /// What the disk is made of.
+    fn media(&self) -> PathBuf {
+        self.dir.join("media")
+    }
+
+    fn disk(&self) -> Result<PathBuf, Error> {
+        let image = self.dir.join("media.ext4");
+        disk::make(&self.media(), &image, 1)?;
+        Ok(image)
+    }
+
+    /// longshore with the key's password.
+    fn longshore(&self) -> Command {
+        let mut command = Command::new(&self.agent.program);
         command.env(PASSWORD.0, PASSWORD.1);
         command
+    }
+
+    fn sign(&self) -> [OsString; 2] {
+        ["--sign-key".into(), self.dir.join("keys/cosign.key").into()]
+    }
+
+    /// What has the agent take nothing unsigned.
+    fn required(&self) -> Vec<String> {
+        words(&["--require-signature", "--signature-key", PUBLIC_KEY])
     }
 }
 
