@@ -105,10 +105,14 @@ impl LogTask {
         change(&mut state);
         if state.spoke.elapsed() >= LOG_EVERY {
             state.spoke = Instant::now();
-            let far = amount(state.done, state.total, self.unit);
+            let far = match (state.done, state.total) {
+                // Nothing is counted: it is waited for.
+                (0, None) => String::new(),
+                (done, total) => format!(" {}", amount(done, total, self.unit)),
+            };
             let seconds = self.began.elapsed().as_secs();
             let note = if state.note.is_empty() { "" } else { ": " };
-            tracing::info!("{}: {far} after {seconds} s{note}{}", self.what, state.note);
+            tracing::info!("{}:{far} after {seconds} s{note}{}", self.what, state.note);
         }
     }
 }

@@ -67,12 +67,13 @@ impl Supplier<'_> {
                 Ok(()) => return Ok(()),
                 Err(Missed::Failed(failure)) => return Err(failure),
                 Err(Missed::Source(place, failure)) => {
-                    self.give_up_on(place, &failure);
+                    self.give_up_on(&place);
                     plan = self.plan_anew().await?;
                     if plan.refusal().is_some() {
                         // There is no other source, and this is why.
                         return Err(failure);
                     }
+                    going_on_without(&place, &failure);
                 }
             }
         }
@@ -129,9 +130,8 @@ impl Supplier<'_> {
         brought.map(Some).map_err(|failure| missed(place, failure))
     }
 
-    fn give_up_on(&self, place: SetPlace, failure: &Failure) {
-        tracing::warn!("going on without the set in {place}: {}", failure.one_line());
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(place);
+    fn give_up_on(&self, place: &SetPlace) {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(place.clone());
     }
 
     pub(super) fn leave_out_failed(&self, catalog: &mut Catalog) {
@@ -147,10 +147,11 @@ impl Supplier<'_> {
                 Ok(set) => return self.sign(set).await,
                 Err(Missed::Failed(failure)) => return Err(failure),
                 Err(Missed::Source(place, failure)) => {
-                    self.give_up_on(place, &failure);
+                    self.give_up_on(&place);
                     if !self.config.may_compile() && self.nothing_left(release).await? {
                         return Err(failure);
                     }
+                    going_on_without(&place, &failure);
                 }
             }
         }
@@ -212,6 +213,10 @@ impl Supplier<'_> {
         }
         Ok((facts, catalog))
     }
+}
+
+fn going_on_without(place: &SetPlace, failure: &Failure) {
+    tracing::warn!("going on without the set in {place}: {}", failure.one_line());
 }
 
 /// Why a plan has no source for modules.

@@ -23,16 +23,30 @@ pub(crate) fn free_address() -> String {
 impl Hub {
     /// Starts one that anybody may use, or only user and password given.
     pub(crate) fn start(login: Option<(&str, &str)>) -> Self {
-        Self::configured(login, "")
+        Self::configured(login, "", |_| String::new())
     }
 
     /// Starts one where what was pushed can be deleted.
     pub(crate) fn that_deletes() -> Self {
-        Self::configured(None, "  delete:\n    enabled: true\n")
+        Self::configured(None, "  delete:\n    enabled: true\n", |_| String::new())
     }
 
-    /// `storage` are further lines below that key.
-    fn configured(login: Option<(&str, &str)>, storage: &str) -> Self {
+    /// Starts one that speaks TLS, with a certificate that `certify` puts into the directory it is
+    /// given, as `cert.pem` and `key.pem`.
+    pub(crate) fn with_tls(certify: impl FnOnce(&Path)) -> Self {
+        Self::configured(None, "", |dir| {
+            certify(dir);
+            let dir = dir.display();
+            format!("  tls:\n    certificate: {dir}/cert.pem\n    key: {dir}/key.pem\n")
+        })
+    }
+
+    /// `storage` are further lines below that key, and what `http` makes in the directory below that.
+    fn configured(
+        login: Option<(&str, &str)>,
+        storage: &str,
+        http: impl FnOnce(&Path) -> String,
+    ) -> Self {
         let dir = tempfile::tempdir().expect("dir");
         let address = free_address();
         let auth = login.map_or_else(String::new, |(user, password)| {
@@ -40,9 +54,10 @@ impl Hub {
             fs::write(&file, htpasswd(user, password)).expect("write");
             format!("auth:\n  htpasswd:\n    realm: test\n    path: {}\n", file.display())
         });
+        let http = http(dir.path());
         let config = format!(
             "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\n\
-             {storage}http:\n  addr: {address}\n{auth}",
+             {storage}http:\n  addr: {address}\n{http}{auth}",
             dir.path().join("data").display()
         );
         let file = dir.path().join("config.yml");

@@ -1,15 +1,20 @@
 //! Sets in a real docker-registry on loopback: what goes in comes out, what is wrong is refused
 //! with which exit code and words, and nothing wrong stays in the store. skopeo reads and copies what is
-//! pushed, openssl verifies and makes signatures.
+//! pushed, oras too, openssl and cosign verify and make signatures.
 //!
-//! Needs Debian's packages docker-registry, skopeo, openssl and apache2-utils (scripts/setup).
+//! Needs Debian's packages docker-registry, skopeo, openssl and apache2-utils, and the programs cosign
+//! and oras of a later Debian (scripts/setup).
 
 mod behind;
+mod cosign;
+mod cut;
 mod faults;
 mod hub;
+mod ladder;
 mod other_tools;
 mod policy;
 mod sets;
+mod tls;
 mod together;
 mod token;
 

@@ -88,7 +88,7 @@ async fn skopeo_reads_and_copies_what_was_pushed() {
     sets::assert_sound(&scene.other);
 }
 
-fn openssl(arguments: &[&str]) -> Vec<u8> {
+pub(crate) fn openssl(arguments: &[&str]) -> Vec<u8> {
     let out = Command::new("openssl").args(arguments).output().expect("openssl runs");
     let errors = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "openssl {arguments:?}: {errors}");

@@ -8,27 +8,40 @@ use longshore::store::{Store, digest_of};
 
 /// A set for a kernel release, in the store.
 pub(crate) fn put(store: &Store, release: &str) -> ModuleSet {
+    put_of(store, release, &["nvidia", "nvidia-uvm"], 0)
+}
+
+/// A set of these modules, the first of them so much longer.
+pub(crate) fn put_of(store: &Store, release: &str, names: &[&str], padding: usize) -> ModuleSet {
     let key = ModuleKey {
         driver_version: "535.261.03".into(),
         flavour: Flavour::Open,
         driver_digest: "1".repeat(64),
         kernel_release: release.into(),
         kernel_version: "#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-10-01)".into(),
-        arch: "x86_64".into(),
+        arch: std::env::consts::ARCH.into(),
         headers: BTreeMap::new(),
         compiler: "gcc-12 (Debian 12.2.0-14) 12.2.0".into(),
         options: Vec::new(),
         patches: Default::default(),
         signed_by: None,
     };
-    let modules = ["nvidia", "nvidia-uvm"].map(|name| {
-        let image = module(name, release);
+    let modules = names.iter().map(|name| {
+        let mut image = module(name, release);
+        if *name == "nvidia" {
+            image.extend(noise(padding));
+        }
         store.put(&image).expect("put");
         ModuleEntry::describe(&format!("{name}.ko"), &image, release).expect("a module")
     });
-    let set = ModuleSet { key, modules: modules.into() };
+    let set = ModuleSet { key, modules: modules.collect() };
     store.put_set(&set).expect("put_set");
     set
+}
+
+/// Bytes that are another one at every place.
+fn noise(length: usize) -> impl Iterator<Item = u8> {
+    (0u32..).flat_map(u32::to_le_bytes).take(length)
 }
 
 /// An ELF file with nothing but `.modinfo` and the names of its sections.

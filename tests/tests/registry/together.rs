@@ -19,10 +19,16 @@ use crate::scene::{Scene as Host, send, until};
 const AGENTS: usize = 8;
 /// A twentieth of it is long beside what a busy machine delays a request.
 const LEASE: Duration = Duration::from_secs(20);
-const MODULES: [&str; 3] = ["nvidia", "nvidia-uvm", "nvidia-modeset"];
+pub(crate) const MODULES: [&str; 3] = ["nvidia", "nvidia-uvm", "nvidia-modeset"];
 
-/// An archive that a driver is built from, whose first module has so many bytes more.
-fn archive(padding: usize) -> crate::mini::Suite {
+/// What the sets are found by.
+fn tag() -> String {
+    format!("535.261.03-proprietary-{KERNEL}-{}", std::env::consts::ARCH)
+}
+
+/// An archive that a driver is built from, whose first module has so many bytes more. make waits to be
+/// let go, unless it `waits` not.
+pub(crate) fn archive(padding: usize, waits: bool) -> crate::mini::Suite {
     let kbuild = b"ccflags-y += -DNV_VERSION_STRING=\\\"535.261.03\\\"\n";
     let modules = MODULES.map(|name| {
         let mut image = sets::module(name, KERNEL);
@@ -35,6 +41,9 @@ fn archive(padding: usize) -> crate::mini::Suite {
         Item::File("./usr/src/nvidia/Kbuild", kbuild),
         Item::File("./usr/src/nvidia/conftest.sh", b""),
     ];
+    if !waits {
+        driver.push(Item::File("./usr/src/nvidia/go", b""));
+    }
     driver.extend(modules.iter().map(|(path, image)| Item::File(path, image)));
     let make = fs::read(env!("CARGO_BIN_EXE_stub-make")).expect("the stand-in for make");
     let libraries = libraries();
@@ -184,7 +193,7 @@ fn assert_same(stores: &[Store], hub: &Hub, claims: usize) {
     let before = tags.len();
     tags.retain(|tag| !tag.starts_with("claim-"));
     assert_eq!(before - tags.len(), claims);
-    assert_eq!(tags, ["535.261.03-proprietary-6.1.0-50-amd64-x86_64"]);
+    assert_eq!(tags, [tag()]);
     let from = format!("docker://{}/nvidia/modules:{}", hub.address, tags[0]);
     let there = other_tools::skopeo(&["inspect", "--raw", "--tls-verify=false", &from]);
     let there = longshore::artifact::image::digest(&there);
@@ -195,7 +204,7 @@ fn assert_same(stores: &[Store], hub: &Hub, claims: usize) {
 fn of_many_that_start_together_one_compiles() {
     for deletes in [true, false] {
         let hub = if deletes { Hub::that_deletes() } else { Hub::start(None) };
-        let host = Host::with(archive(0));
+        let host = Host::with(archive(0, true));
         let (builder, others) = together(&host, &hub);
         let_go(&builder.work().expect("it compiles"));
         let mut stores = vec![builder.ends_well()];
@@ -208,7 +217,7 @@ fn of_many_that_start_together_one_compiles() {
 #[test]
 fn when_the_one_that_compiles_is_killed_another_takes_over() {
     let hub = Hub::start(None);
-    let host = Host::with(archive(0));
+    let host = Host::with(archive(0, true));
     let (builder, mut others) = together(&host, &hub);
     let killed = Instant::now();
     send(&builder.child, Signal::SIGKILL);
@@ -232,14 +241,14 @@ fn when_the_one_that_compiles_is_killed_another_takes_over() {
 
 #[test]
 fn one_of_two_on_a_store_is_killed_while_it_publishes_and_the_other_goes_on() {
-    let host = Host::with(archive(64 << 20));
+    let host = Host::with(archive(64 << 20, true));
     let start = |name: &str| Agent::start(&host, name, "store", None);
     let first = start("first");
     until("it compiles", || first.work().is_some());
     let second = start("second");
     let who = format!("(pid {}, since ", first.child.id());
     until("the other waits", || second.says(&who));
-    assert!(second.says("which builds 535.261.03-proprietary-6.1.0-50-amd64-x86_64"));
+    assert!(second.says(&format!("which builds {}", tag())));
     let_go(&first.work().expect("it compiles"));
     let is_blob = |path: &PathBuf| path.to_string_lossy().contains("/tmp/blob-");
     until("it publishes", || entries(&first.store.join("tmp")).iter().any(is_blob));
