@@ -18,7 +18,12 @@ struct Script {
     plans: Mutex<VecDeque<Result<Plan, ExitCode>>>,
     stop: CancelFlag,
     at: At,
+    /// What it was told is installed.
+    told: Told,
 }
+
+/// What providers were told is installed.
+type Told = Arc<Mutex<Vec<(PlanSummary, Vec<Step>)>>>;
 
 /// Where a test's script stops the agent, or breaks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,6 +34,8 @@ enum At {
     GatherDone,
     Acquire,
     AcquireFails,
+    /// In what follows the installation, which does not come to its end.
+    Installed,
 }
 
 impl Provider for Script {
@@ -57,6 +64,14 @@ impl Provider for Script {
             }
             At::AcquireFails => Err(Failure::new(ExitCode::Compile, "does not compile")),
             _ => Ok(()),
+        }
+    }
+
+    async fn installed(&self, plan: &PlanSummary, steps: &[Step]) {
+        self.told.lock().unwrap().push((plan.clone(), steps.to_vec()));
+        if self.at == At::Installed {
+            self.stop.set();
+            pending::<()>().await;
         }
     }
 }
@@ -128,6 +143,7 @@ struct Scene {
     stop: CancelFlag,
     _dir: tempfile::TempDir,
     paths: Paths,
+    told: Told,
 }
 
 impl Scene {
@@ -140,7 +156,8 @@ impl Scene {
         host.knows("nvidia_uvm", FakeModule { depends, ..FakeModule::default() });
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::below(dir.path());
-        Self { host: Arc::new(host), stop: CancelFlag::default(), _dir: dir, paths }
+        let (stop, told) = (CancelFlag::default(), Arc::default());
+        Self { host: Arc::new(host), stop, _dir: dir, paths, told }
     }
 
     fn world(&self) -> World {
@@ -154,7 +171,8 @@ impl Scene {
     /// A life that follows the script, with the journal of this scene.
     async fn live(&self, at: At, plans: Vec<Result<Plan, ExitCode>>) -> Result<ExitCode, Failure> {
         let plans = Mutex::new(plans.into());
-        let script = Script { plans, stop: self.stop.clone(), at };
+        let told = Arc::clone(&self.told);
+        let script = Script { plans, stop: self.stop.clone(), at, told };
         let journal = Journal::open(&self.paths).unwrap();
         Life::new(self.world(), journal, self.stop.clone()).live(script).await
     }
@@ -195,6 +213,21 @@ async fn a_life_installs_and_takes_off() {
     assert!(scene.host.log().contains(&"init_module nvidia_uvm".to_owned()));
     assert_eq!(scene.host.state(), before);
     assert_eq!(scene.phase(), Some(Phase::Removed));
+}
+
+#[tokio::test]
+async fn what_is_installed_is_told_and_a_stop_does_not_wait_for_what_follows() {
+    let scene = Scene::new();
+    let before = scene.host.state();
+    let ended = scene.live(At::Installed, vec![Ok(plan("535"))]).await;
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+    assert_eq!(scene.host.state(), before);
+    let told = scene.told.lock().unwrap().clone();
+    assert_eq!(told, [(PlanSummary::from(&plan("535")), plan("535").install)]);
+    // What failed is not told.
+    let scene = Scene::new();
+    scene.live(At::AcquireFails, vec![Ok(wanting(plan("535")))]).await.unwrap_err();
+    assert!(scene.told.lock().unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -65,3 +65,72 @@ impl Supplier<'_> {
         work.await.or_fail(ExitCode::Bug, || "removing from the store")?.map(Some)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artifact::{Flavour, tests::set};
+    use crate::config::{self, Config, Fragment};
+    use crate::step::ModuleOrigin;
+    use crate::store::Store;
+
+    /// A configuration and a store with a set, a package, and the step that loads of the set.
+    fn scene(bound: &str) -> (tempfile::TempDir, Config, Store, Step) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let below = |name: &str| Some(dir.path().join(name).display().to_string());
+        let env = |name: &str| match name {
+            "LONGSHORE_STORE" => below("store"),
+            "LONGSHORE_STATE_DIR" => below("state"),
+            "LONGSHORE_DRIVER_ROOT" => below("root"),
+            "LONGSHORE_STORE_MAX_SIZE" => Some(bound.to_owned()),
+            _ => None,
+        };
+        let config = config::load(Fragment::default(), &env, None).expect("configuration");
+        let store = Store::open(&config.paths.store).expect("store");
+        let mut set = set();
+        set.modules[0].sha256 = store.put(b"module").expect("put");
+        store.put_set(&set).expect("set");
+        store.put(b"package").expect("put");
+        let origin = ModuleOrigin::Driver { sha256: set.modules[0].sha256.clone() };
+        let (parameters, version, srcversion) = (String::new(), None, None);
+        let load =
+            Step::LoadModule { name: "nvidia".into(), origin, parameters, version, srcversion };
+        (dir, config, store, load)
+    }
+
+    fn plan() -> PlanSummary {
+        PlanSummary {
+            driver_version: "535.261.03".into(),
+            flavour: Flavour::Open,
+            kernel_release: "6.1".into(),
+        }
+    }
+
+    fn blobs(store: &Store) -> usize {
+        std::fs::read_dir(store.dir("blobs/sha256")).expect("listed").count()
+    }
+
+    #[tokio::test]
+    async fn what_is_installed_is_remembered_and_the_rest_goes_beyond_the_bound() {
+        for (bound, left) in [("0", 1), ("5GiB", 2), ("none", 2)] {
+            let (_dir, config, store, load) = scene(bound);
+            let supplier = Supplier::new(&config);
+            supplier.share_store().await.expect("shared");
+            supplier.share_store().await.expect("still shared");
+            supplier.look_after_store(&plan(), &[load]).await;
+            assert_eq!(history::read(&store)[0].driver_version, "535.261.03");
+            assert_eq!(blobs(&store), left, "{bound}");
+            assert_eq!(store.sets().expect("sets").len(), 1);
+            store.alone(Duration::ZERO).await.expect("no longer in use");
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_goes_while_somebody_else_is_at_work() {
+        let (_dir, config, store, load) = scene("0");
+        let other = store.share().await.expect("shared");
+        Supplier::new(&config).look_after_store(&plan(), &[load]).await;
+        assert_eq!(blobs(&store), 2);
+        drop(other);
+    }
+}

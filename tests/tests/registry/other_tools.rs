@@ -4,6 +4,7 @@
 use std::fs;
 use std::process::{Command, Output};
 
+use longshore::bundle::{self, Contents};
 use longshore::signature::key::{PublicKey, SecretKey};
 use sha2::{Digest, Sha256};
 
@@ -170,4 +171,33 @@ async fn we_accept_a_signature_that_others_made() {
     let evidence = registry.evidence(&set, &keys).await.expect("asks");
     assert!(evidence.verify(&set.set, &[SecretKey::generate().public()]).is_err());
     evidence.verify(&set.set, &keys).expect("accepted");
+}
+
+/// A file that skopeo calls `oci-archive`: it reads it, and copies a set of it to a registry, from
+/// where it is the same set.
+#[tokio::test]
+async fn skopeo_reads_a_bundle_and_copies_it_to_a_registry() {
+    let scene = Scene::new();
+    let key = SecretKey::generate();
+    let out = scene.dir.path().join("bundle.tar");
+    let sets = std::slice::from_ref(&scene.set);
+    let contents = Contents::of(sets, &[], Some(&key), &scene.store).expect("contents");
+    bundle::write(&contents, &out, &Silent).expect("written");
+    let tag = scene.set.key.tag();
+    let (_, digest) = contents.entries().next().expect("a set");
+    let from = format!("oci-archive:{}:{tag}", out.display());
+    let manifest = skopeo(&["inspect", "--raw", &from]);
+    assert_eq!(format!("sha256:{}", longshore::store::hex(&Sha256::digest(manifest))), digest);
+    let to = format!("docker://{}/nvidia/modules:{tag}", scene.hub.address);
+    skopeo(&["copy", "--dest-tls-verify=false", "--preserve-digests", &from, &to]);
+    assert_eq!(scene.pull(digest).await.expect("pulls"), scene.set);
+    // And back: what skopeo packs is a bundle to us.
+    let again = scene.dir.path().join("again.tar");
+    let to_file = format!("oci-archive:{}:{tag}", again.display());
+    skopeo(&["copy", "--src-tls-verify=false", "--preserve-digests", &to, &to_file]);
+    let empty = Store::open(&scene.dir.path().join("empty")).expect("store");
+    let mut file = fs::File::open(&again).expect("opened");
+    let imported = bundle::import(&mut file, "again.tar", &empty, &[], &Silent).expect("imported");
+    assert_eq!(imported.sets, sets);
+    sets::assert_sound(&empty);
 }
