@@ -224,6 +224,8 @@ impl<'a> Guest<'a> {
         Ok(Spec {
             kernel: kernel.vmlinuz.clone(),
             initrd: path,
+            arguments: self.cell.kernel_arguments.clone(),
+            firmware: self.prepared.firmware.clone(),
             disks,
             network,
             gpus: self.cell.gpus.clone(),

@@ -4,7 +4,7 @@
 //! [`kernel`], [`rootfs`], the agent's [`image`] and its store ([`seed`]), all kept in the
 //! [`cache`]; a [`delivery`] is what a guest has the driver from. A [`cell`] boots a [`vm`] whose devices are a [`gpu`] behind QEMU's [`proxy`]
 //! protocol; the guest's scripts (guest/) only report [`records`], and [`judge`] decides from
-//! these alone. Everything that happens is an [`event`]; [`show`] and [`report`] consume them.
+//! these alone. [`secure_boot`] makes guests whose kernel asks for signed modules. Everything that happens is an [`event`]; [`show`] and [`report`] consume them.
 
 pub mod apt;
 pub mod bits;
@@ -33,6 +33,7 @@ pub mod report;
 pub mod rootfs;
 pub mod runfile;
 pub mod scene;
+pub mod secure_boot;
 pub mod seed;
 pub mod show;
 pub mod timing;

@@ -52,6 +52,12 @@ pub struct Cell {
     /// Modules somebody else loads before the agent starts.
     #[serde(default)]
     pub preload: Vec<String>,
+    /// What the kernel is told on its command line beyond what it always is.
+    #[serde(default)]
+    pub kernel_arguments: String,
+    /// Whether the guest boots by UEFI under Secure Boot, with modules signed for it.
+    #[serde(default)]
+    pub secure_boot: bool,
     /// Exit code wanted.
     #[serde(default)]
     pub exit: i32,

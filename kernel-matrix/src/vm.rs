@@ -14,6 +14,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use crate::error::{At, Error};
 use crate::gpu;
 use crate::proxy;
+use crate::secure_boot::Firmware;
 
 /// What a VM is made of.
 #[derive(Debug)]
@@ -22,6 +23,10 @@ pub struct Spec {
     pub kernel: PathBuf,
     /// Initramfs.
     pub initrd: PathBuf,
+    /// Further words for the kernel's command line.
+    pub arguments: String,
+    /// UEFI firmware; a BIOS where None.
+    pub firmware: Option<Firmware>,
     /// Seen by the guest as vda, vdb, ...
     pub disks: Vec<Disk>,
     /// What it reaches over a network; None gives it no network device.
@@ -163,10 +168,14 @@ impl Drop for Vm {
 
 /// QEMU's command line but for the devices on sockets. It dies with the thread that started it.
 fn qemu(spec: &Spec) -> Command {
+    let machine = match spec.firmware {
+        Some(_) => "q35,memory-backend=m,smm=on",
+        None => "q35,memory-backend=m",
+    };
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
-        .args(["-accel", "tcg", "-machine", "q35,memory-backend=m", "-cpu", "max", "-smp", "1"])
+        .args(["-accel", "tcg", "-machine", machine, "-cpu", "max", "-smp", "1"])
         // The proxy passes guest memory as descriptors, so it has to have one.
         .arg("-object")
         .arg(format!("memory-backend-memfd,id=m,size={}M,share=on", spec.memory))
@@ -178,7 +187,16 @@ fn qemu(spec: &Spec) -> Command {
         .arg("-initrd")
         .arg(&spec.initrd)
         .arg("-append")
-        .arg("console=ttyS0 oops=panic panic=-1");
+        .arg(format!("console=ttyS0 oops=panic panic=-1 {}", spec.arguments));
+    if let Some(firmware) = &spec.firmware {
+        let flash = |unit: u8, file: &Path, how: &str| {
+            format!("if=pflash,format=raw,unit={unit},{how}=on,file={}", file.display())
+        };
+        // Only code in system management mode may change the keys.
+        command.args(["-global", "driver=cfi.pflash01,property=secure,value=on"]);
+        command.arg("-drive").arg(flash(0, &firmware.code, "readonly"));
+        command.arg("-drive").arg(flash(1, &firmware.variables, "snapshot"));
+    }
     for disk in &spec.disks {
         let (image, snapshot) = (disk.image.display(), if disk.kept { "off" } else { "on" });
         command.arg("-drive");
@@ -253,6 +271,8 @@ mod tests {
         Spec {
             kernel: "/k/vmlinuz".into(),
             initrd: "/k/initrd".into(),
+            arguments: String::new(),
+            firmware: None,
             disks: vec![
                 Disk::snapshot(Path::new("/d/a")),
                 Disk { image: "/d/b".into(), kept: true },

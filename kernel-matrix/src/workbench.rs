@@ -14,6 +14,7 @@ use crate::kernel::{self, Kernel};
 use crate::matrix::{Cell, Guest, Matrix, Supply};
 use crate::rootfs::{self, Rootfs};
 use crate::runfile::{self, RunFile};
+use crate::secure_boot::{self, Firmware};
 use crate::seed::{self, Seed};
 
 /// How long things are kept that no run uses: kernels and images that a newer one has replaced.
@@ -50,6 +51,8 @@ pub struct Prepared {
     pub seed: Seed,
     /// The .run file, where the driver is from one.
     pub run_file: Option<RunFile>,
+    /// Firmware with Secure Boot on, where the cell wants that.
+    pub firmware: Option<Firmware>,
 }
 
 impl Workbench {
@@ -140,13 +143,20 @@ impl Workbench {
         if let Some(file) = &run_file {
             fetch.arg("--run-file").arg(&file.path).args(["--run-file-sha256", &file.sha256]);
         }
+        let mut firmware = None;
+        if cell.secure_boot {
+            let signer = secure_boot::signer(&self.cache)?;
+            firmware = Some(secure_boot::firmware(&self.cache, &signer, &kernel.vmlinuz)?);
+            fetch.arg("--module-key").arg(&signer.key);
+            fetch.arg("--module-certificate").arg(&signer.certificate);
+        }
         let (store, release) = (self.store(), &kernel.release);
         let seed = seed::make(&self.cache, &mut fetch, &store, release, driver, cell.from)?;
         resolved.driver_version.clone_from(&seed.set.key.driver_version);
         resolved.driver_sha256.clone_from(&seed.set.key.driver_digest);
         resolved.image_sha256.clone_from(&image.sha256);
         sink.tell(What::Resolved(resolved));
-        Ok(Prepared { kernel, rootfs, image, seed, run_file })
+        Ok(Prepared { kernel, rootfs, image, seed, run_file, firmware })
     }
 
     fn run_file(&self, cell: &Cell) -> Result<Option<RunFile>, Error> {

@@ -64,8 +64,9 @@ impl<'a> Supply<'a> {
         let incomplete = || catalog.sets.iter().find(of_choice).filter(|_| !buildable);
         let signer = catalog.signer.as_ref();
         let standing = |s: &&SetAtHand| signing::standing(&s.set.key, facts, signer);
-        // Of equals the first: min_by_key keeps it.
-        let best = catalog.sets.iter().filter(complete).min_by_key(standing);
+        // Of equals what is as it was compiled, and of those the first: min_by_key keeps it.
+        let best = catalog.sets.iter().filter(complete);
+        let best = best.min_by_key(|s| (standing(s), s.set.key.signed_by.is_some()));
         let better_compiled = |s: &&SetAtHand| {
             buildable && !standing(s).may_load() && signing::may_load_compiled(facts, signer)
         };

@@ -174,7 +174,7 @@ impl Supplier<'_> {
             }
         }
         let stored = catalog.sets.iter().filter(|s| s.place == SetPlace::Store).map(|s| &s.set);
-        let stored: Vec<&ModuleSet> = stored
+        let mut stored: Vec<&ModuleSet> = stored
             .filter(|set| {
                 set.key.driver_version == plan.driver_version
                     && set.key.flavour == plan.flavour
@@ -182,6 +182,7 @@ impl Supplier<'_> {
                     && set.key.kernel_version == facts.kernel.version
             })
             .collect();
+        stored.sort_by_key(|set| set.key.signed_by.is_some());
         let complete = stored.iter().find(|s| s.has_all(&self.config.driver.extra_modules));
         match complete.or(stored.first()).copied() {
             Some(set) => Ok(set.clone()),
