@@ -52,7 +52,7 @@ fn main() {
     let arguments = Arguments::parse();
     if let Err(failure) = run(&arguments) {
         println!("{}", failure.report());
-        std::process::exit(failure.code().into());
+        std::process::exit(failure.code().number().into());
     }
 }
 
