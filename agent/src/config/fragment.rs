@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
+use super::malformed::Malformed;
 use super::module_signing::ModuleSigningFragment;
 use super::parameters::{self, Parameters};
 use super::patches::PatchFragment;
@@ -157,8 +158,8 @@ impl Fragment {
         Self::from_toml(&text).map_err(|e| e.into_failure(path))
     }
 
-    fn from_toml(text: &str) -> Result<Self, TomlFault> {
-        toml::from_str(text).map_err(|e| TomlFault::new(text, &e))
+    fn from_toml(text: &str) -> Result<Self, Malformed> {
+        toml::from_str(text).map_err(|e| Malformed::new(text, &e))
     }
 
     /// Reads the environment: `LONGSHORE_*`, and what NVIDIA's containers are given.
@@ -363,60 +364,6 @@ fn list<T, E: std::fmt::Display>(
 fn in_env(name: &str, text: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(ExitCode::Usage, format!("environment variable {name}={text}: {error}"))
         .remedy("correct or unset it; docs/configuration.md has every setting")
-}
-
-/// What is wrong in a TOML text, and where.
-struct TomlFault {
-    line: Option<usize>,
-    key: Option<String>,
-    message: String,
-}
-
-impl TomlFault {
-    fn new(text: &str, error: &toml::de::Error) -> Self {
-        let before = error.span().and_then(|span| text.get(..span.start));
-        Self {
-            line: before.map(|b| b.matches('\n').count() + 1),
-            key: error.span().and_then(|span| key_at(text, span.start)),
-            message: error.message().to_owned(),
-        }
-    }
-
-    fn into_failure(self, path: &Path) -> Failure {
-        let mut cause = format!("configuration file {}", path.display());
-        if let Some(line) = self.line {
-            cause.push_str(&format!(", line {line}"));
-        }
-        if let Some(key) = self.key {
-            cause.push_str(&format!(", key {key}"));
-        }
-        cause.push_str(&format!(": {}", self.message));
-        Failure::new(ExitCode::Usage, cause)
-            .remedy("correct the file; docs/configuration.md has every key")
-    }
-}
-
-/// The key whose value holds the byte at `offset`, or the table that it is in: the nearest `key =`,
-/// `[table]` or `[[table]]` at or above its line.
-fn key_at(text: &str, offset: usize) -> Option<String> {
-    let end = text.get(offset..)?.find('\n').map_or(text.len(), |n| offset + n);
-    text.get(..end)?.lines().rev().find_map(key_of)
-}
-
-/// The key or the table that a line begins.
-fn key_of(line: &str) -> Option<String> {
-    let line = line.trim();
-    let key = match line.strip_prefix('[') {
-        Some(table) => table.trim_start_matches('[').split(']').next()?,
-        None => line.split_once('=')?.0,
-    };
-    is_key(key.trim()).then(|| key.trim().to_owned())
-}
-
-fn is_key(text: &str) -> bool {
-    let quoted = |quote: char| text.len() > 1 && text.starts_with(quote) && text.ends_with(quote);
-    let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    quoted('"') || quoted('\'') || (!text.is_empty() && text.chars().all(bare))
 }
 
 #[cfg(test)]

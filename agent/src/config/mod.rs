@@ -1,6 +1,7 @@
 //! Configuration: fragments from file, environment and flags, merged and validated into [`Config`].
 
 mod fragment;
+mod malformed;
 mod module_signing;
 pub mod parameters;
 mod patches;

@@ -1,0 +1,79 @@
+//! A configuration file that is not what it should be: which line, which key.
+
+use std::path::Path;
+
+use crate::failure::{ExitCode, Failure};
+
+/// What is wrong in a TOML text, and where.
+pub(super) struct Malformed {
+    line: Option<usize>,
+    key: Option<String>,
+    message: String,
+}
+
+impl Malformed {
+    pub(super) fn new(text: &str, error: &toml::de::Error) -> Self {
+        let before = error.span().and_then(|span| text.get(..span.start));
+        Self {
+            line: before.map(|b| b.matches('\n').count() + 1),
+            key: error.span().and_then(|span| key_at(text, span.start)),
+            message: error.message().to_owned(),
+        }
+    }
+
+    pub(super) fn into_failure(self, path: &Path) -> Failure {
+        let mut cause = format!("configuration file {}", path.display());
+        if let Some(line) = self.line {
+            cause.push_str(&format!(", line {line}"));
+        }
+        if let Some(key) = self.key {
+            cause.push_str(&format!(", key {key}"));
+        }
+        cause.push_str(&format!(": {}", self.message));
+        Failure::new(ExitCode::Usage, cause)
+            .remedy("correct the file; docs/configuration.md has every key")
+    }
+}
+
+/// The key whose value holds the byte at `offset`, or the table that it is in: the nearest `key =`,
+/// `[table]` or `[[table]]` at or above its line.
+fn key_at(text: &str, offset: usize) -> Option<String> {
+    let end = text.get(offset..)?.find('\n').map_or(text.len(), |n| offset + n);
+    text.get(..end)?.lines().rev().find_map(key_of)
+}
+
+/// The key or the table that a line begins.
+fn key_of(line: &str) -> Option<String> {
+    let line = line.trim();
+    let key = match line.strip_prefix('[') {
+        Some(table) => table.trim_start_matches('[').split(']').next()?,
+        None => line.split_once('=')?.0,
+    };
+    is_key(key.trim()).then(|| key.trim().to_owned())
+}
+
+fn is_key(text: &str) -> bool {
+    let quoted = |quote: char| text.len() > 1 && text.starts_with(quote) && text.ends_with(quote);
+    let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    quoted('"') || quoted('\'') || (!text.is_empty() && text.chars().all(bare))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("a = 1\nb = 2\n", 6, Some("b"))]
+    #[case("a = 1\n[[t]]\n", 6, Some("t"))]
+    #[case("a = 1\n[t.u]\nb = 2\n", 8, Some("t.u"))]
+    #[case("\"a b\" = 1\n", 8, Some("\"a b\""))]
+    #[case("a = [\n  \"b=c\",\n]\n", 8, Some("a"))]
+    #[case("a = [\n  # b = c\n  1,\n]\n", 18, Some("a"))]
+    #[case("= = =\n", 0, None)]
+    #[case("\u{e9}", 1, None)]
+    #[case("", 0, None)]
+    fn the_key_of_a_place(#[case] text: &str, #[case] offset: usize, #[case] wanted: Option<&str>) {
+        assert_eq!(key_at(text, offset).as_deref(), wanted);
+    }
+}
