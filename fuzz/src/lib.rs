@@ -17,8 +17,11 @@ use longshore::source::release::Release;
 use longshore::source::{deb, runfile, version};
 use longshore::store::Store;
 
+/// A reader by its name.
+pub type Target = (&'static str, fn(&[u8]));
+
 /// The targets by name.
-pub const TARGETS: [(&str, fn(&[u8])); 6] = [
+pub const TARGETS: [Target; 6] = [
     ("run_file", run_file),
     ("deb", deb),
     ("packages", packages),

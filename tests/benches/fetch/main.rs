@@ -134,7 +134,7 @@ async fn ours(url: &str, suite: &Suite, keyring: &Path, work: &Path) -> Result<(
     let store = Store::open(&work.join("store"))?;
     let archive = Archive::open(&config, Path::new("/"), &store, &Silent).await?;
     let names = archive.names_matching(&|_| true);
-    let roots: Vec<Requirement> = names.iter().map(|name| Requirement::any(name)).collect();
+    let roots: Vec<Requirement> = names.iter().map(Requirement::any).collect();
     let packages = archive.closure(&roots)?;
     root::assemble(&packages, &archive, &store, &Silent).await?;
     Ok(())

@@ -39,7 +39,7 @@ pub(crate) fn suite(runtime: &Runtime, dir: &Path) -> Result<Suite, Failure> {
     };
     let packages = runtime.block_on(async {
         let archive = Archive::open(&config, Path::new("/"), &store, &Silent).await?;
-        let roots = ROOTS.map(|root| Requirement::any(&root.replace("ARCH", ARCH)));
+        let roots = ROOTS.map(|root| Requirement::any(root.replace("ARCH", ARCH)));
         let packages = archive.closure(&roots)?;
         archive.fetch(&packages, &store, &Silent).await?;
         Ok::<_, Failure>(packages)
