@@ -4,6 +4,8 @@
 mod connections;
 mod driver;
 mod scene;
+// The tests of the command line use more of it.
+#[allow(dead_code)]
 mod tls;
 mod unreachable;
 

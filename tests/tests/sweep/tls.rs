@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
@@ -69,6 +69,11 @@ fn openssl(dir: &Path, arguments: &[&[&str]]) {
 /// The root of a host that trusts the servers' certificates.
 pub(crate) fn host_root() -> &'static Path {
     made().dir.path()
+}
+
+/// The certificates that it trusts.
+pub(crate) fn bundle() -> PathBuf {
+    host_root().join(BUNDLE)
 }
 
 /// A server with TLS on loopback.
