@@ -186,11 +186,27 @@ pub enum HeadersAtHand {
         version: String,
         /// The compiler package it asks for, for example `gcc-12`.
         compiler: String,
+        /// Why what comes before on the ladder was passed over.
+        #[serde(default)]
+        passed_over: Vec<String>,
     },
-    /// They have not; the releases that come nearest.
+    /// They lie on the host, or where the configuration says; the compiler is the archives'.
+    Local {
+        /// Where.
+        place: String,
+        /// The compiler they ask for, as it names itself.
+        compiler: String,
+        /// Why what comes before on the ladder was passed over.
+        #[serde(default)]
+        passed_over: Vec<String>,
+    },
+    /// Nobody has them; the releases that come nearest.
     Missing {
         /// Nearest releases the archives have headers for.
         nearest: Vec<String>,
+        /// Why each place was passed over.
+        #[serde(default)]
+        passed_over: Vec<String>,
     },
 }
 
@@ -226,10 +242,11 @@ pub fn gather(
     }
     sets.retain(|at_hand: &SetAtHand| config.patches.allows(at_hand.set.key.patches.keys()));
     let kernel = &facts.kernel;
+    let wanted = headers::Wanted { release: &kernel.release, version: Some(&kernel.version) };
     let (drivers, headers) = match archive {
         Known::Yes(archive) => (
             Known::Yes(driver::drivers(archive)),
-            Known::Yes(headers::at_hand(archive, &kernel.release, Some(&kernel.version))),
+            Known::Yes(headers::at_hand(wanted, &config.header_places(), archive)),
         ),
         Known::Unknown(why) => (Known::Unknown(why.clone()), Known::Unknown(why)),
     };

@@ -208,6 +208,7 @@ impl<'a> Supplier<'a> {
         request.modules.clone_from(&self.config.driver.extra_modules);
         request.jobs = self.config.jobs;
         request.patches = self.config.patches.clone();
+        request.headers = self.config.header_places();
         request.retry = self.retry;
         let set = build::build(&request, archive, &self.store()?, self.progress.as_ref()).await?;
         self.sign(set).await
@@ -265,8 +266,10 @@ impl<'a> Supplier<'a> {
         match asked {
             Ok(archive) => {
                 let version = Some(kernel.version.as_str());
+                let wanted = headers::Wanted { release: &kernel.release, version };
+                let places = self.config.header_places();
                 catalog.drivers = Known::Yes(driver::drivers(archive));
-                catalog.headers = Known::Yes(headers::at_hand(archive, &kernel.release, version));
+                catalog.headers = Known::Yes(headers::at_hand(wanted, &places, archive));
             }
             Err(failure) => {
                 catalog.drivers = Known::Unknown(failure.one_line());

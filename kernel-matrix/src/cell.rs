@@ -27,13 +27,8 @@ const STAGE: &str = include_str!("../guest/stage.sh");
 const LIB: &str = include_str!("../guest/lib.sh");
 /// Where the guest mounts its disks, in the order QEMU is given them; the last only where the driver
 /// comes on a disk of its own.
-const DISKS: [&str; 5] = [
-    "/",
-    "/usr/lib/modules",
-    "/var/lib/containers",
-    "/var/lib/longshore",
-    delivery::PLACE,
-];
+const DISKS: [&str; 5] =
+    ["/", "/usr/lib/modules", "/var/lib/containers", "/var/lib/longshore", delivery::PLACE];
 /// Last lines of the console that are shown of a guest that did not get to its end.
 const TAIL: usize = 8;
 const MEMORY_MIB: u32 = 2048;

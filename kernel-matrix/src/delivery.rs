@@ -53,9 +53,7 @@ pub fn make(
             let command = workbench.longshore("bundle", &prepared.kernel.release, cell);
             of_bundle(command, &Signed::new(workbench.agent(), dir)?)
         }
-        (Supply::Registry, _) => {
-            of_registry(&prepared.seed, &Signed::new(workbench.agent(), dir)?)
-        }
+        (Supply::Registry, _) => of_registry(&prepared.seed, &Signed::new(workbench.agent(), dir)?),
         (Supply::Store, _) => {
             let store = dir.join("store.ext4");
             disk::copy(&prepared.seed.disk, &store)?;

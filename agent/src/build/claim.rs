@@ -18,6 +18,7 @@ use crate::store::{Store, UNFINISHED, lock, write_failure};
 const PREFIX: &str = "work-";
 
 /// A temporary directory of the store, removed when dropped.
+#[derive(Debug)]
 pub(crate) struct Claimed {
     dir: TempDir,
     _held: Flock<File>,

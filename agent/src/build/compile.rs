@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use super::diagnose::{Class, Diagnosis, Subject};
+use super::reuse::Reuse;
 use super::sandbox::{self, Bind, Log, Outcome, Spec};
 use super::steps;
 use crate::artifact::{Flavour, ModuleEntry};
@@ -30,6 +31,8 @@ const SHORT: Duration = Duration::from_secs(300);
 /// One compile.
 #[derive(Debug)]
 pub struct Compile<'a> {
+    /// Where what earlier builds found out is kept.
+    pub store: &'a Store,
     /// The sandbox's helper program.
     pub helper: &'a Path,
     /// The hermetic root.
@@ -42,6 +45,8 @@ pub struct Compile<'a> {
     pub flavour: Flavour,
     /// `uname -r`.
     pub release: &'a str,
+    /// The compiler's program, where the kernel's Makefile would take another.
+    pub compiler: Option<&'a str>,
     /// Modules wanted, of [`MODULES`].
     pub modules: &'a [&'static str],
     /// Arguments for make that change the result.
@@ -105,34 +110,39 @@ impl Compile<'_> {
     /// Exit code 14 where it does not compile, with the compiler's first error; 15 without space.
     pub async fn run(&self, progress: &dyn Progress) -> Result<Vec<PathBuf>, Failed> {
         let sources = self.work.join("driver");
+        let mut reuse = Reuse::prepare(self.store, self.root, self.work, self.modules);
         hand_over(self.work).map_err(|e| write_failure(self.work, e))?;
         let mut log = Log::create(self.log)?;
-        self.make(&sources, &mut log, progress).await?;
+        self.make(&sources, &mut reuse, &mut log, progress).await?;
         let files: Vec<PathBuf> =
             self.modules.iter().map(|m| sources.join(format!("{m}.ko"))).collect();
         if let Some(absent) = files.iter().find(|file| !file.is_file()) {
             return Err(self.failure(format!("make left no {}", absent.display())).into());
         }
         self.strip(&mut log).await?;
+        reuse.keep(self.store);
         Ok(files)
     }
 
     async fn make(
         &self,
         sources: &Path,
+        reuse: &mut Reuse,
         log: &mut Log,
         progress: &dyn Progress,
     ) -> Result<(), Failed> {
         let what = format!("compiling {} {} for {}", self.driver, self.flavour, self.release);
         let task = progress.begin(&what, steps::total(sources, self.modules), Unit::Items);
         let mut diagnosis = Diagnosis::default();
+        let mut spec = spec(self.root, self.work, self.command(sources)?, INSIDE, "make");
+        spec.environment.extend(self.dated(sources)?.into_iter().chain(reuse.environment()));
+        spec.binds.extend(reuse.binds());
         let mut note = |line: &str| {
             log.line(line);
             diagnosis.line(line);
+            reuse.line(line);
             steps::report(line, task.as_ref());
         };
-        let mut spec = spec(self.root, self.work, self.command(sources)?, INSIDE, "make");
-        spec.environment.extend(self.dated(sources)?);
         note(&spec.command.join(" "));
         let outcome = sandbox::run(self.helper, &spec, self.limit, &mut note).await?;
         if outcome == Outcome::Exited(0) {
@@ -165,6 +175,7 @@ impl Compile<'_> {
             format!("NV_EXCLUDE_KERNEL_MODULES={}", excluded.join(" ")),
         ];
         command.extend(self.options.iter().cloned());
+        command.extend(self.compiler.map(|program| format!("CC={program}")));
         command.push("modules".to_owned());
         Ok(command)
     }
@@ -266,21 +277,23 @@ fn spec(root: &Path, work: &Path, command: Vec<String>, directory: &str, name: &
     }
 }
 
-/// Gives the work directory to nobody, so that the build can run as nobody. Where that is not
-/// allowed (a user namespace without that user) it runs as who the agent is.
+/// Gives the work directory to nobody, so that the build can run as nobody.
 pub(crate) fn hand_over(dir: &Path) -> io::Result<()> {
-    use nix::errno::Errno;
-    let give = |path: &Path| std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY));
-    match give(&dir.join("tmp")) {
-        Err(e)
-            if [Errno::EPERM as i32, Errno::EINVAL as i32]
-                .contains(&e.raw_os_error().unwrap_or(0)) =>
-        {
-            return Ok(());
-        }
-        given => given?,
+    if give(&dir.join("tmp"))? {
+        walk(dir, &mut |path| give(path).map(drop))?;
     }
-    walk(dir, &mut |path| give(path))
+    Ok(())
+}
+
+/// Gives one path to nobody. Where that is not allowed (a user namespace without that user) builds
+/// run as who the agent is; then this is false.
+pub(super) fn give(path: &Path) -> io::Result<bool> {
+    use nix::errno::Errno;
+    const NOT_ALLOWED: [i32; 2] = [Errno::EPERM as i32, Errno::EINVAL as i32];
+    match std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY)) {
+        Err(e) if e.raw_os_error().is_some_and(|n| NOT_ALLOWED.contains(&n)) => Ok(false),
+        given => given.map(|()| true),
+    }
 }
 
 /// Visits `path` and, if it is a directory, everything below.
@@ -302,8 +315,10 @@ pub(super) fn kernel_dirs(root: &Path, release: &str) -> Result<(PathBuf, PathBu
     let modules = Path::new("/usr/lib/modules").join(release);
     let target = |link: &str| {
         let link = modules.join(link);
-        let target = fs::read_link(root.join(link.strip_prefix("/").ok()?)).ok()?;
-        let target = resolved(&modules.join(target));
+        let target = match fs::read_link(root.join(link.strip_prefix("/").ok()?)) {
+            Ok(target) => resolved(&modules.join(target)),
+            Err(_) => link,
+        };
         root.join(target.strip_prefix("/").ok()?).is_dir().then_some(target)
     };
     let output = target("build").ok_or_else(|| {

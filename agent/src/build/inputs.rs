@@ -1,37 +1,37 @@
 //! Everything a build is made of, known from the archive before anything is unpacked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
 
 use super::patches::{self, Applied, Patch};
 use super::remembered::Attempt;
+use super::root::Parts;
 use super::{Request, wanted_modules};
 use crate::artifact::{Flavour, ModuleKey, ModuleSet};
 use crate::catalog::DriverAtHand;
-use crate::failure::Failure;
+use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::Progress;
-use crate::source::archive::{Archive, Package};
+use crate::source::archive::Archive;
 use crate::source::driver_source::DriverSource;
-use crate::source::headers::{self, Headers, Stated};
+use crate::source::headers::{self, Headers, Wanted};
 use crate::store::{Store, hex};
 
 /// The inputs of one build.
 pub(super) struct Inputs {
     /// Where the driver's kernel sources are from.
     pub(super) driver: DriverSource,
-    /// What the headers say of their kernel.
-    pub(super) stated: Stated,
-    /// Headers, compiler and tools: what the root is made of.
-    pub(super) toolchain: Vec<Package>,
+    /// The kernel's headers, and what the root is made of.
+    pub(super) headers: Headers,
+    /// Digests of the headers, by package or tree.
+    header_digests: BTreeMap<String, String>,
     /// Arguments for make that change the result.
     pub(super) options: Vec<String>,
     /// The modules to build, as the sources name them, in load order.
     pub(super) modules: Vec<&'static str>,
     /// The compatibility patches that may be applied.
     pub(super) candidates: Vec<Patch>,
-    headers: Headers,
     driver_version: String,
     flavour: Flavour,
 }
@@ -50,15 +50,15 @@ impl Inputs {
         let candidates = patches::candidates(&request.patches, &driver_version, flavour)?;
         let driver = DriverSource::locate(&request.driver, archive, store)?;
         let version = request.kernel_version.as_deref();
-        let headers = headers::find(archive, &request.kernel_release, version)?;
-        archive.fetch(std::slice::from_ref(&headers.package), store, progress).await?;
-        let stated = headers::read_stated(&headers, version, store)?;
-        let toolchain = headers::closure(archive, &headers, &stated)?;
+        let wanted = Wanted { release: &request.kernel_release, version };
+        let headers = headers::find(wanted, &request.headers, archive, store, progress).await?;
+        for why in &headers.passed_over {
+            tracing::info!("passed over for headers: {why}");
+        }
         Ok(Self {
             driver,
-            options: options(&stated),
-            stated,
-            toolchain,
+            options: options(headers.stated.realtime),
+            header_digests: digests(&headers).await?,
             modules,
             candidates,
             headers,
@@ -67,9 +67,17 @@ impl Inputs {
         })
     }
 
+    /// What the build root is made of.
+    pub(super) fn root_parts(&self) -> Parts {
+        Parts {
+            packages: self.headers.toolchain.clone(),
+            trees: self.headers.trees.clone(),
+            header_digests: self.header_digests.clone(),
+        }
+    }
+
     /// The key of the set that `compiler` makes of this with the patches `applied`.
     pub(super) fn key(&self, compiler: String, applied: Applied) -> ModuleKey {
-        let headers = self.toolchain.iter().filter(|p| headers::is_headers(p));
         let mut options = self.options.clone();
         options.push("strip=debug".to_owned());
         options.push(format!("modules={}", self.modules.join(",")));
@@ -78,11 +86,9 @@ impl Inputs {
             flavour: self.flavour,
             driver_digest: self.driver.sha256().to_owned(),
             kernel_release: self.headers.release.clone(),
-            kernel_version: self.stated.kernel_version.clone(),
+            kernel_version: self.headers.stated.kernel_version.clone(),
             arch: std::env::consts::ARCH.to_owned(),
-            headers: headers
-                .map(|p| (format!("{}_{}_{}", p.name, p.version, p.arch), p.sha256.clone()))
-                .collect(),
+            headers: self.header_digests.clone(),
             compiler,
             options,
             patches: applied,
@@ -111,7 +117,8 @@ impl Inputs {
     /// What a failure of this build is remembered by. The compiler counts by the packages it comes
     /// in, so that it needs not be asked.
     pub(super) fn attempt(&self, request: &Request, applied: Applied) -> Attempt {
-        let packages: BTreeSet<&str> = self.toolchain.iter().map(|p| p.sha256.as_str()).collect();
+        let packages: BTreeSet<&str> =
+            self.headers.toolchain.iter().map(|p| p.sha256.as_str()).collect();
         // Another longshore may build what this one could not.
         let made_by = concat!("longshore ", env!("CARGO_PKG_VERSION"));
         let packages = packages.into_iter().collect::<Vec<_>>().join(" ");
@@ -124,7 +131,7 @@ impl Inputs {
     /// into it.
     pub(super) fn stored(&self, store: &Store) -> Result<Option<ModuleSet>, Failure> {
         let Some(applied) = self.applied(store) else { return Ok(None) };
-        let compiler = self.toolchain.iter().find(|p| p.name == self.headers.compiler);
+        let compiler = self.headers.toolchain.iter().find(|p| p.name == self.headers.compiler);
         let version = compiler.map(|p| format!(" {})", p.version)).unwrap_or_default();
         let is_this = |set: &ModuleSet| {
             set.key.compiler.contains(&version)
@@ -146,15 +153,30 @@ impl Inputs {
     }
 }
 
+/// Digests of the headers: of their packages, or of the trees that they are.
+async fn digests(headers: &Headers) -> Result<BTreeMap<String, String>, Failure> {
+    let packages = headers.toolchain.iter().filter(|p| headers::is_headers(p));
+    let mut digests: BTreeMap<String, String> = packages
+        .map(|p| (format!("{}_{}_{}", p.name, p.version, p.arch), p.sha256.clone()))
+        .collect();
+    if let Some(trees) = headers.trees.clone() {
+        let what = || format!("reading the headers of {}", headers.release);
+        let hashed = tokio::task::spawn_blocking(move || trees.digests()).await;
+        let hashed = hashed.or_fail(ExitCode::Bug, what)?.or_fail(ExitCode::Toolchain, what)?;
+        digests.extend(hashed);
+    }
+    Ok(digests)
+}
+
 /// What make is told beyond what to build and where the kernel lies.
-fn options(kernel: &Stated) -> Vec<String> {
+fn options(realtime: bool) -> Vec<String> {
     let mut options = vec![
         // A fifth of the compile time goes into debug information that is stripped afterwards.
         "KCFLAGS=-g0".to_owned(),
         // BTF is made of that debug information.
         "CONFIG_DEBUG_INFO_BTF_MODULES=".to_owned(),
     ];
-    if kernel.realtime {
+    if realtime {
         options.push("IGNORE_PREEMPT_RT_PRESENCE=1".to_owned());
     }
     options
@@ -169,8 +191,7 @@ mod tests {
     #[case(false, 0)]
     #[case(true, 1)]
     fn only_realtime_kernels_are_told_to_go_on(#[case] realtime: bool, #[case] wanted: usize) {
-        let stated = Stated { kernel_version: String::new(), compiler: String::new(), realtime };
-        let told = options(&stated).iter().filter(|o| o.contains("PREEMPT_RT")).count();
+        let told = options(realtime).iter().filter(|o| o.contains("PREEMPT_RT")).count();
         assert_eq!(told, wanted);
     }
 }

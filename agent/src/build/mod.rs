@@ -10,6 +10,7 @@ pub mod diagnose;
 mod inputs;
 pub mod patches;
 mod remembered;
+mod reuse;
 pub mod root;
 pub mod sandbox;
 pub mod sign;
@@ -26,6 +27,7 @@ use crate::config::PatchConfig;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::Progress;
 use crate::source::archive::{Archive, Package};
+use crate::source::headers::{self, Places};
 use crate::store::Store;
 use compile::{ALWAYS, Compile, MODULES};
 use inputs::Inputs;
@@ -56,6 +58,8 @@ pub struct Request {
     pub limit: Duration,
     /// Which compatibility patches may be applied.
     pub patches: PatchConfig,
+    /// Where headers are looked for beside the archives.
+    pub headers: Places,
     /// Compile even where the same failed a short while ago.
     pub retry: bool,
     /// The sandbox's helper: a program whose main function calls [`sandbox::sandbox_main`] for
@@ -74,6 +78,7 @@ impl Request {
             jobs: None,
             limit: LIMIT,
             patches: PatchConfig::default(),
+            headers: Places::default(),
             retry: false,
             helper: PathBuf::from("/proc/self/exe"),
         }
@@ -112,16 +117,14 @@ pub async fn build(
     check_space(store)?;
     let driver: Vec<Package> = inputs.driver.package().cloned().into_iter().collect();
     let driver = archive.fetch(&driver, store, progress);
-    let root = root::assemble(&inputs.toolchain, archive, store, progress);
+    let parts = inputs.root_parts();
+    let root = root::assemble_parts(&parts, archive, store, progress);
     let (root, ()) = futures_util::future::try_join(root, driver).await?;
     let work = Work::new(store)?;
-    let program = inputs.stated.compiler_program();
-    let compiler = compile::compiler_version(&request.helper, &root, &work.dir(), program).await?;
-    if compiler != inputs.stated.compiler {
-        let kernel = &inputs.stated.compiler;
-        tracing::warn!(kernel, compiler, "the kernel was built with another compiler");
-    }
-    let prepared = Prepared { inputs, root, work, compiler };
+    let program = inputs.headers.compiler_program(&root);
+    let compiler = compile::compiler_version(&request.helper, &root, &work.dir(), &program).await?;
+    headers::check_compiler(&inputs.headers.stated.compiler, &compiler)?;
+    let prepared = Prepared { inputs, root, work, program, compiler };
     let set = prepared.compile(request, store, progress).await?;
     prepared.work.remove();
     Ok(set)
@@ -140,6 +143,8 @@ struct Prepared {
     inputs: Inputs,
     root: PathBuf,
     work: Work,
+    /// The compiler's program.
+    program: String,
     /// As it names itself.
     compiler: String,
 }
@@ -161,12 +166,14 @@ impl Prepared {
         refuse_or_forget(&attempt, request, store)?;
         patches::apply(&selected, &self.work.sources())?;
         let compile = Compile {
+            store,
             helper: &request.helper,
             root: &self.root,
             work: &self.work.dir(),
             driver: &request.driver.version,
             flavour: request.driver.flavour,
             release: &request.kernel_release,
+            compiler: self.program_to_name(),
             modules: &self.inputs.modules,
             options: &self.inputs.options,
             jobs: request.jobs(),
@@ -189,6 +196,12 @@ impl Prepared {
         let set = ModuleSet { key, modules };
         store.put_set(&set)?;
         Ok(set)
+    }
+
+    /// The compiler's program, where the kernel's own Makefile would take another.
+    fn program_to_name(&self) -> Option<&str> {
+        let own = self.inputs.headers.stated.compiler_program();
+        (own != self.program).then_some(self.program.as_str())
     }
 
     /// Unpacks the sources and finds out which patches they need for this kernel.

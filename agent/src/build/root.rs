@@ -4,7 +4,7 @@
 //! It lies in the store as `roots/DIGEST`, named after the packages it is made of, and is used
 //! again by every build that wants the same packages. It is there whole or not at all.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -20,6 +20,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::{Progress, Task, Unit};
 use crate::source::archive::{Archive, Package, Taker};
 use crate::source::deb;
+use crate::source::headers::Trees;
 use crate::store::{Store, hex, write_failure};
 
 /// Changes whenever the way a root is made changes what is in it.
@@ -34,12 +35,28 @@ const LINKS: [(&str, &str); 1] = [("usr/bin/awk", "mawk")];
 const LEFT_OUT: [&str; 5] =
     ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/share/lintian"];
 
-/// Where the root made of these packages lies, or would lie.
-pub fn path_of(packages: &[Package], store: &Store) -> PathBuf {
-    let digests: BTreeSet<&str> = packages.iter().map(|p| p.sha256.as_str()).collect();
+/// What a root is made of.
+#[derive(Debug, Clone, Default)]
+pub struct Parts {
+    /// Packages.
+    pub packages: Vec<Package>,
+    /// Headers that are no packages.
+    pub trees: Option<Trees>,
+    /// Digests of the headers, by package or tree.
+    pub header_digests: BTreeMap<String, String>,
+}
+
+/// Where the root made of these parts lies, or would lie.
+pub fn path_of(parts: &Parts, store: &Store) -> PathBuf {
+    let digests: BTreeSet<&str> = parts.packages.iter().map(|p| p.sha256.as_str()).collect();
     let mut hash = Sha256::new();
     hash.update(RECIPE);
     digests.iter().for_each(|digest| hash.update(digest));
+    if parts.trees.is_some() {
+        for (name, digest) in &parts.header_digests {
+            hash.update(format!("{name} {digest}\n"));
+        }
+    }
     store.dir("roots").join(hex(&hash.finalize()))
 }
 
@@ -55,7 +72,21 @@ pub async fn assemble(
     store: &Store,
     progress: &dyn Progress,
 ) -> Result<PathBuf, Failure> {
-    let path = path_of(packages, store);
+    let packages = packages.to_vec();
+    assemble_parts(&Parts { packages, ..Parts::default() }, archive, store, progress).await
+}
+
+/// As [`assemble`], with headers that are no packages.
+///
+/// # Errors
+/// As [`assemble`]; 13 for headers that change while they are copied.
+pub async fn assemble_parts(
+    parts: &Parts,
+    archive: &Archive,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<PathBuf, Failure> {
+    let (path, packages) = (path_of(parts, store), &parts.packages);
     if path.is_dir() {
         store.mark_used(path.strip_prefix(store.root()).unwrap_or(&path));
         return Ok(path);
@@ -74,8 +105,8 @@ pub async fn assemble(
     let (unfinished, caller) = (Arc::clone(&root), Arc::downgrade(&waiting));
     let take: Taker = Arc::new(move |package, file| unfinished.add(package, file, &caller));
     archive.fetch_each(packages, store, progress, take).await?;
-    let target = path.clone();
-    in_thread(&what, move || Unfinished::finish(root, &target)).await?;
+    let (parts, target) = (parts.clone(), path.clone());
+    in_thread(&what, move || Unfinished::finish(root, &parts, &target)).await?;
     Ok(path)
 }
 
@@ -114,15 +145,31 @@ impl Unfinished {
         Ok(())
     }
 
-    fn finish(this: Arc<Self>, target: &Path) -> Result<(), Failure> {
+    fn finish(this: Arc<Self>, parts: &Parts, target: &Path) -> Result<(), Failure> {
         let shared = || Failure::new(ExitCode::Bug, "a build root is still being written");
         let Self { dir, _turn, .. } = Arc::into_inner(this).ok_or_else(shared)?;
         let root = dir.path();
+        if let Some(trees) = &parts.trees {
+            copy(trees, &parts.header_digests, root)?;
+        }
         finish(root).map_err(|e| write_failure(root, e))?;
         fs::rename(root, target).map_err(|e| write_failure(target, e))?;
         dir.moved();
         Ok(())
     }
+}
+
+/// Copies headers, and makes sure that the copy is what the build is keyed by.
+fn copy(trees: &Trees, digests: &BTreeMap<String, String>, root: &Path) -> Result<(), Failure> {
+    trees.copy_into(root).map_err(|e| write_failure(root, e))?;
+    let what = || format!("reading the headers copied to {}", root.display());
+    let copied = trees.copied_to(root).digests().or_fail(ExitCode::Verification, what)?;
+    if copied == *digests {
+        return Ok(());
+    }
+    let cause = "the headers changed while they were copied";
+    Err(Failure::new(ExitCode::Verification, cause)
+        .remedy("run again when nothing writes to them any more"))
 }
 
 /// Reads as long as somebody waits for what is made of it: a cancelled build ends at once.
@@ -184,9 +231,12 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let store = Store::open(dir.path()).expect("store opens");
         let (a, b) = (package(&"a".repeat(64)), package(&"b".repeat(64)));
-        let path = path_of(&[a.clone(), b.clone()], &store);
-        assert_eq!(path, path_of(&[b, a.clone()], &store));
-        assert_ne!(path, path_of(&[a], &store));
+        let path = |packages: &[&Package]| {
+            let packages = packages.iter().copied().cloned().collect();
+            path_of(&Parts { packages, ..Parts::default() }, &store)
+        };
+        assert_eq!(path(&[&a, &b]), path(&[&b, &a]));
+        assert_ne!(path(&[&a, &b]), path(&[&a]));
     }
 
     #[tokio::test]
@@ -199,7 +249,8 @@ mod tests {
         let assembled = assemble(&packages, &archive, &store, &crate::progress::Silent).await;
         let failure = assembled.expect_err("bad");
         assert_eq!(failure.code(), ExitCode::Verification);
-        assert!(!path_of(&packages, &store).exists());
+        let parts = Parts { packages: packages.to_vec(), ..Parts::default() };
+        assert!(!path_of(&parts, &store).exists());
         assert_eq!(fs::read_dir(store.dir("tmp")).expect("list").count(), 0);
     }
 }

@@ -19,7 +19,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::module_signing::{self, Certificate, Hash, Message};
 use crate::progress::{Progress, Unit};
 use crate::source::archive::{Archive, Requirement};
-use crate::source::headers::{self, Headers};
+use crate::source::headers::{self, InArchive};
 use crate::store::{Store, write_failure};
 
 /// The variable that sign-file takes the key's passphrase from.
@@ -84,7 +84,8 @@ impl SignFile {
             return Ok(signed);
         }
         let key = &set.key;
-        let headers = headers::find(archive, &key.kernel_release, Some(&key.kernel_version))?;
+        let headers =
+            headers::find_in_archive(archive, &key.kernel_release, Some(&key.kernel_version))?;
         let hash = match self.hash {
             Some(hash) => hash,
             None => kernels_hash(&headers, archive, store, progress).await?,
@@ -188,7 +189,7 @@ impl SignFile {
 /// What the kernel signs its own modules with, which it is sure to know; sha512 where it does not
 /// say.
 async fn kernels_hash(
-    headers: &Headers,
+    headers: &InArchive,
     archive: &Archive,
     store: &Store,
     progress: &dyn Progress,
@@ -200,7 +201,7 @@ async fn kernels_hash(
 
 /// A root with sign-file and what it needs.
 async fn assemble(
-    headers: &Headers,
+    headers: &InArchive,
     archive: &Archive,
     store: &Store,
     progress: &dyn Progress,

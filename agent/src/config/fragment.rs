@@ -108,6 +108,9 @@ pub struct Fragment {
     /// Signatures for the kernel.
     #[command(flatten)]
     pub module_signing: ModuleSigningFragment,
+    /// Kernel headers, looked at before the archives: directory or tar file (repeatable)
+    #[arg(long, global = true, value_name = "PATH")]
+    pub headers: Option<Vec<AbsolutePath>>,
     /// Compile where nothing built is at hand
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub compile: Option<bool>,
@@ -204,6 +207,7 @@ impl Fragment {
                 signatures: get(env, "LONGSHORE_MODULE_SIGNATURES", AbsolutePath::strict)?,
                 hash: get(env, "LONGSHORE_MODULE_HASH", Hash::from_str)?,
             },
+            headers: list(env, "LONGSHORE_HEADERS", AbsolutePath::strict)?,
             compile: get(env, "LONGSHORE_COMPILE", parse_bool)?,
             no_compile: false,
             jobs: get(env, "LONGSHORE_JOBS", NonZeroU16::from_str)?,
@@ -267,6 +271,7 @@ impl Fragment {
             require_signature: self.require_signature.or(below.require_signature),
             signature_keys: self.signature_keys.or(below.signature_keys),
             module_signing: self.module_signing.over(below.module_signing),
+            headers: self.headers.or(below.headers),
             compile: self.no_compile.then_some(false).or(self.compile).or(below.compile),
             no_compile: false,
             jobs: self.jobs.or(below.jobs),

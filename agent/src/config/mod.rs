@@ -31,6 +31,7 @@ pub use values::{
 
 use crate::artifact::Flavour;
 use crate::failure::{ExitCode, Failure};
+use crate::source::headers::Places;
 
 /// The configuration file that is read where none is named; it may be absent.
 pub const DEFAULT_FILE: &str = "/etc/longshore/config.toml";
@@ -58,6 +59,8 @@ pub struct Config {
     pub signatures: SignatureConfig,
     /// How modules are signed for the kernel, where they are.
     pub module_signing: Option<ModuleSigning>,
+    /// Kernel headers: directories and tar files looked at before the archives.
+    pub headers: Vec<PathBuf>,
     /// Whether compiling is allowed when nothing built is at hand.
     pub compile: bool,
     /// Number of parallel compile jobs; all cores where None.
@@ -77,6 +80,11 @@ pub struct Config {
 const STORE_MAX_SIZE: u64 = 5 << 30;
 
 impl Config {
+    /// Where kernel headers are looked for beside the archives.
+    pub fn header_places(&self) -> Places {
+        Places { given: self.headers.clone(), host_root: Some(self.paths.host_root.clone()) }
+    }
+
     /// Whether compiling may give a set to load: what is compiled here has no signature.
     pub fn may_compile(&self) -> bool {
         self.compile && !self.signatures.required
@@ -209,6 +217,12 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
                 .collect(),
         },
         module_signing: all.module_signing.settle()?,
+        headers: all
+            .headers
+            .unwrap_or_default()
+            .iter()
+            .map(|path| path.as_path().to_path_buf())
+            .collect(),
         compile: all.compile.unwrap_or(true),
         jobs: all.jobs.map(NonZeroU16::get).map(usize::from),
         patches: all.patches.settle(),

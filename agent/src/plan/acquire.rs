@@ -59,7 +59,10 @@ impl<'a> Supply<'a> {
             choice.live && wanted.iter().all(|name| facts.loaded.contains_key(*name));
         let complete = |s: &&SetAtHand| of_choice(s) && s.set.has_all(wanted);
         let buildable = config.may_compile()
-            && matches!(catalog.headers, Known::Yes(HeadersAtHand::Archive { .. }));
+            && matches!(
+                catalog.headers,
+                Known::Yes(HeadersAtHand::Archive { .. } | HeadersAtHand::Local { .. })
+            );
         // A set that lacks a wanted module is used only to say so, where none can be built.
         let incomplete = || catalog.sets.iter().find(of_choice).filter(|_| !buildable);
         let signer = catalog.signer.as_ref();
@@ -166,12 +169,19 @@ impl<'a> Supply<'a> {
         let none = "no built set with all wanted modules for exactly this kernel (release and version \
                     string) is at hand";
         match &catalog.headers {
-            Known::Yes(HeadersAtHand::Archive { package, version, compiler }) => {
+            Known::Yes(HeadersAtHand::Archive { package, version, compiler, passed_over }) => {
                 let why = format!("{none}; {package} {version} and {compiler} are in the archive");
                 self.because("modules compiled", why);
+                self.passed_over(passed_over);
             }
-            Known::Yes(HeadersAtHand::Missing { nearest }) => {
+            Known::Yes(HeadersAtHand::Local { place, compiler, passed_over }) => {
+                let why = format!("{none}; headers from {place}, with {compiler} of the archive");
+                self.because("modules compiled", why);
+                self.passed_over(passed_over);
+            }
+            Known::Yes(HeadersAtHand::Missing { nearest, passed_over }) => {
                 self.because("modules compiled", none);
+                self.passed_over(passed_over);
                 self.findings.push(headers_missing(release, nearest));
             }
             Known::Unknown(why) => {
@@ -184,6 +194,13 @@ impl<'a> Supply<'a> {
                     "make an archive reachable that has this kernel",
                 ));
             }
+        }
+    }
+
+    /// Says why headers from elsewhere were not taken.
+    fn passed_over(&mut self, reasons: &[String]) {
+        for why in reasons {
+            self.because("headers passed over", why.as_str());
         }
     }
 
@@ -296,7 +313,7 @@ fn headers_missing(release: &str, nearest: &[String]) -> Finding {
     };
     Finding::refusal(
         "headers-missing",
-        format!("no archive has the headers of kernel {release}; {nearest}"),
-        "boot one of those kernels, add an archive or suite that still has this one, or give a prebuilt set",
+        format!("neither an archive nor the host has the headers of kernel {release}; {nearest}"),
+        "boot one of those kernels, add an archive or suite that still has this one, give its headers with --headers, or give a prebuilt set",
     )
 }

@@ -79,6 +79,7 @@ fn catalog(drivers: Vec<DriverAtHand>) -> Catalog {
             package: "linux-headers-6.1.0-50-amd64".into(),
             version: "6.1.176-1".into(),
             compiler: "gcc-12".into(),
+            passed_over: Vec::new(),
         }),
         signer: None,
     }

@@ -4,15 +4,15 @@
 //! `linux-compiler-gcc-N-x86`, on the compiler the kernel was built with. Since Linux 6.12 Debian's
 //! also depends on the kernel image, which a build does not need.
 
-use super::archive::{Archive, Package, Requirement};
-use super::{deb, version};
-use crate::catalog::HeadersAtHand;
+use super::compiler::{self, Compiler};
+use super::nearest::nearest;
+use super::stated::{self, Stated};
 use crate::failure::{ExitCode, Failure};
+use crate::source::archive::{Archive, Package, Requirement};
+use crate::source::deb;
 use crate::store::Store;
 
 const PREFIX: &str = "linux-headers-";
-/// How many releases a message names.
-const NAMED: usize = 6;
 /// What a build needs beyond headers and compiler; conftest's sanity check fails without libc6-dev
 /// with a message that misleads.
 const TOOLS: [&str; 10] = [
@@ -27,40 +27,19 @@ const TOOLS: [&str; 10] = [
     "findutils",
     "diffutils",
 ];
+/// Keeps objects for later builds (see build::reuse).
+const OBJECT_KEEPER: &str = "ccache";
+/// What the programs among the headers are linked with where these come without their package:
+/// objtool reads ELF files. Debian has renamed the package since.
+const OBJTOOL_NEEDS: [&str; 2] = ["libelf1t64", "libelf1"];
 
-/// The headers of one kernel.
+/// The headers of one kernel in an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Headers {
-    /// `uname -r`.
-    pub release: String,
+pub struct InArchive {
     /// `linux-headers-RELEASE`.
     pub package: Package,
     /// The compiler package it asks for, for example `gcc-12`.
     pub compiler: String,
-}
-
-/// What the headers say of their kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stated {
-    /// `uname -v`, for example `#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-07-02)`.
-    pub kernel_version: String,
-    /// The compiler of the kernel, for example `gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0`.
-    pub compiler: String,
-    /// Whether it is a PREEMPT_RT kernel.
-    pub realtime: bool,
-}
-
-impl Stated {
-    /// The compiler's program, for example `gcc-12` or `x86_64-linux-gnu-gcc-14`.
-    pub fn compiler_program(&self) -> &str {
-        self.compiler.split_ascii_whitespace().next().unwrap_or_default()
-    }
-
-    /// The version of the compiler's package, which distributions put in brackets.
-    pub fn compiler_package_version(&self) -> Option<&str> {
-        let inside = self.compiler.split_once('(')?.1.split_once(')')?.0;
-        inside.split_once(' ').map(|(_, version)| version)
-    }
 }
 
 /// The headers of the kernel `release`: of the version that `kernel_version` (`uname -v`) names,
@@ -72,7 +51,7 @@ pub fn find(
     archive: &Archive,
     release: &str,
     kernel_version: Option<&str>,
-) -> Result<Headers, Failure> {
+) -> Result<InArchive, Failure> {
     let candidates = archive.packages(&format!("{PREFIX}{release}"));
     let newest = candidates.first().cloned().ok_or_else(|| missing(archive, release))?;
     let package = choose(candidates, kernel_version)
@@ -84,19 +63,7 @@ pub fn find(
         )
         .remedy("longshore builds with gcc only; use a prebuilt set for this kernel")
     })?;
-    Ok(Headers { release: release.to_owned(), package, compiler })
-}
-
-/// As [`find`], for the catalog: absence is an answer, not an error.
-pub fn at_hand(archive: &Archive, release: &str, kernel_version: Option<&str>) -> HeadersAtHand {
-    match find(archive, release, kernel_version) {
-        Ok(headers) => HeadersAtHand::Archive {
-            package: headers.package.name,
-            version: headers.package.version,
-            compiler: headers.compiler,
-        },
-        Err(_) => HeadersAtHand::Missing { nearest: nearest(&releases(archive), release) },
-    }
+    Ok(InArchive { package, compiler })
 }
 
 /// Reads what the headers package, which is in the store, says of its kernel, and compares it with
@@ -105,37 +72,21 @@ pub fn at_hand(archive: &Archive, release: &str, kernel_version: Option<&str>) -
 /// # Errors
 /// Exit code 11 where it is for another build of the same release; 13 where the package is damaged
 /// or has not the form of a headers package.
-pub fn read_stated(
-    headers: &Headers,
+pub(super) fn read_stated(
+    package: &Package,
     kernel_version: Option<&str>,
     store: &Store,
 ) -> Result<Stated, Failure> {
-    let dir = format!("usr/src/{}", headers.package.name);
-    let read = |path: &str| -> Result<String, Failure> {
-        let reader = store.open_blob(&headers.package.sha256)?;
-        let path = format!("{dir}/{path}");
-        let bytes = deb::read_file(&headers.package.name, reader, path.as_ref())?;
+    let stated = Stated::read(&package.name, |path| {
+        let reader = store.open_blob(&package.sha256)?;
+        let path = format!("usr/src/{}/{path}", package.name);
+        let bytes = deb::read_file(&package.name, reader, path.as_ref())?;
         Ok(String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned())
-    };
-    let generated = read("include/generated/compile.h")?;
-    // Since Linux 6.1 UTS_VERSION has a file of its own (kernel commit 2df8220cc511).
-    let uts = match defined(&generated, "UTS_VERSION") {
-        Some(version) => Some(version),
-        None => defined(&read("include/generated/utsversion.h")?, "UTS_VERSION"),
-    };
-    let conf = read("include/config/auto.conf")?;
-    let compiler = configured(&conf, "CONFIG_CC_VERSION_TEXT");
-    let (Some(found), Some(compiler)) = (uts, compiler) else {
-        return Err(Failure::new(
-            ExitCode::Verification,
-            format!("{} does not say which kernel and compiler it is for", headers.package.name),
-        ));
-    };
-    if let Some(wanted) = kernel_version.filter(|wanted| *wanted != found) {
-        return Err(other_build(&headers.package, wanted));
+    })?;
+    match kernel_version.filter(|wanted| *wanted != stated.kernel_version) {
+        Some(wanted) => Err(other_build(package, wanted)),
+        None => Ok(stated),
     }
-    let realtime = configured(&conf, "CONFIG_PREEMPT_RT").as_deref() == Some("y");
-    Ok(Stated { kernel_version: found, compiler, realtime })
 }
 
 /// The hash that the kernel's own modules are signed with (CONFIG_MODULE_SIG_HASH), as the headers
@@ -143,12 +94,12 @@ pub fn read_stated(
 ///
 /// # Errors
 /// Exit code 13 where the package is damaged.
-pub fn signature_hash(headers: &Headers, store: &Store) -> Result<Option<String>, Failure> {
+pub fn signature_hash(headers: &InArchive, store: &Store) -> Result<Option<String>, Failure> {
     let name = &headers.package.name;
     let reader = store.open_blob(&headers.package.sha256)?;
     let path = format!("usr/src/{name}/include/config/auto.conf");
     let bytes = deb::read_file(name, reader, path.as_ref())?.unwrap_or_default();
-    Ok(configured(&String::from_utf8_lossy(&bytes), "CONFIG_MODULE_SIG_HASH"))
+    Ok(stated::configured(&String::from_utf8_lossy(&bytes), "CONFIG_MODULE_SIG_HASH"))
 }
 
 /// What a headers package asks for that has the kernel's programs, sign-file among them.
@@ -160,9 +111,9 @@ pub fn kbuild(package: &Package) -> Option<&Requirement> {
 ///
 /// # Errors
 /// Exit code 11 naming what is not to be had.
-pub fn closure(
+pub(super) fn closure(
     archive: &Archive,
-    headers: &Headers,
+    headers: &InArchive,
     stated: &Stated,
 ) -> Result<Vec<Package>, Failure> {
     let of_kernel = &headers.package.version;
@@ -172,24 +123,83 @@ pub fn closure(
     }
     // The first root decides the release the others are taken from: that of the headers.
     roots.sort_by_key(|root| !root.name.starts_with(PREFIX));
-    let mut compiler = Requirement::any(headers.compiler.clone());
-    if let Some(version) = stated.compiler_package_version() {
-        prefer(archive, &mut compiler, version);
-    }
-    roots.push(compiler);
-    roots.extend(TOOLS.map(Requirement::any));
+    roots.push(compiler_root(archive, &headers.compiler, stated)?);
+    roots.extend(tools(archive));
     let mut packages = vec![headers.package.clone()];
-    packages.extend(
-        archive
-            .closure(&roots)
-            .map_err(|unsatisfiable| unsatisfiable.failure(ExitCode::Toolchain))?,
-    );
+    packages.extend(resolve(archive, &roots)?);
     Ok(packages)
+}
+
+/// Everything a build with headers from elsewhere needs: the compiler `compiler` and the tools.
+///
+/// # Errors
+/// Exit code 11 naming what is not to be had.
+pub(super) fn toolchain(
+    archive: &Archive,
+    compiler: &str,
+    stated: &Stated,
+) -> Result<Vec<Package>, Failure> {
+    let mut roots = vec![compiler_root(archive, compiler, stated)?];
+    roots.extend(tools(archive));
+    let has = |name: &&&str| !archive.packages(name).is_empty();
+    roots.extend(OBJTOOL_NEEDS.iter().find(has).map(|name| Requirement::any(*name)));
+    resolve(archive, &roots)
+}
+
+/// The package of the compiler that a kernel was built with, of its name.
+///
+/// # Errors
+/// Exit code 11 where it is no gcc, or does not say its version.
+pub(super) fn compiler_package(stated: &Stated) -> Result<String, Failure> {
+    match Compiler::named(&stated.compiler) {
+        Some(compiler) if compiler.is_gcc() => Ok(format!("gcc-{}", compiler.major)),
+        _ => Err(Failure::new(
+            ExitCode::Toolchain,
+            format!("the kernel was built with {:?}", stated.compiler),
+        )
+        .remedy("longshore builds with gcc only; use a prebuilt set for this kernel")),
+    }
 }
 
 /// Whether a package holds headers, or the programs that go with them.
 pub fn is_headers(package: &Package) -> bool {
     package.name.starts_with(PREFIX) || package.name.starts_with("linux-kbuild-")
+}
+
+fn tools(archive: &Archive) -> impl Iterator<Item = Requirement> {
+    // A build does without where no archive has it.
+    let keeper = Some(OBJECT_KEEPER).filter(|name| !archive.packages(name).is_empty());
+    TOOLS.into_iter().chain(keeper).map(Requirement::any)
+}
+
+fn resolve(archive: &Archive, roots: &[Requirement]) -> Result<Vec<Package>, Failure> {
+    archive.closure(roots).map_err(|unsatisfiable| unsatisfiable.failure(ExitCode::Toolchain))
+}
+
+/// The compiler package `name` in the version that the kernel was built with, or in one that
+/// matches.
+///
+/// # Errors
+/// Exit code 11 where the archive has it only in versions that do not match.
+fn compiler_root(archive: &Archive, name: &str, stated: &Stated) -> Result<Requirement, Failure> {
+    let candidates = archive.packages(name);
+    let exact = stated.compiler_package_version();
+    if let Some(same) = candidates.iter().find(|p| Some(p.version.as_str()) == exact) {
+        return Ok(Requirement::exact(name, same.version.as_str()));
+    }
+    let Some(wanted) = Compiler::named(&stated.compiler) else {
+        // What the compiler calls itself is compared once it is there.
+        return Ok(Requirement::any(name));
+    };
+    let matching = |p: &&Package| Compiler::packaged(&p.version) == Some(wanted);
+    match (candidates.iter().find(matching), candidates.first()) {
+        (Some(found), _) => Ok(Requirement::exact(name, found.version.as_str())),
+        (None, Some(other)) => {
+            Err(compiler::mismatch(&stated.compiler, &format!("{name} {}", other.version)))
+        }
+        // The closure says what is not to be had.
+        (None, None) => Ok(Requirement::any(name)),
+    }
 }
 
 /// What the headers depend on, without the kernel's image and what comes with that.
@@ -235,22 +245,6 @@ fn gcc_name(name: &str) -> Option<String> {
     whole.then(|| format!("gcc-{number}"))
 }
 
-/// The value of `#define NAME "value"`.
-fn defined(header: &str, name: &str) -> Option<String> {
-    header.lines().find_map(|line| {
-        let rest = line.strip_prefix("#define ")?.strip_prefix(name)?;
-        Some(rest.trim().strip_prefix('"')?.strip_suffix('"')?.to_owned())
-    })
-}
-
-/// The value of `NAME=value` in auto.conf, which quotes strings before Linux 5.17 and not after.
-fn configured(conf: &str, name: &str) -> Option<String> {
-    conf.lines().find_map(|line| {
-        let value = line.strip_prefix(name)?.strip_prefix('=')?;
-        Some(value.trim_matches('"').to_owned())
-    })
-}
-
 fn other_build(package: &Package, wanted: &str) -> Failure {
     Failure::new(
         ExitCode::Toolchain,
@@ -284,7 +278,7 @@ fn missing(archive: &Archive, release: &str) -> Failure {
 }
 
 /// Releases the archive has headers for.
-fn releases(archive: &Archive) -> Vec<String> {
+pub(super) fn releases(archive: &Archive) -> Vec<String> {
     let is_one = |name: &str| {
         name.strip_prefix(PREFIX).is_some_and(|rest| {
             rest.starts_with(|c: char| c.is_ascii_digit())
@@ -294,28 +288,6 @@ fn releases(archive: &Archive) -> Vec<String> {
         })
     };
     archive.names_matching(&is_one).iter().map(|n| n[PREFIX.len()..].to_owned()).collect()
-}
-
-/// The releases around `wanted`, those of its own flavour first.
-fn nearest(releases: &[String], wanted: &str) -> Vec<String> {
-    let flavour = flavour_of(wanted);
-    let mut sorted: Vec<&String> = releases.iter().filter(|r| flavour_of(r) == flavour).collect();
-    if sorted.is_empty() {
-        sorted = releases.iter().collect();
-    }
-    sorted.sort_by(|a, b| version::compare(a, b));
-    let at = sorted.partition_point(|r| version::compare(r, wanted).is_lt());
-    let from = at.saturating_sub(NAMED / 2).min(sorted.len().saturating_sub(NAMED));
-    sorted.into_iter().skip(from).take(NAMED).cloned().collect()
-}
-
-/// The flavour at the end of a release: `cloud-amd64` of `6.1.0-50-cloud-amd64`.
-fn flavour_of(release: &str) -> String {
-    let words: Vec<&str> = release.split('-').collect();
-    let flavour = |word: &&&str| !word.starts_with(|c: char| c.is_ascii_digit());
-    let mut words: Vec<&str> = words.iter().rev().take_while(flavour).copied().collect();
-    words.reverse();
-    words.join("-")
 }
 
 #[cfg(test)]
@@ -374,64 +346,5 @@ mod tests {
     #[case("clang-16", None)]
     fn compilers_are_told_by_their_names(#[case] name: &str, #[case] wanted: Option<&str>) {
         assert_eq!(gcc_name(name).as_deref(), wanted);
-    }
-
-    #[rstest]
-    #[case("gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0", "gcc-12", Some("12.2.0-14+deb12u1"))]
-    #[case(
-        "x86_64-linux-gnu-gcc-14 (Debian 14.2.0-19) 14.2.0",
-        "x86_64-linux-gnu-gcc-14",
-        Some("14.2.0-19")
-    )]
-    #[case("gcc (GCC) 13.2.1", "gcc", None)]
-    fn the_compiler_says_what_it_is(
-        #[case] text: &str,
-        #[case] program: &str,
-        #[case] version: Option<&str>,
-    ) {
-        let stated =
-            Stated { kernel_version: String::new(), compiler: text.to_owned(), realtime: false };
-        assert_eq!(stated.compiler_program(), program);
-        assert_eq!(stated.compiler_package_version(), version);
-    }
-
-    #[rstest]
-    #[case("CONFIG_CC_VERSION_TEXT=gcc-12 (Debian 12.2.0-14) 12.2.0")]
-    #[case("CONFIG_A=y\nCONFIG_CC_VERSION_TEXT=\"gcc-12 (Debian 12.2.0-14) 12.2.0\"")]
-    fn strings_are_read_quoted_or_not(#[case] conf: &str) {
-        assert_eq!(
-            configured(conf, "CONFIG_CC_VERSION_TEXT").as_deref(),
-            Some("gcc-12 (Debian 12.2.0-14) 12.2.0")
-        );
-    }
-
-    #[test]
-    fn a_definition_is_read_whatever_the_space() {
-        let header = "#define UTS_MACHINE\t\t\"x86_64\"\n#define UTS_VERSION \"#1 SMP\"\n";
-        assert_eq!(defined(header, "UTS_VERSION").as_deref(), Some("#1 SMP"));
-        assert_eq!(defined(header, "UTS_MACHINE").as_deref(), Some("x86_64"));
-        assert_eq!(defined(header, "UTS"), None);
-    }
-
-    #[rstest]
-    #[case("6.1.0-50-amd64", "amd64")]
-    #[case("6.1.0-50-cloud-amd64", "cloud-amd64")]
-    #[case("6.12.117+deb13-rt-amd64", "rt-amd64")]
-    #[case("5.15.0-91-generic", "generic")]
-    fn flavours_are_the_end_of_a_release(#[case] release: &str, #[case] wanted: &str) {
-        assert_eq!(flavour_of(release), wanted);
-    }
-
-    #[test]
-    fn the_nearest_releases_are_around_the_wanted_one() {
-        let releases: Vec<String> = (40..60)
-            .flat_map(|n| [format!("6.1.0-{n}-amd64"), format!("6.1.0-{n}-cloud-amd64")])
-            .filter(|r| !r.starts_with("6.1.0-50"))
-            .collect();
-        let near = nearest(&releases, "6.1.0-50-amd64");
-        let wanted = [47, 48, 49, 51, 52, 53].map(|n| format!("6.1.0-{n}-amd64"));
-        assert_eq!(near, wanted);
-        assert_eq!(nearest(&releases, "9.9.0-1-amd64").last().expect("some"), "6.1.0-59-amd64");
-        assert!(nearest(&[], "6.1.0-50-amd64").is_empty());
     }
 }

@@ -1,0 +1,124 @@
+//! What earlier builds found out and compiled, for later builds.
+//!
+//! Both flavours of a driver, and the next version of it, ask the same kernel mostly the same
+//! questions (NVIDIA's conftests, 40 % of a compile) and compile mostly the same files. An
+//! [answer](answers) is used again where the question, the kernel's headers, the compiler and its
+//! flags are the same; objects are left to ccache, where the archive has it. Neither changes a byte
+//! of a module, and a build goes on without them where they are of no use.
+
+mod answers;
+mod kbuild;
+mod objects;
+mod script;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::compile::walk;
+use super::sandbox::Bind;
+use crate::store::{Store, hex};
+use answers::Answers;
+use script::Script;
+
+/// What is known before a compile, and what is learnt from it.
+pub(super) struct Reuse {
+    answers: Option<Answers>,
+    environment: Vec<(String, String)>,
+    binds: Vec<Bind>,
+    work: PathBuf,
+}
+
+impl Reuse {
+    /// Prepares the sources in `work/driver` for what the store knows of `root`; where something
+    /// stands against it, the build knows nothing.
+    pub(super) fn prepare(store: &Store, root: &Path, work: &Path, modules: &[&str]) -> Self {
+        Self::try_prepare(store, root, work, modules).unwrap_or_else(|error| {
+            tracing::warn!("building without what earlier builds found out: {error}");
+            Self::nothing(work)
+        })
+    }
+
+    fn nothing(work: &Path) -> Self {
+        let (environment, binds) = (Vec::new(), Vec::new());
+        Self { answers: None, environment, binds, work: work.to_path_buf() }
+    }
+
+    fn try_prepare(store: &Store, root: &Path, work: &Path, modules: &[&str]) -> io::Result<Self> {
+        let mut reuse = Self::nothing(work);
+        let sources = work.join("driver");
+        let kbuild_path = sources.join("Kbuild");
+        let kbuild = fs::read_to_string(&kbuild_path)?;
+        let conftest = fs::read_to_string(sources.join("conftest.sh"))?;
+        if !kbuild::is_known(&kbuild) {
+            tracing::info!("the driver's Kbuild is of another form: everything is asked anew");
+            return Ok(reuse);
+        }
+        let names = header_names(&sources)?;
+        let kernel = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if let Some(script) = Script::parse(&conftest, &names) {
+            let mut answers = Answers::recall(store, &kernel, script, &names);
+            answers.write(&work.join("answers"))?;
+            reuse.answers = Some(answers);
+        }
+        if objects::are_kept(root) {
+            objects::make_dir(store, work)?;
+            let context = hex(&Sha256::digest(format!("{kernel} {}", names.join("\n"))));
+            reuse.environment = objects::environment(&context);
+            reuse.binds.push(objects::bind(store));
+        }
+        let addition = kbuild::Addition {
+            asks: reuse.answers.is_some(),
+            keeps_objects: !reuse.binds.is_empty(),
+            versioned: kbuild::versioned(&sources, modules)?,
+        };
+        fs::write(&kbuild_path, kbuild + &addition.text())?;
+        Ok(reuse)
+    }
+
+    /// What the compile's environment needs for it.
+    pub(super) fn environment(&self) -> impl Iterator<Item = (String, String)> + '_ {
+        self.environment.iter().cloned()
+    }
+
+    /// What the compile's sandbox needs for it.
+    pub(super) fn binds(&self) -> impl Iterator<Item = Bind> + '_ {
+        self.binds.iter().cloned()
+    }
+
+    /// Hears a line of make's output.
+    pub(super) fn line(&mut self, line: &str) {
+        if let Some(answers) = &mut self.answers {
+            answers.line(line);
+        }
+    }
+
+    /// Keeps what a compile that succeeded has found out.
+    pub(super) fn keep(self, store: &Store) {
+        let objects = objects::used(&self.work);
+        if let Some(answers) = self.answers {
+            let answered = answers.known();
+            tracing::info!(answered, objects, "taken from earlier builds");
+            if let Err(error) = answers.keep(store, &self.work.join("driver/conftest")) {
+                tracing::warn!("not keeping what this build found out: {error}");
+            }
+        }
+    }
+}
+
+/// The headers of the driver, as paths below its sources: what an include could mean beside the
+/// kernel's headers.
+fn header_names(sources: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    walk(sources, &mut |path| {
+        if path.extension().is_some_and(|e| e == "h") {
+            let name = path.strip_prefix(sources).unwrap_or(path);
+            names.push(name.to_string_lossy().into_owned());
+        }
+        Ok(())
+    })?;
+    names.sort();
+    Ok(names)
+}

@@ -1,0 +1,219 @@
+//! Kernel headers: where they are looked for, what they say, and the compiler that belongs to them.
+//!
+//! A ladder, of which the first rung that holds is taken:
+//!
+//! 1. what the configuration names: whoever names it wants it;
+//! 2. the archives: signed, and the same on every node, so that nodes share what is built;
+//! 3. what lies on the host below `/lib/modules/RELEASE`: nobody signed it, but it is the kernel's.
+//!
+//! Compiler and tools are the archives' in every case, and the compiler is the kernel's own.
+
+mod archive;
+mod compiler;
+mod local;
+mod nearest;
+mod stated;
+mod trees;
+mod view;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::archive::{Archive, Package};
+use crate::build::claim::Claimed;
+use crate::catalog::HeadersAtHand;
+use crate::failure::{ExitCode, Failure};
+use crate::progress::Progress;
+use crate::store::Store;
+
+pub use archive::{InArchive, find as find_in_archive, is_headers, kbuild, signature_hash};
+pub use compiler::check as check_compiler;
+pub use stated::Stated;
+pub use trees::Trees;
+
+/// Which kernel headers are wanted for.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// `uname -r`.
+    pub release: &'a str,
+    /// `uname -v`; None takes the newest there are.
+    pub version: Option<&'a str>,
+}
+
+/// Where headers are looked for beside the archives.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Places {
+    /// Directories and tar files that the configuration names, in order of preference.
+    pub given: Vec<PathBuf>,
+    /// Root of the host's own file system; None does not look there.
+    pub host_root: Option<PathBuf>,
+}
+
+/// The headers of one kernel, and all that is needed to build with them.
+#[derive(Debug)]
+pub struct Headers {
+    /// `uname -r`.
+    pub release: String,
+    /// What they say of their kernel.
+    pub stated: Stated,
+    /// The package of the kernel's compiler, for example `gcc-12`.
+    pub compiler: String,
+    /// Compiler and tools, and the headers where they are packages: what the root is made of.
+    pub toolchain: Vec<Package>,
+    /// The headers where they are no packages.
+    pub trees: Option<Trees>,
+    /// Why what comes first on the ladder was not taken.
+    pub passed_over: Vec<String>,
+    /// What was unpacked for it.
+    _unpacked: Option<Arc<Claimed>>,
+}
+
+impl Headers {
+    /// The compiler's program in the build root: what the kernel calls it, where it is there by that
+    /// name, or else what the package calls it.
+    pub fn compiler_program(&self, root: &Path) -> String {
+        let named = self.stated.compiler_program();
+        let plain = !named.is_empty() && !named.contains('/');
+        let there = plain && root.join("usr/bin").join(named).symlink_metadata().is_ok();
+        if there { named.to_owned() } else { self.compiler.clone() }
+    }
+}
+
+/// The headers for a kernel, by the first rung of the ladder that has them. Fetches the headers
+/// package of an archive, which says exactly which kernel and compiler it belongs to.
+///
+/// # Errors
+/// Exit code 11 where none has them, with the reason of each, or where no archive has the compiler;
+/// 12 and 13 for a package that cannot be fetched or is damaged.
+pub async fn find(
+    wanted: Wanted<'_>,
+    places: &Places,
+    archive: &Archive,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<Headers, Failure> {
+    let mut passed_over = Vec::new();
+    for path in &places.given {
+        match local::given(path, wanted, store).await? {
+            Ok(found) => return with_toolchain(found, wanted, archive, passed_over),
+            Err(why) => passed_over.push(format!("{}: {why}", path.display())),
+        }
+    }
+    let missing = match packaged(wanted, archive, store, progress).await {
+        Ok(found) => return Ok(Headers { passed_over, ..found }),
+        Err(failure) if failure.code() == ExitCode::Toolchain => failure,
+        Err(failure) => return Err(failure),
+    };
+    passed_over.push(missing.one_line());
+    if let Some(root) = &places.host_root {
+        match local::of_host(root, wanted) {
+            Ok(found) => return with_toolchain(found, wanted, archive, passed_over),
+            Err(why) => passed_over.push(format!("the host: {why}")),
+        }
+    }
+    Err(none_of(missing, &passed_over))
+}
+
+/// The failure where no rung holds: what the archives say first, since they are what most hosts
+/// rely on, then the others.
+fn none_of(missing: Failure, passed_over: &[String]) -> Failure {
+    let archives = missing.one_line();
+    let others: Vec<&str> =
+        passed_over.iter().filter(|why| **why != archives).map(String::as_str).collect();
+    if others.is_empty() {
+        return missing;
+    }
+    let remedy = missing.remedy_text().unwrap_or_default().to_owned();
+    let cause = format!("{archives}; also passed over: {}", others.join("; "));
+    Failure::new(missing.code(), cause).remedy(remedy)
+}
+
+async fn packaged(
+    wanted: Wanted<'_>,
+    archive: &Archive,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<Headers, Failure> {
+    let found = archive::find(archive, wanted.release, wanted.version)?;
+    archive.fetch(std::slice::from_ref(&found.package), store, progress).await?;
+    let stated = archive::read_stated(&found.package, wanted.version, store)?;
+    let toolchain = archive::closure(archive, &found, &stated)?;
+    Ok(Headers {
+        release: wanted.release.to_owned(),
+        stated,
+        compiler: found.compiler,
+        toolchain,
+        trees: None,
+        passed_over: Vec::new(),
+        _unpacked: None,
+    })
+}
+
+fn with_toolchain(
+    found: local::Found,
+    wanted: Wanted<'_>,
+    archive: &Archive,
+    passed_over: Vec<String>,
+) -> Result<Headers, Failure> {
+    let local::Found { trees, stated, unpacked } = found;
+    let compiler = archive::compiler_package(&stated)?;
+    let toolchain = archive::toolchain(archive, &compiler, &stated)?;
+    Ok(Headers {
+        release: wanted.release.to_owned(),
+        stated,
+        compiler,
+        toolchain,
+        trees: Some(trees),
+        passed_over,
+        _unpacked: unpacked,
+    })
+}
+
+/// As [`find`], for the catalog: fetches and unpacks nothing, and absence is an answer. A tar file
+/// is taken to be what it should be.
+pub fn at_hand(wanted: Wanted<'_>, places: &Places, archive: &Archive) -> HeadersAtHand {
+    let mut passed_over = Vec::new();
+    for path in &places.given {
+        match local::look(path, wanted) {
+            Ok(compiler) => {
+                let place = path.display().to_string();
+                return HeadersAtHand::Local { place, compiler, passed_over };
+            }
+            Err(why) => passed_over.push(format!("{}: {why}", path.display())),
+        }
+    }
+    match archive::find(archive, wanted.release, wanted.version) {
+        Ok(found) => {
+            return HeadersAtHand::Archive {
+                package: found.package.name,
+                version: found.package.version,
+                compiler: found.compiler,
+                passed_over,
+            };
+        }
+        Err(failure) => passed_over.push(failure.one_line()),
+    }
+    let host = |root: &PathBuf| of_host_at_hand(root, wanted, &mut passed_over);
+    if let Some((place, compiler)) = places.host_root.as_ref().and_then(host) {
+        return HeadersAtHand::Local { place, compiler, passed_over };
+    }
+    let nearest = nearest::nearest(&archive::releases(archive), wanted.release);
+    HeadersAtHand::Missing { nearest, passed_over }
+}
+
+fn of_host_at_hand(
+    root: &Path,
+    wanted: Wanted<'_>,
+    passed_over: &mut Vec<String>,
+) -> Option<(String, String)> {
+    match local::of_host(root, wanted) {
+        Ok(found) => {
+            let place = format!("the host's /lib/modules/{}/build", wanted.release);
+            Some((place, found.stated.compiler))
+        }
+        Err(why) => {
+            passed_over.push(format!("the host: {why}"));
+            None
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A file system that headers are looked for in, seen as its own system sees it.
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+/// Links followed one after the other: as many as the kernel follows.
+const MOST_LINKS: usize = 40;
+
+/// What its system calls `inside`, and all below it, lies at `outside` here: `/` at a host's root,
+/// or `/usr/src` at a directory that holds trees of headers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct View {
+    inside: PathBuf,
+    outside: PathBuf,
+}
+
+impl View {
+    pub(super) fn new(inside: impl Into<PathBuf>, outside: impl Into<PathBuf>) -> Self {
+        Self { inside: inside.into(), outside: outside.into() }
+    }
+
+    /// Where a path without links lies here; None where it is out of view.
+    pub(super) fn outside(&self, path: &Path) -> Option<PathBuf> {
+        Some(self.outside.join(path.strip_prefix(&self.inside).ok()?))
+    }
+
+    /// The same path without links, `.` and `..`; None where nothing is there or it is out of view.
+    ///
+    /// # Errors
+    /// What the kernel says of a part of the path, and a loop of links.
+    pub(super) fn resolve(&self, path: &Path) -> io::Result<Option<PathBuf>> {
+        let mut left: Vec<PathBuf> = reversed(path);
+        let mut done = PathBuf::from("/");
+        let mut links = 0;
+        while let Some(part) = left.pop() {
+            if part == Path::new("..") {
+                done.pop();
+                continue;
+            }
+            done.push(&part);
+            let Some(outside) = self.outside(&done) else {
+                // Above what is in view there are no links to be seen.
+                if self.inside.starts_with(&done) {
+                    continue;
+                }
+                return Ok(None);
+            };
+            let target = match fs::symlink_metadata(&outside) {
+                Ok(found) if found.is_symlink() => fs::read_link(&outside)?,
+                Ok(_) => continue,
+                Err(e) if is_absent(&e) => return Ok(None),
+                Err(e) => return Err(e),
+            };
+            links += 1;
+            if links > MOST_LINKS {
+                let what = format!("{}: too many links", path.display());
+                return Err(io::Error::other(what));
+            }
+            done.pop();
+            if target.is_absolute() {
+                done = PathBuf::from("/");
+            }
+            left.extend(reversed(&target));
+        }
+        Ok(Some(done).filter(|path| self.outside(path).is_some()))
+    }
+
+    /// The directory of the Makefile that the one in `dir` includes by an absolute path: that is the
+    /// whole Makefile of Debian's flavours.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(super) fn included(&self, dir: &Path) -> io::Result<Option<PathBuf>> {
+        let text = self.read(&dir.join("Makefile"))?;
+        let named = text.lines().take(20).find_map(|line| line.strip_prefix("include /"));
+        match named
+            .and_then(|path| Path::new("/").join(path.trim()).parent().map(Path::to_path_buf))
+        {
+            Some(parent) => self.resolve(&parent),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads a file by whatever links lead to it; empty where there is none.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(super) fn read(&self, path: &Path) -> io::Result<String> {
+        let Some(lies) = self.resolve(path)?.and_then(|path| self.outside(&path)) else {
+            return Ok(String::new());
+        };
+        match fs::read(&lies) {
+            Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            Err(e) if is_absent(&e) => Ok(String::new()),
+            Err(e) => Err(io::Error::new(e.kind(), format!("{}: {e}", lies.display()))),
+        }
+    }
+}
+
+/// The parts of a path, the last first, without the root.
+fn reversed(path: &Path) -> Vec<PathBuf> {
+    let parts = path.components().filter(|c| !matches!(c, Component::RootDir | Component::CurDir));
+    parts.map(|c| PathBuf::from(c.as_os_str())).collect::<Vec<_>>().into_iter().rev().collect()
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use std::os::unix::fs::symlink;
+
+    /// A host with usrmerge whose headers lie where Debian puts them.
+    fn host() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let at = |path: &str| dir.path().join(path);
+        fs::create_dir_all(at("usr/lib/modules/r")).expect("directory");
+        fs::create_dir_all(at("usr/src/h")).expect("directory");
+        fs::write(at("usr/src/h/Makefile"), "text").expect("write");
+        symlink("usr/lib", at("lib")).expect("link");
+        symlink("/usr/src/h", at("usr/lib/modules/r/build")).expect("link");
+        symlink("../../../src/h", at("usr/lib/modules/r/relative")).expect("link");
+        symlink("../../../../../../../../usr/src/h", at("usr/lib/modules/r/climbs")).expect("link");
+        symlink("/gone", at("usr/lib/modules/r/gone")).expect("link");
+        symlink("round", at("usr/src/round")).expect("link");
+        dir
+    }
+
+    #[rstest]
+    #[case("/lib/modules/r/build", Some("/usr/src/h"))]
+    #[case("/lib/modules/r/relative", Some("/usr/src/h"))]
+    #[case("/lib/modules/r/climbs/Makefile", Some("/usr/src/h/Makefile"))]
+    #[case("/lib/modules/r/gone", None)]
+    #[case("/lib/modules/other/build", None)]
+    #[case("/usr/src/h/Makefile/x", None)]
+    fn links_lead_where_their_own_system_says(#[case] path: &str, #[case] wanted: Option<&str>) {
+        let dir = host();
+        let view = View::new("/", dir.path());
+        let found = view.resolve(Path::new(path)).expect("resolves");
+        assert_eq!(found.as_deref(), wanted.map(Path::new));
+    }
+
+    #[test]
+    fn a_loop_is_an_error() {
+        let dir = host();
+        assert!(View::new("/", dir.path()).resolve(Path::new("/usr/src/round")).is_err());
+    }
+
+    #[test]
+    fn what_is_out_of_view_is_not_there() {
+        let dir = host();
+        let view = View::new("/usr/src", dir.path().join("usr/src"));
+        assert_eq!(view.read(Path::new("/usr/src/h/Makefile")).expect("reads"), "text");
+        assert_eq!(view.resolve(Path::new("/usr/lib/modules")).expect("resolves"), None);
+        assert_eq!(view.read(Path::new("/usr/src/h")).unwrap_or_default(), "");
+    }
+}
