@@ -166,6 +166,10 @@ impl<'a> Supply<'a> {
             flavour: choice.flavour,
             kernel_release: release.clone(),
         });
+        if let Some(publish) = &config.publish {
+            let why = format!("one host compiles for all that publish to {}", publish.reference);
+            self.because("modules published", why);
+        }
         let none = "no built set with all wanted modules for exactly this kernel (release and version \
                     string) is at hand";
         match &catalog.headers {

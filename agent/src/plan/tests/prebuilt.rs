@@ -74,3 +74,20 @@ fn with_no_set_at_all_the_one_that_is_missing_is_named() {
     assert_eq!(codes(&plan, Severity::Refusal), ["nothing-built"]);
     assert_eq!(plan.refusal().map(|f| f.code()), Some(ExitCode::Download));
 }
+
+#[test]
+fn what_is_compiled_for_all_is_said_so() {
+    let facts = facts("bookworm-t4");
+    let publish = [("LONGSHORE_PUBLISH", "registry.example.com/a"), ("LONGSHORE_DRIVER", "535")];
+    let env = |name: &str| publish.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+    let mut config = config::load(Fragment::default(), &env, None).unwrap();
+    assert_eq!(config.registries.len(), 1, "it is looked in too");
+    config.paths.root = PathBuf::from("/");
+    config.paths.host_root = PathBuf::from("/");
+    let compiled = plan(&config, &facts, &archives()).unwrap();
+    assert!(why(&compiled, "modules published").contains("registry.example.com/a"));
+    let mut catalog = archives();
+    catalog.sets.push(in_registry(&facts));
+    let pulled = plan(&config, &facts, &catalog).unwrap();
+    assert_eq!(why(&pulled, "modules published"), "");
+}
