@@ -46,12 +46,12 @@ pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
     let bound = gc.max_size.map_or(config.store_max_size, SizeBound::bytes);
     let store = Store::open(&config.paths.store)?;
     // To look, nobody else has to stay away.
-    let _held = if gc.dry_run { store.share().await? } else { store.alone(PATIENCE).await? };
+    let held = if gc.dry_run { store.share().await? } else { store.alone(PATIENCE).await? };
     let (paths, dry_run) = (config.paths.clone(), gc.dry_run);
     let work = move || -> Result<Report, Failure> {
         let needed = Needed::of(&store, &paths)?;
         let decision = gc::decide(&store, &needed, bound, SystemTime::now())?;
-        if dry_run { Ok(decision.report().clone()) } else { decision.carry_out(&store) }
+        if dry_run { Ok(decision.report().clone()) } else { decision.carry_out(&store, held) }
     };
     let report = tokio::task::spawn_blocking(work)
         .await
@@ -134,7 +134,8 @@ fn lines(verb: &str, of: &[Line]) -> String {
 }
 
 fn stem(path: &Path) -> String {
-    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    name.strip_suffix(".json").map(str::to_owned).unwrap_or(name)
 }
 
 fn name(kind: Kind) -> &'static str {

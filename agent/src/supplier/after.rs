@@ -56,10 +56,8 @@ impl Supplier<'_> {
         let alone = store.alone(PATIENCE).await?;
         let paths = self.config.paths.clone();
         let work = move || {
-            // Held in here: the thread outlives a caller who is stopped.
-            let _alone = alone;
             let needed = Needed::of(&store, &paths)?;
-            gc::decide(&store, &needed, Some(bound), SystemTime::now())?.carry_out(&store)
+            gc::decide(&store, &needed, Some(bound), SystemTime::now())?.carry_out(&store, alone)
         };
         let work = tokio::task::spawn_blocking(work);
         work.await.or_fail(ExitCode::Bug, || "removing from the store")?.map(Some)

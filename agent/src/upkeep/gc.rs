@@ -5,7 +5,7 @@
 //! alone (see [`Store::alone`]), so nobody is about to use what goes.
 //!
 //! The order on the disk keeps the store right wherever this is cut off: a set goes before the
-//! modules it names, and a directory leaves its place as a whole before it is emptied.
+//! modules it names, and everything leaves its place as a whole before it is removed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -23,6 +23,7 @@ use crate::build::claim::claim;
 use crate::config::Paths;
 use crate::failure::Failure;
 use crate::journal;
+use crate::store::usage::InUse;
 use crate::store::{Store, write_failure};
 
 /// Failed compiles are not believed for longer (see build::remembered).
@@ -215,28 +216,34 @@ impl Decision {
         &self.report
     }
 
-    /// Does it.
+    /// Does it. Others have to stay away only until everything has left its place, which is a rename
+    /// each; `alone` is given back then, and what can take minutes on a busy disk follows.
     ///
     /// # Errors
     /// Exit code 15 naming what could not be removed; the store is right all the same.
-    pub fn carry_out(self, store: &Store) -> Result<Report, Failure> {
-        self.carry_out_with(store, &mut |remove, path| remove(path))
+    pub fn carry_out(self, store: &Store, alone: InUse) -> Result<Report, Failure> {
+        self.carry_out_with(store, alone, &mut |act| act())
     }
 
-    /// `act` is given every removal, and may fail instead: for tests.
-    fn carry_out_with(self, store: &Store, act: &mut Act<'_>) -> Result<Report, Failure> {
+    /// `act` is given every change of the disk, and may fail instead: for tests.
+    fn carry_out_with(
+        self,
+        store: &Store,
+        alone: InUse,
+        act: &mut Act<'_>,
+    ) -> Result<Report, Failure> {
         let Self { mut report, going, staying } = self;
-        // Directories leave their place into one that is removed with this process, or by the next.
+        // It is removed with this process, or by the next one.
         let aside = claim(store, "gc")?;
+        let mut mover = Mover { store, aside: aside.path(), moved: 0, act };
         for (number, item) in going.iter().enumerate() {
             // What a set names that goes later goes with that one.
             let later = || going[number + 1..].iter().flat_map(|later| &later.modules);
             let stays = |module: &String| staying.contains(module) || later().any(|l| l == module);
             let modules: Vec<_> = item.modules.iter().filter(|module| !stays(module)).collect();
-            let aside = aside.path().join(number.to_string());
-            let result = remove(store, item, &modules, &aside, act);
-            result.map_err(|(path, error)| write_failure(&path, error))?;
+            mover.remove(item, &modules).map_err(|(path, error)| write_failure(&path, error))?;
         }
+        drop(alone);
         let path = aside.path().to_path_buf();
         aside.close().map_err(|e| write_failure(&path, e))?;
         report.dry_run = false;
@@ -244,44 +251,43 @@ impl Decision {
     }
 }
 
-/// Removes one path.
-type Remove<'a> = &'a dyn Fn(&Path) -> io::Result<()>;
-/// Carries a removal out.
-type Act<'a> = dyn FnMut(Remove<'_>, &Path) -> io::Result<()> + 'a;
+/// Carries a change of the disk out.
+type Act<'a> = dyn FnMut(&dyn Fn() -> io::Result<()>) -> io::Result<()> + 'a;
 
-fn remove(
-    store: &Store,
-    item: &Item,
-    modules: &[&String],
-    aside: &Path,
-    act: &mut Act<'_>,
-) -> Result<(), (PathBuf, io::Error)> {
-    let path = store.root().join(&item.path);
-    let mut act = |remove: Remove<'_>, path: &Path| {
-        act(&|path| or_gone(remove(path)), path).map_err(|e| (path.to_path_buf(), e))
-    };
-    if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
-        act(&|path| fs::rename(path, aside), &path)?;
-        return act(&|path| fs::remove_dir_all(path), aside);
-    }
-    act(&|path| fs::remove_file(path), &path)?;
-    if !modules.is_empty() {
-        // The set's end must reach the disk before that of its modules.
-        act(&|dir| File::open(dir)?.sync_all(), &store.dir("sets"))?;
-    }
-    for module in modules {
-        act(&|path| fs::remove_file(path), &store.blob_path(module))?;
-    }
-    for beside in &item.beside {
-        act(&|path| fs::remove_file(path), &store.root().join(beside))?;
-    }
-    Ok(())
+/// Takes things out of their place.
+struct Mover<'a, 'b> {
+    store: &'a Store,
+    aside: &'a Path,
+    moved: usize,
+    act: &'a mut Act<'b>,
 }
 
-fn or_gone(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+impl Mover<'_, '_> {
+    fn remove(&mut self, item: &Item, modules: &[&String]) -> Result<(), (PathBuf, io::Error)> {
+        self.put_aside(&self.store.root().join(&item.path))?;
+        if !modules.is_empty() {
+            // The set's end must reach the disk before that of its modules.
+            let sets = self.store.dir("sets");
+            let sync = || File::open(&sets)?.sync_all();
+            (self.act)(&sync).map_err(|e| (sets.clone(), e))?;
+        }
+        for module in modules {
+            self.put_aside(&self.store.blob_path(module))?;
+        }
+        for beside in &item.beside {
+            self.put_aside(&self.store.root().join(beside))?;
+        }
+        Ok(())
+    }
+
+    fn put_aside(&mut self, path: &Path) -> Result<(), (PathBuf, io::Error)> {
+        let to = self.aside.join(self.moved.to_string());
+        self.moved += 1;
+        let rename = || match fs::rename(path, &to) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        };
+        (self.act)(&rename).map_err(|e| (path.to_path_buf(), e))
     }
 }
 

@@ -100,7 +100,12 @@ impl Scene {
     }
 
     fn collect(&self, bound: Option<u64>) -> Report {
-        self.decide(bound).carry_out(&self.store).expect("carried out")
+        self.decide(bound).carry_out(&self.store, self.alone()).expect("carried out")
+    }
+
+    fn alone(&self) -> InUse {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("runtime").block_on(self.store.alone(Duration::ZERO)).expect("alone")
     }
 
     /// Every set has all of its modules.
@@ -278,13 +283,13 @@ fn wherever_it_is_cut_off_the_store_is_right(#[values(false, true)] acts_first: 
         let scene = Scene::full();
         let mut count = 0;
         let decision = scene.decide(Some(0));
-        let result = decision.carry_out_with(&scene.store, &mut |remove, path| {
+        let result = decision.carry_out_with(&scene.store, scene.alone(), &mut |act| {
             count += 1;
             if count <= number {
-                return remove(path);
+                return act();
             }
             if acts_first {
-                remove(path)?;
+                act()?;
             }
             Err(io::Error::from_raw_os_error(5))
         });
