@@ -128,6 +128,7 @@ fn list(store: &Store) -> io::Result<Vec<Item>> {
         ("logs", Kind::Record, ""),
         ("failures", Kind::Record, ""),
         ("patches", Kind::Cache, ""),
+        ("conftests", Kind::Cache, ""),
     ];
     for (folder, kind, dated) in folders {
         for name in names(&root.join(folder))? {
@@ -135,6 +136,8 @@ fn list(store: &Store) -> io::Result<Vec<Item>> {
             items.extend(item(root, kind, Path::new(folder).join(name), dated)?);
         }
     }
+    // ccache's, and so one thing to us.
+    items.extend(item(root, Kind::Cache, "objects".into(), "")?);
     for name in names(&root.join("tmp"))? {
         if is_held(&root.join("tmp").join(&name)) {
             continue;

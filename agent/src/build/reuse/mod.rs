@@ -65,6 +65,7 @@ impl Reuse {
         }
         if objects::are_kept(root) {
             objects::make_dir(store, work)?;
+            store.mark_used(Path::new("objects"));
             let context = hex(&Sha256::digest(format!("{kernel} {}", names.join("\n"))));
             reuse.environment = objects::environment(&context);
             reuse.binds.push(objects::bind(store));

@@ -86,6 +86,7 @@ impl Scene {
         scene.blob("package", 40);
         scene.directory("roots/old", 35);
         scene.directory("drivers/run", 25);
+        scene.directory("objects", 50);
         fs::write(scene.store.dir("logs/log"), "log").expect("log");
         scene.aged(&scene.store.dir("logs/log"), 5);
         scene
@@ -138,7 +139,8 @@ fn names(of: &[Line]) -> Vec<String> {
 #[test]
 fn what_was_not_used_for_longest_goes_until_the_rest_fits() {
     let scene = Scene::full();
-    let order = ["package", "roots/old", "userspace/a", "set a", "drivers/run", "userspace/b"];
+    let order =
+        ["objects", "package", "roots/old", "userspace/a", "set a", "drivers/run", "userspace/b"];
     let before = scene.decide(None).report().before;
     assert!(scene.decide(None).report().removed.is_empty(), "no bound");
     assert!(scene.decide(Some(before)).report().removed.is_empty(), "all fits");
@@ -153,7 +155,7 @@ fn what_was_not_used_for_longest_goes_until_the_rest_fits() {
         assert_eq!(decision.report().after, bound);
     }
     let report = scene.collect(Some(before - 1));
-    assert_eq!(names(&report.removed), ["package"]);
+    assert_eq!(names(&report.removed), ["objects"]);
     assert_eq!(report.after, scene.decide(None).report().before, "as was said");
     scene.assert_right();
 }
