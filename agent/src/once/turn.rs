@@ -119,7 +119,9 @@ impl<B: Board> Round<'_, B> {
     /// Writes a claim onto a board that was free at `asked`, and waits whether somebody writes over
     /// it; None then.
     async fn claim(&self, asked: Instant) -> Result<Option<Held<B>>, Failure> {
-        let claim = Claim::new(self.me.clone(), &self.times);
+        // Since now, and not since it began to wait for others.
+        let me = Builder { since: jiff::Timestamp::now(), ..self.me.clone() };
+        let claim = Claim::new(me, &self.times);
         self.board.write(&claim).await?;
         let was_slow = asked.elapsed() > self.times.settle() / 2;
         sleep(if was_slow { self.times.settle_slowly() } else { self.times.settle() }).await;
