@@ -61,6 +61,26 @@ const LOGGED: &[(&str, ExitCode, &str, &str)] = &[
         "check that the GPU is in this machine, or passed through to it",
     ),
     (
+        "unsigned module is rejected",
+        ExitCode::KernelRefused,
+        "the kernel asks for signed modules, and this one is not signed",
+        "sign the modules (docs/module-signing.md), or turn Secure Boot off",
+    ),
+    (
+        "unavailable key is rejected",
+        ExitCode::KernelRefused,
+        "the kernel asks for signed modules, and does not have the key that signed this one",
+        "enrol the signer's certificate in the firmware (mokutil --import), or sign with a key that \
+         the kernel has",
+    ),
+    (
+        "unsupported crypto is rejected",
+        ExitCode::KernelRefused,
+        "the kernel does not have the hash or the algorithm that the module is signed with",
+        "sign with the hash of the kernel's own modules (leave module-signing.hash unset), or load \
+         the module that has it (sha512_generic)",
+    ),
+    (
         "disagrees about version of symbol",
         ExitCode::KernelRefused,
         "the module was built for another build of this kernel",
@@ -243,6 +263,19 @@ mod tests {
         "nvidia: disagrees about version of symbol module_layout",
         16,
         "another build"
+    )]
+    #[case(Errno::EKEYREJECTED, "Loading of unsigned module is rejected", 16, "not signed")]
+    #[case(
+        Errno::EKEYREJECTED,
+        "Loading of module with unavailable key is rejected",
+        16,
+        "does not have the key"
+    )]
+    #[case(
+        Errno::EKEYREJECTED,
+        "Loading of module with unsupported crypto is rejected",
+        16,
+        "the hash or the algorithm"
     )]
     #[case(Errno::ENOENT, "nvidia: Unknown symbol drm_open (err -2)", 16, "depends on")]
     fn the_kernels_words_are_explained(
