@@ -310,7 +310,7 @@ pub(super) fn walk(path: &Path, visit: &mut dyn FnMut(&Path) -> io::Result<()>) 
 /// The kernel's source and output directories, as paths inside the root: where the links `source`
 /// (Debian's common part) and `build` below /lib/modules/RELEASE lead. They are absolute until
 /// Debian 12, relative since.
-pub(super) fn kernel_dirs(root: &Path, release: &str) -> Result<(PathBuf, PathBuf), Failure> {
+pub(crate) fn kernel_dirs(root: &Path, release: &str) -> Result<(PathBuf, PathBuf), Failure> {
     // Not /lib: a relative link counts from where the directory really is.
     let modules = Path::new("/usr/lib/modules").join(release);
     let target = |link: &str| {

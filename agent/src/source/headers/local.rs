@@ -155,3 +155,6 @@ fn unpack(path: &Path, store: &Store) -> Result<Claimed, Failure> {
     }
     Ok(dir)
 }
+
+#[cfg(test)]
+mod tests;

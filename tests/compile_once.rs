@@ -1,0 +1,60 @@
+//! One compile in a build root that is there already:
+//!
+//! ```text
+//! compile-once ROOT WORK STORE RELEASE JOBS
+//! ```
+//!
+//! WORK holds the sources in `driver`. Ends with longshore's exit code and says what went wrong.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use longshore::artifact::Flavour;
+use longshore::build::compile::{Compile, MODULES};
+use longshore::build::sandbox::{INIT_SUBCOMMAND, SUBCOMMAND, sandbox_main};
+use longshore::progress::Silent;
+use longshore::store::Store;
+
+fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    let stage = args.first().and_then(|a| a.to_str()).unwrap_or_default();
+    if [SUBCOMMAND, INIT_SUBCOMMAND].contains(&stage) {
+        return sandbox_main(args).into();
+    }
+    match compile(&args.iter().map(PathBuf::from).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(what) => {
+            complain(&what);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[allow(clippy::print_stderr)]
+fn complain(what: &str) {
+    eprintln!("compile-once: {what}");
+}
+
+fn compile(args: &[PathBuf]) -> Result<(), String> {
+    let [root, work, store, release, jobs] = args else { return Err("wants five words".into()) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let store = Store::open(store).map_err(|f| f.report())?;
+    let compile = Compile {
+        store: &store,
+        helper: Path::new("/proc/self/exe"),
+        root,
+        work,
+        driver: "535.261.03",
+        flavour: Flavour::Open,
+        release: release.to_str().unwrap_or_default(),
+        compiler: None,
+        modules: &MODULES[..1],
+        options: &[],
+        jobs: jobs.to_str().and_then(|n| n.parse().ok()).ok_or("no number of jobs")?,
+        limit: Duration::from_secs(300),
+        log: &store.dir("logs").join("log"),
+    };
+    let run = runtime.map_err(|e| e.to_string())?.block_on(compile.run(&Silent));
+    run.map(drop).map_err(|failed| failed.failure.report())
+}

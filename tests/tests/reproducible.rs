@@ -1,0 +1,155 @@
+//! Compiles with a real compiler, as root: the same bytes wherever, whenever and with whatever is
+//! known from earlier ones.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+
+const RELEASE: &str = "6.1.0-test";
+/// What the build root shows of this machine.
+const SHOWN: [&str; 5] =
+    ["usr/bin", "usr/lib/gcc", "usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/include"];
+
+/// In the form of NVIDIA's, as far as a compile depends on it.
+const KBUILD: &str = r#"
+NV_CONFTEST_SCRIPT := $(src)/conftest.sh
+ccflags-y += -DNV_VERSION_STRING=\"535.261.03\"
+NV_CONFTEST_CMD := /bin/sh $(NV_CONFTEST_SCRIPT) \
+ "$(strip $(CC))" $(ARCH) $(NV_KERNEL_SOURCES) $(NV_KERNEL_OUTPUT)
+NV_CONFTEST_CFLAGS = -O2
+NV_CONFTEST_CFLAGS += -DKBUILD_BASENAME="\#conftest$(shell echo $$$$)"
+.PHONY: conftest-verbose
+conftest-verbose:
+	@echo 'NV_CONFTEST_CFLAGS=$(NV_CONFTEST_CFLAGS)'
+$(obj)/conftest/compile-tests/%.h: $(NV_CONFTEST_SCRIPT) $(obj)/conftest/headers.h
+	@mkdir -p $(obj)/conftest/compile-tests
+	@$(NV_CONFTEST_CMD) compile_tests '$(NV_CONFTEST_CFLAGS)' $(notdir $*) > $@
+$(obj)/conftest/header_presence/linux/a.h.part: $(NV_CONFTEST_SCRIPT) | conftest-verbose
+	@mkdir -p $(dir $@)
+	@$(NV_CONFTEST_CMD) test_kernel_header '$(NV_CONFTEST_CFLAGS)' 'linux/a.h' > $@
+$(obj)/conftest/headers.h: $(obj)/conftest/header_presence/linux/a.h.part
+	@cat $^ > $@
+"#;
+/// Says on standard error what it was asked, and so in the log.
+const CONFTEST: &str = r##"#!/bin/sh
+compile_test() {
+    case "$1" in
+        answer)
+            grep -o "ANSWER.*" "$SOURCES/answer.h"
+        ;;
+    esac
+}
+cd "$(dirname "$0")"
+SOURCES=$3
+echo "asked: $5 $7" >&2
+case "$5" in
+compile_tests) echo "#define $(compile_test "$7")" ;;
+test_kernel_header) echo "#define NV_LINUX_A_H_PRESENT" ;;
+esac
+"##;
+const MAKEFILE: &str = r#"
+CC = gcc
+src := .
+obj := .
+ARCH := x86_64
+NV_KERNEL_SOURCES := $(SYSSRC)
+NV_KERNEL_OUTPUT := $(SYSOUT)
+include Kbuild
+OBJECTS := nvidia/nv.o nvidia/os.o nvidia/list.o
+nvidia/%.o: nvidia/%.c conftest/compile-tests/answer.h
+	@$(CC) -O2 $(ccflags-y) $(CFLAGS_nvidia/$*.o) -include $(CURDIR)/conftest/compile-tests/answer.h \
+	 -DMADE="\"$$(id -u) $$(hostname) $$KBUILD_BUILD_TIMESTAMP\"" -c $(CURDIR)/$< -o $@
+modules: $(OBJECTS)
+	@ld -r -o nvidia.ko $(OBJECTS)
+"#;
+
+fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().expect("a parent")).expect("directory");
+    fs::write(path, text).expect("write");
+}
+
+struct Scene {
+    dir: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        Self { dir }
+    }
+
+    /// A build root of this machine's compiler, and a kernel whose headers say `answer`.
+    fn root(&self, name: &str, answer: &str) -> PathBuf {
+        let root = self.dir.path().join(name);
+        for dir in SHOWN.iter().copied().chain(["proc", "dev", "tmp", "build"]) {
+            fs::create_dir_all(root.join(dir)).expect("directory");
+        }
+        for link in ["bin", "lib", "lib64"] {
+            symlink(Path::new("usr").join(link), root.join(link)).expect("link");
+        }
+        let headers = root.join("usr/lib/modules").join(RELEASE).join("build");
+        write(&headers.join("answer.h"), &format!("ANSWER {answer}"));
+        root
+    }
+
+    /// Compiles at another path each time; the module's sha256, and how often conftest.sh was asked.
+    fn compile(&self, root: &Path, store: &str, jobs: u32) -> (String, usize) {
+        let place = tempfile::Builder::new().prefix("elsewhere").tempdir_in(&self.dir);
+        let place = place.expect("temporary directory");
+        let (work, store) = (place.path().join("work"), self.dir.path().join(store));
+        fs::create_dir_all(work.join("tmp")).expect("directory");
+        let source = "const char *where(void) { return __FILE__ \" \" MADE; }\n\
+                      int answer(void) { return ANSWER; }\n";
+        for (path, text) in [
+            ("Kbuild", KBUILD),
+            ("conftest.sh", CONFTEST),
+            ("Makefile", MAKEFILE),
+            ("nvidia/nv.c", "const char version[] = NV_VERSION_STRING;\n"),
+            ("nvidia/os.c", source),
+            ("nvidia/list.c", "int list[3];\n"),
+        ] {
+            write(&work.join("driver").join(path), text);
+            let file = fs::File::options().write(true).open(work.join("driver").join(path));
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
+            file.and_then(|file| file.set_modified(time)).expect("time");
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_confined"));
+        for dir in SHOWN {
+            command.args([Path::new("--bind"), &Path::new("/").join(dir), &root.join(dir)]);
+        }
+        command.arg("--").arg(env!("CARGO_BIN_EXE_compile-once")).args([root, &work, &store]);
+        let output = command.args([RELEASE, &jobs.to_string()]).output().expect("runs");
+        let log = fs::read_to_string(store.join("logs/log")).unwrap_or_default();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}\n{log}");
+        let module = fs::read(work.join("driver/nvidia.ko")).expect("a module");
+        let asked = log.lines().filter(|line| line.starts_with("asked: ")).count();
+        (longshore::store::hex(&Sha256::digest(module)), asked)
+    }
+}
+
+#[test]
+fn the_same_bytes_at_another_place_with_other_jobs_and_with_what_is_known() {
+    let scene = Scene::new();
+    let root = scene.root("root", "42");
+    let (first, asked) = scene.compile(&root, "one", 1);
+    assert_eq!(asked, 2);
+    let (second, asked) = scene.compile(&root, "another", 4);
+    assert_eq!((second, asked), (first.clone(), 2), "another store and more jobs");
+    let (third, asked) = scene.compile(&root, "one", 4);
+    assert_eq!((third, asked), (first, 0), "with the answers of the first");
+}
+
+#[test]
+fn other_headers_are_asked_anew() {
+    let scene = Scene::new();
+    let (old, new) = (scene.root("old", "42"), scene.root("new", "43"));
+    let (before, _) = scene.compile(&old, "store", 2);
+    let (after, asked) = scene.compile(&new, "store", 2);
+    assert_eq!(asked, 2);
+    assert_ne!(before, after);
+    assert_eq!(scene.compile(&new, "store", 2), (after, 0));
+}
