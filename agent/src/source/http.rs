@@ -304,7 +304,9 @@ impl Fetcher {
             let Some(wait) = patience.after(trouble) else {
                 return Err(FetchError::Failed(self.given_up(goal, failure, &mark)));
             };
-            tracing::info!(url = goal.shown, "fetching again: {}", failure.one_line());
+            // The URL stands beside it, and the cause is said once, by whoever gives up.
+            let why: Vec<String> = failure.chain().map(ToString::to_string).collect();
+            tracing::info!(url = goal.shown, "fetching again: {}", why.join(": "));
             tokio::time::sleep(wait).await;
             pieced = true;
         }

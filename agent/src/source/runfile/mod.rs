@@ -187,7 +187,7 @@ async fn header_of(
     fetcher: &Fetcher,
 ) -> Result<Option<Header>, Failure> {
     let (mut first, mut foreign) = (None, false);
-    for url in &source.urls {
+    for (number, url) in source.urls.iter().enumerate() {
         let failure = match fetcher.head(url, HEAD).await {
             Ok(head) => match header::identify(&head) {
                 Ok(header) => return Ok(Some(header)),
@@ -198,7 +198,9 @@ async fn header_of(
             },
             Err(error) => error.into(),
         };
-        tracing::warn!("trying the next mirror, if any: {}", failure.one_line());
+        if number + 1 < source.urls.len() {
+            tracing::warn!("trying the next mirror: {}", failure.one_line());
+        }
         first.get_or_insert(failure);
     }
     if foreign {
