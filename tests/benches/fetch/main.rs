@@ -40,7 +40,10 @@ struct Arguments {
     /// KiB per second and connection, in the second part.
     #[arg(long, default_value_t = 4096)]
     rate: u64,
-    /// Where packages are kept and unpacked.
+    /// Where the packages are kept from run to run.
+    #[arg(long)]
+    packages: PathBuf,
+    /// Where they are unpacked; in memory nobody's disk is measured.
     #[arg(long)]
     dir: PathBuf,
     /// What cargo bench adds.
@@ -59,7 +62,7 @@ fn main() {
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     fs::create_dir_all(&arguments.dir).expect("the directory");
-    let suite = packages::suite(&runtime, &arguments.dir.join("packages"))?;
+    let suite = packages::suite(&runtime, &arguments.packages)?;
     let bytes: usize = suite.packages.iter().map(|(_, deb)| deb.len()).sum();
     println!("{} packages, {} MB", suite.packages.len(), bytes / 1_000_000);
     let Arguments { latency, rate, .. } = *arguments;
@@ -99,7 +102,8 @@ fn compare(
             let _ = fs::remove_dir_all(&work);
             fs::create_dir_all(&work).expect("a directory");
             // What the last one left to be written is not the next one's.
-            nix::unistd::sync();
+            let dir = fs::File::open(&work).expect("a directory");
+            nix::unistd::syncfs(dir).expect("synced");
             Instant::now()
         };
         let since = fresh();
