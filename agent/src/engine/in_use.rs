@@ -10,6 +10,9 @@ use crate::journal::{Entry, EntryState, Journal};
 use crate::kernel::readback;
 use crate::step::{ModuleOrigin, Step};
 
+/// Which entries of the journal are to be undone.
+pub type Going<'a> = &'a dyn Fn(&Entry) -> bool;
+
 /// A module of ours that others use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
@@ -33,22 +36,22 @@ pub struct InUse {
 }
 
 impl Engine<'_> {
-    /// The driver's modules that the journal has from `since` on, and that somebody holds.
+    /// The driver's modules that are `going`, and that somebody else holds.
     ///
     /// Modules of the kernel's own that we loaded do not count: where somebody else came to use
     /// one, it is left to that one. Nor does a module that was put in the place of ours.
     pub(super) fn held_modules(
         &self,
         journal: &Journal,
-        since: u64,
+        going: Going<'_>,
     ) -> Result<Vec<Held>, VerbError> {
-        let going: BTreeSet<&str> = loads(journal, since).map(|(_, name, _)| name).collect();
+        let names: BTreeSet<&str> = loads(journal, going).map(|(_, name, _)| name).collect();
         let mut all = Vec::new();
-        for (entry, name, origin) in loads(journal, since) {
+        for (entry, name, origin) in loads(journal, going) {
             if matches!(origin, ModuleOrigin::Driver { .. })
                 && let Some(state) = self.host.module(name)?
                 && is_ours(entry, &state)
-                && let Some(held) = self.held(name, &going)?
+                && let Some(held) = self.held(name, &names)?
             {
                 all.push(held);
             }
@@ -87,12 +90,12 @@ pub(super) fn is_ours(entry: &Entry, state: &ModuleState) -> bool {
     entry.state != EntryState::Done || readback::versions(&entry.step, state).is_ok()
 }
 
-/// The live module loads of the journal from `since` on, oldest first.
-pub(super) fn loads(
-    journal: &Journal,
-    since: u64,
-) -> impl DoubleEndedIterator<Item = (&Entry, &str, &ModuleOrigin)> {
-    journal.live().filter(move |e| e.seq >= since).filter_map(|entry| match &entry.step {
+/// The live module loads of the journal that are `going`, oldest first.
+pub(super) fn loads<'a>(
+    journal: &'a Journal,
+    going: Going<'a>,
+) -> impl DoubleEndedIterator<Item = (&'a Entry, &'a str, &'a ModuleOrigin)> {
+    journal.live().filter(move |e| going(e)).filter_map(|entry| match &entry.step {
         Step::LoadModule { name, origin, .. } => Some((entry, name.as_str(), origin)),
         _ => None,
     })

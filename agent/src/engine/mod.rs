@@ -10,7 +10,7 @@ use std::fmt;
 use std::time::Instant;
 
 pub use cancel::CancelFlag;
-pub use in_use::{Held, InUse};
+pub use in_use::{Going, Held, InUse};
 pub use patience::Patience;
 pub use undo::{Left, NotUndone};
 
@@ -88,7 +88,7 @@ impl Engine<'_> {
                 tracing::warn!("undoing what was done, for a step failed: {failure}");
             }
         }
-        match self.undo_since(first, journal) {
+        match self.undo_those(&|entry| entry.seq >= first, journal) {
             Ok(()) => why,
             Err(not) => Stopped::Failed(left_behind(why, &not)),
         }

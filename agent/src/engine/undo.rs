@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use super::Engine;
-use super::in_use::{InUse, is_ours, loads};
+use super::in_use::{Going, InUse, is_ours, loads};
 use crate::failure::{ExitCode, Failure};
 use crate::host::verbs::TMPFS_SOURCE;
 use crate::host::{Host, VerbError};
@@ -70,15 +70,18 @@ impl Engine<'_> {
     /// [`NotUndone::InUse`] where the driver was in use until the deadline: nothing was changed.
     /// [`NotUndone::Left`] where something could not be undone.
     pub fn undo(&self, journal: &mut Journal) -> Result<(), NotUndone> {
-        self.undo_since(0, journal)
+        self.undo_those(&|_| true, journal)
     }
 
-    /// Undoes the live entries from number `since` on.
-    pub(super) fn undo_since(&self, since: u64, journal: &mut Journal) -> Result<(), NotUndone> {
-        self.wait_for_users(since, journal)?;
-        self.unload_modules(since, journal)?;
-        let entries: Vec<Entry> =
-            journal.live().rev().filter(|e| e.seq >= since).cloned().collect();
+    /// Undoes the live entries that are `going`. Who is not among them counts as a user of those
+    /// that are: a module that stays and holds one that is to go is named as what holds it.
+    ///
+    /// # Errors
+    /// As [`Engine::undo`].
+    pub fn undo_those(&self, going: Going<'_>, journal: &mut Journal) -> Result<(), NotUndone> {
+        self.wait_for_users(going, journal)?;
+        self.unload_modules(going, journal)?;
+        let entries: Vec<Entry> = journal.live().rev().filter(|e| going(e)).cloned().collect();
         let mut left = Vec::new();
         for entry in entries {
             match self.undo_entry(&entry) {
@@ -92,10 +95,10 @@ impl Engine<'_> {
         if left.is_empty() { Ok(()) } else { Err(NotUndone::Left(left)) }
     }
 
-    fn wait_for_users(&self, since: u64, journal: &Journal) -> Result<(), NotUndone> {
+    fn wait_for_users(&self, going: Going<'_>, journal: &Journal) -> Result<(), NotUndone> {
         let mut told = false;
         let look = || {
-            let held = self.held_modules(journal, since)?;
+            let held = self.held_modules(journal, going)?;
             if !held.is_empty() && !told {
                 let s = self.patience.deadline.as_secs();
                 let in_use = self.in_use(held.clone());
@@ -114,8 +117,8 @@ impl Engine<'_> {
     /// Removes the modules we loaded, in reverse. Where one cannot go, those already gone are
     /// put back: somebody opened the driver just now, and a driver without nvidia-uvm is broken
     /// for them.
-    fn unload_modules(&self, since: u64, journal: &mut Journal) -> Result<(), NotUndone> {
-        let entries: Vec<Entry> = loads(journal, since).map(|(e, _, _)| e.clone()).rev().collect();
+    fn unload_modules(&self, going: Going<'_>, journal: &mut Journal) -> Result<(), NotUndone> {
+        let entries: Vec<Entry> = loads(journal, going).map(|(e, _, _)| e.clone()).rev().collect();
         let mut gone = Vec::new();
         for entry in &entries {
             match self.undo_entry(entry) {
@@ -125,7 +128,7 @@ impl Engine<'_> {
                 }
                 Err(error) => {
                     let mut left = self.put_back(&gone, journal);
-                    return Err(self.stopped_at(entry, &error, &mut left, since, journal));
+                    return Err(self.stopped_at(entry, &error, &mut left, going, journal));
                 }
             }
         }
@@ -137,12 +140,12 @@ impl Engine<'_> {
         entry: &Entry,
         error: &VerbError,
         left: &mut Vec<Left>,
-        since: u64,
+        going: Going<'_>,
         journal: &Journal,
     ) -> NotUndone {
         if left.is_empty()
             && error.errno == Errno::EAGAIN
-            && let Ok(held) = self.held_modules(journal, since)
+            && let Ok(held) = self.held_modules(journal, going)
             && !held.is_empty()
         {
             return NotUndone::InUse(self.in_use(held));
