@@ -14,6 +14,7 @@ pub mod config;
 pub mod engine;
 pub mod expose;
 pub mod failure;
+pub mod finding;
 pub mod host;
 pub mod input;
 pub mod journal;

@@ -21,11 +21,12 @@ use crate::build;
 use crate::catalog::{self, Catalog, DriverAtHand, SetPlace, UserspaceAtHand};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::finding::{Code, Severity};
 use crate::host::HostFacts;
 use crate::host::facts::{Kernel, Known};
 use crate::journal::PlanSummary;
 use crate::lifecycle::Provider;
-use crate::plan::{self, Plan, Severity};
+use crate::plan::{self, Plan};
 use crate::prebuilt::{Offers, Prebuilt};
 use crate::progress::Progress;
 use crate::source::archive::Archive;
@@ -394,7 +395,7 @@ impl Provider for Supplier<'_> {
     fn plan(&self, facts: &HostFacts, catalog: &Catalog) -> Result<Plan, Failure> {
         let plan = plan::plan(self.config, facts, catalog)?;
         let gravest = plan.findings.iter().find(|f| f.severity == Severity::Refusal);
-        if gravest.is_some_and(|f| f.code == "archives-unread") && !self.is_captured() {
+        if gravest.is_some_and(|f| f.code == Code::ArchivesUnread) && !self.is_captured() {
             // The failure itself says more than the finding: what was not reached, or not signed.
             let unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner).take();
             return unread.map_or(Ok(plan), Err);
@@ -402,7 +403,7 @@ impl Provider for Supplier<'_> {
         if let Some(failure) = &*self.unread.lock().unwrap_or_else(PoisonError::into_inner) {
             tracing::warn!("going on without the archives: {}", failure.one_line());
         }
-        if gravest.is_some_and(|f| f.code == "run-file-unread") && !self.is_captured() {
+        if gravest.is_some_and(|f| f.code == Code::RunFileUnread) && !self.is_captured() {
             return self.run_files.take_unread().map_or(Ok(plan), Err);
         }
         self.run_files.warn_of_unread();

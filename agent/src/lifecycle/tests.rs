@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::*;
 use crate::artifact::Flavour;
 use crate::engine::Patience;
+use crate::finding::{Code, Finding};
 use crate::host::facts::Known;
 use crate::host::fake::{FakeHost, FakeImages, FakeModule};
 use crate::host::verbs::Node;
-use crate::plan::{Acquire, Finding, Severity};
+use crate::plan::Acquire;
 use crate::step::{ModuleOrigin, Step};
 
 /// Gives the plans it was told to, in turn; the last one for ever.
@@ -129,12 +130,7 @@ fn wanting(plan: Plan) -> Plan {
 }
 
 fn refusing(plan: Plan) -> Plan {
-    let finding = Finding {
-        code: "other-driver".to_owned(),
-        severity: Severity::Refusal,
-        seen: "another driver is live".to_owned(),
-        remedy: "unload it".to_owned(),
-    };
+    let finding = Finding::refusal(Code::OtherDriverLive, "another driver is live");
     Plan { findings: vec![finding], ..plan }
 }
 

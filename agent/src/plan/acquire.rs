@@ -3,11 +3,12 @@
 use super::candidate::{is_for_kernel, names_run_files, run_files};
 use super::driver::Choice;
 use super::signing::{self, Standing};
-use super::{Acquire, Finding, Reason, Severity};
+use super::{Acquire, Reason};
 use crate::artifact::ModuleSet;
 use crate::build;
 use crate::catalog::{Catalog, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand};
 use crate::config::Config;
+use crate::finding::{Code, Finding, Severity};
 use crate::host::HostFacts;
 use crate::host::facts::Known;
 use crate::module_signing::Signer;
@@ -144,18 +145,18 @@ impl<'a> Supply<'a> {
         }
         if !config.compile {
             self.findings.push(Finding::refusal(
-                "nothing-built",
+                Code::NothingBuilt,
                 format!(
                     "no set of {} {} is built for {release} and compiling is switched off",
                     choice.version, choice.flavour
                 ),
-                "give a prebuilt directory that has one, or allow compiling",
             ));
             return;
         }
         if let Err(unknown) = build::check_modules(wanted) {
             let remedy = unknown.remedy_text().unwrap_or_default().to_owned();
-            self.findings.push(Finding::refusal("module-not-built", unknown.to_string(), remedy));
+            self.findings
+                .push(Finding::refusal(Code::ModuleNotBuilt, unknown.to_string()).remedy(remedy));
         }
         self.builds = true;
         if let Some(signer) = &catalog.signer {
@@ -191,11 +192,10 @@ impl<'a> Supply<'a> {
             Known::Unknown(why) => {
                 self.because("modules compiled", none);
                 self.findings.push(Finding::warning(
-                    "headers-unknown",
+                    Code::HeadersUnknown,
                     format!(
                         "whether headers and compiler for {release} can be had is not known: {why}"
                     ),
-                    "make an archive reachable that has this kernel",
                 ));
             }
         }
@@ -215,9 +215,8 @@ impl<'a> Supply<'a> {
             let severity = if config.may_compile() { Severity::Warning } else { Severity::Refusal };
             self.findings.push(Finding::new(
                 severity,
-                "registry-unread",
+                Code::RegistryUnread,
                 format!("{} could not be read: {}", registry.name, registry.why),
-                "make it or a mirror of it reachable, and check the login",
             ));
         }
     }
@@ -257,12 +256,11 @@ impl<'a> Supply<'a> {
             && !drivers.iter().any(|d| d.version == choice.version)
         {
             self.findings.push(Finding::warning(
-                "userspace-not-offered",
+                Code::UserspaceNotOffered,
                 format!(
                     "no archive offers driver {}, so its user-mode files may not be had",
                     choice.version
                 ),
-                "add an archive, suite or component that has this version",
             ));
         }
     }
@@ -290,22 +288,21 @@ fn unsigned(facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
         .collect();
     if refused.is_empty() {
         return Finding::refusal(
-            "nothing-built",
+            Code::NothingBuilt,
             format!(
                 "no signed set of {} {} is at hand for {release}, and what is compiled here has no \
                  signature, which is required",
                 choice.version, choice.flavour
             ),
-            "push a signed one (`longshore push --sign-key`), or require no signature",
-        );
+        )
+        .remedy("push a signed one (`longshore push --sign-key`), or require no signature");
     }
     Finding::refusal(
-        "signature-missing",
+        Code::SignatureMissing,
         format!(
             "a signature is required, and no set for {release} has one: {}",
             refused.join("; ")
         ),
-        "sign the set with a key whose public half is in signature-keys, or add the key it is signed with",
     )
 }
 
@@ -316,8 +313,7 @@ fn headers_missing(release: &str, nearest: &[String]) -> Finding {
         format!("nearest: {}", nearest.join(", "))
     };
     Finding::refusal(
-        "headers-missing",
+        Code::HeadersMissing,
         format!("neither an archive nor the host has the headers of kernel {release}; {nearest}"),
-        "boot one of those kernels, add an archive or suite that still has this one, give its headers with --headers, or give a prebuilt set",
     )
 }

@@ -3,15 +3,16 @@
 
 use std::cmp::Ordering;
 
+use super::Reason;
 use super::candidate::{
     Candidate, candidates, compare_versions, is_within, names_run_files, newest, offer, run_files,
 };
 use super::gpu::{self, Generation, Unfit};
-use super::{Finding, Reason, Severity};
 use crate::artifact::Flavour;
 use crate::catalog::Chip;
 use crate::catalog::{Catalog, RunFileAtHand};
 use crate::config::Config;
+use crate::finding::{Code, Finding, Severity};
 use crate::host::HostFacts;
 use crate::host::facts::{DeviceKind, Known, PciDevice};
 
@@ -265,14 +266,10 @@ impl Question<'_> {
         let too_old = self.gpus.iter().any(|(_, g)| *g == Some(Generation::Fermi));
         if too_old {
             let seen = format!("{device}: {}", unfit.why);
-            return Finding::refusal(
-                "gpu-too-old",
-                seen,
-                "longshore installs branch 470 and newer",
-            );
+            return Finding::refusal(Code::GpuTooOld, seen);
         }
         let seen = format!("{device}: {}", unfit.why);
-        Finding::refusal("gpu-unsupported", seen, unfit.remedy.clone())
+        Finding::refusal(Code::GpuUnsupported, seen).remedy(unfit.remedy.clone())
     }
 
     /// Nothing that was asked for is at hand, or nothing at all.
@@ -299,20 +296,20 @@ impl Question<'_> {
             // For a captured tree the sources are not at hand, and nothing is installed.
             Known::Unknown(why) => Finding::new(
                 if self.config.paths.is_captured() { Severity::Warning } else { Severity::Refusal },
-                "archives-unread",
+                Code::ArchivesUnread,
                 format!("where {wanted} comes from is not known: {why}"),
-                "make an archive reachable, or give a prebuilt set for this kernel",
             ),
             Known::Yes(_) if candidates.is_empty() => Finding::refusal(
-                "driver-not-offered",
+                Code::DriverNotOffered,
                 format!("{wanted} is wanted, and no source that was read has an NVIDIA driver"),
+            )
+            .remedy(
                 "add an archive, suite or component that has one ([[archive]] in the configuration \
                  file, --archive-suite, --archive-component), or give a prebuilt set",
             ),
             Known::Yes(_) => Finding::refusal(
-                "driver-not-offered",
+                Code::DriverNotOffered,
                 format!("no source offers {wanted}; {}", offer(candidates)),
-                "ask for one of those, or add an archive, suite or component that has it",
             ),
         });
         choice
@@ -358,15 +355,14 @@ impl Question<'_> {
 fn no_run_file(wanted: &str, candidates: &[Candidate<'_>], catalog: &Catalog) -> Finding {
     match &catalog.run_files {
         Known::Unknown(why) => Finding::refusal(
-            "run-file-unread",
+            Code::RunFileUnread,
             format!("whether the .run files hold {wanted} is not known: {why}"),
-            "make one of their mirrors reachable, or give a prebuilt set for this kernel",
         ),
         Known::Yes(_) => Finding::refusal(
-            "driver-not-offered",
+            Code::DriverNotOffered,
             format!("no .run file named holds {wanted}; {}", offer(candidates)),
-            "ask for one of those, or name the .run file of the version that is wanted",
-        ),
+        )
+        .remedy("ask for one of those, or name the .run file of the version that is wanted"),
     }
 }
 

@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Finding;
 use super::acquire::Supply;
 use super::driver::Choice;
-use super::preflight::SHOW_MODULES;
 use crate::artifact::ModuleEntry;
 use crate::config::Config;
+use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
 use crate::step::{ModuleOrigin, Step};
 
@@ -72,14 +71,13 @@ impl Install {
             .collect();
         if !missing.is_empty() {
             self.findings.push(Finding::refusal(
-                "module-not-built",
+                Code::ModuleNotBuilt,
                 format!(
                     "the set of {} {} lacks {}",
                     choice.version,
                     choice.flavour,
                     missing.join(", ")
                 ),
-                "give a set that has it, or leave it out of extra-modules",
             ));
         }
         set.modules.iter().filter(|m| wanted.contains(&m.name.as_str())).collect()
@@ -140,9 +138,8 @@ impl Install {
         let unused: Vec<&str> = given.filter(|name| !wanted.contains(name)).collect();
         if !unused.is_empty() {
             self.findings.push(Finding::warning(
-                "parameters-unused",
+                Code::ParametersUnused,
                 format!("parameters are given for {}, which is not loaded", unused.join(", ")),
-                "add it to extra-modules, or take its parameters out",
             ));
         }
     }
@@ -187,16 +184,14 @@ fn missing_dependency(facts: &HostFacts, need: &str, by: &str) -> Finding {
     let release = &facts.kernel.release;
     match facts.unread.get("available").or_else(|| facts.unread.get("builtin")) {
         Some(why) => Finding::refusal(
-            "kernel-unknown",
+            Code::KernelUnknown,
             format!("{by} needs {need}, and what kernel {release} has is not known: {why}"),
-            SHOW_MODULES,
         ),
         None => Finding::refusal(
-            "dependency-missing",
+            Code::DependencyMissing,
             format!(
                 "{by} needs {need}, which kernel {release} has neither built in nor as a module"
             ),
-            "install the package with the kernel's further modules, or give modules that do without it",
         ),
     }
 }

@@ -3,7 +3,6 @@
 mod acquire;
 mod candidate;
 mod driver;
-mod findings;
 pub mod gpu;
 mod install;
 mod preflight;
@@ -17,10 +16,13 @@ use serde::{Deserialize, Serialize};
 pub(crate) use candidate::is_within;
 pub use render::render;
 
+pub use crate::finding::{Finding, Severity};
+
 use crate::artifact::Flavour;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure};
+use crate::finding::{self, Code};
 use crate::host::HostFacts;
 use crate::step::Step;
 
@@ -103,29 +105,11 @@ pub enum Acquire {
     },
 }
 
-/// How grave a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Worth knowing.
-    Note,
-    /// It may go wrong.
-    Warning,
-    /// The plan cannot be carried out.
-    Refusal,
-}
-
-/// What preflight found: a code, what was seen, and what to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
-    /// Stable code, for example `gpu-bound-elsewhere`.
-    pub code: String,
-    /// How grave it is.
-    pub severity: Severity,
-    /// What was seen.
-    pub seen: String,
-    /// What to do.
-    pub remedy: String,
+impl Plan {
+    /// The gravest refusal among the findings, as the failure that ends a command.
+    pub fn refusal(&self) -> Option<Failure> {
+        finding::refusal(&self.findings)
+    }
 }
 
 /// Decides; reads and changes nothing.
@@ -156,10 +140,10 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     }
     findings.append(&mut supply.findings);
     findings.extend(install.findings);
-    if !findings.iter().any(|f| f.code == "kernel-unknown") {
+    if !findings.iter().any(|f| f.code == Code::KernelUnknown) {
         findings.extend(preflight::kernel_unknown(facts));
     }
-    findings::sort(&mut findings);
+    finding::sort(&mut findings);
 
     let mut reasons = choice.reasons;
     reasons.append(&mut supply.reasons);

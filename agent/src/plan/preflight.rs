@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::Finding;
 use super::driver::{Choice, name_of};
 use super::gpu;
 use crate::config::Config;
+use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
 use crate::host::facts::{DeviceKind, Known, ModuleLoading, Mount, PciDevice, Propagation};
 use crate::host::mounts;
@@ -30,9 +30,8 @@ fn arch(facts: &HostFacts) -> Option<Finding> {
     let arch = facts.kernel.arch.as_str();
     (!matches!(arch, "x86_64" | "aarch64")).then(|| {
         Finding::refusal(
-            "arch-unsupported",
+            Code::ArchUnsupported,
             format!("NVIDIA has no data-centre driver for {arch}"),
-            "x86_64 and aarch64 are supported",
         )
     })
 }
@@ -40,17 +39,12 @@ fn arch(facts: &HostFacts) -> Option<Finding> {
 fn devices(facts: &HostFacts) -> Option<Finding> {
     if let Some(why) = facts.unread.get("pci") {
         return Some(Finding::refusal(
-            "devices-unread",
+            Code::DevicesUnread,
             format!("the PCI bus could not be read: {why}"),
-            "mount /sys in the container (it is there with --privileged)",
         ));
     }
     facts.devices.is_empty().then(|| {
-        Finding::refusal(
-            "no-device",
-            "there is no NVIDIA GPU or NVSwitch on the PCI bus",
-            "run on a node that has one, or pass it through to this machine",
-        )
+        Finding::refusal(Code::NoDevice, "there is no NVIDIA GPU or NVSwitch on the PCI bus")
     })
 }
 
@@ -70,9 +64,10 @@ fn bound_elsewhere(facts: &HostFacts) -> Option<Finding> {
     let passed_through = matches!(first, "vfio-pci" | "pci-stub");
     if free.iter().any(|d| d.kind == DeviceKind::Gpu || passed_through) {
         let seen = format!("{seen}; the driver takes only the others");
-        return Some(Finding::warning("gpu-bound-elsewhere", seen, unbind_remedy(first)));
+        let found = Finding::warning(Code::GpuBoundElsewhere, seen);
+        return Some(found.remedy(unbind_remedy(first)));
     }
-    Some(Finding::refusal("gpu-bound-elsewhere", seen, unbind_remedy(first)))
+    Some(Finding::refusal(Code::GpuBoundElsewhere, seen).remedy(unbind_remedy(first)))
 }
 
 fn unbind_remedy(driver: &str) -> String {
@@ -93,9 +88,8 @@ fn unknown_gpus(facts: &HostFacts) -> Option<Finding> {
     let list: Vec<String> = facts.devices.iter().filter(unknown).map(name_of).collect();
     (!list.is_empty()).then(|| {
         Finding::warning(
-            "gpu-unknown",
+            Code::GpuUnknown,
             format!("not in longshore's table of GPUs: {}", list.join(", ")),
-            "which driver fits it is for you to say: set driver and flavour",
         )
     })
 }
@@ -104,18 +98,16 @@ const NEEDED: [&str; 3] = ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_MKNOD"];
 
 fn privileges(facts: &HostFacts) -> Vec<Finding> {
     let mut found = Vec::new();
-    let privileged = "run the container privileged, as root";
     if let Known::Yes(euid) = facts.euid
         && euid != 0
     {
         let seen = format!("running with user id {euid}");
-        found.push(Finding::refusal("not-root", seen, privileged));
+        found.push(Finding::refusal(Code::NotRoot, seen));
     }
     if facts.initial_user_namespace == Known::Yes(false) {
         found.push(Finding::refusal(
-            "user-namespace",
+            Code::UserNamespace,
             "running in a user namespace, where the kernel lets nobody load modules",
-            "run the container rootful and without a user namespace",
         ));
     }
     match &facts.capabilities {
@@ -123,13 +115,12 @@ fn privileges(facts: &HostFacts) -> Vec<Finding> {
             let missing: Vec<&str> = NEEDED.into_iter().filter(|c| !have.contains(*c)).collect();
             if !missing.is_empty() {
                 let seen = format!("missing {}", missing.join(", "));
-                found.push(Finding::refusal("missing-capability", seen, privileged));
+                found.push(Finding::refusal(Code::MissingCapability, seen));
             }
         }
         Known::Unknown(why) => found.push(Finding::warning(
-            "capabilities-unread",
+            Code::CapabilitiesUnread,
             format!("whether this process has {} is not known: {why}", NEEDED.join(", ")),
-            "mount /proc in the container",
         )),
     }
     found
@@ -138,14 +129,12 @@ fn privileges(facts: &HostFacts) -> Vec<Finding> {
 fn module_loading(facts: &HostFacts) -> Option<Finding> {
     match facts.security.module_loading {
         Known::Yes(ModuleLoading::Unsupported) => Some(Finding::refusal(
-            "kernel-without-modules",
+            Code::KernelWithoutModules,
             format!("kernel {} was built without support for modules", facts.kernel.release),
-            "boot a kernel with CONFIG_MODULES",
         )),
         Known::Yes(ModuleLoading::Disabled) => Some(Finding::refusal(
-            "modules-disabled",
+            Code::ModulesDisabled,
             "loading modules is switched off until the next boot (/proc/sys/kernel/modules_disabled is 1)",
-            "remove what sets kernel.modules_disabled, and reboot",
         )),
         Known::Yes(ModuleLoading::Allowed) | Known::Unknown(_) => None,
     }
@@ -157,14 +146,13 @@ fn sharing(config: &Config, facts: &HostFacts) -> Option<Finding> {
         return None;
     }
     let target = &config.paths.driver_root;
-    let remedy = "start the container with `-v /run/nvidia:/run/nvidia:rshared` (in Kubernetes: mountPropagation: Bidirectional), and make sure that / or /run is a shared mount on the host";
     if let Some(why) = facts.unread.get("mounts") {
         let seen = format!("whether mounts reach the host is not known: {why}");
-        return Some(Finding::warning("run-nvidia-not-shared", seen, remedy));
+        return Some(Finding::warning(Code::RunNvidiaNotShared, seen));
     }
     let why = unshared(facts, target)?;
     let seen = format!("what is mounted on {} would not reach the host: {why}", target.display());
-    Some(Finding::refusal("run-nvidia-not-shared", seen, remedy))
+    Some(Finding::refusal(Code::RunNvidiaNotShared, seen))
 }
 
 /// A host root of its own says so; without one an overlay as root does, as every container runtime
@@ -183,9 +171,8 @@ fn host_root_hidden(config: &Config, facts: &HostFacts) -> Option<Finding> {
     let hidden = config.paths.host_root == config.paths.root && in_container(config, facts);
     hidden.then(|| {
         Finding::warning(
-            "host-root-hidden",
+            Code::HostRootHidden,
             "the host's own file system is out of reach: its /dev gets no device nodes, only the driver root and this container do",
-            "share the host's PID namespace (--pid host, hostPID: true), or mount the host's / and set host-root",
         )
     })
 }
@@ -200,9 +187,8 @@ fn lost_with_container(config: &Config, facts: &HostFacts) -> Option<Finding> {
         .collect();
     (in_container(config, facts) && !lost.is_empty()).then(|| {
         Finding::warning(
-            "lost-with-container",
+            Code::LostWithContainer,
             format!("in the container's own file system: {}", lost.join(", ")),
-            "mount these directories from the host: what was built, and what is to be undone, must outlive the container",
         )
     })
 }
@@ -228,24 +214,19 @@ fn unshared(facts: &HostFacts, target: &Path) -> Option<String> {
 pub(super) fn kernel_unknown(facts: &HostFacts) -> Option<Finding> {
     let why = facts.unread.get("available").or_else(|| facts.unread.get("builtin"))?;
     Some(Finding::warning(
-        "kernel-unknown",
+        Code::KernelUnknown,
         format!(
             "what kernel {} has built in and as modules is not known: {why}",
             facts.kernel.release
         ),
-        SHOW_MODULES,
     ))
 }
-
-/// How a container gets to see the host's /lib/modules.
-pub(super) const SHOW_MODULES: &str = "share the host's PID namespace (--pid host, hostPID: true), or mount the host's /lib/modules, or set host-root";
 
 fn preempt_rt(facts: &HostFacts) -> Option<Finding> {
     facts.kernel.version.contains("PREEMPT_RT").then(|| {
         Finding::warning(
-            "preempt-rt",
+            Code::PreemptRt,
             "the kernel is PREEMPT_RT, which NVIDIA does not support; the modules are built for it all the same",
-            "expect longer latencies, or boot a kernel without PREEMPT_RT",
         )
     })
 }
@@ -258,9 +239,8 @@ pub(super) fn other_driver(
 ) -> Option<Finding> {
     if let Some(why) = facts.unread.get("loaded") {
         return Some(Finding::warning(
-            "loaded-unread",
+            Code::LoadedUnread,
             format!("whether a driver is loaded already is not known: {why}"),
-            "mount /sys and /proc in the container",
         ));
     }
     let module = facts.loaded.get("nvidia")?;
@@ -286,5 +266,5 @@ pub(super) fn other_driver(
     let remedy = format!(
         "stop what uses it and unload it (`longshore unload`, or what installed it), or ask for driver {version}"
     );
-    Some(Finding::refusal("other-driver-live", seen, remedy))
+    Some(Finding::refusal(Code::OtherDriverLive, seen).remedy(remedy))
 }

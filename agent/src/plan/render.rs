@@ -5,7 +5,8 @@ use std::fmt::{self, Write};
 use std::path::Path;
 
 use super::driver::name_of;
-use super::{Acquire, Finding, Plan, Severity, gpu};
+use super::{Acquire, Plan, gpu};
+use crate::finding::{Finding, Severity};
 use crate::host::HostFacts;
 use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice};
 use crate::step::{ModuleOrigin, Step};
@@ -75,11 +76,7 @@ fn verdict(plan: &Plan) -> String {
 
 fn write_findings(out: &mut String, findings: &[Finding]) -> fmt::Result {
     for finding in findings {
-        let severity = match finding.severity {
-            Severity::Refusal => "refusal",
-            Severity::Warning => "warning",
-            Severity::Note => "note",
-        };
+        let severity = finding.severity.as_str();
         writeln!(out, "\n  {severity} {}: {}", finding.code, finding.seen)?;
         writeln!(out, "    remedy: {}", finding.remedy)?;
     }

@@ -1,9 +1,9 @@
 //! What the kernel asks of the modules' signatures, and what the modules at hand have to show.
 
 use super::acquire::Supply;
-use super::{Finding, Severity};
 use crate::artifact::ModuleKey;
 use crate::catalog::Catalog;
+use crate::finding::{Code, Finding, Severity};
 use crate::host::HostFacts;
 use crate::host::facts::Known;
 use crate::module_signing::Signer;
@@ -84,11 +84,6 @@ fn enforced_by(facts: &HostFacts) -> Vec<String> {
     by
 }
 
-const HOW: &str = "sign the modules and enrol the signer's certificate (mokutil --import): set \
-                   module-signing, or use a set signed elsewhere (docs/module-signing.md); or \
-                   switch Secure Boot off, or remove lockdown= and module.sig_enforce from the \
-                   kernel's command line";
-
 /// Whether the kernel will take the signature of what is to be loaded, or that it has none.
 pub(super) fn finding(
     facts: &HostFacts,
@@ -109,7 +104,7 @@ pub(super) fn finding(
     let enforced = enforced.join(", ");
     let Some((name, ids)) = by else {
         let what = "the kernel refuses modules without a trusted signature";
-        return Some(Finding::refusal("signature-required", format!("{what}: {enforced}"), HOW));
+        return Some(Finding::refusal(Code::SignatureRequired, format!("{what}: {enforced}")));
     };
     let (severity, seen) = match trusts(facts, &ids) {
         Known::Yes(true) => return None,
@@ -129,19 +124,17 @@ pub(super) fn finding(
             ),
         ),
     };
-    let remedy = "enrol that certificate on the host (mokutil --import CERTIFICATE, then reboot and \
-                  confirm), or sign with a key that the kernel has";
-    Some(Finding::new(severity, "module-key-untrusted", seen, remedy))
+    Some(Finding::new(severity, Code::ModuleKeyUntrusted, seen))
 }
 
 fn perhaps_enforced(facts: &HostFacts) -> Option<Finding> {
     let Known::Unknown(why) = &facts.security.lockdown else { return None };
     (facts.security.secure_boot == Known::Yes(true)).then(|| {
         Finding::warning(
-            "signature-required",
+            Code::SignatureRequired,
             format!("Secure Boot is on, and whether the kernel is locked down is not known: {why}"),
-            "mount securityfs on /sys/kernel/security to know beforehand, or sign the modules",
         )
+        .remedy("mount securityfs on /sys/kernel/security to know beforehand, or sign the modules")
     })
 }
 

@@ -11,21 +11,22 @@ use super::{Supplier, read_host};
 use crate::artifact::ModuleSet;
 use crate::catalog::{Catalog, SetPlace};
 use crate::failure::{ExitCode, Failure};
+use crate::finding::{Code, Severity};
 use crate::host::HostFacts;
 use crate::lifecycle::Provider;
-use crate::plan::{self, Acquire, Plan, Severity};
+use crate::plan::{self, Acquire, Plan};
 use crate::prebuilt::Prebuilt;
 
 /// Findings that say why no modules are to be had; the others are about the host they would be
 /// loaded on.
-const ABOUT_SOURCES: [&str; 7] = [
-    "signature-missing",
-    "driver-not-offered",
-    "archives-unread",
-    "registry-unread",
-    "run-file-unread",
-    "nothing-built",
-    "module-not-built",
+const ABOUT_SOURCES: [Code; 7] = [
+    Code::SignatureMissing,
+    Code::DriverNotOffered,
+    Code::ArchivesUnread,
+    Code::RegistryUnread,
+    Code::RunFileUnread,
+    Code::NothingBuilt,
+    Code::ModuleNotBuilt,
 ];
 
 /// Why something was not brought in.
@@ -224,7 +225,7 @@ fn going_on_without(place: &SetPlace, failure: &Failure) {
 fn no_source(plan: &Plan) -> Failure {
     let mut about = plan.clone();
     about.findings.retain(|finding| {
-        finding.severity == Severity::Refusal && ABOUT_SOURCES.contains(&finding.code.as_str())
+        finding.severity == Severity::Refusal && ABOUT_SOURCES.contains(&finding.code)
     });
     about.refusal().unwrap_or_else(|| {
         let cause = format!(

@@ -20,6 +20,7 @@ use crate::catalog::{
     DriverAtHand, DriverOrigin, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand,
 };
 use crate::config::{self, Fragment};
+use crate::finding::{Code, Severity};
 use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice};
 use crate::step::ModuleOrigin;
 

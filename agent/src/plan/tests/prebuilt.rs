@@ -49,7 +49,7 @@ fn a_registry_that_is_away(#[case] compile: bool, #[case] ends: Option<ExitCode>
     let mut config = config("535.261.03", "auto");
     config.compile = compile;
     let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();
-    let finding = plan.findings.iter().find(|f| f.code == "registry-unread").expect("a finding");
+    let finding = plan.findings.iter().find(|f| f.code == Code::RegistryUnread).expect("a finding");
     assert!(finding.seen.contains("registry.example.com/a"), "{}", finding.seen);
     assert_eq!(plan.refusal().map(|f| f.code()), ends);
 }

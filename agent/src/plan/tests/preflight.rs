@@ -125,7 +125,7 @@ fn a_store_in_the_containers_own_file_system_is_warned_of() {
     let facts = facts("bookworm-t4-container");
     let plan = plan(&config("535", "auto"), &facts, &archives()).unwrap();
     assert_eq!(codes(&plan, Severity::Warning), ["host-root-hidden", "lost-with-container"]);
-    let finding = plan.findings.iter().find(|f| f.code == "lost-with-container").unwrap();
+    let finding = plan.findings.iter().find(|f| f.code == Code::LostWithContainer).unwrap();
     // The state lies on /run/nvidia, which is mounted from the host.
     assert_eq!(finding.seen, "in the container's own file system: /var/lib/longshore");
 }

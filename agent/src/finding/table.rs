@@ -1,0 +1,269 @@
+//! The table of codes, gravest first. docs/errors.md is generated from it (see `page`), and a code
+//! that is not here cannot be found.
+
+use super::code::{Area, Entry, Severities};
+use crate::failure::ExitCode;
+
+macro_rules! codes {
+    ($($variant:ident $name:literal $area:ident $severities:ident $exit:ident
+        means $means:literal
+        matters $matters:literal
+        remedy $remedy:literal)+) => {
+        /// What can be found, gravest first.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Code {
+            $(#[doc = $means] $variant,)+
+        }
+
+        impl Code {
+            /// All of them, gravest first.
+            pub const ALL: &[Code] = &[$(Code::$variant),+];
+
+            /// Its row of the table.
+            pub fn entry(self) -> &'static Entry {
+                match self {
+                    $(Code::$variant => &Entry {
+                        name: $name,
+                        area: Area::$area,
+                        severities: Severities::$severities,
+                        exit: ExitCode::$exit,
+                        means: $means,
+                        matters: $matters,
+                        remedy: $remedy,
+                    },)+
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    ArchUnsupported "arch-unsupported" Devices Refuses HostUnsupported
+        means "the machine is neither x86_64 nor aarch64"
+        matters "NVIDIA makes data-centre drivers for these two alone"
+        remedy "run on a node with one of these"
+    KernelWithoutModules "kernel-without-modules" Kernel Refuses HostUnsupported
+        means "the kernel was built without CONFIG_MODULES"
+        matters "the driver is a set of modules, and no module can be loaded"
+        remedy "boot a kernel with CONFIG_MODULES"
+    NoDevice "no-device" Devices Refuses NoDevice
+        means "there is no NVIDIA GPU or NVSwitch on the PCI bus"
+        matters "the driver's module refuses to load without a device"
+        remedy "run on a node that has one, or pass it through to this machine"
+    DevicesUnread "devices-unread" Devices Refuses Preflight
+        means "the PCI bus could not be read"
+        matters "which driver fits cannot be told"
+        remedy "mount /sys in the container (it is there with --privileged)"
+    GpuTooOld "gpu-too-old" Devices Refuses HostUnsupported
+        means "a GPU is of the Fermi generation or older"
+        matters "no branch that longshore installs drives it"
+        remedy "longshore installs branch 470 and newer"
+    GpuUnsupported "gpu-unsupported" Devices Refuses Preflight
+        means "the driver or flavour chosen does not drive a GPU that is there"
+        matters "the module would load and leave that GPU without a driver, or not load at all"
+        remedy "ask for the branch or flavour that the finding names"
+    GpuBoundElsewhere "gpu-bound-elsewhere" OtherDrivers RefusesOrWarns Preflight
+        means "nouveau, nova, vfio-pci or another driver has a device; a warning where others are free"
+        matters "a device has one driver at a time: NVIDIA's is never asked for one that is bound"
+        remedy "unbind it from that driver"
+    NotRoot "not-root" Privileges Refuses Preflight
+        means "the effective user is not root"
+        matters "modules, mounts and device nodes are root's to make"
+        remedy "run the container privileged, as root"
+    UserNamespace "user-namespace" Privileges Refuses Preflight
+        means "this process is in a user namespace"
+        matters "there the kernel lets nobody load modules or make device nodes, whatever the capabilities"
+        remedy "run the container rootful and without a user namespace"
+    MissingCapability "missing-capability" Privileges Refuses Preflight
+        means "CAP_SYS_ADMIN, CAP_SYS_MODULE or CAP_MKNOD is missing"
+        matters "mounting, loading modules and making device nodes need them"
+        remedy "run the container privileged, as root"
+    CapabilitiesUnread "capabilities-unread" Privileges Warns Preflight
+        means "/proc/self/status could not be read"
+        matters "a missing capability is then found only in the middle of the installation, which is rolled back"
+        remedy "mount /proc in the container"
+    ModulesDisabled "modules-disabled" Kernel Refuses Preflight
+        means "kernel.modules_disabled is 1"
+        matters "no module can be loaded before the next boot"
+        remedy "remove what sets kernel.modules_disabled, and reboot"
+    SignatureRequired "signature-required" Signatures RefusesOrWarns Preflight
+        means "lockdown or sig_enforce refuses modules without a trusted signature, and those to be loaded have none; a warning where only Secure Boot is known"
+        matters "the kernel would refuse the modules (EKEYREJECTED or EPERM)"
+        remedy "sign the modules and enrol the signer's certificate (mokutil --import): set module-signing, or use a set signed elsewhere (docs/module-signing.md); or switch Secure Boot off, or remove lockdown= and module.sig_enforce from the kernel's command line"
+    ModuleKeyUntrusted "module-key-untrusted" Signatures RefusesOrWarns Preflight
+        means "the kernel asks for signatures and does not have the key of who signs the modules; a warning where its keys (/proc/keys) are not seen"
+        matters "a signature by an unknown key counts as none"
+        remedy "enrol that certificate on the host (mokutil --import CERTIFICATE, then reboot and confirm), or sign with a key that the kernel has"
+    OtherDriverLive "other-driver-live" OtherDrivers Refuses Preflight
+        means "another version, flavour or build of the driver is loaded"
+        matters "one driver can be loaded at a time, and user-mode files of another version do not work with it"
+        remedy "stop what uses it and unload it (`longshore unload`, or what installed it), or ask for its version"
+    LoadedUnread "loaded-unread" OtherDrivers Warns Preflight
+        means "the loaded modules could not be read"
+        matters "a driver that is loaded already would be found only when the kernel refuses ours"
+        remedy "mount /sys and /proc in the container"
+    OtherInstallerAlive "other-installer-alive" OtherDrivers Refuses Preflight
+        means "NVIDIA's driver container is alive on this host: somebody holds the lock on its PID file, or a process lives in what is mounted on the driver root"
+        matters "two installers would unload each other's driver and mount over each other's files"
+        remedy "stop that container (under the GPU operator: its driver DaemonSet), then run again"
+    DriverRootTaken "driver-root-taken" OtherDrivers Refuses Preflight
+        means "something that is neither longshore's nor provably a leftover of NVIDIA's driver container is mounted on the driver root, or below it"
+        matters "whoever mounted it uses it: mounting over it would hide it, and taking it off would break it"
+        remedy "find out what mounted it (`findmnt -R` on the driver root), take it off, or set driver-root to another directory"
+    DriverRootOdd "driver-root-odd" Places Refuses Preflight
+        means "the driver root is a symlink, or no directory"
+        matters "a link is not followed: what is mounted behind it would land where nobody looks for it, or over the system's own files"
+        remedy "remove it (longshore makes the directory), or set driver-root to the directory that is meant"
+    RunNvidiaNotShared "run-nvidia-not-shared" Places RefusesOrWarns Preflight
+        means "what is mounted on the driver root would not reach the host; a warning where that is not known"
+        matters "the container toolkit and the validator look on the host, and would find an empty directory"
+        remedy "start the container with `-v /run/nvidia:/run/nvidia:rshared` (in Kubernetes: mountPropagation: Bidirectional), and make sure that / or /run is a shared mount on the host"
+    SpaceShort "space-short" Places RefusesOrWarns Preflight
+        means "a file system that is written to is full, or nearly so (bytes or inodes)"
+        matters "without its record on disk no step is done; without room in the store nothing can be fetched or compiled"
+        remedy "free space on that file system (`longshore gc` for the store), or set --store or --state-dir to another one"
+    HostRootHidden "host-root-hidden" Places Warns Preflight
+        means "the host's own file system is out of reach"
+        matters "the host's /dev gets no device nodes: whoever is not given the driver root finds none"
+        remedy "share the host's PID namespace (--pid host, hostPID: true), or mount the host's / and set host-root"
+    LostWithContainer "lost-with-container" Places Warns Preflight
+        means "store or state lies in the container's own file system"
+        matters "what was built, and what is to be undone, must outlive the container"
+        remedy "mount these directories from the host"
+    SignatureMissing "signature-missing" Sources Refuses Verification
+        means "signatures are required, and no set for this kernel is signed by a configured key; it says of each why not"
+        matters "modules run with all rights of the kernel: nothing unsigned is loaded where signatures are required"
+        remedy "sign the set with a key whose public half is in signature-keys, or add the key it is signed with"
+    DriverNotOffered "driver-not-offered" Sources Refuses Download
+        means "no source has the version and flavour asked for; it says what they have"
+        matters "there is nothing to install"
+        remedy "ask for one of those, or add an archive, suite or component that has it"
+    ArchivesUnread "archives-unread" Sources RefusesOrWarns Download
+        means "no archive could be read"
+        matters "driver, headers and user-mode files come from there"
+        remedy "make an archive reachable, or give a prebuilt set for this kernel"
+    RegistryUnread "registry-unread" Sources RefusesOrWarns Download
+        means "a registry that may have a set could not be read; a refusal only where nothing may be compiled either"
+        matters "what is built there already would have to be compiled here"
+        remedy "make it or a mirror of it reachable, and check the login"
+    RunFileUnread "run-file-unread" Sources Refuses Download
+        means "no mirror of a .run file could be read, and the store does not have it"
+        matters "driver and user-mode files come from it"
+        remedy "make one of its mirrors reachable, or give a prebuilt set for this kernel"
+    NothingBuilt "nothing-built" Sources Refuses Download
+        means "no built set for this kernel is at hand, and none may be compiled here"
+        matters "there is nothing to load"
+        remedy "give a prebuilt set, or allow compiling"
+    UserspaceNotOffered "userspace-not-offered" Sources Warns Download
+        means "modules are at hand, and no archive has this version's user-mode files"
+        matters "modules and user-mode files must be of the same version"
+        remedy "add an archive, suite or component that has this version"
+    HeadersMissing "headers-missing" Sources Refuses Toolchain
+        means "neither an archive nor the host has this kernel's headers; the nearest are named"
+        matters "modules are compiled against the headers of exactly this kernel"
+        remedy "boot one of those kernels, add an archive or suite that still has this one, give its headers with --headers, or give a prebuilt set"
+    HeadersUnknown "headers-unknown" Sources Warns Toolchain
+        means "whether there are headers could not be looked up"
+        matters "without them nothing can be compiled for this kernel"
+        remedy "make an archive reachable that has this kernel"
+    StateUnreadable "state-unreadable" Agent Refuses Verification
+        means "the record of what was done to this host (state.json) cannot be understood"
+        matters "it is the only list of what is to be undone, so it is not overwritten"
+        remedy "look at what is loaded and mounted, take it off by hand, move the file away and start again; a reboot clears it, too"
+    StateOutOfReach "state-out-of-reach" Agent Refuses Preflight
+        means "the record of what was done to this host cannot be read, or a newer longshore wrote it"
+        matters "nothing is done to a host whose record is not known"
+        remedy "mount the host's /run/nvidia into the container, and use the newest longshore that ran here"
+    StoreUnusable "store-unusable" Agent Refuses Preflight
+        means "the store's directory cannot be read, or is none"
+        matters "whatever is fetched or built goes through the store"
+        remedy "set --store to a directory that this process may write"
+    KernelUnknown "kernel-unknown" Kernel RefusesOrWarns Preflight
+        means "the host's /lib/modules is not visible; a refusal where a module is known to need another"
+        matters "what the driver's modules depend on cannot be found, nor loaded before them"
+        remedy "share the host's PID namespace (--pid host, hostPID: true), or mount the host's /lib/modules, or set host-root"
+    DependencyMissing "dependency-missing" Kernel Refuses Preflight
+        means "a module needs another that the kernel has neither built in nor as a module"
+        matters "the kernel would refuse it: unknown symbol"
+        remedy "install the package with the kernel's further modules, or give modules that do without it"
+    ModuleNotBuilt "module-not-built" Sources Refuses Preflight
+        means "the set at hand, or NVIDIA's driver, lacks a module asked for"
+        matters "what was asked for could not be loaded"
+        remedy "give a set that has it, or leave it out of extra-modules"
+    HostDriverInstalled "host-driver-installed" OtherDrivers Warns Preflight
+        means "a driver is installed on the host itself: modules below /lib/modules, libraries, or its services"
+        matters "it is loaded at the next boot before ours, in its version and with its parameters, and tools of the host find its libraries instead of the driver root's"
+        remedy "uninstall it (apt purge 'nvidia-*', or nvidia-uninstall), renew the initramfs and reboot; or leave the driver to it and do not run longshore on this node"
+    DriverAutoloads "driver-autoloads" OtherDrivers Warns Preflight
+        means "the host loads its own driver by itself: at boot, or when udev sees the device"
+        matters "it can come between our look and our load, with other parameters; parameters are compared after the load, which then fails"
+        remedy "keep it out: `blacklist nvidia` in /etc/modprobe.d and nothing of it in /etc/modules-load.d, then renew the initramfs"
+    ParametersUnused "parameters-unused" Configuration Warns Usage
+        means "parameters are given for a module that is not loaded"
+        matters "they have no effect"
+        remedy "add it to extra-modules, or take its parameters out"
+    PreemptRt "preempt-rt" Kernel Warns HostUnsupported
+        means "the kernel is PREEMPT_RT"
+        matters "NVIDIA does not support it; the modules are built for it all the same"
+        remedy "expect longer latencies, or boot a kernel without PREEMPT_RT"
+    GpuUnknown "gpu-unknown" Devices Warns Preflight
+        means "a GPU is not in longshore's table"
+        matters "which branch and flavour drive it cannot be chosen for you"
+        remedy "which driver fits it is for you to say: set driver and flavour"
+    AgentFailed "agent-failed" Agent Warns Preflight
+        means "the last agent failed, or left the driver in use"
+        matters "what it could not take off is still on the host"
+        remedy "`longshore status` has what is left; start longshore again, or run `longshore unload`"
+    CompileFailedBefore "compile-failed-before" Agent Warns Compile
+        means "a compile failed here a short while ago, and is not tried again yet"
+        matters "the same inputs fail the same way; where they are wanted again, the agent ends at once"
+        remedy "see its cause; `longshore build --retry` tries at once"
+    StoreDamaged "store-damaged" Agent Warns Verification
+        means "descriptions in the store cannot be read, or name modules that are not there"
+        matters "what is damaged is fetched or built again, which takes time and a network"
+        remedy "`longshore store verify` reads all of it and names what to remove; if it comes back, check the disk"
+    ClockWrong "clock-wrong" Devices Warns Verification
+        means "the clock is earlier than the day this longshore was released"
+        matters "certificates and archives' signatures seem not to be valid yet"
+        remedy "set the clock (timedatectl, chronyc makestep)"
+    DeviceAccessDenied "device-access-denied" Privileges Warns Preflight
+        means "the container's cgroup keeps this process from opening devices"
+        matters "the kernel's log cannot be read when it refuses a module, and device nodes cannot be tried"
+        remedy "run the container privileged, or allow its cgroup all devices (--device-cgroup-rule 'a *:* rwm')"
+    CannotUnload "cannot-unload" Kernel Warns Preflight
+        means "the kernel was built without CONFIG_MODULE_UNLOAD"
+        matters "the driver can be loaded, and neither changed nor taken off before the next boot"
+        remedy "boot a kernel with CONFIG_MODULE_UNLOAD, or reboot for each change"
+    LayoutRandomized "layout-randomized" Kernel Warns Preflight
+        means "the kernel was built with a random layout of its structures (CONFIG_RANDSTRUCT)"
+        matters "the proprietary part of the driver, and modules compiled without the kernel's seed, use another layout: memory gets corrupted"
+        remedy "boot a kernel without CONFIG_RANDSTRUCT, or use the open flavour compiled with this kernel's own headers"
+    ModulesPinned "modules-pinned" Kernel Warns KernelRefused
+        means "the kernel was built to take modules only from one file system (LoadPin), or only with an IMA signature"
+        matters "modules that come from memory are then refused"
+        remedy "switch it off (loadpin.enforce=0, ima_appraise=off), or have the modules in the image that is pinned"
+    NouveauAtBoot "nouveau-at-boot" OtherDrivers Notes Preflight
+        means "the kernel has nouveau, and nothing keeps it from loading by itself"
+        matters "at the next boot udev loads it, and it takes the GPU before longshore starts"
+        remedy "keep it out: `blacklist nouveau` in /etc/modprobe.d, then renew the initramfs"
+    Leftovers "leftovers" OtherDrivers Notes Preflight
+        means "NVIDIA's driver container left a mount, a PID file, a state file or the firmware path behind, and nobody is alive to use it"
+        matters "a stale mount would lie below ours, and stale files say of the driver what is no longer so"
+        remedy "nothing: `run` takes them off before it installs"
+    NodesStale "nodes-stale" OtherDrivers Notes Preflight
+        means "device nodes of an NVIDIA driver are there, and no driver is loaded"
+        matters "their numbers can be another driver's by now; those that differ are replaced when the driver is loaded"
+        remedy "nothing, or remove them"
+    DevCharLinksMissing "dev-char-links-missing" Places Notes Preflight
+        means "/dev/char has no links to the driver's device nodes"
+        matters "with cgroups made by systemd, containers can lose access to their GPUs when systemd reloads its units"
+        remedy "`nvidia-ctk system create-dev-char-symlinks --create-all` on the host (the GPU operator's validator does it)"
+    DriverInUse "driver-in-use" Agent Notes InUse
+        means "processes or modules hold the driver"
+        matters "it cannot be unloaded or changed while they do"
+        remedy "nothing while it is to stay; stop them before you change or unload it"
+    AgentAlive "agent-alive" Agent Notes Preflight
+        means "an agent is at work on this host"
+        matters "one works at a time: another would end with exit code 15"
+        remedy "nothing: `longshore status` has what it is at"
+}
