@@ -25,6 +25,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::lifecycle::{self, signals};
 use crate::logging::{self, LogFormat};
 use crate::supplier::Supplier;
+use crate::telemetry::Telemetry;
 
 /// Puts an NVIDIA driver on a host from a container, and takes it off again.
 #[derive(Debug, Parser)]
@@ -152,7 +153,11 @@ async fn dispatch(command: Command, config: &Config) -> Result<End, Failure> {
         signals::release();
     }
     match command {
-        Command::Run => lifecycle::run(config, Supplier::new(config)).await.map(End::Code),
+        Command::Run => {
+            let telemetry = Telemetry::default();
+            let supplier = Supplier::new(config).telling(&telemetry);
+            lifecycle::run(config, supplier, &telemetry).await.map(End::Code)
+        }
         Command::Plan { json } => stoppable(plan(config, json)).await,
         Command::Build { kernel, out, sign_key, retry } => {
             stoppable(build(config, kernel, out, sign_key, retry)).await

@@ -112,14 +112,18 @@ impl Failure {
         self.remedy.as_deref()
     }
 
+    /// What to do about it: what this failure says, or else what its exit code does.
+    pub fn what_to_do(&self) -> &str {
+        self.remedy.as_deref().unwrap_or(self.code.usual_remedy())
+    }
+
     /// Cause, chain and remedy as the lines a person reads.
     pub fn report(&self) -> String {
         let mut text = format!("error: {}", self.cause);
         for error in self.chain() {
             text.push_str(&format!("\n  caused by: {error}"));
         }
-        let remedy = self.remedy.as_deref().unwrap_or(self.code.usual_remedy());
-        text.push_str(&format!("\n  remedy: {remedy}"));
+        text.push_str(&format!("\n  remedy: {}", self.what_to_do()));
         text
     }
 

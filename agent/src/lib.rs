@@ -32,6 +32,7 @@ pub mod source;
 pub mod step;
 pub mod store;
 pub mod supplier;
+pub mod telemetry;
 pub mod terminal;
 pub mod upkeep;
 

@@ -1,9 +1,25 @@
 //! What a person sees of long work: what, how far, how long.
 
+use serde::{Deserialize, Serialize};
+
 /// Where long work reports to: a terminal, a log, or nowhere.
 pub trait Progress: Send + Sync {
     /// Begins a task, for example `fetching 71 packages`; `total` is in `unit`s, where known.
     fn begin(&self, what: &str, total: Option<u64>, unit: Unit) -> Box<dyn Task>;
+    /// So many things were at hand already, and so many had to be made or fetched.
+    fn reused(&self, _what: Reused, _hits: u64, _misses: u64) {}
+}
+
+/// What may be at hand from earlier work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reused {
+    /// Sets of built modules.
+    Set,
+    /// Answers of a driver's conftest.sh.
+    Conftest,
+    /// Objects of a compile.
+    Object,
 }
 
 /// What a task counts in.

@@ -73,6 +73,35 @@ pub enum Step {
     },
 }
 
+impl Step {
+    /// Which kind of step it is, as the journal's file names it: for labels and log fields.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Step::MakeDir { .. } => "make-dir",
+            Step::WriteParameter { .. } => "write-parameter",
+            Step::LoadModule { .. } => "load-module",
+            Step::Bind { .. } => "bind",
+            Step::MountTmpfs { .. } => "mount-tmpfs",
+            Step::MakeNodes { .. } => "make-nodes",
+        }
+    }
+
+    /// What of the host it changes: a module's name or a path.
+    pub fn subject(&self) -> String {
+        match self {
+            Step::MakeDir { path } | Step::WriteParameter { path, .. } => {
+                path.display().to_string()
+            }
+            Step::LoadModule { name, .. } => name.clone(),
+            Step::Bind { target, .. } | Step::MountTmpfs { target } => target.display().to_string(),
+            Step::MakeNodes { dirs } => {
+                let dirs: Vec<_> = dirs.iter().map(|d| d.display().to_string()).collect();
+                dirs.join(",")
+            }
+        }
+    }
+}
+
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

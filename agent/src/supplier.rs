@@ -35,12 +35,14 @@ use crate::source::{driver, headers, userspace};
 use crate::step::Step;
 use crate::store::Store;
 use crate::store::usage::InUse;
+use crate::telemetry::{Counted, Origin, Telemetry};
 use crate::terminal;
 
 /// Supplies plans with facts and a store with what plans need.
 pub struct Supplier<'a> {
     config: &'a Config,
     progress: Box<dyn Progress>,
+    telemetry: Telemetry,
     /// Servers that were found to be away: no source asks them again.
     away: Away,
     archive: OnceCell<Archive>,
@@ -66,6 +68,7 @@ impl<'a> Supplier<'a> {
         Self {
             config,
             progress: terminal::progress(),
+            telemetry: Telemetry::default(),
             archive: OnceCell::new(),
             run_files: RunFiles::new(config, away.clone()),
             away,
@@ -82,6 +85,13 @@ impl<'a> Supplier<'a> {
     #[must_use]
     pub fn retrying(self, retry: bool) -> Self {
         Self { retry, ..self }
+    }
+
+    /// Tells what it fetches, reuses and compiles.
+    #[must_use]
+    pub fn telling(self, telemetry: &Telemetry) -> Self {
+        let progress = Box::new(Counted::new(self.progress, telemetry.clone()));
+        Self { progress, telemetry: telemetry.clone(), ..self }
     }
 
     /// Opens the store.
@@ -212,6 +222,7 @@ impl<'a> Supplier<'a> {
         request.headers = self.config.header_places();
         request.retry = self.retry;
         let set = build::build(&request, archive, &self.store()?, self.progress.as_ref()).await?;
+        self.telemetry.origin(Origin::Compiled);
         self.sign(set).await
     }
 

@@ -120,7 +120,7 @@ impl Compile<'_> {
             return Err(self.failure(format!("make left no {}", absent.display())).into());
         }
         self.strip(&mut log).await?;
-        reuse.keep(self.store);
+        reuse.keep(self.store, progress);
         Ok(files)
     }
 

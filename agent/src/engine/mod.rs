@@ -7,7 +7,6 @@ mod patience;
 mod undo;
 
 use std::fmt;
-use std::time::Instant;
 
 pub use cancel::CancelFlag;
 pub use in_use::{Going, Held, InUse};
@@ -19,6 +18,7 @@ use crate::host::Host;
 use crate::journal::Journal;
 use crate::kernel::image::Images;
 use crate::step::Step;
+use crate::telemetry::{StepOutcome, Telemetry};
 
 /// What carries steps out: the host, where module images come from, and how long to wait for
 /// those who use the driver.
@@ -30,6 +30,8 @@ pub struct Engine<'a> {
     pub images: &'a dyn Images,
     /// How long an undo waits for a driver that is in use.
     pub patience: Patience,
+    /// Hears what becomes of every step.
+    pub telemetry: &'a Telemetry,
 }
 
 /// Why the steps were not all carried out. The host is then as it was before, or the failure
@@ -71,14 +73,37 @@ impl Engine<'_> {
             if cancel.is_set() {
                 return Err(Stopped::Cancelled);
             }
-            let since = Instant::now();
-            let outcome = self.act(step, journal).map_err(Stopped::Failed)?;
-            tracing::info!("{step}: {outcome} in {:.3} s", since.elapsed().as_secs_f64());
+            self.act_and_tell(step, journal).map_err(Stopped::Failed)?;
         }
         if cancel.is_set() {
             return Err(Stopped::Cancelled);
         }
         self.verify(steps, journal).map_err(Stopped::Failed)
+    }
+
+    /// Acts, and says in one line what became of it.
+    fn act_and_tell(&self, step: &Step, journal: &mut Journal) -> Result<(), Failure> {
+        let doing = self.telemetry.begin(step, false);
+        let (kind, what) = (step.kind(), step.subject());
+        match self.act(step, journal) {
+            Ok(outcome) => {
+                let told = StepOutcome::from(outcome);
+                let seconds = doing.end(told);
+                tracing::info!(
+                    step = kind, what, outcome = %told, seconds, "{step}: {outcome} in {seconds:.3} s"
+                );
+                Ok(())
+            }
+            Err(failure) => {
+                let told = StepOutcome::Failed;
+                let seconds = doing.end(told);
+                // Why is told by whoever ends with it.
+                tracing::warn!(
+                    step = kind, what, outcome = %told, seconds, "{step}: failed after {seconds:.3} s"
+                );
+                Err(failure)
+            }
+        }
     }
 
     fn roll_back(&self, why: Stopped, first: u64, journal: &mut Journal) -> Stopped {
@@ -120,6 +145,16 @@ impl fmt::Display for Outcome {
             Outcome::StillOurs => "still so from before, ours",
             Outcome::NotOurs => "already so, not ours to undo",
         })
+    }
+}
+
+impl From<Outcome> for StepOutcome {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Done => Self::Done,
+            Outcome::StillOurs => Self::StillOurs,
+            Outcome::NotOurs => Self::NotOurs,
+        }
     }
 }
 

@@ -15,7 +15,13 @@ pub(super) const HASTY: Patience =
     Patience { deadline: Duration::from_millis(20), interval: Duration::from_millis(1) };
 
 pub(super) fn engine(host: &FakeHost) -> Engine<'_> {
-    Engine { host, images: &FakeImages, patience: HASTY }
+    engine_over(host, &FakeImages)
+}
+
+/// An engine with images of another kind. What it tells of its steps nobody asks.
+fn engine_over<'a>(host: &'a FakeHost, images: &'a dyn Images) -> Engine<'a> {
+    let telemetry = Box::leak(Box::default());
+    Engine { host, images, patience: HASTY, telemetry }
 }
 
 fn module(depends: &[&str], nodes: &[(&str, u32, u32)]) -> FakeModule {
@@ -121,7 +127,7 @@ impl Images for ChangedTree {
 fn a_tree_that_does_not_verify_is_not_shown_and_the_rest_is_rolled_back() {
     let host = gpu_host();
     let before = host.state();
-    let changed = Engine { host: &host, images: &ChangedTree, patience: HASTY };
+    let changed = engine_over(&host, &ChangedTree);
     let mut journal = Journal::in_memory();
     let stopped = changed.apply(&install(), &mut journal, &CancelFlag::default());
     assert_eq!(failed(stopped).code(), ExitCode::Verification);

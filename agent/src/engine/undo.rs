@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use super::Engine;
-use super::in_use::{Going, InUse, is_ours, loads};
+use super::in_use::{Going, Held, InUse, is_ours, loads};
 use crate::failure::{ExitCode, Failure};
 use crate::host::verbs::TMPFS_SOURCE;
 use crate::host::{Host, VerbError};
 use crate::journal::{Before, Entry, EntryState, Journal, NodeBefore};
 use crate::step::{ModuleOrigin, Step};
+use crate::telemetry::StepOutcome;
 
 /// Something that could not be undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,16 +103,26 @@ impl Engine<'_> {
             if !held.is_empty() && !told {
                 let s = self.patience.deadline.as_secs();
                 let in_use = self.in_use(held.clone());
+                self.telemetry.holders(Some(&in_use));
                 tracing::warn!("waiting up to {s} s for the driver's users: {in_use}");
                 told = true;
             }
             Ok::<_, VerbError>((!held.is_empty()).then_some(held))
         };
         match self.patience.until_none(look) {
-            Ok(None) => Ok(()),
-            Ok(Some(held)) => Err(NotUndone::InUse(self.in_use(held))),
+            Ok(None) => {
+                self.telemetry.holders(None);
+                Ok(())
+            }
+            Ok(Some(held)) => Err(self.held_by_others(held)),
             Err(e) => Err(not_looked(&e)),
         }
+    }
+
+    fn held_by_others(&self, held: Vec<Held>) -> NotUndone {
+        let in_use = self.in_use(held);
+        self.telemetry.holders(Some(&in_use));
+        NotUndone::InUse(in_use)
     }
 
     /// Removes the modules we loaded, in reverse. Where one cannot go, those already gone are
@@ -148,7 +159,7 @@ impl Engine<'_> {
             && let Ok(held) = self.held_modules(journal, going)
             && !held.is_empty()
         {
-            return NotUndone::InUse(self.in_use(held));
+            return self.held_by_others(held);
         }
         left.insert(0, Left { what: entry.step.to_string(), why: error.to_string() });
         NotUndone::Left(std::mem::take(left))
@@ -174,10 +185,27 @@ impl Engine<'_> {
         left
     }
 
-    /// Undoes one entry: what is not (or no longer) as the step left it is not touched.
+    /// Undoes one entry, and says in one line what became of it.
     pub(super) fn undo_entry(&self, entry: &Entry) -> Result<EntryState, VerbError> {
+        let step = &entry.step;
+        let doing = self.telemetry.begin(step, true);
+        let undone = self.undo_step(entry);
+        let outcome = match &undone {
+            Ok(EntryState::Kept(_)) => StepOutcome::Kept,
+            Ok(_) => StepOutcome::Undone,
+            Err(_) => StepOutcome::NotUndone,
+        };
+        let seconds = doing.end(outcome);
+        let (kind, what) = (step.kind(), step.subject());
+        tracing::info!(
+            step = kind, what, %outcome, seconds, "undo: {step}: {outcome} in {seconds:.3} s"
+        );
+        undone
+    }
+
+    /// What is not (or no longer) as the step left it is not touched.
+    fn undo_step(&self, entry: &Entry) -> Result<EntryState, VerbError> {
         let host = self.host;
-        tracing::info!("undo: {}", entry.step);
         match (&entry.step, &entry.before) {
             (Step::LoadModule { name, origin, .. }, _) => {
                 return self.undo_load(entry, name, origin);

@@ -11,7 +11,8 @@ use crate::host::Host;
 use crate::journal::{Journal, PlanSummary};
 use crate::kernel::image::Images;
 use crate::plan::{Plan, Severity};
-use crate::step::Step;
+use crate::step::{ModuleOrigin, Step};
+use crate::telemetry::{DriverInfo, Origin, Telemetry};
 
 /// What a life acts on.
 #[derive(Clone)]
@@ -22,6 +23,8 @@ pub struct World {
     pub images: Arc<dyn Images>,
     /// How long SIGTERM waits for a driver in use.
     pub patience: Patience,
+    /// Hears what becomes of it all.
+    pub telemetry: Telemetry,
 }
 
 /// One agent's life.
@@ -57,7 +60,13 @@ impl Life {
     ///
     /// # Errors
     /// As [`run`](super::run).
-    pub async fn live(mut self, provider: impl Provider) -> Result<ExitCode, Failure> {
+    pub async fn live(self, provider: impl Provider) -> Result<ExitCode, Failure> {
+        let telemetry = self.world.telemetry.clone();
+        let ended = self.live_through(provider).await;
+        ended.inspect_err(|failure| telemetry.failed(failure))
+    }
+
+    async fn live_through(mut self, provider: impl Provider) -> Result<ExitCode, Failure> {
         self.begin()?;
         let installed = self.install(&provider).await;
         if installed.is_ok() {
@@ -81,7 +90,7 @@ impl Life {
         }
         self.enter(Phase::Installing)?;
         self.journal.carry_out(PlanSummary::from(&plan))?;
-        let stop = self.stop.clone();
+        let (stop, first) = (self.stop.clone(), self.journal.next_seq());
         let steps = plan.install.clone();
         let applied = self.on_engine(move |engine, journal| engine.apply(&steps, journal, &stop));
         match applied.await? {
@@ -89,8 +98,9 @@ impl Life {
             Err(Stopped::Cancelled) => return Err(End::Stopped),
             Err(Stopped::Failed(failure)) => return Err(End::Failed(failure)),
         }
+        self.world.telemetry.driver(installed(&plan, &self.journal, first));
         self.enter(Phase::Ready)?;
-        tracing::info!("driver {} is ready", plan.driver_version);
+        tracing::info!(driver = plan.driver_version, "driver {} is ready", plan.driver_version);
         Ok(())
     }
 
@@ -137,15 +147,16 @@ impl Life {
     fn begin(&mut self) -> Result<(), Failure> {
         self.journal.begin(Phase::Probing)?;
         self.entered = Instant::now();
-        tracing::info!("phase probing");
+        self.world.telemetry.enter(Phase::Probing);
+        tracing::info!(phase = "probing", "phase probing");
         Ok(())
     }
 
     fn enter(&mut self, phase: Phase) -> Result<(), Failure> {
         let last = self.journal.phase();
         self.journal.enter(phase)?;
-        let s = self.entered.elapsed().as_secs_f64();
-        tracing::info!("phase {phase}, after {s:.1} s of {last}");
+        self.world.telemetry.enter(phase);
+        tell_phase(phase, last, self.entered);
         self.entered = Instant::now();
         Ok(())
     }
@@ -194,6 +205,32 @@ impl Life {
     }
 }
 
+fn tell_phase(phase: Phase, last: Phase, since: Instant) {
+    let seconds = since.elapsed().as_secs_f64();
+    tracing::info!(
+        %phase, %last, seconds, "phase {phase}, after {seconds:.1} s of {last}"
+    );
+}
+
+/// What is told of the driver that `plan` installed with the entries from number `first` on.
+fn installed(plan: &Plan, journal: &Journal, first: u64) -> DriverInfo {
+    let of_driver = |step: &Step| match step {
+        Step::LoadModule { name, origin: ModuleOrigin::Driver { sha256 }, .. } => {
+            Some((name.clone(), sha256.clone()))
+        }
+        _ => None,
+    };
+    let nvidia = plan.install.iter().filter_map(of_driver).find(|(name, _)| name == "nvidia");
+    let loaded = journal.live().any(|e| e.seq >= first && of_driver(&e.step).is_some());
+    DriverInfo {
+        version: plan.driver_version.clone(),
+        flavour: plan.flavour.to_string(),
+        kernel: plan.kernel_release.clone(),
+        module_digest: nvidia.map(|(_, sha256)| sha256),
+        origin: (!loaded).then_some(Origin::Adopted),
+    }
+}
+
 /// Undoes all that a journal in phase Removing has, and enters the phase that follows. Gives the
 /// journal back unless the undo itself broke.
 pub(super) async fn remove(
@@ -212,7 +249,8 @@ pub(super) async fn remove(
         Err(NotUndone::Left(_)) => Phase::Failed,
     };
     let entered = journal.enter(phase);
-    tracing::info!("phase {phase}, after {:.1} s of removing", since.elapsed().as_secs_f64());
+    world.telemetry.enter(phase);
+    tell_phase(phase, Phase::Removing, since);
     let result = undone.map_err(NotUndone::into_failure).and(entered).map(|()| ExitCode::Done);
     (Some(journal), result)
 }
@@ -223,9 +261,9 @@ async fn on_engine<T: Send + 'static>(
     mut journal: Journal,
     act: impl FnOnce(&Engine<'_>, &mut Journal) -> T + Send + 'static,
 ) -> Result<(Journal, T), Failure> {
-    let World { host, images, patience } = world.clone();
+    let World { host, images, patience, telemetry } = world.clone();
     let work = move || {
-        let engine = Engine { host: &*host, images: &*images, patience };
+        let engine = Engine { host: &*host, images: &*images, patience, telemetry: &telemetry };
         let result = act(&engine, &mut journal);
         (journal, result)
     };

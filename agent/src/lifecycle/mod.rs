@@ -23,6 +23,7 @@ use crate::kernel::image::ModuleImages;
 use crate::plan::Plan;
 use crate::step::Step;
 use crate::store::Store;
+use crate::telemetry::Telemetry;
 
 /// What a life asks of the rest of the agent: everything left of the engine, which only reads the
 /// host and writes the store.
@@ -49,11 +50,15 @@ pub trait Provider: Send + Sync {
 /// # Errors
 /// The failure that ended it; the host is then as it was before, or the failure (exit code 20 or
 /// 21) says what is left.
-pub async fn run(config: &Config, provider: impl Provider) -> Result<ExitCode, Failure> {
+pub async fn run(
+    config: &Config,
+    provider: impl Provider,
+    telemetry: &Telemetry,
+) -> Result<ExitCode, Failure> {
     let stop = CancelFlag::default();
     let _signals = signals::Watch::begin(stop.clone())?;
     let journal = open_journal(&config.paths).await?;
-    let world = world(config, Store::open(&config.paths.store)?);
+    let world = world(config, Store::open(&config.paths.store)?, telemetry);
     Life::new(world, journal, stop).live(provider).await
 }
 
@@ -82,7 +87,7 @@ pub async fn unload(config: &Config) -> Result<ExitCode, Failure> {
     }
     // Nothing is written to the store, and seldom read: that it is out of reach keeps nobody's driver
     // on a host.
-    let world = world(config, Store::at(&config.paths.store));
+    let world = world(config, Store::at(&config.paths.store), &Telemetry::default());
     life::remove(&world, journal).await.1
 }
 
@@ -94,11 +99,12 @@ async fn open_journal(paths: &Paths) -> Result<Journal, Failure> {
         .or_fail(ExitCode::Bug, || "opening the journal")?
 }
 
-fn world(config: &Config, store: Store) -> World {
+fn world(config: &Config, store: Store, telemetry: &Telemetry) -> World {
     World {
         host: Arc::new(RealHost::new(&config.paths.root)),
         images: Arc::new(ModuleImages::new(store, &config.paths)),
         patience: crate::engine::Patience::of(config.unload_deadline),
+        telemetry: telemetry.clone(),
     }
 }
 

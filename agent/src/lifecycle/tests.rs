@@ -140,6 +140,7 @@ struct Scene {
     _dir: tempfile::TempDir,
     paths: Paths,
     told: Told,
+    telemetry: Telemetry,
 }
 
 impl Scene {
@@ -153,11 +154,13 @@ impl Scene {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::below(dir.path());
         let (stop, told) = (CancelFlag::default(), Arc::default());
-        Self { host: Arc::new(host), stop, _dir: dir, paths, told }
+        let telemetry = Telemetry::default();
+        Self { host: Arc::new(host), stop, _dir: dir, paths, told, telemetry }
     }
 
     fn world(&self) -> World {
         World {
+            telemetry: self.telemetry.clone(),
             host: Arc::clone(&self.host) as Arc<dyn crate::host::Host>,
             images: Arc::new(FakeImages),
             patience: Patience { deadline: Duration::ZERO, interval: Duration::ZERO },

@@ -16,6 +16,7 @@ use crate::host::HostFacts;
 use crate::lifecycle::Provider;
 use crate::plan::{self, Acquire, Plan};
 use crate::prebuilt::Prebuilt;
+use crate::telemetry::Origin;
 
 /// Findings that say why no modules are to be had; the others are about the host they would be
 /// loaded on.
@@ -128,7 +129,12 @@ impl Supplier<'_> {
             ),
             _ => return Ok(None),
         };
-        brought.map(Some).map_err(|failure| missed(place, failure))
+        let set = brought.map_err(|failure| missed(place, failure))?;
+        self.telemetry.origin(match item {
+            Acquire::ImportSet { .. } => Origin::Imported,
+            _ => Origin::Pulled,
+        });
+        Ok(Some(set))
     }
 
     fn give_up_on(&self, place: &SetPlace) {

@@ -18,6 +18,8 @@ use crate::registry::{Registry, Wish};
 use crate::signature::key::SecretKey;
 use crate::source::http::Policy;
 use crate::store::hex;
+use crate::telemetry::Origin;
+use crate::terminal;
 
 /// Pushing never keeps a node from its driver for longer.
 const PUSH_LIMIT: Duration = Duration::from_secs(600);
@@ -188,7 +190,7 @@ impl Supplier<'_> {
                 tracing::warn!("builds for this host alone: {}", failure.one_line());
                 self.compile(wanted).await
             }
-            pulled => pulled,
+            pulled => pulled.inspect(|_| self.telemetry.origin(Origin::Pulled)),
         }
     }
 
@@ -224,7 +226,9 @@ impl Supplier<'_> {
             registry.sign(&Described::of(set)?.digest(), key).await?;
         }
         let store = self.store()?;
-        let pushed = registry.push(set, &set.key.tag(), &store, self.progress.as_ref()).await?;
+        // What goes out is not counted among what comes in.
+        let shown = terminal::progress();
+        let pushed = registry.push(set, &set.key.tag(), &store, shown.as_ref()).await?;
         Ok(pushed.digest)
     }
 }

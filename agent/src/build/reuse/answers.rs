@@ -123,10 +123,13 @@ impl Answers {
         }
     }
 
-    /// Keeps what lies in `conftest` after a compile that succeeded.
-    pub(super) fn keep(self, store: &Store, conftest: &Path) -> io::Result<()> {
+    /// Keeps what lies in `conftest` after a compile that succeeded; returns how many questions were
+    /// asked.
+    pub(super) fn keep(self, store: &Store, conftest: &Path) -> io::Result<usize> {
         // It stands in single quotes in a shell's script.
-        let Some(flags) = self.flags.filter(|flags| !flags.contains('\'')) else { return Ok(()) };
+        let Some(flags) = self.flags.filter(|flags| !flags.contains('\'')) else {
+            return Ok(self.known);
+        };
         let headers = fs::read_to_string(conftest.join("headers.h"))?;
         let answer = |question: Option<String>, text| Some(Answer { question: question?, text });
         let mut found = Set { flags, names: self.names, headers, ..Set::default() };
@@ -136,12 +139,14 @@ impl Answers {
         for (path, text) in texts(&conftest.join("header_presence"), ".part")? {
             found.presence.extend(answer(self.script.header(&path), text).map(|a| (path, a)));
         }
+        let asked = found.tests.len() + found.presence.len();
         let known = merged(read(&store.root().join(&self.file)), found);
         let bytes = serde_json::to_vec(&known).map_err(io::Error::other)?;
         let dir = store.dir("conftests");
         fs::create_dir_all(&dir)?;
         store.write_file(&self.file, &bytes).map_err(io::Error::other)?;
-        prune(&dir)
+        prune(&dir)?;
+        Ok(asked)
     }
 }
 

@@ -19,6 +19,7 @@ use sha2::{Digest, Sha256};
 
 use super::compile::walk;
 use super::sandbox::Bind;
+use crate::progress::{Progress, Reused};
 use crate::store::{Store, hex};
 use answers::Answers;
 use script::Script;
@@ -97,13 +98,18 @@ impl Reuse {
     }
 
     /// Keeps what a compile that succeeded has found out.
-    pub(super) fn keep(self, store: &Store) {
-        let objects = objects::used(&self.work);
+    pub(super) fn keep(self, store: &Store, progress: &dyn Progress) {
+        let (objects, compiled) = objects::used(&self.work);
+        progress.reused(Reused::Object, objects as u64, compiled as u64);
         if let Some(answers) = self.answers {
             let answered = answers.known();
             tracing::info!(answered, objects, "taken from earlier builds");
-            if let Err(error) = answers.keep(store, &self.work.join("driver/conftest")) {
-                tracing::warn!("not keeping what this build found out: {error}");
+            match answers.keep(store, &self.work.join("driver/conftest")) {
+                Ok(asked) => {
+                    let missed = asked.saturating_sub(answered);
+                    progress.reused(Reused::Conftest, answered as u64, missed as u64);
+                }
+                Err(error) => tracing::warn!("not keeping what this build found out: {error}"),
             }
         }
     }

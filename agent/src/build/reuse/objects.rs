@@ -51,8 +51,9 @@ pub(super) fn environment(context: &str) -> Vec<(String, String)> {
     ]
 }
 
-/// How many objects of a build were taken from earlier ones.
-pub(super) fn used(work: &Path) -> usize {
+/// How many objects of a build were taken from earlier ones, and how many were not.
+pub(super) fn used(work: &Path) -> (usize, usize) {
     let events = fs::read_to_string(work.join(EVENTS)).unwrap_or_default();
-    events.lines().filter(|line| *line == "direct_cache_hit").count()
+    let count = |event: &str| events.lines().filter(|line| *line == event).count();
+    (count("direct_cache_hit"), count("cache_miss"))
 }

@@ -1,0 +1,75 @@
+//! Counts what long work reports of itself while it is shown to a person.
+
+use super::Telemetry;
+use crate::progress::{Progress, Reused, Task, Unit};
+
+/// Progress whose bytes are those that come from elsewhere.
+pub struct Counted {
+    shown: Box<dyn Progress>,
+    telemetry: Telemetry,
+}
+
+impl Counted {
+    /// Counts what is shown by `shown`.
+    pub fn new(shown: Box<dyn Progress>, telemetry: Telemetry) -> Self {
+        Self { shown, telemetry }
+    }
+}
+
+impl Progress for Counted {
+    fn begin(&self, what: &str, total: Option<u64>, unit: Unit) -> Box<dyn Task> {
+        let task = self.shown.begin(what, total, unit);
+        match unit {
+            Unit::Bytes => Box::new(CountedTask { task, telemetry: self.telemetry.clone() }),
+            Unit::Items => task,
+        }
+    }
+
+    fn reused(&self, what: Reused, hits: u64, misses: u64) {
+        self.telemetry.reused(what, hits, misses);
+        self.shown.reused(what, hits, misses);
+    }
+}
+
+struct CountedTask {
+    task: Box<dyn Task>,
+    telemetry: Telemetry,
+}
+
+impl Task for CountedTask {
+    fn advance(&self, by: u64) {
+        self.telemetry.fetched(by);
+        self.task.advance(by);
+    }
+
+    fn total(&self, total: u64) {
+        self.task.total(total);
+    }
+
+    fn note(&self, text: &str) {
+        self.task.note(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Silent;
+
+    #[test]
+    fn bytes_and_what_was_at_hand_are_counted_and_items_are_not() {
+        let telemetry = Telemetry::default();
+        let counted = Counted::new(Box::new(Silent), telemetry.clone());
+        counted.begin("fetching", None, Unit::Bytes).advance(7);
+        counted.begin("fetching more", None, Unit::Bytes).advance(5);
+        counted.begin("compiling", None, Unit::Items).advance(100);
+        counted.reused(Reused::Conftest, 3, 1);
+        counted.reused(Reused::Conftest, 2, 0);
+        let live = telemetry.live();
+        assert_eq!(live.fetched_bytes, 12);
+        assert_eq!(
+            (live.cache_hits[&Reused::Conftest], live.cache_misses[&Reused::Conftest]),
+            (5, 1)
+        );
+    }
+}

@@ -1,0 +1,247 @@
+//! What an agent is at, at one moment: what `/status` and `longshore status --json` give as `live`.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{DaemonState, Origin, StepOutcome, Told};
+use crate::engine::InUse;
+use crate::failure::Failure;
+use crate::host::verbs::DriverUser;
+use crate::lifecycle::Phase;
+use crate::progress::Reused;
+
+/// What an agent is at.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Live {
+    /// Version of longshore.
+    pub version: String,
+    /// When the agent was started.
+    pub started: Timestamp,
+    /// Agents that were started since the host was booted, this one among them.
+    pub starts: Option<u64>,
+    /// The phase.
+    pub phase: Option<Phase>,
+    /// Since when it is in that phase.
+    pub phase_since: Option<Timestamp>,
+    /// Whether the driver is installed and every required daemon serves.
+    pub ready: bool,
+    /// Why it is not ready; empty where it is.
+    pub not_ready: Vec<String>,
+    /// Seconds in each phase so far, the present one among them; those never entered are left out.
+    pub phase_seconds: BTreeMap<String, f64>,
+    /// The step that is being carried out or undone.
+    pub at: Option<StepAt>,
+    /// What became of each step when it was last carried out or undone, the oldest first.
+    pub steps: Vec<StepRecord>,
+    /// How often each kind of step came to each outcome.
+    pub step_counts: Vec<StepCount>,
+    /// The driver that is installed.
+    pub driver: Option<DriverInfo>,
+    /// Bytes that came from archives, mirrors and registries.
+    pub fetched_bytes: u64,
+    /// Things that were at hand already.
+    pub cache_hits: BTreeMap<Reused, u64>,
+    /// Things that were not.
+    pub cache_misses: BTreeMap<Reused, u64>,
+    /// Who keeps the driver from being taken off, as it was last seen; None where nobody does or
+    /// nobody has looked.
+    pub holders: Option<Holders>,
+    /// The daemons that belong to the driver.
+    pub daemons: Vec<Daemon>,
+    /// Failures in this agent's life.
+    pub failures: u64,
+    /// The last failure, of this agent or one before it.
+    pub last_failure: Option<FailureRecord>,
+}
+
+/// The step that is being carried out or undone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepAt {
+    /// Its kind, for example `load-module`.
+    pub step: String,
+    /// What it is about, for example `nvidia_uvm`.
+    pub what: String,
+    /// Whether it is being undone.
+    pub undo: bool,
+    /// Seconds so far.
+    pub seconds: f64,
+}
+
+/// What became of a step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepRecord {
+    /// Its kind, for example `load-module`.
+    pub step: String,
+    /// What it is about, for example `nvidia_uvm`.
+    pub what: String,
+    /// Whether it was undone.
+    pub undo: bool,
+    /// What became of it.
+    pub outcome: StepOutcome,
+    /// Seconds it took.
+    pub seconds: f64,
+}
+
+/// How often a kind of step came to an outcome.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepCount {
+    /// The kind, for example `load-module`.
+    pub step: String,
+    /// The outcome.
+    pub outcome: StepOutcome,
+    /// How often.
+    pub count: u64,
+}
+
+/// The driver that is installed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverInfo {
+    /// Driver version.
+    pub version: String,
+    /// `open` or `proprietary`.
+    pub flavour: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// sha256 (hex) of nvidia.ko, which names the set in the store; None where nothing was loaded
+    /// by an agent.
+    pub module_digest: Option<String>,
+    /// Where its modules came from.
+    pub origin: Option<Origin>,
+}
+
+/// Who keeps the driver from being taken off.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holders {
+    /// When that was seen.
+    pub seen: Timestamp,
+    /// What is held, in words.
+    pub held: Vec<String>,
+    /// The processes that hold it.
+    pub processes: Vec<DriverUser>,
+    /// Why the processes could not be looked at.
+    pub unseen: Option<String>,
+}
+
+impl From<&InUse> for Holders {
+    fn from(in_use: &InUse) -> Self {
+        Self {
+            seen: Timestamp::now(),
+            held: in_use.held.iter().map(ToString::to_string).collect(),
+            processes: in_use.users.clone(),
+            unseen: in_use.unseen.clone(),
+        }
+    }
+}
+
+/// A daemon that belongs to the driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Daemon {
+    /// Its name, for example `nvidia-persistenced`.
+    pub name: String,
+    /// Whether the agent is ready only while it serves.
+    pub required: bool,
+    /// What it is at.
+    pub state: DaemonState,
+    /// How often it was started again.
+    pub restarts: u64,
+}
+
+/// What an agent failed at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureRecord {
+    /// When.
+    pub at: Timestamp,
+    /// Exit code.
+    pub code: u8,
+    /// Cause and chain, in one line.
+    pub cause: String,
+    /// What to do.
+    pub remedy: String,
+    /// The phase it happened in.
+    pub phase: Option<Phase>,
+}
+
+impl FailureRecord {
+    /// The record of a failure that happens now.
+    pub fn of(failure: &Failure, phase: Option<Phase>) -> Self {
+        Self {
+            at: Timestamp::now(),
+            code: failure.code().number(),
+            cause: failure.one_line(),
+            remedy: failure.what_to_do().to_owned(),
+            phase,
+        }
+    }
+}
+
+impl Told {
+    pub(super) fn live(&self) -> Live {
+        let not_ready = self.not_ready();
+        let mut at = self.at.clone();
+        if let Some((at, since)) = &mut at {
+            at.seconds = since.elapsed().as_secs_f64();
+        }
+        let count = |(&(step, outcome), &count): (&(&'static str, StepOutcome), &u64)| StepCount {
+            step: step.to_owned(),
+            outcome,
+            count,
+        };
+        Live {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: self.started,
+            starts: self.starts,
+            phase: self.phase.map(|(phase, ..)| phase),
+            phase_since: self.phase.map(|(_, _, since)| since),
+            ready: not_ready.is_empty(),
+            not_ready,
+            phase_seconds: self.phase_seconds(Instant::now()),
+            at: at.map(|(at, _)| at),
+            steps: self.steps.clone(),
+            step_counts: self.counts.iter().map(count).collect(),
+            driver: self.driver.clone(),
+            fetched_bytes: self.fetched_bytes,
+            cache_hits: self.reused.clone(),
+            cache_misses: self.missed.clone(),
+            holders: self.holders.clone(),
+            daemons: self.daemons.clone(),
+            failures: self.failures,
+            last_failure: self.last_failure.clone(),
+        }
+    }
+
+    fn not_ready(&self) -> Vec<String> {
+        let mut why = Vec::new();
+        match self.phase {
+            Some((Phase::Ready, ..)) => {}
+            Some((phase, since, _)) => {
+                why.push(format!("phase {phase} for {} s", since.elapsed().as_secs()));
+            }
+            None => why.push("the agent is starting".to_owned()),
+        }
+        for daemon in &self.daemons {
+            if daemon.required && daemon.state != DaemonState::Live {
+                why.push(format!("{} is {}", daemon.name, daemon.state));
+            }
+        }
+        why
+    }
+
+    fn phase_seconds(&self, now: Instant) -> BTreeMap<String, f64> {
+        let mut all = BTreeMap::new();
+        for phase in Phase::ALL {
+            let before = self.phases[phase as usize];
+            let present = match self.phase {
+                Some((at, since, _)) if at == phase => Some(now.duration_since(since)),
+                _ => None,
+            };
+            if !before.is_zero() || present.is_some() {
+                let total = before + present.unwrap_or_default();
+                all.insert(phase.to_string(), total.as_secs_f64());
+            }
+        }
+        all
+    }
+}
