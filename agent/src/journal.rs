@@ -114,6 +114,8 @@ pub enum Before {
     },
     /// The module was not loaded.
     NotLoaded,
+    /// Something that is taken away for good.
+    Leftover,
     /// So many mounts lay on the target.
     Mounts {
         /// How many.

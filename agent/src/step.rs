@@ -22,6 +22,43 @@ pub enum ModuleOrigin {
     },
 }
 
+/// What NVIDIA's driver container leaves when it dies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Leftover {
+    /// Its root, mounted with all below it.
+    Mount {
+        /// Absolute path of the mount point.
+        target: PathBuf,
+        /// Device of the directory seen there: another one is another's.
+        device: u64,
+        /// Its inode.
+        inode: u64,
+    },
+    /// A file, for example `/run/nvidia/nvidia-driver.pid`.
+    File {
+        /// Absolute path.
+        path: PathBuf,
+    },
+    /// A value in a file below /sys; it is emptied.
+    Value {
+        /// Absolute path.
+        path: PathBuf,
+        /// The value, without a newline.
+        value: String,
+    },
+}
+
+impl fmt::Display for Leftover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Leftover::Mount { target, .. } => write!(f, "the mount on {}", target.display()),
+            Leftover::File { path } => write!(f, "{}", path.display()),
+            Leftover::Value { path, value } => write!(f, "{value} in {}", path.display()),
+        }
+    }
+}
+
 /// One change to the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
@@ -63,6 +100,12 @@ pub enum Step {
         /// Absolute path of the mount point.
         target: PathBuf,
     },
+    /// Take off what NVIDIA's driver container left when it died. Not undone: a host is not given
+    /// back a mount or a file that nobody is alive to use.
+    RemoveLeftover {
+        /// What it left.
+        what: Leftover,
+    },
     /// Make the character device nodes of a loaded driver; undone by removing those made.
     ///
     /// Majors are known only once the driver is loaded, so the step names what to make and the
@@ -82,6 +125,7 @@ impl Step {
             Step::LoadModule { .. } => "load-module",
             Step::Bind { .. } => "bind",
             Step::MountTmpfs { .. } => "mount-tmpfs",
+            Step::RemoveLeftover { .. } => "remove-leftover",
             Step::MakeNodes { .. } => "make-nodes",
         }
     }
@@ -93,6 +137,12 @@ impl Step {
                 path.display().to_string()
             }
             Step::LoadModule { name, .. } => name.clone(),
+            Step::RemoveLeftover {
+                what:
+                    Leftover::Mount { target: path, .. }
+                    | Leftover::File { path }
+                    | Leftover::Value { path, .. },
+            } => path.display().to_string(),
             Step::Bind { target, .. } | Step::MountTmpfs { target } => target.display().to_string(),
             Step::MakeNodes { dirs } => {
                 let dirs: Vec<_> = dirs.iter().map(|d| d.display().to_string()).collect();
@@ -115,6 +165,9 @@ impl fmt::Display for Step {
             }
             Step::Bind { source, target } => {
                 write!(f, "mount {} on {}", source.display(), target.display())
+            }
+            Step::RemoveLeftover { what } => {
+                write!(f, "take off {what} (left by NVIDIA's container)")
             }
             Step::MountTmpfs { target } => write!(f, "mount a tmpfs on {}", target.display()),
             Step::MakeNodes { dirs } => {

@@ -395,7 +395,8 @@ impl Supplier<'_> {
 
 /// Reads the host that the configuration names.
 fn read_host(config: &Config) -> Result<HostFacts, Failure> {
-    HostFacts::read(&config.paths.root, &config.paths.host_root)
+    let facts = HostFacts::read(&config.paths.root, &config.paths.host_root)?;
+    Ok(facts.with_places(&config.paths))
 }
 
 impl Provider for Supplier<'_> {

@@ -26,7 +26,7 @@ impl Engine<'_> {
         if let Some(entry) = &ours
             && self.is_so(step, &entry.before)?
         {
-            journal.mark(entry.seq, EntryState::Done)?;
+            journal.mark(entry.seq, done(step))?;
             return Ok(Outcome::StillOurs);
         }
         let Some(before) = self.observe(step)? else {
@@ -34,14 +34,15 @@ impl Engine<'_> {
         };
         let seq = journal.intend(step.clone(), before.clone())?;
         self.carry_out(step, &before)?;
-        journal.mark(seq, EntryState::Done)?;
+        journal.mark(seq, done(step))?;
         Ok(Outcome::Done)
     }
 
     /// Whether everything the steps made is there, whole: nodes with the right numbers, mounts,
     /// parameters, modules.
     pub(super) fn verify(&self, steps: &[Step], journal: &Journal) -> Result<(), Failure> {
-        for step in steps {
+        // Where a leftover was there is by now what took its place.
+        for step in steps.iter().filter(|step| !matches!(step, Step::RemoveLeftover { .. })) {
             let so = match journal.live().rfind(|e| e.step == *step) {
                 Some(entry) => self.is_so(step, &entry.before)?,
                 None => self.observe(step)?.is_none(),
@@ -64,6 +65,10 @@ impl Engine<'_> {
             }
             Step::WriteParameter { path, value } => self.observe_parameter(path, value),
             Step::LoadModule { .. } => self.observe_module(step),
+            Step::RemoveLeftover { what } => {
+                let there = self.has_leftover(what).map_err(exposing)?;
+                Ok(there.then_some(Before::Leftover))
+            }
             Step::Bind { target, .. } | Step::MountTmpfs { target } => {
                 let count = self.host.mounts_on(target).map_err(exposing)?;
                 Ok(Some(Before::Mounts { count }))
@@ -127,6 +132,7 @@ impl Engine<'_> {
             }
             (Step::WriteParameter { path, value }, _) => self.write(path, value),
             (Step::LoadModule { .. }, _) => self.load(step),
+            (Step::RemoveLeftover { what }, _) => self.remove_leftover(what),
             (Step::Bind { source, target }, _) => {
                 self.images.check_tree(source)?;
                 self.host.bind(source, target).map_err(exposing)
@@ -220,6 +226,16 @@ impl Engine<'_> {
     }
 }
 
+/// How far an entry came when its step was carried out.
+fn done(step: &Step) -> EntryState {
+    match step {
+        Step::RemoveLeftover { .. } => {
+            EntryState::Kept("a dead container's leftover is not put back".to_owned())
+        }
+        _ => EntryState::Done,
+    }
+}
+
 /// Which of `path` and the directories that lead to it are missing, outermost first.
 fn missing_dirs(host: &dyn Host, path: &Path) -> Result<Vec<PathBuf>, VerbError> {
     let mut missing = Vec::new();
@@ -253,7 +269,7 @@ fn distinct_dirs<'a>(host: &dyn Host, dirs: &'a [PathBuf]) -> Result<Vec<&'a Pat
 }
 
 /// The failure of a verb that shows the driver to the host.
-fn exposing(error: VerbError) -> Failure {
+pub(super) fn exposing(error: VerbError) -> Failure {
     let remedy = match error.errno {
         Errno::EROFS | Errno::EPERM | Errno::EACCES => {
             "run the container privileged, with the host's /dev, /sys and /run/nvidia"

@@ -3,6 +3,7 @@
 mod act;
 mod cancel;
 mod in_use;
+mod leftover;
 mod patience;
 mod undo;
 

@@ -235,6 +235,7 @@ impl Engine<'_> {
                 nodes.iter().rev().try_for_each(|node| undo_node(host, node))?;
                 return undo_dirs(host, missing_dirs);
             }
+            (Step::RemoveLeftover { .. }, _) => {}
             (_, Before::MissingDirs { dirs }) => return undo_dirs(host, dirs),
             (step, before) => {
                 tracing::warn!(

@@ -27,7 +27,7 @@ than this page, its own remedy says so.
 ";
 
 /// What only `doctor` looks at.
-const OF_DOCTOR: [Code; 17] = [
+const OF_DOCTOR: [Code; 16] = [
     Code::StateUnreadable,
     Code::StateOutOfReach,
     Code::StoreUnusable,
@@ -44,7 +44,6 @@ const OF_DOCTOR: [Code; 17] = [
     Code::DevCharLinksMissing,
     Code::DriverInUse,
     Code::AgentAlive,
-    Code::DriverAutoloads,
 ];
 
 fn page() -> Result<String, fmt::Error> {

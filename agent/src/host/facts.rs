@@ -49,9 +49,15 @@ pub struct HostFacts {
     pub initial_user_namespace: Known<bool>,
     /// Peer groups of the mounts process 1 sees: a mount event travels to the host only within one.
     pub host_peer_groups: Known<BTreeSet<u32>>,
+    /// A driver installed on the host itself.
+    pub installed: HostDriver,
+    /// What the host loads, or keeps from being loaded, by itself.
+    pub autoload: Autoload,
+    /// The driver root and the room where longshore writes; empty until they are looked at.
+    pub places: Places,
     /// Sources of the lists above that could not be read, and why: the list they fill is then
     /// unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `soft-depends`,
-    /// `mounts`, `os-release`.
+    /// `mounts`, `os-release`, `installed`, `autoload`, `places`.
     pub unread: BTreeMap<String, String>,
 }
 
@@ -219,4 +225,120 @@ pub struct Mount {
     pub propagation: Propagation,
     /// The peer group of a shared mount (`shared:N`).
     pub peer_group: Option<u32>,
+}
+
+/// A driver installed on the host itself, but for its modules: those are among the available ones.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostDriver {
+    /// Its version, by the names of its libraries.
+    pub version: Option<String>,
+    /// libcuda and libnvidia-ml, absolute.
+    pub libraries: Vec<PathBuf>,
+    /// What DKMS compiles for each new kernel, for example `nvidia-current`.
+    pub dkms: Vec<String>,
+    /// Services of it that are enabled, for example `nvidia-persistenced.service`.
+    pub services: Vec<String>,
+}
+
+/// What the host loads, or keeps from being loaded, by itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Autoload {
+    /// Modules kept out by modprobe.d or the kernel's command line, by kernel name.
+    pub kept_out: BTreeSet<String>,
+    /// Parameters that modprobe.d gives.
+    pub options: Vec<LoadRule>,
+    /// Modules named in lists that are loaded at boot.
+    pub at_boot: Vec<LoadRule>,
+}
+
+/// A line about loading a module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadRule {
+    /// Kernel name.
+    pub module: String,
+    /// The line.
+    pub text: String,
+    /// Its file.
+    pub file: PathBuf,
+}
+
+/// The places that the configuration names, as they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Places {
+    /// What is at the driver root's path, links not followed.
+    pub kind: RootKind,
+    /// Whether NVIDIA's driver container is alive.
+    pub installer: Installer,
+    /// What is mounted on the driver root; below it only where nothing is mounted on it.
+    pub mounts: Vec<RootMount>,
+    /// Files of NVIDIA's container beside the driver root, in the order to remove them.
+    pub files: Vec<PathBuf>,
+    /// The kernel's firmware path, where it is set and our record does not have it.
+    pub firmware_path: Option<String>,
+    /// Free room where longshore writes: for the state, then for the store.
+    pub room: Vec<Room>,
+}
+
+/// What is at a path.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RootKind {
+    /// Nothing.
+    #[default]
+    Absent,
+    /// A directory.
+    Directory,
+    /// A symlink to this.
+    Symlink(PathBuf),
+    /// Something else.
+    Other,
+}
+
+/// Whether NVIDIA's driver container is alive.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Installer {
+    /// No sign of life was seen.
+    #[default]
+    NotSeen,
+    /// It is, by this.
+    Alive(String),
+}
+
+/// A mount on the driver root.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootMount {
+    /// Mount point.
+    pub target: PathBuf,
+    /// Source as the kernel names it.
+    pub source: String,
+    /// File system type.
+    pub fstype: String,
+    /// Who mounted it.
+    pub owner: RootMountOwner,
+    /// The directory seen there, for a mount on the driver root that is not ours.
+    pub dir: Option<(u64, u64)>,
+}
+
+/// Who mounted something on the driver root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RootMountOwner {
+    /// longshore.
+    Ours,
+    /// NVIDIA's driver container, alive or not.
+    Installer,
+    /// Somebody else, or it cannot be told.
+    Unknown,
+}
+
+/// Free room on the file system of a place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// The place.
+    pub path: PathBuf,
+    /// Bytes.
+    pub free_bytes: u64,
+    /// Inodes, where its file system counts them.
+    pub free_inodes: Option<u64>,
 }

@@ -47,6 +47,8 @@ pub struct FakeState {
     pub dirs: BTreeSet<PathBuf>,
     /// Nodes.
     pub nodes: BTreeMap<PathBuf, Node>,
+    /// Files.
+    pub files: BTreeSet<PathBuf>,
 }
 
 /// When the host fails.

@@ -3,12 +3,14 @@
 pub mod facts;
 pub mod fake;
 pub mod holders;
+mod installed;
 mod kernel;
 mod keys;
 pub mod kmsg;
 pub mod modules;
 pub mod mounts;
 mod pci;
+pub mod places;
 mod process;
 mod read;
 pub mod real;

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use super::facts::{HostFacts, Known};
+use super::facts::{HostFacts, Known, Places};
 use super::root::Root;
-use super::{kernel, modules, mounts, pci, process, security};
+use super::{installed, kernel, modules, mounts, pci, places, process, security};
+use crate::config::Paths;
 use crate::failure::{ExitCode, Failure, OrFail};
 
 impl HostFacts {
@@ -45,9 +46,24 @@ impl HostFacts {
                 Ok(groups) => Known::Yes(groups),
                 Err(e) => Known::Unknown(e.to_string()),
             },
+            installed: unread.keep("installed", installed::read_driver(&host)),
+            autoload: unread.keep("autoload", installed::read_autoload(&root, &host)),
+            places: Places::default(),
             unread: unread.0,
             kernel,
         })
+    }
+}
+
+impl HostFacts {
+    /// Looks at the places that the configuration names, too.
+    #[must_use]
+    pub fn with_places(mut self, paths: &Paths) -> Self {
+        match places::read(paths, &self.mounts) {
+            Ok(places) => self.places = places,
+            Err(e) => drop(self.unread.insert("places".to_owned(), e.to_string())),
+        }
+        self
     }
 }
 

@@ -214,6 +214,14 @@ impl Host for RealHost {
         fs::remove_file(self.at(path)).map_err(|e| VerbError::on_path("unlink", path, &e))
     }
 
+    fn has_file(&self, path: &Path) -> Result<bool, VerbError> {
+        match fs::symlink_metadata(self.at(path)) {
+            Ok(found) => Ok(!found.is_dir()),
+            Err(e) if is_absent(&e) => Ok(false),
+            Err(e) => Err(VerbError::on_path("lstat", path, &e)),
+        }
+    }
+
     fn make_dir(&self, path: &Path) -> Result<(), VerbError> {
         let at = self.at(path);
         fs::create_dir(&at)

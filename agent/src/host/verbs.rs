@@ -142,6 +142,8 @@ pub trait Host: Send + Sync {
     fn node(&self, path: &Path) -> Result<Option<Node>, VerbError>;
     /// Removes a file or node.
     fn remove_file(&self, path: &Path) -> Result<(), VerbError>;
+    /// Whether something that is no directory is at `path`, links not followed.
+    fn has_file(&self, path: &Path) -> Result<bool, VerbError>;
     /// Makes one directory, mode 0755.
     fn make_dir(&self, path: &Path) -> Result<(), VerbError>;
     /// Removes an empty directory.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::acquire::Supply;
+use super::conflicts;
 use super::driver::Choice;
 use crate::artifact::ModuleEntry;
 use crate::config::Config;
@@ -40,6 +41,7 @@ pub(super) fn install(
 ) -> Install {
     let root = &config.paths.driver_root;
     let mut install = Install { exact: !supply.builds && !supply.signs, ..Install::default() };
+    install.steps.extend(conflicts::take_over(config, facts));
     install.steps.push(Step::MakeDir { path: root.clone() });
     install.steps.push(Step::WriteParameter {
         path: PathBuf::from(FIRMWARE_PATH),

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod candidate;
+mod conflicts;
 mod driver;
 pub mod gpu;
 mod install;
@@ -138,6 +139,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     if wanted.iter().any(|name| !facts.loaded.contains_key(*name)) {
         findings.extend(signing::finding(facts, catalog, &supply));
     }
+    findings.extend(preflight::room(facts, &supply.acquire));
     findings.append(&mut supply.findings);
     findings.extend(install.findings);
     if !findings.iter().any(|f| f.code == Code::KernelUnknown) {

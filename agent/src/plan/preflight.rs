@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use super::conflicts;
 use super::driver::{Choice, name_of};
-use super::gpu;
+use super::{Acquire, gpu};
 use crate::config::Config;
 use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
-use crate::host::facts::{DeviceKind, Known, ModuleLoading, Mount, PciDevice, Propagation};
+use crate::host::facts::{DeviceKind, Known, ModuleLoading, Mount, PciDevice, Propagation, Room};
 use crate::host::mounts;
 
 /// Everything that is found without knowing what will be loaded.
@@ -23,6 +24,8 @@ pub(super) fn findings(config: &Config, facts: &HostFacts) -> Vec<Finding> {
     found.extend(host_root_hidden(config, facts));
     found.extend(lost_with_container(config, facts));
     found.extend(preempt_rt(facts));
+    let hidden = is_host_hidden(config, facts);
+    found.extend(conflicts::findings(config, facts, hidden));
     found
 }
 
@@ -61,7 +64,7 @@ fn bound_elsewhere(facts: &HostFacts) -> Option<Finding> {
         .collect();
     let seen = format!("bound to another driver: {}", list.join(", "));
     // NVSwitches alone are enough where the GPUs are passed through to virtual machines.
-    let passed_through = matches!(first, "vfio-pci" | "pci-stub");
+    let passed_through = is_pass_through(first);
     if free.iter().any(|d| d.kind == DeviceKind::Gpu || passed_through) {
         let seen = format!("{seen}; the driver takes only the others");
         let found = Finding::warning(Code::GpuBoundElsewhere, seen);
@@ -71,15 +74,26 @@ fn bound_elsewhere(facts: &HostFacts) -> Option<Finding> {
 }
 
 fn unbind_remedy(driver: &str) -> String {
-    match driver {
-        "nouveau" | "nova_core" | "nova-core" | "nova" => format!(
-            "unload {driver} (modprobe -r {driver}) and keep it out: `blacklist {driver}` in /etc/modprobe.d, then renew the initramfs"
+    // As a PCI driver nova_core is called NovaCore, and by some kernels nova-core.
+    let module = match driver {
+        "NovaCore" => "nova_core".to_owned(),
+        other => other.replace('-', "_"),
+    };
+    match module.as_str() {
+        "nouveau" | "nova_core" | "nova" | "nvidiafb" => format!(
+            "unload {module} (modprobe -r {module}) and keep it out: `blacklist {module}` in /etc/modprobe.d, then renew the initramfs"
         ),
-        "vfio-pci" | "pci-stub" => format!(
+        _ if is_pass_through(driver) => format!(
             "the device is set aside for a virtual machine: take it off {driver} (write its address to /sys/bus/pci/drivers/{driver}/unbind) if the host is to have it"
         ),
-        other => format!("unbind it: write its address to /sys/bus/pci/drivers/{other}/unbind"),
+        _ => format!("unbind it: write its address to /sys/bus/pci/drivers/{driver}/unbind"),
     }
+}
+
+/// Drivers that set a device aside for a virtual machine or a program.
+fn is_pass_through(driver: &str) -> bool {
+    let known = ["pci-stub", "pciback", "xen-pciback", "uio_pci_generic", "igb_uio"];
+    driver.contains("vfio") || known.contains(&driver)
 }
 
 fn unknown_gpus(facts: &HostFacts) -> Option<Finding> {
@@ -166,10 +180,14 @@ fn is_overlay(mount: &Mount) -> bool {
     matches!(mount.fstype.as_str(), "overlay" | "fuse.fuse-overlayfs")
 }
 
+/// Whether the host's own files are out of reach.
+fn is_host_hidden(config: &Config, facts: &HostFacts) -> bool {
+    config.paths.host_root == config.paths.root && in_container(config, facts)
+}
+
 /// Only the host's own /dev is seen by whatever is not given the driver root.
 fn host_root_hidden(config: &Config, facts: &HostFacts) -> Option<Finding> {
-    let hidden = config.paths.host_root == config.paths.root && in_container(config, facts);
-    hidden.then(|| {
+    is_host_hidden(config, facts).then(|| {
         Finding::warning(
             Code::HostRootHidden,
             "the host's own file system is out of reach: its /dev gets no device nodes, only the driver root and this container do",
@@ -267,4 +285,47 @@ pub(super) fn other_driver(
         "stop what uses it and unload it (`longshore unload`, or what installed it), or ask for driver {version}"
     );
     Some(Finding::refusal(Code::OtherDriverLive, seen).remedy(remedy))
+}
+
+/// What a file system must have free, in bytes and inodes.
+struct Need {
+    least: (u64, u64),
+    good: (u64, u64),
+}
+
+const MIB: u64 = 1 << 20;
+/// A record of some kilobytes, written under a second name; /run is a tmpfs that all share.
+const STATE: Need = Need { least: (MIB, 8), good: (16 * MIB, 256) };
+/// What is fetched is checked once more, by its own size, before it is written.
+const STORE: Need = Need { least: (64 * MIB, 1000), good: (512 * MIB, 10_000) };
+/// Headers and compiler unpacked (71 packages, some 20,000 files), the driver's source and objects.
+const COMPILING: Need = Need { least: (64 * MIB, 1000), good: (2048 * MIB, 40_000) };
+
+/// Whether there is room for the record, and for what is to be acquired.
+pub(super) fn room(facts: &HostFacts, acquire: &[Acquire]) -> Vec<Finding> {
+    let compiles = acquire.iter().any(|a| matches!(a, Acquire::BuildSet { .. }));
+    let of_store = if compiles { COMPILING } else { STORE };
+    let needs = [Some(STATE), (!acquire.is_empty()).then_some(of_store)];
+    let rooms = facts.places.room.iter().zip(needs);
+    rooms.filter_map(|(room, need)| short(room, &need?)).collect()
+}
+
+fn short(room: &Room, need: &Need) -> Option<Finding> {
+    let inodes = room.free_inodes.unwrap_or(u64::MAX);
+    let lacks = |(bytes, files): (u64, u64)| room.free_bytes < bytes || inodes < files;
+    let of_inodes =
+        room.free_inodes.map_or_else(String::new, |inodes| format!(" and {inodes} inodes"));
+    let seen = |(bytes, files): (u64, u64)| {
+        format!(
+            "the file system of {} has {} MiB{of_inodes} free; {} MiB and {files} inodes are wanted",
+            room.path.display(),
+            room.free_bytes / MIB,
+            bytes / MIB
+        )
+    };
+    if lacks(need.least) {
+        Some(Finding::refusal(Code::SpaceShort, seen(need.least)))
+    } else {
+        lacks(need.good).then(|| Finding::warning(Code::SpaceShort, seen(need.good)))
+    }
 }

@@ -214,6 +214,7 @@ fn step_line(step: &Step) -> String {
         }
         Step::Bind { source, target } => format!("mount {} on {}", show(source), show(target)),
         Step::MountTmpfs { target } => format!("mount a tmpfs on {}", show(target)),
+        Step::RemoveLeftover { what } => format!("take off {what}, left by NVIDIA's container"),
         Step::MakeNodes { dirs } => {
             let dirs: Vec<String> = dirs.iter().map(|dir| show(dir)).collect();
             format!("make device nodes in {}", dirs.join(", "))

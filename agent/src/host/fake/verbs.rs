@@ -158,8 +158,17 @@ impl Host for FakeHost {
     fn remove_file(&self, path: &Path) -> Result<(), VerbError> {
         self.path_verb("unlink", path, |inner| {
             let path = inner.real(path);
+            if inner.state.files.remove(&path) {
+                return Ok(());
+            }
             inner.state.nodes.remove(&path).map(drop).ok_or(Errno::ENOENT)
         })
+    }
+
+    fn has_file(&self, path: &Path) -> Result<bool, VerbError> {
+        let inner = self.lock();
+        let path = inner.real(path);
+        Ok(inner.state.files.contains(&path) || inner.state.nodes.contains_key(&path))
     }
 
     fn make_dir(&self, path: &Path) -> Result<(), VerbError> {

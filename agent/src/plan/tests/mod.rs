@@ -21,7 +21,7 @@ use crate::catalog::{
 };
 use crate::config::{self, Fragment};
 use crate::finding::{Code, Severity};
-use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice};
+use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice, Room};
 use crate::step::ModuleOrigin;
 
 fn facts(tree: &str) -> HostFacts {

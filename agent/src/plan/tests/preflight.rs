@@ -129,3 +129,66 @@ fn a_store_in_the_containers_own_file_system_is_warned_of() {
     // The state lies on /run/nvidia, which is mounted from the host.
     assert_eq!(finding.seen, "in the container's own file system: /var/lib/longshore");
 }
+
+#[rstest]
+#[case("nouveau", "modprobe -r nouveau")]
+#[case("NovaCore", "modprobe -r nova_core")]
+#[case("nova-core", "modprobe -r nova_core")]
+#[case("nvidiafb", "modprobe -r nvidiafb")]
+#[case("vfio-pci", "set aside for a virtual machine")]
+#[case("nvgrace-gpu-vfio-pci", "set aside for a virtual machine")]
+#[case("pci-stub", "set aside for a virtual machine")]
+#[case("other", "/sys/bus/pci/drivers/other/unbind")]
+fn every_driver_that_has_the_gpu_has_its_way_out(#[case] driver: &str, #[case] remedy: &str) {
+    let mut facts = facts("bookworm-t4");
+    facts.devices[0].driver = Some(driver.into());
+    let plan = plan(&config("535", "auto"), &facts, &archives()).unwrap();
+    assert_eq!(codes(&plan, Severity::Refusal), ["gpu-bound-elsewhere"]);
+    assert!(plan.findings[0].remedy.contains(remedy), "{}", plan.findings[0].remedy);
+}
+
+const GIB: u64 = 1 << 30;
+
+#[rstest]
+#[case::enough(GIB, None, 8 * GIB, None, None)]
+#[case::run_is_full(0, Some(9), 8 * GIB, None, Some((Severity::Refusal, "/run/nvidia/longshore")))]
+#[case::run_has_no_inodes(GIB, Some(0), 8 * GIB, None, Some((Severity::Refusal, "/run/nvidia/longshore")))]
+#[case::run_is_nearly_full(2 << 20, None, 8 * GIB, None, Some((Severity::Warning, "/run/nvidia/longshore")))]
+#[case::the_store_is_full(GIB, None, 1 << 20, None, Some((Severity::Refusal, "/var/lib/longshore")))]
+#[case::no_room_to_compile(GIB, None, GIB, None, Some((Severity::Warning, "/var/lib/longshore")))]
+#[case::no_inodes_to_compile(GIB, None, 8 * GIB, Some(20_000), Some((Severity::Warning, "/var/lib/longshore")))]
+fn a_full_file_system_is_found_before_anything_is_touched(
+    #[case] run: u64,
+    #[case] run_inodes: Option<u64>,
+    #[case] store: u64,
+    #[case] store_inodes: Option<u64>,
+    #[case] wanted: Option<(Severity, &str)>,
+) {
+    let mut facts = facts("bookworm-t4");
+    let room =
+        |path: &str, free_bytes, free_inodes| Room { path: path.into(), free_bytes, free_inodes };
+    facts.places.room = vec![
+        room("/run/nvidia/longshore", run, run_inodes),
+        room("/var/lib/longshore", store, store_inodes),
+    ];
+    let compiling = plan(&config("535", "auto"), &facts, &archives()).unwrap();
+    let found = compiling.findings.iter().find(|f| f.code == Code::SpaceShort);
+    assert_eq!(found.map(|f| f.severity), wanted.map(|(severity, _)| severity));
+    if let (Some(found), Some((_, path))) = (found, wanted) {
+        assert!(found.seen.contains(path), "{}", found.seen);
+    }
+    let stocked = plan(&config("535", "auto"), &facts, &stocked(&facts, Flavour::Open)).unwrap();
+    let of_store = stocked.findings.iter().any(|f| f.seen.contains("/var/lib/longshore"));
+    assert!(!of_store, "where nothing is acquired the store needs no room");
+}
+
+#[test]
+fn a_dead_containers_leftovers_are_the_first_steps() {
+    let mut facts = facts("bookworm-t4");
+    facts.places.files = vec!["/run/nvidia/nvidia-driver.pid".into()];
+    let plan = plan(&config("535", "auto"), &facts, &archives()).unwrap();
+    assert!(plan.refusal().is_none());
+    let text = render(&plan, &facts);
+    assert!(text.contains("1. take off /run/nvidia/nvidia-driver.pid"), "{text}");
+    assert!(text.contains("note leftovers: left by NVIDIA's driver container"), "{text}");
+}

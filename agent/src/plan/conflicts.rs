@@ -1,0 +1,227 @@
+//! What else is, or was, at the same work on this host: NVIDIA's driver container and what it left,
+//! somebody's mount on the driver root, a driver of the host itself.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::Config;
+use crate::finding::{Code, Finding};
+use crate::host::HostFacts;
+use crate::host::facts::{AvailableModule, Installer, RootKind, RootMount, RootMountOwner};
+use crate::step::{Leftover, Step};
+
+/// The driver's own modules, whatever directory they lie in.
+const DRIVER: [&str; 5] =
+    ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem"];
+const FIRMWARE_PATH: &str = "/sys/module/firmware_class/parameters/path";
+/// How many modules or libraries a finding names.
+const NAMED: usize = 4;
+
+/// What is found without knowing what will be loaded.
+pub(super) fn findings(config: &Config, facts: &HostFacts, host_hidden: bool) -> Vec<Finding> {
+    let mut found = Vec::new();
+    found.extend(odd_root(config, facts));
+    found.extend(alive(config, facts));
+    found.extend(taken(config, facts));
+    found.extend(leftovers_found(config, facts));
+    // Where the host's files are out of reach, those seen are the container's own.
+    if !host_hidden {
+        found.extend(host_driver(facts));
+        found.extend(autoloads(facts));
+    }
+    found
+}
+
+fn odd_root(config: &Config, facts: &HostFacts) -> Option<Finding> {
+    let path = config.paths.driver_root.display();
+    let seen = match &facts.places.kind {
+        RootKind::Absent | RootKind::Directory => return None,
+        RootKind::Symlink(to) => format!("{path} is a symlink to {}", to.display()),
+        RootKind::Other => format!("{path} is no directory"),
+    };
+    Some(Finding::refusal(Code::DriverRootOdd, seen))
+}
+
+fn alive(config: &Config, facts: &HostFacts) -> Option<Finding> {
+    let Installer::Alive(why) = &facts.places.installer else { return None };
+    // Somebody else's container may lie there as well: what is theirs is told by the mount.
+    let theirs = facts.places.mounts.iter().all(|m| m.owner != RootMountOwner::Unknown);
+    theirs.then(|| {
+        let root = config.paths.driver_root.display();
+        Finding::refusal(
+            Code::OtherInstallerAlive,
+            format!("NVIDIA's driver container works on {root}: {why}"),
+        )
+    })
+}
+
+fn taken(config: &Config, facts: &HostFacts) -> Option<Finding> {
+    let places = &facts.places;
+    let root = &config.paths.driver_root;
+    let unknown = |m: &&RootMount| m.owner == RootMountOwner::Unknown;
+    let mixed = leftover_mounts(facts).is_none_or(|mounts| mounts.is_empty())
+        && places.mounts.iter().any(|m| m.owner == RootMountOwner::Installer)
+        && places.installer == Installer::NotSeen;
+    let first = places.mounts.iter().find(unknown).or(places.mounts.first().filter(|_| mixed))?;
+    let alive = match &places.installer {
+        Installer::Alive(why) => format!("; {why}"),
+        Installer::NotSeen => String::new(),
+    };
+    let seen = format!(
+        "{} ({}) is mounted on {}, and is neither longshore's nor provably left by NVIDIA's driver \
+         container{alive}",
+        first.source,
+        first.fstype,
+        first.target.display()
+    );
+    let remedy = format!(
+        "find out what mounted it (`findmnt -R {0}`) and take it off (`umount -R {0}`), or set \
+         driver-root to another directory",
+        root.display()
+    );
+    Some(Finding::refusal(Code::DriverRootTaken, seen).remedy(remedy))
+}
+
+/// The mounts of NVIDIA's dead container that can be taken off; None where something else is in
+/// between, or it is alive. Several are one container's root, mounted more than once.
+fn leftover_mounts(facts: &HostFacts) -> Option<Vec<&RootMount>> {
+    let places = &facts.places;
+    let mounts: Vec<&RootMount> = places.mounts.iter().collect();
+    let same = |m: &&RootMount| {
+        m.owner == RootMountOwner::Installer
+            && mounts
+                .first()
+                .is_some_and(|first| (&first.source, &first.fstype) == (&m.source, &m.fstype))
+    };
+    (places.installer == Installer::NotSeen && mounts.iter().all(same)).then(|| mounts.clone())
+}
+
+/// What NVIDIA's dead container left, in the order to take it off: what proves whose it is comes
+/// last, so that whoever dies in between finds it again.
+pub(super) fn leftovers(config: &Config, facts: &HostFacts) -> Vec<Leftover> {
+    let places = &facts.places;
+    let ours = places.mounts.iter().any(|m| m.owner == RootMountOwner::Ours);
+    let Some(mounts) = (if ours { Some(Vec::new()) } else { leftover_mounts(facts) }) else {
+        return Vec::new();
+    };
+    let is_proof = |path: &PathBuf| {
+        path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("nvidia-driver."))
+    };
+    if places.installer != Installer::NotSeen
+        || (mounts.is_empty() && !places.files.iter().any(is_proof))
+    {
+        return Vec::new();
+    }
+    let mut left = Vec::new();
+    if let Some(mount) = mounts.first()
+        && let Some((device, inode)) = mount.dir
+    {
+        left.push(Leftover::Mount { target: mount.target.clone(), device, inode });
+    }
+    let firmware = config.paths.driver_root.join("lib/firmware");
+    if places.firmware_path.as_deref().is_some_and(|path| Path::new(path) == firmware) {
+        let value = firmware.display().to_string();
+        left.push(Leftover::Value { path: FIRMWARE_PATH.into(), value });
+    }
+    left.extend(places.files.iter().map(|path| Leftover::File { path: path.clone() }));
+    left
+}
+
+/// The steps that take the leftovers off.
+pub(super) fn take_over(config: &Config, facts: &HostFacts) -> impl Iterator<Item = Step> {
+    leftovers(config, facts).into_iter().map(|what| Step::RemoveLeftover { what })
+}
+
+fn leftovers_found(config: &Config, facts: &HostFacts) -> Option<Finding> {
+    let left = leftovers(config, facts);
+    let names: Vec<String> = left.iter().map(ToString::to_string).collect();
+    (!names.is_empty()).then(|| {
+        let seen =
+            format!("left by NVIDIA's driver container, which is dead: {}", names.join(", "));
+        Finding::note(Code::Leftovers, seen)
+    })
+}
+
+/// The modules of a driver among those the kernel has as files.
+fn host_modules(facts: &HostFacts) -> Vec<(&str, &AvailableModule)> {
+    let is_driver = |(name, module): &(&str, &AvailableModule)| {
+        // The kernel's own with such names (nvidiafb, nvidia_wmi_ec_backlight) lie below drivers/.
+        let elsewhere = !module.file.starts_with("kernel/drivers");
+        DRIVER.contains(name) || (name.starts_with("nvidia_") && elsewhere)
+    };
+    let all = facts.available.iter().map(|(name, module)| (name.as_str(), module));
+    all.filter(is_driver).collect()
+}
+
+fn host_driver(facts: &HostFacts) -> Option<Finding> {
+    let installed = &facts.installed;
+    let modules = host_modules(facts);
+    let mut parts = Vec::new();
+    if !modules.is_empty() {
+        let files = modules.iter().map(|(_, module)| module.file.display().to_string());
+        let release = &facts.kernel.release;
+        parts.push(format!("modules in /lib/modules/{release}: {}", some(files.collect())));
+    }
+    if !installed.libraries.is_empty() {
+        let version = installed.version.as_deref().unwrap_or("of unknown version");
+        let files = installed.libraries.iter().map(|path| path.display().to_string());
+        parts.push(format!("libraries {version}: {}", some(files.collect())));
+    }
+    if !installed.dkms.is_empty() {
+        parts.push(format!("DKMS compiles {}", installed.dkms.join(", ")));
+    }
+    if !installed.services.is_empty() {
+        parts.push(format!("enabled: {}", installed.services.join(", ")));
+    }
+    if parts.is_empty() {
+        return None;
+    }
+    let loaded = match &facts.live_driver {
+        Some(live) if installed.version.as_ref() == Some(&live.version) => {
+            format!("; the driver loaded now ({}) is of its version", live.version)
+        }
+        _ => String::new(),
+    };
+    let seen = format!("the host has a driver of its own: {}{loaded}", parts.join("; "));
+    Some(Finding::warning(Code::HostDriverInstalled, seen))
+}
+
+fn some(mut names: Vec<String>) -> String {
+    let more = names.len().saturating_sub(NAMED);
+    names.truncate(NAMED);
+    let list = names.join(", ");
+    if more > 0 { format!("{list} and {more} more") } else { list }
+}
+
+/// Only what modprobe can find is loaded by itself.
+fn autoloads(facts: &HostFacts) -> Option<Finding> {
+    let modules = host_modules(facts);
+    if modules.is_empty() {
+        return None;
+    }
+    let rules = &facts.autoload;
+    let of_driver = |module: &str| module == "nvidia" || module.starts_with("nvidia_");
+    let mut why = Vec::new();
+    let by_device = modules.iter().filter(|(name, _)| !rules.kept_out.contains(*name));
+    let by_device: Vec<&str> =
+        by_device.map(|(name, _)| *name).filter(|name| serves_device(name)).collect();
+    if !by_device.is_empty() && !rules.kept_out.contains("nvidia") {
+        why.push(format!("nothing keeps {} out when udev sees the device", by_device.join(", ")));
+    }
+    let named = rules.at_boot.iter().filter(|rule| of_driver(&rule.module));
+    why.extend(named.map(|rule| format!("{} names {}", rule.file.display(), rule.module)));
+    if why.is_empty() {
+        return None;
+    }
+    let options = rules.options.iter().filter(|rule| of_driver(&rule.module));
+    why.extend(options.map(|rule| format!("{} gives `{}`", rule.file.display(), rule.text)));
+    Some(Finding::warning(Code::DriverAutoloads, why.join("; ")))
+}
+
+/// Only nvidia.ko, by whatever name, has the devices' aliases.
+fn serves_device(module: &str) -> bool {
+    let part = ["_uvm", "_modeset", "_drm", "_peermem", "_fs"];
+    !part.iter().any(|part| module.ends_with(part))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+use std::path::PathBuf;
+
+use rstest::rstest;
+
+use super::*;
+use crate::config::{self, Fragment};
+use crate::finding::Severity;
+use crate::host::facts::{LoadRule, Places};
+
+fn facts() -> HostFacts {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/bookworm-t4");
+    HostFacts::read(&tree, &tree).unwrap()
+}
+
+fn config() -> Config {
+    config::load(Fragment::default(), &|_| None, None).unwrap()
+}
+
+fn with(places: Places) -> HostFacts {
+    HostFacts { places, ..facts() }
+}
+
+fn mount(owner: RootMountOwner, source: &str) -> RootMount {
+    RootMount {
+        target: "/run/nvidia/driver".into(),
+        source: source.into(),
+        fstype: "overlay".into(),
+        owner,
+        dir: Some((7, 9)),
+    }
+}
+
+fn found(facts: &HostFacts) -> Vec<(Code, Severity)> {
+    findings(&config(), facts, false).iter().map(|f| (f.code, f.severity)).collect()
+}
+
+const PID: &str = "/run/nvidia/nvidia-driver.pid";
+
+#[rstest]
+#[case(RootKind::Absent, &[])]
+#[case(RootKind::Directory, &[])]
+#[case(RootKind::Symlink("/etc".into()), &[(Code::DriverRootOdd, Severity::Refusal)])]
+#[case(RootKind::Other, &[(Code::DriverRootOdd, Severity::Refusal)])]
+fn the_driver_root_must_be_a_directory(
+    #[case] kind: RootKind,
+    #[case] wanted: &[(Code, Severity)],
+) {
+    assert_eq!(found(&with(Places { kind, ..Places::default() })), wanted);
+}
+
+#[rstest]
+#[case::nothing(vec![], &[], false, &[])]
+#[case::ours(vec![mount(RootMountOwner::Ours, "/dev/vda1")], &[], false, &[])]
+#[case::dead(vec![mount(RootMountOwner::Installer, "overlay")], &[PID], false, &[Code::Leftovers])]
+#[case::files_alone(vec![], &[PID], false, &[Code::Leftovers])]
+#[case::the_probes_file_alone_may_be_ours(
+    vec![], &["/run/nvidia/validations/.driver-ctr-ready"], false, &[])]
+#[case::alive(
+    vec![mount(RootMountOwner::Installer, "overlay")], &[PID], true, &[Code::OtherInstallerAlive])]
+#[case::alive_and_compiling(vec![], &[PID], true, &[Code::OtherInstallerAlive])]
+#[case::somebodys(vec![mount(RootMountOwner::Unknown, "x")], &[], false, &[Code::DriverRootTaken])]
+#[case::somebodys_and_alive(
+    vec![mount(RootMountOwner::Unknown, "x")], &[PID], true, &[Code::DriverRootTaken])]
+#[case::two_containers(
+    vec![mount(RootMountOwner::Installer, "a"), mount(RootMountOwner::Installer, "b")], &[PID],
+    false, &[Code::DriverRootTaken])]
+#[case::twice_the_same(
+    vec![mount(RootMountOwner::Installer, "a"), mount(RootMountOwner::Installer, "a")], &[PID],
+    false, &[Code::Leftovers])]
+#[case::theirs_below_ours(
+    vec![mount(RootMountOwner::Installer, "a"), mount(RootMountOwner::Ours, "b")], &[], false,
+    &[Code::DriverRootTaken])]
+fn whose_the_driver_root_is(
+    #[case] mounts: Vec<RootMount>,
+    #[case] files: &[&str],
+    #[case] alive: bool,
+    #[case] wanted: &[Code],
+) {
+    let installer = if alive { Installer::Alive("process 7".into()) } else { Installer::NotSeen };
+    let files = files.iter().map(PathBuf::from).collect();
+    let facts = with(Places { mounts, files, installer, ..Places::default() });
+    let codes: Vec<Code> = found(&facts).into_iter().map(|(code, _)| code).collect();
+    assert_eq!(codes, wanted);
+    let takes = !leftovers(&config(), &facts).is_empty();
+    assert_eq!(
+        takes,
+        wanted == [Code::Leftovers],
+        "nothing is taken but what is called a leftover"
+    );
+}
+
+#[test]
+fn leftovers_are_taken_off_in_an_order_that_keeps_their_proof_to_the_end() {
+    let facts = with(Places {
+        mounts: vec![mount(RootMountOwner::Installer, "overlay")],
+        files: vec!["/run/nvidia/validations/.driver-ctr-ready".into(), PID.into()],
+        firmware_path: Some("/run/nvidia/driver/lib/firmware".into()),
+        ..Places::default()
+    });
+    let steps: Vec<String> = take_over(&config(), &facts).map(|s| s.to_string()).collect();
+    assert_eq!(
+        steps,
+        [
+            "take off the mount on /run/nvidia/driver (left by NVIDIA's container)",
+            "take off /run/nvidia/driver/lib/firmware in /sys/module/firmware_class/parameters/path \
+             (left by NVIDIA's container)",
+            "take off /run/nvidia/validations/.driver-ctr-ready (left by NVIDIA's container)",
+            "take off /run/nvidia/nvidia-driver.pid (left by NVIDIA's container)",
+        ]
+    );
+    let other = Places { firmware_path: Some("/lib/firmware/x".into()), ..facts.places.clone() };
+    let steps = take_over(&config(), &with(other)).count();
+    assert_eq!(steps, 3, "a firmware path of somebody else's stays");
+}
+
+fn available(facts: &mut HostFacts, name: &str, file: &str) {
+    let module = AvailableModule { file: file.into(), depends: Vec::new() };
+    facts.available.insert(name.into(), module);
+}
+
+#[rstest]
+#[case("nvidia_current", "updates/dkms/nvidia-current.ko", true, true)]
+#[case("nvidia", "kernel/drivers/video/nvidia.ko", true, true)]
+#[case("nvidia_uvm", "updates/dkms/nvidia-uvm.ko", true, false)]
+#[case("nvidiafb", "kernel/drivers/video/fbdev/nvidia/nvidiafb.ko", false, false)]
+#[case("nvidia_wmi_ec_backlight", "kernel/drivers/platform/x86/x.ko", false, false)]
+fn a_driver_of_the_host_is_told_from_the_kernels_own_modules(
+    #[case] name: &str,
+    #[case] file: &str,
+    #[case] installed: bool,
+    #[case] autoloads: bool,
+) {
+    let mut facts = facts();
+    available(&mut facts, name, file);
+    let mut wanted = Vec::new();
+    if installed {
+        wanted.push((Code::HostDriverInstalled, Severity::Warning));
+    }
+    if autoloads {
+        wanted.push((Code::DriverAutoloads, Severity::Warning));
+    }
+    assert_eq!(found(&facts), wanted);
+    assert!(findings(&config(), &facts, true).is_empty(), "the container's own files say nothing");
+    facts.autoload.kept_out.extend(["nvidia".to_owned(), name.to_owned()]);
+    wanted.retain(|(code, _)| *code != Code::DriverAutoloads);
+    assert_eq!(found(&facts), wanted, "what is kept out does not load by itself");
+}
+
+#[test]
+fn lists_load_what_is_kept_out_and_options_are_shown() {
+    let mut facts = facts();
+    available(&mut facts, "nvidia", "updates/nvidia.ko");
+    facts.autoload.kept_out.insert("nvidia".into());
+    let rule = |module: &str, text: &str, file: &str| LoadRule {
+        module: module.into(),
+        text: text.into(),
+        file: file.into(),
+    };
+    facts.autoload.at_boot.push(rule("nvidia_uvm", "nvidia-uvm", "/etc/modules"));
+    facts.autoload.at_boot.push(rule("loop", "loop", "/etc/modules"));
+    let text = "options nvidia NVreg_OpenRmEnableUnsupportedGpus=1";
+    facts.autoload.options.push(rule("nvidia", text, "/etc/modprobe.d/n.conf"));
+    let finding = autoloads(&facts).unwrap();
+    assert_eq!(
+        finding.seen,
+        "/etc/modules names nvidia_uvm; /etc/modprobe.d/n.conf gives `options nvidia \
+         NVreg_OpenRmEnableUnsupportedGpus=1`"
+    );
+}
+
+#[test]
+fn libraries_alone_are_a_driver_too_and_the_loaded_one_may_be_of_it() {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/bookworm-t4-live");
+    let mut facts = HostFacts::read(&tree, &tree).unwrap();
+    facts.installed.libraries.push("/usr/lib64/libcuda.so.1".into());
+    facts.installed.version = Some("535.261.03".into());
+    let finding = host_driver(&facts).unwrap();
+    assert_eq!(
+        finding.seen,
+        "the host has a driver of its own: libraries 535.261.03: /usr/lib64/libcuda.so.1; the \
+         driver loaded now (535.261.03) is of its version"
+    );
+}
