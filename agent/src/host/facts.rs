@@ -145,8 +145,9 @@ pub struct LiveDriver {
 pub struct AvailableModule {
     /// Relative to /lib/modules/RELEASE.
     pub file: PathBuf,
-    /// Kernel names of all it needs, in the order to load them (direct and indirect).
-    pub depends: Vec<String>,
+    /// The files of modules it needs, as its line of modules.dep has them. What that comes to for
+    /// one of thousands is worked out where it is asked ([`HostFacts::needs_of`]).
+    pub needs: String,
 }
 
 /// A line of modules.softdep: what is wanted loaded before and after a module, where it exists.

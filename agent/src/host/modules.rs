@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
 
 use nix::errno::Errno;
 
@@ -24,12 +23,15 @@ pub fn kernel_name(name: &str) -> String {
 /// # Errors
 /// Where neither /sys/module nor /proc/modules can be read.
 pub(super) fn read_loaded(root: &Root) -> io::Result<BTreeMap<String, LoadedModule>> {
-    let listed = root.read_to_string("proc/modules").map(|text| parse_proc_modules(&text));
-    let names = match root.read_dir("sys/module") {
-        Ok(names) => names,
-        Err(e) => return listed.map_err(|_| e),
+    // Most directories of /sys/module are of what is built in.
+    let (mut loaded, names) = match root.read_to_string("proc/modules") {
+        Ok(text) => {
+            let listed = parse_proc_modules(&text);
+            let names = listed.keys().cloned().collect();
+            (listed, names)
+        }
+        Err(_) => (BTreeMap::new(), root.read_dir("sys/module")?),
     };
-    let mut loaded = listed.unwrap_or_default();
     for name in names {
         if let Some(module) = read_module(root, &name)? {
             loaded.insert(name, module);
@@ -152,42 +154,42 @@ fn index(host: &Root, release: &str, file: &str) -> io::Result<String> {
     })
 }
 
-/// Parses modules.dep(5) and closes the dependencies: each module's are all it needs, direct and
-/// indirect, in the order to load them.
+/// Parses modules.dep(5).
 fn parse_dep(text: &str) -> BTreeMap<String, AvailableModule> {
-    let mut lines: BTreeMap<String, (PathBuf, Vec<String>)> = BTreeMap::new();
+    let mut modules = BTreeMap::new();
     for line in text.lines() {
         let Some((file, needs)) = line.split_once(':') else { continue };
-        // depmod writes what is to be loaded first last.
-        let needs = needs.split_ascii_whitespace().rev().map(kernel_name).collect();
-        lines.entry(kernel_name(file.trim())).or_insert((PathBuf::from(file.trim()), needs));
+        let (file, needs) = (file.trim(), needs.trim());
+        modules
+            .entry(kernel_name(file))
+            .or_insert_with(|| AvailableModule { file: file.into(), needs: needs.to_owned() });
     }
-    let closed = |name: &str| {
-        let mut order = Vec::new();
-        close(name, &lines, &mut BTreeSet::new(), &mut order);
-        order.pop();
-        order
-    };
-    lines
-        .iter()
-        .map(|(name, (file, _))| {
-            (name.clone(), AvailableModule { file: file.clone(), depends: closed(name) })
-        })
-        .collect()
+    modules
 }
 
-/// Appends what `name` needs and then `name`, each once; a circle is cut where it closes.
+/// The kernel names of all that `name` needs, direct and indirect, each once, in the order to load
+/// them. A circle is cut where it closes.
+pub(super) fn needs_of(name: &str, modules: &BTreeMap<String, AvailableModule>) -> Vec<String> {
+    let mut order = Vec::new();
+    close(name, modules, &mut BTreeSet::new(), &mut order);
+    order.pop();
+    order
+}
+
+/// Appends what `name` needs and then `name`, each once.
 fn close(
     name: &str,
-    lines: &BTreeMap<String, (PathBuf, Vec<String>)>,
+    modules: &BTreeMap<String, AvailableModule>,
     seen: &mut BTreeSet<String>,
     order: &mut Vec<String>,
 ) {
     if !seen.insert(name.to_owned()) {
         return;
     }
-    for need in lines.get(name).map(|(_, needs)| needs.as_slice()).unwrap_or_default() {
-        close(need, lines, seen, order);
+    let needs = modules.get(name).map(|module| module.needs.as_str()).unwrap_or_default();
+    // depmod writes what is to be loaded first last.
+    for need in needs.split_ascii_whitespace().rev().map(kernel_name) {
+        close(&need, modules, seen, order);
     }
     order.push(name.to_owned());
 }
@@ -214,6 +216,8 @@ fn parse_softdep(text: &str) -> BTreeMap<String, SoftDepends> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
     use proptest::prelude::*;
     use rstest::rstest;
@@ -233,10 +237,11 @@ mod tests {
             "k/drm_kms_helper.ko: k/drm.ko\nk/drm.ko: k/i2c-core.ko\nk/i2c-core.ko:\n\
              k/ttm.ko: k/drm.ko k/i2c-core.ko\nk/a.ko: k/b.ko\nk/b.ko: k/a.ko\nbroken line\n",
         );
-        assert_eq!(dep["drm_kms_helper"].depends, ["i2c_core", "drm"]);
-        assert_eq!(dep["ttm"].depends, ["i2c_core", "drm"]);
-        assert!(dep["i2c_core"].depends.is_empty());
-        assert_eq!(dep["a"].depends, ["b"]);
+        assert_eq!(needs_of("drm_kms_helper", &dep), ["i2c_core", "drm"]);
+        assert_eq!(needs_of("ttm", &dep), ["i2c_core", "drm"]);
+        assert!(needs_of("i2c_core", &dep).is_empty());
+        assert_eq!(needs_of("a", &dep), ["b"]);
+        assert!(needs_of("strange", &dep).is_empty());
         assert_eq!(dep["drm"].file, PathBuf::from("k/drm.ko"));
     }
 
@@ -286,8 +291,9 @@ mod tests {
             let _ = parse_builtin(&text);
             let _ = parse_driver_version(&text);
             let _ = parse_softdep(&text);
-            for (name, module) in parse_dep(&text) {
-                prop_assert!(!module.depends.contains(&name));
+            let available = parse_dep(&text);
+            for name in available.keys() {
+                prop_assert!(!needs_of(name, &available).contains(name));
             }
         }
     }

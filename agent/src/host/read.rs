@@ -53,6 +53,12 @@ impl HostFacts {
             kernel,
         })
     }
+
+    /// Kernel names of all that an available module needs, in the order to load them (direct and
+    /// indirect).
+    pub fn needs_of(&self, name: &str) -> Vec<String> {
+        modules::needs_of(name, &self.available)
+    }
 }
 
 impl HostFacts {
@@ -133,7 +139,7 @@ mod tests {
         assert!(generic.builtin.contains("i2c_core"));
         assert!(generic.available.contains_key("ipmi_msghandler"));
         assert_eq!(generic.soft_depends["ipmi_msghandler"].post, ["ipmi_devintf"]);
-        assert_eq!(generic.available["video"].depends, ["wmi"]);
+        assert_eq!(generic.needs_of("video"), ["wmi"]);
         let cloud = fixture("bookworm-cloud-t4");
         for name in ["i2c_core", "ipmi_msghandler", "drm"] {
             assert!(!cloud.builtin.contains(name) && !cloud.available.contains_key(name), "{name}");
@@ -157,7 +163,7 @@ mod tests {
             "button",
             "mxm_wmi",
         ];
-        assert_eq!(fixture("bookworm-t4").available["nouveau"].depends, modprobe);
+        assert_eq!(fixture("bookworm-t4").needs_of("nouveau"), modprobe);
     }
 
     #[test]

@@ -118,8 +118,8 @@ impl Install {
     }
 
     fn load_with_needs(&mut self, facts: &HostFacts, name: &str) {
-        let Some(module) = facts.available.get(name) else { return };
-        let order = module.depends.iter().map(String::as_str).chain([name]);
+        let needs = facts.needs_of(name);
+        let order = needs.iter().map(String::as_str).chain([name]);
         for name in order.filter(|name| !is_there(facts, name)) {
             let Some(module) = facts.available.get(name) else { continue };
             let step = Step::LoadModule {
