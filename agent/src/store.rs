@@ -16,12 +16,15 @@
 //! objects/               ccache's directory, at most 500 MB (see build::reuse)
 //! tmp/                   what is not finished, locked by who makes it; a build removes the rest
 //! history.json           what ran on this host, and what before (see upkeep::history)
+//! hashed.json            the modules that were hashed since the host booted (see modules)
 //! lock                   shared by who works with the store (see usage)
 //! ```
 //!
 //! Everything lands by: temporary name in the same file system, verify, fsync, rename.
 
 mod evidence;
+pub(crate) mod known;
+mod modules;
 mod sets;
 pub mod usage;
 

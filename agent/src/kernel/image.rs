@@ -35,12 +35,22 @@ pub trait Images: Send + Sync {
 pub struct ModuleImages {
     store: Store,
     paths: Paths,
+    /// Whether a module of the store is hashed whenever it is read.
+    always_hashed: bool,
 }
 
 impl ModuleImages {
-    /// Images from `store` and from below `paths.host_root`.
+    /// Images from `store` and from below `paths.host_root`. Those of the store are hashed once a
+    /// boot.
     pub fn new(store: Store, paths: &Paths) -> Self {
-        Self { store, paths: paths.clone() }
+        Self { store, paths: paths.clone(), always_hashed: false }
+    }
+
+    /// Also hashes what was hashed before in this boot, if `always`: a signature that was verified
+    /// then covers the very bytes that the kernel gets, whoever may write the store and its records.
+    #[must_use]
+    pub fn always_hashed(self, always: bool) -> Self {
+        Self { always_hashed: always, ..self }
     }
 
     /// The running kernel's modules, below the host's root.
@@ -86,7 +96,10 @@ impl Images for ModuleImages {
     fn image(&self, name: &str, origin: &ModuleOrigin) -> Result<Vec<u8>, Failure> {
         match origin {
             ModuleOrigin::Driver { sha256 } => {
-                let bytes = self.store.read_blob(sha256)?;
+                let bytes = match self.always_hashed {
+                    true => self.store.read_blob(sha256)?,
+                    false => self.store.read_module(sha256)?,
+                };
                 unpack(&self.store.blob_path(sha256), bytes)
             }
             ModuleOrigin::Kernel { file } => {

@@ -100,9 +100,10 @@ async fn open_journal(paths: &Paths) -> Result<Journal, Failure> {
 }
 
 fn world(config: &Config, store: Store, telemetry: &Telemetry) -> World {
+    let images = ModuleImages::new(store, &config.paths);
     World {
         host: Arc::new(RealHost::new(&config.paths.root)),
-        images: Arc::new(ModuleImages::new(store, &config.paths)),
+        images: Arc::new(images.always_hashed(config.signatures.required)),
         patience: crate::engine::Patience::of(config.unload_deadline),
         telemetry: telemetry.clone(),
     }

@@ -1,32 +1,36 @@
-//! What a tree's files were hashed to, and how to tell that they were not written since.
+//! What files were hashed to, and how to tell that they were not written since.
 //!
-//! Some hundred megabytes are hashed before a tree is first shown. The next start finds inode,
+//! Some hundred megabytes are hashed before a driver is first used. The next start finds inode,
 //! size, times of content and of inode as they were and takes the digests from then: whatever
 //! writes to a file moves its inode's time (`ctime`), which no program can set back. What it does
-//! not see is a disk that rots; a kernel module is always hashed before it is loaded.
+//! not see is a disk that rots (docs/decisions/verified-once.md).
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use super::write_atomically;
+
 /// The version of the file's form; one of another is as none.
 const FORMAT: u32 = 1;
-const NAME: &str = "hashed.json";
 
 /// A file's times come in steps of the kernel's tick, at most 10 ms, so two writes within one step
 /// look the same. A file whose inode changed this short a while before it was hashed is not known.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// Digests of a tree's files, by their path below its root.
+/// Digests of files, by their path below a directory that the owner of the record knows.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Known {
+pub(crate) struct Known {
     format: u32,
+    /// The boot it counts in; absent where it outlives one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    boot_id: Option<String>,
     files: BTreeMap<PathBuf, Hashed>,
 }
 
@@ -68,41 +72,56 @@ impl Identity {
 }
 
 impl Known {
-    /// What was written beside `root`; nothing where that is absent or unreadable.
-    pub(super) fn read(root: &Path) -> Self {
-        fs::read(root.with_file_name(NAME))
+    /// What was written to `record`; nothing where that is absent or unreadable.
+    pub(crate) fn read(record: &Path) -> Self {
+        fs::read(record)
             .ok()
             .and_then(|bytes| serde_json::from_slice::<Self>(&bytes).ok())
             .filter(|known| known.format == FORMAT)
             .unwrap_or_else(Self::none)
     }
 
-    pub(super) fn none() -> Self {
-        Self { format: FORMAT, files: BTreeMap::new() }
+    /// What was written to `record` in this boot.
+    pub(crate) fn read_of_boot(record: &Path, boot_id: &str) -> Self {
+        let boot_id = Some(boot_id.to_owned());
+        let read = Self::read(record);
+        if read.boot_id == boot_id { read } else { Self { boot_id, ..Self::none() } }
+    }
+
+    pub(crate) fn none() -> Self {
+        Self { format: FORMAT, boot_id: None, files: BTreeMap::new() }
     }
 
     /// The digest of a file that is as it was when it was hashed.
-    pub(super) fn digest(&self, path: &Path, metadata: &fs::Metadata) -> Option<&str> {
+    pub(crate) fn digest(&self, path: &Path, metadata: &fs::Metadata) -> Option<&str> {
         let hashed = self.files.get(path)?;
         (hashed.identity == Identity::of(metadata)).then_some(hashed.sha256.as_str())
     }
 
-    /// Remembers a file that was found to be `metadata` before it was opened, and was hashed after.
-    pub(super) fn learn(&mut self, path: &Path, metadata: &fs::Metadata, sha256: &str) {
+    /// Whether nobody wrote to the file between the one and the other.
+    pub(crate) fn is_same(before: &fs::Metadata, after: &fs::Metadata) -> bool {
+        Identity::of(before) == Identity::of(after)
+    }
+
+    /// Remembers a file that was found to be `metadata` before it was read, and was hashed after.
+    /// Returns whether it does: not what was written a moment ago.
+    pub(crate) fn learn(&mut self, path: &Path, metadata: &fs::Metadata, sha256: &str) -> bool {
         let identity = Identity::of(metadata);
-        if identity.is_settled(SystemTime::now()) {
+        let settled = identity.is_settled(SystemTime::now());
+        if settled {
             let hashed = Hashed { identity, sha256: sha256.to_owned() };
             self.files.insert(path.to_owned(), hashed);
         }
+        settled
     }
 
-    /// Writes it beside `root`, whole or not at all.
-    pub(super) fn write(&self, root: &Path) -> io::Result<()> {
-        let directory = root.parent().unwrap_or(Path::new("/"));
-        let mut file = tempfile::NamedTempFile::new_in(directory)?;
-        file.write_all(&serde_json::to_vec(self)?)?;
-        file.as_file().sync_all()?;
-        file.persist(directory.join(NAME))?;
-        Ok(())
+    /// Forgets the files of which `is_there` says no.
+    pub(crate) fn retain(&mut self, mut is_there: impl FnMut(&Path) -> bool) {
+        self.files.retain(|path, _| is_there(path));
+    }
+
+    /// Writes it to `record`, whole or not at all.
+    pub(crate) fn write(&self, record: &Path) -> io::Result<()> {
+        write_atomically(record, &serde_json::to_vec(self)?)
     }
 }

@@ -61,17 +61,6 @@ impl Store {
         let found = if path.exists() { read_or_warn(&path) } else { None };
         Ok(found.filter(|set| set.key == *key && self.holds(set)))
     }
-
-    /// Whether every module of `set` is there and is what the set says.
-    pub fn holds(&self, set: &ModuleSet) -> bool {
-        set.modules.iter().all(|module| match self.open_blob(&module.sha256) {
-            Ok(_) => true,
-            Err(failure) => {
-                tracing::warn!(module = module.file, "{failure}");
-                false
-            }
-        })
-    }
 }
 
 fn read_or_warn(path: &Path) -> Option<ModuleSet> {

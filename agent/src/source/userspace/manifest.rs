@@ -8,13 +8,16 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::known::Known;
 use crate::catalog::UserspaceAtHand;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::store::digest_of;
+use crate::store::known::Known;
 
 /// The version of the manifest's form; a tree with another is assembled again.
 pub(super) const FORMAT: u32 = 1;
+
+/// What a tree's files were hashed to, beside its root.
+const HASHED: &str = "hashed.json";
 
 /// How many differences a failure names.
 const NAMED: usize = 5;
@@ -105,6 +108,37 @@ impl Manifest {
             entries: BTreeMap::new(),
         }
     }
+
+    /// Compares the tree at `root` with this.
+    ///
+    /// # Errors
+    /// As [`verify`].
+    pub(super) fn verify(&self, root: &Path, depth: Depth) -> Result<(), Failure> {
+        let record = root.with_file_name(HASHED);
+        let known = if depth == Depth::Changed { Known::read(&record) } else { Known::none() };
+        let mut learnt = Known::none();
+        let found = read_tree(root, &mut |path, metadata| match self.entries.get(path) {
+            Some(Entry::File { sha256, .. }) if depth == Depth::Quick => Ok(sha256.clone()),
+            Some(Entry::File { size, .. }) if *size == metadata.len() => {
+                let sha256 = match known.digest(path, metadata) {
+                    Some(sha256) => sha256.to_owned(),
+                    None => digest_of(File::open(root.join(path))?)?,
+                };
+                learnt.learn(path, metadata, &sha256);
+                Ok(sha256)
+            }
+            _ => Ok(String::new()),
+        })
+        .or_fail(ExitCode::Verification, || format!("reading {}", root.display()))?;
+        compare(root, &self.entries, &found)?;
+        if depth != Depth::Quick
+            && learnt != known
+            && let Err(e) = learnt.write(&record)
+        {
+            tracing::debug!("{} will be hashed again: {e}", root.display());
+        }
+        Ok(())
+    }
 }
 
 /// The manifest of an assembled tree.
@@ -144,30 +178,7 @@ pub fn verify(tree: &UserspaceAtHand, depth: Depth) -> Result<(), Failure> {
 /// # Errors
 /// As [`verify`].
 pub fn verify_root(root: &Path, depth: Depth) -> Result<(), Failure> {
-    let manifest = of_root(root)?;
-    let known = if depth == Depth::Changed { Known::read(root) } else { Known::none() };
-    let mut learnt = Known::none();
-    let found = read_tree(root, &mut |path, metadata| match manifest.entries.get(path) {
-        Some(Entry::File { sha256, .. }) if depth == Depth::Quick => Ok(sha256.clone()),
-        Some(Entry::File { size, .. }) if *size == metadata.len() => {
-            let sha256 = match known.digest(path, metadata) {
-                Some(sha256) => sha256.to_owned(),
-                None => digest_of(File::open(root.join(path))?)?,
-            };
-            learnt.learn(path, metadata, &sha256);
-            Ok(sha256)
-        }
-        _ => Ok(String::new()),
-    })
-    .or_fail(ExitCode::Verification, || format!("reading {}", root.display()))?;
-    compare(root, &manifest.entries, &found)?;
-    if depth != Depth::Quick
-        && learnt != known
-        && let Err(e) = learnt.write(root)
-    {
-        tracing::debug!("{} will be hashed again: {e}", root.display());
-    }
-    Ok(())
+    of_root(root)?.verify(root, depth)
 }
 
 /// Says in what a tree differs from what was written of it.

@@ -9,7 +9,6 @@
 
 mod assemble;
 mod assembly;
-mod known;
 mod manifest;
 pub mod packed;
 mod parts;
@@ -59,10 +58,10 @@ pub fn at_hand(store: &Store) -> Result<Vec<UserspaceAtHand>, Failure> {
 }
 
 fn sound_tree(root: PathBuf) -> Result<UserspaceAtHand, Failure> {
-    let Manifest { driver_version, arch, .. } = manifest::of_root(&root)?;
-    let tree = UserspaceAtHand { driver_version, arch, root };
-    verify(&tree, Depth::Quick)?;
-    Ok(tree)
+    let manifest = manifest::of_root(&root)?;
+    manifest.verify(&root, Depth::Quick)?;
+    let Manifest { driver_version, arch, .. } = manifest;
+    Ok(UserspaceAtHand { driver_version, arch, root })
 }
 
 #[cfg(test)]

@@ -1,0 +1,226 @@
+//! Modules, which are blobs, hashed once a boot.
+//!
+//! A module is hashed when a start first meets it after the host booted. A later start of that boot
+//! finds the file as it was then and takes the digest from `hashed.json`
+//! (docs/decisions/verified-once.md).
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::known::Known;
+use super::{Store, corrupt, hex};
+use crate::artifact::ModuleSet;
+use crate::failure::{ExitCode, Failure, OrFail};
+
+/// Below the store's root.
+const HASHED: &str = "hashed.json";
+
+/// Of the kernel that all hosts' roots and containers here share: it is what moves a file's times.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+impl Store {
+    /// Whether every module of `set` is there and is what the set says. A module that was hashed
+    /// since the host booted, and not written since, is not read again.
+    pub fn holds(&self, set: &ModuleSet) -> bool {
+        let mut hashed = Hashed::of(self);
+        let whole = set.modules.iter().all(|module| match hashed.check(&module.sha256) {
+            Ok(()) => true,
+            Err(failure) => {
+                tracing::warn!(module = module.file, "{failure}");
+                false
+            }
+        });
+        hashed.keep();
+        whole
+    }
+
+    /// Reads a module; verifies it against its digest unless that was done since the host booted
+    /// and the file was not written since.
+    ///
+    /// # Errors
+    /// As [`Store::read_blob`].
+    pub fn read_module(&self, sha256: &str) -> Result<Vec<u8>, Failure> {
+        let mut hashed = Hashed::of(self);
+        let read = hashed.read(sha256);
+        hashed.keep();
+        read
+    }
+}
+
+/// The modules of a store that were hashed in this boot.
+struct Hashed<'a> {
+    store: &'a Store,
+    record: PathBuf,
+    /// None where which boot this is cannot be read: then every module is hashed.
+    known: Option<Known>,
+    learnt: bool,
+}
+
+impl<'a> Hashed<'a> {
+    fn of(store: &'a Store) -> Self {
+        let record = store.dir(HASHED);
+        let boot_id = fs::read_to_string(BOOT_ID).ok();
+        let known = boot_id.map(|id| Known::read_of_boot(&record, id.trim()));
+        Self { store, record, known, learnt: false }
+    }
+
+    /// Verifies a module.
+    fn check(&mut self, sha256: &str) -> Result<(), Failure> {
+        let path = self.store.blob_path(sha256);
+        let metadata = fs::metadata(&path)
+            .or_fail(ExitCode::Download, || format!("reading {}", path.display()))?;
+        if self.is_known(sha256, &metadata) {
+            return Ok(());
+        }
+        self.store.open_blob(sha256)?;
+        self.learn(sha256, &metadata);
+        Ok(())
+    }
+
+    /// Reads a module, verified.
+    fn read(&mut self, sha256: &str) -> Result<Vec<u8>, Failure> {
+        let path = self.store.blob_path(sha256);
+        let (metadata, bytes, unchanged) =
+            read(&path).or_fail(ExitCode::Download, || format!("reading {}", path.display()))?;
+        if unchanged && self.is_known(sha256, &metadata) {
+            return Ok(bytes);
+        }
+        let found = hex(&Sha256::digest(&bytes));
+        if found != sha256 {
+            return Err(corrupt(&path, &found));
+        }
+        if unchanged {
+            self.learn(sha256, &metadata);
+        }
+        Ok(bytes)
+    }
+
+    fn is_known(&self, sha256: &str, metadata: &fs::Metadata) -> bool {
+        let known = self.known.as_ref();
+        known.and_then(|known| known.digest(Path::new(sha256), metadata)) == Some(sha256)
+    }
+
+    fn learn(&mut self, sha256: &str, metadata: &fs::Metadata) {
+        if let Some(known) = &mut self.known {
+            self.learnt |= known.learn(Path::new(sha256), metadata, sha256);
+        }
+    }
+
+    /// Writes down what was learnt.
+    fn keep(self) {
+        let Some(mut known) = self.known.filter(|_| self.learnt) else { return };
+        known.retain(|blob| self.store.blob_path(&blob.to_string_lossy()).exists());
+        if let Err(e) = known.write(&self.record) {
+            tracing::debug!("modules will be hashed again: {e}");
+        }
+    }
+}
+
+/// A file's bytes, what it was before they were read, and whether it still was so after.
+fn read(path: &Path) -> io::Result<(fs::Metadata, Vec<u8>, bool)> {
+    let mut file = File::open(path)?;
+    let before = file.metadata()?;
+    let mut bytes = Vec::with_capacity(usize::try_from(before.len()).unwrap_or_default());
+    file.read_to_end(&mut bytes)?;
+    let unchanged =
+        Known::is_same(&before, &file.metadata()?) && bytes.len() as u64 == before.len();
+    Ok((before, bytes, unchanged))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::artifact::tests::set;
+    use rstest::rstest;
+
+    const BYTES: &[u8] = b"module";
+    const OTHER: &[u8] = b"other!";
+
+    /// A store with a set of one module that was hashed a while after it was written.
+    fn hashed() -> (tempfile::TempDir, Store, ModuleSet) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store opens");
+        let mut set = set();
+        set.modules.truncate(1);
+        set.modules[0].sha256 = store.put(BYTES).expect("put");
+        // What was written a moment ago is not known.
+        let record = store.dir(HASHED);
+        while !record.exists() {
+            thread::sleep(Duration::from_millis(100));
+            assert!(store.holds(&set));
+        }
+        (dir, store, set)
+    }
+
+    /// Makes the record say that the file as it is has the module's digest: what is taken from the
+    /// record shows.
+    fn forge(store: &Store, set: &ModuleSet, boot_id: &str) {
+        let sha256 = &set.modules[0].sha256;
+        let file = store.blob_path(sha256);
+        fs::write(&file, OTHER).expect("written");
+        let mut known = Known::read_of_boot(&store.dir("none"), boot_id);
+        let metadata = fs::metadata(&file).expect("metadata");
+        while !known.learn(Path::new(sha256), &metadata, sha256) {
+            thread::sleep(Duration::from_millis(100));
+        }
+        known.write(&store.dir(HASHED)).expect("written");
+    }
+
+    fn this_boot() -> String {
+        fs::read_to_string(BOOT_ID).expect("boot id").trim().to_owned()
+    }
+
+    #[test]
+    fn a_module_hashed_in_this_boot_is_not_hashed_again() {
+        let (_dir, store, set) = hashed();
+        forge(&store, &set, &this_boot());
+        assert!(store.holds(&set));
+        assert_eq!(store.read_module(&set.modules[0].sha256).expect("read"), OTHER);
+        store.read_blob(&set.modules[0].sha256).expect_err("hashed");
+    }
+
+    #[test]
+    fn a_module_hashed_in_another_boot_is_hashed_again() {
+        let (_dir, store, set) = hashed();
+        forge(&store, &set, "another");
+        assert!(!store.holds(&set));
+        let failure = store.read_module(&set.modules[0].sha256).expect_err("hashed");
+        assert_eq!(failure.code(), ExitCode::Verification);
+    }
+
+    #[rstest]
+    #[case::written_in_place(|file: &Path| fs::write(file, OTHER))]
+    #[case::replaced(|file: &Path| {
+        fs::write(file.with_extension("new"), OTHER)?;
+        fs::rename(file.with_extension("new"), file)
+    })]
+    #[case::with_its_old_time(|file: &Path| {
+        let before = fs::metadata(file)?.modified()?;
+        fs::write(file, OTHER)?;
+        File::options().write(true).open(file)?.set_modified(before)
+    })]
+    fn a_module_written_since_is_hashed_again(#[case] change: fn(&Path) -> io::Result<()>) {
+        let (_dir, store, set) = hashed();
+        change(&store.blob_path(&set.modules[0].sha256)).expect("changed");
+        assert!(!store.holds(&set));
+        store.read_module(&set.modules[0].sha256).expect_err("hashed");
+    }
+
+    #[test]
+    fn a_record_that_is_damaged_or_names_what_is_gone_does_no_harm() {
+        let (_dir, store, set) = hashed();
+        fs::write(store.dir(HASHED), b"{").expect("written");
+        assert!(store.holds(&set));
+        assert_eq!(store.read_module(&set.modules[0].sha256).expect("read"), BYTES);
+        fs::remove_file(store.blob_path(&set.modules[0].sha256)).expect("removed");
+        assert!(!store.holds(&set));
+        let failure = store.read_module(&set.modules[0].sha256).expect_err("absent");
+        assert_eq!(failure.code(), ExitCode::Download);
+    }
+}
