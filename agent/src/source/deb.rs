@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::bounds::{Bounded, Budget, MOST_BETWEEN};
 use super::compression::decompressed;
+use super::read_ahead::read_ahead;
 use super::tree::{self, Tree};
 use crate::failure::{ExitCode, Failure};
 
@@ -50,12 +51,14 @@ pub fn unpack(
 pub fn unpack_tar(
     package: &str,
     name: &str,
-    reader: impl BufRead,
+    reader: impl BufRead + Send,
     into: &Path,
 ) -> Result<Vec<UnpackedEntry>, Failure> {
     let mut unpacking = Unpacking::into(into)?;
-    let data = decompressed(name, reader).map_err(|e| damaged(package, e))?;
-    each_of_tar(package, data, |entry| unpacking.add(package, entry, &mut everything))?;
+    read_ahead(
+        || decompressed(name, reader),
+        |data| each_of_tar(package, data, |e| unpacking.add(package, e, &mut everything)),
+    )?;
     Ok(unpacking.entries)
 }
 

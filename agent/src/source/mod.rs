@@ -14,6 +14,7 @@ pub mod http;
 pub mod keyring;
 mod loading;
 pub mod packages;
+mod read_ahead;
 pub mod relation;
 pub mod release;
 pub mod resolve;
