@@ -130,7 +130,8 @@ pub fn execute(cli: Cli) -> Result<End, Failure> {
         std::env::var(name).ok()
     };
     logging::start(cli.log_format, &env)?;
-    let config = config::load(cli.settings, &env, Some(Path::new(config::DEFAULT_FILE)))?;
+    let flags = cli.settings;
+    let config = load(&flags, &env)?;
     check_unknown(&asked.into_inner())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -141,13 +142,34 @@ pub fn execute(cli: Cli) -> Result<End, Failure> {
         .map_err(|failure| {
             failure.remedy("raise the limits on open files and processes (ulimit)")
         })?;
-    let result = runtime.block_on(dispatch(cli.command, &config));
+    let result = runtime.block_on(dispatch(cli.command, flags, &config));
     // What was cancelled may have left a thread unpacking or hashing.
     runtime.shutdown_timeout(CLEANING);
     result
 }
 
-async fn dispatch(command: Command, config: &Config) -> Result<End, Failure> {
+/// The configuration as it is now.
+fn load(flags: &Fragment, env: config::Env<'_>) -> Result<Config, Failure> {
+    config::load(flags.clone(), env, Some(Path::new(config::DEFAULT_FILE)))
+}
+
+/// The configurations of `run`: read again with the flags and the environment of its start.
+struct Configurations {
+    flags: Fragment,
+    telemetry: Telemetry,
+}
+
+impl lifecycle::Configurations for Configurations {
+    fn read(&self) -> Result<Config, Failure> {
+        load(&self.flags, &|name| std::env::var(name).ok())
+    }
+
+    fn provider<'a>(&self, config: &'a Config) -> impl lifecycle::Provider + 'a {
+        Supplier::new(config).telling(&self.telemetry)
+    }
+}
+
+async fn dispatch(command: Command, flags: Fragment, config: &Config) -> Result<End, Failure> {
     if !matches!(command, Command::Run) {
         // Whoever stops any other command sees that it was stopped; run waits for its handlers.
         signals::release();
@@ -155,8 +177,8 @@ async fn dispatch(command: Command, config: &Config) -> Result<End, Failure> {
     match command {
         Command::Run => {
             let telemetry = Telemetry::default();
-            let supplier = Supplier::new(config).telling(&telemetry);
-            lifecycle::run(config, supplier, &telemetry).await.map(End::Code)
+            let configurations = Configurations { flags, telemetry: telemetry.clone() };
+            lifecycle::run(config.clone(), configurations, &telemetry).await.map(End::Code)
         }
         Command::Plan { json } => stoppable(plan(config, json)).await,
         Command::Build { kernel, out, sign_key, retry } => {

@@ -102,6 +102,14 @@ impl Failure {
         self
     }
 
+    /// Adds to the cause what came of it.
+    #[must_use]
+    pub fn adding(mut self, consequence: &str) -> Self {
+        self.cause.push_str("; ");
+        self.cause.push_str(consequence);
+        self
+    }
+
     /// The exit code of the process that ends with this failure.
     pub fn code(&self) -> ExitCode {
         self.code

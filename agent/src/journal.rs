@@ -7,6 +7,7 @@
 mod host_root;
 mod lock;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,10 +18,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Paths;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::facts::LoadedModule;
 use crate::host::verbs::Node;
 use crate::lifecycle::phase::{IllegalTransition, Phase};
 use crate::plan::Plan;
-use crate::step::Step;
+use crate::step::{ModuleOrigin, Step};
 use crate::store::{write_atomically, write_remedy};
 
 pub use host_root::HostRoot;
@@ -46,8 +48,21 @@ pub struct State {
     pub phase: Phase,
     /// The plan being carried out.
     pub plan: Option<PlanSummary>,
+    /// Whether the entries were all there was to do, and were seen to hold: the driver was Ready
+    /// and nothing was begun since.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub whole: bool,
+    /// What to bring back where the driver that takes its place cannot be had: the steps of the
+    /// driver that was Ready before, from before the first of them is undone until another one is
+    /// Ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub previous: Vec<Step>,
     /// What was done, oldest first.
     pub entries: Vec<Entry>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// What a plan comes down to, for telling whether a later one wants the same driver.
@@ -219,6 +234,39 @@ impl Journal {
         }
         self.state.entries.retain(Entry::is_live);
         self.state.phase = phase;
+        self.follow(phase);
+        self.save()
+    }
+
+    /// What a phase says of the entries.
+    fn follow(&mut self, phase: Phase) {
+        let state = &mut self.state;
+        match phase {
+            Phase::Ready => {
+                state.whole = true;
+                state.previous.clear();
+                state.entries.retain(Entry::is_live);
+            }
+            // Where an agent died in the midst of a change, what it was to bring back stands.
+            Phase::Changing if state.whole => {
+                let live = state.entries.iter().filter(|entry| entry.is_live());
+                state.previous = live.map(|entry| entry.step.clone()).collect();
+            }
+            // What is asked to be removed does not come back, and what is whole need not.
+            Phase::Removing => state.previous.clear(),
+            Phase::InUse | Phase::Failed if state.whole => state.previous.clear(),
+            _ => {}
+        }
+    }
+
+    /// Records that the driver that was there before a change is there again, whole.
+    ///
+    /// # Errors
+    /// 15 where the state cannot be written.
+    pub fn restored(&mut self) -> Result<(), Failure> {
+        self.state.whole = true;
+        self.state.previous.clear();
+        self.state.entries.retain(Entry::is_live);
         self.save()
     }
 
@@ -230,6 +278,7 @@ impl Journal {
         let next =
             self.state.phase.to(phase).or_fail(ExitCode::Bug, || format!("entering {phase}"))?;
         self.state.phase = next;
+        self.follow(phase);
         self.save()
     }
 
@@ -248,6 +297,7 @@ impl Journal {
     /// 15 where the state cannot be written; nothing is recorded then.
     pub fn intend(&mut self, step: Step, before: Before) -> Result<u64, Failure> {
         let seq = self.next_seq();
+        self.state.whole = false;
         self.state.entries.push(Entry { seq, step, before, state: EntryState::Intended });
         if let Err(failure) = self.save() {
             self.state.entries.pop();
@@ -261,6 +311,7 @@ impl Journal {
     /// # Errors
     /// 15 where the state cannot be written; in memory it is recorded all the same.
     pub fn mark(&mut self, seq: u64, state: EntryState) -> Result<(), Failure> {
+        self.state.whole &= matches!(state, EntryState::Done);
         if let Some(entry) = self.state.entries.iter_mut().find(|e| e.seq == seq) {
             entry.state = state;
         }
@@ -291,6 +342,33 @@ impl State {
         matches!((self.boot_id.as_deref(), boot_id), (Some(then), Some(now)) if then != now)
     }
 
+    /// The driver's modules among `loaded` that the entries say we loaded, with the parameters they
+    /// were given. One that is loaded in another build is what somebody put in its place.
+    pub fn driver_modules(
+        &self,
+        loaded: &BTreeMap<String, LoadedModule>,
+    ) -> BTreeMap<String, String> {
+        let mut ours = BTreeMap::new();
+        for entry in self.entries.iter().filter(|entry| entry.is_live()) {
+            let Step::LoadModule { name, origin, parameters, version, srcversion } = &entry.step
+            else {
+                continue;
+            };
+            let is_it = |live: &LoadedModule| {
+                let same = |wanted: &Option<String>, live: &Option<String>| {
+                    wanted.is_none() || wanted == live
+                };
+                entry.state != EntryState::Done
+                    || (same(version, &live.version) && same(srcversion, &live.srcversion))
+            };
+            if matches!(origin, ModuleOrigin::Driver { .. }) && loaded.get(name).is_some_and(is_it)
+            {
+                ours.insert(name.clone(), parameters.clone());
+            }
+        }
+        ours
+    }
+
     fn fresh(boot_id: Option<String>) -> Self {
         Self {
             format: FORMAT,
@@ -299,6 +377,8 @@ impl State {
             agent: std::process::id(),
             phase: Phase::Removed,
             plan: None,
+            whole: false,
+            previous: Vec::new(),
             entries: Vec::new(),
         }
     }

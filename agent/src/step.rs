@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::kernel::readback;
+
 /// Where a module's bytes come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -148,6 +150,31 @@ impl Step {
                 let dirs: Vec<_> = dirs.iter().map(|d| d.display().to_string()).collect();
                 dirs.join(",")
             }
+        }
+    }
+
+    /// Whether both leave the host the same. A module is the same where the kernel cannot tell it
+    /// from the other: its bytes may lie elsewhere, or be signed by somebody else.
+    pub fn is_same(&self, other: &Step) -> bool {
+        match (self, other) {
+            (
+                Step::LoadModule { name, origin, parameters, version, srcversion },
+                Step::LoadModule {
+                    name: other_name,
+                    origin: other_origin,
+                    parameters: other_parameters,
+                    version: other_version,
+                    srcversion: other_srcversion,
+                },
+            ) => {
+                let driver = |origin| matches!(origin, &ModuleOrigin::Driver { .. });
+                name == other_name
+                    && driver(origin) == driver(other_origin)
+                    && version == other_version
+                    && srcversion == other_srcversion
+                    && readback::same_parameters(parameters, other_parameters)
+            }
+            _ => self == other,
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::finding::{Code, Severity};
 use crate::host::HostFacts;
 use crate::host::facts::{Kernel, Known};
-use crate::journal::PlanSummary;
+use crate::journal::{self, PlanSummary};
 use crate::lifecycle::Provider;
 use crate::plan::{self, Plan};
 use crate::prebuilt::{Offers, Prebuilt};
@@ -381,6 +381,9 @@ impl Supplier<'_> {
             .await
             .or_fail(ExitCode::Bug, || "reading the host")??;
         self.leave_out_failed(&mut catalog);
+        if plan::adopts(self.config, &facts, &catalog) {
+            return Ok((facts, catalog));
+        }
         let version = self.config.driver.version.as_deref();
         if !version.is_some_and(|version| self.has_set(version, &facts.kernel, &catalog)) {
             let prebuilt = Prebuilt::new(self.config)?.sharing(&self.away);
@@ -393,10 +396,17 @@ impl Supplier<'_> {
     }
 }
 
-/// Reads the host that the configuration names.
+/// Reads the host that the configuration names, and what of it an agent put there.
 fn read_host(config: &Config) -> Result<HostFacts, Failure> {
-    let facts = HostFacts::read(&config.paths.root, &config.paths.host_root)?;
-    Ok(facts.with_places(&config.paths))
+    let paths = &config.paths;
+    let mut facts = HostFacts::read(&paths.root, &paths.host_root)?;
+    if !paths.is_captured()
+        && let Some(state) = journal::read_state(&paths.state)?
+        && !state.is_of_another_boot(facts.kernel.boot_id.as_deref())
+    {
+        facts.ours = state.driver_modules(&facts.loaded);
+    }
+    Ok(facts.with_places(paths))
 }
 
 impl Provider for Supplier<'_> {

@@ -41,7 +41,7 @@ pub const DEFAULT_FILE: &str = "/etc/longshore/config.toml";
 pub const DRIVER_COMPONENTS: [&str; 4] = ["contrib", "non-free", "non-free-firmware", "restricted"];
 
 /// A validated configuration; every path is absolute.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The driver wanted.
     pub driver: DriverConfig,
@@ -92,7 +92,7 @@ impl Config {
 }
 
 /// The driver wanted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverConfig {
     /// Upstream version (`535.261.03`), a branch (`535`), or None for the newest the sources have.
     pub version: Option<String>,
@@ -105,7 +105,7 @@ pub struct DriverConfig {
 }
 
 /// Debian-format archives.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveConfig {
     /// Archives named in the configuration.
     pub sources: Vec<ArchiveSource>,

@@ -9,7 +9,7 @@ use super::values::AbsolutePath;
 use crate::failure::{ExitCode, Failure};
 
 /// Where things lie.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
     /// Content-addressed store; default `/var/lib/longshore`.
     pub store: PathBuf,

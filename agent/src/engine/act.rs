@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use super::patience::saying_so;
 use super::{Engine, Outcome};
 use crate::failure::{ExitCode, Failure};
+use crate::host::verbs::TMPFS_SOURCE;
 use crate::host::{Host, VerbError};
 use crate::journal::{Before, EntryState, Journal, NodeBefore};
 use crate::kernel::{readback, refusal};
@@ -22,7 +23,7 @@ impl Engine<'_> {
     pub(super) fn act(&self, step: &Step, journal: &mut Journal) -> Result<Outcome, Failure> {
         // Where somebody took away what an earlier entry made, the step is done anew as an entry
         // of its own: undoing both, newest first, ends where undoing one would.
-        let ours = journal.live().rfind(|e| e.step == *step).cloned();
+        let ours = journal.live().rfind(|e| e.step.is_same(step)).cloned();
         if let Some(entry) = &ours
             && self.is_so(step, &entry.before)?
         {
@@ -43,7 +44,7 @@ impl Engine<'_> {
     pub(super) fn verify(&self, steps: &[Step], journal: &Journal) -> Result<(), Failure> {
         // Where a leftover was there is by now what took its place.
         for step in steps.iter().filter(|step| !matches!(step, Step::RemoveLeftover { .. })) {
-            let so = match journal.live().rfind(|e| e.step == *step) {
+            let so = match journal.live().rfind(|e| e.step.is_same(step)) {
                 Some(entry) => self.is_so(step, &entry.before)?,
                 None => self.observe(step)?.is_none(),
             };
@@ -71,9 +72,25 @@ impl Engine<'_> {
             }
             Step::Bind { target, .. } | Step::MountTmpfs { target } => {
                 let count = self.host.mounts_on(target).map_err(exposing)?;
-                Ok(Some(Before::Mounts { count }))
+                let there = count > 0 && self.shows(step).map_err(exposing)?;
+                Ok((!there).then_some(Before::Mounts { count }))
             }
             Step::MakeNodes { dirs } => self.observe_nodes(dirs),
+        }
+    }
+
+    /// Whether what is mounted where a step mounts something is the very same, as an agent leaves
+    /// it whose journal was lost: a second one on top would be of no use.
+    fn shows(&self, step: &Step) -> Result<bool, VerbError> {
+        match step {
+            Step::Bind { source, target } => {
+                let source = self.host.dir(source)?;
+                Ok(source.is_some() && source == self.host.dir(target)?)
+            }
+            Step::MountTmpfs { target } => {
+                Ok(self.host.mount_source(target)?.as_deref() == Some(TMPFS_SOURCE))
+            }
+            _ => Ok(false),
         }
     }
 
@@ -90,11 +107,14 @@ impl Engine<'_> {
     }
 
     fn observe_module(&self, step: &Step) -> Result<Option<Before>, Failure> {
-        let Step::LoadModule { name, .. } = step else { return Ok(None) };
+        let Step::LoadModule { name, origin, parameters, .. } = step else { return Ok(None) };
         let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
         let Some(state) = state else { return Ok(Some(Before::NotLoaded)) };
-        // Loaded by somebody else. Parameters are not compared: they are that one's choice.
+        // Loaded by somebody else: it is taken as it is, where it is as it is wanted.
         readback::versions(step, &state)?;
+        if matches!(origin, ModuleOrigin::Driver { .. }) {
+            readback::parameters(self.host, name, parameters, &[])?;
+        }
         Ok(None)
     }
 

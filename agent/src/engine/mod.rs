@@ -2,6 +2,7 @@
 
 mod act;
 mod cancel;
+mod exchange;
 mod in_use;
 mod leftover;
 mod patience;
@@ -10,6 +11,7 @@ mod undo;
 use std::fmt;
 
 pub use cancel::CancelFlag;
+pub use exchange::{NotExchanged, with_mounts_on};
 pub use in_use::{Going, Held, InUse};
 pub use patience::Patience;
 pub use undo::{Left, NotUndone};
@@ -80,6 +82,11 @@ impl Engine<'_> {
             return Err(Stopped::Cancelled);
         }
         self.verify(steps, journal).map_err(Stopped::Failed)
+    }
+
+    /// Whether all that `steps` make is there, whole; says nothing of why it is not.
+    pub fn holds(&self, steps: &[Step], journal: &Journal) -> bool {
+        self.verify(steps, journal).is_ok()
     }
 
     /// Acts, and says in one line what became of it.

@@ -26,6 +26,12 @@ impl Patience {
         Self { deadline, ..Self::default() }
     }
 
+    /// The same, with a deadline of no more than this.
+    #[must_use]
+    pub fn at_most(self, deadline: Duration) -> Self {
+        Self { deadline: self.deadline.min(deadline), ..self }
+    }
+
     /// Asks `look` until it gives None (nothing to wait for) or the deadline is past; returns the
     /// last answer. Looks at least once, and once more at the deadline.
     pub(super) fn until_none<T, E>(

@@ -28,6 +28,10 @@ pub struct HostFacts {
     pub devices: Vec<PciDevice>,
     /// Modules loaded, by kernel name.
     pub loaded: BTreeMap<String, LoadedModule>,
+    /// The driver's modules that an agent of this store's has loaded, by its journal: kernel name ->
+    /// the parameters it gave. Others are not ours to unload.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ours: BTreeMap<String, String>,
     /// The NVIDIA driver loaded now, as /proc/driver/nvidia/version names it.
     pub live_driver: Option<LiveDriver>,
     /// Modules built into the kernel, by kernel name.
@@ -129,6 +133,9 @@ pub struct LoadedModule {
     pub version: Option<String>,
     /// srcversion.
     pub srcversion: Option<String>,
+    /// The parameters that one of NVIDIA's modules shows, with their values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, String>,
 }
 
 /// The NVIDIA driver loaded now.

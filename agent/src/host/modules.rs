@@ -60,7 +60,29 @@ fn read_module(root: &Root, name: &str) -> io::Result<Option<LoadedModule>> {
         state,
         version: attribute("version")?,
         srcversion: attribute("srcversion")?,
+        parameters: read_parameters(root, name),
     }))
+}
+
+/// The parameters that one of NVIDIA's modules shows: in sysfs, and nvidia's registry keys, which
+/// have no file there (nv-reg.h), in /proc/driver/nvidia/params. What cannot be read is not shown.
+fn read_parameters(root: &Root, module: &str) -> BTreeMap<String, String> {
+    let mut shown = BTreeMap::new();
+    if module == "nvidia" {
+        let registry = root.read_to_string("proc/driver/nvidia/params").unwrap_or_default();
+        let lines = registry.lines().filter_map(|line| line.split_once(": "));
+        let value = |text: &str| text.trim_matches('"').to_owned();
+        shown.extend(lines.map(|(key, text)| (format!("NVreg_{key}"), value(text))));
+    } else if !module.starts_with("nvidia_") {
+        return shown;
+    }
+    let dir = format!("sys/module/{module}/parameters");
+    for name in root.read_dir(&dir).unwrap_or_default() {
+        if let Ok(text) = root.read_to_string(format!("{dir}/{name}")) {
+            shown.insert(name, text.trim_end_matches('\n').to_owned());
+        }
+    }
+    shown
 }
 
 /// Parses /proc/modules: `name size refcount holder,holder, State address`; `-` stands for none.

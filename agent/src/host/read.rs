@@ -34,6 +34,7 @@ impl HostFacts {
             devices: unread.keep("pci", pci::read(&root)),
             live_driver: modules::read_live_driver(&root, &loaded),
             loaded,
+            ours: BTreeMap::new(),
             builtin: unread.keep("builtin", modules::read_builtin(&host, release)),
             available: unread.keep("available", modules::read_available(&host, release)),
             soft_depends: unread.keep("soft-depends", modules::read_soft_depends(&host, release)),

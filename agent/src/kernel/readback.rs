@@ -1,5 +1,7 @@
 //! What the kernel says of a loaded module, compared with what was wanted.
 
+use std::collections::BTreeMap;
+
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::Host;
 use crate::host::verbs::ModuleState;
@@ -63,6 +65,24 @@ pub fn parameters(
         }
     }
     Ok(())
+}
+
+/// The first of the parameters that a module was `given` whose live value is another, as
+/// `NAME is LIVE, wanted is GIVEN`. One of which `live` knows nothing cannot be compared.
+pub fn differing(given: &str, live: impl Fn(&str) -> Option<String>) -> Option<String> {
+    split(given).into_iter().find_map(|(name, wanted)| {
+        let live = live(name).filter(|live| !same_value(wanted, live))?;
+        Some(format!("{name} is {live:?}, wanted is {wanted:?}"))
+    })
+}
+
+/// Whether two strings give a module the same parameters, in whatever order and spelling.
+pub fn same_parameters(one: &str, other: &str) -> bool {
+    // The kernel sets them in turn, so the last of a name counts.
+    let settle = |given| split(given).into_iter().collect::<BTreeMap<_, _>>();
+    let (one, other) = (settle(one), settle(other));
+    one.len() == other.len()
+        && one.iter().zip(&other).all(|((a, x), (b, y))| a == b && same_value(x, y))
 }
 
 /// `a=1 b="x y" c` as the kernel splits it (kernel/params.c, next_arg): a parameter without a
@@ -157,6 +177,27 @@ mod tests {
         {
             assert!(!same_value(wanted, live), "{wanted} {live}");
         }
+    }
+
+    #[test]
+    fn two_strings_of_parameters_are_compared_by_what_they_mean() {
+        for (one, other, same) in [
+            ("", " ", true),
+            ("a=1 b=Y", "b=1  a=0x1", true),
+            ("a=0 a=1", "a=1", true),
+            ("a=1", "", false),
+            ("a=1", "b=1", false),
+            ("a=1 b=2", "a=1 b=3", false),
+        ] {
+            assert_eq!(same_parameters(one, other), same, "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn a_live_value_that_differs_is_named_and_one_that_is_not_shown_is_not_compared() {
+        let live = |name: &str| (name == "a").then(|| "0".to_owned());
+        assert_eq!(differing("b=1 a=0x0", live), None);
+        assert_eq!(differing("b=1 a=1", live).unwrap(), "a is \"0\", wanted is \"1\"");
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! One agent's life, over a host and a provider that may be the real ones or a test's.
 
+mod change;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Phase, Provider};
+use super::{Configurations, Phase, Provider, Renewal};
+use crate::config::Config;
 use crate::engine::{CancelFlag, Engine, NotUndone, Patience, Stopped};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::Host;
-use crate::journal::{Journal, PlanSummary};
+use crate::journal::{Entry, Journal, PlanSummary};
 use crate::kernel::image::Images;
 use crate::plan::{Plan, Severity};
 use crate::step::{ModuleOrigin, Step};
@@ -32,6 +35,9 @@ pub struct Life {
     world: World,
     journal: Journal,
     stop: CancelFlag,
+    renewal: Renewal,
+    /// What asked for what is done now, and when.
+    asked: (&'static str, Instant),
     entered: Instant,
 }
 
@@ -39,7 +45,7 @@ pub struct Life {
 enum End {
     /// It was asked to stop.
     Stopped,
-    /// Something failed.
+    /// Something failed. The journal says whether what was there before is there, whole.
     Failed(Failure),
 }
 
@@ -50,57 +56,132 @@ impl From<Failure> for End {
 }
 
 impl Life {
-    /// A life that begins with what `journal` holds, and ends when `stop` is set.
-    pub fn new(world: World, journal: Journal, stop: CancelFlag) -> Self {
-        Self { world, journal, stop, entered: Instant::now() }
+    /// A life that begins with what `journal` holds, ends when `stop` is set, and follows a changed
+    /// configuration whenever `renewal` is asked for. `born` is when its process began.
+    pub fn new(
+        world: World,
+        journal: Journal,
+        stop: CancelFlag,
+        renewal: Renewal,
+        born: Instant,
+    ) -> Self {
+        Self { world, journal, stop, renewal, asked: ("the start", born), entered: Instant::now() }
     }
 
-    /// Lives: installs, waits for the stop, removes. The provider, which may know whole archives,
-    /// is dropped as soon as the driver is installed.
+    /// Lives: installs what `config` wants, stays, removes. A provider, which may know whole
+    /// archives, lives only until the driver is Ready.
     ///
     /// # Errors
     /// As [`run`](super::run).
-    pub async fn live(self, provider: impl Provider) -> Result<ExitCode, Failure> {
+    pub async fn live(
+        self,
+        config: Config,
+        configurations: &impl Configurations,
+    ) -> Result<ExitCode, Failure> {
         let telemetry = self.world.telemetry.clone();
-        let ended = self.live_through(provider).await;
+        let ended = self.live_through(config, configurations).await;
         ended.inspect_err(|failure| telemetry.failed(failure))
     }
 
-    async fn live_through(mut self, provider: impl Provider) -> Result<ExitCode, Failure> {
+    async fn live_through(
+        mut self,
+        mut config: Config,
+        configurations: &impl Configurations,
+    ) -> Result<ExitCode, Failure> {
         self.begin()?;
-        let installed = self.install(&provider).await;
-        if installed.is_ok() {
-            self.tell(&provider).await;
+        let mut lived = {
+            let provider = configurations.provider(&config);
+            self.install(&provider).await
+        };
+        loop {
+            match lived {
+                Ok(()) => {}
+                Err(End::Stopped) => return self.take_off().await,
+                Err(End::Failed(failure)) => return Err(self.give_up(failure).await),
+            }
+            tokio::select! {
+                biased;
+                () = self.stop.wait() => return self.take_off().await,
+                () = self.renewal.asked() => {}
+            }
+            lived = self.renew(&mut config, configurations).await;
         }
-        drop(provider);
-        match installed {
-            Ok(()) => self.stop.wait().await,
-            Err(End::Stopped) => {}
-            Err(End::Failed(failure)) => return Err(self.give_up(failure)),
-        }
-        self.take_off().await
     }
 
     async fn install(&mut self, provider: &impl Provider) -> Result<(), End> {
-        let plan = self.decide_with_leftovers(provider).await?;
-        let plan =
-            if plan.acquire.is_empty() { plan } else { self.acquire(provider, plan).await? };
+        let plan = self.decide(provider).await?;
+        let plan = self.complete(provider, plan).await?;
+        let (going, first) = (change::going(&self.journal, &plan), self.journal.next_seq());
+        if going.is_empty() && self.journal.state().previous.is_empty() {
+            self.apply(&plan).await?;
+        } else {
+            self.exchange(&plan, going, Phase::InUse).await?;
+        }
+        self.ready(&plan, first)?;
+        self.tell(provider).await;
+        Ok(())
+    }
+
+    /// A plan of which nothing is left to be acquired.
+    async fn complete(&mut self, provider: &impl Provider, plan: Plan) -> Result<Plan, End> {
+        let mut plan = refused(plan)?;
+        if !plan.acquire.is_empty() {
+            let ready = self.journal.phase() == Phase::Ready;
+            if !ready {
+                self.enter(Phase::Acquiring)?;
+            }
+            or_stop(&self.stop, provider.acquire(&plan)).await?;
+            let again =
+                if ready { self.plan(provider).await? } else { self.decide(provider).await? };
+            plan = refused(again)?;
+        }
         if !plan.exact || !plan.acquire.is_empty() {
             return Err(End::Failed(not_exact(&plan)));
         }
+        Ok(plan)
+    }
+
+    /// Carries out a plan that takes nothing away from what is there.
+    async fn apply(&mut self, plan: &Plan) -> Result<(), End> {
         self.enter(Phase::Installing)?;
-        self.journal.carry_out(PlanSummary::from(&plan))?;
-        let (stop, first) = (self.stop.clone(), self.journal.next_seq());
+        self.journal.carry_out(PlanSummary::from(plan))?;
+        let stop = self.stop.clone();
         let steps = plan.install.clone();
         let applied = self.on_engine(move |engine, journal| engine.apply(&steps, journal, &stop));
         match applied.await? {
-            Ok(()) => {}
-            Err(Stopped::Cancelled) => return Err(End::Stopped),
-            Err(Stopped::Failed(failure)) => return Err(End::Failed(failure)),
+            Ok(()) => Ok(()),
+            Err(Stopped::Cancelled) => Err(End::Stopped),
+            Err(Stopped::Failed(failure)) => Err(End::Failed(failure)),
         }
-        self.world.telemetry.driver(installed(&plan, &self.journal, first));
+    }
+
+    /// Enters Ready, and says what it took. Entries from number `first` on were made for it.
+    fn ready(&mut self, plan: &Plan, first: u64) -> Result<(), Failure> {
+        let (of_driver, others): (Vec<_>, Vec<_>) =
+            self.journal.live().partition(|entry| is_of_driver(&entry.step));
+        let is_new = |entry: &&&Entry| entry.seq >= first;
+        let put_right = others.iter().filter(is_new).count();
+        let how = match (of_driver.iter().filter(is_new).count(), put_right) {
+            (0, 0) => "adopted as it was".to_owned(),
+            (0, n) => format!("adopted, {n} things beside it put right"),
+            (n, _) => format!("{n} of its modules loaded"),
+        };
+        let is_ours = !of_driver.is_empty();
+        self.world.telemetry.driver(installed(plan, &self.journal, first));
         self.enter(Phase::Ready)?;
-        tracing::info!(driver = plan.driver_version, "driver {} is ready", plan.driver_version);
+        let version = &plan.driver_version;
+        let (what, since) = self.asked;
+        let ms = since.elapsed().as_millis();
+        tracing::info!(
+            driver = version,
+            ms,
+            "driver {version} is ready ({how}), {ms} ms after {what}"
+        );
+        if !is_ours {
+            tracing::warn!(
+                "driver {version} was loaded by somebody else: it stays loaded when this agent ends"
+            );
+        }
         Ok(())
     }
 
@@ -115,33 +196,17 @@ impl Life {
         }
     }
 
-    /// A plan for the host as it is, where what a dead agent left fits it; else for the host
-    /// with that taken off.
-    async fn decide_with_leftovers(&mut self, provider: &impl Provider) -> Result<Plan, End> {
-        let plan = self.decide(provider).await?;
-        if self.journal.live().next().is_none() {
-            return refused(plan);
-        }
-        if plan.refusal().is_none() && fits(&self.journal, &plan) {
-            tracing::info!("what the last agent left is what is wanted: going on from there");
-            return Ok(plan);
-        }
-        tracing::info!("taking off what the last agent left");
-        self.take_off().await?;
-        self.begin()?;
-        refused(self.decide(provider).await?)
-    }
-
+    /// Reads the host and decides.
     async fn decide(&mut self, provider: &impl Provider) -> Result<Plan, End> {
         let (facts, catalog) = or_stop(&self.stop, provider.gather()).await?;
         self.enter(Phase::Planning)?;
         Ok(provider.plan(&facts, &catalog)?)
     }
 
-    async fn acquire(&mut self, provider: &impl Provider, plan: Plan) -> Result<Plan, End> {
-        self.enter(Phase::Acquiring)?;
-        or_stop(&self.stop, provider.acquire(&plan)).await?;
-        refused(self.decide(provider).await?)
+    /// The same where the driver is Ready, and stays so.
+    async fn plan(&self, provider: &impl Provider) -> Result<Plan, End> {
+        let (facts, catalog) = or_stop(&self.stop, provider.gather()).await?;
+        Ok(provider.plan(&facts, &catalog)?)
     }
 
     fn begin(&mut self) -> Result<(), Failure> {
@@ -161,14 +226,39 @@ impl Life {
         Ok(())
     }
 
-    /// Ends a life that failed. The journal keeps what is left, so a next life can take it off.
-    fn give_up(&mut self, failure: Failure) -> Failure {
+    /// Ends a life that failed: the host is as it was before, or a driver that was Ready is left as
+    /// it is. Where neither can be had, the journal keeps what is left for the next life.
+    async fn give_up(&mut self, failure: Failure) -> Failure {
+        let state = self.journal.state();
+        // Where it is in use, or could not be taken off, that was found out just now.
+        let tried = matches!(failure.code(), ExitCode::InUse | ExitCode::RolledBack);
+        let undone = match state.whole || tried || self.journal.live().next().is_none() {
+            true => Ok(()),
+            false => self.undo_rest().await,
+        };
         if self.journal.phase().next().contains(&Phase::Failed)
             && let Err(unwritten) = self.enter(Phase::Failed)
         {
             tracing::error!("{}", unwritten.one_line());
         }
-        failure
+        match undone {
+            Ok(()) => failure,
+            Err(left) => {
+                let cause = format!(
+                    "{}; what an agent that ended had begun then could not be taken off: {}",
+                    failure.one_line(),
+                    left.one_line()
+                );
+                Failure::new(ExitCode::RolledBack, cause)
+                    .remedy("run `longshore unload` when what holds it is gone")
+            }
+        }
+    }
+
+    async fn undo_rest(&mut self) -> Result<(), Failure> {
+        tracing::info!("taking off what an agent that ended had begun");
+        let undone = self.on_engine(|engine, journal| engine.undo(journal)).await?;
+        undone.map_err(NotUndone::into_failure)
     }
 
     /// Undoes all that the journal has.
@@ -299,18 +389,8 @@ fn refused(plan: Plan) -> Result<Plan, End> {
     }
 }
 
-/// Whether what the journal has is part of what the plan wants. A module the plan does not name
-/// is one that it found loaded.
-fn fits(journal: &Journal, plan: &Plan) -> bool {
-    let names =
-        |wanted: &Step, name: &str| matches!(wanted, Step::LoadModule { name: n, .. } if n == name);
-    let wanted = |step: &Step| match step {
-        Step::LoadModule { name, .. } => {
-            plan.install.contains(step) || !plan.install.iter().any(|wanted| names(wanted, name))
-        }
-        step => plan.install.contains(step),
-    };
-    journal.state().plan == Some(PlanSummary::from(plan)) && journal.live().all(|e| wanted(&e.step))
+fn is_of_driver(step: &Step) -> bool {
+    matches!(step, Step::LoadModule { origin: ModuleOrigin::Driver { .. }, .. })
 }
 
 fn not_exact(plan: &Plan) -> Failure {

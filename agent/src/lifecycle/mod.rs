@@ -8,14 +8,16 @@ pub mod status;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Instant;
 
 pub use life::{Life, World};
 pub use phase::Phase;
+pub use signals::Renewal;
 pub use status::{StatusReport, status};
 
 use crate::catalog::Catalog;
 use crate::config::{Config, Paths};
-use crate::engine::CancelFlag;
+use crate::engine::{CancelFlag, Patience};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::{HostFacts, RealHost};
 use crate::journal::{self, Journal, PlanSummary};
@@ -45,21 +47,36 @@ pub trait Provider: Send + Sync {
     }
 }
 
-/// Installs the driver, stays until SIGTERM or SIGINT, and takes it off again.
+/// Where configurations come from, and what reads and acquires for one.
+pub trait Configurations: Send + Sync {
+    /// Reads the configuration again: the file as it is now, with the flags and the environment
+    /// that this process was started with.
+    ///
+    /// # Errors
+    /// 2 where it is wrong.
+    fn read(&self) -> Result<Config, Failure>;
+    /// What provides for a configuration. It may come to know whole archives, so it is dropped as
+    /// soon as the driver is Ready.
+    fn provider<'a>(&self, config: &'a Config) -> impl Provider + 'a;
+}
+
+/// Installs, adopts or changes the driver, stays until SIGTERM or SIGINT, and takes it off again;
+/// meanwhile SIGHUP makes it follow the configuration as it is then.
 ///
 /// # Errors
 /// The failure that ended it; the host is then as it was before, or the failure (exit code 20 or
 /// 21) says what is left.
 pub async fn run(
-    config: &Config,
-    provider: impl Provider,
+    config: Config,
+    configurations: impl Configurations,
     telemetry: &Telemetry,
 ) -> Result<ExitCode, Failure> {
-    let stop = CancelFlag::default();
-    let _signals = signals::Watch::begin(stop.clone())?;
+    let born = Instant::now();
+    let (stop, renewal) = (CancelFlag::default(), Renewal::default());
+    let _signals = signals::Watch::begin(stop.clone(), renewal.clone())?;
     let journal = open_journal(&config.paths).await?;
-    let world = world(config, Store::open(&config.paths.store)?, telemetry);
-    Life::new(world, journal, stop).live(provider).await
+    let world = world(&config, Store::open(&config.paths.store)?, telemetry);
+    Life::new(world, journal, stop, renewal, born).live(config, &configurations).await
 }
 
 /// Undoes what the journal of an agent that has ended says is on the host.
@@ -104,9 +121,13 @@ fn world(config: &Config, store: Store, telemetry: &Telemetry) -> World {
     World {
         host: Arc::new(RealHost::new(&config.paths.root)),
         images: Arc::new(images.always_hashed(config.signatures.required)),
-        patience: crate::engine::Patience::of(config.unload_deadline),
+        patience: patience(config),
         telemetry: telemetry.clone(),
     }
+}
+
+fn patience(config: &Config) -> Patience {
+    Patience::of(config.unload_deadline)
 }
 
 #[cfg(test)]

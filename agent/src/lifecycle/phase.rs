@@ -16,6 +16,9 @@ pub enum Phase {
     Acquiring,
     /// Changing the host.
     Installing,
+    /// Putting one driver in the place of another: the old one goes, the new one comes, or the old
+    /// one again.
+    Changing,
     /// The driver is loaded, verified and shown to the host.
     Ready,
     /// Undoing what the journal says was done.
@@ -30,11 +33,12 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase.
-    pub const ALL: [Phase; 9] = [
+    pub const ALL: [Phase; 10] = [
         Phase::Probing,
         Phase::Planning,
         Phase::Acquiring,
         Phase::Installing,
+        Phase::Changing,
         Phase::Ready,
         Phase::Removing,
         Phase::Removed,
@@ -50,10 +54,11 @@ impl Phase {
         use Phase::*;
         match self {
             Probing => &[Planning, Removing, Removed, Failed],
-            Planning => &[Acquiring, Installing, Removing, Removed, Failed],
+            Planning => &[Acquiring, Installing, Changing, Removing, Removed, Failed],
             Acquiring => &[Planning, Removing, Removed, Failed],
             Installing => &[Ready, Removing, Failed],
-            Ready => &[Removing],
+            Changing => &[Ready, Removing, InUse, Failed],
+            Ready => &[Changing, Removing],
             Removing => &[Removed, InUse, Failed],
             Removed => &[Probing],
             InUse | Failed => &[Removing],
@@ -85,6 +90,7 @@ impl fmt::Display for Phase {
             Phase::Planning => "planning",
             Phase::Acquiring => "acquiring",
             Phase::Installing => "installing",
+            Phase::Changing => "changing",
             Phase::Ready => "ready",
             Phase::Removing => "removing",
             Phase::Removed => "removed",
@@ -137,6 +143,7 @@ mod tests {
     fn nothing_changes_the_host_before_planning() {
         for phase in [Phase::Probing, Phase::Acquiring, Phase::Removed] {
             assert!(phase.to(Phase::Installing).is_err(), "{phase}");
+            assert!(phase.to(Phase::Changing).is_err(), "{phase}");
         }
     }
 }

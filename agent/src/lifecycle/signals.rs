@@ -1,13 +1,16 @@
-//! TERM and INT stop the agent, at any time and once; HUP is noted.
+//! TERM and INT stop the agent, at any time and once; HUP makes it read its configuration again.
 //!
 //! At any time: also before there is anything that could take them. They are held back from the
 //! first line of `main` on, and released once their handlers stand.
+
+use std::sync::Arc;
 
 use futures_util::StreamExt;
 use nix::sys::signal::{SigSet, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::signal_name;
 use signal_hook_tokio::Handle;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::engine::CancelFlag;
@@ -32,6 +35,23 @@ pub fn release() {
     let _ = HELD.iter().copied().collect::<SigSet>().thread_unblock();
 }
 
+/// A request to read the configuration again. It is kept until it is heard, and made twice in the
+/// meantime it is one.
+#[derive(Debug, Clone, Default)]
+pub struct Renewal(Arc<Notify>);
+
+impl Renewal {
+    /// Asks for it.
+    pub fn ask(&self) {
+        self.0.notify_one();
+    }
+
+    /// Waits until it is asked for.
+    pub async fn asked(&self) {
+        self.0.notified().await;
+    }
+}
+
 /// Signals are taken until this is dropped.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -40,11 +60,12 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Sets `stop` on the first TERM or INT; a further one changes nothing.
+    /// Sets `stop` on the first TERM or INT, where a further one changes nothing; asks for `renewal`
+    /// on HUP.
     ///
     /// # Errors
     /// 70 where no handler can be set.
-    pub(super) fn begin(stop: CancelFlag) -> Result<Self, Failure> {
+    pub(super) fn begin(stop: CancelFlag, renewal: Renewal) -> Result<Self, Failure> {
         let mut signals = signal_hook_tokio::Signals::new([SIGTERM, SIGINT, SIGHUP])
             .or_fail(ExitCode::Bug, || "setting signal handlers")?;
         release();
@@ -53,7 +74,10 @@ impl Watch {
             while let Some(signal) = signals.next().await {
                 let name = signal_name(signal).unwrap_or("a signal");
                 match signal {
-                    SIGHUP => tracing::info!("{name}: the configuration is read at start only"),
+                    SIGHUP => {
+                        tracing::info!("{name}: reading the configuration again");
+                        renewal.ask();
+                    }
                     _ if stop.set() => tracing::info!("{name}: stopping"),
                     _ => tracing::info!("{name}: stopping already"),
                 }

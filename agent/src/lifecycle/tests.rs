@@ -9,18 +9,40 @@ use crate::artifact::Flavour;
 use crate::engine::Patience;
 use crate::finding::{Code, Finding};
 use crate::host::facts::Known;
-use crate::host::fake::{FakeHost, FakeImages, FakeModule};
+use crate::host::fake::{FakeHost, FakeImages, FakeModule, FakeState};
 use crate::host::verbs::Node;
-use crate::plan::Acquire;
+use crate::plan::{Acquire, Replaced};
 use crate::step::{ModuleOrigin, Step};
 
-/// Gives the plans it was told to, in turn; the last one for ever.
+mod adopt;
+mod change;
+mod crash;
+mod renewal;
+
+const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
+
+/// Gives the plans it was told to, in turn; the last one for ever. What of the host they replace
+/// it sees for itself.
+#[derive(Clone)]
 struct Script {
-    plans: Mutex<VecDeque<Result<Plan, ExitCode>>>,
+    plans: Arc<Mutex<VecDeque<Result<Plan, ExitCode>>>>,
+    configs: Arc<Mutex<VecDeque<Result<Config, ExitCode>>>>,
+    host: Arc<FakeHost>,
     stop: CancelFlag,
     at: At,
     /// What it was told is installed.
     told: Told,
+}
+
+impl Configurations for Script {
+    fn read(&self) -> Result<Config, Failure> {
+        let next = self.configs.lock().unwrap().pop_front();
+        next.expect("a configuration to read").map_err(|code| Failure::new(code, "no such key"))
+    }
+
+    fn provider<'a>(&self, _: &'a Config) -> impl Provider + 'a {
+        self.clone()
+    }
 }
 
 /// What providers were told is installed.
@@ -34,6 +56,8 @@ enum At {
     /// In a gathering that notices nothing and comes to its end.
     GatherDone,
     Acquire,
+    /// In an acquisition that notices nothing and comes to its end.
+    AcquireDone,
     AcquireFails,
     /// In what follows the installation, which does not come to its end.
     Installed,
@@ -54,7 +78,8 @@ impl Provider for Script {
     fn plan(&self, _: &HostFacts, _: &Catalog) -> Result<Plan, Failure> {
         let mut plans = self.plans.lock().unwrap();
         let next = if plans.len() > 1 { plans.pop_front() } else { plans.front().cloned() };
-        next.unwrap().map_err(|code| Failure::new(code, "no plan"))
+        let plan = next.unwrap().map_err(|code| Failure::new(code, "no plan"))?;
+        Ok(Plan { replaces: replaced(&self.host.state(), &plan), ..plan })
     }
 
     async fn acquire(&self, _: &Plan) -> Result<(), Failure> {
@@ -62,6 +87,10 @@ impl Provider for Script {
             At::Acquire => {
                 self.stop.set();
                 pending().await
+            }
+            At::AcquireDone => {
+                self.stop.set();
+                Ok(())
             }
             At::AcquireFails => Err(Failure::new(ExitCode::Compile, "does not compile")),
             _ => Ok(()),
@@ -96,29 +125,53 @@ fn catalog() -> Catalog {
     }
 }
 
-fn load(name: &str) -> Step {
+/// The modules that are loaded and that the plan wants otherwise or not at all, as the planner
+/// finds them where all are ours.
+fn replaced(state: &FakeState, plan: &Plan) -> Vec<Replaced> {
+    let stays = |(name, given): (&String, &String)| {
+        let is_it = |step: &Step| matches!(step, Step::LoadModule { name: n, parameters, .. } if n == name && parameters == given);
+        plan.install.iter().any(is_it)
+    };
+    let going = state.loaded.iter().filter(|loaded| !stays(*loaded));
+    going
+        .map(|(name, _)| Replaced { module: name.clone(), why: format!("{name} is another") })
+        .collect()
+}
+
+/// A module of a driver: the version is told by a parameter, for the fake's modules have none.
+fn load(name: &str, version: &str) -> Step {
     Step::LoadModule {
         name: name.to_owned(),
         origin: ModuleOrigin::Driver { sha256: "0".repeat(64) },
-        parameters: String::new(),
+        parameters: format!("driver={version}"),
         version: None,
         srcversion: None,
     }
 }
 
+/// The plan for a driver. What is wrong with `refused` is its module that no kernel takes.
 fn plan(version: &str) -> Plan {
+    let root = || "/run/driver".into();
+    let mut install = vec![
+        Step::MakeDir { path: root() },
+        Step::WriteParameter { path: FIRMWARE.into(), value: "/run/driver/fw".to_owned() },
+        load("nvidia", version),
+        load("nvidia_uvm", version),
+        Step::Bind { source: format!("/store/{version}").into(), target: root() },
+        Step::MountTmpfs { target: "/run/driver/dev".into() },
+        Step::MakeNodes { dirs: vec!["/dev".into()] },
+    ];
+    if version == "refused" {
+        install.insert(4, load("nvidia_refused", version));
+    }
     Plan {
         driver_version: version.to_owned(),
         flavour: Flavour::Open,
         kernel_release: "6.1".to_owned(),
         reasons: Vec::new(),
         acquire: Vec::new(),
-        install: vec![
-            load("nvidia"),
-            load("nvidia_uvm"),
-            Step::MakeDir { path: format!("/run/{version}").into() },
-            Step::MakeNodes { dirs: vec!["/dev".into()] },
-        ],
+        replaces: Vec::new(),
+        install,
         exact: true,
         findings: Vec::new(),
     }
@@ -136,7 +189,10 @@ fn refusing(plan: Plan) -> Plan {
 
 struct Scene {
     host: Arc<FakeHost>,
+    images: Arc<dyn crate::kernel::image::Images>,
     stop: CancelFlag,
+    renewal: Renewal,
+    configs: Arc<Mutex<VecDeque<Result<Config, ExitCode>>>>,
     _dir: tempfile::TempDir,
     paths: Paths,
     told: Told,
@@ -145,35 +201,97 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let host = FakeHost::with_dirs(["/dev", "/run"]);
+        let dirs = ["/dev", "/run/driver/dev", "/store/535", "/store/550", "/store/refused"];
+        let host = FakeHost::with_dirs(dirs);
+        host.change(|state| state.parameters.insert(FIRMWARE.into(), "/theirs".to_owned()));
         let node = Node { major: 195, minor: 255, mode: 0o666 };
         let nodes = vec![("nvidiactl".into(), node)];
         host.knows("nvidia", FakeModule { nodes, ..FakeModule::default() });
         let depends = vec!["nvidia".to_owned()];
         host.knows("nvidia_uvm", FakeModule { depends, ..FakeModule::default() });
-        let dir = tempfile::tempdir().unwrap();
+        // In memory, where there is such a place: hundreds of lives write their journals here.
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let paths = Paths::below(dir.path());
-        let (stop, told) = (CancelFlag::default(), Arc::default());
-        let telemetry = Telemetry::default();
-        Self { host: Arc::new(host), stop, _dir: dir, paths, told, telemetry }
+        Self {
+            host: Arc::new(host),
+            images: Arc::new(FakeImages),
+            stop: CancelFlag::default(),
+            renewal: Renewal::default(),
+            configs: Arc::default(),
+            _dir: dir,
+            paths,
+            told: Arc::default(),
+            telemetry: Telemetry::default(),
+        }
     }
 
     fn world(&self) -> World {
         World {
             telemetry: self.telemetry.clone(),
             host: Arc::clone(&self.host) as Arc<dyn crate::host::Host>,
-            images: Arc::new(FakeImages),
+            images: Arc::clone(&self.images),
             patience: Patience { deadline: Duration::ZERO, interval: Duration::ZERO },
         }
     }
 
     /// A life that follows the script, with the journal of this scene.
     async fn live(&self, at: At, plans: Vec<Result<Plan, ExitCode>>) -> Result<ExitCode, Failure> {
-        let plans = Mutex::new(plans.into());
-        let told = Arc::clone(&self.told);
-        let script = Script { plans, stop: self.stop.clone(), at, told };
+        let script = Script {
+            plans: Arc::new(Mutex::new(plans.into())),
+            configs: Arc::clone(&self.configs),
+            host: Arc::clone(&self.host),
+            stop: self.stop.clone(),
+            at,
+            told: Arc::clone(&self.told),
+        };
         let journal = Journal::open(&self.paths).unwrap();
-        Life::new(self.world(), journal, self.stop.clone()).live(script).await
+        let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
+        let life = Life::new(self.world(), journal, stop, renewal, Instant::now());
+        life.live(config(&self.paths), &script).await
+    }
+
+    fn state(&self) -> journal::State {
+        journal::read_state(&self.paths.state).unwrap().unwrap()
+    }
+
+    /// The driver that is loaded.
+    fn live_driver(&self) -> Option<String> {
+        self.host.state().loaded.get("nvidia").map(|given| given.replace("driver=", ""))
+    }
+
+    /// The loads and unloads so far.
+    fn module_verbs(&self) -> Vec<String> {
+        self.host.log().into_iter().filter(|line| line.contains("_module ")).collect()
+    }
+
+    async fn until_ready(&self) {
+        while self.phase() != Some(Phase::Ready) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn stop_at_ready(&self) {
+        self.until_ready().await;
+        self.stop.set();
+    }
+
+    /// A life until it is Ready, where it is killed: its journal and its driver stay. The failure
+    /// that ended it before.
+    async fn reach_ready(&self, wanted: Plan) -> Result<(), Failure> {
+        let life = self.live(At::Never, vec![Ok(wanted)]);
+        tokio::select! {
+            // It begins before anybody looks at the phase that the last one left.
+            biased;
+            ended = life => Err(ended.expect_err("nobody stopped it")),
+            () = self.until_ready() => Ok(()),
+        }
+    }
+
+    /// A life that is stopped as soon as it begins: it takes off what the last one left.
+    async fn take_off(&self) {
+        self.stop.set();
+        assert_eq!(self.live(At::Never, vec![]).await.unwrap(), ExitCode::Done);
+        assert_eq!(self.phase(), Some(Phase::Removed));
     }
 
     /// Stops the life as soon as its phase on disk is `phase`.
@@ -190,15 +308,7 @@ impl Scene {
 
     /// A life that comes to Ready, and is killed there: its journal and its driver stay.
     async fn die_when_ready(&self, wanted: Plan) {
-        let life = self.live(At::Never, vec![Ok(wanted)]);
-        tokio::select! {
-            ended = life => panic!("ended: {ended:?}"),
-            () = async {
-                while self.phase() != Some(Phase::Ready) {
-                    tokio::task::yield_now().await;
-                }
-            } => {}
-        }
+        self.reach_ready(wanted).await.unwrap();
     }
 }
 
@@ -222,7 +332,9 @@ async fn what_is_installed_is_told_and_a_stop_does_not_wait_for_what_follows() {
     assert_eq!(ended.unwrap(), ExitCode::Done);
     assert_eq!(scene.host.state(), before);
     let told = scene.told.lock().unwrap().clone();
-    assert_eq!(told, [(PlanSummary::from(&plan("535")), plan("535").install)]);
+    // All but the directory, which was there.
+    let ours = plan("535").install.split_off(1);
+    assert_eq!(told, [(PlanSummary::from(&plan("535")), ours)]);
     // What failed is not told.
     let scene = Scene::new();
     scene.live(At::AcquireFails, vec![Ok(wanting(plan("535")))]).await.unwrap_err();
@@ -246,7 +358,7 @@ async fn a_record_that_can_no_longer_be_written_does_not_keep_the_driver_on_the_
 
 #[tokio::test]
 async fn a_stop_before_installing_changes_nothing_and_is_no_failure() {
-    for at in [At::Gather, At::GatherDone, At::Acquire] {
+    for at in [At::Gather, At::GatherDone, At::Acquire, At::AcquireDone] {
         let scene = Scene::new();
         // Without a plan to be refused or carried out where it is stopped before that.
         let planned = if at == At::GatherDone { Err(ExitCode::NoDevice) } else { Ok(()) };
@@ -321,43 +433,6 @@ async fn a_driver_in_use_outlives_the_agent_and_the_next_one_takes_it_off() {
     scene.host.change(|state| state.references.clear());
     assert_eq!(scene.live(At::Never, vec![Ok(plan("535"))]).await.unwrap(), ExitCode::Done);
     assert_eq!(scene.host.state(), before);
-}
-
-#[tokio::test]
-async fn what_a_dead_agent_left_is_adopted_where_it_is_what_is_wanted() {
-    let scene = Scene::new();
-    let before = scene.host.state();
-    scene.die_when_ready(plan("535")).await;
-    scene.host.change(|state| state.nodes.clear());
-    // The plan for a host that has the modules need not name them.
-    let install = plan("535").install.split_off(2);
-    let again = Plan { install, ..plan("535") };
-    let (ended, ()) =
-        tokio::join!(scene.live(At::Never, vec![Ok(again)]), scene.stop_at(Phase::Ready));
-    assert_eq!(ended.unwrap(), ExitCode::Done);
-    let loads = scene.host.log().iter().filter(|line| line.starts_with("init_module")).count();
-    assert_eq!(loads, 2, "nothing was loaded anew");
-    assert_eq!(scene.host.state(), before);
-}
-
-#[tokio::test]
-async fn what_a_dead_agent_left_is_taken_off_where_something_else_is_wanted() {
-    for first in [plan("550"), refusing(plan("550"))] {
-        let scene = Scene::new();
-        let before = scene.host.state();
-        scene.die_when_ready(plan("535")).await;
-        let plans = vec![Ok(first), Ok(plan("550"))];
-        let stop_at_550 = async {
-            while !scene.host.state().dirs.contains(Path::new("/run/550")) {
-                tokio::task::yield_now().await;
-            }
-            scene.stop_at(Phase::Ready).await;
-        };
-        let (ended, ()) = tokio::join!(scene.live(At::Never, plans), stop_at_550);
-        assert_eq!(ended.unwrap(), ExitCode::Done);
-        assert!(scene.host.log().contains(&"rmdir /run/535".to_owned()));
-        assert_eq!(scene.host.state(), before);
-    }
 }
 
 #[tokio::test]

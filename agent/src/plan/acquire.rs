@@ -2,6 +2,7 @@
 
 use super::candidate::{is_for_kernel, names_run_files, run_files};
 use super::driver::Choice;
+use super::live;
 use super::signing::{self, Standing};
 use super::{Acquire, Reason};
 use crate::artifact::ModuleSet;
@@ -57,7 +58,7 @@ impl<'a> Supply<'a> {
                 && s.set.key.flavour == choice.flavour
         };
         let live_with_all =
-            choice.live && wanted.iter().all(|name| facts.loaded.contains_key(*name));
+            choice.live && wanted.iter().all(|name| live::has_parameters(config, facts, name));
         let complete = |s: &&SetAtHand| of_choice(s) && s.set.has_all(wanted);
         let buildable = config.may_compile()
             && matches!(
@@ -70,7 +71,9 @@ impl<'a> Supply<'a> {
         let standing = |s: &&SetAtHand| signing::standing(&s.set.key, facts, signer);
         // Of equals what is as it was compiled, and of those the first: min_by_key keeps it.
         let best = catalog.sets.iter().filter(complete);
-        let best = best.min_by_key(|s| (standing(s), s.set.key.signed_by.is_some()));
+        // The build that is live need not make room for another one as good.
+        let is_live = |s: &SetAtHand| choice.live && is_loaded(&s.set, facts);
+        let best = best.min_by_key(|s| (!is_live(s), standing(s), s.set.key.signed_by.is_some()));
         let better_compiled = |s: &&SetAtHand| {
             buildable && !standing(s).may_load() && signing::may_load_compiled(facts, signer)
         };
@@ -268,6 +271,14 @@ impl<'a> Supply<'a> {
     fn because(&mut self, what: &str, why: impl Into<String>) {
         self.reasons.push(Reason { what: what.to_owned(), why: why.into() });
     }
+}
+
+/// Whether the kernel has this very build of the driver.
+fn is_loaded(set: &ModuleSet, facts: &HostFacts) -> bool {
+    let own = set.modules.iter().find(|module| module.name == "nvidia");
+    let own = own.and_then(|module| module.srcversion.as_ref());
+    let loaded = facts.loaded.get("nvidia").and_then(|module| module.srcversion.as_ref());
+    own.is_some() && own == loaded
 }
 
 fn will_sign(signer: &Signer) -> String {

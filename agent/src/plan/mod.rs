@@ -6,6 +6,7 @@ mod conflicts;
 mod driver;
 pub mod gpu;
 mod install;
+mod live;
 mod preflight;
 mod render;
 mod signing;
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use candidate::is_within;
+pub use live::Replaced;
 pub use render::render;
 
 pub use crate::finding::{Finding, Severity};
@@ -40,6 +42,10 @@ pub struct Plan {
     pub reasons: Vec<Reason>,
     /// What must be brought into the store first; it changes nothing else on the host.
     pub acquire: Vec<Acquire>,
+    /// Modules of ours that are live and must be unloaded first: with these the plan is a change
+    /// of the driver, without any it installs or adopts one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaces: Vec<Replaced>,
     /// The changes to the host, in order.
     pub install: Vec<Step>,
     /// Whether `install` is complete: what a module depends on is known only once it is built.
@@ -133,10 +139,11 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
 
     let mut findings = preflight::findings(config, facts);
     findings.append(&mut choice.findings);
-    let nvidia = supply.set.and_then(|set| set.modules.iter().find(|m| m.name == "nvidia"));
-    let srcversion = nvidia.and_then(|m| m.srcversion.as_deref());
-    findings.extend(preflight::other_driver(&choice, facts, srcversion));
-    if wanted.iter().any(|name| !facts.loaded.contains_key(*name)) {
+    let set = supply.set;
+    let modules = wanted.as_slice();
+    let live = live::differences(live::Wanted { config, facts, choice: &choice, set, modules });
+    findings.extend(live.finding);
+    if wanted.iter().any(|name| !facts.loaded.contains_key(*name)) || !live.replaced.is_empty() {
         findings.extend(signing::finding(facts, catalog, &supply));
     }
     findings.extend(preflight::room(facts, &supply.acquire));
@@ -149,15 +156,35 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
 
     let mut reasons = choice.reasons;
     reasons.append(&mut supply.reasons);
+    reasons.extend(live.reason);
     Ok(Plan {
         driver_version: choice.version,
         flavour: choice.flavour,
         kernel_release: facts.kernel.release.clone(),
         reasons,
         acquire: supply.acquire,
+        replaces: live.replaced,
         install: install.steps,
         exact: install.exact,
         findings,
+    })
+}
+
+/// Whether the driver that is live is the one to have, as it is, and nothing has to be brought into
+/// the store for it: then nobody need be asked what else there is.
+pub fn adopts(config: &Config, facts: &HostFacts, catalog: &Catalog) -> bool {
+    let Some(live) = &facts.live_driver else { return false };
+    // Which version a .run file has is known only once it is looked at.
+    if config.driver.version.is_none() && !config.run_files.is_empty() {
+        return false;
+    }
+    plan(config, facts, catalog).is_ok_and(|plan| {
+        plan.driver_version == live.version
+            && live.flavour.is_none_or(|flavour| flavour == plan.flavour)
+            && plan.replaces.is_empty()
+            && plan.acquire.is_empty()
+            && plan.exact
+            && plan.refusal().is_none()
     })
 }
 

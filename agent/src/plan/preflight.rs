@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::conflicts;
-use super::driver::{Choice, name_of};
+use super::driver::name_of;
 use super::{Acquire, gpu};
 use crate::config::Config;
 use crate::finding::{Code, Finding};
@@ -247,44 +247,6 @@ fn preempt_rt(facts: &HostFacts) -> Option<Finding> {
             "the kernel is PREEMPT_RT, which NVIDIA does not support; the modules are built for it all the same",
         )
     })
-}
-
-/// A driver that is loaded and is not the one chosen, or not the same build of it.
-pub(super) fn other_driver(
-    choice: &Choice,
-    facts: &HostFacts,
-    wanted_srcversion: Option<&str>,
-) -> Option<Finding> {
-    if let Some(why) = facts.unread.get("loaded") {
-        return Some(Finding::warning(
-            Code::LoadedUnread,
-            format!("whether a driver is loaded already is not known: {why}"),
-        ));
-    }
-    let module = facts.loaded.get("nvidia")?;
-    let live = facts.live_driver.as_ref();
-    let version = live.map(|l| l.version.as_str()).or(module.version.as_deref()).unwrap_or("?");
-    let users = match module.holders.as_slice() {
-        [] => String::new(),
-        holders => format!(", held by {}", holders.join(", ")),
-    };
-    let live_flavour = live.and_then(|l| l.flavour);
-    let seen = if version != choice.version {
-        format!("driver {version} is loaded{users}, and {} is wanted", choice.version)
-    } else if live_flavour.is_some_and(|flavour| flavour != choice.flavour) {
-        format!("driver {version} is loaded{users} in the other flavour than {}", choice.flavour)
-    } else {
-        match (module.srcversion.as_deref(), wanted_srcversion) {
-            (Some(loaded), Some(wanted)) if loaded != wanted => format!(
-                "another build of driver {version} is loaded{users}: srcversion {loaded}, wanted {wanted}"
-            ),
-            _ => return None,
-        }
-    };
-    let remedy = format!(
-        "stop what uses it and unload it (`longshore unload`, or what installed it), or ask for driver {version}"
-    );
-    Some(Finding::refusal(Code::OtherDriverLive, seen).remedy(remedy))
 }
 
 /// What a file system must have free, in bytes and inodes.

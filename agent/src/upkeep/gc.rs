@@ -51,6 +51,7 @@ impl Needed {
         if let Some(state) = journal::read_state(&paths.state)? {
             let live = state.entries.iter().filter(|entry| entry.is_live());
             needed.add(Taken::by(live.map(|entry| &entry.step)), RUNS);
+            needed.add(Taken::by(&state.previous), RAN);
         }
         needed.add(shown(store, &paths.driver_root), RUNS);
         for (why, was) in [RUNS, RAN].into_iter().zip(history::read(store)) {

@@ -1,0 +1,152 @@
+//! One driver in place of another: everything is seen to be at hand before anything goes, and what
+//! was there comes back where the other cannot be had.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::{CancelFlag, Engine, Going, InUse, Left, NotUndone, Stopped};
+use crate::failure::{ExitCode, Failure};
+use crate::journal::{Entry, Journal};
+use crate::step::{ModuleOrigin, Step};
+
+/// Why what was wanted did not take the place of what was there.
+#[derive(Debug)]
+pub enum NotExchanged {
+    /// What is to go is in use: nothing was changed.
+    InUse(InUse),
+    /// The cancel flag was set; what was there is gone, and the other not there.
+    Cancelled,
+    /// The other cannot be had, and what was there is there: it never went, or is there again.
+    Kept(Failure),
+    /// The other cannot be had, and what was there could not be brought back whole.
+    Lost(Failure),
+}
+
+impl Engine<'_> {
+    /// Undoes the entries that are `going` and carries `steps` out. Where that fails, what the
+    /// journal has as `previous` is carried out again.
+    ///
+    /// Blocks.
+    ///
+    /// # Errors
+    /// [`NotExchanged`].
+    pub fn exchange(
+        &self,
+        going: Going<'_>,
+        steps: &[Step],
+        journal: &mut Journal,
+        cancel: &CancelFlag,
+    ) -> Result<(), NotExchanged> {
+        if let Err(failure) = self.check(&journal.state().previous) {
+            tracing::warn!("what is live now could not be brought back: {}", failure.one_line());
+        }
+        let done = self.check(steps).and_then(|()| match self.undo_those(going, journal) {
+            Ok(()) => Ok(None),
+            Err(NotUndone::InUse(in_use)) => Ok(Some(NotExchanged::InUse(in_use))),
+            Err(NotUndone::Left(left)) => Err(not_taken_off(&left)),
+        });
+        let why = match done {
+            Ok(Some(in_use)) => return Err(in_use),
+            Err(failure) => failure,
+            Ok(None) => match self.apply(steps, journal, cancel) {
+                Ok(()) => return Ok(()),
+                Err(Stopped::Cancelled) => return Err(NotExchanged::Cancelled),
+                Err(Stopped::Failed(failure)) => failure,
+            },
+        };
+        // Where nothing was undone yet, there is nothing to bring back.
+        Err(if journal.state().whole {
+            NotExchanged::Kept(why)
+        } else {
+            self.go_back(why, journal)
+        })
+    }
+
+    /// Whether everything that `steps` take out of the store is there, and is what it should be.
+    fn check(&self, steps: &[Step]) -> Result<(), Failure> {
+        for step in steps {
+            match step {
+                Step::LoadModule { name, origin, .. } => drop(self.images.image(name, origin)?),
+                Step::Bind { source, .. } => self.images.check_tree(source)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings back what was there; a stop that is asked for meanwhile is heard afterwards.
+    fn go_back(&self, why: Failure, journal: &mut Journal) -> NotExchanged {
+        let before = journal.state().previous.clone();
+        if before.is_empty() {
+            return NotExchanged::Lost(why);
+        }
+        tracing::warn!("bringing back what was there before, for a step failed: {why}");
+        let version = journal.state().plan.as_ref().map(|plan| plan.driver_version.clone());
+        let name = version.map_or_else(|| "the driver".to_owned(), |v| format!("driver {v}"));
+        let back = self.make_room(&before, journal).and_then(|()| {
+            match self.apply(&before, journal, &CancelFlag::default()) {
+                Ok(()) => journal.restored(),
+                Err(Stopped::Failed(failure)) => Err(failure),
+                Err(Stopped::Cancelled) => {
+                    Err(Failure::new(ExitCode::Bug, "stopped by nobody while bringing it back"))
+                }
+            }
+        });
+        match back {
+            Ok(()) => {
+                NotExchanged::Kept(why.adding(&format!("{name}, which was live before, is back")))
+            }
+            Err(failure) => NotExchanged::Lost(lost(&why, &name, &failure)),
+        }
+    }
+
+    /// Undoes what an agent that died in the midst of the change had made already.
+    fn make_room(&self, before: &[Step], journal: &mut Journal) -> Result<(), Failure> {
+        let stays = |step: &Step| {
+            let of_kernel = matches!(
+                step,
+                Step::LoadModule { origin: ModuleOrigin::Kernel { .. }, .. }
+                    | Step::WriteParameter { .. }
+            );
+            of_kernel || before.iter().any(|was| was.is_same(step))
+        };
+        let entries = journal.live().filter(|entry| !stays(&entry.step));
+        let going = with_mounts_on(journal, entries.map(|entry| entry.seq).collect());
+        self.undo_those(&|entry| going.contains(&entry.seq), journal)
+            .map_err(NotUndone::into_failure)
+    }
+}
+
+/// These entries of the journal, and the mounts on what they mounted: they go with it.
+pub fn with_mounts_on(journal: &Journal, going: BTreeSet<u64>) -> BTreeSet<u64> {
+    let gone: Vec<&Path> =
+        journal.live().filter(|e| going.contains(&e.seq)).filter_map(mount_point).collect();
+    let lies_on = |entry: &&Entry| {
+        mount_point(entry).is_some_and(|on| gone.iter().any(|gone| on.starts_with(gone)))
+    };
+    let on_them: Vec<u64> = journal.live().filter(lies_on).map(|entry| entry.seq).collect();
+    going.into_iter().chain(on_them).collect()
+}
+
+fn mount_point(entry: &Entry) -> Option<&Path> {
+    match &entry.step {
+        Step::Bind { target, .. } | Step::MountTmpfs { target } => Some(target),
+        _ => None,
+    }
+}
+
+fn not_taken_off(left: &[Left]) -> Failure {
+    let text = NotUndone::Left(left.to_vec()).to_string();
+    Failure::new(ExitCode::RolledBack, format!("taking off what was there before: {text}"))
+}
+
+/// The error pair: why the other cannot be had, and why what was there does not come back.
+fn lost(why: &Failure, name: &str, failure: &Failure) -> Failure {
+    let cause = format!(
+        "{}; {name}, which was live before, could not be brought back: {}",
+        why.one_line(),
+        failure.one_line()
+    );
+    Failure::new(ExitCode::RolledBack, cause)
+        .remedy("see what is in the way, run `longshore unload`, and start it again")
+}

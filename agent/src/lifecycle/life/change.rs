@@ -1,0 +1,157 @@
+//! One driver in the place of another: what goes, the exchange, and SIGHUP that asks for it.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use super::super::{Configurations, Phase, Provider};
+use super::{End, Life};
+use crate::config::Config;
+use crate::engine::{Engine, InUse, NotExchanged, with_mounts_on};
+use crate::failure::{ExitCode, Failure};
+use crate::journal::{Journal, PlanSummary};
+use crate::plan::Plan;
+use crate::step::{ModuleOrigin, Step};
+
+/// How long a change waits for the driver's users: enough for one that only looks at it, such as
+/// nvidia-smi, and short beside the time that SIGTERM has.
+const USERS: Duration = Duration::from_secs(2);
+
+impl Life {
+    /// Follows the configuration as it is now. What keeps it from that is a warning as long as the
+    /// driver that is there stays.
+    pub(super) async fn renew(
+        &mut self,
+        running: &mut Config,
+        configurations: &impl Configurations,
+    ) -> Result<(), End> {
+        self.asked = ("SIGHUP", Instant::now());
+        let next = match configurations.read() {
+            Ok(next) => next,
+            Err(failure) => {
+                warn_of(&failure, "the running configuration stays, for the new one is wrong");
+                return Ok(());
+            }
+        };
+        if next == *running {
+            tracing::info!("the configuration is as it was");
+            return Ok(());
+        }
+        if let Some(what) = takes_restart(running, &next) {
+            tracing::warn!("the running configuration stays: another {what} takes a restart");
+            return Ok(());
+        }
+        match self.change(&configurations.provider(&next)).await {
+            Err(End::Failed(failure)) if self.journal.state().whole => {
+                warn_of(&failure, "the running configuration and its driver stay");
+                if self.journal.phase() != Phase::Ready {
+                    self.enter(Phase::Ready)?;
+                }
+                return Ok(());
+            }
+            other => other?,
+        }
+        self.world.patience = super::super::patience(&next);
+        *running = next;
+        Ok(())
+    }
+
+    /// From Ready to Ready with what another configuration wants. Until all of it is at hand the
+    /// driver stays as it is, and Ready.
+    async fn change(&mut self, provider: &impl Provider) -> Result<(), End> {
+        let plan = self.plan(provider).await?;
+        let plan = self.complete(provider, plan).await?;
+        let (going, first) = (going(&self.journal, &plan), self.journal.next_seq());
+        if going.is_empty() && self.holds(&plan).await? {
+            tracing::info!("driver {} is what is wanted already", plan.driver_version);
+            self.journal.carry_out(PlanSummary::from(&plan))?;
+            return Ok(());
+        }
+        self.exchange(&plan, going, Phase::Ready).await?;
+        self.ready(&plan, first)?;
+        self.tell(provider).await;
+        Ok(())
+    }
+
+    /// Carries out a plan that has something else in the place of what is there. Where that is in
+    /// use, nothing is changed, and the phase that follows is `busy`.
+    pub(super) async fn exchange(
+        &mut self,
+        plan: &Plan,
+        going: BTreeSet<u64>,
+        busy: Phase,
+    ) -> Result<(), End> {
+        for replaced in &plan.replaces {
+            tracing::info!("{} is to go: {}", replaced.module, replaced.why);
+        }
+        self.enter(Phase::Changing)?;
+        let stop = self.stop.clone();
+        let steps = plan.install.clone();
+        let patience = self.world.patience.at_most(USERS);
+        let exchanged = self.on_engine(move |engine, journal| {
+            let engine = Engine { patience, ..*engine };
+            engine.exchange(&|entry| going.contains(&entry.seq), &steps, journal, &stop)
+        });
+        match exchanged.await? {
+            Ok(()) => Ok(self.journal.carry_out(PlanSummary::from(plan))?),
+            Err(NotExchanged::Cancelled) => Err(End::Stopped),
+            Err(NotExchanged::Kept(failure) | NotExchanged::Lost(failure)) => {
+                Err(End::Failed(failure))
+            }
+            Err(NotExchanged::InUse(in_use)) => {
+                self.enter(busy)?;
+                Err(End::Failed(busy_with(&in_use, plan)))
+            }
+        }
+    }
+
+    async fn holds(&mut self, plan: &Plan) -> Result<bool, Failure> {
+        let steps = plan.install.clone();
+        self.on_engine(move |engine, journal| engine.holds(&steps, journal)).await
+    }
+}
+
+/// The numbers of the journal's entries that the plan has no use for. None where the plan only
+/// adds to what is there, or finds it whole.
+pub(super) fn going(journal: &Journal, plan: &Plan) -> BTreeSet<u64> {
+    let going = journal.live().filter(|entry| !stays(&entry.step, plan));
+    with_mounts_on(journal, going.map(|entry| entry.seq).collect())
+}
+
+/// Whether what a step made is what the plan wants, or does no harm to it.
+fn stays(step: &Step, plan: &Plan) -> bool {
+    let replaced = |name: &str| plan.replaces.iter().any(|replaced| replaced.module == name);
+    match step {
+        // A module of the kernel's own is of use to the next driver, too.
+        Step::LoadModule { origin: ModuleOrigin::Kernel { .. }, .. } => true,
+        Step::LoadModule { name, .. } => !replaced(name),
+        // The next value is written over it: in between there is none that is of no use.
+        Step::WriteParameter { path, .. } => plan.install.iter().any(
+            |wanted| matches!(wanted, Step::WriteParameter { path: other, .. } if other == path),
+        ),
+        // Another driver has other numbers, and may have fewer devices.
+        Step::MakeNodes { .. } => plan.install.contains(step) && !replaced("nvidia"),
+        step => plan.install.contains(step),
+    }
+}
+
+/// What the two differ in that an agent settles when it starts.
+fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
+    if running.paths != next.paths {
+        return Some("store, state directory, driver root or host root");
+    }
+    // How much of the store is hashed before it is loaded follows from it.
+    (running.signatures.required != next.signatures.required).then_some("require-signature")
+}
+
+fn warn_of(failure: &Failure, consequence: &str) {
+    let remedy = failure.remedy_text().map(|text| format!("; remedy: {text}"));
+    tracing::warn!("{consequence}: {}{}", failure.one_line(), remedy.unwrap_or_default());
+}
+
+/// What is live cannot make room for the plan.
+fn busy_with(in_use: &InUse, plan: &Plan) -> Failure {
+    let why = plan.replaces.first().map_or("it has to go", |replaced| &replaced.why);
+    let cause = format!("the driver is in use and stays as it is, though {why}: {in_use}");
+    Failure::new(ExitCode::InUse, cause)
+        .remedy("stop who holds it (drain the node) and try again; the driver stays usable")
+}

@@ -1,0 +1,100 @@
+//! An agent that dies in the midst of a change of the driver.
+
+use super::*;
+use crate::host::fake::Fault;
+
+/// Every point at which an agent can die that changes 535 to `to`: before and after each verb.
+async fn deaths(to: &str) -> Vec<Fault> {
+    let scene = Scene::new();
+    scene.die_when_ready(plan("535")).await;
+    scene.host.fails(None);
+    let reached = scene.reach_ready(plan(to)).await;
+    assert_eq!(reached.is_ok(), to == "550");
+    let changes = scene.host.changes();
+    assert!(changes >= 10, "{changes}");
+    (0..changes).flat_map(|n| [Fault::DieBefore(n), Fault::DieAfter(n)]).collect()
+}
+
+/// A scene in which an agent died of `fault` while it changed 535 to `to`; None where it did not
+/// come to that.
+async fn died(to: &str, fault: Fault) -> Option<(Scene, FakeState)> {
+    let scene = Scene::new();
+    let before = scene.host.state();
+    scene.die_when_ready(plan("535")).await;
+    scene.host.fails(Some(fault));
+    let reached = scene.reach_ready(plan(to)).await;
+    scene.host.fails(None);
+    reached.is_err_and(|failure| failure.code() == ExitCode::Bug).then_some((scene, before))
+}
+
+#[tokio::test]
+async fn the_next_agent_goes_on() {
+    let mut died_at = 0;
+    for fault in deaths("550").await {
+        let Some((scene, before)) = died("550", fault).await else { continue };
+        died_at += 1;
+        scene.die_when_ready(plan("550")).await;
+        assert_eq!(scene.live_driver().as_deref(), Some("550"), "{fault:?}");
+        let state = scene.state();
+        assert!(state.whole && state.previous.is_empty(), "{fault:?}");
+        assert_eq!(scene.host.state().mounts.len(), 2, "{fault:?}");
+        scene.take_off().await;
+        assert_eq!(scene.host.state(), before, "{fault:?}");
+    }
+    assert!(died_at >= 20, "{died_at}");
+}
+
+#[tokio::test]
+async fn the_next_agent_that_wants_the_former_driver_goes_back() {
+    for fault in deaths("550").await {
+        let Some((scene, before)) = died("550", fault).await else { continue };
+        scene.die_when_ready(plan("535")).await;
+        assert_eq!(scene.live_driver().as_deref(), Some("535"), "{fault:?}");
+        scene.take_off().await;
+        assert_eq!(scene.host.state(), before, "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn where_the_wanted_driver_is_refused_the_next_agent_brings_the_former_one_back() {
+    for fault in deaths("refused").await {
+        let Some((scene, before)) = died("refused", fault).await else { continue };
+        let failure = scene.live(At::Never, vec![Ok(plan("refused"))]).await.unwrap_err();
+        assert_eq!(failure.code(), ExitCode::KernelRefused, "{fault:?}: {failure}");
+        assert_eq!(scene.live_driver().as_deref(), Some("535"), "{fault:?}: {failure}");
+        assert!(scene.state().whole, "{fault:?}");
+        scene.take_off().await;
+        assert_eq!(scene.host.state(), before, "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_unload_takes_everything_off() {
+    for fault in deaths("550").await {
+        let Some((scene, before)) = died("550", fault).await else { continue };
+        let mut journal = Journal::open(&scene.paths).unwrap();
+        journal.begin(Phase::Removing).unwrap();
+        let (_, ended) = life::remove(&scene.world(), journal).await;
+        assert_eq!(ended.unwrap(), ExitCode::Done, "{fault:?}");
+        assert_eq!(scene.host.state(), before, "{fault:?}");
+        assert!(scene.state().previous.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_second_death_in_the_recovery_is_survived_too() {
+    // Some of the pairs: each costs a few dozen writes to the disk.
+    for fault in deaths("550").await.into_iter().step_by(4) {
+        for second in (0..12).step_by(3).map(Fault::DieAfter) {
+            let Some((scene, before)) = died("550", fault).await else { continue };
+            scene.host.fails(Some(second));
+            // It may come to Ready before it would die.
+            let _ = scene.reach_ready(plan("550")).await;
+            scene.host.fails(None);
+            scene.die_when_ready(plan("550")).await;
+            assert_eq!(scene.live_driver().as_deref(), Some("550"), "{fault:?} {second:?}");
+            scene.take_off().await;
+            assert_eq!(scene.host.state(), before, "{fault:?} {second:?}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! SIGHUP.
+
+use super::*;
+
+/// A configuration that differs from the scene's in something no plan here depends on.
+fn another(scene: &Scene) -> Config {
+    Config { jobs: Some(7), ..config(&scene.paths) }
+}
+
+/// A life that is Ready with 535, is asked to read `next`, and then something wrong, which shows that it came to the end of the first; `meanwhile` it is looked at, then stopped.
+async fn renewed(
+    scene: &Scene,
+    at: At,
+    plans: Vec<Plan>,
+    next: Result<Config, ExitCode>,
+    meanwhile: impl FnOnce(&Scene),
+) -> Result<ExitCode, Failure> {
+    scene.configs.lock().unwrap().extend([next, Err(ExitCode::Usage)]);
+    let asking = async {
+        scene.until_ready().await;
+        for left in [1, 0] {
+            scene.renewal.ask();
+            while scene.configs.lock().unwrap().len() > left {
+                tokio::task::yield_now().await;
+            }
+            scene.until_ready().await;
+        }
+        meanwhile(scene);
+        scene.stop.set();
+    };
+    let plans = std::iter::once(plan("535")).chain(plans).map(Ok).collect();
+    tokio::join!(scene.live(at, plans), asking).0
+}
+
+#[tokio::test]
+async fn another_configuration_is_followed_in_place() {
+    let scene = Scene::new();
+    let before = scene.host.state();
+    let plans = vec![wanting(plan("550")), plan("550")];
+    let next = Ok(another(&scene));
+    let ended = renewed(&scene, At::Never, plans, next, |scene| {
+        assert_eq!(scene.live_driver().as_deref(), Some("550"));
+        assert!(scene.state().whole);
+        assert_eq!(scene.state().plan.unwrap().driver_version, "550");
+        assert_eq!(scene.told.lock().unwrap().len(), 2);
+    });
+    assert_eq!(ended.await.unwrap(), ExitCode::Done);
+    assert_eq!(scene.host.state(), before);
+}
+
+#[tokio::test]
+async fn what_changes_nothing_on_the_host_touches_nothing() {
+    for unchanged in [true, false] {
+        let scene = Scene::new();
+        let next = if unchanged { config(&scene.paths) } else { another(&scene) };
+        let ended = renewed(&scene, At::Never, vec![plan("535")], Ok(next), |scene| {
+            assert_eq!(scene.module_verbs().len(), 2);
+            assert_eq!(scene.told.lock().unwrap().len(), 1);
+        });
+        assert_eq!(ended.await.unwrap(), ExitCode::Done);
+    }
+}
+
+#[tokio::test]
+async fn a_configuration_that_cannot_be_followed_leaves_the_running_one() {
+    let refused = || vec![plan("refused")];
+    let elsewhere = |scene: &Scene| {
+        let paths = Paths { driver_root: "/elsewhere".into(), ..scene.paths.clone() };
+        Ok(Config { paths, ..another(scene) })
+    };
+    type Next = dyn Fn(&Scene) -> Result<Config, ExitCode>;
+    let changed: &Next = &|scene| Ok(another(scene));
+    let cases: [(&str, Vec<Plan>, &Next, At, bool); 6] = [
+        ("wrong", vec![], &|_| Err(ExitCode::Usage), At::Never, false),
+        ("other paths", vec![], &elsewhere, At::Never, false),
+        ("refused by preflight", vec![refusing(plan("550"))], changed, At::Never, false),
+        ("not to be had", vec![wanting(plan("550"))], changed, At::AcquireFails, false),
+        ("refused by the kernel", refused(), changed, At::Never, false),
+        ("in use", vec![plan("550")], changed, At::Never, true),
+    ];
+    for (what, plans, next, at, used) in cases {
+        let scene = Scene::new();
+        let before = scene.host.state();
+        let stop = scene.stop.clone();
+        if used {
+            scene.host.on_look(move |state, _| {
+                let held = if stop.is_set() { 0 } else { 1 };
+                state.references.insert("nvidia".to_owned(), held);
+            });
+        }
+        let next = next(&scene);
+        let ended = renewed(&scene, at, plans, next, |scene| {
+            assert_eq!(scene.live_driver().as_deref(), Some("535"), "{what}");
+            assert!(scene.state().whole, "{what}");
+            assert_eq!(scene.state().plan.unwrap().driver_version, "535", "{what}");
+        });
+        assert_eq!(ended.await.unwrap(), ExitCode::Done, "{what}");
+        scene.host.change(|state| state.references.clear());
+        assert_eq!(scene.host.state(), before, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_stop_while_a_new_configuration_is_followed_is_heard() {
+    let scene = Scene::new();
+    let before = scene.host.state();
+    scene.configs.lock().unwrap().push_back(Ok(another(&scene)));
+    let plans = vec![Ok(plan("535")), Ok(wanting(plan("550")))];
+    let asking = async {
+        scene.until_ready().await;
+        scene.renewal.ask();
+    };
+    let (ended, ()) = tokio::join!(scene.live(At::Acquire, plans), asking);
+    assert_eq!(ended.unwrap(), ExitCode::Done);
+    assert_eq!(scene.host.state(), before);
+}

@@ -1,0 +1,178 @@
+//! What of a driver that is live is wanted otherwise, and whether it is ours to change.
+
+use serde::{Deserialize, Serialize};
+
+use super::Reason;
+use super::driver::Choice;
+use crate::artifact::{ModuleEntry, ModuleSet};
+use crate::config::Config;
+use crate::finding::{Code, Finding};
+use crate::host::HostFacts;
+use crate::host::facts::LoadedModule;
+use crate::kernel::readback;
+
+/// A module of ours that is live and must go before the plan can be carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replaced {
+    /// Kernel name.
+    pub module: String,
+    /// Why it cannot stay.
+    pub why: String,
+}
+
+/// What must go, what may not, and what is said of either.
+#[derive(Debug, Default)]
+pub(super) struct Differences {
+    /// Modules of ours.
+    pub(super) replaced: Vec<Replaced>,
+    pub(super) reason: Option<Reason>,
+    /// Somebody else's modules.
+    pub(super) finding: Option<Finding>,
+}
+
+/// The question, for one plan.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) config: &'a Config,
+    pub(super) facts: &'a HostFacts,
+    pub(super) choice: &'a Choice,
+    pub(super) set: Option<&'a ModuleSet>,
+    /// Kernel names of the modules wanted.
+    pub(super) modules: &'a [&'a str],
+}
+
+/// Compares what is live with what is wanted.
+pub(super) fn differences(wanted: Wanted<'_>) -> Differences {
+    let facts = wanted.facts;
+    if let Some(why) = facts.unread.get("loaded") {
+        let finding = Finding::warning(
+            Code::LoadedUnread,
+            format!("whether a driver is loaded already is not known: {why}"),
+        );
+        return Differences { finding: Some(finding), ..Differences::default() };
+    }
+    let mut differing = wanted.differing();
+    let theirs = differing.iter().filter(|r| !facts.ours.contains_key(&r.module));
+    let theirs: Vec<&str> = theirs.map(|replaced| replaced.why.as_str()).collect();
+    if !theirs.is_empty() {
+        let remedy = format!(
+            "stop what uses it and unload it with what installed it, or ask for driver {} as it is",
+            wanted.live_version().unwrap_or("?")
+        );
+        let finding = Finding::refusal(Code::OtherDriverLive, theirs.join("; ")).remedy(remedy);
+        return Differences { finding: Some(finding), ..Differences::default() };
+    }
+    add_holders(&mut differing, facts);
+    let reason = differing.first().map(|first| Reason {
+        what: "driver changed in place".to_owned(),
+        why: format!("{}; what is live stays until all is at hand", first.why),
+    });
+    Differences { replaced: differing, reason, finding: None }
+}
+
+/// Whether a live module has the parameters that are wanted, as far as can be seen.
+pub(super) fn has_parameters(config: &Config, facts: &HostFacts, name: &str) -> bool {
+    facts.loaded.get(name).is_some_and(|live| parameters(config, facts, name, live).is_none())
+}
+
+impl Wanted<'_> {
+    /// The live modules of the driver that are wanted otherwise, or no longer.
+    fn differing(&self) -> Vec<Replaced> {
+        let mut all = Vec::new();
+        for name in self.modules {
+            let Some(live) = self.facts.loaded.get(*name) else { continue };
+            let entry = self.set.and_then(|set| set.modules.iter().find(|m| m.name == *name));
+            let why = if *name == "nvidia" { self.driver(live) } else { None };
+            let why = why
+                .or_else(|| entry.and_then(|entry| self.build(live, entry)))
+                .or_else(|| parameters(self.config, self.facts, name, live));
+            all.extend(why.map(|why| Replaced { module: (*name).to_owned(), why }));
+        }
+        let unwanted = self.facts.ours.keys().filter(|name| {
+            self.facts.loaded.contains_key(*name) && !self.modules.contains(&name.as_str())
+        });
+        all.extend(unwanted.map(|name| Replaced {
+            module: name.clone(),
+            why: format!("{name} is loaded, and no longer wanted"),
+        }));
+        all
+    }
+
+    fn live_version(&self) -> Option<&str> {
+        let live = self.facts.live_driver.as_ref().map(|live| live.version.as_str());
+        live.or_else(|| self.facts.loaded.get("nvidia")?.version.as_deref())
+    }
+
+    /// Whether the driver as a whole is another one.
+    fn driver(&self, live: &LoadedModule) -> Option<String> {
+        let version = self.live_version().unwrap_or("?");
+        let flavour = self.facts.live_driver.as_ref().and_then(|live| live.flavour);
+        let users = match live.holders.as_slice() {
+            [] => String::new(),
+            holders => format!(", held by {}", holders.join(", ")),
+        };
+        let choice = self.choice;
+        if version != choice.version {
+            return Some(format!(
+                "driver {version} is loaded{users}, and {} is wanted",
+                choice.version
+            ));
+        }
+        flavour.filter(|flavour| *flavour != choice.flavour).map(|_| {
+            format!(
+                "driver {version} is loaded{users} in the other flavour than {}",
+                choice.flavour
+            )
+        })
+    }
+
+    /// Whether a module is another build.
+    fn build(&self, live: &LoadedModule, entry: &ModuleEntry) -> Option<String> {
+        let ModuleEntry { name, .. } = entry;
+        match (&live.version, &entry.version) {
+            (Some(live), Some(wanted)) if live != wanted => {
+                return Some(format!("{name} {live} is loaded, and {wanted} is wanted"));
+            }
+            _ => {}
+        }
+        match (&live.srcversion, &entry.srcversion) {
+            (Some(live), Some(wanted)) if live != wanted => Some(format!(
+                "another build of {name} {} is loaded: srcversion {live}, wanted {wanted}",
+                self.choice.version
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// Why a live module's parameters are not those that are wanted.
+fn parameters(
+    config: &Config,
+    facts: &HostFacts,
+    name: &str,
+    live: &LoadedModule,
+) -> Option<String> {
+    let wanted = config.driver.parameters.get(name).map_or("", String::as_str);
+    if let Some(differs) = readback::differing(wanted, |p| live.parameters.get(p).cloned()) {
+        return Some(format!("{name} is loaded with other parameters: {differs}"));
+    }
+    // One that is no longer given has a default that nobody knows.
+    let given = facts.ours.get(name)?;
+    (!readback::same_parameters(given, wanted))
+        .then(|| format!("{name} was loaded with parameters {given:?}, and {wanted:?} are wanted"))
+}
+
+/// Adds the modules of ours that hold one that goes: they have to go before it.
+fn add_holders(going: &mut Vec<Replaced>, facts: &HostFacts) {
+    let mut at = 0;
+    while let Some(held) = going.get(at).map(|replaced| replaced.module.clone()) {
+        for holder in facts.loaded.get(&held).into_iter().flat_map(|module| &module.holders) {
+            let is_going = going.iter().any(|replaced| replaced.module == *holder);
+            if !is_going && facts.ours.contains_key(holder) {
+                let why = format!("{holder} holds {held}");
+                going.push(Replaced { module: holder.clone(), why });
+            }
+        }
+        at += 1;
+    }
+}
