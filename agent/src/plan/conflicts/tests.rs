@@ -114,7 +114,7 @@ fn leftovers_are_taken_off_in_an_order_that_keeps_their_proof_to_the_end() {
 }
 
 fn available(facts: &mut HostFacts, name: &str, file: &str) {
-    let module = AvailableModule { file: file.into(), depends: Vec::new() };
+    let module = AvailableModule { file: file.into(), needs: String::new() };
     facts.available.insert(name.into(), module);
 }
 

@@ -1,6 +1,7 @@
 //! Plans for every host tree.
 
 mod decisions;
+mod live;
 mod prebuilt;
 mod preflight;
 mod run_files;
