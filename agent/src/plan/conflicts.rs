@@ -145,8 +145,8 @@ fn leftovers_found(config: &Config, facts: &HostFacts) -> Option<Finding> {
 fn host_modules(facts: &HostFacts) -> Vec<(&str, &AvailableModule)> {
     let is_driver = |(name, module): &(&str, &AvailableModule)| {
         // The kernel's own with such names (nvidiafb, nvidia_wmi_ec_backlight) lie below drivers/.
-        let elsewhere = !module.file.starts_with("kernel/drivers");
-        DRIVER.contains(name) || (name.starts_with("nvidia_") && elsewhere)
+        let elsewhere = || !module.file.starts_with("kernel/drivers");
+        DRIVER.contains(name) || (name.starts_with("nvidia_") && elsewhere())
     };
     let all = facts.available.iter().map(|(name, module)| (name.as_str(), module));
     all.filter(is_driver).collect()
