@@ -304,7 +304,8 @@ async fn build(
         if let Some(key) = &key {
             registry::sign_layout(&dir, &manifest, key)?;
         }
-        print(&format!("{}@{manifest}\n", dir.display()))?;
+        // Standard output is the set's JSON alone.
+        tracing::info!(layout = %dir.display(), %manifest, "the image layout is written");
     }
     print_json(&set)?;
     Ok(ExitCode::Done)

@@ -124,3 +124,15 @@ async fn where_the_registry_cannot_be_written_everybody_compiles() {
     assert!(ended.err.contains("builds for this host alone"), "{ended}");
     assert!(places.compiled(), "{ended}");
 }
+
+#[test]
+fn the_answer_of_a_build_is_json_alone() {
+    let host = Host::with(archive(0, false));
+    let layout = host.path("layout");
+    let ended = finish(host.agent(&["build", "--kernel", KERNEL]).arg("--out").arg(&layout));
+    ended.assert_done();
+    let set: ModuleSet = serde_json::from_str(&ended.out).expect("JSON and nothing else");
+    let exported = longshore::artifact::layout::list(&layout).expect("a layout");
+    assert_eq!(exported[0].set, set);
+    assert!(ended.err.contains("the image layout is written"), "{ended}");
+}
