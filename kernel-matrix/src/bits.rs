@@ -21,12 +21,12 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// Opens the archives of the machine's apt sources, with `suites` beyond those they name.
-    /// Packages are kept below `dir`.
+    /// Opens the archives of the machine's apt sources, with `suites` beyond those they name, and
+    /// whether or not their lists are past their time where `frozen`. Packages are kept below `dir`.
     ///
     /// # Errors
     /// The archives cannot be read or do not verify.
-    pub fn open(dir: &Path, suites: &[String]) -> Result<Self, Error> {
+    pub fn open(dir: &Path, suites: &[String], frozen: bool) -> Result<Self, Error> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -37,7 +37,7 @@ impl Bits {
             use_host_apt: true,
             host_components: DRIVERS_ARE_IN.map(str::to_owned).into(),
             host_suites: suites.to_vec(),
-            frozen: false,
+            frozen,
         };
         let opened = Archive::open(&config, Path::new("/"), &store, &Silent);
         let archive = runtime.block_on(opened)?;

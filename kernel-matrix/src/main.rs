@@ -14,7 +14,7 @@ use kernel_matrix::cache::Cache;
 use kernel_matrix::ending::Ending;
 use kernel_matrix::error::Error;
 use kernel_matrix::event::{Event, Outcome, Sink, What};
-use kernel_matrix::matrix::{Cell, Matrix};
+use kernel_matrix::matrix::{Cell, Guest, Matrix};
 use kernel_matrix::process;
 use kernel_matrix::report::Report;
 use kernel_matrix::show::Detail;
@@ -172,7 +172,7 @@ fn run(matrix: Matrix, options: &Run, ending: &Ending) -> Result<bool, Error> {
         }
         report.take(&event, after);
     };
-    match open(matrix, &options.agent) {
+    match open(matrix.guest, &cells, &options.agent) {
         Ok(workbench) => run_all(&cells, options.jobs(), &Mutex::new(workbench), ending, &take),
         Err(error) => cells.iter().for_each(|cell| {
             let outcome = Outcome::NotRun(error.to_string());
@@ -196,7 +196,7 @@ fn alone<T>(
     act: impl FnOnce(&Cell, Workbench, &Sink<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let cell = matrix.select(&[name.to_owned()])?[0].clone();
-    let workbench = open(matrix, options)?;
+    let workbench = open(matrix.guest, &[&cell], options)?;
     let began = Instant::now();
     let take = |event: Event| {
         if let Some(line) = kernel_matrix::show::line(&event, began.elapsed(), Detail::default()) {
@@ -228,8 +228,8 @@ fn run_all(
     });
 }
 
-fn open(matrix: Matrix, options: &AgentOptions) -> Result<Workbench, Error> {
-    Workbench::open(Cache::of_user()?, matrix, agent(options)?)
+fn open(guest: Guest, cells: &[&Cell], options: &AgentOptions) -> Result<Workbench, Error> {
+    Workbench::open(Cache::of_user()?, guest, cells, agent(options)?)
 }
 
 /// The agent's image and program: those given, else what scripts/image makes of this checkout.

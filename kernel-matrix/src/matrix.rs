@@ -134,6 +134,10 @@ pub struct DriverWanted {
     /// Compatibility patches that are not applied.
     #[serde(default)]
     pub no_patches: Vec<String>,
+    /// Whether lists of packages are taken past their time: those of a suite that Debian seldom
+    /// signs anew on a mirror that stands still.
+    #[serde(default)]
+    pub archive_frozen: bool,
 }
 
 fn default_deadline() -> u64 {
@@ -298,6 +302,7 @@ mod tests {
             flavour: Flavour::Open,
             suite: None,
             no_patches: Vec::new(),
+            archive_frozen: false,
         };
         assert!(wanted.is_met_by("535.261.03") && wanted.is_met_by("535"));
         assert!(!wanted.is_met_by("5351.1"));

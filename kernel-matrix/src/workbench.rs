@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::event::{Resolved, Sink, What};
 use crate::image::{self, Image};
 use crate::kernel::{self, Kernel};
-use crate::matrix::{Cell, Guest, Matrix, Supply};
+use crate::matrix::{Cell, Guest, Supply};
 use crate::rootfs::{self, Rootfs};
 use crate::runfile::{self, RunFile};
 use crate::secure_boot::{self, Firmware};
@@ -56,18 +56,19 @@ pub struct Prepared {
 }
 
 impl Workbench {
-    /// Opens the archives that the cells of `matrix` need.
+    /// Opens the archives that the guests and these cells need.
     ///
     /// # Errors
     /// The archives cannot be read or do not verify.
-    pub fn open(cache: Cache, matrix: Matrix, agent: Agent) -> Result<Self, Error> {
-        let mut suites = vec![matrix.guest.suite.clone()];
-        suites.extend(matrix.cells.iter().flat_map(Cell::suites).map(str::to_owned));
+    pub fn open(cache: Cache, guest: Guest, cells: &[&Cell], agent: Agent) -> Result<Self, Error> {
+        let mut suites = vec![guest.suite.clone()];
+        suites.extend(cells.iter().flat_map(|cell| cell.suites()).map(str::to_owned));
         suites.sort();
         suites.dedup();
         cache.prune(UNUSED)?;
-        let bits = Bits::open(&cache.dir("packages"), &suites)?;
-        Ok(Self { cache, guest: matrix.guest, agent, bits, rootfs: None, image: None })
+        let frozen = cells.iter().any(|cell| cell.driver.archive_frozen);
+        let bits = Bits::open(&cache.dir("packages"), &suites, frozen)?;
+        Ok(Self { cache, guest, agent, bits, rootfs: None, image: None })
     }
 
     /// The cache everything is kept in.
@@ -91,6 +92,9 @@ impl Workbench {
             .arg(self.store());
         for suite in cell.suites() {
             command.args(["--archive-suite", suite]);
+        }
+        if cell.driver.archive_frozen {
+            command.arg("--archive-frozen");
         }
         for patch in &cell.driver.no_patches {
             command.args(["--no-patch", patch]);
