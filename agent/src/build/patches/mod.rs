@@ -1,8 +1,9 @@
-//! Compatibility patches: what a driver's sources need to compile for a kernel they do not know.
+//! Compatibility patches: what a driver's sources need to compile for a kernel they do not know, or
+//! to do no harm to any.
 //!
 //! A patch is a folder, `NAME/patch.toml` and `NAME/patch.diff`. It is applied to the copy of the
 //! sources that is compiled where the driver is one of those it is for and every probe of the
-//! kernel's headers, and of the sources themselves, holds. A kernel's version is never asked:
+//! kernel's headers and of the sources themselves holds. A kernel's version is never asked:
 //! distributions carry changes back. See docs/patches.md.
 
 mod apply;
@@ -41,7 +42,7 @@ macro_rules! shipped {
     };
 }
 
-shipped!["pci-resize-resource-exclude-bars"];
+shipped!["list-only-opened-files", "pci-resize-resource-exclude-bars"];
 
 /// One patch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +69,9 @@ pub struct About {
     pub flavours: Vec<Flavour>,
     /// Drivers it is for.
     pub driver: Versions,
-    /// Questions to the kernel's headers; paths as in the kernel's sources. All have to hold.
+    /// Questions to the kernel's headers; paths as in the kernel's sources. All have to hold. None
+    /// where a fault is the driver's own, whatever the kernel.
+    #[serde(default)]
     pub kernel: Vec<Probe>,
     /// Questions to the driver's sources, below the directory of their `Kbuild`. All have to hold.
     #[serde(default)]
@@ -96,8 +99,8 @@ impl Patch {
         }
         let about: About =
             toml::from_str(about).map_err(|e| format!("{DESCRIPTION}: {}", e.message()))?;
-        if about.kernel.is_empty() {
-            return Err(format!("{DESCRIPTION}: without a probe of the kernel's headers"));
+        if about.kernel.is_empty() && about.source.is_empty() {
+            return Err(format!("{DESCRIPTION}: without a probe"));
         }
         if let Some(fault) = about.kernel.iter().chain(&about.source).find_map(Probe::fault) {
             return Err(format!("{DESCRIPTION}: {fault}"));

@@ -15,6 +15,12 @@ fn patch(name: &str, change: &str) -> Patch {
     Patch::parse(name, ABOUT, change.as_bytes()).expect("a patch")
 }
 
+/// `ABOUT` without the lines that begin with these words.
+fn without(keys: &[&str]) -> String {
+    let kept = ABOUT.lines().filter(|line| !keys.iter().any(|key| line.starts_with(key)));
+    kept.collect::<Vec<_>>().join("\n")
+}
+
 fn config() -> PatchConfig {
     PatchConfig { apply: true, off: Vec::new(), dirs: Vec::new() }
 }
@@ -72,6 +78,22 @@ fn a_patch_is_selected_where_all_probes_hold(
     assert_eq!(found.len(), usize::from(selected));
 }
 
+#[rstest]
+#[case::the_sources_alone(without(&["kernel"]), "f();", true)]
+#[case::the_sources_do_not_hold(without(&["kernel"]), "g();", false)]
+#[case::the_kernel_alone(without(&["source"]), "g();", true)]
+fn either_the_kernel_or_the_sources_may_be_left_unasked(
+    #[case] about: String,
+    #[case] source: &str,
+    #[case] selected: bool,
+) {
+    let headers = tree(&[("include/linux/pci.h", "int f(int a);")]);
+    let sources = tree(&[("nvidia/a.c", source)]);
+    let patches = [Patch::parse("a", &about, CHANGE_A.as_bytes()).expect("a patch")];
+    let found = select(&patches, &[headers.path()], sources.path()).expect("reads");
+    assert_eq!(found.len(), usize::from(selected));
+}
+
 /// As in nvidia/nv-pci.c of 535.261.03, 550.163.01 and 555.58.02 (open), but for the second.
 #[rstest]
 #[case::as_it_is(
@@ -100,6 +122,63 @@ fn a_driver_that_has_learnt_the_further_argument_is_left_alone(
     let sources = tree(&[("nvidia/nv-pci.c", source)]);
     let patches = [shipped().expect("all parse")["pci-resize-resource-exclude-bars"].clone()];
     let found = select(&patches, &[headers.path()], sources.path()).expect("reads");
+    assert_eq!(found.len(), usize::from(selected));
+}
+
+/// The places of nvidia/nv.c that matter, as they are in 550.54.14 and 555.58.02.
+const LISTS_TOO_EARLY: &str = "static void nv_init_mapping_revocation()
+{
+    down(&nvl->mmap_lock);
+
+    /* Set up struct address_space for use with unmap_mapping_range() */
+    address_space_init_once(&nvlfp->mapping);
+    nvlfp->mapping.host = inode;
+    nvlfp->mapping.a_ops = inode->i_mapping->a_ops;
+#if defined(NV_ADDRESS_SPACE_HAS_BACKING_DEV_INFO)
+    nvlfp->mapping.backing_dev_info = inode->i_mapping->backing_dev_info;
+#endif
+    file->f_mapping = &nvlfp->mapping;
+
+    /* Add nvlfp to list of open files in nvl for mapping revocation */
+    list_add(&nvlfp->entry, &nvl->open_files);
+
+    up(&nvl->mmap_lock);
+}
+
+    if (rc == 0)
+        nvlfp->nvptr = nvl;
+
+    complete_all(&nvlfp->open_complete);
+
+    nv = NV_STATE_PTR(nvl);
+
+    if (nv_try_lock_foreground_open(file, nvl) == 0)
+    {
+    }
+    else
+    {
+        nv_init_mapping_revocation(nvl, file, nvlfp, inode);
+    }
+
+    return rc;
+";
+
+#[rstest]
+#[case::as_it_is("", "", true)]
+#[case::lists_what_was_opened("nvlfp->nvptr = nvl;", "nv_add_open_file(nvl, nvlfp);", false)]
+#[case::lists_before_the_open("    else\n    {", "    {", false)]
+#[case::lists_elsewhere("list_add(&nvlfp->entry, &nvl->open_files);", "", false)]
+fn a_driver_that_lists_only_what_was_opened_is_left_alone(
+    #[case] old: &str,
+    #[case] new: &str,
+    #[case] selected: bool,
+) {
+    let text =
+        if old.is_empty() { LISTS_TOO_EARLY.into() } else { LISTS_TOO_EARLY.replace(old, new) };
+    assert_eq!(text == LISTS_TOO_EARLY, selected, "the case changes what it says it changes");
+    let sources = tree(&[("nvidia/nv.c", &text)]);
+    let patches = [shipped().expect("all parse")["list-only-opened-files"].clone()];
+    let found = select(&patches, &[], sources.path()).expect("reads");
     assert_eq!(found.len(), usize::from(selected));
 }
 
@@ -141,7 +220,7 @@ fn a_folder_of_the_users_adds_and_replaces() {
 #[case::path("a", ABOUT, "--- a/../x\n+++ b/../x\n", "no path below")]
 #[case::name("a b", ABOUT, CHANGE_A, "no name for a patch")]
 #[case::probe("a", &ABOUT.replace("has = \"int f(int $);\"", ""), CHANGE_A, "either `has`")]
-#[case::no_probe("a", &ABOUT.replace("[{ file = \"include/linux/pci.h\", has = \"int f(int $);\" }]", "[]"), CHANGE_A, "without a probe")]
+#[case::no_probe("a", &without(&["kernel", "source"]), CHANGE_A, "without a probe")]
 fn a_wrong_patch_of_the_users_is_their_mistake(
     #[case] name: &str,
     #[case] about: &str,
