@@ -57,8 +57,23 @@ pub struct State {
     /// Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub previous: Vec<Step>,
+    /// The driver that the kernel refused when it was to take the place of the one that is live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refused>,
     /// What was done, oldest first.
     pub entries: Vec<Entry>,
+}
+
+/// A driver that the kernel refused: it is not tried again at every start, for each time the one
+/// that is live would have to go first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// The steps that load its modules.
+    pub loads: Vec<Step>,
+    /// The failure, in one line.
+    pub why: String,
+    /// Whether it found no device that it drives (exit code 17, and not 16).
+    pub no_device: bool,
 }
 
 fn is_false(value: &bool) -> bool {
@@ -245,6 +260,7 @@ impl Journal {
             Phase::Ready => {
                 state.whole = true;
                 state.previous.clear();
+                state.refused = None;
                 state.entries.retain(Entry::is_live);
             }
             // Where an agent died in the midst of a change, what it was to bring back stands.
@@ -253,10 +269,22 @@ impl Journal {
                 state.previous = live.map(|entry| entry.step.clone()).collect();
             }
             // What is asked to be removed does not come back, and what is whole need not.
-            Phase::Removing => state.previous.clear(),
+            Phase::Removing => {
+                state.previous.clear();
+                state.refused = None;
+            }
             Phase::InUse | Phase::Failed if state.whole => state.previous.clear(),
             _ => {}
         }
+    }
+
+    /// Records that a driver was refused in the place of the one that is live.
+    ///
+    /// # Errors
+    /// 15 where the state cannot be written.
+    pub fn refuse(&mut self, refused: Refused) -> Result<(), Failure> {
+        self.state.refused = Some(refused);
+        self.save()
     }
 
     /// Records that the driver that was there before a change is there again, whole.
@@ -379,6 +407,7 @@ impl State {
             plan: None,
             whole: false,
             previous: Vec::new(),
+            refused: None,
             entries: Vec::new(),
         }
     }

@@ -16,8 +16,10 @@ pub enum NotExchanged {
     InUse(InUse),
     /// The cancel flag was set; what was there is gone, and the other not there.
     Cancelled,
-    /// The other cannot be had, and what was there is there: it never went, or is there again.
+    /// The other cannot be had, and what was there never went.
     Kept(Failure),
+    /// The other cannot be had, and what was there is there again.
+    Back(Failure),
     /// The other cannot be had, and what was there could not be brought back whole.
     Lost(Failure),
 }
@@ -94,7 +96,7 @@ impl Engine<'_> {
         });
         match back {
             Ok(()) => {
-                NotExchanged::Kept(why.adding(&format!("{name}, which was live before, is back")))
+                NotExchanged::Back(why.adding(&format!("{name}, which was live before, is back")))
             }
             Err(failure) => NotExchanged::Lost(lost(&why, &name, &failure)),
         }

@@ -95,9 +95,9 @@ codes! {
         matters "a signature by an unknown key counts as none"
         remedy "enrol that certificate on the host (mokutil --import CERTIFICATE, then reboot and confirm), or sign with a key that the kernel has"
     OtherDriverLive "other-driver-live" OtherDrivers Refuses Preflight
-        means "another version, flavour or build of the driver is loaded"
+        means "a driver that no record of longshore's tells of is loaded, in another version, flavour or build than the one wanted, or with other parameters"
         matters "one driver can be loaded at a time, and user-mode files of another version do not work with it"
-        remedy "stop what uses it and unload it (`longshore unload`, or what installed it), or ask for its version"
+        remedy "stop what uses it and unload it with what installed it, or ask for its version as it is"
     LoadedUnread "loaded-unread" OtherDrivers Warns Preflight
         means "the loaded modules could not be read"
         matters "a driver that is loaded already would be found only when the kernel refuses ours"

@@ -114,6 +114,8 @@ impl Life {
         let (going, first) = (change::going(&self.journal, &plan), self.journal.next_seq());
         if going.is_empty() && self.journal.state().previous.is_empty() {
             self.apply(&plan).await?;
+        } else if let Some(failure) = self.refused_before(&plan) {
+            return Err(End::Failed(failure));
         } else {
             self.exchange(&plan, going, Phase::InUse).await?;
         }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::super::{Configurations, Phase, Provider};
-use super::{End, Life};
+use super::{End, Life, is_of_driver};
 use crate::config::Config;
 use crate::engine::{Engine, InUse, NotExchanged, with_mounts_on};
 use crate::failure::{ExitCode, Failure};
-use crate::journal::{Journal, PlanSummary};
+use crate::journal::{Journal, PlanSummary, Refused};
 use crate::plan::Plan;
 use crate::step::{ModuleOrigin, Step};
 
@@ -97,11 +97,39 @@ impl Life {
             Err(NotExchanged::Kept(failure) | NotExchanged::Lost(failure)) => {
                 Err(End::Failed(failure))
             }
+            Err(NotExchanged::Back(failure)) => {
+                let no_device = failure.code() == ExitCode::NoDevice;
+                if no_device || failure.code() == ExitCode::KernelRefused {
+                    let loads = loads(plan).cloned().collect();
+                    let why = failure.one_line();
+                    self.journal.refuse(Refused { loads, why, no_device })?;
+                }
+                Err(End::Failed(failure))
+            }
             Err(NotExchanged::InUse(in_use)) => {
                 self.enter(busy)?;
                 Err(End::Failed(busy_with(&in_use, plan)))
             }
         }
+    }
+
+    /// Why the plan's driver is not tried: the kernel refused the very same one before, in this boot
+    /// and in the place of the one that is live.
+    pub(super) fn refused_before(&self, plan: &Plan) -> Option<Failure> {
+        let refused =
+            self.journal.state().refused.as_ref().filter(|_| self.journal.state().whole)?;
+        let same = refused.loads.len() == loads(plan).count()
+            && refused.loads.iter().zip(loads(plan)).all(|(then, now)| then.is_same(now));
+        same.then(|| {
+            let code = if refused.no_device { ExitCode::NoDevice } else { ExitCode::KernelRefused };
+            let version = &plan.driver_version;
+            let cause =
+                format!("driver {version} failed before and is not tried again: {}", refused.why);
+            Failure::new(code, cause).remedy(
+                "ask for another version, flavour or parameters; to try the same once more, run \
+                 `longshore unload` and start again",
+            )
+        })
     }
 
     async fn holds(&mut self, plan: &Plan) -> Result<bool, Failure> {
@@ -115,6 +143,11 @@ impl Life {
 pub(super) fn going(journal: &Journal, plan: &Plan) -> BTreeSet<u64> {
     let going = journal.live().filter(|entry| !stays(&entry.step, plan));
     with_mounts_on(journal, going.map(|entry| entry.seq).collect())
+}
+
+/// The plan's loads of the driver's modules.
+fn loads(plan: &Plan) -> impl Iterator<Item = &Step> {
+    plan.install.iter().filter(|step| is_of_driver(step))
 }
 
 /// Whether what a step made is what the plan wants, or does no harm to it.

@@ -58,6 +58,16 @@ async fn a_driver_that_the_kernel_refuses_makes_room_for_the_one_before() {
     let state = scene.state();
     assert!(state.whole && state.previous.is_empty());
     assert_eq!(state.plan.unwrap().driver_version, "535");
+    // It is not tried again at every start, for the one that is live would have to go each time.
+    let verbs = scene.host.log().len();
+    let again = scene.live(At::Never, vec![Ok(plan("refused"))]).await.unwrap_err();
+    assert_eq!(again.code(), ExitCode::KernelRefused);
+    assert!(again.to_string().contains("refused failed before and is not tried again"), "{again}");
+    assert_eq!(scene.host.log().len(), verbs);
+    assert_eq!(scene.phase(), Some(Phase::Failed));
+    // Another one is.
+    scene.die_when_ready(plan("550")).await;
+    assert_eq!(scene.state().refused, None);
     scene.take_off().await;
     assert_eq!(scene.host.state(), before);
 }
