@@ -1,6 +1,7 @@
 //! The commands: what a person or a pod spec asks for, handed to the rooms that do it.
 
 mod bundle;
+mod doctor;
 mod registry;
 mod sign_modules;
 mod upkeep;
@@ -53,6 +54,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Tell all that stands, or will stand, in the way on this host; changes nothing
+    Doctor(doctor::Doctor),
     /// Compile the driver's modules for any kernel into the store
     Build {
         /// Kernel release as uname -r gives it; this host's where absent
@@ -181,6 +184,7 @@ async fn dispatch(command: Command, flags: Fragment, config: &Config) -> Result<
             lifecycle::run(config.clone(), configurations, &telemetry).await.map(End::Code)
         }
         Command::Plan { json } => stoppable(plan(config, json)).await,
+        Command::Doctor(asked) => stoppable(doctor::doctor(config, asked)).await,
         Command::Build { kernel, out, sign_key, retry } => {
             stoppable(build(config, kernel, out, sign_key, retry)).await
         }

@@ -11,6 +11,7 @@ pub mod bundle;
 pub mod catalog;
 pub mod commands;
 pub mod config;
+pub mod doctor;
 pub mod engine;
 pub mod expose;
 pub mod failure;

@@ -33,6 +33,7 @@ use compile::{ALWAYS, Compile, MODULES};
 use inputs::Inputs;
 use patches::Patch;
 use remembered::Attempt;
+pub use remembered::failed_before;
 use work::Work;
 
 /// How long a build may take unless the request says otherwise.

@@ -58,6 +58,12 @@ enum Why {
     Inputs,
 }
 
+impl Why {
+    fn lasts(self) -> SignedDuration {
+        if self == Self::Inputs { LASTING } else { PASSING }
+    }
+}
+
 impl Attempt {
     fn path(&self) -> PathBuf {
         let digest = self.inputs.get(..12).unwrap_or(&self.inputs);
@@ -97,7 +103,7 @@ pub(super) fn check(store: &Store, attempt: &Attempt) -> Result<(), Failure> {
         format!("failed before, at {}: {}", shown(record.at), record.cause),
     );
     let first = record.remedy.map(|remedy| format!("{remedy}; ")).unwrap_or_default();
-    let until = record.at + if record.why == Why::Inputs { LASTING } else { PASSING };
+    let until = record.at + record.why.lasts();
     Err(failure.remedy(format!(
         "{first}it is not tried again before {}: to try at once, `longshore build --retry`, or \
          remove {}",
@@ -146,6 +152,24 @@ pub(super) fn forget(store: &Store, attempt: &Attempt) {
         }
         _ => {}
     }
+}
+
+/// The compiles that failed and are not tried again yet: driver, kernel, cause and until when.
+pub fn failed_before(store: &Store) -> Vec<String> {
+    let now = Timestamp::now();
+    let entries = fs::read_dir(store.dir("failures")).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    let told = |path: &PathBuf| {
+        let record = read(path)?;
+        let until = record.at + record.why.lasts();
+        let name = path.file_stem()?.to_string_lossy().into_owned();
+        // The digest of its inputs is for machines.
+        let tag = name.rsplit_once('-').map_or(name.as_str(), |(tag, _)| tag);
+        (record.at <= now && now < until)
+            .then(|| format!("{tag}: {} (not before {})", record.cause, shown(until)))
+    };
+    paths.iter().filter_map(told).collect()
 }
 
 /// A record that cannot be read is none: the build is tried.
@@ -199,6 +223,19 @@ mod tests {
         assert!(refused.to_string().contains("no strncpy (log: /l)"), "{refused}");
         let remedy = refused.remedy_text().expect("a remedy");
         assert!(remedy.contains("another driver") && remedy.contains("--retry"), "{remedy}");
+    }
+
+    #[test]
+    fn what_is_held_back_is_listed() {
+        let (_dir, store) = kept(&Class::Gone(None));
+        let listed = failed_before(&store);
+        assert_eq!(listed.len(), 1);
+        assert!(
+            listed[0].starts_with("535.261.03-open-6.1.0-56-amd64: no strncpy (log: /l) (not"),
+            "{listed:?}"
+        );
+        forget(&store, &attempt());
+        assert!(failed_before(&store).is_empty());
     }
 
     #[test]

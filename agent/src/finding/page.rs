@@ -27,10 +27,11 @@ than this page, its own remedy says so.
 ";
 
 /// What only `doctor` looks at.
-const OF_DOCTOR: [Code; 16] = [
+const OF_DOCTOR: [Code; 17] = [
     Code::StateUnreadable,
     Code::StateOutOfReach,
     Code::StoreUnusable,
+    Code::SourcesUnread,
     Code::AgentFailed,
     Code::CompileFailedBefore,
     Code::StoreDamaged,

@@ -150,6 +150,10 @@ codes! {
         means "no mirror of a .run file could be read, and the store does not have it"
         matters "driver and user-mode files come from it"
         remedy "make one of its mirrors reachable, or give a prebuilt set for this kernel"
+    SourcesUnread "sources-unread" Sources Refuses Download
+        means "a prebuilt directory, a key or a certificate that the configuration names cannot be read, or a source served something damaged"
+        matters "`run` would end there, with the exit code of what is the matter: 2, 12 or 13"
+        remedy "correct or remove what is named"
     NothingBuilt "nothing-built" Sources Refuses Download
         means "no built set for this kernel is at hand, and none may be compiled here"
         matters "there is nothing to load"

@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use candidate::is_within;
 pub use live::Replaced;
+pub(crate) use preflight::{NEEDED, is_host_hidden};
 pub use render::render;
+pub(crate) use render::{device_lines, security_line};
 
 pub use crate::finding::{Finding, Severity};
 

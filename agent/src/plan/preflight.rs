@@ -108,7 +108,8 @@ fn unknown_gpus(facts: &HostFacts) -> Option<Finding> {
     })
 }
 
-const NEEDED: [&str; 3] = ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_MKNOD"];
+/// What installing needs.
+pub(crate) const NEEDED: [&str; 3] = ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_MKNOD"];
 
 fn privileges(facts: &HostFacts) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -181,7 +182,7 @@ fn is_overlay(mount: &Mount) -> bool {
 }
 
 /// Whether the host's own files are out of reach.
-fn is_host_hidden(config: &Config, facts: &HostFacts) -> bool {
+pub(crate) fn is_host_hidden(config: &Config, facts: &HostFacts) -> bool {
     config.paths.host_root == config.paths.root && in_container(config, facts)
 }
 

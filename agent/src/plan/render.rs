@@ -106,7 +106,7 @@ fn write_host(out: &mut String, facts: &HostFacts) -> fmt::Result {
     Ok(())
 }
 
-fn security_line(facts: &HostFacts) -> String {
+pub(crate) fn security_line(facts: &HostFacts) -> String {
     let on = |fact: &Known<bool>| match fact {
         Known::Yes(true) => "on",
         Known::Yes(false) => "off",
@@ -131,7 +131,7 @@ fn security_line(facts: &HostFacts) -> String {
 }
 
 /// One line for all devices of a kind, id and driver.
-fn device_lines(devices: &[PciDevice]) -> Vec<String> {
+pub(crate) fn device_lines(devices: &[PciDevice]) -> Vec<String> {
     let mut groups: BTreeMap<(&str, u16, Option<&str>), Vec<&PciDevice>> = BTreeMap::new();
     for device in devices {
         let kind = match device.kind {

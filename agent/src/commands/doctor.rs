@@ -1,0 +1,33 @@
+//! `longshore doctor`.
+
+use clap::Args;
+
+use super::{print, print_json};
+use crate::config::Config;
+use crate::doctor::{self, render};
+use crate::failure::{ExitCode, Failure};
+
+/// Tell everything that stands, or will stand, in the way on this host, and change nothing
+#[derive(Debug, Args)]
+pub(super) struct Doctor {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    /// Ask the configured archives, registries and mirrors, too
+    #[arg(long)]
+    online: bool,
+}
+
+/// Prints the report; gives the exit code that `run` would be refused with.
+///
+/// # Errors
+/// As [`doctor::diagnose`].
+pub(super) async fn doctor(config: &Config, asked: Doctor) -> Result<ExitCode, Failure> {
+    let report = doctor::diagnose(config, asked.online).await?;
+    if asked.json {
+        print_json(&report)?;
+    } else {
+        print(&render(&report))?;
+    }
+    Ok(report.exit_code)
+}

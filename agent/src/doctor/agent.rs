@@ -1,0 +1,178 @@
+//! The agent's own things: its record, who is at work, who holds the driver, the store.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use super::Look;
+use crate::artifact::ModuleSet;
+use crate::build;
+use crate::failure::ExitCode;
+use crate::finding::{Code, Finding};
+use crate::host::holders;
+use crate::journal::{self, State};
+use crate::lifecycle::Phase;
+use crate::store::Store;
+
+/// What was found, and what is well in words.
+#[derive(Default)]
+pub(super) struct OfAgent {
+    pub(super) findings: Vec<Finding>,
+    pub(super) notes: Notes,
+}
+
+/// What is seen where nothing is the matter; an error says why it was not looked at.
+pub(super) struct Notes {
+    pub(super) store: String,
+    pub(super) record: String,
+    pub(super) holders: Result<String, String>,
+}
+
+impl Default for Notes {
+    fn default() -> Self {
+        Self { store: String::new(), record: String::new(), holders: Ok(String::new()) }
+    }
+}
+
+/// Looks at all of it; takes no lock but for the moment it takes to see that nobody holds it.
+pub(super) fn look(look: &Look<'_>) -> OfAgent {
+    let mut of = OfAgent::default();
+    of.record(look);
+    of.holders(look);
+    of.store(look);
+    of
+}
+
+impl OfAgent {
+    fn record(&mut self, look: &Look<'_>) {
+        let dir = look.root.display(&look.config.paths.state);
+        let holder = journal::holder(&dir);
+        let state = match journal::read_state(&dir) {
+            Ok(state) => state,
+            Err(failure) => {
+                let code = match failure.code() {
+                    ExitCode::Verification => Code::StateUnreadable,
+                    _ => Code::StateOutOfReach,
+                };
+                let mut found = Finding::refusal(code, failure.one_line());
+                if let Some(remedy) = failure.remedy_text() {
+                    found = found.remedy(remedy);
+                }
+                return self.findings.push(found);
+            }
+        };
+        let boot = look.facts.kernel.boot_id.as_deref();
+        let state = state.filter(|state| !state.is_of_another_boot(boot));
+        match (holder, &state) {
+            (Some(pid), state) => {
+                let phase =
+                    state.as_ref().map_or(String::new(), |s| format!(", in phase {}", s.phase));
+                let seen = format!("process {pid} (in its own PID namespace) is at work{phase}");
+                self.findings.push(Finding::note(Code::AgentAlive, seen));
+            }
+            (None, Some(state)) => self.findings.extend(ended(state)),
+            (None, None) => {}
+        }
+        self.notes.record = match &state {
+            Some(state) => format!("the last agent's phase is {}", state.phase),
+            None => "no agent ran since the host was booted".to_owned(),
+        };
+    }
+
+    fn holders(&mut self, look: &Look<'_>) {
+        let facts = look.facts;
+        let Some(nvidia) = facts.loaded.get("nvidia") else {
+            self.notes.holders = Ok("no driver is loaded".to_owned());
+            return;
+        };
+        let of_driver = |name: &&String| name.as_str() == "nvidia" || name.starts_with("nvidia_");
+        let own: Vec<&String> = facts.loaded.keys().filter(of_driver).collect();
+        let modules = own.iter().filter_map(|name| facts.loaded.get(*name));
+        let mut who: Vec<String> = modules
+            .flat_map(|module| &module.holders)
+            .filter(|holder| !own.contains(holder))
+            .map(|holder| format!("module {holder}"))
+            .collect();
+        match holders::driver_users_in_time(look.root.path()) {
+            Ok(users) => who.extend(users.iter().map(ToString::to_string)),
+            Err(e) if who.is_empty() => {
+                let count = nvidia.refcount.unwrap_or_default();
+                self.notes.holders =
+                    Err(format!("processes were not seen ({e}); nvidia is used by {count}"));
+                return;
+            }
+            Err(e) => who.push(format!("processes were not seen: {e}")),
+        }
+        if who.is_empty() {
+            self.notes.holders = Ok("nobody".to_owned());
+        } else {
+            self.findings.push(Finding::note(Code::DriverInUse, who.join("; ")));
+        }
+    }
+
+    /// A quick look: descriptions and names, no digests.
+    fn store(&mut self, look: &Look<'_>) {
+        let path = look.config.paths.store.as_path();
+        let store = Store::at(&look.root.display(path));
+        let there = match fs::read_dir(store.root()) {
+            Ok(_) => true,
+            Err(e) if e.kind() == ErrorKind::NotFound => false,
+            Err(e) => {
+                let seen = format!("{}: {e}", path.display());
+                return self.findings.push(Finding::refusal(Code::StoreUnusable, seen));
+            }
+        };
+        if !there {
+            self.notes.store = format!("{} is not there yet; `run` makes it", path.display());
+            return;
+        }
+        let (whole, damaged) = sets(&store);
+        if !damaged.is_empty() {
+            let names: Vec<String> = damaged.iter().map(|p| p.display().to_string()).collect();
+            let seen =
+                format!("not readable, or of modules that are not there: {}", names.join(", "));
+            self.findings.push(Finding::warning(Code::StoreDamaged, seen));
+        }
+        let failed = build::failed_before(&store);
+        if !failed.is_empty() {
+            self.findings.push(Finding::warning(Code::CompileFailedBefore, failed.join("; ")));
+        }
+        self.notes.store = format!("{} has {whole} sets of modules", path.display());
+    }
+}
+
+/// An agent that ended in another way than by taking off what it had put there.
+fn ended(state: &State) -> Option<Finding> {
+    let left = state.entries.iter().filter(|entry| entry.is_live()).count();
+    if left == 0 && state.phase != Phase::Failed {
+        return None;
+    }
+    let how = match state.phase {
+        Phase::Failed => "failed",
+        Phase::InUse => "ended while the driver was in use",
+        _ => "died",
+    };
+    let seen = format!(
+        "the last agent {how} (phase {}), and {left} of its changes are on the host",
+        state.phase
+    );
+    Some(Finding::warning(Code::AgentFailed, seen))
+}
+
+/// How many sets are whole, as far as names tell, and which are not.
+fn sets(store: &Store) -> (usize, Vec<PathBuf>) {
+    let mut paths: Vec<PathBuf> = match fs::read_dir(store.dir("sets")) {
+        Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
+        // A store that is being made.
+        Err(_) => return (0, Vec::new()),
+    };
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    paths.sort();
+    let is_whole = |path: &PathBuf| {
+        let set =
+            fs::read(path).ok().and_then(|text| serde_json::from_slice::<ModuleSet>(&text).ok());
+        set.is_some_and(|set| set.modules.iter().all(|module| store.has_blob(&module.sha256)))
+    };
+    let (whole, damaged): (Vec<PathBuf>, Vec<PathBuf>) = paths.into_iter().partition(is_whole);
+    (whole.len(), damaged)
+}

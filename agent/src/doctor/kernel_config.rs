@@ -1,0 +1,97 @@
+//! What the kernel was built with, as far as it matters to modules from elsewhere.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+
+use flate2::read::GzDecoder;
+
+use super::Look;
+use crate::finding::{Code, Finding};
+use crate::host::root::is_absent;
+
+/// Larger than any kernel's configuration (Debian's has 260 kB).
+const LARGEST: u64 = 8 << 20;
+
+/// The options that are on.
+pub(super) struct KernelConfig {
+    /// Where it was read.
+    pub(super) path: String,
+    on: BTreeSet<String>,
+}
+
+impl KernelConfig {
+    fn has(&self, option: &str) -> bool {
+        self.on.contains(option)
+    }
+
+    fn parse(path: String, text: &str) -> Self {
+        let on = text.lines().filter_map(|line| line.strip_prefix("CONFIG_")?.strip_suffix("=y"));
+        Self { path, on: on.map(str::to_owned).collect() }
+    }
+}
+
+/// Reads it where distributions put it, or the kernel itself shows it; else says why not.
+pub(super) fn read(look: &Look<'_>) -> Result<KernelConfig, String> {
+    let release = &look.facts.kernel.release;
+    if let Ok(bytes) = look.root.read("proc/config.gz") {
+        let mut text = String::new();
+        let unpacked = GzDecoder::new(bytes.as_slice()).take(LARGEST).read_to_string(&mut text);
+        return match unpacked {
+            Ok(_) => Ok(KernelConfig::parse("/proc/config.gz".to_owned(), &text)),
+            Err(e) => Err(format!("/proc/config.gz: {e}")),
+        };
+    }
+    for path in [
+        format!("boot/config-{release}"),
+        format!("lib/modules/{release}/config"),
+        format!("lib/modules/{release}/build/.config"),
+    ] {
+        match look.host.read_to_string(&path) {
+            Ok(text) => return Ok(KernelConfig::parse(format!("/{path}"), &text)),
+            Err(e) if is_absent(&e) => {}
+            Err(e) => return Err(e.to_string()),
+        }
+    }
+    Err(format!("neither /proc/config.gz nor /boot/config-{release} is there"))
+}
+
+/// What of it will be in the way.
+pub(super) fn findings(look: &Look<'_>, config: &Result<KernelConfig, String>) -> Vec<Finding> {
+    let Ok(config) = config else { return Vec::new() };
+    let mut found = Vec::new();
+    let path = &config.path;
+    if config.has("MODULES") && !config.has("MODULE_UNLOAD") {
+        let seen = format!("{path} has no CONFIG_MODULE_UNLOAD");
+        found.push(Finding::warning(Code::CannotUnload, seen));
+    }
+    let random = ["RANDSTRUCT_FULL", "RANDSTRUCT_PERFORMANCE", "GCC_PLUGIN_RANDSTRUCT"];
+    if let Some(option) = random.into_iter().find(|option| config.has(option)) {
+        let seen = format!("{path} has CONFIG_{option}");
+        found.push(Finding::warning(Code::LayoutRandomized, seen));
+    }
+    let pinned = pinned_by(look, config);
+    if !pinned.is_empty() {
+        found.push(Finding::warning(Code::ModulesPinned, pinned.join(", ")));
+    }
+    found
+}
+
+fn pinned_by(look: &Look<'_>, config: &KernelConfig) -> Vec<String> {
+    let mut by = Vec::new();
+    let line = look.root.read_to_string("proc/cmdline").unwrap_or_default();
+    let says = |word: &str| line.split_ascii_whitespace().any(|w| w == word);
+    // The sysctl, where there is one, has the last word (security/loadpin/loadpin.c).
+    let now = look.root.read_to_string("proc/sys/kernel/loadpin/enforce").ok();
+    let enforced = match now.as_deref().map(str::trim) {
+        Some(value) => value == "1",
+        None if says("loadpin.enforce=0") => false,
+        None => config.has("SECURITY_LOADPIN_ENFORCE") || says("loadpin.enforce=1"),
+    };
+    if config.has("SECURITY_LOADPIN") && enforced {
+        by.push("LoadPin is enforced".to_owned());
+    }
+    if config.has("IMA_APPRAISE_REQUIRE_MODULE_SIGS") && !says("ima_appraise=off") {
+        by.push(format!("{} has CONFIG_IMA_APPRAISE_REQUIRE_MODULE_SIGS", config.path));
+    }
+    by
+}

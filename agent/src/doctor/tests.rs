@@ -1,0 +1,184 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rstest::rstest;
+
+use super::*;
+use crate::config::{self, Fragment};
+
+fn config(root: &Path) -> Config {
+    let flags = Fragment { driver: Some("535".parse().unwrap()), ..Fragment::default() };
+    let mut config = config::load(flags, &|_| None, None).unwrap();
+    config.paths.root = root.to_path_buf();
+    config.paths.host_root = root.to_path_buf();
+    config
+}
+
+async fn told(config: &Config) -> Report {
+    diagnose(config, false).await.unwrap()
+}
+
+fn tree(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+/// What is told of every tree is kept beside this file; WRITE_DOCS=1 writes it anew.
+#[rstest]
+#[case("bookworm-t4", 0, &["nouveau-at-boot"])]
+#[case("bookworm-no-gpu", 17, &["no-device"])]
+#[case("bookworm-nouveau", 15, &["gpu-bound-elsewhere", "nouveau-at-boot"])]
+#[case("bookworm-vfio", 15, &["gpu-bound-elsewhere", "nouveau-at-boot"])]
+#[case("bookworm-h100-nvswitch", 0, &["nouveau-at-boot"])]
+#[case("bookworm-secure-boot", 15, &["signature-required", "nouveau-at-boot"])]
+#[case("bookworm-t4-container", 15, &[
+    "missing-capability", "run-nvidia-not-shared", "host-root-hidden", "lost-with-container"])]
+#[case("bookworm-t4-host-driver", 0, &["host-driver-installed", "driver-autoloads"])]
+#[case("bookworm-t4-leftovers", 0, &["leftovers"])]
+#[case("bookworm-t4-live", 0, &["nouveau-at-boot"])]
+#[case("bookworm-rt-t4", 0, &["preempt-rt", "nouveau-at-boot"])]
+#[tokio::test]
+async fn what_is_told_of_every_tree(#[case] name: &str, #[case] exit: u8, #[case] codes: &[&str]) {
+    let report = told(&config(&tree(name))).await;
+    let found: Vec<&str> = report.findings.iter().map(|told| told.code.as_str()).collect();
+    assert_eq!(found, codes);
+    assert_eq!(report.exit_code.number(), exit);
+    let mut json = serde_json::to_string_pretty(&report).unwrap();
+    json.push('\n');
+    for (text, extension) in [(render(&report), "txt"), (json, "json")] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("src/doctor/told")
+            .join(format!("{name}.{extension}"));
+        if std::env::var_os("WRITE_DOCS").is_some() {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, &text).unwrap();
+        }
+        let kept = fs::read_to_string(&path).unwrap_or_default();
+        assert!(kept == text, "{} differs from what is told now:\n{text}", path.display());
+    }
+}
+
+/// A copy of a tree that a test may change.
+fn changed(change: impl FnOnce(&Path)) -> (tempfile::TempDir, Config) {
+    fn copy(from: &Path, to: &Path) {
+        fs::create_dir_all(to).unwrap();
+        for entry in fs::read_dir(from).unwrap().flatten() {
+            let to = to.join(entry.file_name());
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                copy(&entry.path(), &to);
+            } else if kind.is_symlink() {
+                std::os::unix::fs::symlink(fs::read_link(entry.path()).unwrap(), to).unwrap();
+            } else {
+                fs::copy(entry.path(), to).unwrap();
+            }
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    copy(&tree("bookworm-t4"), dir.path());
+    let blacklist = dir.path().join("etc/modprobe.d/n.conf");
+    fs::create_dir_all(blacklist.parent().unwrap()).unwrap();
+    fs::write(blacklist, "blacklist nouveau\n").unwrap();
+    change(dir.path());
+    let config = config(dir.path());
+    (dir, config)
+}
+
+fn write(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+const STATE: &str = "run/nvidia/longshore/state.json";
+const BOOT: &str = "6f1d3b52-8a0e-4c39-9d57-2f4a6b7c8d90";
+const CONFIG: &str = "boot/config-6.1.0-50-amd64";
+
+fn state(boot: &str, phase: &str, entries: &str) -> String {
+    format!(
+        "{{\"format\":1,\"boot_id\":\"{boot}\",\"agent\":7,\"phase\":\"{phase}\",\"plan\":null,\"entries\":[{entries}]}}"
+    )
+}
+
+const DIR: &str = r#"{"seq":1,"step":{"do":"make-dir","path":"/x"},"before":{"was":"missing-dirs","dirs":[]},"state":"done"}"#;
+const FAILURE: &str = r#"{"inputs":"a","at":"NOW","why":"inputs","jobs":1,"limit-seconds":9,"cause":"no strncpy","remedy":null}"#;
+
+#[rstest]
+#[case::well("etc/x", "", None)]
+#[case::cut_off(STATE, "{\"format\":", Some((Code::StateUnreadable, 13)))]
+#[case::newer(STATE, "{\"format\":99}", Some((Code::StateOutOfReach, 15)))]
+#[case::taken_off(STATE, &state(BOOT, "removed", ""), None)]
+#[case::failed(STATE, &state(BOOT, "failed", ""), Some((Code::AgentFailed, 0)))]
+#[case::died(STATE, &state(BOOT, "installing", DIR), Some((Code::AgentFailed, 0)))]
+#[case::of_another_boot(STATE, &state("b", "installing", DIR), None)]
+#[case::a_set_without_its_modules("var/lib/longshore/sets/a.json", "{}", Some((Code::StoreDamaged, 0)))]
+#[case::a_store_that_is_a_file("var/lib/longshore", "", Some((Code::StoreUnusable, 15)))]
+#[case::no_unload(CONFIG, "CONFIG_MODULES=y\n", Some((Code::CannotUnload, 0)))]
+#[case::random(
+    CONFIG,
+    "CONFIG_MODULES=y\nCONFIG_MODULE_UNLOAD=y\nCONFIG_RANDSTRUCT_FULL=y\n",
+    Some((Code::LayoutRandomized, 0))
+)]
+#[case::pinned(
+    CONFIG,
+    "CONFIG_MODULE_UNLOAD=y\nCONFIG_SECURITY_LOADPIN=y\nCONFIG_SECURITY_LOADPIN_ENFORCE=y\n",
+    Some((Code::ModulesPinned, 0))
+)]
+#[case::a_driver_root_that_is_a_file("run/nvidia/driver", "", Some((Code::DriverRootOdd, 15)))]
+#[case::failed_before(
+    "var/lib/longshore/failures/535.261.03-open-6.1-aaaa.json",
+    FAILURE,
+    Some((Code::CompileFailedBefore, 0))
+)]
+#[tokio::test]
+async fn one_thing_that_is_not_well(
+    #[case] path: &str,
+    #[case] text: &str,
+    #[case] wanted: Option<(Code, u8)>,
+) {
+    let now = jiff::Timestamp::now().to_string();
+    let (dir, config) = changed(|root| write(root, path, &text.replace("NOW", &now)));
+    let report = told(&config).await;
+    let found: Vec<Code> = report.findings.iter().map(|told| told.code).collect();
+    assert_eq!(found, wanted.iter().map(|(code, _)| *code).collect::<Vec<_>>());
+    assert_eq!(report.exit_code.number(), wanted.map_or(0, |(_, exit)| exit));
+    let told = report.findings.first().map(|told| told.matters.is_empty());
+    assert_ne!(told, Some(true));
+    assert!(!dir.path().join("run/nvidia/longshore/lock").exists(), "nothing is made");
+}
+
+#[tokio::test]
+async fn a_prebuilt_directory_that_is_none_hides_nothing_else() {
+    let mut config = config(&tree("bookworm-nouveau"));
+    config.prebuilt.push("/no/such/directory".into());
+    let report = told(&config).await;
+    let found: Vec<Code> = report.findings.iter().map(|told| told.code).collect();
+    assert!(found.contains(&Code::GpuBoundElsewhere), "{found:?}");
+    assert!(found.contains(&Code::ArchivesUnread), "{found:?}");
+    assert_eq!(report.exit_code, ExitCode::Preflight, "the gravest is still what ends `run`");
+}
+
+#[tokio::test]
+async fn an_agent_at_work_is_a_note() {
+    let (dir, config) = changed(|root| write(root, STATE, &state(BOOT, "ready", DIR)));
+    let lock = crate::journal::Lock::take(&dir.path().join("run/nvidia/longshore")).unwrap();
+    let report = told(&config).await;
+    let seen: Vec<&str> = report.findings.iter().map(|told| told.seen.as_str()).collect();
+    let pid = std::process::id();
+    let wanted = format!("process {pid} (in its own PID namespace) is at work, in phase ready");
+    assert_eq!(seen, [wanted]);
+    drop(lock);
+    let report = told(&config).await;
+    assert_eq!(report.findings[0].code, Code::AgentFailed, "nobody is left to take it off");
+}
+
+#[tokio::test]
+async fn this_machine_can_be_looked_at_and_nothing_is_made_on_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(Path::new("/"));
+    config.paths.store = dir.path().join("store");
+    config.paths.state = dir.path().join("state");
+    let report = told(&config).await;
+    assert!(!report.well.is_empty());
+    assert!(report.well.iter().any(|looked| looked.what == "room"));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
