@@ -21,6 +21,7 @@ use crate::finding::{self, Area, Code, Finding, Severity};
 use crate::host::HostFacts;
 use crate::host::facts::Known;
 use crate::host::root::Root;
+use crate::journal;
 use crate::plan::{self, Plan};
 use crate::prebuilt::Prebuilt;
 use crate::store::Store;
@@ -120,9 +121,15 @@ impl Look<'_> {
 /// Exit code 10 where not even the kernel's release can be read.
 pub async fn diagnose(config: &Config, online: bool) -> Result<Report, Failure> {
     let paths = &config.paths;
-    let facts = HostFacts::read(&paths.root, &paths.host_root)?.with_places(paths);
+    let mut facts = HostFacts::read(&paths.root, &paths.host_root)?.with_places(paths);
     let open = |path| Root::open(path).or_fail(ExitCode::HostUnsupported, || "opening the root");
     let (root, host) = (open(&paths.root)?, open(&paths.host_root)?);
+    // A record that cannot be read is a finding; which modules are ours is not known then.
+    if let Ok(Some(state)) = journal::read_state(&root.display(&paths.state))
+        && !state.is_of_another_boot(facts.kernel.boot_id.as_deref())
+    {
+        facts.ours = state.driver_modules(&facts.loaded);
+    }
     let hidden = plan::is_host_hidden(config, &facts);
     let look = Look { config, facts: &facts, root: &root, host: &host, hidden, online };
     let (plan, mut findings) = look.plan().await?;

@@ -200,8 +200,8 @@ codes! {
         remedy "uninstall it (apt purge 'nvidia-*', or nvidia-uninstall), renew the initramfs and reboot; or leave the driver to it and do not run longshore on this node"
     DriverAutoloads "driver-autoloads" OtherDrivers Warns Preflight
         means "the host loads its own driver by itself: at boot, or when udev sees the device"
-        matters "it can come between our look and our load, with other parameters; parameters are compared after the load, which then fails"
-        remedy "keep it out: `blacklist nvidia` in /etc/modprobe.d and nothing of it in /etc/modules-load.d, then renew the initramfs"
+        matters "it can be there before ours, or come between our look and our load, with other parameters than those asked for"
+        remedy "keep it out: blacklist its modules in /etc/modprobe.d and name nothing of it in /etc/modules-load.d, then renew the initramfs"
     ParametersUnused "parameters-unused" Configuration Warns Usage
         means "parameters are given for a module that is not loaded"
         matters "they have no effect"

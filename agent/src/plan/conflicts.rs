@@ -204,7 +204,7 @@ fn autoloads(facts: &HostFacts) -> Option<Finding> {
     let by_device = modules.iter().filter(|(name, _)| !rules.kept_out.contains(*name));
     let by_device: Vec<&str> =
         by_device.map(|(name, _)| *name).filter(|name| serves_device(name)).collect();
-    if !by_device.is_empty() && !rules.kept_out.contains("nvidia") {
+    if !by_device.is_empty() {
         why.push(format!("nothing keeps {} out when udev sees the device", by_device.join(", ")));
     }
     let named = rules.at_boot.iter().filter(|rule| of_driver(&rule.module));
@@ -214,7 +214,14 @@ fn autoloads(facts: &HostFacts) -> Option<Finding> {
     }
     let options = rules.options.iter().filter(|rule| of_driver(&rule.module));
     why.extend(options.map(|rule| format!("{} gives `{}`", rule.file.display(), rule.text)));
-    Some(Finding::warning(Code::DriverAutoloads, why.join("; ")))
+    let names: Vec<String> =
+        modules.iter().map(|(name, _)| format!("`blacklist {name}`")).collect();
+    let remedy = format!(
+        "keep it out: {} in /etc/modprobe.d and nothing of it in /etc/modules-load.d, then renew \
+         the initramfs",
+        names.join(", ")
+    );
+    Some(Finding::warning(Code::DriverAutoloads, why.join("; ")).remedy(remedy))
 }
 
 /// Only nvidia.ko, by whatever name, has the devices' aliases.

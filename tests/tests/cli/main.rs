@@ -5,6 +5,7 @@ mod air_gapped;
 mod archives;
 mod configuration;
 mod debs;
+mod doctor;
 mod hosts;
 mod leftovers;
 mod proxies;

@@ -1,0 +1,89 @@
+//! `longshore doctor`: its exit codes, its JSON, and that it makes nothing.
+
+use std::fs;
+
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::scene::{Scene, finish, fixture, names};
+
+const TREES: [(&str, i32, &str); 8] = [
+    ("bookworm-t4", 0, "WELL"),
+    ("bookworm-no-gpu", 17, "REFUSED"),
+    ("bookworm-nouveau", 15, "REFUSED"),
+    ("bookworm-secure-boot", 15, "REFUSED"),
+    ("bookworm-t4-container", 15, "REFUSED"),
+    ("bookworm-t4-host-driver", 0, "WARNED"),
+    ("bookworm-t4-leftovers", 0, "WELL"),
+    ("bookworm-h100-nvswitch", 0, "WELL"),
+];
+
+#[test]
+fn the_worst_is_the_exit_code_and_nothing_is_made() {
+    let scene = Scene::new();
+    for (tree, code, verdict) in TREES {
+        is_told(&scene, tree, code, verdict);
+    }
+}
+
+fn is_told(scene: &Scene, tree: &str, code: i32, verdict: &str) {
+    let before = names(&scene.path(""));
+    let root = fixture(tree);
+    let text = finish(&mut scene.agent(&["doctor", "--root", &root]));
+    assert_eq!(text.code, Some(code), "{text}");
+    assert!(text.out.starts_with(verdict), "{text}");
+    let json = finish(&mut scene.agent(&["doctor", "--json", "--root", &root]));
+    assert_eq!(json.code, Some(code), "{json}");
+    let report: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
+    assert_eq!(report["exit_code"], code);
+    assert_eq!(report["verdict"], verdict.to_lowercase());
+    for finding in report["findings"].as_array().expect("findings") {
+        for key in ["code", "severity", "area", "seen", "matters", "remedy"] {
+            assert!(finding[key].as_str().is_some_and(|text| !text.is_empty()), "{finding}");
+        }
+    }
+    assert_eq!(names(&scene.path("")), before, "no store, no record, no lock");
+}
+
+#[test]
+fn a_plan_ends_with_the_same_exit_code() {
+    let scene = Scene::new();
+    let root = fixture("bookworm-no-gpu");
+    let ended = finish(&mut scene.agent(&["plan", "--root", &root]));
+    assert_eq!(ended.code, Some(17), "{ended}");
+}
+
+#[test]
+fn sources_are_asked_only_online() {
+    let scene = Scene::new();
+    // Nobody listens there.
+    scene.configure(&scene.archive_at("http://127.0.0.1:1"));
+    let root = fixture("bookworm-t4");
+    let offline = finish(&mut scene.agent(&["doctor", "--root", &root]));
+    assert_eq!(offline.code, Some(0), "{offline}");
+    assert!(offline.out.contains("were not asked"), "{offline}");
+    let online = finish(&mut scene.agent(&["doctor", "--online", "--root", &root]));
+    assert!(online.out.contains("archives-unread"), "{online}");
+    assert!(online.out.contains("GPU Turing"), "the host is looked at all the same: {online}");
+}
+
+/// On a living machine: whatever else it lacks, a driver root that is a link is refused, and so is
+/// one where NVIDIA's container holds its lock.
+#[test]
+fn a_link_and_a_living_container_are_refused() {
+    let scene = Scene::new();
+    let elsewhere = scene.path("elsewhere");
+    fs::create_dir(&elsewhere).expect("directory");
+    std::os::unix::fs::symlink(&elsewhere, scene.path("driver-root")).expect("a link");
+    fs::write(scene.path("nvidia-driver.pid"), "4242\n").expect("a file");
+    let file = fs::File::open(scene.path("nvidia-driver.pid")).expect("open");
+    let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).expect("lock");
+    let ended = finish(&mut scene.agent(&["doctor"]));
+    assert!(ended.code.is_some_and(|code| code != 0), "{ended}");
+    assert!(ended.out.contains("driver-root-odd"), "{ended}");
+    assert!(ended.out.contains("process 4242 holds the lock on"), "{ended}");
+    drop(lock);
+    let ended = finish(&mut scene.agent(&["doctor"]));
+    assert!(!ended.out.contains("other-installer-alive"), "{ended}");
+    assert!(ended.out.contains("note leftovers"), "{ended}");
+    assert!(scene.path("nvidia-driver.pid").exists(), "the doctor takes nothing off");
+}
