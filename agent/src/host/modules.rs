@@ -254,6 +254,27 @@ mod tests {
     }
 
     #[test]
+    fn parameters_of_the_driver_are_read_from_both_places_and_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("proc/driver/nvidia/params", "EnableMSI: 1\nRegistryDwords: \"a=1;b=2\"\n");
+        write("sys/module/nvidia_uvm/parameters/uvm_debug_prints", "0\n");
+        write("sys/module/drm/parameters/debug", "0\n");
+        let root = Root::open(dir.path()).unwrap();
+        let read = |module: &str| {
+            let shown = read_parameters(&root, module).into_iter();
+            shown.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+        };
+        assert_eq!(read("nvidia"), ["NVreg_EnableMSI=1", "NVreg_RegistryDwords=a=1;b=2"]);
+        assert_eq!(read("nvidia_uvm"), ["uvm_debug_prints=0"]);
+        assert!(read("nvidia_modeset").is_empty() && read("drm").is_empty());
+    }
+
+    #[test]
     fn dependencies_are_closed_and_in_load_order() {
         let dep = parse_dep(
             "k/drm_kms_helper.ko: k/drm.ko\nk/drm.ko: k/i2c-core.ko\nk/i2c-core.ko:\n\

@@ -199,3 +199,69 @@ fn a_pipe_in_the_place_of_the_state_is_refused_and_not_waited_for() {
     assert!(failure.report().contains("it is no file"), "{}", failure.report());
     assert!(failure.remedy_text().is_some());
 }
+
+fn load(name: &str, version: &str) -> Step {
+    Step::LoadModule {
+        name: name.to_owned(),
+        origin: ModuleOrigin::Driver { sha256: "0".repeat(64) },
+        parameters: "a=1".to_owned(),
+        version: Some(version.to_owned()),
+        srcversion: None,
+    }
+}
+
+#[test]
+fn the_modules_that_are_ours_are_told_from_what_took_their_place() {
+    let mut journal = Journal::in_memory();
+    let kernels = Step::LoadModule {
+        name: "drm".to_owned(),
+        origin: ModuleOrigin::Kernel { file: "drm.ko".into() },
+        parameters: String::new(),
+        version: None,
+        srcversion: None,
+    };
+    for step in [kernels, load("nvidia", "535"), load("nvidia_uvm", "535"), load("gone", "535")] {
+        let seq = journal.intend(step, Before::NotLoaded).unwrap();
+        journal.mark(seq, EntryState::Done).unwrap();
+    }
+    // Whether this one came to be loaded is not known: what is there counts as ours.
+    journal.intend(load("nvidia_modeset", "535"), Before::NotLoaded).unwrap();
+    let version = |version: &str| LoadedModule {
+        version: Some(version.to_owned()),
+        ..LoadedModule::default()
+    };
+    let loaded =
+        [("drm", "6"), ("nvidia", "535"), ("nvidia_uvm", "550"), ("nvidia_modeset", "550")];
+    let loaded = loaded.map(|(name, is)| (name.to_owned(), version(is))).into();
+    let ours = journal.state().driver_modules(&loaded);
+    let ours: Vec<_> = ours.iter().map(|(name, given)| (name.as_str(), given.as_str())).collect();
+    assert_eq!(ours, [("nvidia", "a=1"), ("nvidia_modeset", "a=1")]);
+}
+
+#[test]
+fn what_is_to_come_back_is_on_disk_from_before_the_change_until_it_is_decided() {
+    let scene = Scene::new();
+    let mut journal = Journal::open(&scene.paths).unwrap();
+    let on_disk = || read_state(&scene.paths.state).unwrap().unwrap();
+    journal.begin(Phase::Probing).unwrap();
+    let seq = journal.intend(step(), before()).unwrap();
+    journal.mark(seq, EntryState::Done).unwrap();
+    assert!(!on_disk().whole);
+    for phase in [Phase::Planning, Phase::Installing, Phase::Ready, Phase::Changing] {
+        journal.enter(phase).unwrap();
+    }
+    assert!(on_disk().whole, "nothing is undone yet");
+    assert_eq!(on_disk().previous, [step()]);
+    journal.mark(seq, EntryState::Undone).unwrap();
+    drop(journal);
+    // The next agent begins where this one died, and has less to go by.
+    let mut journal = Journal::open(&scene.paths).unwrap();
+    journal.begin(Phase::Probing).unwrap();
+    for phase in [Phase::Planning, Phase::Changing] {
+        journal.enter(phase).unwrap();
+    }
+    assert!(!on_disk().whole);
+    assert_eq!(on_disk().previous, [step()]);
+    journal.enter(Phase::Ready).unwrap();
+    assert!(on_disk().whole && on_disk().previous.is_empty());
+}

@@ -203,6 +203,11 @@ fn what_the_journal_or_a_mount_shows_stays() {
     let path = scene.paths().state.join("state.json");
     fs::write(&path, state(entry("undone")).to_string()).expect("state");
     assert!(names(&scene.decide(Some(0)).report().removed).contains(&"set a".into()));
+    // In the midst of a change it may have to come back.
+    let mut changing = state(entry("undone"));
+    changing["previous"] = serde_json::json!([load]);
+    fs::write(&path, changing.to_string()).expect("state");
+    assert!(names(&scene.decide(Some(0)).report().kept).contains(&"set a".into()));
     fs::write(&path, state(entry("done")).to_string()).expect("state");
     // As good as a mount: the same directory under two names.
     let shown = scene.store.dir("userspace/b/root");
