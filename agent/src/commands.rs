@@ -4,6 +4,7 @@ mod bundle;
 mod doctor;
 mod registry;
 mod sign_modules;
+mod status;
 mod upkeep;
 
 use std::cell::RefCell;
@@ -21,8 +22,9 @@ use signal_hook_tokio::Signals;
 
 use crate::artifact::{ModuleSet, destination};
 use crate::catalog::UserspaceAtHand;
-use crate::config::{self, Config, Fragment};
+use crate::config::{self, Config, Fragment, TerminationMessage};
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::lifecycle::last_words::LastWords;
 use crate::lifecycle::{self, signals};
 use crate::logging::{self, LogFormat};
 use crate::supplier::Supplier;
@@ -98,11 +100,7 @@ enum Command {
     /// Take off what an agent that has ended left on the host
     Unload,
     /// Show what is on the host and what the agent is at
-    Status {
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Status(status::Status),
 }
 
 /// How a command that did not fail ended.
@@ -125,7 +123,10 @@ const STACK: usize = 1 << 20;
 ///
 /// # Errors
 /// The failure to report and exit with.
-pub fn execute(cli: Cli) -> Result<End, Failure> {
+pub fn execute(cli: Cli, words: &LastWords) -> Result<End, Failure> {
+    if matches!(cli.command, Command::Run) {
+        words.leave_message(usual_message(&cli.settings));
+    }
     check_environment()?;
     let asked = RefCell::new(BTreeSet::new());
     let env = |name: &str| {
@@ -136,6 +137,15 @@ pub fn execute(cli: Cli) -> Result<End, Failure> {
     let flags = cli.settings;
     let config = load(&flags, &env)?;
     check_unknown(&asked.into_inner())?;
+    let telemetry = Telemetry::default();
+    match cli.command {
+        Command::Run => {
+            words.leave_message(config.termination_message.clone());
+            words.keep_record(&config, &telemetry);
+        }
+        Command::Unload => words.keep_record(&config, &telemetry),
+        _ => {}
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_stack_size(STACK)
@@ -145,7 +155,7 @@ pub fn execute(cli: Cli) -> Result<End, Failure> {
         .map_err(|failure| {
             failure.remedy("raise the limits on open files and processes (ulimit)")
         })?;
-    let result = runtime.block_on(dispatch(cli.command, flags, &config));
+    let result = runtime.block_on(dispatch(cli.command, flags, &config, &telemetry));
     // What was cancelled may have left a thread unpacking or hashing.
     runtime.shutdown_timeout(CLEANING);
     result
@@ -172,16 +182,20 @@ impl lifecycle::Configurations for Configurations {
     }
 }
 
-async fn dispatch(command: Command, flags: Fragment, config: &Config) -> Result<End, Failure> {
+async fn dispatch(
+    command: Command,
+    flags: Fragment,
+    config: &Config,
+    telemetry: &Telemetry,
+) -> Result<End, Failure> {
     if !matches!(command, Command::Run) {
         // Whoever stops any other command sees that it was stopped; run waits for its handlers.
         signals::release();
     }
     match command {
         Command::Run => {
-            let telemetry = Telemetry::default();
             let configurations = Configurations { flags, telemetry: telemetry.clone() };
-            lifecycle::run(config.clone(), configurations, &telemetry).await.map(End::Code)
+            lifecycle::run(config.clone(), configurations, telemetry).await.map(End::Code)
         }
         Command::Plan { json } => stoppable(plan(config, json)).await,
         Command::Doctor(asked) => stoppable(doctor::doctor(config, asked)).await,
@@ -197,8 +211,8 @@ async fn dispatch(command: Command, flags: Fragment, config: &Config) -> Result<
         Command::Import(asked) => stoppable(bundle::import(config, asked)).await,
         Command::Gc(asked) => stoppable(upkeep::gc(config, asked)).await,
         Command::Store(what) => stoppable(upkeep::of_store(config, what)).await,
-        Command::Unload => lifecycle::unload(config).await.map(End::Code),
-        Command::Status { json } => status(config, json).map(End::Code),
+        Command::Unload => lifecycle::unload(config, telemetry).await.map(End::Code),
+        Command::Status(asked) => status::status(config, &asked).map(End::Code),
     }
 }
 
@@ -345,14 +359,27 @@ async fn fetched(
     Ok(fetched)
 }
 
-fn status(config: &Config, json: bool) -> Result<ExitCode, Failure> {
-    let report = lifecycle::status(config)?;
-    if json {
-        print_json(&report)?
-    } else {
-        print(&report.render())?
+/// Where a message is left before the configuration is read: a flag and the environment are heard
+/// all the same.
+fn usual_message(settings: &Fragment) -> Option<PathBuf> {
+    let of_environment = || std::env::var("LONGSHORE_TERMINATION_MESSAGE").ok()?.parse().ok();
+    let given = settings.termination_message.clone().or_else(of_environment);
+    TerminationMessage::path_of(given.as_ref())
+}
+
+/// Finds out where the last words of an agent belong that was started as a child of this process.
+pub fn prepare_last_words(words: &LastWords) {
+    let Ok(cli) = Cli::try_parse() else { return };
+    if !matches!(cli.command, Command::Run) {
+        return;
     }
-    Ok(ExitCode::Done)
+    words.leave_message(usual_message(&cli.settings));
+    let env = |name: &str| std::env::var(name).ok();
+    let config = config::load(cli.settings, &env, Some(Path::new(config::DEFAULT_FILE)));
+    if let Ok(config) = config {
+        words.leave_message(config.termination_message.clone());
+        words.keep_record(&config, &Telemetry::default());
+    }
 }
 
 /// Prints a failure once, whole, on standard error.

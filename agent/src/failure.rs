@@ -33,6 +33,9 @@ pub enum ExitCode {
     InUse = 20,
     /// A failure was rolled back, and the rollback left something behind.
     RolledBack = 21,
+    /// The driver is not ready, or the agent not alive: `longshore status --ready` or `--alive` says
+    /// so.
+    NotReady = 30,
     /// A fault in longshore itself.
     Bug = 70,
 }
@@ -66,6 +69,7 @@ impl ExitCode {
             Self::InUse | Self::RolledBack => {
                 "run `longshore unload` when nothing holds the driver any more"
             }
+            Self::NotReady => "see what `longshore status` says",
             Self::Bug => "please report it with the log",
         }
     }

@@ -427,6 +427,12 @@ pub fn read_state(dir: &Path) -> Result<Option<State>, Failure> {
     parse_state(&path, &bytes).map(Some)
 }
 
+/// When the state file in `dir` was last written; None where there is none.
+pub fn written(dir: &Path) -> Option<jiff::Timestamp> {
+    let time = fs::metadata(dir.join("state.json")).and_then(|meta| meta.modified()).ok()?;
+    time.try_into().ok()
+}
+
 /// Reads a file, and waits for nobody: what is no file, for example a pipe, is refused.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;

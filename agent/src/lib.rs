@@ -28,6 +28,7 @@ pub mod plan;
 pub mod prebuilt;
 pub mod progress;
 pub mod registry;
+pub mod serve;
 pub mod signature;
 pub mod source;
 pub mod step;

@@ -1,9 +1,12 @@
 //! The log on standard error, as `LONGSHORE_LOG` and `LONGSHORE_LOG_FORMAT` want it.
 
+use std::fmt;
 use std::io::IsTerminal;
 
 use clap::ValueEnum;
+use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::config::Env;
 use crate::failure::{ExitCode, Failure};
@@ -33,10 +36,24 @@ pub fn start(format: Option<LogFormat>, env: Env<'_>) -> Result<(), Failure> {
         .log_internal_errors(false)
         .with_target(false);
     match format {
-        LogFormat::Pretty => builder.with_ansi(terminal).init(),
+        LogFormat::Pretty => {
+            builder.with_ansi(terminal).fmt_fields(debug_fn(write_pretty)).init();
+        }
         LogFormat::Json => builder.json().flatten_event(true).init(),
     }
     Ok(())
+}
+
+/// Fields that the message has in words already: for machines, which read JSON.
+const IN_WORDS: [&str; 10] =
+    ["step", "what", "outcome", "seconds", "phase", "last", "driver", "ms", "listen", "code"];
+
+fn write_pretty(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    match field.name() {
+        "message" => write!(writer, "{value:?}"),
+        name if IN_WORDS.contains(&name) => Ok(()),
+        name => write!(writer, " {name}={value:?}"),
+    }
 }
 
 fn filter(env: Env<'_>) -> Result<EnvFilter, Failure> {
@@ -65,6 +82,40 @@ fn given(env: Env<'_>, name: &str) -> Option<String> {
 mod tests {
     use super::*;
     use rstest::rstest;
+
+    /// What is logged, shared with the log.
+    #[derive(Clone, Default)]
+    struct Written(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("lock").write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn people_read_what_is_said_and_only_the_fields_that_it_does_not_say() {
+        let written = Written::default();
+        let writer = written.clone();
+        let log = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .without_time()
+            .with_target(false)
+            .with_writer(move || writer.clone())
+            .fmt_fields(debug_fn(write_pretty))
+            .finish();
+        tracing::subscriber::with_default(log, || {
+            let (step, seconds) = ("load-module", 0.1);
+            tracing::info!(step, what = "nvidia", outcome = %"done", seconds, "loaded nvidia");
+            tracing::info!(answered = 3, "taken from earlier builds");
+        });
+        let text = String::from_utf8(written.0.lock().expect("lock").clone()).expect("text");
+        assert_eq!(text, " INFO loaded nvidia\n INFO taken from earlier builds answered=3\n");
+    }
 
     #[rstest]
     #[case("", Some(None))]

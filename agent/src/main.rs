@@ -6,6 +6,7 @@ use std::process::ExitCode as ProcessExit;
 use clap::Parser;
 use longshore::build::sandbox;
 use longshore::commands::{self, Cli, End};
+use longshore::lifecycle::last_words::LastWords;
 use longshore::lifecycle::{init, signals};
 use longshore::{ExitCode, Failure};
 use nix::sys::stat::{Mode, umask};
@@ -19,10 +20,19 @@ fn main() -> ProcessExit {
     // The driver root is for everybody to read, the store for nobody else to write: whatever whoever
     // started this has set.
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
-    std::panic::set_hook(Box::new(report_panic));
+    let words = LastWords::default();
+    let of_panic = words.clone();
+    std::panic::set_hook(Box::new(move |info| report_panic(info, &of_panic)));
     match init::as_process_one() {
         Ok(None) => {}
-        Ok(Some(code)) => return ProcessExit::from(code),
+        Ok(Some(ended)) => {
+            if let Some(signal) = ended.signal {
+                // Whoever is killed cannot say so.
+                commands::prepare_last_words(&words);
+                words.tell_of_killed(ended.code, signal.as_str());
+            }
+            return ProcessExit::from(ended.code);
+        }
         Err(failure) => {
             commands::report(&failure);
             return ProcessExit::from(failure.code().number());
@@ -40,20 +50,22 @@ fn main() -> ProcessExit {
             };
         }
     };
-    match commands::execute(cli) {
+    match commands::execute(cli, &words) {
         Ok(End::Code(code)) => ProcessExit::from(code.number()),
         Ok(End::Stopped(signal)) => ProcessExit::from(commands::end_by(signal)),
         Err(failure) => {
             commands::report(&failure);
+            words.tell(&failure);
             ProcessExit::from(failure.code().number())
         }
     }
 }
 
 /// A panic is a fault in longshore, and says so in the form of every other failure.
-fn report_panic(info: &std::panic::PanicHookInfo<'_>) {
+fn report_panic(info: &std::panic::PanicHookInfo<'_>, words: &LastWords) {
     let failure = Failure::new(ExitCode::Bug, format!("a fault in longshore: {info}"))
         .remedy("please report it with the log; `longshore unload` takes off what is on the host");
     commands::report(&failure);
+    words.tell(&failure);
     std::process::exit(ExitCode::Bug.number().into());
 }

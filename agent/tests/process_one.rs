@@ -30,7 +30,9 @@ fn process_one_ends_as_its_child_and_reaps_orphans() {
         // It ends only when its orphan was reaped: a zombie can still be signalled.
         ("o=$( (exit 0) >&2 & echo $! ); while kill -0 $o 2>&-; do :; done; exit 3", 3),
     ] {
-        assert_eq!(supervise(shell(script)).unwrap(), code, "{script}");
+        let ended = supervise(shell(script)).unwrap();
+        assert_eq!(ended.code, code, "{script}");
+        assert_eq!(ended.signal, (code == 137).then_some(Signal::SIGKILL), "{script}");
     }
     let dir = tempfile::tempdir().unwrap();
     let fifo = dir.path().join("ready");
@@ -46,7 +48,7 @@ fn process_one_ends_as_its_child_and_reaps_orphans() {
         std::fs::read_to_string(&fifo).unwrap();
         kill(Pid::this(), Signal::SIGTERM).unwrap();
     });
-    assert_eq!(supervise(shell(&waits)).unwrap(), 7, "TERM is handed on");
+    assert_eq!(supervise(shell(&waits)).unwrap().code, 7, "TERM is handed on");
     signalling.join().unwrap();
     let up = dir.path().join("up");
     nix::unistd::mkfifo(&up, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -63,7 +65,7 @@ fn process_one_ends_as_its_child_and_reaps_orphans() {
         kill(Pid::this(), Signal::SIGTERM).unwrap();
         std::fs::write(&gate, "go\n").unwrap();
     });
-    assert_eq!(supervise(shell(&late)).unwrap(), 8, "TERM waits for who takes it");
+    assert_eq!(supervise(shell(&late)).unwrap().code, 8, "TERM waits for who takes it");
     signalling.join().unwrap();
     assert_eq!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Err(Errno::ECHILD), "no zombie is left");
 }

@@ -16,7 +16,7 @@ use super::run_file::{RunFileSource, absolute_place, from_parts};
 use super::values::{
     AbsolutePath, DriverWish, FlavourWish, ModuleName, ModuleParameter, SizeBound, Span, parse_bool,
 };
-use super::{ArchiveSource, RegistrySource};
+use super::{ArchiveSource, Listen, RegistrySource, TerminationMessage};
 use crate::artifact::Flavour;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::input;
@@ -145,6 +145,12 @@ pub struct Fragment {
     /// How long SIGTERM may take until a driver in use is left as it is
     #[arg(long, global = true, value_name = "SPAN")]
     pub unload_deadline: Option<Span>,
+    /// Where run serves health, metrics and status: ADDRESS:PORT, unix:PATH, or off
+    #[arg(long, global = true, value_name = "ADDRESS")]
+    pub listen: Option<Listen>,
+    /// File that says why run ended, where it failed; or off
+    #[arg(long, global = true, value_name = "FILE")]
+    pub termination_message: Option<TerminationMessage>,
 }
 
 impl Fragment {
@@ -224,6 +230,12 @@ impl Fragment {
             root: get(env, "LONGSHORE_ROOT", AbsolutePath::strict)?,
             host_root: get(env, "LONGSHORE_HOST_ROOT", AbsolutePath::strict)?,
             unload_deadline: get(env, "LONGSHORE_UNLOAD_DEADLINE", Span::from_str)?,
+            listen: get(env, "LONGSHORE_LISTEN", Listen::from_str)?,
+            termination_message: get(
+                env,
+                "LONGSHORE_TERMINATION_MESSAGE",
+                TerminationMessage::from_str,
+            )?,
         })
     }
 
@@ -283,6 +295,8 @@ impl Fragment {
             root: self.root.or(below.root),
             host_root: self.host_root.or(below.host_root),
             unload_deadline: self.unload_deadline.or(below.unload_deadline),
+            listen: self.listen.or(below.listen),
+            termination_message: self.termination_message.or(below.termination_message),
         }
     }
 

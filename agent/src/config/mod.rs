@@ -8,6 +8,7 @@ mod patches;
 mod places;
 mod publish;
 mod run_file;
+mod serving;
 mod sources;
 mod values;
 
@@ -24,6 +25,7 @@ pub use patches::{PatchConfig, PatchFragment};
 pub use places::Paths;
 pub use publish::{PublishConfig, PublishFragment};
 pub use run_file::{Pin, RunFileSource};
+pub use serving::{Listen, TerminationMessage};
 pub use sources::{ArchiveSource, RegistrySource};
 pub use values::{
     AbsolutePath, BadValue, DriverWish, FlavourWish, ModuleName, ModuleParameter, SizeBound, Span,
@@ -73,6 +75,10 @@ pub struct Config {
     pub store_max_size: Option<u64>,
     /// How long SIGTERM may take until a driver in use is left as it is.
     pub unload_deadline: Duration,
+    /// Where health, metrics and status are served.
+    pub listen: Listen,
+    /// The file that says why `run` ended, where it failed.
+    pub termination_message: Option<PathBuf>,
 }
 
 /// What the store may have where nothing is said of it: about five drivers with what they were
@@ -235,6 +241,8 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
         ),
         store_max_size: all.store_max_size.map_or(Some(STORE_MAX_SIZE), SizeBound::bytes),
         unload_deadline: all.unload_deadline.map_or(Duration::from_secs(20), Span::duration),
+        listen: all.listen.unwrap_or_default(),
+        termination_message: TerminationMessage::path_of(all.termination_message.as_ref()),
     })
 }
 

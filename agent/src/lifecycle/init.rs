@@ -30,12 +30,21 @@ const STARTING: Duration = Duration::from_secs(5);
 /// How processes of this program are listed (proc_pid_comm(5)), by whatever name it was started.
 const NAME: &CStr = c"longshore";
 
-/// Runs this program again as a child where this is process 1, and returns the number to exit
-/// with; None where this is not process 1. To be called before any thread is started.
+/// How the agent ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Its exit code, or 128 + the signal that killed it.
+    pub code: u8,
+    /// The signal that killed it.
+    pub signal: Option<Signal>,
+}
+
+/// Runs this program again as a child where this is process 1, and returns how it ended; None
+/// where this is not process 1. To be called before any thread is started.
 ///
 /// # Errors
 /// 70 where the child cannot be started.
-pub fn as_process_one() -> Result<Option<u8>, Failure> {
+pub fn as_process_one() -> Result<Option<Ended>, Failure> {
     if std::process::id() != 1 {
         // Started by the line below it would be listed as `exe`. A name is no reason to fail.
         let _ = set_name(NAME);
@@ -50,12 +59,11 @@ pub fn as_process_one() -> Result<Option<u8>, Failure> {
     supervise(again).map(Some)
 }
 
-/// Runs `command` and hands it the signals of this process until it ends; returns its exit code,
-/// or 128 + the signal that killed it. Every child of this process is reaped meanwhile.
+/// Runs `command` and hands it the signals of this process until it ends. Every child of this process is reaped meanwhile.
 ///
 /// # Errors
 /// 70 where the child cannot be started.
-pub fn supervise(mut command: Command) -> Result<u8, Failure> {
+pub fn supervise(mut command: Command) -> Result<Ended, Failure> {
     // Handlers first: process 1 ignores a signal it has none for, and no SIGCHLD may be missed.
     let handled = [SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
     let mut signals = Signals::new(handled).or_fail(ExitCode::Bug, || "setting signal handlers")?;
@@ -65,8 +73,8 @@ pub fn supervise(mut command: Command) -> Result<u8, Failure> {
     for signal in signals.forever() {
         if signal != SIGCHLD {
             hand_on(agent, signal);
-        } else if let Some(code) = reap(agent) {
-            return Ok(code);
+        } else if let Some(ended) = reap(agent) {
+            return Ok(ended);
         }
     }
     Err(Failure::new(ExitCode::Bug, "waiting for the agent: the stream of signals ended"))
@@ -95,22 +103,23 @@ fn takes(process: Pid, signal: Signal) -> bool {
     })
 }
 
-/// Reaps every child that has ended; returns the agent's code if it is among them.
-fn reap(agent: Pid) -> Option<u8> {
-    let mut code = None;
+/// Reaps every child that has ended; returns how the agent did if it is among them.
+fn reap(agent: Pid) -> Option<Ended> {
+    let mut ended = None;
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(pid, status)) if pid == agent => {
-                code = u8::try_from(status).ok();
+                ended = u8::try_from(status).ok().map(|code| Ended { code, signal: None });
             }
             Ok(WaitStatus::Signaled(pid, signal, _)) if pid == agent => {
-                code = u8::try_from(128 + signal as i32).ok();
+                let code = u8::try_from(128 + signal as i32).ok();
+                ended = code.map(|code| Ended { code, signal: Some(signal) });
             }
-            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return code,
+            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return ended,
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => {
                 tracing::error!("waiting for children: {errno}");
-                return code;
+                return ended;
             }
         }
     }

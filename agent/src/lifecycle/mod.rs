@@ -1,9 +1,12 @@
 //! From Probing to Ready and, on SIGTERM, to Removed.
 
 pub mod init;
+pub mod last_words;
 mod life;
 pub mod phase;
+pub mod probe;
 pub mod signals;
+mod starts;
 pub mod status;
 
 use std::future::Future;
@@ -23,9 +26,10 @@ use crate::host::{HostFacts, RealHost};
 use crate::journal::{self, Journal, PlanSummary};
 use crate::kernel::image::ModuleImages;
 use crate::plan::Plan;
+use crate::serve::{Pulse, Server, Subject};
 use crate::step::Step;
 use crate::store::Store;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{FailureRecord, Telemetry};
 
 /// What a life asks of the rest of the agent: everything left of the engine, which only reads the
 /// host and writes the store.
@@ -71,12 +75,46 @@ pub async fn run(
     configurations: impl Configurations,
     telemetry: &Telemetry,
 ) -> Result<ExitCode, Failure> {
+    let (pulse, heart) = Pulse::new();
+    let subject = Subject::new(telemetry.clone(), pulse, config.paths.clone());
+    let server = Server::begin(&config.listen, subject);
+    let ended = heart.beside(live(config, configurations, telemetry, server.as_ref())).await;
+    if let Some(server) = server {
+        server.end();
+    }
+    ended
+}
+
+async fn live(
+    config: Config,
+    configurations: impl Configurations,
+    telemetry: &Telemetry,
+    server: Option<&Server>,
+) -> Result<ExitCode, Failure> {
     let born = Instant::now();
     let (stop, renewal) = (CancelFlag::default(), Renewal::default());
     let _signals = signals::Watch::begin(stop.clone(), renewal.clone())?;
     let journal = open_journal(&config.paths).await?;
+    if let Some(server) = server {
+        server.publish(&config.paths.state);
+    }
+    remember(&config.paths, &journal, telemetry);
     let world = world(&config, Store::open(&config.paths.store)?, telemetry);
     Life::new(world, journal, stop, renewal, born).live(config, &configurations).await
+}
+
+/// What is known of the agents before this one.
+fn remember(paths: &Paths, journal: &Journal, telemetry: &Telemetry) {
+    if let Some(starts) = starts::count(&paths.state, journal.state().boot_id.as_deref()) {
+        telemetry.starts(starts);
+    }
+    let phase = journal.phase();
+    if !matches!(phase, Phase::Removed | Phase::Failed | Phase::InUse) {
+        let failure = FailureRecord::without_a_word(phase, journal::written(&paths.state));
+        tracing::warn!("{}", failure.cause);
+        last_words::keep(paths, failure);
+    }
+    telemetry.failed_before(last_words::last(paths).map(|last| last.failure));
 }
 
 /// Undoes what the journal of an agent that has ended says is on the host.
@@ -84,7 +122,7 @@ pub async fn run(
 /// # Errors
 /// 15 where an agent is alive, 20 where the driver is in use, 21 where something could not be
 /// undone.
-pub async fn unload(config: &Config) -> Result<ExitCode, Failure> {
+pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, Failure> {
     let dir = &config.paths.state;
     if journal::holder(dir).is_none() && journal::read_state(dir)?.is_none() {
         tracing::info!(
@@ -104,7 +142,7 @@ pub async fn unload(config: &Config) -> Result<ExitCode, Failure> {
     }
     // Nothing is written to the store, and seldom read: that it is out of reach keeps nobody's driver
     // on a host.
-    let world = world(config, Store::at(&config.paths.store), &Telemetry::default());
+    let world = world(config, Store::at(&config.paths.store), telemetry);
     life::remove(&world, journal).await.1
 }
 

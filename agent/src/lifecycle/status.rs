@@ -1,21 +1,27 @@
-//! What is on the host now, and who put it there.
+//! What is on the host now, who put it there, and what the agent tells of itself.
+
+mod render;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Phase;
+use super::last_words::{self, LastFailure};
 use crate::config::{Config, Paths};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::{Host, RealHost, VerbError};
+use crate::input;
 use crate::journal::{self, Before, Entry, EntryState, State};
+use crate::serve::client;
 use crate::step::Step;
+use crate::telemetry::{FailureRecord, Live};
 
 /// What `longshore status` tells.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StatusReport {
     /// The phase the journal was left in; None where no agent ran since the host was booted.
     pub phase: Option<Phase>,
@@ -32,6 +38,22 @@ pub struct StatusReport {
     pub nodes: Vec<NodeStatus>,
     /// The journal's entries that are not undone, oldest first.
     pub entries: Vec<EntryStatus>,
+    /// What the agent tells of itself; None where none runs or it could not be heard.
+    pub live: Option<Live>,
+    /// Why an agent that runs could not be heard.
+    pub unheard: Option<String>,
+    /// The last failure of an agent on this host.
+    pub last_failure: Option<FailureStatus>,
+}
+
+/// The last failure of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FailureStatus {
+    /// What it was.
+    #[serde(flatten)]
+    pub failure: FailureRecord,
+    /// Whether the host was booted since; None where that is unknown.
+    pub before_this_boot: Option<bool>,
 }
 
 /// A loaded module.
@@ -80,13 +102,67 @@ pub struct EntryStatus {
     pub done: bool,
 }
 
-/// Reads what is on the host now. It changes nothing, and holds the lock only for the moment
-/// that it takes to see that nobody else does.
+/// How long the host may take to look at, and the agent to answer: neither a mount nor an agent
+/// that hangs keeps whoever asks.
+const LOOK: Duration = Duration::from_secs(10);
+const ASK: Duration = Duration::from_secs(12);
+
+/// Reads what is on the host now, and asks the agent, if one runs. It changes nothing, and holds the
+/// lock only for the moment that it takes to see that nobody else does.
 ///
 /// # Errors
 /// 13 where the journal cannot be understood, 10 where the host cannot be read.
 pub fn status(config: &Config) -> Result<StatusReport, Failure> {
-    let paths = &config.paths;
+    let paths = config.paths.clone();
+    let looked = input::in_time("status", LOOK, move || Ok(of_host(&paths)));
+    let mut report = match looked {
+        Some(Ok(report)) => report?,
+        Some(Err(error)) => Err(error).or_fail(ExitCode::Preflight, || "looking at the host")?,
+        None => return Err(hangs()),
+    };
+    if report.agent.is_some() {
+        match hear(&config.paths) {
+            Ok(live) => report.live = Some(live),
+            Err(why) => report.unheard = Some(why),
+        }
+    }
+    Ok(report)
+}
+
+fn hangs() -> Failure {
+    let cause = format!("looking at the host took more than {} s", LOOK.as_secs());
+    Failure::new(ExitCode::HostUnsupported, cause)
+        .remedy("see which mount or process of the host hangs (the kernel's log says so)")
+}
+
+/// What the agent that runs tells of itself.
+fn hear(paths: &Paths) -> Result<Live, String> {
+    let address = client::find(&paths.state)
+        .ok_or("it serves nowhere (listen), or its address could not be had")?;
+    let why = |error: &dyn std::fmt::Display| format!("{}: {error}", address.listen);
+    let answer = client::ask(&address, "/status", ASK).map_err(|e| why(&e))?;
+    if answer.status != 200 {
+        return Err(why(&answer.body.trim_end()));
+    }
+    let heard: Heard = serde_json::from_str(&answer.body).map_err(|e| why(&e))?;
+    Ok(heard.live)
+}
+
+/// What of a status is not seen on the host.
+#[derive(Deserialize)]
+struct Heard {
+    live: Live,
+}
+
+/// What the agent itself tells, with what is on the host now.
+///
+/// # Errors
+/// As [`status`].
+pub fn of_agent(paths: &Paths, live: Live) -> Result<StatusReport, Failure> {
+    Ok(StatusReport { live: Some(live), ..of_host(paths)? })
+}
+
+fn of_host(paths: &Paths) -> Result<StatusReport, Failure> {
     let state = journal::read_state(&paths.state)?
         .filter(|state| !state.is_of_another_boot(journal::boot_id(&paths.root).as_deref()));
     look(paths, &RealHost::new(&paths.root), state.as_ref())
@@ -107,7 +183,20 @@ fn look(paths: &Paths, host: &dyn Host, state: Option<&State>) -> Result<StatusR
         mounts: mounts(host, &live)?,
         nodes: nodes(paths, host, &live)?,
         entries: live.iter().map(|entry| EntryStatus::from(*entry)).collect(),
+        live: None,
+        unheard: None,
+        last_failure: last_words::last(paths).map(|last| FailureStatus::of(last, paths)),
     })
+}
+
+impl FailureStatus {
+    fn of(last: LastFailure, paths: &Paths) -> Self {
+        let before = match (last.boot_id, journal::boot_id(&paths.root)) {
+            (Some(then), Some(now)) => Some(then != now),
+            _ => None,
+        };
+        Self { failure: last.failure, before_this_boot: before }
+    }
 }
 
 impl From<&Entry> for EntryStatus {
@@ -180,52 +269,6 @@ fn nodes(paths: &Paths, host: &dyn Host, live: &[&Entry]) -> Result<Vec<NodeStat
         NodeStatus { path, right, ours }
     };
     Ok(wanted.into_iter().map(status).collect())
-}
-
-impl StatusReport {
-    /// The report as a person reads it.
-    pub fn render(&self) -> String {
-        let mut text = String::new();
-        let mut line = |what: &str, value: String| {
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "{what:<10}{value}");
-        };
-        let none = || "none".to_owned();
-        let whose = |ours: bool| if ours { "ours" } else { "not ours" };
-        line("driver", self.driver_version.clone().unwrap_or_else(none));
-        line("phase", self.phase.map_or_else(none, |phase| phase.to_string()));
-        line("agent", self.agent.map_or_else(none, |pid| format!("running, pid {pid}")));
-        for module in &self.modules {
-            line("module", format!("{} ({})", module.render(), whose(module.ours)));
-        }
-        for mount in &self.mounts {
-            let gone = if mount.mounted { "" } else { " (gone)" };
-            line("mount", format!("{}{gone}", mount.target.display()));
-        }
-        for node in &self.nodes {
-            let wrong = if node.right { "" } else { ", missing or wrong" };
-            line("node", format!("{} ({}{wrong})", node.path.display(), whose(node.ours)));
-        }
-        for entry in &self.entries {
-            let died = if entry.done { "" } else { " (not finished)" };
-            line("entry", format!("{:>3} {}{died}", entry.seq, entry.step));
-        }
-        text
-    }
-}
-
-impl ModuleStatus {
-    fn render(&self) -> String {
-        let mut text = self.name.clone();
-        if let Some(version) = &self.version {
-            text.push_str(&format!(" {version}"));
-        }
-        text.push_str(&format!(", used by {}", self.refcount));
-        if !self.holders.is_empty() {
-            text.push_str(&format!(": {}", self.holders.join(", ")));
-        }
-        text
-    }
 }
 
 #[cfg(test)]

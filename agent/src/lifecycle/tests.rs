@@ -449,12 +449,15 @@ async fn a_dead_agents_driver_stays_where_no_plan_can_be_made() {
 async fn unloading_where_nothing_is_left_says_so_and_touches_nothing() {
     let scene = Scene::new();
     let config = config(&scene.paths);
-    assert_eq!(unload(&config).await.unwrap(), ExitCode::Done);
+    assert_eq!(unload(&config, &Telemetry::default()).await.unwrap(), ExitCode::Done);
     assert!(!scene.paths.state.exists());
     let journal = Journal::open(&scene.paths).unwrap();
-    assert_eq!(unload(&config).await.unwrap_err().code(), ExitCode::Preflight);
+    assert_eq!(
+        unload(&config, &Telemetry::default()).await.unwrap_err().code(),
+        ExitCode::Preflight
+    );
     drop(journal);
-    assert_eq!(unload(&config).await.unwrap(), ExitCode::Done);
+    assert_eq!(unload(&config, &Telemetry::default()).await.unwrap(), ExitCode::Done);
 }
 
 #[tokio::test]
@@ -473,7 +476,7 @@ async fn unloading_undoes_what_a_dead_agent_did() {
     drop(journal);
     // A store that cannot be had is no reason to leave the driver on the host.
     std::fs::write(&scene.paths.store, "in the way").unwrap();
-    assert_eq!(unload(&config(&scene.paths)).await.unwrap(), ExitCode::Done);
+    assert_eq!(unload(&config(&scene.paths), &Telemetry::default()).await.unwrap(), ExitCode::Done);
     assert!(!made.exists());
     assert_eq!(scene.phase(), Some(Phase::Removed));
     assert_eq!(status(&config(&scene.paths)).unwrap().phase, Some(Phase::Removed));

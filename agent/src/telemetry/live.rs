@@ -154,8 +154,8 @@ pub struct Daemon {
 pub struct FailureRecord {
     /// When.
     pub at: Timestamp,
-    /// Exit code.
-    pub code: u8,
+    /// Exit code; None where the agent ended without one.
+    pub code: Option<u8>,
     /// Cause and chain, in one line.
     pub cause: String,
     /// What to do.
@@ -169,10 +169,41 @@ impl FailureRecord {
     pub fn of(failure: &Failure, phase: Option<Phase>) -> Self {
         Self {
             at: Timestamp::now(),
-            code: failure.code().number(),
+            code: Some(failure.code().number()),
             cause: failure.one_line(),
             remedy: failure.what_to_do().to_owned(),
             phase,
+        }
+    }
+}
+
+impl FailureRecord {
+    /// The record of an agent that a signal has just killed.
+    pub fn killed(code: u8, signal: &str) -> Self {
+        Self {
+            at: Timestamp::now(),
+            code: Some(code),
+            cause: format!("the agent was killed by {signal}"),
+            remedy:
+                "where nobody killed it: raise the container's memory limit, and see the kernel's \
+                     log; the next agent goes on from what its journal says"
+                    .to_owned(),
+            phase: None,
+        }
+    }
+
+    /// The record of an agent that ended in `phase` without saying why, and wrote its journal last
+    /// at `at`.
+    pub fn without_a_word(phase: Phase, at: Option<Timestamp>) -> Self {
+        Self {
+            at: at.unwrap_or_else(Timestamp::now),
+            code: None,
+            cause: format!("the agent before this one ended without a word in phase {phase}"),
+            remedy:
+                "see what killed it: the pod's last state, and the kernel's log for its being out \
+                     of memory"
+                    .to_owned(),
+            phase: Some(phase),
         }
     }
 }

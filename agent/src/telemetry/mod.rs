@@ -5,7 +5,9 @@
 //! some kilobytes, however long the agent lives.
 
 mod counted;
+pub mod exposition;
 mod live;
+pub mod metrics;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -88,6 +90,8 @@ pub struct Telemetry(Arc<Mutex<Told>>);
 struct Told {
     started: Timestamp,
     phase: Option<(Phase, Instant, Timestamp)>,
+    /// The phase before it.
+    before: Option<Phase>,
     /// Seconds in each phase before the present one, in the order of [`Phase::ALL`].
     phases: [Duration; Phase::ALL.len()],
     at: Option<(StepAt, Instant)>,
@@ -111,6 +115,7 @@ impl Default for Told {
         Self {
             started: Timestamp::now(),
             phase: None,
+            before: None,
             phases: Default::default(),
             at: None,
             steps: Vec::new(),
@@ -141,6 +146,7 @@ impl Telemetry {
         let now = Instant::now();
         if let Some((last, since, _)) = told.phase.replace((phase, now, Timestamp::now())) {
             told.phases[last as usize] += now.duration_since(since);
+            told.before = Some(last);
         }
         match phase {
             Phase::Removed => {
@@ -225,10 +231,21 @@ impl Telemetry {
 
     /// This agent failed; it may go on from there.
     pub fn failed(&self, failure: &Failure) {
+        let record = self.record(failure);
         let mut told = self.told();
-        let phase = told.phase.map(|(phase, ..)| phase);
         told.failures += 1;
-        told.last_failure = Some(FailureRecord::of(failure, phase));
+        told.last_failure = Some(record);
+    }
+
+    /// The record of a failure that happens now, or has just led into the present phase.
+    pub fn record(&self, failure: &Failure) -> FailureRecord {
+        let told = self.told();
+        let phase = match told.phase {
+            Some((Phase::Failed | Phase::InUse, ..)) => told.before,
+            Some((phase, ..)) => Some(phase),
+            None => None,
+        };
+        FailureRecord::of(failure, phase)
     }
 
     /// What it is at, all of it.

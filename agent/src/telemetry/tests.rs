@@ -135,10 +135,11 @@ fn the_driver_is_of_the_store_unless_it_came_from_elsewhere_and_goes_when_it_is_
 fn a_failure_is_told_with_its_phase_and_survives_json() {
     let telemetry = Telemetry::default();
     telemetry.enter(Phase::Removing);
+    telemetry.enter(Phase::InUse);
     telemetry.failed(&Failure::new(ExitCode::InUse, "the driver is in use").because("a"));
     let live = telemetry.live();
     let failure = live.last_failure.clone().expect("a failure");
-    assert_eq!((failure.code, failure.cause.as_str()), (20, "the driver is in use: a"));
+    assert_eq!((failure.code, failure.cause.as_str()), (Some(20), "the driver is in use: a"));
     assert_eq!(failure.phase, Some(Phase::Removing));
     assert!(!failure.remedy.is_empty());
     let text = serde_json::to_string(&live).expect("JSON");

@@ -1,0 +1,41 @@
+//! `longshore status`: for people, scripts, and probes.
+
+use crate::config::Config;
+use crate::failure::{ExitCode, Failure};
+use crate::lifecycle;
+use crate::lifecycle::probe::{Question, probe};
+
+use super::{print, print_json};
+
+/// What is asked.
+#[derive(Debug, clap::Args)]
+pub(super) struct Status {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    /// Say in a line whether the driver is ready; exit code 30 where it is not
+    #[arg(long, conflicts_with_all = ["json", "alive"])]
+    ready: bool,
+    /// Say in a line whether the agent lives and is not stuck; exit code 30 where it does not
+    #[arg(long, conflicts_with = "json")]
+    alive: bool,
+}
+
+pub(super) fn status(config: &Config, asked: &Status) -> Result<ExitCode, Failure> {
+    let question = match asked {
+        Status { ready: true, .. } => Question::Ready,
+        Status { alive: true, .. } => Question::Alive,
+        Status { json, .. } => {
+            let report = lifecycle::status(config)?;
+            if *json {
+                print_json(&report)?
+            } else {
+                print(&report.render())?
+            }
+            return Ok(ExitCode::Done);
+        }
+    };
+    let (yes, why) = probe(&config.paths, question);
+    print(&format!("{why}\n"))?;
+    Ok(if yes { ExitCode::Done } else { ExitCode::NotReady })
+}

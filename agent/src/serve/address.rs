@@ -1,0 +1,141 @@
+//! Where an agent serves, for `longshore status` to find: `STATE/serving.json`.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Listen;
+use crate::input;
+use crate::store::write_atomically;
+
+const NAME: &str = "serving.json";
+const MOST_BYTES: u64 = 4 << 10;
+
+/// Where an agent serves, and which agent it is: the same address can be another's by now, or in
+/// another network namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// As the setting `listen`, with the port that was taken.
+    pub listen: String,
+    /// What every answer of that agent has as its header `longshore-agent`.
+    pub agent: String,
+}
+
+impl Address {
+    /// What an agent has written into its state directory; None where there is nothing that could
+    /// be understood.
+    pub fn read(state_dir: &Path) -> Option<Self> {
+        let bytes = input::read(&state_dir.join(NAME), MOST_BYTES).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    /// The address itself; None where it is none.
+    pub fn place(&self) -> Option<Listen> {
+        self.listen.parse().ok()
+    }
+}
+
+/// Written as soon as both are known, the address and the directory, whichever comes first.
+#[derive(Debug)]
+pub(super) struct Publication {
+    agent: String,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    listen: Option<String>,
+    dir: Option<PathBuf>,
+}
+
+impl Publication {
+    pub(super) fn new(agent: String) -> Self {
+        Self { agent, known: Mutex::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server listens there.
+    pub(super) fn bound(&self, listen: String) {
+        let mut known = self.known();
+        known.listen = Some(listen);
+        self.write(&known);
+    }
+
+    /// The state directory is this agent's.
+    pub(super) fn publish(&self, dir: &Path) {
+        let mut known = self.known();
+        known.dir = Some(dir.to_path_buf());
+        self.write(&known);
+    }
+
+    /// The server ends.
+    pub(super) fn withdraw(&self) {
+        let mut known = self.known();
+        known.listen = None;
+        if let Some(dir) = known.dir.take()
+            && let Err(error) = fs::remove_file(dir.join(NAME))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::debug!("removing {}: {error}", dir.join(NAME).display());
+        }
+    }
+
+    fn write(&self, known: &Known) {
+        let (Some(listen), Some(dir)) = (&known.listen, &known.dir) else { return };
+        let address = Address { listen: listen.clone(), agent: self.agent.clone() };
+        let written = serde_json::to_vec(&address)
+            .map_err(io::Error::other)
+            .and_then(|bytes| write_atomically(&dir.join(NAME), &bytes));
+        if let Err(error) = written {
+            tracing::warn!(
+                "`longshore status` will not show what is live: writing {}: {error}",
+                dir.join(NAME).display()
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_written_once_both_are_known_and_gone_in_the_end() {
+        for address_first in [false, true] {
+            let dir = tempfile::tempdir().expect("temporary directory");
+            let publication = Publication::new("1-2".into());
+            let bind = || publication.bound("127.0.0.1:1".into());
+            if address_first {
+                bind();
+            } else {
+                publication.publish(dir.path());
+            }
+            assert_eq!(Address::read(dir.path()), None);
+            if address_first {
+                publication.publish(dir.path());
+            } else {
+                bind();
+            }
+            let address = Address::read(dir.path()).expect("written");
+            assert_eq!(address.place(), "127.0.0.1:1".parse().ok());
+            assert_eq!(address.agent, "1-2");
+            publication.withdraw();
+            assert_eq!(Address::read(dir.path()), None);
+        }
+    }
+
+    #[test]
+    fn garbage_is_no_address() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        for text in ["", "{", "[1]", "{\"listen\":1}"] {
+            fs::write(dir.path().join(NAME), text).expect("write");
+            assert_eq!(Address::read(dir.path()), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What is answered to whom.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+
+use super::pulse::Pulse;
+use super::seen::Sight;
+use crate::config::Paths;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::lifecycle::status;
+use crate::telemetry::exposition::{self, Format};
+use crate::telemetry::{Live, Telemetry, metrics};
+
+/// How long the agent's own task may take to answer.
+const BEAT: Duration = Duration::from_secs(5);
+/// How long a look at the host may take: a mount or a process of it may hang.
+const LOOK: Duration = Duration::from_secs(10);
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+
+/// The agent that is asked about.
+#[derive(Debug)]
+pub struct Subject {
+    /// What it tells of itself.
+    pub telemetry: Telemetry,
+    /// Whether it still runs.
+    pub pulse: Pulse,
+    /// Where its things lie.
+    pub paths: Paths,
+    /// Tells this agent from every other.
+    pub(super) instance: String,
+    sight: Arc<Sight>,
+}
+
+/// An answer before it is a response.
+struct Answer {
+    status: StatusCode,
+    kind: &'static str,
+    body: String,
+}
+
+fn text(status: StatusCode, body: impl Into<String>) -> Answer {
+    Answer { status, kind: TEXT, body: body.into() }
+}
+
+impl Subject {
+    /// An agent that begins now.
+    pub fn new(telemetry: Telemetry, pulse: Pulse, paths: Paths) -> Self {
+        let instance = format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
+        let sight = Arc::new(Sight::of(&paths.root));
+        Self { telemetry, pulse, paths, instance, sight }
+    }
+
+    pub(super) async fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+        let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
+        let answer = match request.uri().path() {
+            "/healthz" | "/readyz" | "/metrics" | "/status" if !is_get => {
+                text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n")
+            }
+            "/healthz" => self.health().await,
+            "/readyz" => self.readiness().await,
+            "/metrics" => {
+                let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+                self.metrics(Format::accepted(accept.unwrap_or_default())).await
+            }
+            "/status" => self.status().await,
+            _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz, /metrics and /status\n"),
+        };
+        self.respond(answer)
+    }
+
+    fn respond(&self, answer: Answer) -> Response<Full<Bytes>> {
+        let mut response = Response::new(Full::from(answer.body));
+        *response.status_mut() = answer.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.kind));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if answer.status == StatusCode::METHOD_NOT_ALLOWED {
+            headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        }
+        // Digits and a hyphen: it is always a header's value.
+        if let Ok(agent) = HeaderValue::from_str(&self.instance) {
+            headers.insert("longshore-agent", agent);
+        }
+        response
+    }
+
+    async fn health(&self) -> Answer {
+        if self.pulse.beats(BEAT).await {
+            return text(StatusCode::OK, "ok\n");
+        }
+        let body = format!("the agent's own task has not answered for {} s\n", BEAT.as_secs());
+        text(StatusCode::SERVICE_UNAVAILABLE, body)
+    }
+
+    async fn readiness(&self) -> Answer {
+        let live = self.live().await;
+        if live.ready {
+            return text(StatusCode::OK, "ready\n");
+        }
+        text(StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", live.not_ready.join("; ")))
+    }
+
+    /// What the agent tells, unless the host says otherwise: somebody else may have taken the driver
+    /// off.
+    async fn live(&self) -> Live {
+        let mut live = self.telemetry.live();
+        if live.ready
+            && let Some(driver) = &live.driver
+        {
+            let sight = Arc::clone(&self.sight);
+            let there = in_time(move || Ok(sight.driver_version())).await;
+            let why = match there {
+                Ok(Some(there)) if there == driver.version => return live,
+                Ok(Some(there)) => format!("driver {there} is loaded in its place"),
+                Ok(None) => format!("driver {} is no longer loaded", driver.version),
+                Err(failure) => failure.one_line(),
+            };
+            live.ready = false;
+            live.not_ready.push(why);
+        }
+        live
+    }
+
+    async fn metrics(&self, format: Format) -> Answer {
+        let live = self.live().await;
+        let sight = Arc::clone(&self.sight);
+        let seen = in_time(move || Ok(sight.look())).await.unwrap_or_else(|failure| {
+            tracing::debug!("{}", failure.one_line());
+            metrics::Seen::default()
+        });
+        let body = exposition::write(&metrics::families(&live, &seen), format);
+        Answer { status: StatusCode::OK, kind: format.content_type(), body }
+    }
+
+    async fn status(&self) -> Answer {
+        let live = self.live().await;
+        let paths = self.paths.clone();
+        let report = in_time(move || status::of_agent(&paths, live)).await;
+        let body = report.and_then(|report| {
+            serde_json::to_string_pretty(&report).or_fail(ExitCode::Bug, || "writing the status")
+        });
+        match body {
+            Ok(body) => Answer { status: StatusCode::OK, kind: JSON, body: body + "\n" },
+            Err(failure) => {
+                text(StatusCode::INTERNAL_SERVER_ERROR, format!("{}\n", failure.one_line()))
+            }
+        }
+    }
+}
+
+/// Looks where it may block, for so long.
+async fn in_time<T: Send + 'static>(
+    look: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(LOOK, tokio::task::spawn_blocking(look)).await {
+        Ok(looked) => looked.or_fail(ExitCode::Bug, || "looking at the host")?,
+        Err(_) => {
+            let cause = format!("looking at the host took more than {} s", LOOK.as_secs());
+            Err(Failure::new(ExitCode::HostUnsupported, cause))
+        }
+    }
+}

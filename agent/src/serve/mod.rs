@@ -1,0 +1,253 @@
+//! Health, readiness, metrics and status over HTTP, for probes, Prometheus and `longshore status`.
+//!
+//! On a thread and a runtime of its own: it answers, and says so, also where the agent's own runtime
+//! does not. While nobody asks it sleeps. Whoever is slow, says too much or comes in numbers is
+//! dropped for whoever asks properly.
+
+mod address;
+mod answer;
+pub mod client;
+mod pulse;
+mod seen;
+
+use std::collections::VecDeque;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, JoinSet};
+
+pub use address::Address;
+pub use answer::Subject;
+pub use pulse::{Heart, Pulse};
+
+use crate::config::Listen;
+
+/// Connections served at a time; one more takes the place of the oldest.
+const MOST_CONNECTIONS: usize = 16;
+/// How long the head of a request may take: what asks from this host takes microseconds.
+const HEAD: Duration = Duration::from_secs(5);
+/// How long a connection may take altogether.
+const WHOLE: Duration = Duration::from_secs(30);
+/// Bytes and number of header lines.
+const HEAD_BYTES: usize = 8 << 10;
+const HEAD_LINES: usize = 64;
+/// How soon an address that could not be had is tried again.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// The server of an agent.
+#[derive(Debug)]
+pub struct Server {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+    address: Arc<address::Publication>,
+}
+
+impl Server {
+    /// Serves `subject` where `listen` says; None where it says nowhere, or there is no thread to be
+    /// had. An address that cannot be had is a warning, and is tried again until it can: no driver
+    /// waits for it.
+    pub fn begin(listen: &Listen, subject: Subject) -> Option<Self> {
+        if *listen == Listen::Off {
+            return None;
+        }
+        let address = Arc::new(address::Publication::new(subject.instance.clone()));
+        let (stop, stopped) = oneshot::channel();
+        let (listen, published) = (listen.clone(), Arc::clone(&address));
+        let work = move || serve(&listen, Arc::new(subject), &published, stopped);
+        match thread::Builder::new().name("serve".into()).spawn(work) {
+            Ok(thread) => Some(Self { stop, thread, address }),
+            Err(error) => {
+                tracing::warn!("no health, metrics and status are served: {error}");
+                None
+            }
+        }
+    }
+
+    /// Lets `longshore status` find it: writes the address into the state directory, which belongs
+    /// to this agent alone.
+    pub fn publish(&self, state_dir: &Path) {
+        self.address.publish(state_dir);
+    }
+
+    /// Ends it.
+    pub fn end(self) {
+        self.address.withdraw();
+        // Where its thread has ended there is nothing to be stopped.
+        let _ = self.stop.send(());
+        let _ = self.thread.join();
+    }
+}
+
+fn serve(
+    listen: &Listen,
+    subject: Arc<Subject>,
+    address: &address::Publication,
+    stopped: oneshot::Receiver<()>,
+) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(4)
+        .thread_keep_alive(Duration::from_secs(1))
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::warn!("no health, metrics and status are served: {error}");
+            return;
+        }
+    };
+    runtime.block_on(async {
+        tokio::select! {
+            _ = stopped => {}
+            () = listen_and_answer(listen, subject, address) => {}
+        }
+    });
+    // What looks at the host for somebody who asked may be waiting for the kernel.
+    runtime.shutdown_background();
+}
+
+async fn listen_and_answer(listen: &Listen, subject: Arc<Subject>, address: &address::Publication) {
+    let listener = bound(listen).await;
+    match listener.address() {
+        Ok(at) => {
+            tracing::info!(listen = %at, "serving health, metrics and status on {at}");
+            address.bound(at.to_string());
+        }
+        Err(error) => tracing::warn!("serving on {listen}, and not knowing where: {error}"),
+    }
+    let mut connections = Connections::default();
+    loop {
+        match listener.accept().await {
+            Ok(stream) => connections.add(stream, Arc::clone(&subject)),
+            Err(error) => {
+                // Too many open files, most likely: it passes, or the kernel has it again at once.
+                tracing::debug!("accepting a connection: {error}");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+/// Listens; where that cannot be, says so once and tries again.
+async fn bound(listen: &Listen) -> Listener {
+    let mut told = false;
+    loop {
+        match Listener::bind(listen).await {
+            Ok(listener) => return listener,
+            Err(error) if told => tracing::debug!("listening on {listen}: {error}"),
+            Err(error) => {
+                tracing::warn!(
+                    "no health, metrics and status are served: listening on {listen}: {error}; \
+                     remedy: free that address or set another one (listen); it is tried again every \
+                     {} s",
+                    AGAIN.as_secs()
+                );
+                told = true;
+            }
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, Listen),
+}
+
+impl Listener {
+    async fn bind(listen: &Listen) -> io::Result<Self> {
+        match listen {
+            Listen::Off => Err(io::ErrorKind::Unsupported.into()),
+            Listen::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
+            Listen::Unix(path) => {
+                clear(path).await?;
+                let listener = UnixListener::bind(path)?;
+                fs::set_permissions(path, Permissions::from_mode(0o600))?;
+                Ok(Self::Unix(listener, listen.clone()))
+            }
+        }
+    }
+
+    fn address(&self) -> io::Result<Listen> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
+            Self::Unix(_, listen) => Ok(listen.clone()),
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
+            Self::Unix(listener, _) => Box::new(listener.accept().await?.0),
+        })
+    }
+}
+
+/// Removes a socket that nobody listens on any more; anything else stays and is in the way.
+async fn clear(path: &Path) -> io::Result<()> {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    if is_socket
+        && let Err(error) = UnixStream::connect(path).await
+        && error.kind() == io::ErrorKind::ConnectionRefused
+    {
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// The connections that are being served, the oldest first.
+#[derive(Default)]
+struct Connections {
+    tasks: JoinSet<()>,
+    handles: VecDeque<AbortHandle>,
+}
+
+impl Connections {
+    fn add(&mut self, stream: Box<dyn Stream>, subject: Arc<Subject>) {
+        while self.tasks.try_join_next().is_some() {}
+        self.handles.retain(|handle| !handle.is_finished());
+        if self.handles.len() >= MOST_CONNECTIONS
+            && let Some(oldest) = self.handles.pop_front()
+        {
+            oldest.abort();
+        }
+        self.handles.push_back(self.tasks.spawn(answer_one(stream, subject)));
+    }
+}
+
+async fn answer_one(stream: Box<dyn Stream>, subject: Arc<Subject>) {
+    let service = service_fn(move |request| {
+        let subject = Arc::clone(&subject);
+        async move { Ok::<_, std::convert::Infallible>(subject.answer(&request).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEAD_LINES)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    match tokio::time::timeout(WHOLE, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!("a connection: {error}"),
+        Err(_) => tracing::debug!("a connection took more than {} s", WHOLE.as_secs()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! What is read of the host and of this process when somebody asks.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::unistd::{SysconfVar, sysconf};
+
+use crate::host::holders::driver_users_in_time;
+use crate::telemetry::metrics::Seen;
+
+/// Who holds the driver is looked at this often at most: it takes a look at every open file of the
+/// host.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// Looks at a host below a root.
+#[derive(Debug)]
+pub(super) struct Sight {
+    root: PathBuf,
+    holders: Mutex<Option<(Instant, Option<usize>)>>,
+}
+
+impl Sight {
+    pub(super) fn of(root: &Path) -> Self {
+        Self { root: root.to_path_buf(), holders: Mutex::default() }
+    }
+
+    /// What is there now. Blocks.
+    pub(super) fn look(&self) -> Seen {
+        let modules = modules(&self.root);
+        Seen {
+            holders: self.holders(&modules),
+            references: modules.into_iter().map(|m| (m.name, m.references)).collect(),
+            resident_bytes: resident_bytes(),
+            cpu_seconds: cpu_seconds(),
+        }
+    }
+
+    /// The version of the nvidia module that is loaded.
+    pub(super) fn driver_version(&self) -> Option<String> {
+        let path = self.root.join("sys/module/nvidia/version");
+        fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+    }
+
+    fn holders(&self, modules: &[Module]) -> Option<usize> {
+        // Without a reference that no module explains nobody has it open.
+        if modules.iter().all(|module| module.references <= module.holders) {
+            return Some(0);
+        }
+        let mut last = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        match *last {
+            Some((at, count)) if at.elapsed() < EVERY => count,
+            _ => {
+                let count = driver_users_in_time(&self.root).ok().map(|users| users.len());
+                *last = Some((Instant::now(), count));
+                count
+            }
+        }
+    }
+}
+
+struct Module {
+    name: String,
+    references: i64,
+    holders: i64,
+}
+
+/// The driver's modules that are loaded, by name.
+fn modules(root: &Path) -> Vec<Module> {
+    let listed = fs::read_dir(root.join("sys/module")).into_iter().flatten().flatten();
+    let mut modules: Vec<Module> = listed
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let is_drivers = name == "nvidia" || name.starts_with("nvidia_");
+            let refcnt = is_drivers.then(|| entry.path().join("refcnt"))?;
+            let references = fs::read_to_string(refcnt).ok()?.trim().parse().ok()?;
+            let holders = fs::read_dir(entry.path().join("holders")).map_or(0, Iterator::count);
+            Some(Module { name, references, holders: holders as i64 })
+        })
+        .collect();
+    modules.sort_by(|a, b| a.name.cmp(&b.name));
+    modules
+}
+
+/// proc_pid_statm(5): the second number, in pages.
+fn resident_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
+    let page = u64::try_from(sysconf(SysconfVar::PAGE_SIZE).ok()??).ok()?;
+    Some(pages * page)
+}
+
+/// proc_pid_stat(5): utime and stime, fields 14 and 15, in clock ticks. The name, field 2, may have
+/// blanks and brackets.
+fn cpu_seconds() -> Option<f64> {
+    let text = fs::read_to_string("/proc/self/stat").ok()?;
+    let mut fields = text.get(text.rfind(')')? + 1..)?.split_whitespace().skip(11);
+    let ticks: u64 = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
+    let a_second = sysconf(SysconfVar::CLK_TCK).ok()??;
+    Some(ticks as f64 / a_second as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module(root: &Path, name: &str, references: &str, holders: &[&str]) {
+        let dir = root.join("sys/module").join(name);
+        fs::create_dir_all(dir.join("holders")).expect("directory");
+        fs::write(dir.join("refcnt"), references).expect("write");
+        for holder in holders {
+            fs::create_dir(dir.join("holders").join(holder)).expect("directory");
+        }
+    }
+
+    #[test]
+    fn references_of_the_drivers_modules_are_seen_and_nobody_holds_an_idle_driver() {
+        let root = tempfile::tempdir().expect("temporary directory");
+        module(root.path(), "nvidia_uvm", "0\n", &[]);
+        module(root.path(), "nvidia", "1\n", &["nvidia_uvm"]);
+        module(root.path(), "drm", "7\n", &[]);
+        let seen = Sight::of(root.path()).look();
+        assert_eq!(seen.references, [("nvidia".to_owned(), 1), ("nvidia_uvm".to_owned(), 0)]);
+        assert_eq!(seen.holders, Some(0));
+    }
+
+    #[test]
+    fn holders_that_cannot_be_seen_are_unknown_and_not_none() {
+        let root = tempfile::tempdir().expect("temporary directory");
+        module(root.path(), "nvidia", "3\n", &[]);
+        assert_eq!(Sight::of(root.path()).look().holders, None);
+    }
+
+    #[test]
+    fn a_process_knows_what_it_takes() {
+        let seen = Sight::of(Path::new("/")).look();
+        assert!(seen.resident_bytes.expect("memory") > 1 << 20);
+        assert!(seen.cpu_seconds.expect("time") >= 0.0);
+    }
+}

@@ -1,0 +1,213 @@
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use rstest::rstest;
+
+use super::*;
+use crate::config::Paths;
+use crate::lifecycle::Phase;
+use crate::telemetry::{DriverInfo, Telemetry};
+
+/// A server of an agent that is told what it is at, and whose task runs.
+struct Scene {
+    server: Option<Server>,
+    dir: tempfile::TempDir,
+    telemetry: Telemetry,
+    /// Without it the agent's task has ended.
+    heart: Option<Heart>,
+}
+
+impl Scene {
+    fn new(listen: &Listen) -> Self {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let telemetry = Telemetry::default();
+        let (pulse, heart) = Pulse::new();
+        let subject = Subject::new(telemetry.clone(), pulse, Paths::below(dir.path()));
+        let server = Server::begin(listen, subject);
+        Self { server, dir, telemetry, heart: Some(heart) }
+    }
+
+    fn tcp() -> Self {
+        Self::new(&"127.0.0.1:0".parse().expect("address"))
+    }
+
+    fn address(&self) -> Address {
+        self.server.as_ref().expect("a server").publish(self.dir.path());
+        let since = Instant::now();
+        loop {
+            if let Some(address) = client::find(self.dir.path()) {
+                return address;
+            }
+            assert!(since.elapsed() < HEAD, "it does not listen");
+            thread::yield_now();
+        }
+    }
+
+    fn ask(&self, path: &str) -> client::Answer {
+        client::ask(&self.address(), path, WHOLE).expect("an answer")
+    }
+
+    /// Sends bytes and returns all that comes back.
+    fn raw(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect();
+        // It may have had enough before it has read all.
+        let _ = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address().listen).expect("connects");
+        stream.set_read_timeout(Some(2 * HEAD)).expect("timeout");
+        stream
+    }
+
+    fn module(&self, version: &str) {
+        let dir = self.dir.path().join("sys/module/nvidia");
+        fs::create_dir_all(&dir).expect("directory");
+        fs::write(dir.join("version"), format!("{version}\n")).expect("write");
+    }
+
+    fn ready(&self) {
+        self.telemetry.driver(DriverInfo {
+            version: "535.1".into(),
+            flavour: "open".into(),
+            kernel: "6.1".into(),
+            module_digest: None,
+            origin: None,
+        });
+        self.telemetry.enter(Phase::Ready);
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.end();
+        }
+    }
+}
+
+#[test]
+fn ready_is_what_is_told_and_what_is_on_the_host() {
+    let scene = Scene::tcp();
+    let answer = scene.ask("/readyz");
+    assert_eq!((answer.status, answer.body.as_str()), (503, "not ready: the agent is starting\n"));
+    scene.ready();
+    let answer = scene.ask("/readyz");
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (503, "not ready: driver 535.1 is no longer loaded\n")
+    );
+    scene.module("550.1");
+    assert_eq!(scene.ask("/readyz").body, "not ready: driver 550.1 is loaded in its place\n");
+    scene.module("535.1");
+    let answer = scene.ask("/readyz");
+    assert_eq!((answer.status, answer.body.as_str()), (200, "ready\n"));
+}
+
+#[test]
+fn an_agent_whose_task_runs_is_healthy_and_one_whose_task_does_not_is_not() {
+    let mut scene = Scene::tcp();
+    let heart = scene.heart.take().expect("a heart");
+    let runtime = tokio::runtime::Runtime::new().expect("runtime");
+    let (end, ended) = oneshot::channel::<()>();
+    let life = runtime.spawn(heart.beside(ended));
+    assert_eq!(scene.ask("/healthz"), client::Answer { status: 200, body: "ok\n".into() });
+    drop(end);
+    let _ = runtime.block_on(life);
+    let answer = scene.ask("/healthz");
+    assert_eq!(answer.status, 503);
+    assert!(answer.body.contains("has not answered"), "{}", answer.body);
+}
+
+#[test]
+fn metrics_are_given_in_the_format_that_is_asked_for() {
+    let scene = Scene::tcp();
+    let plain = scene.raw(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(plain.contains("content-type: text/plain; version=0.0.4"), "{plain}");
+    assert!(plain.contains("\nlongshore_ready 0\n") && !plain.contains("# EOF"), "{plain}");
+    let open = scene.raw(
+        b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n",
+    );
+    assert!(open.contains("content-type: application/openmetrics-text; version=1.0.0"), "{open}");
+    assert!(open.ends_with("\n# EOF\n"), "{open}");
+}
+
+#[rstest]
+#[case(b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 404 ")]
+#[case(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 404 ")]
+#[case(b"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", "HTTP/1.1 405 ")]
+#[case(b"DELETE /status HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 405 ")]
+#[case(b"HEAD /readyz HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 503 ")]
+#[case(b"GET /readyz?verbose HTTP/1.0\r\n\r\n", "HTTP/1.0 503 ")]
+#[case(b"\x16\x03\x01\x02\x00\x01", "HTTP/1.1 400 ")]
+#[case(b"GET /metrics HTTP/1.1\r\nno colon\r\n\r\n", "HTTP/1.1 400 ")]
+fn who_asks_badly_is_told_so(#[case] request: &[u8], #[case] begins: &str) {
+    let answer = Scene::tcp().raw(request);
+    assert!(answer.starts_with(begins), "{answer}");
+    assert!(!begins.contains("405") || answer.contains("allow: GET, HEAD"), "{answer}");
+}
+
+#[rstest]
+#[case::bytes(1, 64 << 10)]
+#[case::lines(500, 1)]
+fn a_head_without_end_is_refused(#[case] lines: usize, #[case] bytes: usize) {
+    let line = format!("a: {}\r\n", "b".repeat(bytes));
+    let request = format!("GET /readyz HTTP/1.1\r\nHost: a\r\n{}\r\n", line.repeat(lines));
+    let answer = Scene::tcp().raw(request.as_bytes());
+    // The kernel may tell that there was more than was read before the answer is read.
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
+}
+
+#[test]
+fn who_is_slow_is_dropped_and_those_who_come_in_numbers_do_not_keep_others_out() {
+    let scene = Scene::tcp();
+    let mut slow: Vec<TcpStream> = (0..3 * MOST_CONNECTIONS).map(|_| scene.connect()).collect();
+    for stream in &mut slow {
+        // The oldest may be dropped by now.
+        let _ = stream.write_all(b"GET /readyz HTTP/1.1\r\n");
+    }
+    let since = Instant::now();
+    assert_eq!(scene.ask("/readyz").status, 503);
+    assert!(since.elapsed() < HEAD, "it waited for those who are slow");
+    // The last of them is dropped when its time is up.
+    let mut answer = Vec::new();
+    let _ = slow.last_mut().expect("one").read_to_end(&mut answer);
+    assert!(since.elapsed() < 2 * HEAD, "{:?}", since.elapsed());
+}
+
+#[test]
+fn a_busy_address_is_no_failure_and_is_told_by_nobody() {
+    let first = Scene::tcp();
+    let listen = first.address().listen.parse().expect("address");
+    let second = Scene::new(&listen);
+    second.server.as_ref().expect("it goes on").publish(second.dir.path());
+    assert_eq!(client::find(second.dir.path()), None);
+    assert_eq!(first.ask("/readyz").status, 503);
+}
+
+#[test]
+fn a_socket_is_its_owners_and_one_that_nobody_listens_on_is_no_obstacle() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("http");
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket that is left behind"));
+    let scene = Scene::new(&Listen::Unix(path.clone()));
+    assert_eq!(scene.ask("/readyz").status, 503);
+    let mode = fs::metadata(&path).expect("socket").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn nothing_listens_where_it_is_off() {
+    assert!(Scene::new(&Listen::Off).server.is_none());
+}
+
+#[test]
+fn another_agent_at_the_same_address_is_not_taken_for_this_one() {
+    let scene = Scene::tcp();
+    let another = Address { agent: "1-1".into(), ..scene.address() };
+    client::ask(&another, "/readyz", WHOLE).expect_err("another agent");
+}

@@ -1,0 +1,181 @@
+//! Metrics as text: in OpenMetrics 1.0 for who asks for it, and in Prometheus' own format for all
+//! others.
+//!
+//! The two name a counter's family differently and cannot be had in one text
+//! (<https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md>,
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/>).
+
+use std::fmt::Write;
+
+/// Which of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// Prometheus' text format 0.0.4.
+    Prometheus,
+}
+
+impl Format {
+    /// What to give whoever sends this Accept header.
+    pub fn accepted(accept: &str) -> Self {
+        let kind = |part: &str| part.split(';').next().unwrap_or_default().trim().to_owned();
+        let open = accept.split(',').any(|p| kind(p) == "application/openmetrics-text");
+        if open { Self::OpenMetrics } else { Self::Prometheus }
+    }
+
+    /// The Content-Type.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// What kind of family it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It goes up and down.
+    Gauge,
+    /// It only goes up; its samples are named `NAME_total`.
+    Counter,
+    /// Labels that say something, with the value 1; its samples are named `NAME_info`.
+    Info,
+}
+
+/// A family of metrics.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Family {
+    /// Without `longshore_` in front, and `_total` or `_info` behind.
+    pub name: &'static str,
+    /// Its kind.
+    pub kind: Kind,
+    /// The unit the name ends with, or nothing.
+    pub unit: &'static str,
+    /// What it is, in a sentence without a full stop.
+    pub help: &'static str,
+    /// Its samples.
+    pub samples: Vec<Sample>,
+}
+
+/// One value with its labels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// Names and values.
+    pub labels: Vec<(&'static str, String)>,
+    /// The value.
+    pub value: f64,
+}
+
+/// Writes families; one without a sample is left out.
+pub fn write(families: &[Family], format: Format) -> String {
+    let mut text = String::with_capacity(8 << 10);
+    for family in families.iter().filter(|family| !family.samples.is_empty()) {
+        // Writing to a string does not fail.
+        let _ = write_family(&mut text, family, format);
+    }
+    if format == Format::OpenMetrics {
+        text.push_str("# EOF\n");
+    }
+    text
+}
+
+fn write_family(text: &mut String, family: &Family, format: Format) -> std::fmt::Result {
+    let suffix = match family.kind {
+        Kind::Gauge => "",
+        Kind::Counter => "_total",
+        Kind::Info => "_info",
+    };
+    let (kind, of_family) = match (format, family.kind) {
+        (Format::OpenMetrics, Kind::Gauge) => ("gauge", ""),
+        (Format::OpenMetrics, Kind::Counter) => ("counter", ""),
+        (Format::OpenMetrics, Kind::Info) => ("info", ""),
+        (Format::Prometheus, Kind::Counter) => ("counter", suffix),
+        (Format::Prometheus, _) => ("gauge", suffix),
+    };
+    let name = format!("longshore_{}", family.name);
+    writeln!(text, "# TYPE {name}{of_family} {kind}")?;
+    if format == Format::OpenMetrics && !family.unit.is_empty() {
+        writeln!(text, "# UNIT {name} {}", family.unit)?;
+    }
+    writeln!(text, "# HELP {name}{of_family} {}.", family.help)?;
+    for sample in &family.samples {
+        write!(text, "{name}{suffix}")?;
+        for (at, (label, value)) in sample.labels.iter().enumerate() {
+            let before = if at == 0 { '{' } else { ',' };
+            write!(text, "{before}{label}=\"{}\"", escaped(value))?;
+        }
+        let after = if sample.labels.is_empty() { "" } else { "}" };
+        writeln!(text, "{after} {}", sample.value)?;
+    }
+    Ok(())
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn families() -> Vec<Family> {
+        let one = |labels, value| vec![Sample { labels, value }];
+        let family = |name, kind, unit, samples| Family { name, kind, unit, help: "H", samples };
+        vec![
+            family("ready", Kind::Gauge, "", one(vec![], 1.0)),
+            family("fetched_bytes", Kind::Counter, "bytes", one(vec![("a", "\"\\\n".into())], 1.5)),
+            family("build", Kind::Info, "", one(vec![("a", "1".into()), ("b", "2".into())], 1.0)),
+            family("nothing", Kind::Gauge, "", Vec::new()),
+        ]
+    }
+
+    #[test]
+    fn open_metrics() {
+        let expected = "\
+# TYPE longshore_ready gauge
+# HELP longshore_ready H.
+longshore_ready 1
+# TYPE longshore_fetched_bytes counter
+# UNIT longshore_fetched_bytes bytes
+# HELP longshore_fetched_bytes H.
+longshore_fetched_bytes_total{a=\"\\\"\\\\\\n\"} 1.5
+# TYPE longshore_build info
+# HELP longshore_build H.
+longshore_build_info{a=\"1\",b=\"2\"} 1
+# EOF
+";
+        assert_eq!(write(&families(), Format::OpenMetrics), expected);
+    }
+
+    #[test]
+    fn prometheus() {
+        let expected = "\
+# TYPE longshore_ready gauge
+# HELP longshore_ready H.
+longshore_ready 1
+# TYPE longshore_fetched_bytes_total counter
+# HELP longshore_fetched_bytes_total H.
+longshore_fetched_bytes_total{a=\"\\\"\\\\\\n\"} 1.5
+# TYPE longshore_build_info gauge
+# HELP longshore_build_info H.
+longshore_build_info{a=\"1\",b=\"2\"} 1
+";
+        assert_eq!(write(&families(), Format::Prometheus), expected);
+    }
+
+    #[rstest]
+    #[case("", Format::Prometheus)]
+    #[case("*/*", Format::Prometheus)]
+    #[case("text/plain", Format::Prometheus)]
+    #[case("application/openmetrics-text", Format::OpenMetrics)]
+    #[case(
+        "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+        Format::OpenMetrics
+    )]
+    fn who_asks_for_open_metrics_gets_them(#[case] accept: &str, #[case] wanted: Format) {
+        assert_eq!(Format::accepted(accept), wanted);
+    }
+}
