@@ -92,7 +92,8 @@ pub(super) fn keep(paths: &Paths, failure: FailureRecord) {
     for dir in [&paths.state, &paths.store] {
         match write_atomically(&dir.join(NAME), &bytes) {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(e)
+                if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
             Err(error) => tracing::warn!("writing {}: {error}", dir.join(NAME).display()),
         }
     }

@@ -8,6 +8,7 @@ mod debs;
 mod doctor;
 mod hosts;
 mod leftovers;
+mod observability;
 mod proxies;
 mod scene;
 mod signals;

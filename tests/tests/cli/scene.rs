@@ -70,13 +70,16 @@ impl Scene {
     }
 
     /// Every place within the scene and nothing of this machine's, whatever the file says.
-    fn environment(&self) -> [(&'static str, PathBuf); 5] {
+    fn environment(&self) -> [(&'static str, PathBuf); 7] {
         [
             ("LONGSHORE_STORE", self.path("store")),
             ("LONGSHORE_STATE_DIR", self.path("state-dir")),
             ("LONGSHORE_DRIVER_ROOT", self.path("driver-root")),
             ("LONGSHORE_PARAMETERS_DIR", self.path("parameters-dir")),
             ("LONGSHORE_HOST_APT", "false".into()),
+            // Tests run beside each other.
+            ("LONGSHORE_LISTEN", "off".into()),
+            ("LONGSHORE_TERMINATION_MESSAGE", "off".into()),
         ]
     }
 

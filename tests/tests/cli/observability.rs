@@ -1,0 +1,260 @@
+//! What the real agent tells of itself while it is at something, and after it has ended.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::debs;
+use crate::scene::{Scene, finish, fixture, send, start, until, wait};
+use crate::server::Fault;
+
+/// A copy of a captured tree that can be asked for its devices, too: there are none.
+fn host(scene: &Scene, name: &str) -> String {
+    let root = scene.path(name);
+    let copied = Command::new("cp").arg("-r").arg(fixture(name)).arg(&root).status();
+    assert!(copied.expect("cp").success());
+    fs::write(root.join("proc/devices"), "Character devices:\n  1 mem\n").expect("devices");
+    root.display().to_string()
+}
+
+/// An agent that is acquiring and waits for the archive.
+struct Waiting {
+    scene: Scene,
+    root: String,
+    agent: Option<Child>,
+    listen: String,
+}
+
+impl Waiting {
+    fn new(listen: &str) -> Self {
+        let scene = Scene::with(debs::buildable(&[]));
+        let headers = scene.suite.pool(0);
+        scene.server.always(&headers, Fault::Stall);
+        let root = host(&scene, "bookworm-t4");
+        let mut command = scene.agent(&["run", "--root", &root]);
+        let agent = start(command.args(["--listen", listen]).env("LONGSHORE_LOG_FORMAT", "json"));
+        until("the server is asked", || !scene.server.requests(&headers).is_empty());
+        let file = scene.path("state-dir/serving.json");
+        if listen != "off" {
+            until("it listens", || file.exists());
+        }
+        let serving = fs::read(&file).ok().and_then(|b| serde_json::from_slice::<Value>(&b).ok());
+        let listen = serving.and_then(|v| v["listen"].as_str().map(str::to_owned));
+        Self { scene, root, agent: Some(agent), listen: listen.unwrap_or_default() }
+    }
+
+    /// Status line and headers, and body.
+    fn get(&self, path: &str, accept: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(&self.listen).expect("connects");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("timeout");
+        let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("asks");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        (head.to_owned(), body.to_owned())
+    }
+
+    fn probe(&self, question: &str) -> (Option<i32>, String) {
+        let ended = finish(&mut self.scene.agent(&["status", question]));
+        (ended.code, ended.out)
+    }
+
+    /// Stops it, and returns what it logged.
+    fn stop(mut self) -> String {
+        let agent = self.agent.take().expect("it runs");
+        send(&agent, Signal::SIGTERM);
+        let ended = wait(agent);
+        ended.assert_done();
+        assert!(!self.scene.path("state-dir/serving.json").exists(), "it no longer serves");
+        ended.err
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+}
+
+/// promtool, as scripts/setup brings it.
+fn promtool() -> Command {
+    let cache = std::env::var_os("LONGSHORE_CACHE").map(PathBuf::from).or_else(|| {
+        let own = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+        own.or(home).map(|dir| dir.join("longshore"))
+    });
+    let tool = cache.map(|dir| dir.join("tools/bin/promtool")).filter(|path| path.exists());
+    Command::new(tool.unwrap_or_else(|| "promtool".into()))
+}
+
+#[test]
+fn an_agent_at_work_is_alive_and_not_ready_and_says_what_it_is_at() {
+    let agent = Waiting::new("127.0.0.1:0");
+    let (head, body) = agent.get("/healthz", "*/*");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert_eq!(body, "ok\n");
+    let (head, body) = agent.get("/readyz", "*/*");
+    assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+    assert!(body.starts_with("not ready: phase acquiring for "), "{body}");
+    assert_eq!(agent.probe("--alive"), (Some(0), "ok\n".to_owned()));
+    let (code, why) = agent.probe("--ready");
+    assert!(code == Some(30) && why.starts_with("not ready: phase acquiring"), "{code:?} {why}");
+
+    let (head, body) = agent.get("/status", "*/*");
+    assert!(head.contains("content-type: application/json"), "{head}");
+    let served: Value = serde_json::from_str(&body).expect("JSON");
+    let shown = finish(&mut agent.scene.agent(&["status", "--json", "--root", &agent.root]));
+    shown.assert_done();
+    let shown: Value = serde_json::from_str(&shown.out).expect("JSON");
+    for key in ["phase", "agent", "driver_version", "modules", "mounts", "nodes", "entries"] {
+        assert_eq!(served[key], shown[key], "{key}");
+    }
+    for status in [&served, &shown] {
+        assert_eq!(status["live"]["phase"], "acquiring");
+        assert_eq!(status["live"]["ready"], false);
+        assert_eq!(status["live"]["starts"], 1);
+        assert!(status["live"]["fetched_bytes"].as_u64() > Some(0), "{status}");
+        assert_eq!(status["last_failure"], Value::Null);
+    }
+    let text = finish(&mut agent.scene.agent(&["status", "--root", &agent.root]));
+    assert!(text.out.contains("\nready     no: phase acquiring for "), "{text}");
+
+    let log = agent.stop();
+    let lines: Vec<Value> = log.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+    let entered = |phase: &str| {
+        lines.iter().any(|line| line["phase"] == phase && line["seconds"].is_number())
+    };
+    assert!(entered("acquiring") && entered("removed"), "{log}");
+}
+
+#[test]
+fn promtool_finds_nothing_amiss_in_either_format() {
+    let agent = Waiting::new("127.0.0.1:0");
+    let (head, plain) = agent.get("/metrics", "text/plain");
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    assert!(plain.contains("\nlongshore_phase{phase=\"acquiring\"} 1\n"), "{plain}");
+    let mut check = promtool();
+    let mut check = check
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool starts (scripts/setup brings it)");
+    check.stdin.take().expect("a pipe").write_all(plain.as_bytes()).expect("writes");
+    let checked = check.wait_with_output().expect("promtool ends");
+    let said = String::from_utf8_lossy(&[checked.stdout, checked.stderr].concat()).into_owned();
+    assert!(checked.status.success() && said.is_empty(), "{said}\n{plain}");
+
+    // promtool lints only the older format; it reads OpenMetrics where it is to store it, and wants
+    // the samples dated then.
+    let accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+    let (head, open) = agent.get("/metrics", accept);
+    let kind = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert!(head.contains(kind), "{head}");
+    assert!(open.ends_with("\n# EOF\n"), "{open}");
+    let dated: Vec<String> = open
+        .lines()
+        .map(
+            |line| {
+                if line.starts_with('#') { line.to_owned() } else { format!("{line} 1700000000") }
+            },
+        )
+        .collect();
+    let (file, out) = (agent.scene.path("metrics"), agent.scene.path("blocks"));
+    fs::write(&file, dated.join("\n") + "\n").expect("writes");
+    let read = promtool()
+        .args(["tsdb", "create-blocks-from", "openmetrics"])
+        .args([&file, &out])
+        .output()
+        .expect("promtool starts");
+    let said = String::from_utf8_lossy(&[read.stdout, read.stderr].concat()).into_owned();
+    assert!(read.status.success(), "{said}\n{open}");
+    agent.stop();
+}
+
+#[test]
+fn without_a_server_its_lock_and_journal_tell() {
+    let agent = Waiting::new("off");
+    assert_eq!(agent.probe("--alive").0, Some(0));
+    let (code, why) = agent.probe("--ready");
+    assert!(code == Some(30) && why.ends_with("phase acquiring\n"), "{code:?} {why}");
+    let status = finish(&mut agent.scene.agent(&["status", "--root", &agent.root]));
+    assert!(status.out.contains("\nunheard   it serves nowhere"), "{status}");
+    agent.stop();
+}
+
+#[test]
+fn a_failure_is_left_as_a_message_and_shown_after_the_agent_has_ended() {
+    let scene = Scene::new();
+    let message = scene.path("termination-log");
+    let root = host(&scene, "bookworm-no-gpu");
+    let run = |scene: &Scene| {
+        let mut command = scene.agent(&["run", "--root", &root]);
+        finish(command.arg("--termination-message").arg(&message))
+    };
+    let ended = run(&scene);
+    assert_eq!(ended.code, Some(17), "{ended}");
+    let text = fs::read_to_string(&message).expect("a message");
+    assert!(text.starts_with("exit code 17: ") && text.contains("; remedy: "), "{text}");
+    let status = |root: &str| {
+        let shown = finish(&mut scene.agent(&["status", "--json", "--root", root]));
+        shown.assert_done();
+        serde_json::from_str::<Value>(&shown.out).expect("JSON")["last_failure"].clone()
+    };
+    let last = status(&root);
+    assert_eq!((&last["code"], &last["before_this_boot"]), (&17.into(), &false.into()), "{last}");
+    assert_eq!(last["phase"], "planning", "{last}");
+    // Another host root, another boot: as after a reboot of this one.
+    fs::remove_dir_all(scene.path("state-dir")).expect("removed");
+    let last = status("/");
+    assert_eq!((&last["code"], &last["before_this_boot"]), (&17.into(), &true.into()), "{last}");
+    let text = finish(&mut scene.agent(&["status"]));
+    assert!(text.out.contains(", exit code 17, before this boot\ncause     "), "{text}");
+}
+
+#[test]
+fn a_configuration_that_is_wrong_is_a_message_too() {
+    let scene = Scene::new();
+    let message = scene.path("termination-log");
+    scene.configure("listen = \"somewhere\"\n");
+    let mut command = scene.agent(&["run"]);
+    command.env_remove("LONGSHORE_LISTEN").env("LONGSHORE_TERMINATION_MESSAGE", &message);
+    let ended = finish(&mut command);
+    assert_eq!(ended.code, Some(2), "{ended}");
+    let text = fs::read_to_string(&message).expect("a message");
+    assert!(text.starts_with("exit code 2: ") && text.contains("key listen"), "{text}");
+}
+
+#[test]
+fn an_agent_that_was_killed_is_told_of_by_the_next() {
+    let mut agent = Waiting::new("127.0.0.1:0");
+    let child = agent.agent.take().expect("it runs");
+    send(&child, Signal::SIGKILL);
+    assert_eq!(wait(child).signal, Some(Signal::SIGKILL as i32));
+    // What it left behind is nobody's answer.
+    assert_eq!(agent.probe("--alive"), (Some(30), "no agent runs\n".to_owned()));
+    let next = finish(&mut agent.scene.agent(&["run", "--root", &fixture("bookworm-no-gpu")]));
+    let cause = "ended without a word in phase acquiring";
+    assert!(next.code == Some(17) && next.err.contains(cause), "{next}");
+}
+
+#[test]
+fn a_busy_address_keeps_no_driver_from_a_host() {
+    let agent = Waiting::new("127.0.0.1:0");
+    let scene = Scene::new();
+    let mut command = scene.agent(&["run", "--root", &fixture("bookworm-no-gpu")]);
+    let ended = finish(command.args(["--listen", &agent.listen]));
+    assert_eq!(ended.code, Some(17), "{ended}");
+    agent.stop();
+}
