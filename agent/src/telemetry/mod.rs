@@ -176,7 +176,7 @@ impl Telemetry {
     /// told.
     pub fn driver(&self, driver: DriverInfo) {
         let mut told = self.told();
-        let origin = driver.origin.or(told.origin).unwrap_or(Origin::Stored);
+        let origin = driver.origin.or(told.origin.take()).unwrap_or(Origin::Stored);
         match origin {
             Origin::Adopted => {}
             Origin::Stored => *told.reused.entry(Reused::Set).or_default() += 1,

@@ -28,6 +28,7 @@ impl Life {
         let next = match configurations.read() {
             Ok(next) => next,
             Err(failure) => {
+                self.world.telemetry.failed(&failure);
                 warn_of(&failure, "the running configuration stays, for the new one is wrong");
                 return Ok(());
             }
@@ -42,6 +43,7 @@ impl Life {
         }
         match self.change(&configurations.provider(&next)).await {
             Err(End::Failed(failure)) if self.journal.state().whole => {
+                self.world.telemetry.failed(&failure);
                 warn_of(&failure, "the running configuration and its driver stay");
                 if self.journal.phase() != Phase::Ready {
                     self.enter(Phase::Ready)?;
@@ -171,6 +173,9 @@ fn stays(step: &Step, plan: &Plan) -> bool {
 fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
     if running.paths != next.paths {
         return Some("store, state directory, driver root or host root");
+    }
+    if running.listen != next.listen || running.termination_message != next.termination_message {
+        return Some("listen or termination-message");
     }
     // How much of the store is hashed before it is loaded follows from it.
     (running.signatures.required != next.signatures.required).then_some("require-signature")
