@@ -108,6 +108,9 @@ pub struct UserspaceAtHand {
     pub arch: String,
     /// Directory of the tree (the store's `userspace/NAME/root`).
     pub root: PathBuf,
+    /// The programs in its `usr/bin`; none are known of a tree that is not assembled yet.
+    #[serde(default)]
+    pub tools: Vec<String>,
 }
 
 /// A driver that can be compiled: its kernel sources in one flavour.

@@ -151,6 +151,11 @@ pub enum Before {
         /// How many.
         count: usize,
     },
+    /// The daemon did not run; every process that it becomes has this mark.
+    NoDaemon {
+        /// What [`crate::daemons::MARK_VARIABLE`] is in their environment.
+        mark: String,
+    },
     /// These directories were missing and these nodes were missing or another device's.
     Nodes {
         /// Absolute paths, outermost first.

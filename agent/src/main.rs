@@ -8,6 +8,7 @@ use longshore::build::sandbox;
 use longshore::commands::{self, Cli, End};
 use longshore::lifecycle::last_words::LastWords;
 use longshore::lifecycle::{init, signals};
+use longshore::privileges;
 use longshore::{ExitCode, Failure};
 use nix::sys::stat::{Mode, umask};
 
@@ -17,6 +18,12 @@ fn main() -> ProcessExit {
         return ProcessExit::from(sandbox::sandbox_main(std::env::args_os().skip(1)));
     }
     signals::hold();
+    // Before any thread exists, too: threads are born with what their starter has.
+    if let Err(error) = privileges::settle() {
+        let failure = Failure::new(ExitCode::Bug, "giving up capabilities").because(error);
+        commands::report(&failure);
+        return ProcessExit::from(failure.code().number());
+    }
     // The driver root is for everybody to read, the store for nobody else to write: whatever whoever
     // started this has set.
     umask(Mode::S_IWGRP | Mode::S_IWOTH);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::daemons::Daemon;
 use crate::kernel::readback;
 
 /// Where a module's bytes come from.
@@ -108,6 +109,18 @@ pub enum Step {
         /// What it left.
         what: Leftover,
     },
+    /// Show a directory of ours under a second path, by a mount; undone by unmounting it.
+    Share {
+        /// Absolute path of the directory.
+        source: PathBuf,
+        /// Absolute path of the mount point.
+        target: PathBuf,
+    },
+    /// Start a daemon of the driver; undone by ending it, and all that it forked to.
+    StartDaemon {
+        /// The daemon.
+        daemon: Daemon,
+    },
     /// Make the character device nodes of a loaded driver; undone by removing those made.
     ///
     /// Majors are known only once the driver is loaded, so the step names what to make and the
@@ -128,6 +141,8 @@ impl Step {
             Step::Bind { .. } => "bind",
             Step::MountTmpfs { .. } => "mount-tmpfs",
             Step::RemoveLeftover { .. } => "remove-leftover",
+            Step::Share { .. } => "share",
+            Step::StartDaemon { .. } => "start-daemon",
             Step::MakeNodes { .. } => "make-nodes",
         }
     }
@@ -145,7 +160,10 @@ impl Step {
                     | Leftover::File { path }
                     | Leftover::Value { path, .. },
             } => path.display().to_string(),
-            Step::Bind { target, .. } | Step::MountTmpfs { target } => target.display().to_string(),
+            Step::Bind { target, .. }
+            | Step::Share { target, .. }
+            | Step::MountTmpfs { target } => target.display().to_string(),
+            Step::StartDaemon { daemon } => daemon.name.clone(),
             Step::MakeNodes { dirs } => {
                 let dirs: Vec<_> = dirs.iter().map(|d| d.display().to_string()).collect();
                 dirs.join(",")
@@ -196,6 +214,10 @@ impl fmt::Display for Step {
             Step::RemoveLeftover { what } => {
                 write!(f, "take off {what} (left by NVIDIA's container)")
             }
+            Step::Share { source, target } => {
+                write!(f, "show {} as {}", source.display(), target.display())
+            }
+            Step::StartDaemon { daemon } => write!(f, "start {daemon}"),
             Step::MountTmpfs { target } => write!(f, "mount a tmpfs on {}", target.display()),
             Step::MakeNodes { dirs } => {
                 let dirs: Vec<_> = dirs.iter().map(|d| d.display().to_string()).collect();

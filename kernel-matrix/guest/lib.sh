@@ -102,6 +102,7 @@ start_agent() {
         -v /var/lib/longshore:/var/lib/longshore \
         ${MEDIA:+-v $MEDIA:$MEDIA:ro} \
         -e LONGSHORE_LOG_FORMAT=pretty \
+        -e "LONGSHORE_PERSISTENCED=${PERSISTENCED:-off}" \
         $IMAGE $AGENT_ARGUMENTS >/run/matrix/agent.log 2>&1 &
     RUN=$!
 }

@@ -51,8 +51,12 @@ impl Scene {
         std::os::unix::fs::symlink("libcuda.so.1", root.join("usr/lib/libcuda.so")).expect("link");
         let manifest = userspace::tests::manifest(&root);
         fs::write(root.with_file_name("manifest.json"), manifest).expect("manifest");
-        let tree =
-            UserspaceAtHand { driver_version: "535.261.03".into(), arch: "x86_64".into(), root };
+        let tree = UserspaceAtHand {
+            driver_version: "535.261.03".into(),
+            arch: "x86_64".into(),
+            root,
+            tools: Vec::new(),
+        };
         Self { dir, store, set, tree }
     }
 

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
+use super::daemons::{DaemonFragment, Wish};
 use super::malformed::Malformed;
 use super::module_signing::ModuleSigningFragment;
 use super::parameters::{self, Parameters};
@@ -124,6 +125,9 @@ pub struct Fragment {
     /// Compatibility patches.
     #[command(flatten)]
     pub patches: PatchFragment,
+    /// The driver's daemons.
+    #[command(flatten)]
+    pub daemons: DaemonFragment,
     /// Store, on the host's disk
     #[arg(long, global = true, value_name = "DIR")]
     pub store: Option<AbsolutePath>,
@@ -223,6 +227,11 @@ impl Fragment {
                 dirs: list(env, "LONGSHORE_PATCHES", AbsolutePath::strict)?,
                 none: false,
             },
+            daemons: DaemonFragment {
+                persistenced: get(env, "LONGSHORE_PERSISTENCED", Wish::from_str)?,
+                fabricmanager: get(env, "LONGSHORE_FABRICMANAGER", Wish::from_str)?,
+                deadline: get(env, "LONGSHORE_DAEMON_DEADLINE", Span::from_str)?,
+            },
             store: get(env, "LONGSHORE_STORE", AbsolutePath::strict)?,
             store_max_size: get(env, "LONGSHORE_STORE_MAX_SIZE", SizeBound::from_str)?,
             state_dir: get(env, "LONGSHORE_STATE_DIR", AbsolutePath::strict)?,
@@ -288,6 +297,7 @@ impl Fragment {
             no_compile: false,
             jobs: self.jobs.or(below.jobs),
             patches: self.patches.over(below.patches),
+            daemons: self.daemons.over(below.daemons),
             store: self.store.or(below.store),
             store_max_size: self.store_max_size.or(below.store_max_size),
             state_dir: self.state_dir.or(below.state_dir),

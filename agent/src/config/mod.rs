@@ -1,5 +1,6 @@
 //! Configuration: fragments from file, environment and flags, merged and validated into [`Config`].
 
+mod daemons;
 mod fragment;
 mod malformed;
 mod module_signing;
@@ -19,6 +20,7 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use daemons::{DaemonConfig, DaemonFragment, Wish};
 pub use fragment::{Env, Fragment};
 pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
 pub use patches::{PatchConfig, PatchFragment};
@@ -69,6 +71,8 @@ pub struct Config {
     pub jobs: Option<usize>,
     /// Which compatibility patches a compile may apply.
     pub patches: PatchConfig,
+    /// Which daemons of the driver run.
+    pub daemons: DaemonConfig,
     /// Where things lie.
     pub paths: Paths,
     /// Bytes the store may have once the driver is installed; None is no bound.
@@ -232,6 +236,7 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
         compile: all.compile.unwrap_or(true),
         jobs: all.jobs.map(NonZeroU16::get).map(usize::from),
         patches: all.patches.settle(),
+        daemons: all.daemons.settle(),
         paths: Paths::settle(
             all.store.as_ref(),
             all.state_dir.as_ref(),

@@ -7,7 +7,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::patience::saying_so;
-use super::{Engine, Outcome};
+use super::{CancelFlag, Engine, Outcome};
+use crate::daemons::Answers;
 use crate::failure::{ExitCode, Failure};
 use crate::host::verbs::TMPFS_SOURCE;
 use crate::host::{Host, VerbError};
@@ -20,7 +21,12 @@ const LOAD_DEADLINE: Duration = Duration::from_secs(15);
 
 impl Engine<'_> {
     /// Makes one step so.
-    pub(super) fn act(&self, step: &Step, journal: &mut Journal) -> Result<Outcome, Failure> {
+    pub(super) fn act(
+        &self,
+        step: &Step,
+        journal: &mut Journal,
+        cancel: &CancelFlag,
+    ) -> Result<Outcome, Failure> {
         // Where somebody took away what an earlier entry made, the step is done anew as an entry
         // of its own: undoing both, newest first, ends where undoing one would.
         let ours = journal.live().rfind(|e| e.step.is_same(step)).cloned();
@@ -30,11 +36,17 @@ impl Engine<'_> {
             journal.mark(entry.seq, done(step))?;
             return Ok(Outcome::StillOurs);
         }
+        // What is left of a daemon is found by the mark that its entry has.
+        if let (Some(entry), Step::StartDaemon { .. }) = (&ours, step) {
+            self.carry_out(step, &entry.before, cancel)?;
+            journal.mark(entry.seq, EntryState::Done)?;
+            return Ok(Outcome::Done);
+        }
         let Some(before) = self.observe(step)? else {
             return Ok(Outcome::NotOurs);
         };
         let seq = journal.intend(step.clone(), before.clone())?;
-        self.carry_out(step, &before)?;
+        self.carry_out(step, &before, cancel)?;
         journal.mark(seq, done(step))?;
         Ok(Outcome::Done)
     }
@@ -42,8 +54,7 @@ impl Engine<'_> {
     /// Whether everything the steps made is there, whole: nodes with the right numbers, mounts,
     /// parameters, modules.
     pub(super) fn verify(&self, steps: &[Step], journal: &Journal) -> Result<(), Failure> {
-        // Where a leftover was there is by now what took its place.
-        for step in steps.iter().filter(|step| !matches!(step, Step::RemoveLeftover { .. })) {
+        for step in steps.iter().filter(|step| is_verified(step)) {
             let so = match journal.live().rfind(|e| e.step.is_same(step)) {
                 Some(entry) => self.is_so(step, &entry.before)?,
                 None => self.observe(step)?.is_none(),
@@ -70,7 +81,10 @@ impl Engine<'_> {
                 let there = self.has_leftover(what).map_err(exposing)?;
                 Ok(there.then_some(Before::Leftover))
             }
-            Step::Bind { target, .. } | Step::MountTmpfs { target } => {
+            Step::StartDaemon { daemon } => self.observe_daemon(daemon),
+            Step::Bind { target, .. }
+            | Step::Share { target, .. }
+            | Step::MountTmpfs { target } => {
                 let count = self.host.mounts_on(target).map_err(exposing)?;
                 let there = count > 0 && self.shows(step).map_err(exposing)?;
                 Ok((!there).then_some(Before::Mounts { count }))
@@ -83,7 +97,7 @@ impl Engine<'_> {
     /// it whose journal was lost: a second one on top would be of no use.
     fn shows(&self, step: &Step) -> Result<bool, VerbError> {
         match step {
-            Step::Bind { source, target } => {
+            Step::Bind { source, target } | Step::Share { source, target } => {
                 let source = self.host.dir(source)?;
                 Ok(source.is_some() && source == self.host.dir(target)?)
             }
@@ -145,7 +159,7 @@ impl Engine<'_> {
         Ok((!nodes.is_empty()).then_some(Before::Nodes { missing_dirs, nodes }))
     }
 
-    fn carry_out(&self, step: &Step, before: &Before) -> Result<(), Failure> {
+    fn carry_out(&self, step: &Step, before: &Before, cancel: &CancelFlag) -> Result<(), Failure> {
         match (step, before) {
             (Step::MakeDir { .. }, Before::MissingDirs { dirs }) => {
                 dirs.iter().try_for_each(|d| self.host.make_dir(d)).map_err(exposing)
@@ -156,6 +170,10 @@ impl Engine<'_> {
             (Step::Bind { source, target }, _) => {
                 self.images.check_tree(source)?;
                 self.host.bind(source, target).map_err(exposing)
+            }
+            (Step::Share { source, target }, _) => self.host.bind(source, target).map_err(exposing),
+            (Step::StartDaemon { daemon }, Before::NoDaemon { mark }) => {
+                self.start_daemon(daemon, mark, cancel)
             }
             (Step::MountTmpfs { target }, _) => self.host.mount_tmpfs(target).map_err(exposing),
             (Step::MakeNodes { .. }, Before::Nodes { missing_dirs, nodes }) => {
@@ -234,8 +252,15 @@ impl Engine<'_> {
         match (step, before) {
             // What lies on a mount is seen only through it; and a mount more than we made is
             // somebody else's, so what is right is a count above the one before.
-            (Step::Bind { target, .. } | Step::MountTmpfs { target }, Before::Mounts { count }) => {
-                Ok(self.host.mounts_on(target).map_err(exposing)? > *count)
+            (
+                Step::Bind { target, .. }
+                | Step::Share { target, .. }
+                | Step::MountTmpfs { target },
+                Before::Mounts { count },
+            ) => Ok(self.host.mounts_on(target).map_err(exposing)? > *count),
+            (Step::StartDaemon { daemon }, Before::NoDaemon { mark }) => {
+                let seen = self.host.daemon(daemon, mark).map_err(exposing)?;
+                Ok(seen.answers == Answers::Ours)
             }
             (Step::LoadModule { name, .. }, _) => {
                 let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
@@ -253,6 +278,16 @@ fn done(step: &Step) -> EntryState {
             EntryState::Kept("a dead container's leftover is not put back".to_owned())
         }
         _ => EntryState::Done,
+    }
+}
+
+/// Whether a step's result is looked at in the end. A driver is ready without a daemon that it can
+/// do without, and where a leftover was there is by now what took its place.
+fn is_verified(step: &Step) -> bool {
+    match step {
+        Step::StartDaemon { daemon } => daemon.required,
+        Step::RemoveLeftover { .. } => false,
+        _ => true,
     }
 }
 

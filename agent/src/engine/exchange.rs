@@ -124,7 +124,12 @@ pub fn with_mounts_on(journal: &Journal, going: BTreeSet<u64>) -> BTreeSet<u64> 
     let gone: Vec<&Path> =
         journal.live().filter(|e| going.contains(&e.seq)).filter_map(mount_point).collect();
     let lies_on = |entry: &&Entry| {
-        mount_point(entry).is_some_and(|on| gone.iter().any(|gone| on.starts_with(gone)))
+        let place = match &entry.step {
+            // What is shown elsewhere is gone with where it lies.
+            Step::Share { source, .. } => Some(source.as_path()),
+            _ => mount_point(entry),
+        };
+        place.is_some_and(|on| gone.iter().any(|gone| on.starts_with(gone)))
     };
     let on_them: Vec<u64> = journal.live().filter(lies_on).map(|entry| entry.seq).collect();
     going.into_iter().chain(on_them).collect()

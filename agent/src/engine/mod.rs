@@ -2,6 +2,7 @@
 
 mod act;
 mod cancel;
+mod daemons;
 mod exchange;
 mod in_use;
 mod leftover;
@@ -11,6 +12,7 @@ mod undo;
 use std::fmt;
 
 pub use cancel::CancelFlag;
+pub(crate) use daemons::kept;
 pub use exchange::{NotExchanged, with_mounts_on};
 pub use in_use::{Going, Held, InUse};
 pub use patience::Patience;
@@ -76,7 +78,7 @@ impl Engine<'_> {
             if cancel.is_set() {
                 return Err(Stopped::Cancelled);
             }
-            self.act_and_tell(step, journal).map_err(Stopped::Failed)?;
+            self.act_and_tell(step, journal, cancel).map_err(Stopped::Failed)?;
         }
         if cancel.is_set() {
             return Err(Stopped::Cancelled);
@@ -90,10 +92,15 @@ impl Engine<'_> {
     }
 
     /// Acts, and says in one line what became of it.
-    fn act_and_tell(&self, step: &Step, journal: &mut Journal) -> Result<(), Failure> {
+    fn act_and_tell(
+        &self,
+        step: &Step,
+        journal: &mut Journal,
+        cancel: &CancelFlag,
+    ) -> Result<(), Failure> {
         let doing = self.telemetry.begin(step, false);
         let (kind, what) = (step.kind(), step.subject());
-        match self.act(step, journal) {
+        match self.act(step, journal, cancel) {
             Ok(outcome) => {
                 let told = StepOutcome::from(outcome);
                 let seconds = doing.end(told);

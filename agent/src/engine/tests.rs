@@ -1,10 +1,12 @@
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
 
 use super::*;
-use crate::host::fake::{FakeHost, FakeImages, FakeModule, Fault};
+use crate::daemons::Daemon;
+use crate::host::fake::{FakeHost, FakeImages, FakeModule, FakeState, Fault};
 use crate::host::verbs::{DriverUser, Node};
 use crate::journal::EntryState;
 use crate::step::ModuleOrigin;
@@ -77,7 +79,26 @@ pub(super) fn install() -> Vec<Step> {
     steps.extend(["drm", "ipmi_msghandler", "nvidia", "nvidia_uvm", "nvidia_modeset"].map(load));
     steps.push(Step::MountTmpfs { target: "/store/tree/dev".into() });
     steps.push(Step::MakeNodes { dirs: vec!["/dev".into(), "/store/tree/dev".into()] });
+    let (source, target) = ("/run/nvidia/daemon".into(), "/run/daemon".into());
+    steps.push(Step::MakeDir { path: "/run/nvidia/daemon".into() });
+    steps.push(Step::MakeDir { path: "/run/daemon".into() });
+    steps.push(Step::Share { source, target });
+    steps.push(Step::StartDaemon { daemon: daemon("nvidia-persistenced") });
     steps
+}
+
+pub(super) fn daemon(name: &str) -> Daemon {
+    Daemon {
+        name: name.to_owned(),
+        program: "/run/nvidia/driver/usr/bin/daemon".into(),
+        arguments: Vec::new(),
+        libraries: "/run/nvidia/driver/usr/lib".into(),
+        socket: "/run/daemon/socket".into(),
+        settings: None,
+        capabilities: Vec::new(),
+        required: true,
+        ready_within: 0,
+    }
 }
 
 fn installed(host: &FakeHost) -> Journal {
@@ -236,8 +257,10 @@ fn a_driver_in_use_stays_whole_and_its_user_is_named() {
         pod: None,
         devices: vec!["/dev/nvidia-uvm".to_owned()],
     }]);
-    let before = host.state();
-    let entries = journal.state().clone();
+    // Daemons are ended before anybody can tell who else holds the driver.
+    let before = FakeState { daemons: BTreeMap::new(), ..host.state() };
+    let mut entries: Vec<_> = journal.live().cloned().collect();
+    entries.retain(|entry| !matches!(entry.step, Step::StartDaemon { .. }));
     let failure = engine(&host).undo(&mut journal).unwrap_err().into_failure();
     assert_eq!(failure.code(), ExitCode::InUse);
     assert_eq!(
@@ -246,7 +269,7 @@ fn a_driver_in_use_stays_whole_and_its_user_is_named() {
          holds /dev/nvidia-uvm"
     );
     assert_eq!(host.state(), before);
-    assert_eq!(*journal.state(), entries);
+    assert_eq!(journal.live().cloned().collect::<Vec<_>>(), entries);
     host.change(|state| state.references.clear());
     engine(&host).undo(&mut journal).unwrap();
     assert!(host.state().loaded.is_empty());

@@ -1,7 +1,7 @@
 //! Undoing from the journal, in reverse.
 //!
-//! The order is chosen so that stopping half-way is never needed. First the driver's modules are
-//! checked for users, and removed: that is all that can be refused, and while it is refused
+//! The order is chosen so that stopping half-way is never needed. First the daemons end, which hold
+//! the driver; then its modules are checked for users, and removed: that is all that can be refused, and while it is refused
 //! nothing else was touched. Only when no module of ours is left do mounts, nodes, parameters
 //! and directories go, in reverse: none of them matters to the removal of a module, while a
 //! driver without its nodes and libraries would be of no use to whoever holds it.
@@ -9,11 +9,12 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::Engine;
 use super::in_use::{Going, Held, InUse, is_ours, loads};
+use super::{Engine, Patience};
 use crate::failure::{ExitCode, Failure};
 use crate::host::verbs::TMPFS_SOURCE;
 use crate::host::{Host, VerbError};
@@ -80,7 +81,11 @@ impl Engine<'_> {
     /// # Errors
     /// As [`Engine::undo`].
     pub fn undo_those(&self, going: Going<'_>, journal: &mut Journal) -> Result<(), NotUndone> {
-        self.wait_for_users(going, journal)?;
+        let since = Instant::now();
+        self.end_daemons(going, journal);
+        let deadline = self.patience.deadline.saturating_sub(since.elapsed());
+        let rest = Self { patience: Patience { deadline, ..self.patience }, ..*self };
+        rest.wait_for_users(going, journal)?;
         self.unload_modules(going, journal)?;
         let entries: Vec<Entry> = journal.live().rev().filter(|e| going(e)).cloned().collect();
         let mut left = Vec::new();
@@ -224,6 +229,12 @@ impl Engine<'_> {
                 }
                 undo_mount(host, target, *count)?;
             }
+            (Step::Share { target, .. }, Before::Mounts { count }) => {
+                undo_mount(host, target, *count)?;
+            }
+            (Step::StartDaemon { daemon }, Before::NoDaemon { mark }) => {
+                self.end_daemon(daemon, mark)?;
+            }
             (Step::MountTmpfs { target }, Before::Mounts { count }) => {
                 let source = host.mount_source(target)?;
                 if host.mounts_on(target)? == count + 1 && source.as_deref() != Some(TMPFS_SOURCE) {
@@ -286,7 +297,7 @@ fn not_looked(error: &VerbError) -> NotUndone {
 
 /// What was undone stays undone where that cannot be written: the next undo finds it gone. Whoever
 /// ends the life writes the state once more, and fails with what keeps it from being written.
-fn record(journal: &mut Journal, seq: u64, state: EntryState) {
+pub(super) fn record(journal: &mut Journal, seq: u64, state: EntryState) {
     if let Err(failure) = journal.mark(seq, state) {
         tracing::warn!("{}", failure.one_line());
     }

@@ -234,6 +234,18 @@ codes! {
         means "the container's cgroup keeps this process from opening devices"
         matters "the kernel's log cannot be read when it refuses a module, and device nodes cannot be tried"
         remedy "run the container privileged, or allow its cgroup all devices (--device-cgroup-rule 'a *:* rwm')"
+    DaemonMissing "daemon-missing" Sources Refuses Download
+        means "a daemon that is to run, or that another one needs, is not among the driver's user-mode files"
+        matters "the driver would not be ready without it"
+        remedy "give a source that has it (NVIDIA's own Debian-format archive has nvidia-fabricmanager and nvlsm), or switch it off: [daemons] in the configuration"
+    FabricManagerMissing "fabric-manager-missing" Sources Warns Preflight
+        means "the host has NVSwitches, and the driver's user-mode files have no fabric manager"
+        matters "the driver loads, and CUDA programs fail with `system not yet initialized` until somebody runs nv-fabricmanager of exactly the driver's version"
+        remedy "give an archive that has nvidia-fabricmanager of this version, or run it on the host yourself and set fabricmanager to off"
+    DaemonForeign "daemon-foreign" OtherDrivers Notes Preflight
+        means "somebody else's daemon of the driver answers on the host"
+        matters "two would fight over the same devices: longshore starts none of its own, and does not stop that one"
+        remedy "nothing, or stop it on the host if longshore is to run it; one that holds the driver keeps it from being unloaded"
     CannotUnload "cannot-unload" Kernel Warns Preflight
         means "the kernel was built without CONFIG_MODULE_UNLOAD"
         matters "the driver can be loaded, and neither changed nor taken off before the next boot"

@@ -44,13 +44,21 @@ pub struct HostFacts {
     pub security: Security,
     /// The mounts this process sees.
     pub mounts: Vec<Mount>,
-    /// Names of this process's effective capabilities, for example `CAP_SYS_MODULE`.
+    /// Names of the capabilities this process may put on (its permitted ones), for example
+    /// `CAP_SYS_MODULE`.
     pub capabilities: Known<BTreeSet<String>>,
     /// Effective user id of this process.
     pub euid: Known<u32>,
     /// Whether this process is in the initial user namespace: elsewhere no capability counts for
     /// modules and device nodes.
     pub initial_user_namespace: Known<bool>,
+    /// Devices that manage NVLink5 switches, and that a subnet manager has to speak to.
+    #[serde(default)]
+    pub switch_managers: Vec<SwitchManager>,
+    /// Sockets of somebody else's daemons of the driver that are there on the host, for example
+    /// `/run/nvidia-persistenced/socket`.
+    #[serde(default)]
+    pub foreign_daemons: Vec<PathBuf>,
     /// Peer groups of the mounts process 1 sees: a mount event travels to the host only within one.
     pub host_peer_groups: Known<BTreeSet<u32>>,
     /// A driver installed on the host itself.
@@ -61,7 +69,7 @@ pub struct HostFacts {
     pub places: Places,
     /// Sources of the lists above that could not be read, and why: the list they fill is then
     /// unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `soft-depends`,
-    /// `mounts`, `os-release`, `installed`, `autoload`, `places`.
+    /// `mounts`, `os-release`, `installed`, `autoload`, `places`, `switch-managers`.
     pub unread: BTreeMap<String, String>,
 }
 
@@ -118,6 +126,15 @@ pub struct PciDevice {
     pub class: u32,
     /// Name of the driver bound to it, if any.
     pub driver: Option<String>,
+}
+
+/// A network device that manages NVLink5 switches: its vital product data says `SW_MNG`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchManager {
+    /// Its name below /sys/class/infiniband, for example `mlx5_4`.
+    pub name: String,
+    /// The GUID of its first port, for example `0xb83fd20300aabbcc`.
+    pub port: String,
 }
 
 /// A module in /sys/module that has a refcount (so is not merely built in).

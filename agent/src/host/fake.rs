@@ -5,6 +5,7 @@ mod verbs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -49,6 +50,8 @@ pub struct FakeState {
     pub nodes: BTreeMap<PathBuf, Node>,
     /// Files.
     pub files: BTreeSet<PathBuf>,
+    /// Daemons: mark -> name.
+    pub daemons: BTreeMap<String, String>,
 }
 
 /// When the host fails.
@@ -89,6 +92,20 @@ struct Inner {
     looks: usize,
     on_look: Option<Look>,
     log: Vec<String>,
+    ill: BTreeMap<String, Ill>,
+    /// Mark -> what is closed when the daemon ends.
+    lives: BTreeMap<String, Vec<io::PipeWriter>>,
+}
+
+/// What is the matter with a daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ill {
+    /// It ends as soon as it is started.
+    Dies,
+    /// It runs, and never answers.
+    Mute,
+    /// It does not end for SIGTERM.
+    Stubborn,
 }
 
 impl fmt::Debug for FakeHost {
@@ -155,6 +172,25 @@ impl FakeHost {
     /// Makes every unmount of `target` answer EBUSY; detaching works.
     pub fn busy(&self, target: &str) {
         self.lock().busy_mounts.insert(PathBuf::from(target));
+    }
+
+    /// Makes a daemon ill, or well again.
+    pub fn daemon_is(&self, name: &str, ill: Option<Ill>) {
+        let mut inner = self.lock();
+        inner.ill.remove(name);
+        if let Some(ill) = ill {
+            inner.ill.insert(name.to_owned(), ill);
+        }
+    }
+
+    /// Ends a daemon as a fault of its own would.
+    pub fn daemon_dies(&self, name: &str) {
+        let mut inner = self.lock();
+        let is_it = |(_, n): &(&String, &String)| *n == name;
+        let marks = inner.state.daemons.iter().filter(is_it).map(|(mark, _)| mark.clone());
+        for mark in marks.collect::<Vec<_>>() {
+            inner.end(&mark);
+        }
     }
 
     /// Calls `act` with the state and the number of the look whenever a module is looked at.
@@ -246,6 +282,12 @@ impl Inner {
             }
         }
         path.to_path_buf()
+    }
+
+    /// Ends what runs under a mark: its descriptors become readable.
+    fn end(&mut self, mark: &str) {
+        self.state.daemons.remove(mark);
+        self.lives.remove(mark);
     }
 
     fn unmount(&mut self, target: &Path) -> Result<(), Errno> {

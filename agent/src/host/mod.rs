@@ -1,5 +1,6 @@
 //! The host: what it is ([`facts`], read only) and what can be done to it ([`Host`]).
 
+mod fabric;
 pub mod facts;
 pub mod fake;
 pub mod holders;
@@ -11,7 +12,7 @@ pub mod modules;
 pub mod mounts;
 mod pci;
 pub mod places;
-mod process;
+pub(crate) mod process;
 mod read;
 pub mod real;
 pub mod root;

@@ -7,7 +7,7 @@ use super::facts::Known;
 use super::root::Root;
 
 /// Names by number (include/uapi/linux/capability.h, Linux 5.9 and later have no more).
-const CAPABILITIES: [&str; 41] = [
+pub(crate) const CAPABILITIES: [&str; 41] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
     "CAP_DAC_READ_SEARCH",
@@ -63,7 +63,7 @@ pub(super) fn read(root: &Root) -> Process {
     let status = root.read_to_string("proc/self/status");
     let uid_map = root.read_to_string("proc/self/uid_map");
     Process {
-        capabilities: of(&status, "CapEff", capabilities),
+        capabilities: of(&status, "CapPrm", capabilities),
         euid: of(&status, "Uid", |uids| uids.split_ascii_whitespace().nth(1)?.parse().ok()),
         initial_user_namespace: match uid_map {
             Ok(map) => Known::Yes(is_initial(&map)),

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::facts::{HostFacts, Known, Places};
+use super::facts::{HostFacts, Known, Mount, Places};
 use super::root::Root;
-use super::{installed, kernel, modules, mounts, pci, places, process, security};
+use super::{fabric, installed, kernel, modules, mounts, pci, places, process, security};
 use crate::config::Paths;
+use crate::daemons;
 use crate::failure::{ExitCode, Failure, OrFail};
 
 impl HostFacts {
@@ -29,6 +30,7 @@ impl HostFacts {
         let mut unread = Unread::default();
         let release = kernel.release.as_str();
         let loaded = unread.keep("loaded", modules::read_loaded(&root));
+        let mounts = unread.keep("mounts", mounts::read(&root));
         Ok(Self {
             os: unread.keep("os-release", kernel::read_os_release(&root, &host)),
             devices: unread.keep("pci", pci::read(&root)),
@@ -39,7 +41,9 @@ impl HostFacts {
             available: unread.keep("available", modules::read_available(&host, release)),
             soft_depends: unread.keep("soft-depends", modules::read_soft_depends(&host, release)),
             security: security::read(&root, &host),
-            mounts: unread.keep("mounts", mounts::read(&root)),
+            switch_managers: unread.keep("switch-managers", fabric::read(&root)),
+            foreign_daemons: foreign_daemons(&host, &mounts),
+            mounts,
             capabilities: process.capabilities,
             euid: process.euid,
             initial_user_namespace: process.initial_user_namespace,
@@ -72,6 +76,19 @@ impl HostFacts {
         }
         self
     }
+}
+
+/// The sockets on which somebody answers for a daemon that is not ours: ours are below the driver
+/// root, and elsewhere only by a mount.
+fn foreign_daemons(host: &Root, mounts: &[Mount]) -> Vec<PathBuf> {
+    let is_ours =
+        |socket: &Path| mounts.iter().any(|m| Some(m.target.as_path()) == socket.parent());
+    let serves = |socket: &Path| {
+        daemons::process::answers(&host.display(socket), &[]) != daemons::Answers::Nobody
+            && !is_ours(socket)
+    };
+    let sockets = [daemons::PERSISTENCED_SOCKET, daemons::FABRICMANAGER_SOCKET].map(PathBuf::from);
+    sockets.into_iter().filter(|socket| serves(socket)).collect()
 }
 
 /// What could not be read, and why.

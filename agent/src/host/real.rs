@@ -1,10 +1,13 @@
 //! The host itself, below a root path: `/`, or a tree in a test.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use nix::kmod::{DeleteModuleFlags, delete_module, init_module};
@@ -15,18 +18,41 @@ use sys_mount::{Mount, MountFlags};
 use super::kmsg::KernelLog;
 use super::verbs::{DirId, DriverUser, Host, ModuleState, Node, TMPFS_SOURCE, VerbError};
 use super::{facts, mounts};
+use crate::daemons::output::LastWords;
+use crate::daemons::{Daemon, DaemonSeen, Ending, Settings, process};
 use crate::expose::nodes;
 
 /// The host below a root path; every path given to a verb is taken below it.
 #[derive(Debug, Clone)]
 pub struct RealHost {
     root: PathBuf,
+    /// Mark -> what the daemon said last.
+    daemons: Arc<Mutex<BTreeMap<String, LastWords>>>,
 }
 
 impl RealHost {
     /// The host below `root`; `/` is the running one.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_path_buf() }
+        Self { root: root.to_path_buf(), daemons: Arc::default() }
+    }
+
+    fn lock_daemons(&self) -> MutexGuard<'_, BTreeMap<String, LastWords>> {
+        self.daemons.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The daemon with its paths below the root.
+    fn daemon_at(&self, daemon: &Daemon) -> Daemon {
+        Daemon {
+            program: self.at(&daemon.program),
+            libraries: self.at(&daemon.libraries),
+            socket: self.at(&daemon.socket),
+            settings: daemon.settings.as_ref().map(|settings| Settings {
+                template: self.at(&settings.template),
+                file: self.at(&settings.file),
+                set: settings.set.clone(),
+            }),
+            ..daemon.clone()
+        }
     }
 
     fn at(&self, path: &Path) -> PathBuf {
@@ -242,10 +268,39 @@ impl Host for RealHost {
         }
     }
 
+    fn start_daemon(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError> {
+        let words = LastWords::default();
+        self.lock_daemons().insert(mark.to_owned(), words.clone());
+        process::start(&self.daemon_at(daemon), mark, &words)
+            .map_err(|e| VerbError::on_path("start", &daemon.program, &e))
+    }
+
+    fn end_daemon(&self, mark: &str, how: Ending) -> Result<Vec<OwnedFd>, VerbError> {
+        process::end(mark, how)
+            .map_err(|e| VerbError::on_path("pidfd_send_signal", Path::new("a daemon"), &e))
+    }
+
+    fn daemon_processes(&self, mark: &str) -> Result<Vec<OwnedFd>, VerbError> {
+        let found = process::find(mark).map_err(|e| in_proc(&e))?;
+        Ok(found.into_iter().map(|(_, fd)| fd).collect())
+    }
+
+    fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonSeen, VerbError> {
+        let found = process::find(mark).map_err(|e| in_proc(&e))?;
+        let processes: Vec<u32> = found.iter().map(|(pid, _)| *pid).collect();
+        let answers = process::answers(&self.at(&daemon.socket), &processes);
+        let said = self.lock_daemons().get(mark).and_then(LastWords::get);
+        Ok(DaemonSeen { processes, answers, said })
+    }
+
     fn wanted_nodes(&self) -> Result<Vec<(PathBuf, Node)>, VerbError> {
         nodes::wanted(&self.root)
             .map_err(|e| VerbError::on_path("read", &self.root.join("proc/devices"), &e))
     }
+}
+
+fn in_proc(error: &io::Error) -> VerbError {
+    VerbError::on_path("read", Path::new("/proc"), error)
 }
 
 fn is_absent(error: &io::Error) -> bool {

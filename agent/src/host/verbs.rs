@@ -3,10 +3,13 @@
 //! Implemented by the real host ([`real`](super::real)) and by a [`fake`](super::fake).
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
+
+use crate::daemons::{Daemon, DaemonSeen, Ending};
 
 /// A verb that failed: what was tried, on what, and the kernel's answer.
 #[derive(Debug, thiserror::Error)]
@@ -154,6 +157,15 @@ pub trait Host: Send + Sync {
     fn has_dir(&self, path: &Path) -> Result<bool, VerbError> {
         Ok(self.dir(path)?.is_some())
     }
+    /// Starts a daemon under a mark; returns once its program is being executed.
+    fn start_daemon(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError>;
+    /// Signals every process that has the mark, and no other; returns a descriptor for each, which
+    /// becomes readable when the process ends.
+    fn end_daemon(&self, mark: &str, how: Ending) -> Result<Vec<OwnedFd>, VerbError>;
+    /// The processes that have the mark, each as a descriptor that becomes readable when it ends.
+    fn daemon_processes(&self, mark: &str) -> Result<Vec<OwnedFd>, VerbError>;
+    /// Who runs under the mark, and who answers on the daemon's socket.
+    fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonSeen, VerbError>;
     /// The device nodes the loaded driver wants below a /dev, with their names relative to it.
     fn wanted_nodes(&self) -> Result<Vec<(PathBuf, Node)>, VerbError>;
 }

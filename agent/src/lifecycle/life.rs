@@ -8,12 +8,14 @@ use std::time::Instant;
 
 use super::{Configurations, Phase, Provider, Renewal};
 use crate::config::Config;
-use crate::engine::{CancelFlag, Engine, NotUndone, Patience, Stopped};
+use crate::daemons::Keeper;
+use crate::engine::{CancelFlag, Engine, NotUndone, Patience, Stopped, kept};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::Host;
 use crate::journal::{Entry, Journal, PlanSummary};
 use crate::kernel::image::Images;
 use crate::plan::{Plan, Severity};
+use crate::privileges;
 use crate::step::{ModuleOrigin, Step};
 use crate::telemetry::{DriverInfo, Origin, Telemetry};
 
@@ -99,10 +101,16 @@ impl Life {
                 Err(End::Stopped) => return self.take_off().await,
                 Err(End::Failed(failure)) => return Err(self.give_up(failure).await),
             }
-            tokio::select! {
+            let World { host, telemetry, .. } = &self.world;
+            let keeper = Keeper::begin(host, kept(&self.journal), telemetry);
+            let stopped = tokio::select! {
                 biased;
-                () = self.stop.wait() => return self.take_off().await,
-                () = self.renewal.asked() => {}
+                () = self.stop.wait() => true,
+                () = self.renewal.asked() => false,
+            };
+            keeper.end().await;
+            if stopped {
+                return self.take_off().await;
             }
             lived = self.renew(&mut config, configurations).await;
         }
@@ -359,7 +367,7 @@ async fn on_engine<T: Send + 'static>(
         let result = act(&engine, &mut journal);
         (journal, result)
     };
-    tokio::task::spawn_blocking(work)
+    privileges::raised(work)
         .await
         .or_fail(ExitCode::Bug, || "changing the host; the journal on disk says how far it came")
 }

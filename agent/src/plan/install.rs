@@ -15,6 +15,8 @@ use crate::step::{ModuleOrigin, Step};
 const ALWAYS: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
 /// What NVIDIA's driver uses of the kernel where it is there, whether or not a module names it.
 const ASSISTANTS: [&str; 2] = ["i2c_core", "ipmi_msghandler"];
+/// What a subnet manager speaks to its devices through.
+const MANAGEMENT: &str = "ib_umad";
 const FIRMWARE_PATH: &str = "/sys/module/firmware_class/parameters/path";
 
 /// Steps, whether they are all, and what stands in the way.
@@ -98,6 +100,10 @@ impl Install {
         }
         let mut needed: Vec<&str> =
             ASSISTANTS.into_iter().filter(|name| facts.available.contains_key(*name)).collect();
+        // The subnet manager of NVLink5's switches speaks to them through it.
+        if !facts.switch_managers.is_empty() && facts.available.contains_key(MANAGEMENT) {
+            needed.push(MANAGEMENT);
+        }
         let own =
             |name: &str| supply.set.is_some_and(|set| set.modules.iter().any(|m| m.name == name));
         let depends = entries.iter().flat_map(|entry| {

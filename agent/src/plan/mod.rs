@@ -3,6 +3,7 @@
 mod acquire;
 mod candidate;
 mod conflicts;
+mod daemons;
 mod driver;
 pub mod gpu;
 mod install;
@@ -137,7 +138,10 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     let mut choice = driver::choose(config, facts, catalog);
     let wanted = install::wanted_modules(config);
     let mut supply = acquire::supply(config, facts, catalog, &choice, &wanted);
-    let install = install::install(config, facts, &choice, &supply, &wanted);
+    let mut install = install::install(config, facts, &choice, &supply, &wanted);
+    let daemons = daemons::daemons(config, facts, supply.userspace);
+    install.steps.extend(daemons.steps);
+    install.findings.extend(daemons.findings);
 
     let mut findings = preflight::findings(config, facts);
     findings.append(&mut choice.findings);
@@ -159,6 +163,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     let mut reasons = choice.reasons;
     reasons.append(&mut supply.reasons);
     reasons.extend(live.reason);
+    reasons.extend(daemons.reasons);
     Ok(Plan {
         driver_version: choice.version,
         flavour: choice.flavour,

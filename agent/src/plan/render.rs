@@ -213,6 +213,7 @@ fn step_line(step: &Step) -> String {
             format!("load {name}{from}{blank}{parameters}")
         }
         Step::Bind { source, target } => format!("mount {} on {}", show(source), show(target)),
+        Step::Share { .. } | Step::StartDaemon { .. } => step.to_string(),
         Step::MountTmpfs { target } => format!("mount a tmpfs on {}", show(target)),
         Step::RemoveLeftover { what } => format!("take off {what}, left by NVIDIA's container"),
         Step::MakeNodes { dirs } => {

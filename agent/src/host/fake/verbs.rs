@@ -1,10 +1,13 @@
 //! What each verb does to a host in memory.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::FakeHost;
+use super::{FakeHost, Ill};
+use crate::daemons::{Answers, Daemon, DaemonSeen, Ending};
 use crate::host::verbs::{DirId, DriverUser, Host, ModuleState, Node, TMPFS_SOURCE, VerbError};
 
 impl Host for FakeHost {
@@ -208,6 +211,57 @@ impl Host for FakeHost {
             }
             (found, _) => found,
         })
+    }
+
+    fn start_daemon(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError> {
+        self.verb("start", &daemon.name, |inner| {
+            // A daemon of the driver without a driver ends.
+            let dies = inner.ill.get(&daemon.name) == Some(&Ill::Dies);
+            if !dies && !inner.state.loaded.is_empty() {
+                inner.state.daemons.insert(mark.to_owned(), daemon.name.clone());
+            }
+            Ok(())
+        })
+    }
+
+    fn end_daemon(&self, mark: &str, how: Ending) -> Result<Vec<OwnedFd>, VerbError> {
+        let Some(name) = self.lock().state.daemons.get(mark).cloned() else {
+            return Ok(Vec::new());
+        };
+        let waiting = self.daemon_processes(mark)?;
+        self.verb("end", &name, |inner| {
+            if how == Ending::Kill || inner.ill.get(&name) != Some(&Ill::Stubborn) {
+                inner.end(mark);
+            }
+            Ok(())
+        })?;
+        Ok(waiting)
+    }
+
+    fn daemon_processes(&self, mark: &str) -> Result<Vec<OwnedFd>, VerbError> {
+        let mut inner = self.lock();
+        if !inner.state.daemons.contains_key(mark) {
+            return Ok(Vec::new());
+        }
+        let fail = |e: io::Error| VerbError::on_path("pipe", Path::new("a daemon"), &e);
+        let (reader, writer) = io::pipe().map_err(fail)?;
+        inner.lives.entry(mark.to_owned()).or_default().push(writer);
+        Ok(vec![reader.into()])
+    }
+
+    fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonSeen, VerbError> {
+        let inner = self.lock();
+        let lives = inner.state.daemons.contains_key(mark);
+        let is_mute = inner.ill.get(&daemon.name) == Some(&Ill::Mute);
+        let another = inner.state.daemons.values().any(|name| *name == daemon.name);
+        let answers = match (lives, another) {
+            _ if is_mute => Answers::Nobody,
+            (true, _) => Answers::Ours,
+            (false, true) => Answers::Other(1),
+            (false, false) => Answers::Nobody,
+        };
+        let processes = if lives { vec![1] } else { Vec::new() };
+        Ok(DaemonSeen { processes, answers, said: None })
     }
 
     fn wanted_nodes(&self) -> Result<Vec<(PathBuf, Node)>, VerbError> {

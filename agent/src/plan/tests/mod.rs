@@ -1,5 +1,6 @@
 //! Plans for every host tree.
 
+mod daemons;
 mod decisions;
 mod live;
 mod prebuilt;
@@ -131,6 +132,7 @@ fn stocked(facts: &HostFacts, flavour: Flavour) -> Catalog {
         driver_version: "535.261.03".into(),
         arch: "x86_64".into(),
         root: "/var/lib/longshore/userspace/x/root".into(),
+        tools: Vec::new(),
     });
     catalog
 }

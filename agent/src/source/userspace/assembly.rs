@@ -40,8 +40,18 @@ impl Assembly {
             driver_version: driver_version.to_owned(),
             arch: machine.uname.to_owned(),
             root: directory.join("root"),
+            tools: Vec::new(),
         };
         Self { machine, store: store.clone(), tree, used, missing }
+    }
+
+    /// The tree, with the programs that it has by now.
+    fn assembled(&self) -> UserspaceAtHand {
+        let listed = std::fs::read_dir(self.tree.root.join("usr/bin")).into_iter().flatten();
+        let names = listed.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut tools: Vec<String> = names.collect();
+        tools.sort();
+        UserspaceAtHand { tools, ..self.tree.clone() }
     }
 
     /// The tree, where the store has it and it is as it should be.
@@ -50,7 +60,7 @@ impl Assembly {
             return None;
         }
         match verify(&self.tree, Depth::Quick) {
-            Ok(()) => Some(self.tree.clone()),
+            Ok(()) => Some(self.assembled()),
             Err(failure) => {
                 tracing::warn!("assembling it anew: {}", failure.one_line());
                 None
@@ -73,7 +83,7 @@ impl Assembly {
         self.write_manifest(&root, needs)?;
         let directory = self.tree.root.parent().unwrap_or(&self.tree.root);
         replace(scratch, directory, &self.store)?;
-        Ok(self.tree.clone())
+        Ok(self.assembled())
     }
 
     /// What brought the files holds what its name promises.

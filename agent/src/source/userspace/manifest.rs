@@ -139,6 +139,16 @@ impl Manifest {
         }
         Ok(())
     }
+
+    /// The names in `usr/bin`.
+    pub(super) fn tools(&self) -> Vec<String> {
+        let below = self.entries.keys().filter_map(|path| path.strip_prefix("usr/bin").ok());
+        below
+            .filter_map(|name| name.to_str())
+            .filter(|n| !n.is_empty())
+            .map(str::to_owned)
+            .collect()
+    }
 }
 
 /// The manifest of an assembled tree.
@@ -268,7 +278,12 @@ mod tests {
         manifest.entries = measure(&root).expect("measured");
         let text = serde_json::to_vec(&manifest).expect("json");
         fs::write(dir.path().join("manifest.json"), text).expect("manifest");
-        let tree = UserspaceAtHand { driver_version: "1.2".into(), arch: "x86_64".into(), root };
+        let tree = UserspaceAtHand {
+            driver_version: "1.2".into(),
+            arch: "x86_64".into(),
+            root,
+            tools: Vec::new(),
+        };
         (dir, tree)
     }
 

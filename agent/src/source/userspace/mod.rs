@@ -60,8 +60,9 @@ pub fn at_hand(store: &Store) -> Result<Vec<UserspaceAtHand>, Failure> {
 fn sound_tree(root: PathBuf) -> Result<UserspaceAtHand, Failure> {
     let manifest = manifest::of_root(&root)?;
     manifest.verify(&root, Depth::Quick)?;
+    let tools = manifest.tools();
     let Manifest { driver_version, arch, .. } = manifest;
-    Ok(UserspaceAtHand { driver_version, arch, root })
+    Ok(UserspaceAtHand { driver_version, arch, root, tools })
 }
 
 #[cfg(test)]

@@ -100,6 +100,7 @@ impl Packed {
             driver_version: self.driver_version.clone(),
             arch: self.arch.clone(),
             root: store.dir("userspace").join(name).join("root"),
+            tools: self.read.tools(),
         })
     }
 
@@ -257,7 +258,7 @@ mod tests {
         symlink("../lib/b", root.join("usr/lib/c")).expect("link");
         fs::write(root.with_file_name("manifest.json"), manifest(&root)).expect("manifest");
         let (version, arch) = ("535.261.03".to_owned(), "x86_64".to_owned());
-        let tree = UserspaceAtHand { driver_version: version, arch, root };
+        let tree = UserspaceAtHand { driver_version: version, arch, root, tools: Vec::new() };
         let packed = Packed::of(&tree).expect("packs");
         (dir, store, packed)
     }

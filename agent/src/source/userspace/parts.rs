@@ -17,6 +17,8 @@ pub(super) enum Need {
     Optional,
     /// From a source package with versions of its own; the nearest one is taken.
     Companion,
+    /// From a source package of its own; works with exactly the driver's version.
+    Twin,
 }
 
 /// A part of the driver.
@@ -42,6 +44,9 @@ pub(super) const PARTS: &[Part] = &[
     part("nvidia-debugdump", Need::Optional, &["nvidia-driver-bin"]),
     part("nvidia-persistenced", Need::Companion, &["nvidia-persistenced"]),
     part("nvidia-modprobe", Need::Companion, &["nvidia-modprobe"]),
+    // what binds GPUs together; NVIDIA's own archive has it, up to 575 with the branch in its name
+    part("nv-fabricmanager", Need::Twin, &["nvidia-fabricmanager", "nvidia-fabricmanager-"]),
+    part("nvlsm", Need::Companion, &["nvlsm"]),
     // compute
     part("libcuda", Need::Always, &["libcuda", "libnvidia-cuda"]),
     part("libcudadebugger", Need::Optional, &["libcudadebugger", "libnvidia-cudadebugger"]),

@@ -8,14 +8,22 @@ use std::path::{Path, PathBuf};
 use super::parts::is_part_library;
 
 /// The tools a driver root has in `usr/bin`.
-const TOOLS: [&str; 6] = [
+const TOOLS: [&str; 8] = [
     "nvidia-smi",
     "nvidia-debugdump",
     "nvidia-persistenced",
     "nvidia-cuda-mps-control",
     "nvidia-cuda-mps-server",
     "nvidia-modprobe",
+    "nv-fabricmanager",
+    "nvlsm",
 ];
+
+/// What daemons read of `usr/share`: topologies of switches, settings.
+const SHARES: [&str; 2] = ["share/nvidia/nvswitch", "share/nvidia/nvlsm"];
+
+/// Where the subnet manager's package has its program and libraries.
+const SUBNET_MANAGER: &str = "opt/nvidia/nvlsm/";
 
 /// Where a path of a package goes below the driver root, or None where it is not wanted.
 ///
@@ -26,6 +34,9 @@ pub(super) fn place(path: &Path, triplet: &str, driver_version: &str) -> Option<
     let dir = dir.strip_prefix("usr/").unwrap_or(dir);
     if dir.strip_prefix("lib/firmware/nvidia/") == Some(driver_version) && name.ends_with(".bin") {
         return Some(Path::new("lib/firmware/nvidia").join(driver_version).join(name));
+    }
+    if SHARES.contains(&dir) {
+        return Some(Path::new("usr").join(dir).join(name));
     }
     if is_tool_dir(dir) && TOOLS.contains(&name) {
         return Some(Path::new("usr/bin").join(name));
@@ -52,10 +63,14 @@ pub(in super::super) fn is_wanted(name: &str) -> bool {
 }
 
 fn is_tool_dir(dir: &str) -> bool {
-    matches!(dir, "bin" | "sbin") || one_below(dir, "lib/nvidia/")
+    let of_subnet_manager = dir.strip_prefix(SUBNET_MANAGER) == Some("sbin");
+    of_subnet_manager || matches!(dir, "bin" | "sbin") || one_below(dir, "lib/nvidia/")
 }
 
 fn is_library_dir(dir: &str, triplet: &str) -> bool {
+    if dir.strip_prefix(SUBNET_MANAGER) == Some("lib") {
+        return true;
+    }
     let Some(rest) = dir.strip_prefix("lib/").and_then(|dir| dir.strip_prefix(triplet)) else {
         return false;
     };
@@ -97,6 +112,13 @@ mod tests {
     #[case("usr/lib/nvidia/tesla-470/nvidia-debugdump", "usr/bin/nvidia-debugdump")]
     #[case("usr/sbin/nvidia-cuda-mps-server", "usr/bin/nvidia-cuda-mps-server")]
     #[case("usr/bin/nvidia-modprobe", "usr/bin/nvidia-modprobe")]
+    #[case("usr/bin/nv-fabricmanager", "usr/bin/nv-fabricmanager")]
+    #[case("opt/nvidia/nvlsm/sbin/nvlsm", "usr/bin/nvlsm")]
+    #[case("opt/nvidia/nvlsm/lib/libgrpc_mgr.so", "usr/lib/x86_64-linux-gnu/libgrpc_mgr.so")]
+    #[case(
+        "usr/share/nvidia/nvswitch/fabricmanager.cfg",
+        "usr/share/nvidia/nvswitch/fabricmanager.cfg"
+    )]
     #[case(
         "lib/firmware/nvidia/535.261.03/gsp_tu10x.bin",
         "lib/firmware/nvidia/535.261.03/gsp_tu10x.bin"

@@ -64,7 +64,7 @@ impl<'a> Group<'a> {
         let needed = |part: &&Part| match part.need {
             Need::Always => true,
             Need::Firmware => wants_firmware(driver_version),
-            Need::Optional | Need::Companion => false,
+            Need::Optional | Need::Companion | Need::Twin => false,
         };
         let absent = PARTS.iter().filter(needed).filter(|part| self.of_part(part).is_none());
         absent.map(|part| part.name).collect()
@@ -99,7 +99,8 @@ fn groups<'a>(driver_version: &str, offered: &[&'a Package]) -> Vec<Group<'a>> {
 
 fn companion(package: &Package) -> Option<&'static Part> {
     let stem = stem(&package.name);
-    PARTS.iter().find(|p| p.need == Need::Companion && p.stems.contains(&stem.as_str()))
+    let is_apart = |p: &&Part| matches!(p.need, Need::Companion | Need::Twin);
+    PARTS.iter().filter(is_apart).find(|p| p.stems.contains(&stem.as_str()))
 }
 
 fn select(driver_version: &str, group: &Group<'_>, offered: &[&Package]) -> Selection {
@@ -109,6 +110,7 @@ fn select(driver_version: &str, group: &Group<'_>, offered: &[&Package]) -> Sele
     for part in PARTS {
         let found = match part.need {
             Need::Companion => nearest(part, driver_version, suite, offered),
+            Need::Twin => twin(part, driver_version, offered),
             _ => group.of_part(part),
         };
         match found {
@@ -139,6 +141,16 @@ fn nearest<'a>(
     of_part
         .copied()
         .max_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| version::compare(&a.version, &b.version)))
+}
+
+/// The package of exactly the driver's version.
+fn twin<'a>(part: &Part, driver_version: &str, offered: &[&'a Package]) -> Option<&'a Package> {
+    let is_it = |p: &&&Package| {
+        part.stems.contains(&stem(&p.name).as_str())
+            && version::upstream(&p.version) == driver_version
+    };
+    let found = offered.iter().filter(is_it).copied();
+    found.max_by(|a, b| version::compare(&a.version, &b.version))
 }
 
 fn no_such_version(driver_version: &str, arch: &str, offered: &[&Package]) -> Failure {
@@ -250,6 +262,23 @@ mod tests {
         );
         assert!(chosen.missing.contains(&"libnvidia-nscq".to_owned()));
         assert!(!chosen.missing.contains(&"nvidia-modprobe".to_owned()));
+    }
+
+    #[test]
+    fn the_fabric_manager_has_exactly_the_drivers_version_and_the_subnet_manager_one_of_its_own() {
+        let fabric = [
+            "nvidia-fabricmanager-535 535.261.03-1 fabricmanager-535 cuda main",
+            "nvidia-fabricmanager-535 535.274.02-1 fabricmanager-535 cuda main",
+            "nvidia-fabricmanager 580.1-1 nvidia-fabricmanager cuda main",
+            "nvlsm 2025.10.14-1 nvlsm cuda main",
+        ];
+        let offered = packages(&[BOOKWORM, &[GSP], &fabric].concat());
+        let chosen = choose("535.261.03", "amd64", &offered).expect("chosen");
+        let of = |name: &str| chosen.packages.iter().find(|p| p.name.starts_with(name));
+        assert_eq!(of("nvidia-fabricmanager").expect("chosen").version, "535.261.03-1");
+        assert_eq!(of("nvlsm").expect("chosen").version, "2025.10.14-1");
+        let chosen = choose("470.256.02", "amd64", &offered).expect("chosen");
+        assert!(chosen.missing.contains(&"nv-fabricmanager".to_owned()));
     }
 
     #[test]

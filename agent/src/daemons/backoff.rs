@@ -1,0 +1,48 @@
+//! How long to wait before a daemon that ended is started again.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// A daemon that lived this long was well: what ends it then is another trouble.
+const WELL_AFTER: Duration = Duration::from_secs(60);
+
+/// Waits that double, shortened by up to a half at random: the same trouble strikes many hosts at
+/// once, and they need not come back at once.
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    /// How long to wait, where the daemon lived for `lived`.
+    pub(super) fn after(&mut self, lived: Duration) -> Duration {
+        if lived >= WELL_AFTER {
+            self.failures = 0;
+        }
+        let full = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
+        self.failures = self.failures.saturating_add(1);
+        // std seeds every RandomState differently.
+        let random = RandomState::new().build_hasher().finish();
+        full.mul_f64(0.5 + (random % 1000) as f64 / 2000.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_a_minute_and_begin_anew_after_a_good_time() {
+        let mut backoff = Backoff::default();
+        for n in 0..40 {
+            let full = FIRST.saturating_mul(1 << n.min(16)).min(LONGEST);
+            let wait = backoff.after(Duration::ZERO);
+            assert!(wait >= full / 2 && wait <= full, "{n}: {wait:?}");
+        }
+        assert!(backoff.after(WELL_AFTER) <= FIRST);
+        assert!(backoff.after(Duration::ZERO) >= FIRST);
+    }
+}

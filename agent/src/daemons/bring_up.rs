@@ -1,0 +1,121 @@
+//! Starting a daemon until it answers, and stopping it until nothing of it is left.
+
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Answers, Daemon, Ending};
+use crate::engine::CancelFlag;
+use crate::host::{Host, VerbError};
+
+/// How often it is looked whether a daemon answers: the kernel tells nobody that a socket came to
+/// be listened on.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How long SIGKILL may take; only a process stuck in the kernel needs it.
+const KILLING: Duration = Duration::from_secs(2);
+
+/// Starts the daemon under `mark`, after ending what still lives under it, and waits until it
+/// answers on its socket, or until `cancel` is set: that is no failure.
+///
+/// # Errors
+/// Where it cannot be started, ends, or does not answer in its time; what is left of it then
+/// is for [`stop`].
+pub fn bring_up(
+    host: &dyn Host,
+    daemon: &Daemon,
+    mark: &str,
+    cancel: &CancelFlag,
+) -> Result<(), VerbError> {
+    stop(host, daemon, mark, KILLING)?;
+    host.start_daemon(daemon, mark)?;
+    let since = Instant::now();
+    loop {
+        let state = host.daemon(daemon, mark)?;
+        if state.answers == Answers::Ours || cancel.is_set() {
+            return Ok(());
+        }
+        let said = || state.said.iter().cloned().collect::<Vec<_>>();
+        let subject = |what: &str| match &state.said {
+            Some(said) => format!("{daemon}, which {what} (it said: {said})"),
+            None => format!("{daemon}, which {what}"),
+        };
+        if state.processes.is_empty() {
+            let subject = subject("ended before it answered");
+            return Err(VerbError {
+                said: said(),
+                ..VerbError::new("start", subject, Errno::ECHILD)
+            });
+        }
+        if since.elapsed() >= daemon.patience() {
+            let what = format!(
+                "did not answer on {} within {} s",
+                daemon.socket.display(),
+                daemon.ready_within
+            );
+            let subject = subject(&what);
+            return Err(VerbError {
+                said: said(),
+                ..VerbError::new("start", subject, Errno::ETIMEDOUT)
+            });
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Ends every process under `mark`: SIGTERM, and SIGKILL for those that are there after `grace`.
+///
+/// # Errors
+/// Where one of them cannot be signalled, or outlives SIGKILL.
+pub fn stop(
+    host: &dyn Host,
+    daemon: &Daemon,
+    mark: &str,
+    grace: Duration,
+) -> Result<(), VerbError> {
+    if end(host, mark, Ending::Term, grace)? {
+        return Ok(());
+    }
+    tracing::warn!("{daemon} did not end {:.1} s after SIGTERM: killing it", grace.as_secs_f64());
+    if end(host, mark, Ending::Kill, KILLING)? {
+        return Ok(());
+    }
+    let subject = format!("{daemon}, which outlives it: a process of it is stuck in the kernel");
+    Err(VerbError::new("kill", subject, Errno::EBUSY))
+}
+
+/// Signals, and waits; returns whether nothing under the mark is left.
+fn end(host: &dyn Host, mark: &str, how: Ending, wait: Duration) -> Result<bool, VerbError> {
+    let until = Instant::now() + wait;
+    loop {
+        // Looked for again in every round: a process may fork while it is ended.
+        let processes = host.end_daemon(mark, how)?;
+        if processes.is_empty() {
+            return Ok(true);
+        }
+        for process in &processes {
+            let left = until.saturating_duration_since(Instant::now());
+            if !ended_within(process, left) {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// Whether what the descriptor stands for has ended before `wait` is over.
+fn ended_within(process: &impl AsFd, wait: Duration) -> bool {
+    let until = Instant::now() + wait;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        // What does not fit is longer than anybody waits.
+        let timeout = Timespec::try_from(left).unwrap_or_default();
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(ready) => return ready > 0,
+            Err(_) => return false,
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Daemons as real processes: started, found by their mark, asked, and ended by pidfd.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::output::{LastWords, Output};
+use super::{Answers, Daemon, Ending, MARK_VARIABLE, Settings};
+use crate::privileges;
+
+/// No process's environment is read further; the mark is among its first variables.
+const ENVIRONMENT: u64 = 64 << 10;
+
+/// One that forks and ends between the listing of /proc and the look at it is missed, and its child
+/// was not listed yet. Each miss takes a fork, and no daemon forks so often on its way.
+const LOOKS: u32 = 4;
+
+/// No file of settings is larger.
+const SETTINGS: u64 = 1 << 20;
+
+/// The threads that follow a daemon's output and its end hold little on their stacks.
+pub(super) const STACK: usize = 64 << 10;
+
+/// Starts the daemon, its paths taken as they are; what it writes goes to the log and `last`.
+///
+/// # Errors
+/// Where its settings cannot be written, or its program cannot be executed.
+pub(crate) fn start(daemon: &Daemon, mark: &str, last: &LastWords) -> io::Result<()> {
+    if let Some(settings) = &daemon.settings {
+        write_settings(settings)?;
+    }
+    if ask(&daemon.socket) == Err(Errno::ECONNREFUSED) {
+        // What a killed one left: nobody listens there, and some daemons do not bind over it.
+        fs::remove_file(&daemon.socket)?;
+    }
+    let (reader, writer) = io::pipe()?;
+    let mut command = Command::new(&daemon.program);
+    command
+        .args(&daemon.arguments)
+        .env_clear()
+        .env(MARK_VARIABLE, mark)
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("LD_LIBRARY_PATH", &daemon.libraries)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        // Ctrl-C in a terminal is for the agent, which then ends it in its own way.
+        .process_group(0);
+    let child = privileges::spawn_with_only(&daemon.capabilities, command)?;
+    follow(&daemon.name, child, reader, last)
+}
+
+fn follow(
+    name: &str,
+    mut child: Child,
+    reader: io::PipeReader,
+    last: &LastWords,
+) -> io::Result<()> {
+    let thread = |what: &str| thread::Builder::new().name(what.to_owned()).stack_size(STACK);
+    let (words, who) = (last.clone(), name.to_owned());
+    let log = move |line: &str| tracing::info!("{who}: {line}");
+    thread("daemon-output").spawn(move || Output::new(words, log).copy(reader))?;
+    let (last, name) = (last.clone(), name.to_owned());
+    // One that forks to the background ends at once, and well.
+    thread("daemon-end").spawn(move || match child.wait() {
+        Ok(status) if !status.success() => {
+            tracing::warn!("{name}: ended with {status}");
+            let said = last.get().map_or_else(String::new, |said| format!("{said}; "));
+            last.set(format!("{said}{status}"));
+        }
+        Ok(_) => {}
+        Err(e) => tracing::warn!("{name}: waiting for it: {e}"),
+    })?;
+    Ok(())
+}
+
+/// Writes the settings: the template's lines, those that are set otherwise in their place or at
+/// the end.
+fn write_settings(settings: &Settings) -> io::Result<()> {
+    let mut text = String::new();
+    fs::File::open(&settings.template)?.take(SETTINGS).read_to_string(&mut text)?;
+    fs::write(&settings.file, with_settings(&text, &settings.set))
+}
+
+fn with_settings(template: &str, set: &[(String, String)]) -> String {
+    let is_set = |line: &&str| {
+        let key = line.split_once('=').map(|(key, _)| key.trim());
+        !set.iter().any(|(name, _)| key == Some(name.as_str()))
+    };
+    let kept = template.lines().filter(is_set).map(str::to_owned);
+    let lines: Vec<String> = kept.chain(set.iter().map(|(k, v)| format!("{k}={v}"))).collect();
+    lines.join("\n") + "\n"
+}
+
+/// The processes with the mark, each with a pidfd that stands for it and no other.
+///
+/// # Errors
+/// Where /proc cannot be listed, or no pidfd can be had (Linux 5.3).
+pub(crate) fn find(mark: &str) -> io::Result<Vec<(u32, OwnedFd)>> {
+    for _ in 0..LOOKS {
+        let found = look_for(mark)?;
+        if !found.is_empty() {
+            return Ok(found);
+        }
+    }
+    Ok(Vec::new())
+}
+
+fn look_for(mark: &str) -> io::Result<Vec<(u32, OwnedFd)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        if !has_mark(pid, mark) {
+            continue;
+        }
+        let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { continue };
+        match pidfd_open(raw, PidfdFlags::empty()) {
+            // Read again: until the pidfd was there another may have got the number.
+            Ok(fd) if has_mark(pid, mark) => found.push((pid, fd)),
+            Ok(_) | Err(rustix::io::Errno::SRCH) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the environment that a process was executed with has the mark. One that is gone, is a
+/// thread of the kernel, or may not be looked at, is none that we started.
+fn has_mark(pid: u32, mark: &str) -> bool {
+    let mut environment = Vec::new();
+    let read = fs::File::open(format!("/proc/{pid}/environ"))
+        .and_then(|file| file.take(ENVIRONMENT).read_to_end(&mut environment));
+    let wanted = format!("{MARK_VARIABLE}={mark}");
+    read.is_ok() && environment.split(|&byte| byte == 0).any(|one| one == wanted.as_bytes())
+}
+
+/// Signals every process with the mark; returns those that it found.
+///
+/// # Errors
+/// As [`find`], and where one may not be signalled.
+pub(crate) fn end(mark: &str, how: Ending) -> io::Result<Vec<OwnedFd>> {
+    let signal = match how {
+        Ending::Term => Signal::TERM,
+        Ending::Kill => Signal::KILL,
+    };
+    let mut signalled = Vec::new();
+    for (_, fd) in find(mark)? {
+        match pidfd_send_signal(fd.as_fd(), signal) {
+            Ok(()) => signalled.push(fd),
+            Err(rustix::io::Errno::SRCH) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(signalled)
+}
+
+/// Who listens on `path`, as the kernel says (unix(7), SO_PEERCRED: who called listen(2)).
+pub(crate) fn answers(path: &Path, ours: &[u32]) -> Answers {
+    match ask(path) {
+        Ok(pid) if ours.contains(&pid) => Answers::Ours,
+        // It listened, and then forked to the background: who listens now inherited the socket.
+        Ok(pid) if !ours.is_empty() && pid != 0 && is_gone(pid) => Answers::Ours,
+        Ok(pid) => Answers::Other(pid),
+        // Nothing is there, nobody listens, or (EAGAIN) who listens takes nobody.
+        Err(_) => Answers::Nobody,
+    }
+}
+
+/// Connects, and asks the kernel who listens; 0 for a process of another PID namespace.
+fn ask(path: &Path) -> nix::Result<u32> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let asking = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    connect(asking.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(u32::try_from(getsockopt(&asking, PeerCredentials)?.pid()).unwrap_or(0))
+}
+
+/// Whether a process has ended, though it may still have to be reaped (proc_pid_stat(5)).
+fn is_gone(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! Real processes stand in for the daemons: perl scripts that listen, fork, hang, die or ignore
+//! signals as they are told.
+
+use std::time::{Duration, Instant};
+
+use rstest::rstest;
+
+use super::*;
+use crate::daemons::{bring_up, new_mark, stop};
+use crate::engine::CancelFlag;
+use crate::host::{Host, RealHost};
+
+const STAND_IN: &str = r#"
+use Socket; use POSIX qw(setsid);
+my ($path, %how) = ($ARGV[0], map { $_ => 1 } @ARGV);
+$| = 1; print "standing in\n";
+exit 3 if $how{dies};
+if ($how{forks}) { exit 0 if fork; setsid(); exit 0 if fork; }
+$SIG{TERM} = 'IGNORE' if $how{stubborn};
+unless ($how{mute}) {
+    socket(S, PF_UNIX, SOCK_STREAM, 0) && bind(S, sockaddr_un($path)) && listen(S, 5) or die "bind: $!";
+}
+exit 0 if $how{listens} && fork;
+sleep 60;
+"#;
+
+struct Scene {
+    dir: tempfile::TempDir,
+    host: RealHost,
+    mark: String,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self { dir, host: RealHost::new(Path::new("/")), mark: new_mark() }
+    }
+
+    fn daemon(&self, how: &str) -> Daemon {
+        let socket = self.dir.path().join("socket");
+        let words = ["-e", STAND_IN].into_iter().map(str::to_owned);
+        let told = how.split_whitespace().map(str::to_owned);
+        Daemon {
+            name: "stand-in".to_owned(),
+            program: "/usr/bin/perl".into(),
+            arguments: words.chain([socket.display().to_string()]).chain(told).collect(),
+            libraries: "/nonexistent".into(),
+            socket,
+            settings: None,
+            capabilities: Vec::new(),
+            required: true,
+            ready_within: 20,
+        }
+    }
+
+    fn start(&self, daemon: &Daemon) -> Result<(), crate::host::VerbError> {
+        bring_up(&self.host, daemon, &self.mark, &CancelFlag::default())
+    }
+
+    fn stop(&self, daemon: &Daemon) {
+        stop(&self.host, daemon, &self.mark, Duration::from_secs(5)).unwrap();
+        assert!(find(&self.mark).unwrap().is_empty());
+    }
+}
+
+#[rstest]
+#[case::in_the_foreground("")]
+#[case::in_the_background("forks")]
+#[case::that_forks_once_it_listens("listens")]
+fn a_daemon_answers_and_is_ended_wherever_it_forked_to(#[case] how: &str) {
+    let scene = Scene::new();
+    let daemon = scene.daemon(how);
+    scene.start(&daemon).unwrap();
+    let seen = scene.host.daemon(&daemon, &scene.mark).unwrap();
+    assert_eq!(seen.answers, Answers::Ours);
+    assert_eq!(seen.processes.len(), 1, "{seen:?}");
+    scene.stop(&daemon);
+    assert_eq!(answers(&daemon.socket, &[]), Answers::Nobody);
+}
+
+#[test]
+fn it_has_no_capability_and_can_get_none() {
+    let scene = Scene::new();
+    let daemon = scene.daemon("");
+    scene.start(&daemon).unwrap();
+    let (pid, _) = find(&scene.mark).unwrap().remove(0);
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    for line in ["NoNewPrivs:\t1", "CapPrm:\t0000000000000000", "CapEff:\t0000000000000000"] {
+        assert!(status.lines().any(|l| l == line), "{line} is not in {status}");
+    }
+    scene.stop(&daemon);
+}
+
+#[test]
+fn another_agent_finds_what_a_dead_one_started_and_a_stranger_does_not() {
+    let scene = Scene::new();
+    let daemon = scene.daemon("forks");
+    scene.start(&daemon).unwrap();
+    let next = RealHost::new(Path::new("/"));
+    assert_eq!(next.daemon(&daemon, &scene.mark).unwrap().answers, Answers::Ours);
+    let stranger = new_mark();
+    let seen = next.daemon(&daemon, &stranger).unwrap();
+    assert!(matches!(seen.answers, Answers::Other(pid) if pid > 0), "{seen:?}");
+    assert!(next.end_daemon(&stranger, Ending::Kill).unwrap().is_empty());
+    assert_eq!(next.daemon(&daemon, &scene.mark).unwrap().answers, Answers::Ours);
+    scene.stop(&daemon);
+}
+
+#[test]
+fn one_that_dies_says_what_it_said() {
+    let scene = Scene::new();
+    let error = scene.start(&scene.daemon("dies")).unwrap_err();
+    assert_eq!(error.errno, Errno::ECHILD);
+    assert!(error.to_string().contains("ended before it answered"), "{error}");
+}
+
+#[test]
+fn one_that_does_not_answer_is_given_up_and_can_be_ended() {
+    let scene = Scene::new();
+    let daemon = Daemon { ready_within: 1, ..scene.daemon("mute") };
+    let error = scene.start(&daemon).unwrap_err();
+    assert_eq!(error.errno, Errno::ETIMEDOUT);
+    assert!(error.to_string().contains("it said: standing in"), "{error}");
+    scene.stop(&daemon);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_one_that_does_not_answer() {
+    let scene = Scene::new();
+    let (daemon, cancel) = (scene.daemon("mute"), CancelFlag::default());
+    cancel.set();
+    let since = Instant::now();
+    bring_up(&scene.host, &daemon, &scene.mark, &cancel).unwrap();
+    assert!(since.elapsed() < daemon.patience());
+    scene.stop(&daemon);
+}
+
+#[test]
+fn one_that_ignores_sigterm_is_killed_and_what_it_left_is_no_hindrance() {
+    let scene = Scene::new();
+    let daemon = scene.daemon("stubborn");
+    scene.start(&daemon).unwrap();
+    stop(&scene.host, &daemon, &scene.mark, Duration::from_millis(100)).unwrap();
+    assert!(find(&scene.mark).unwrap().is_empty());
+    assert!(daemon.socket.exists());
+    scene.start(&daemon).unwrap();
+    scene.stop(&daemon);
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    let scene = Scene::new();
+    let daemon = Daemon { program: "/nonexistent/daemon".into(), ..scene.daemon("") };
+    let error = scene.start(&daemon).unwrap_err();
+    assert_eq!(error.to_string(), "start /nonexistent/daemon: ENOENT: No such file or directory");
+}
+
+#[test]
+fn settings_are_the_templates_but_for_those_that_are_set() {
+    let scene = Scene::new();
+    let at = |name: &str| scene.dir.path().join(name);
+    fs::write(at("template"), "# about A\nA=1\nDAEMONIZE = 1\n\nB=2\n").unwrap();
+    let set = [("DAEMONIZE", "0"), ("C", "")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+    write_settings(&Settings { template: at("template"), set: set.to_vec(), file: at("file") })
+        .unwrap();
+    assert_eq!(fs::read_to_string(at("file")).unwrap(), "# about A\nA=1\n\nB=2\nDAEMONIZE=0\nC=\n");
+}

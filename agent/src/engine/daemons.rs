@@ -1,0 +1,114 @@
+//! The driver's daemons: started last, ended first.
+
+use std::time::Duration;
+
+use super::act::exposing;
+use super::{CancelFlag, Engine, Going, undo};
+use crate::daemons::{self, Answers, Daemon};
+use crate::failure::{ExitCode, Failure};
+use crate::host::VerbError;
+use crate::journal::{Before, Entry, EntryState, Journal};
+use crate::step::{ModuleOrigin, Step};
+use crate::telemetry::DaemonState;
+
+/// The part of the time for taking the driver off that one daemon may have to end.
+const SHARE: u32 = 4;
+
+/// A daemon gets at least so long.
+const LEAST: Duration = Duration::from_secs(1);
+
+impl Engine<'_> {
+    /// None where another one serves already: it is somebody else's.
+    pub(super) fn observe_daemon(&self, daemon: &Daemon) -> Result<Option<Before>, Failure> {
+        let mark = daemons::new_mark();
+        let seen = self.host.daemon(daemon, &mark).map_err(exposing)?;
+        if let Answers::Other(pid) = seen.answers {
+            tracing::warn!(
+                "{daemon}: pid {pid} answers on {} and is not ours: leaving it that one",
+                daemon.socket.display()
+            );
+            return Ok(None);
+        }
+        Ok(Some(Before::NoDaemon { mark }))
+    }
+
+    /// Starts the daemon. One that the driver can do without is tried again later.
+    pub(super) fn start_daemon(
+        &self,
+        daemon: &Daemon,
+        mark: &str,
+        cancel: &CancelFlag,
+    ) -> Result<(), Failure> {
+        self.tell(daemon, DaemonState::Starting);
+        let error = match daemons::bring_up(self.host, daemon, mark, cancel) {
+            Ok(()) => {
+                self.tell(daemon, DaemonState::Live);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        self.tell(daemon, DaemonState::Failed);
+        if !daemon.required {
+            tracing::warn!("going on without {daemon}, which is tried again: {error}");
+            return Ok(());
+        }
+        let remedy = format!(
+            "its log is above, and its messages may be in the host's syslog; without {daemon} this \
+             host's GPUs are not usable, or the configuration asks for it: see docs/daemons.md"
+        );
+        Err(Failure::new(ExitCode::Expose, format!("starting {daemon}"))
+            .because(error)
+            .remedy(remedy))
+    }
+
+    pub(super) fn end_daemon(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError> {
+        let grace = (self.patience.deadline / SHARE).max(LEAST);
+        daemons::stop(self.host, daemon, mark, grace)?;
+        self.tell(daemon, DaemonState::Stopped);
+        Ok(())
+    }
+
+    /// Ends the daemons that are `going`, and all of them where something goes that they run on: the
+    /// one started last first. One that cannot be ended holds the driver, and is named among its
+    /// users then.
+    pub(super) fn end_daemons(&self, going: Going<'_>, journal: &mut Journal) {
+        let driver_goes = journal.live().any(|entry| going(entry) && is_stood_on(&entry.step));
+        let is_daemon =
+            |e: &&Entry| matches!(e.step, Step::StartDaemon { .. }) && (driver_goes || going(e));
+        let entries: Vec<Entry> = journal.live().rev().filter(is_daemon).cloned().collect();
+        for entry in entries {
+            match self.undo_entry(&entry) {
+                Ok(state) => undo::record(journal, entry.seq, state),
+                Err(error) => tracing::warn!("{error}"),
+            }
+        }
+    }
+
+    fn tell(&self, daemon: &Daemon, state: DaemonState) {
+        self.telemetry.daemon(&daemon.name, daemon.required, state);
+    }
+}
+
+/// Whether daemons run on what a step makes: modules of the driver, nodes and mounts.
+fn is_stood_on(step: &Step) -> bool {
+    match step {
+        Step::LoadModule { origin, .. } => matches!(origin, ModuleOrigin::Driver { .. }),
+        Step::Bind { .. } | Step::MountTmpfs { .. } | Step::Share { .. } => true,
+        Step::MakeNodes { .. } => true,
+        _ => false,
+    }
+}
+
+/// The daemons that the journal says are ours to keep.
+pub(crate) fn kept(journal: &Journal) -> Vec<daemons::Kept> {
+    let kept = |entry: &Entry| match (&entry.step, &entry.before, &entry.state) {
+        (Step::StartDaemon { daemon }, Before::NoDaemon { mark }, EntryState::Done) => {
+            Some(daemons::Kept { daemon: daemon.clone(), mark: mark.clone() })
+        }
+        _ => None,
+    };
+    journal.live().filter_map(kept).collect()
+}
+
+#[cfg(test)]
+mod tests;

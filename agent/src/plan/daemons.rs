@@ -1,0 +1,226 @@
+//! Which daemons of the driver are started, after all else is there.
+
+use std::path::{Path, PathBuf};
+
+use super::Reason;
+use crate::catalog::UserspaceAtHand;
+use crate::config::{Config, Wish};
+use crate::daemons::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Settings};
+use crate::expose::tree::Machine;
+use crate::finding::{Code, Finding};
+use crate::host::HostFacts;
+use crate::host::facts::{DeviceKind, SwitchManager};
+use crate::step::Step;
+
+const PERSISTENCED: &str = "nvidia-persistenced";
+const FABRICMANAGER: &str = "nv-fabricmanager";
+const SUBNET_MANAGER: &str = "nvlsm";
+
+/// Where the subnet manager waits for the fabric manager.
+const SUBNET_SOCKET: &str = "/run/nvidia-fabricmanager/fm_sm_ipc.socket";
+
+/// Where the fabric manager's own parts talk to each other: by default that is a TCP port.
+const FABRIC_INTERNAL_SOCKET: &str = "/run/nvidia-fabricmanager/internal.socket";
+
+/// Steps, the reasons for them, and what stands in their way.
+#[derive(Debug, Default)]
+pub(super) struct Daemons {
+    pub(super) steps: Vec<Step>,
+    pub(super) reasons: Vec<Reason>,
+    pub(super) findings: Vec<Finding>,
+}
+
+/// The daemons for a host, whose programs are in `tree`; where there is none yet, nothing is known
+/// of them.
+pub(super) fn daemons(
+    config: &Config,
+    facts: &HostFacts,
+    tree: Option<&UserspaceAtHand>,
+) -> Daemons {
+    let mut found = Daemons::default();
+    let Some(tree) = tree else { return found };
+    let place = Place { config, tree };
+    let mut daemons: Vec<Daemon> = found.persistence(&place, facts).into_iter().collect();
+    daemons.extend(found.fabric(&place, facts));
+    if !daemons.is_empty() {
+        let run = place.driver_root().join("run");
+        found.steps.push(Step::MountTmpfs { target: run });
+    }
+    let mut shared: Vec<PathBuf> = Vec::new();
+    for daemon in daemons {
+        // Clients look below the driver root, and the daemons' paths cannot be chosen.
+        let dir = daemon.socket.parent().unwrap_or(Path::new("/run")).to_path_buf();
+        if !shared.contains(&dir) {
+            let source = place.driver_root().join(dir.strip_prefix("/").unwrap_or(&dir));
+            found.steps.push(Step::MakeDir { path: source.clone() });
+            found.steps.push(Step::MakeDir { path: dir.clone() });
+            found.steps.push(Step::Share { source, target: dir.clone() });
+            shared.push(dir);
+        }
+        found.steps.push(Step::StartDaemon { daemon });
+    }
+    found
+}
+
+/// Where the daemons' programs are, and what is said of them.
+struct Place<'a> {
+    config: &'a Config,
+    tree: &'a UserspaceAtHand,
+}
+
+impl Place<'_> {
+    fn driver_root(&self) -> &Path {
+        &self.config.paths.driver_root
+    }
+
+    fn has(&self, program: &str) -> bool {
+        self.tree.tools.iter().any(|tool| tool == program)
+    }
+
+    fn daemon(&self, program: &str, socket: &str, wish: Wish) -> Daemon {
+        let libraries = match Machine::named(&self.tree.arch) {
+            Ok(machine) => self.driver_root().join("usr/lib").join(machine.triplet),
+            Err(_) => self.driver_root().join("usr/lib"),
+        };
+        Daemon {
+            name: program.to_owned(),
+            program: self.driver_root().join("usr/bin").join(program),
+            arguments: Vec::new(),
+            libraries,
+            socket: PathBuf::from(socket),
+            settings: None,
+            capabilities: Vec::new(),
+            required: wish == Wish::On,
+            ready_within: self.config.daemons.deadline.as_secs(),
+        }
+    }
+}
+
+impl Daemons {
+    fn persistence(&mut self, place: &Place<'_>, facts: &HostFacts) -> Option<Daemon> {
+        let wish = place.config.daemons.persistenced;
+        let (has, foreign) = (place.has(PERSISTENCED), is_foreign(facts, PERSISTENCED_SOCKET));
+        let has_gpu = facts.devices.iter().any(|device| device.kind == DeviceKind::Gpu);
+        match wish {
+            Wish::Off => return None,
+            _ if foreign => {
+                self.leave(PERSISTENCED, PERSISTENCED_SOCKET);
+                return None;
+            }
+            Wish::Auto if !has || !has_gpu => return None,
+            _ if !has => {
+                self.findings.push(lacks(PERSISTENCED, place));
+                return None;
+            }
+            _ => {}
+        }
+        self.decide(PERSISTENCED, "it keeps the GPUs set up while nobody uses them");
+        Some(place.daemon(PERSISTENCED, PERSISTENCED_SOCKET, wish))
+    }
+
+    /// The fabric manager, after the subnet manager where the switches are of NVLink5.
+    fn fabric(&mut self, place: &Place<'_>, facts: &HostFacts) -> Vec<Daemon> {
+        let wish = place.config.daemons.fabricmanager;
+        let switches = facts.devices.iter().filter(|d| d.kind == DeviceKind::NvSwitch).count();
+        let manager = facts.switch_managers.first();
+        let has_fabric = switches > 0 || manager.is_some();
+        if wish == Wish::Off || (wish == Wish::Auto && !has_fabric) {
+            return Vec::new();
+        }
+        if is_foreign(facts, FABRICMANAGER_SOCKET) {
+            self.leave(FABRICMANAGER, FABRICMANAGER_SOCKET);
+            return Vec::new();
+        }
+        if !place.has(FABRICMANAGER) {
+            self.findings.push(match wish {
+                Wish::On => lacks(FABRICMANAGER, place),
+                _ => no_fabric_manager(place, switches),
+            });
+            return Vec::new();
+        }
+        let mut daemons = Vec::new();
+        let mut fabric = fabric_manager(place);
+        if let Some(manager) = manager {
+            if !place.has(SUBNET_MANAGER) {
+                self.findings.push(lacks(SUBNET_MANAGER, place));
+                return Vec::new();
+            }
+            let why = format!("{} manages this host's NVLink5 switches", manager.name);
+            self.decide(SUBNET_MANAGER, &why);
+            fabric.arguments.extend(["-g".to_owned(), manager.port.clone()]);
+            daemons.push(subnet_manager(place, manager));
+        }
+        let why = format!("the GPUs are bound together by switches ({switches} on the PCI bus)");
+        self.decide(FABRICMANAGER, &why);
+        daemons.push(fabric);
+        daemons
+    }
+
+    fn decide(&mut self, what: &str, why: &str) {
+        self.reasons.push(Reason { what: format!("daemon {what}"), why: why.to_owned() });
+    }
+
+    fn leave(&mut self, what: &str, socket: &str) {
+        let seen = format!("somebody answers on the host's {socket}: {what} runs already");
+        self.findings.push(Finding::note(Code::DaemonForeign, seen));
+    }
+}
+
+fn is_foreign(facts: &HostFacts, socket: &str) -> bool {
+    facts.foreign_daemons.iter().any(|there| there == Path::new(socket))
+}
+
+/// No CUDA program runs on such a host without it.
+fn fabric_manager(place: &Place<'_>) -> Daemon {
+    let share = place.driver_root().join("usr/share/nvidia/nvswitch");
+    let run = Path::new(FABRICMANAGER_SOCKET).parent().unwrap_or(Path::new("/run"));
+    let file = run.join("fabricmanager.cfg");
+    let set = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    Daemon {
+        arguments: vec!["-c".to_owned(), file.display().to_string()],
+        settings: Some(Settings {
+            template: share.join("fabricmanager.cfg"),
+            set: vec![
+                set("DAEMONIZE", "0"),
+                // Then it logs to standard error.
+                set("LOG_FILE_NAME", ""),
+                set("UNIX_SOCKET_PATH", FABRIC_INTERNAL_SOCKET),
+                set("FM_CMD_UNIX_SOCKET_PATH", FABRICMANAGER_SOCKET),
+                set("TOPOLOGY_FILE_PATH", &share.display().to_string()),
+                set("STATE_FILE_NAME", &run.join("fabricmanager.state").display().to_string()),
+                set("DATABASE_PATH", &share.display().to_string()),
+            ],
+            file,
+        }),
+        // The switches' driver asks for it (nvswitch_os_is_admin).
+        capabilities: vec!["CAP_SYS_ADMIN".to_owned()],
+        required: true,
+        ..place.daemon(FABRICMANAGER, FABRICMANAGER_SOCKET, Wish::On)
+    }
+}
+
+fn subnet_manager(place: &Place<'_>, manager: &SwitchManager) -> Daemon {
+    let file = place.driver_root().join("usr/share/nvidia/nvlsm/nvlsm.conf").display().to_string();
+    Daemon {
+        arguments: vec!["-F".to_owned(), file, "-g".to_owned(), manager.port.clone()],
+        required: true,
+        ..place.daemon(SUBNET_MANAGER, SUBNET_SOCKET, Wish::On)
+    }
+}
+
+fn lacks(what: &str, place: &Place<'_>) -> Finding {
+    let seen = format!(
+        "{what} is to run, and the user-mode files of driver {} have none",
+        place.tree.driver_version
+    );
+    Finding::refusal(Code::DaemonMissing, seen)
+}
+
+fn no_fabric_manager(place: &Place<'_>, switches: usize) -> Finding {
+    let seen = format!(
+        "there are NVSwitches ({switches} on the PCI bus), and the user-mode files of driver {} \
+         have no {FABRICMANAGER}",
+        place.tree.driver_version
+    );
+    Finding::warning(Code::FabricManagerMissing, seen)
+}

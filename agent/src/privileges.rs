@@ -1,0 +1,215 @@
+//! The capabilities of this process's threads and of what they start (docs/privileges.md).
+//!
+//! Capabilities belong to a thread (capabilities(7)), and a thread that is started has those of its
+//! starter. So before there is a second one, [`settle`] gives up for good what longshore never needs
+//! and takes off what only changes to the host need; every thread of the runtime is born so. What
+//! changes the host runs on a thread of its own, which puts on what the process may have and ends
+//! with its work.
+
+use std::io;
+use std::process::{Child, Command};
+use std::thread;
+
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs,
+};
+
+/// What a capability is for.
+#[derive(Debug, Clone, Copy)]
+pub struct Need {
+    /// Its name, for example `CAP_SYS_MODULE`.
+    pub name: &'static str,
+    set: CapabilitySet,
+    /// When it is worn.
+    pub worn: Worn,
+    /// Whether there is no driver without it.
+    pub required: bool,
+    /// What for.
+    pub purpose: &'static str,
+}
+
+/// When a thread has a capability in its effective set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Worn {
+    /// From start to end: it is for reading the host and writing the store.
+    Always,
+    /// Only by the thread that changes the host, and by what is executed: the stages of the build
+    /// sandbox.
+    Changing,
+}
+
+const fn need(
+    name: &'static str,
+    set: CapabilitySet,
+    worn: Worn,
+    required: bool,
+    purpose: &'static str,
+) -> Need {
+    Need { name, set, worn, required, purpose }
+}
+
+/// Everything longshore needs, with what for; the rest is given up for good.
+pub const NEEDS: [Need; 13] = {
+    use CapabilitySet as C;
+    use Worn::{Always, Changing};
+    [
+        need("CAP_SYS_MODULE", C::SYS_MODULE, Changing, true, "load and unload kernel modules"),
+        need(
+            "CAP_SYS_ADMIN",
+            C::SYS_ADMIN,
+            Changing,
+            true,
+            "mount the driver root, and make the build sandbox",
+        ),
+        need("CAP_MKNOD", C::MKNOD, Changing, true, "make the driver's device nodes"),
+        need(
+            "CAP_SYS_PTRACE",
+            C::SYS_PTRACE,
+            Always,
+            false,
+            "see the host's files through process 1, and who holds the driver",
+        ),
+        need(
+            "CAP_DAC_READ_SEARCH",
+            C::DAC_READ_SEARCH,
+            Always,
+            false,
+            "see which files other users' processes have open",
+        ),
+        need(
+            "CAP_DAC_OVERRIDE",
+            C::DAC_OVERRIDE,
+            Always,
+            false,
+            "write below directories that another user owns",
+        ),
+        need("CAP_CHOWN", C::CHOWN, Always, false, "hand the build its directories"),
+        need("CAP_FOWNER", C::FOWNER, Always, false, "set modes of files the build made"),
+        need("CAP_SETUID", C::SETUID, Changing, false, "compile as an unprivileged user"),
+        need("CAP_SETGID", C::SETGID, Changing, false, "compile as an unprivileged user"),
+        need("CAP_SYS_CHROOT", C::SYS_CHROOT, Changing, false, "enter the build root"),
+        need("CAP_KILL", C::KILL, Changing, false, "end processes of the build and of daemons"),
+        need(
+            "CAP_SYSLOG",
+            C::SYSLOG,
+            Changing,
+            false,
+            "read why the kernel refused a module (kernel.dmesg_restrict)",
+        ),
+    ]
+};
+
+/// To be called once, before there is a second thread: gives up for good what is not among
+/// [`NEEDS`], and takes off what only changes to the host need.
+///
+/// # Errors
+/// What the kernel says; the threads then have what they were given.
+pub fn settle() -> io::Result<()> {
+    let have = capabilities(None)?;
+    let needed = all(|_| true);
+    // Without CAP_SETPCAP the bound of what is executed stays as it is.
+    if have.effective.contains(CapabilitySet::SETPCAP) {
+        for (_, one) in CapabilitySet::all().difference(needed).iter_names() {
+            match remove_capability_from_bounding_set(one) {
+                // This kernel does not know it yet.
+                Err(rustix::io::Errno::INVAL) => {}
+                result => result?,
+            }
+        }
+    }
+    let permitted = have.permitted.intersection(needed);
+    let effective = permitted.intersection(all(|need| need.worn == Worn::Always));
+    let inheritable = CapabilitySet::empty();
+    Ok(set_capabilities(None, CapabilitySets { effective, permitted, inheritable })?)
+}
+
+fn all(wanted: impl Fn(&Need) -> bool) -> CapabilitySet {
+    NEEDS.iter().filter(|need| wanted(need)).map(|need| need.set).collect()
+}
+
+/// Does `work`, which may block, on a thread of its own with everything the process may have.
+///
+/// # Errors
+/// Where no thread can be had, or the work panicked.
+pub async fn raised<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let (done, result) = tokio::sync::oneshot::channel();
+    let on_thread = move || {
+        if let Err(e) = raise() {
+            tracing::warn!("putting on the capabilities that changes to the host need: {e}");
+        }
+        // Nobody waits any more for what was cancelled.
+        let _ = done.send(work());
+    };
+    thread::Builder::new().name("changes".to_owned()).spawn(on_thread)?;
+    result.await.map_err(|_| io::Error::other("it broke off"))
+}
+
+fn raise() -> io::Result<()> {
+    let have = capabilities(None)?;
+    Ok(set_capabilities(None, CapabilitySets { effective: have.permitted, ..have })?)
+}
+
+/// Starts a program that has at most the capabilities of these names, and that can get no others,
+/// whatever it executes.
+///
+/// # Errors
+/// What the kernel says.
+pub fn spawn_with_only(names: &[String], mut command: Command) -> io::Result<Child> {
+    let kept = all(|need| names.iter().any(|name| name == need.name));
+    let on_thread = move || {
+        // With no_new_privs an executed program gets no more than the thread has, be it root's
+        // (security/commoncap.c, cap_bprm_creds_from_file).
+        set_no_new_privs(true)?;
+        let have = capabilities(None)?;
+        let permitted = have.permitted.intersection(kept);
+        let inheritable = CapabilitySet::empty();
+        set_capabilities(None, CapabilitySets { effective: permitted, permitted, inheritable })?;
+        command.spawn()
+    };
+    let thread = thread::Builder::new().name("narrowed".to_owned()).spawn(on_thread)?;
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it broke off")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// The set of this name that the calling thread has.
+    fn own(name: &str) -> u64 {
+        let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
+        u64::from_str_radix(value.unwrap(), 16).unwrap()
+    }
+
+    #[test]
+    fn what_only_changes_need_is_worn_by_who_changes() {
+        let given = own("CapPrm");
+        let always = all(|need| need.worn == Worn::Always).bits();
+        let needed = all(|_| true).bits();
+        // Another thread's privileges are its own: those of the other tests stay as they are.
+        let settled = thread::spawn(move || {
+            settle().unwrap();
+            settle().unwrap();
+            let low = thread::spawn(|| (own("CapEff"), own("CapPrm"))).join().unwrap();
+            assert_eq!(low, (given & always, given & needed));
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let raised = runtime.block_on(raised(|| own("CapEff"))).unwrap();
+            assert_eq!(raised, given & needed);
+            own("CapEff")
+        });
+        assert_eq!(settled.join().unwrap(), given & always);
+        assert_eq!(own("CapPrm"), given);
+    }
+
+    #[test]
+    fn every_capability_is_named_as_the_kernel_numbers_it() {
+        let by_number = |need: &Need| {
+            crate::host::process::CAPABILITIES[need.set.bits().trailing_zeros() as usize]
+        };
+        for need in &NEEDS {
+            assert_eq!(need.name, by_number(need), "{}", need.purpose);
+        }
+    }
+}
