@@ -112,3 +112,17 @@ fn mounts_are_counted_on_the_running_host() {
     assert!(host.mount_source(Path::new("/proc")).unwrap().is_some());
     assert_eq!(host.mount_source(Path::new("/nonexistent")).unwrap(), None);
 }
+
+#[test]
+fn a_file_is_told_from_a_directory_and_a_link_is_not_followed() {
+    let (dir, host) = scene();
+    write(&dir, "run/file", "");
+    std::os::unix::fs::symlink("/nowhere", dir.path().join("run/link")).unwrap();
+    for (path, there) in
+        [("/run/file", true), ("/run/link", true), ("/run", false), ("/run/none", false)]
+    {
+        assert_eq!(host.has_file(Path::new(path)).unwrap(), there, "{path}");
+    }
+    host.remove_file(Path::new("/run/link")).unwrap();
+    assert!(!host.has_file(Path::new("/run/link")).unwrap());
+}
