@@ -6,14 +6,14 @@
 
 mod host_root;
 mod lock;
+mod state_file;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Paths;
@@ -23,13 +23,16 @@ use crate::host::verbs::Node;
 use crate::lifecycle::phase::{IllegalTransition, Phase};
 use crate::plan::Plan;
 use crate::step::{ModuleOrigin, Step};
-use crate::store::{write_atomically, write_remedy};
+use crate::store::write_remedy;
 
 pub use host_root::HostRoot;
-pub use lock::{Lock, holder};
+pub use lock::{Holder, Lock, holder};
+use state_file::StateFile;
 
 /// The format this longshore writes, and the newest it understands.
-pub const FORMAT: u32 = 1;
+///
+/// 2 added `instance` to entries, `whole` and `previous`; a state of format 1 is one without them.
+pub const FORMAT: u32 = 2;
 
 /// What the state file holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,6 +115,10 @@ pub struct Entry {
     pub before: Before,
     /// How far it came.
     pub state: EntryState,
+    /// Of a module that was loaded: which loading of it, see
+    /// [`ModuleState::instance`](crate::host::verbs::ModuleState).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<u64>,
 }
 
 /// How far an entry came.
@@ -185,7 +192,7 @@ pub struct Journal {
 
 #[derive(Debug)]
 enum Place {
-    Dir { dir: PathBuf, _lock: Lock },
+    Dir { file: StateFile, lock: Lock },
     Memory,
 }
 
@@ -194,11 +201,23 @@ impl Journal {
     ///
     /// # Errors
     /// 15 where another agent holds the lock, the directory cannot be read or written, a newer
-    /// longshore wrote the state, or its entries are below a host root that is not the one now; 13 where the state cannot be understood.
+    /// longshore wrote the state, or its entries are below a host root that is not the one now; 13
+    /// where the state cannot be understood.
     pub fn open(paths: &Paths) -> Result<Self, Failure> {
+        Self::try_open(paths)?.map_err(|holder| holder.into_failure(&paths.state, Duration::ZERO))
+    }
+
+    /// As [`Journal::open`]; the inner error is who holds the lock.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_open(paths: &Paths) -> Result<Result<Self, Holder>, Failure> {
         let dir = &paths.state;
-        fs::create_dir_all(dir).map_err(|e| unwritable(dir, e))?;
-        let lock = Lock::take(dir)?;
+        let file = StateFile::open(dir).map_err(|e| unwritable(dir, e))?;
+        let lock = match Lock::take(dir)? {
+            Ok(lock) => lock,
+            Err(holder) => return Ok(Err(holder)),
+        };
         let boot_id = boot_id(&paths.root);
         let mut state = read_state(dir)?.unwrap_or_else(|| State::fresh(boot_id.clone()));
         if state.is_of_another_boot(boot_id.as_deref()) {
@@ -213,9 +232,17 @@ impl Journal {
             }
             _ => state.host_root = host_root,
         }
+        state.format = FORMAT;
         state.agent = std::process::id();
         state.boot_id = state.boot_id.or(boot_id);
-        Ok(Self { state, place: Place::Dir { dir: dir.clone(), _lock: lock } })
+        Ok(Ok(Self { state, place: Place::Dir { file, lock } }))
+    }
+
+    /// The lock, for a child that is to hold it as long as this journal does, and longer where it
+    /// hangs in the kernel. None where this journal is on no disk.
+    pub fn share_lock(&self) -> Option<File> {
+        let Place::Dir { lock, .. } = &self.place else { return None };
+        lock.share().inspect_err(|e| tracing::warn!("sharing the lock: {e}")).ok()
     }
 
     /// A journal that is on no disk, for tests.
@@ -331,7 +358,8 @@ impl Journal {
     pub fn intend(&mut self, step: Step, before: Before) -> Result<u64, Failure> {
         let seq = self.next_seq();
         self.state.whole = false;
-        self.state.entries.push(Entry { seq, step, before, state: EntryState::Intended });
+        let state = EntryState::Intended;
+        self.state.entries.push(Entry { seq, step, before, state, instance: None });
         if let Err(failure) = self.save() {
             self.state.entries.pop();
             return Err(failure);
@@ -351,13 +379,32 @@ impl Journal {
         self.save()
     }
 
-    fn save(&self) -> Result<(), Failure> {
-        let Place::Dir { dir, .. } = &self.place else { return Ok(()) };
-        let path = dir.join("state.json");
+    /// Records that an entry acted; of a module, which loading of it that was.
+    ///
+    /// # Errors
+    /// As [`Journal::mark`].
+    pub fn mark_done(&mut self, seq: u64, instance: Option<u64>) -> Result<(), Failure> {
+        if let Some(entry) = self.state.entries.iter_mut().find(|e| e.seq == seq) {
+            entry.instance = instance;
+        }
+        self.mark(seq, EntryState::Done)
+    }
+
+    fn save(&mut self) -> Result<(), Failure> {
+        let Place::Dir { file, .. } = &mut self.place else { return Ok(()) };
+        let path = file.path();
         let mut bytes = serde_json::to_vec_pretty(&self.state)
             .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;
         bytes.push(b'\n');
-        write_atomically(&path, &bytes).map_err(|e| unwritable(&path, e))
+        file.write(&bytes).map_err(|e| unwritable(&path, e))
+    }
+
+    /// Acts at every point of every write of the state file.
+    #[cfg(test)]
+    pub(crate) fn at_point(&mut self, act: state_file::AtPoint) {
+        if let Place::Dir { file, .. } = &mut self.place {
+            file.at_point(act);
+        }
     }
 }
 
@@ -423,30 +470,17 @@ impl State {
 /// # Errors
 /// As [`Journal::open`].
 pub fn read_state(dir: &Path) -> Result<Option<State>, Failure> {
-    let path = dir.join("state.json");
-    let bytes = match read_file(&path) {
-        Ok(bytes) => bytes,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(unread(&path, e)),
-    };
-    parse_state(&path, &bytes).map(Some)
+    match state_file::read(dir) {
+        (path, Ok(Some(bytes))) => parse_state(&path, &bytes).map(Some),
+        (_, Ok(None)) => Ok(None),
+        (path, Err(e)) => Err(unread(&path, e)),
+    }
 }
 
 /// When the state file in `dir` was last written; None where there is none.
 pub fn written(dir: &Path) -> Option<jiff::Timestamp> {
     let time = fs::metadata(dir.join("state.json")).and_then(|meta| meta.modified()).ok()?;
     time.try_into().ok()
-}
-
-/// Reads a file, and waits for nobody: what is no file, for example a pipe, is refused.
-fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no file"));
-    }
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// The running kernel's boot id, from a /proc below `root`.
@@ -462,6 +496,9 @@ fn parse_state(path: &Path, bytes: &[u8]) -> Result<State, Failure> {
     }
     let Format { format } =
         serde_json::from_slice(bytes).map_err(|e| unreadable(path).because(e))?;
+    if format < 1 {
+        return Err(unreadable(path).because(format!("there is no format {format}")));
+    }
     if format > FORMAT {
         return Err(Failure::new(
             ExitCode::Preflight,

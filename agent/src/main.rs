@@ -6,6 +6,7 @@ use std::process::ExitCode as ProcessExit;
 use clap::Parser;
 use longshore::build::sandbox;
 use longshore::commands::{self, Cli, End};
+use longshore::host::kernel_call;
 use longshore::lifecycle::last_words::LastWords;
 use longshore::lifecycle::{init, signals};
 use longshore::privileges;
@@ -18,6 +19,10 @@ fn main() -> ProcessExit {
         return ProcessExit::from(sandbox::sandbox_main(std::env::args_os().skip(1)));
     }
     signals::hold();
+    // Nor may a signal meant for the agent end what the kernel is at for it.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == kernel_call::ARGUMENT) {
+        return ProcessExit::from(kernel_call::kernel_call_main(std::env::args_os().skip(2)));
+    }
     // Before any thread exists, too: threads are born with what their starter has.
     if let Err(error) = privileges::settle() {
         let failure = Failure::new(ExitCode::Bug, "giving up capabilities").because(error);

@@ -15,7 +15,8 @@ use super::patches::PatchFragment;
 use super::publish::{self, PublishFragment};
 use super::run_file::{RunFileSource, absolute_place, from_parts};
 use super::values::{
-    AbsolutePath, DriverWish, FlavourWish, ModuleName, ModuleParameter, SizeBound, Span, parse_bool,
+    AbsolutePath, DriverWish, FlavourWish, ModuleName, ModuleParameter, OnBusy, SizeBound, Span,
+    parse_bool,
 };
 use super::{ArchiveSource, Listen, RegistrySource, TerminationMessage};
 use crate::artifact::Flavour;
@@ -146,7 +147,10 @@ pub struct Fragment {
     /// Root of the host's own file system
     #[arg(long, global = true, value_name = "DIR")]
     pub host_root: Option<AbsolutePath>,
-    /// How long SIGTERM may take until a driver in use is left as it is
+    /// What SIGTERM does about a driver in use: leave, wait, or wait:SPAN
+    #[arg(long, global = true, value_name = "leave|wait[:SPAN]")]
+    pub on_busy: Option<OnBusy>,
+    /// How long a module may take to be taken off, and its users are waited for
     #[arg(long, global = true, value_name = "SPAN")]
     pub unload_deadline: Option<Span>,
     /// Where run serves health, metrics and status: ADDRESS:PORT, unix:PATH, or off
@@ -155,6 +159,15 @@ pub struct Fragment {
     /// File that says why run ended, where it failed; or off
     #[arg(long, global = true, value_name = "FILE")]
     pub termination_message: Option<TerminationMessage>,
+    /// How long a module may take to load until it counts as hanging
+    #[arg(long, global = true, value_name = "SPAN")]
+    pub load_deadline: Option<Span>,
+    /// How long another agent on this host is waited for
+    #[arg(long, global = true, value_name = "SPAN")]
+    pub lock_deadline: Option<Span>,
+    /// How long looking for the processes that hold the driver may take
+    #[arg(long, global = true, value_name = "SPAN")]
+    pub look_deadline: Option<Span>,
 }
 
 impl Fragment {
@@ -238,6 +251,7 @@ impl Fragment {
             driver_root: get(env, "LONGSHORE_DRIVER_ROOT", AbsolutePath::strict)?,
             root: get(env, "LONGSHORE_ROOT", AbsolutePath::strict)?,
             host_root: get(env, "LONGSHORE_HOST_ROOT", AbsolutePath::strict)?,
+            on_busy: get(env, "LONGSHORE_ON_BUSY", OnBusy::from_str)?,
             unload_deadline: get(env, "LONGSHORE_UNLOAD_DEADLINE", Span::from_str)?,
             listen: get(env, "LONGSHORE_LISTEN", Listen::from_str)?,
             termination_message: get(
@@ -245,6 +259,9 @@ impl Fragment {
                 "LONGSHORE_TERMINATION_MESSAGE",
                 TerminationMessage::from_str,
             )?,
+            load_deadline: get(env, "LONGSHORE_LOAD_DEADLINE", Span::from_str)?,
+            lock_deadline: get(env, "LONGSHORE_LOCK_DEADLINE", Span::from_str)?,
+            look_deadline: get(env, "LONGSHORE_LOOK_DEADLINE", Span::from_str)?,
         })
     }
 
@@ -304,9 +321,13 @@ impl Fragment {
             driver_root: self.driver_root.or(below.driver_root),
             root: self.root.or(below.root),
             host_root: self.host_root.or(below.host_root),
+            on_busy: self.on_busy.or(below.on_busy),
             unload_deadline: self.unload_deadline.or(below.unload_deadline),
             listen: self.listen.or(below.listen),
             termination_message: self.termination_message.or(below.termination_message),
+            load_deadline: self.load_deadline.or(below.load_deadline),
+            lock_deadline: self.lock_deadline.or(below.lock_deadline),
+            look_deadline: self.look_deadline.or(below.look_deadline),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Configuration: fragments from file, environment and flags, merged and validated into [`Config`].
 
 mod daemons;
+mod deadlines;
 mod fragment;
 mod malformed;
 mod module_signing;
@@ -18,9 +19,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 pub use daemons::{DaemonConfig, DaemonFragment, Wish};
+pub use deadlines::Deadlines;
 pub use fragment::{Env, Fragment};
 pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
 pub use patches::{PatchConfig, PatchFragment};
@@ -30,7 +31,8 @@ pub use run_file::{Pin, RunFileSource};
 pub use serving::{Listen, TerminationMessage};
 pub use sources::{ArchiveSource, RegistrySource};
 pub use values::{
-    AbsolutePath, BadValue, DriverWish, FlavourWish, ModuleName, ModuleParameter, SizeBound, Span,
+    AbsolutePath, BadValue, DriverWish, FlavourWish, ModuleName, ModuleParameter, OnBusy,
+    SizeBound, Span,
 };
 
 use crate::artifact::Flavour;
@@ -77,12 +79,12 @@ pub struct Config {
     pub paths: Paths,
     /// Bytes the store may have once the driver is installed; None is no bound.
     pub store_max_size: Option<u64>,
-    /// How long SIGTERM may take until a driver in use is left as it is.
-    pub unload_deadline: Duration,
     /// Where health, metrics and status are served.
     pub listen: Listen,
     /// The file that says why `run` ended, where it failed.
     pub termination_message: Option<PathBuf>,
+    /// How long each thing may take that is waited for.
+    pub deadlines: Deadlines,
 }
 
 /// What the store may have where nothing is said of it: about five drivers with what they were
@@ -245,9 +247,15 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
             all.host_root.as_ref(),
         ),
         store_max_size: all.store_max_size.map_or(Some(STORE_MAX_SIZE), SizeBound::bytes),
-        unload_deadline: all.unload_deadline.map_or(Duration::from_secs(20), Span::duration),
         listen: all.listen.unwrap_or_default(),
         termination_message: TerminationMessage::path_of(all.termination_message.as_ref()),
+        deadlines: Deadlines::settle(
+            all.on_busy,
+            all.unload_deadline,
+            all.load_deadline,
+            all.lock_deadline,
+            all.look_deadline,
+        ),
     })
 }
 
@@ -266,6 +274,8 @@ fn extra_modules(names: &[ModuleName]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
     use crate::failure::OrFail;
 
     #[derive(Debug, clap::Parser)]
@@ -308,7 +318,7 @@ mod tests {
         assert_eq!(config.paths.store, Path::new("/var/lib/longshore"));
         assert_eq!(config.paths.state, Path::new("/run/nvidia/longshore"));
         assert_eq!(config.paths.driver_root, Path::new("/run/nvidia/driver"));
-        assert_eq!(config.unload_deadline, Duration::from_secs(20));
+        assert_eq!(config.deadlines, Deadlines::default());
     }
 
     #[test]
@@ -346,6 +356,10 @@ mod tests {
             driver-root = "/srv/driver"
             host-root = "/host"
             unload-deadline = "1m"
+            on-busy = "wait:5m"
+            load-deadline = "10m"
+            lock-deadline = "2m"
+            look-deadline = "1s"
             [[archive]]
             url = "https://archive.example.com/debian"
             suites = ["bookworm"]
@@ -369,7 +383,14 @@ mod tests {
         assert!(config.signatures.required && !config.may_compile());
         assert_eq!(config.signatures.keys, [Path::new("/srv/cosign.pub")]);
         assert_eq!(config.paths.host_root, Path::new("/host"));
-        assert_eq!(config.unload_deadline, Duration::from_secs(60));
+        let deadlines = Deadlines {
+            users: Duration::from_secs(300),
+            unload: Duration::from_secs(60),
+            load: Duration::from_secs(600),
+            lock: Duration::from_secs(120),
+            look: Duration::from_secs(1),
+        };
+        assert_eq!(config.deadlines, deadlines);
     }
 
     #[test]
@@ -417,7 +438,12 @@ mod tests {
 
     #[test]
     fn a_bad_flag_is_refused() {
-        for args in [["--driver", "new!"], ["--jobs", "0"], ["--unload-deadline", "2d"]] {
+        for args in [
+            ["--driver", "new!"],
+            ["--jobs", "0"],
+            ["--unload-deadline", "2d"],
+            ["--on-busy", "kill"],
+        ] {
             assert_eq!(load_with(&args, &[], None).unwrap_err().code(), ExitCode::Usage);
         }
     }

@@ -182,6 +182,43 @@ impl FromStr for SizeBound {
     }
 }
 
+/// What to do about a driver that is in use when it is to be taken off: `leave`, `wait` or
+/// `wait:SPAN`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum OnBusy {
+    /// Leave it at once.
+    Leave,
+    /// Wait for its users for this long, or for as long as taking it off may take; then leave it.
+    Wait(Option<Span>),
+}
+
+impl OnBusy {
+    /// How long users are waited for where taking off may take `unload_deadline`.
+    pub fn users_deadline(self, unload_deadline: Duration) -> Duration {
+        match self {
+            Self::Leave => Duration::ZERO,
+            Self::Wait(span) => span.map_or(unload_deadline, Span::duration),
+        }
+    }
+}
+
+impl FromStr for OnBusy {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let wanted = "leave, wait, or wait:SPAN with a span such as 20s or 5m, 1h at most";
+        match text.split_once(':') {
+            None if text == "leave" => Ok(Self::Leave),
+            None if text == "wait" => Ok(Self::Wait(None)),
+            Some(("wait", span)) => {
+                span.parse().map(|span| Self::Wait(Some(span))).map_err(|_| bad(text, wanted))
+            }
+            _ => Err(bad(text, wanted)),
+        }
+    }
+}
+
 /// A path that has been made absolute.
 ///
 /// In the environment and in a file it must be absolute; a flag may be relative to the working
@@ -274,7 +311,7 @@ macro_rules! from_string {
     )*};
 }
 
-from_string!(DriverWish, FlavourWish, ModuleName, SizeBound, Span);
+from_string!(DriverWish, FlavourWish, ModuleName, OnBusy, SizeBound, Span);
 
 impl fmt::Display for ModuleName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -313,6 +350,21 @@ mod tests {
     #[case("soon", None)]
     fn spans(#[case] text: &str, #[case] millis: Option<u128>) {
         assert_eq!(text.parse::<Span>().ok().map(|s| s.duration().as_millis()), millis);
+    }
+
+    #[rstest]
+    #[case("leave", Some(0))]
+    #[case("wait", Some(20_000))]
+    #[case("wait:5m", Some(300_000))]
+    #[case("wait:0s", Some(0))]
+    #[case("wait:", None)]
+    #[case("wait:2h", None)]
+    #[case("kill", None)]
+    #[case("leave:5s", None)]
+    fn what_to_do_about_users(#[case] text: &str, #[case] millis: Option<u128>) {
+        let unload = Duration::from_secs(20);
+        let parsed = text.parse::<OnBusy>().ok();
+        assert_eq!(parsed.map(|b| b.users_deadline(unload).as_millis()), millis);
     }
 
     #[rstest]

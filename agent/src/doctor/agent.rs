@@ -93,8 +93,12 @@ impl OfAgent {
             .filter(|holder| !own.contains(holder))
             .map(|holder| format!("module {holder}"))
             .collect();
-        match holders::driver_users_in_time(look.root.path()) {
-            Ok(users) => who.extend(users.iter().map(ToString::to_string)),
+        match holders::driver_users(look.root.path(), look.config.deadlines.look) {
+            Ok(seen) => {
+                who.extend(seen.users.iter().map(ToString::to_string));
+                let others = |why: &String| format!("who else holds it could not be seen: {why}");
+                who.extend(seen.unseen.as_ref().map(others));
+            }
             Err(e) if who.is_empty() => {
                 let count = nvidia.refcount.unwrap_or_default();
                 self.notes.holders =

@@ -2,22 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::patience::saying_so;
 use super::{CancelFlag, Engine, Outcome};
 use crate::daemons::Answers;
 use crate::failure::{ExitCode, Failure};
 use crate::host::verbs::TMPFS_SOURCE;
 use crate::host::{Host, VerbError};
-use crate::journal::{Before, EntryState, Journal, NodeBefore};
+use crate::journal::{Before, Entry, EntryState, Journal, NodeBefore};
 use crate::kernel::{readback, refusal};
 use crate::step::{ModuleOrigin, Step};
-
-/// How often a module load that does not come back is spoken of.
-const LOAD_DEADLINE: Duration = Duration::from_secs(15);
 
 impl Engine<'_> {
     /// Makes one step so.
@@ -31,9 +26,13 @@ impl Engine<'_> {
         // of its own: undoing both, newest first, ends where undoing one would.
         let ours = journal.live().rfind(|e| e.step.is_same(step)).cloned();
         if let Some(entry) = &ours
-            && self.is_so(step, &entry.before)?
+            && self.is_so(entry)?
         {
-            journal.mark(entry.seq, done(step))?;
+            if matches!(step, Step::RemoveLeftover { .. }) {
+                journal.mark(entry.seq, done(step))?;
+            } else if entry.state != EntryState::Done {
+                journal.mark_done(entry.seq, self.instance(step)?)?;
+            }
             return Ok(Outcome::StillOurs);
         }
         // What is left of a daemon is found by the mark that its entry has.
@@ -46,20 +45,30 @@ impl Engine<'_> {
             return Ok(Outcome::NotOurs);
         };
         let seq = journal.intend(step.clone(), before.clone())?;
+        if matches!(step, Step::LoadModule { .. }) {
+            return self.load(step, seq, journal);
+        }
         self.carry_out(step, &before, cancel)?;
         journal.mark(seq, done(step))?;
         Ok(Outcome::Done)
+    }
+
+    /// Which loading of the step's module is there.
+    fn instance(&self, step: &Step) -> Result<Option<u64>, Failure> {
+        let Step::LoadModule { name, .. } = step else { return Ok(None) };
+        let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
+        Ok(state.and_then(|state| state.instance))
     }
 
     /// Whether everything the steps made is there, whole: nodes with the right numbers, mounts,
     /// parameters, modules.
     pub(super) fn verify(&self, steps: &[Step], journal: &Journal) -> Result<(), Failure> {
         for step in steps.iter().filter(|step| is_verified(step)) {
-            let so = match journal.live().rfind(|e| e.step.is_same(step)) {
-                Some(entry) => self.is_so(step, &entry.before)?,
-                None => self.observe(step)?.is_none(),
+            let ours = match journal.live().rfind(|e| e.step.is_same(step)) {
+                Some(entry) => self.is_so(entry)?,
+                None => false,
             };
-            if !so {
+            if !ours && self.observe(step)?.is_some() {
                 let cause = format!("{step}: it was done, and now it is not so");
                 return Err(Failure::new(ExitCode::Expose, cause)
                     .remedy("something else on this host changes the same: see its log"));
@@ -165,7 +174,6 @@ impl Engine<'_> {
                 dirs.iter().try_for_each(|d| self.host.make_dir(d)).map_err(exposing)
             }
             (Step::WriteParameter { path, value }, _) => self.write(path, value),
-            (Step::LoadModule { .. }, _) => self.load(step),
             (Step::RemoveLeftover { what }, _) => self.remove_leftover(what),
             (Step::Bind { source, target }, _) => {
                 self.images.check_tree(source)?;
@@ -198,27 +206,6 @@ impl Engine<'_> {
         ))
     }
 
-    /// Loads the step's module, and compares what the kernel then says of it with what was wanted.
-    pub(super) fn load(&self, step: &Step) -> Result<(), Failure> {
-        let Step::LoadModule { name, origin, parameters, .. } = step else { return Ok(()) };
-        let image = self.images.image(name, origin)?;
-        let load = || self.host.load_module(name, &image, parameters);
-        let said = saying_so(&format!("loading {name}"), LOAD_DEADLINE, load)
-            .map_err(|e| refusal::explain(name, &e))?;
-        let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
-        let Some(state) = state else {
-            return Err(Failure::new(
-                ExitCode::KernelRefused,
-                format!("the kernel took {name}, and does not list it as loaded"),
-            ));
-        };
-        readback::versions(step, &state)?;
-        if matches!(origin, ModuleOrigin::Driver { .. }) {
-            readback::parameters(self.host, name, parameters, &said)?;
-        }
-        Ok(())
-    }
-
     fn make_nodes(&self, dirs: &[PathBuf], nodes: &[NodeBefore]) -> Result<(), VerbError> {
         dirs.iter().try_for_each(|d| self.host.make_dir(d))?;
         for node in nodes {
@@ -247,9 +234,9 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether what the step made is (still) there, whole.
-    fn is_so(&self, step: &Step, before: &Before) -> Result<bool, Failure> {
-        match (step, before) {
+    /// Whether what the entry made is (still) there, whole.
+    fn is_so(&self, entry: &Entry) -> Result<bool, Failure> {
+        match (&entry.step, &entry.before) {
             // What lies on a mount is seen only through it; and a mount more than we made is
             // somebody else's, so what is right is a count above the one before.
             (
@@ -264,9 +251,9 @@ impl Engine<'_> {
             }
             (Step::LoadModule { name, .. }, _) => {
                 let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
-                state.map_or(Ok(false), |state| readback::versions(step, &state).map(|()| true))
+                Ok(state.is_some_and(|state| self.is_ours(entry, &state)))
             }
-            _ => Ok(self.observe(step)?.is_none()),
+            (step, _) => Ok(self.observe(step)?.is_none()),
         }
     }
 }

@@ -77,7 +77,7 @@ impl Engine<'_> {
             |e: &&Entry| matches!(e.step, Step::StartDaemon { .. }) && (driver_goes || going(e));
         let entries: Vec<Entry> = journal.live().rev().filter(is_daemon).cloned().collect();
         for entry in entries {
-            match self.undo_entry(&entry) {
+            match self.undo_entry(&entry, None) {
                 Ok(state) => undo::record(journal, entry.seq, state),
                 Err(error) => tracing::warn!("{error}"),
             }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::undo::NEEDS_REBOOT;
 use super::{CancelFlag, Engine, Going, InUse, Left, NotUndone, Stopped};
 use crate::failure::{ExitCode, Failure};
 use crate::journal::{Entry, Journal};
@@ -143,8 +144,10 @@ fn mount_point(entry: &Entry) -> Option<&Path> {
 }
 
 fn not_taken_off(left: &[Left]) -> Failure {
-    let text = NotUndone::Left(left.to_vec()).to_string();
-    Failure::new(ExitCode::RolledBack, format!("taking off what was there before: {text}"))
+    let not = NotUndone::Left(left.to_vec());
+    let failure =
+        Failure::new(ExitCode::RolledBack, format!("taking off what was there before: {not}"));
+    if not.needs_reboot() { failure.remedy(NEEDS_REBOOT) } else { failure }
 }
 
 /// The error pair: why the other cannot be had, and why what was there does not come back.

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::{Duration, Instant};
 
-use super::Engine;
+use super::patience::Wait;
+use super::undo::{NotUndone, not_looked};
+use super::{Engine, known};
 use crate::host::VerbError;
-use crate::host::verbs::{DriverUser, ModuleState};
+use crate::host::verbs::{DriverUser, ModuleState, Stage};
 use crate::journal::{Entry, EntryState, Journal};
 use crate::kernel::readback;
 use crate::step::{ModuleOrigin, Step};
@@ -31,15 +34,51 @@ pub struct InUse {
     pub held: Vec<Held>,
     /// Processes with a device of the driver open or mapped.
     pub users: Vec<DriverUser>,
-    /// Why the processes could not be looked at.
+    /// Why not all processes could be looked at.
     pub unseen: Option<String>,
 }
 
+/// Who holds the driver can change while its references do not: how often that is looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
 impl Engine<'_> {
+    /// Waits for the driver's users, and says who they are, again when they change.
+    pub(super) fn wait_for_users(
+        &self,
+        wait: &Wait,
+        going: Going<'_>,
+        journal: &Journal,
+    ) -> Result<(), NotUndone> {
+        let mut seen: Option<(InUse, Instant)> = None;
+        loop {
+            let held = self.held_modules(journal, going).map_err(|e| not_looked(&e))?;
+            if held.is_empty() {
+                self.telemetry.holders(None);
+                return Ok(());
+            }
+            let is_new =
+                |(last, at): &(InUse, Instant)| last.held != held || at.elapsed() >= LOOK_AGAIN;
+            if seen.as_ref().is_none_or(is_new) {
+                let in_use = self.in_use(held);
+                if !wait.is_over() && seen.as_ref().is_none_or(|(last, _)| *last != in_use) {
+                    let s = wait.left().as_secs_f64();
+                    tracing::warn!("waiting up to {s:.0} s for the driver's users: {in_use}");
+                }
+                seen = Some((in_use, Instant::now()));
+            }
+            if wait.is_over() {
+                let (in_use, _) = seen.unwrap_or_else(|| (InUse::default(), Instant::now()));
+                return Err(NotUndone::InUse(in_use));
+            }
+            wait.pause();
+        }
+    }
+
     /// The driver's modules that are `going`, and that somebody else holds.
     ///
     /// Modules of the kernel's own that we loaded do not count: where somebody else came to use
-    /// one, it is left to that one. Nor does a module that was put in the place of ours.
+    /// one, it is left to that one. Nor does a module that was put in the place of ours, or one
+    /// that is on its way in or out.
     pub(super) fn held_modules(
         &self,
         journal: &Journal,
@@ -50,7 +89,8 @@ impl Engine<'_> {
         for (entry, name, origin) in loads(journal, going) {
             if matches!(origin, ModuleOrigin::Driver { .. })
                 && let Some(state) = self.host.module(name)?
-                && is_ours(entry, &state)
+                && state.stage == Stage::Live
+                && self.is_ours(entry, &state)
                 && let Some(held) = self.held(name, &names)?
             {
                 all.push(held);
@@ -59,12 +99,15 @@ impl Engine<'_> {
         Ok(all)
     }
 
-    /// Adds who holds the modules. Who it is helps; that they are held is certain without.
+    /// Adds who holds the modules, and tells it on. Who it is helps; that they are held is certain
+    /// without.
     pub(super) fn in_use(&self, held: Vec<Held>) -> InUse {
-        match self.host.driver_users() {
-            Ok(users) => InUse { held, users, unseen: None },
+        let in_use = match self.host.driver_users() {
+            Ok(seen) => InUse { held, users: seen.users, unseen: seen.unseen },
             Err(error) => InUse { held, users: Vec::new(), unseen: Some(error.to_string()) },
-        }
+        };
+        self.telemetry.holders(Some(&in_use));
+        in_use
     }
 
     /// What holds one module, apart from `going`.
@@ -82,12 +125,26 @@ impl Engine<'_> {
         let free = modules.is_empty() && references <= 0;
         Ok((!free).then(|| Held { module: name.to_owned(), modules, references }))
     }
-}
 
-/// Whether the module that is loaded is the one that the entry loaded. An entry that is done was
-/// seen to have the versions it wants; with others it is what somebody put in its place.
-pub(super) fn is_ours(entry: &Entry, state: &ModuleState) -> bool {
-    entry.state != EntryState::Done || readback::versions(&entry.step, state).is_ok()
+    /// Whether the module that is loaded is the one that the entry loaded
+    /// (docs/decisions/whose-module.md).
+    ///
+    /// An entry that is done knows which loading it was; one that an older longshore wrote knows
+    /// the versions alone. An intent whose agent died may have been carried out: what is then
+    /// there with the versions and the parameters that were to be given is taken for ours.
+    pub(super) fn is_ours(&self, entry: &Entry, state: &ModuleState) -> bool {
+        let Step::LoadModule { name, origin, parameters, .. } = &entry.step else { return false };
+        let same_build = readback::versions(&entry.step, state).is_ok();
+        match (&entry.state, entry.instance, state.instance) {
+            (EntryState::Done, Some(ours), Some(there)) => ours == there,
+            (EntryState::Done, ..) => same_build,
+            _ => {
+                let given = matches!(origin, ModuleOrigin::Kernel { .. })
+                    || readback::parameters(self.host, name, parameters, &[]).is_ok();
+                same_build && given
+            }
+        }
+    }
 }
 
 /// The live module loads of the journal that are `going`, oldest first.
@@ -105,7 +162,12 @@ impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is held", self.module)?;
         if !self.modules.is_empty() {
-            write!(f, " by module {}", self.modules.join(", "))?;
+            let explained = |name: &String| match known::module(name) {
+                Some(what) => format!("{name} ({what})"),
+                None => name.clone(),
+            };
+            let modules: Vec<String> = self.modules.iter().map(explained).collect();
+            write!(f, " by module {}", modules.join(", "))?;
         }
         if self.references > 0 {
             let and = if self.modules.is_empty() { "" } else { " and" };
@@ -118,12 +180,16 @@ impl fmt::Display for Held {
 impl fmt::Display for InUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let held: Vec<String> = self.held.iter().map(ToString::to_string).collect();
+        if held.is_empty() {
+            write!(f, "somebody opened it while it was removed, and is gone again")?;
+        }
         write!(f, "{}", held.join("; "))?;
         for user in &self.users {
             write!(f, "; {user}")?;
+            known::program(&user.comm).map_or(Ok(()), |what| write!(f, " ({what})"))?;
         }
         if let Some(why) = &self.unseen {
-            write!(f, "; which process holds it could not be seen: {why}")?;
+            write!(f, "; who else holds it could not be seen: {why}")?;
         } else if self.users.is_empty() && self.held.iter().any(|h| h.references > 0) {
             write!(
                 f,

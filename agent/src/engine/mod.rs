@@ -5,9 +5,12 @@ mod cancel;
 mod daemons;
 mod exchange;
 mod in_use;
+mod known;
 mod leftover;
+mod load;
 mod patience;
 mod undo;
+mod unload;
 
 use std::fmt;
 
@@ -141,8 +144,13 @@ fn left_behind(why: Stopped, not: &NotUndone) -> Failure {
         Stopped::Cancelled => "stopped on request".to_owned(),
         Stopped::Failed(failure) => failure.one_line(),
     };
+    let remedy = if not.needs_reboot() {
+        undo::NEEDS_REBOOT
+    } else {
+        "run `longshore unload` when what holds it is gone: the journal has the rest"
+    };
     Failure::new(ExitCode::RolledBack, format!("{cause}; the clean-up then left something: {not}"))
-        .remedy("run `longshore unload` when what holds it is gone: the journal has the rest")
+        .remedy(remedy)
 }
 
 /// What became of a step.
@@ -174,8 +182,14 @@ impl From<Outcome> for StepOutcome {
 }
 
 #[cfg(test)]
+mod crashes;
+#[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod rivals;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod unrecorded;
+#[cfg(test)]
+mod wedged;

@@ -32,21 +32,39 @@ impl Patience {
         Self { deadline: self.deadline.min(deadline), ..self }
     }
 
-    /// Asks `look` until it gives None (nothing to wait for) or the deadline is past; returns the
-    /// last answer. Looks at least once, and once more at the deadline.
-    pub(super) fn until_none<T, E>(
-        &self,
-        mut look: impl FnMut() -> Result<Option<T>, E>,
-    ) -> Result<Option<T>, E> {
-        let since = Instant::now();
-        loop {
-            let found = look()?;
-            let left = self.deadline.saturating_sub(since.elapsed());
-            if found.is_none() || left.is_zero() {
-                return Ok(found);
-            }
-            thread::sleep(self.interval.min(left));
-        }
+    /// Begins a wait.
+    pub(super) fn begin(&self) -> Wait {
+        Wait { patience: *self, since: Instant::now() }
+    }
+}
+
+/// A wait that goes on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wait {
+    patience: Patience,
+    since: Instant,
+}
+
+impl Wait {
+    /// A wait that begins now and ends with this one, or after `most`.
+    pub(super) fn at_most(&self, most: Duration) -> Wait {
+        let deadline = self.left().min(most);
+        Patience { deadline, ..self.patience }.begin()
+    }
+
+    /// How long it goes on.
+    pub(super) fn left(&self) -> Duration {
+        self.patience.deadline.saturating_sub(self.since.elapsed())
+    }
+
+    /// Whether the deadline is past.
+    pub(super) fn is_over(&self) -> bool {
+        self.left().is_zero()
+    }
+
+    /// Waits until it is worth another look.
+    pub(super) fn pause(&self) {
+        thread::sleep(self.patience.interval.min(self.left()));
     }
 }
 

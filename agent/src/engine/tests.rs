@@ -252,6 +252,7 @@ fn a_driver_in_use_stays_whole_and_its_user_is_named() {
     host.change(|state| state.references.insert("nvidia_uvm".to_owned(), 2));
     host.used_by(vec![DriverUser {
         pid: 4711,
+        inside: None,
         comm: "python3".to_owned(),
         container: None,
         pod: None,
@@ -282,7 +283,20 @@ fn a_module_of_others_on_top_of_the_driver_is_a_user() {
     host.knows("gdrdrv", module(&["nvidia"], &[]));
     host.change(|state| state.loaded.insert("gdrdrv".to_owned(), String::new()));
     let failure = engine(&host).undo(&mut journal).unwrap_err().into_failure();
-    assert_eq!(failure.to_string(), "the driver is in use: nvidia is held by module gdrdrv");
+    let text = failure.to_string();
+    let words = "the driver is in use: nvidia is held by module gdrdrv (GDRCopy's driver: ";
+    assert!(text.starts_with(words), "{text}");
+    host.used_by(vec![DriverUser {
+        pid: 812,
+        inside: None,
+        comm: "nvidia-persiste".to_owned(),
+        container: None,
+        pod: None,
+        devices: vec!["/dev/nvidia0".to_owned()],
+    }]);
+    let text = engine(&host).undo(&mut journal).unwrap_err().to_string();
+    let words = "pid 812 (nvidia-persiste) holds /dev/nvidia0 (the persistence daemon of somebody";
+    assert!(text.contains(words), "{text}");
 }
 
 #[test]
@@ -425,6 +439,7 @@ fn a_driver_that_was_put_in_the_place_of_ours_is_neither_waited_for_nor_removed(
         state.loaded.remove("nvidia_modeset");
         state.references.insert("nvidia".to_owned(), 1);
     });
+    host.reload("nvidia");
     engine(&host).undo(&mut journal).unwrap();
     let loaded: Vec<String> = host.state().loaded.into_keys().collect();
     assert_eq!(loaded, ["nvidia"]);

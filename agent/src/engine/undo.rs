@@ -13,10 +13,11 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::in_use::{Going, Held, InUse, is_ours, loads};
+use super::in_use::{Going, InUse};
+use super::patience::Wait;
 use super::{Engine, Patience};
 use crate::failure::{ExitCode, Failure};
-use crate::host::verbs::TMPFS_SOURCE;
+use crate::host::verbs::{Stage, TMPFS_SOURCE};
 use crate::host::{Host, VerbError};
 use crate::journal::{Before, Entry, EntryState, Journal, NodeBefore};
 use crate::step::{ModuleOrigin, Step};
@@ -29,7 +30,14 @@ pub struct Left {
     pub what: String,
     /// Why.
     pub why: String,
+    /// Whether it hangs in the kernel, so that only a reboot takes it off for certain.
+    pub wedged: bool,
 }
+
+/// What is to be done about something that hangs in the kernel.
+pub(super) const NEEDS_REBOOT: &str = "drain this host and reboot it: what hangs in the kernel \
+    cannot be taken out of it; its log (dmesg) may say what it waits for. Should it come back \
+    after all, `longshore unload` does the rest";
 
 /// Why not everything was undone. The journal has what is left.
 #[derive(Debug)]
@@ -41,14 +49,24 @@ pub enum NotUndone {
 }
 
 impl NotUndone {
+    /// Whether something hangs in the kernel.
+    pub fn needs_reboot(&self) -> bool {
+        matches!(self, NotUndone::Left(left) if left.iter().any(|left| left.wedged))
+    }
+
     /// The failure to end with: exit code 20 or 21.
     pub fn into_failure(self) -> Failure {
         let text = self.to_string();
         match self {
             NotUndone::InUse(_) => Failure::new(ExitCode::InUse, text)
                 .remedy("stop who holds it, then run `longshore unload`; the driver stays usable"),
-            NotUndone::Left(_) => Failure::new(ExitCode::RolledBack, text)
-                .remedy("see what is in the way, then run `longshore unload`"),
+            NotUndone::Left(left) => Failure::new(ExitCode::RolledBack, text).remedy(
+                if left.iter().any(|left| left.wedged) {
+                    NEEDS_REBOOT
+                } else {
+                    "see what is in the way, then run `longshore unload`"
+                },
+            ),
         }
     }
 }
@@ -59,7 +77,8 @@ impl fmt::Display for NotUndone {
             NotUndone::InUse(in_use) => write!(f, "the driver is in use: {in_use}"),
             NotUndone::Left(left) => {
                 let all: Vec<_> = left.iter().map(|l| format!("{}: {}", l.what, l.why)).collect();
-                write!(f, "not undone: {}", all.join("; "))
+                let reboot = if self.needs_reboot() { "the host needs a reboot: " } else { "" };
+                write!(f, "{reboot}not undone: {}", all.join("; "))
             }
         }
     }
@@ -85,116 +104,34 @@ impl Engine<'_> {
         self.end_daemons(going, journal);
         let deadline = self.patience.deadline.saturating_sub(since.elapsed());
         let rest = Self { patience: Patience { deadline, ..self.patience }, ..*self };
-        rest.wait_for_users(going, journal)?;
-        self.unload_modules(going, journal)?;
+        let mut left = rest.take_out(going, journal)?;
+        let wedged = !left.is_empty();
         let entries: Vec<Entry> = journal.live().rev().filter(|e| going(e)).cloned().collect();
-        let mut left = Vec::new();
         for entry in entries {
-            match self.undo_entry(&entry) {
+            // What a wedged module stands on cannot go either.
+            if wedged && matches!(entry.step, Step::LoadModule { .. }) {
+                continue;
+            }
+            match self.undo_entry(&entry, None) {
                 // What stays may stay for something of ours that could not be undone just now:
                 // the next undo judges anew.
                 Ok(EntryState::Kept(_)) if !left.is_empty() => {}
                 Ok(state) => record(journal, entry.seq, state),
-                Err(e) => left.push(Left { what: entry.step.to_string(), why: e.to_string() }),
+                Err(e) => left.push(Left::of(&entry.step, &e)),
             }
         }
         if left.is_empty() { Ok(()) } else { Err(NotUndone::Left(left)) }
     }
 
-    fn wait_for_users(&self, going: Going<'_>, journal: &Journal) -> Result<(), NotUndone> {
-        let mut told = false;
-        let look = || {
-            let held = self.held_modules(journal, going)?;
-            if !held.is_empty() && !told {
-                let s = self.patience.deadline.as_secs();
-                let in_use = self.in_use(held.clone());
-                self.telemetry.holders(Some(&in_use));
-                tracing::warn!("waiting up to {s} s for the driver's users: {in_use}");
-                told = true;
-            }
-            Ok::<_, VerbError>((!held.is_empty()).then_some(held))
-        };
-        match self.patience.until_none(look) {
-            Ok(None) => {
-                self.telemetry.holders(None);
-                Ok(())
-            }
-            Ok(Some(held)) => Err(self.held_by_others(held)),
-            Err(e) => Err(not_looked(&e)),
-        }
-    }
-
-    fn held_by_others(&self, held: Vec<Held>) -> NotUndone {
-        let in_use = self.in_use(held);
-        self.telemetry.holders(Some(&in_use));
-        NotUndone::InUse(in_use)
-    }
-
-    /// Removes the modules we loaded, in reverse. Where one cannot go, those already gone are
-    /// put back: somebody opened the driver just now, and a driver without nvidia-uvm is broken
-    /// for them.
-    fn unload_modules(&self, going: Going<'_>, journal: &mut Journal) -> Result<(), NotUndone> {
-        let entries: Vec<Entry> = loads(journal, going).map(|(e, _, _)| e.clone()).rev().collect();
-        let mut gone = Vec::new();
-        for entry in &entries {
-            match self.undo_entry(entry) {
-                Ok(state) => {
-                    record(journal, entry.seq, state);
-                    gone.push(entry);
-                }
-                Err(error) => {
-                    let mut left = self.put_back(&gone, journal);
-                    return Err(self.stopped_at(entry, &error, &mut left, going, journal));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn stopped_at(
+    /// Undoes one entry, and says in one line what became of it.
+    pub(super) fn undo_entry(
         &self,
         entry: &Entry,
-        error: &VerbError,
-        left: &mut Vec<Left>,
-        going: Going<'_>,
-        journal: &Journal,
-    ) -> NotUndone {
-        if left.is_empty()
-            && error.errno == Errno::EAGAIN
-            && let Ok(held) = self.held_modules(journal, going)
-            && !held.is_empty()
-        {
-            return self.held_by_others(held);
-        }
-        left.insert(0, Left { what: entry.step.to_string(), why: error.to_string() });
-        NotUndone::Left(std::mem::take(left))
-    }
-
-    /// Loads again what this undo had removed, and says what could not be loaded.
-    fn put_back(&self, gone: &[&Entry], journal: &mut Journal) -> Vec<Left> {
-        let mut left = Vec::new();
-        for entry in gone.iter().rev() {
-            let is_kept = |e: &Entry| matches!(e.state, EntryState::Kept(_));
-            if journal.state().entries.iter().any(|e| e.seq == entry.seq && is_kept(e)) {
-                continue;
-            }
-            record(journal, entry.seq, EntryState::Intended);
-            match self.load(&entry.step) {
-                Ok(()) => record(journal, entry.seq, EntryState::Done),
-                Err(failure) => {
-                    let why = format!("was removed and cannot be put back: {}", failure.one_line());
-                    left.push(Left { what: entry.step.to_string(), why });
-                }
-            }
-        }
-        left
-    }
-
-    /// Undoes one entry, and says in one line what became of it.
-    pub(super) fn undo_entry(&self, entry: &Entry) -> Result<EntryState, VerbError> {
+        wait: Option<&Wait>,
+    ) -> Result<EntryState, VerbError> {
         let step = &entry.step;
         let doing = self.telemetry.begin(step, true);
-        let undone = self.undo_step(entry);
+        let undone = self.undo_with_retries(entry, wait);
         let outcome = match &undone {
             Ok(EntryState::Kept(_)) => StepOutcome::Kept,
             Ok(_) => StepOutcome::Undone,
@@ -209,7 +146,7 @@ impl Engine<'_> {
     }
 
     /// What is not (or no longer) as the step left it is not touched.
-    fn undo_step(&self, entry: &Entry) -> Result<EntryState, VerbError> {
+    pub(super) fn undo_step(&self, entry: &Entry) -> Result<EntryState, VerbError> {
         let host = self.host;
         match (&entry.step, &entry.before) {
             (Step::LoadModule { name, origin, .. }, _) => {
@@ -264,9 +201,10 @@ impl Engine<'_> {
         origin: &ModuleOrigin,
     ) -> Result<EntryState, VerbError> {
         let Some(state) = self.host.module(name)? else { return Ok(EntryState::Undone) };
-        if !is_ours(entry, &state) {
-            tracing::warn!("{name} stays loaded: it is another build than the one we loaded");
-            return Ok(EntryState::Kept("somebody loaded another build in its place".to_owned()));
+        if !self.is_ours(entry, &state) {
+            let why = "it is not the one we loaded: somebody else loaded it";
+            tracing::warn!("{name} stays loaded: {why}");
+            return Ok(EntryState::Kept(why.to_owned()));
         }
         match self.host.unload_module(name) {
             Ok(()) => Ok(EntryState::Undone),
@@ -275,7 +213,8 @@ impl Engine<'_> {
             // unloaded at all (EBUSY): it does no harm, and taking it would.
             Err(e)
                 if matches!(origin, ModuleOrigin::Kernel { .. })
-                    && matches!(e.errno, Errno::EAGAIN | Errno::EBUSY) =>
+                    && matches!(e.errno, Errno::EAGAIN | Errno::EBUSY)
+                    && state.stage == Stage::Live =>
             {
                 let why = match self.held(name, &BTreeSet::new())? {
                     Some(held) => held.to_string(),
@@ -289,10 +228,17 @@ impl Engine<'_> {
     }
 }
 
+impl Left {
+    pub(super) fn of(step: &Step, error: &VerbError) -> Self {
+        let wedged = error.unanswered.is_some();
+        Self { what: step.to_string(), why: error.to_string(), wedged }
+    }
+}
+
 /// A question to the host failed before anything was undone.
-fn not_looked(error: &VerbError) -> NotUndone {
+pub(super) fn not_looked(error: &VerbError) -> NotUndone {
     let what = "everything, for it could not be seen whether the driver is in use".to_owned();
-    NotUndone::Left(vec![Left { what, why: error.to_string() }])
+    NotUndone::Left(vec![Left { what, why: error.to_string(), wedged: false }])
 }
 
 /// What was undone stays undone where that cannot be written: the next undo finds it gone. Whoever

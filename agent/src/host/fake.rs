@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 
-use super::verbs::{DriverUser, Node, VerbError};
+use super::verbs::{DriverUser, Node, Stage, VerbError};
 use crate::failure::Failure;
 use crate::kernel::image::Images;
 use crate::step::ModuleOrigin;
@@ -27,6 +27,8 @@ pub struct FakeModule {
     pub srcversion: Option<String>,
     /// What the kernel answers to a load in place of loading.
     pub refused: Option<Errno>,
+    /// At which end it hangs for good: Coming in its init function, Going in its exit function.
+    pub hangs: Option<Stage>,
     /// Whether it has no exit function, and so cannot be removed.
     pub permanent: bool,
     /// Nodes the loaded module wants.
@@ -38,6 +40,10 @@ pub struct FakeModule {
 pub struct FakeState {
     /// Loaded modules: name -> parameters.
     pub loaded: BTreeMap<String, String>,
+    /// Which loading it is, of the modules that a verb loaded; the others have been there always.
+    pub instances: BTreeMap<String, u64>,
+    /// Modules whose init or exit function does not come to its end.
+    pub wedged: BTreeMap<String, Stage>,
     /// References to modules by processes.
     pub references: BTreeMap<String, i64>,
     /// Parameter files.
@@ -52,6 +58,14 @@ pub struct FakeState {
     pub files: BTreeSet<PathBuf>,
     /// Daemons: mark -> name.
     pub daemons: BTreeMap<String, String>,
+}
+
+impl FakeState {
+    /// The same with whichever loading of the same modules.
+    #[must_use]
+    pub fn whichever_loading(&self) -> Self {
+        Self { instances: BTreeMap::new(), ..self.clone() }
+    }
 }
 
 /// When the host fails.
@@ -73,10 +87,13 @@ pub struct Died;
 /// this process ends".
 type Look = Box<dyn FnMut(&mut FakeState, usize) + Send>;
 
+/// What is done between the steps of an agent, with the host as it then is.
+type AtPoint = Arc<dyn Fn(&FakeHost) + Send + Sync>;
+
 /// A host in memory.
 #[derive(Default)]
 pub struct FakeHost {
-    inner: Mutex<Inner>,
+    inner: Arc<Mutex<Inner>>,
 }
 
 #[derive(Default)]
@@ -87,6 +104,9 @@ struct Inner {
     aliases: BTreeMap<PathBuf, PathBuf>,
     busy_mounts: BTreeSet<PathBuf>,
     rivals: BTreeMap<PathBuf, Node>,
+    rival_loads: BTreeMap<String, String>,
+    loadings: u64,
+    at_point: Option<AtPoint>,
     fault: Option<Fault>,
     changes: usize,
     looks: usize,
@@ -125,9 +145,20 @@ impl FakeHost {
         host
     }
 
+    /// The same host once more.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+
     /// Teaches the kernel a module.
     pub fn knows(&self, name: &str, module: FakeModule) {
         self.lock().kernel.insert(name.to_owned(), module);
+    }
+
+    /// Changes what the kernel knows of a module.
+    pub fn teach(&self, name: &str, change: impl FnOnce(&mut FakeModule)) {
+        change(self.lock().kernel.entry(name.to_owned()).or_default());
     }
 
     /// Changes the host as somebody else would: no fault strikes.
@@ -167,6 +198,31 @@ impl FakeHost {
     /// Makes somebody else make `node` just before it would be made at `path`.
     pub fn rival(&self, path: &str, node: Node) {
         self.lock().rivals.insert(PathBuf::from(path), node);
+    }
+
+    /// Makes somebody else load `module` with these parameters just before it would be loaded.
+    pub fn rival_load(&self, module: &str, parameters: &str) {
+        self.lock().rival_loads.insert(module.to_owned(), parameters.to_owned());
+    }
+
+    /// Unloads and loads a module again, as somebody else would.
+    pub fn reload(&self, module: &str) {
+        let mut inner = self.lock();
+        inner.loadings += 1;
+        let loading = inner.loadings;
+        inner.state.instances.insert(module.to_owned(), loading);
+    }
+
+    /// Calls `act` before and after every verb that changes something: there an agent can die.
+    pub fn at_point(&self, act: impl Fn(&FakeHost) + Send + Sync + 'static) {
+        self.lock().at_point = Some(Arc::new(act));
+    }
+
+    fn pass_point(&self) {
+        let act = self.lock().at_point.clone();
+        if let Some(act) = act {
+            act(self);
+        }
     }
 
     /// Makes every unmount of `target` answer EBUSY; detaching works.
@@ -217,6 +273,7 @@ impl FakeHost {
         act: impl FnOnce(&mut Inner) -> Result<(), Errno>,
     ) -> Result<(), VerbError> {
         let subject = subject.into();
+        self.pass_point();
         let mut inner = self.lock();
         let number = inner.changes;
         inner.changes += 1;
@@ -235,6 +292,7 @@ impl FakeHost {
         }
         let result = act(&mut inner);
         drop(inner);
+        self.pass_point();
         if matches!(fault, Some(Fault::DieAfter(n)) if strikes(n)) {
             std::panic::resume_unwind(Box::new(Died));
         }

@@ -2,83 +2,196 @@
 //!
 //! A device is told by its number, not by its name: `/proc/PID/fd/N` and
 //! `/proc/PID/map_files/RANGE` lead to the very file in whichever mount namespace the process has.
+//! A thread can have a table of open files of its own (unshare(2) with CLONE_FILES), and keeps it
+//! when the process' first thread has ended: `/proc/PID/task/TID/fd`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::sys::stat::{major, minor};
 
-use super::verbs::DriverUser;
+use super::cgroup;
+use super::verbs::{DriverUser, DriverUsers};
 use crate::expose::nodes::character_majors;
-use crate::input;
 
 /// Major of the DRM devices (include/drm/drm.h and drivers/gpu/drm/drm_drv.c).
 const DRM_MAJOR: u64 = 226;
 
-/// How long the processes may take to look at. A file of theirs can lie on a network file system
-/// that no longer answers, and whoever looks at it then waits as long as they do.
-const LIMIT: Duration = Duration::from_secs(3);
-
-/// As [`driver_users`], within a few seconds.
-///
-/// # Errors
-/// As there, and where it took longer.
-pub fn driver_users_in_time(root: &Path) -> io::Result<Vec<DriverUser>> {
-    let root = root.to_path_buf();
-    input::in_time("holders", LIMIT, move || driver_users(&root))
-        .unwrap_or_else(|| Err(io::Error::from(Errno::ETIMEDOUT)))
-}
-
-/// The processes that hold a device of the driver, by process id. What may not be looked at, or
-/// ends meanwhile, is left out.
+/// The processes that hold a device of the driver, by process id, as far as they could be looked
+/// at within `limit`: a file of theirs can lie on a network file system that no longer answers,
+/// and whoever looks at it then waits as long as they do. What ends meanwhile is left out.
 ///
 /// # Errors
 /// Where /proc cannot be listed, or /proc/devices cannot be read.
-fn driver_users(root: &Path) -> io::Result<Vec<DriverUser>> {
+pub fn driver_users(root: &Path, limit: Duration) -> io::Result<DriverUsers> {
     let devices = DriverDevices::read(root)?;
-    let mut users = Vec::new();
-    for entry in fs::read_dir(root.join("proc"))? {
-        let entry = entry?;
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        let held = devices.held_by(&entry.path());
-        if !held.is_empty() {
-            users.push(describe(pid, &entry.path(), held));
+    let processes = processes(root)?;
+    let (tell, told) = mpsc::channel();
+    let look = move || look_at(&devices, &processes, &tell);
+    // It is left behind where it does not come to its end: nothing can take it out of the kernel.
+    thread::Builder::new().name("holders".into()).spawn(look)?;
+    let mut seen = Seen::default();
+    let until = Instant::now() + limit;
+    loop {
+        match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(news) => seen.note(news),
+            Err(RecvTimeoutError::Disconnected) => return Ok(seen.into_users(None)),
+            Err(RecvTimeoutError::Timeout) => return Ok(seen.into_users(Some(limit))),
         }
     }
-    users.sort_by_key(|user: &DriverUser| user.pid);
-    Ok(users)
 }
 
-struct DriverDevices<'a> {
-    root: &'a Path,
+/// What is found on the way.
+enum News {
+    /// This process is looked at now.
+    At(u32),
+    /// It holds these.
+    Holds(DriverUser),
+    /// It may not be looked at.
+    Refused,
+}
+
+fn look_at(devices: &DriverDevices, processes: &[(u32, PathBuf)], tell: &Sender<News>) {
+    // Threads with a table of their own are rare, and there are many threads: they come last.
+    for held_by in [DriverDevices::held_by_process, DriverDevices::held_by_threads] {
+        for (pid, process) in processes {
+            // Nobody listens any more where it takes too long.
+            if tell.send(News::At(*pid)).is_err() {
+                return;
+            }
+            let news = match held_by(devices, process) {
+                Ok(held) if held.is_empty() => continue,
+                Ok(held) => News::Holds(describe(*pid, process, held)),
+                Err(e) if e.kind() == ErrorKind::PermissionDenied => News::Refused,
+                Err(_) => continue,
+            };
+            let _ = tell.send(news);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    users: BTreeMap<u32, DriverUser>,
+    refused: BTreeSet<u32>,
+    at: u32,
+}
+
+impl Seen {
+    fn note(&mut self, news: News) {
+        match news {
+            News::At(pid) => self.at = pid,
+            News::Refused => drop(self.refused.insert(self.at)),
+            News::Holds(user) => {
+                let known = self.users.entry(user.pid).or_insert_with(|| user.clone());
+                let all: BTreeSet<String> = known.devices.drain(..).chain(user.devices).collect();
+                known.devices = all.into_iter().collect();
+            }
+        }
+    }
+
+    fn into_users(self, out_of_time: Option<Duration>) -> DriverUsers {
+        let mut unseen = Vec::new();
+        if let Some(limit) = out_of_time {
+            let pid = self.at;
+            unseen.push(format!("the files of pid {pid} could not be looked at within {limit:?}"));
+        }
+        if !self.refused.is_empty() {
+            let (n, pid) = (self.refused.len(), self.refused.first().copied().unwrap_or_default());
+            unseen.push(format!(
+                "{n} processes may not be looked at, pid {pid} for one (CAP_SYS_PTRACE is needed)"
+            ));
+        }
+        let unseen = (!unseen.is_empty()).then(|| unseen.join("; "));
+        DriverUsers { users: self.users.into_values().collect(), unseen }
+    }
+}
+
+fn processes(root: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
+    let mut processes = Vec::new();
+    for entry in fs::read_dir(root.join("proc"))? {
+        let entry = entry?;
+        if let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+            processes.push((pid, entry.path()));
+        }
+    }
+    processes.sort();
+    Ok(processes)
+}
+
+struct DriverDevices {
+    root: PathBuf,
     majors: BTreeSet<u64>,
 }
 
-impl<'a> DriverDevices<'a> {
-    fn read(root: &'a Path) -> io::Result<Self> {
+impl DriverDevices {
+    fn read(root: &Path) -> io::Result<Self> {
         let devices = character_majors(root)?;
         let nvidia = devices.into_iter().filter(|(name, _)| name.starts_with("nvidia"));
-        Ok(Self { root, majors: nvidia.map(|(_, major)| u64::from(major)).collect() })
+        let majors = nvidia.map(|(_, major)| u64::from(major)).collect();
+        Ok(Self { root: root.to_path_buf(), majors })
     }
 
-    fn held_by(&self, process: &Path) -> Vec<String> {
+    /// What a process has open, as its first thread sees it, or mapped.
+    fn held_by_process(&self, process: &Path) -> io::Result<Vec<String>> {
+        let mut held = self.held_among(process, &links(&process.join("fd"))?);
+        held.extend(self.mapped_by(process)?);
+        Ok(held.into_iter().collect())
+    }
+
+    /// What threads have open that the first one has not.
+    fn held_by_threads(&self, process: &Path) -> io::Result<Vec<String>> {
+        let of_first = links(&process.join("fd"))?;
+        let first = process.file_name();
         let mut held = BTreeSet::new();
-        for dir in ["fd", "map_files"] {
-            let Ok(links) = fs::read_dir(process.join(dir)) else { continue };
-            for link in links.flatten().map(|link| link.path()) {
-                if fs::metadata(&link).is_ok_and(|file| self.has(&file)) {
-                    held.insert(name_of(&link));
-                }
+        for thread in fs::read_dir(process.join("task"))?.flatten() {
+            if Some(thread.file_name().as_os_str()) == first {
+                continue;
             }
+            let Ok(mut open) = links(&thread.path().join("fd")) else { continue };
+            open.retain(|link, text| of_first.get(&own(process, link)) != Some(text));
+            held.extend(self.held_among(&thread.path(), &open));
         }
-        held.into_iter().collect()
+        Ok(held.into_iter().collect())
+    }
+
+    fn mapped_by(&self, process: &Path) -> io::Result<BTreeSet<String>> {
+        match links(&process.join("map_files")) {
+            Ok(mut mapped) => {
+                // A library is mapped in several parts.
+                let mut texts = BTreeSet::new();
+                mapped.retain(|_, text| texts.insert(text.clone()));
+                Ok(self.held_among(process, &mapped))
+            }
+            // It takes CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; the list of mappings does not.
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                let maps = fs::read_to_string(process.join("maps"))?;
+                let names = maps.lines().filter_map(|line| line.split_once('/').map(|(_, p)| p));
+                let ours = |p: &&str| p.starts_with("dev/nvidia") || p.starts_with("dev/dri/");
+                Ok(names.filter(ours).map(|path| format!("/{path}")).collect())
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(BTreeSet::new()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Those of the links that lead to the driver, by their texts.
+    fn held_among(&self, process: &Path, links: &BTreeMap<PathBuf, PathBuf>) -> BTreeSet<String> {
+        let leads_here = |link: &Path, text: &Path| {
+            if text.as_os_str().as_encoded_bytes().starts_with(b"/dmabuf:") {
+                return is_exported_by_driver(process, link);
+            }
+            // Sockets, pipes and the like are no devices.
+            text.is_absolute() && fs::metadata(link).is_ok_and(|file| self.has(&file))
+        };
+        let held = links.iter().filter(|(link, text)| leads_here(link, text));
+        held.map(|(_, text)| text.display().to_string()).collect()
     }
 
     fn has(&self, file: &Metadata) -> bool {
@@ -96,105 +209,40 @@ impl<'a> DriverDevices<'a> {
     }
 }
 
-fn name_of(link: &Path) -> String {
-    fs::read_link(link).unwrap_or_else(|_| link.to_path_buf()).display().to_string()
+/// The links of a directory, with their texts.
+fn links(dir: &Path) -> io::Result<BTreeMap<PathBuf, PathBuf>> {
+    let paths = fs::read_dir(dir)?.flatten().map(|entry| entry.path());
+    Ok(paths.filter_map(|path| fs::read_link(&path).ok().map(|text| (path, text))).collect())
+}
+
+/// The link of the first thread under the same number.
+fn own(process: &Path, link: &Path) -> PathBuf {
+    process.join("fd").join(link.file_name().unwrap_or_default())
+}
+
+/// A buffer that the driver gave out holds it as an open device does
+/// (drivers/dma-buf/dma-buf.c, `dma_buf_show_fdinfo`).
+fn is_exported_by_driver(process: &Path, link: &Path) -> bool {
+    let info = process.join("fdinfo").join(link.file_name().unwrap_or_default());
+    let text = fs::read_to_string(info).unwrap_or_default();
+    let exporter = text.lines().find_map(|line| line.strip_prefix("exp_name:"));
+    exporter.is_some_and(|name| name.trim().starts_with("nv"))
 }
 
 fn describe(pid: u32, process: &Path, devices: Vec<String>) -> DriverUser {
     let read = |file: &str| fs::read_to_string(process.join(file)).unwrap_or_default();
-    let (container, pod) = container_of(&read("cgroup"));
-    DriverUser { pid, comm: read("comm").trim_end().to_owned(), container, pod, devices }
+    let cgroup::Owner { container, pod } = cgroup::owner(&read("cgroup"));
+    let comm = read("comm").trim_end().to_owned();
+    DriverUser { pid, inside: inside(&read("status")), comm, container, pod, devices }
 }
 
-/// Container id and pod uid in a `/proc/PID/cgroup`.
-///
-/// Seen: `docker-ID.scope`, `cri-containerd-ID.scope`, `crio-ID.scope`, `libpod-ID.scope`, `ID`,
-/// each below `kubepods...-podUID.slice` or `kubepods/.../podUID` in a pod.
-fn container_of(cgroup: &str) -> (Option<String>, Option<String>) {
-    let parts = || cgroup.lines().flat_map(|line| line.rsplit('/'));
-    let container = parts().find_map(|part| {
-        let id = part.trim_end_matches(".scope").rsplit(['-', ':']).next()?;
-        let is_id = id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit());
-        is_id.then(|| id.to_owned())
-    });
-    let pod = parts().find_map(|part| {
-        let uid = part.trim_end_matches(".slice");
-        let uid = &uid[uid.rfind("pod").filter(|_| !uid.starts_with("kubepods.slice"))? + 3..];
-        // systemd's slices write the dashes of the uid as underscores.
-        let is_uid =
-            uid.len() >= 32 && uid.bytes().all(|b| b.is_ascii_hexdigit() || b"-_".contains(&b));
-        is_uid.then(|| uid.replace('_', "-"))
-    });
-    (container, pod)
+/// A process' id in the innermost PID namespace, where that is another (proc_pid_status(5), NSpid).
+fn inside(status: &str) -> Option<u32> {
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    let mut ids = ids.split_ascii_whitespace();
+    ids.next()?;
+    ids.next_back()?.parse().ok()
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-    const POD: &str = "8f3b2c1d-1111-2222-3333-444455556666";
-
-    #[test]
-    fn containers_and_pods_are_told_from_the_cgroup() {
-        let under = POD.replace('-', "_");
-        let some = |text: &str| Some(text.to_owned());
-        let cases = [
-            (format!("0::/system.slice/docker-{ID}.scope\n"), some(ID), None),
-            (format!("0::/machine.slice/libpod-{ID}.scope/container\n"), some(ID), None),
-            (format!("12:cpu:/docker/{ID}\n0::/\n"), some(ID), None),
-            (
-                format!(
-                    "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{under}.slice/cri-containerd-{ID}.scope\n"
-                ),
-                some(ID),
-                some(POD),
-            ),
-            (format!("0::/kubepods/burstable/pod{POD}/{ID}\n"), some(ID), some(POD)),
-            (format!("0::/kubepods-pod{under}.slice:cri-containerd:{ID}\n"), some(ID), None),
-            ("0::/init.scope\n".to_owned(), None, None),
-            ("0::/user.slice/podman-123.scope".to_owned(), None, None),
-            (String::new(), None, None),
-        ];
-        for (cgroup, container, pod) in cases {
-            assert_eq!(container_of(&cgroup), (container, pod), "{cgroup}");
-        }
-    }
-
-    /// A captured /proc: fd links lead to devices every machine has, standing in for the driver's.
-    #[test]
-    fn holders_are_found_by_device_number() {
-        let dir = tempfile::tempdir().unwrap();
-        let proc = dir.path().join("proc");
-        fs::create_dir_all(proc.join("41/fd")).unwrap();
-        fs::create_dir_all(proc.join("42/fd")).unwrap();
-        fs::create_dir_all(proc.join("43")).unwrap();
-        fs::create_dir_all(proc.join("sys")).unwrap();
-        // /dev/null is major 1.
-        fs::write(
-            proc.join("devices"),
-            "Character devices:\n  1 nvidia-uvm\n\nBlock devices:\n  5 nvidia\n",
-        )
-        .unwrap();
-        symlink("/dev/null", proc.join("41/fd/7")).unwrap();
-        symlink("/dev/tty", proc.join("42/fd/7")).unwrap();
-        symlink("/gone", proc.join("42/fd/8")).unwrap();
-        fs::write(proc.join("41/comm"), "python3\n").unwrap();
-        fs::write(proc.join("41/cgroup"), format!("0::/docker-{ID}.scope\n")).unwrap();
-        let users = driver_users(dir.path()).unwrap();
-        let user = DriverUser {
-            pid: 41,
-            comm: "python3".to_owned(),
-            container: Some(ID.to_owned()),
-            pod: None,
-            devices: vec!["/dev/null".to_owned()],
-        };
-        assert_eq!(users, [user]);
-        assert_eq!(
-            users[0].to_string(),
-            "pid 41 (python3) of container 0123456789ab holds /dev/null"
-        );
-    }
-}
+mod tests;

@@ -1,11 +1,13 @@
 //! The host: what it is ([`facts`], read only) and what can be done to it ([`Host`]).
 
+mod cgroup;
 mod fabric;
 pub mod facts;
 pub mod fake;
 pub mod holders;
 mod installed;
 mod kernel;
+pub mod kernel_call;
 mod keys;
 pub mod kmsg;
 pub mod modules;

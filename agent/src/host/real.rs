@@ -1,22 +1,22 @@
 //! The host itself, below a root path: `/`, or a tree in a test.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::kmod::{DeleteModuleFlags, delete_module, init_module};
-use nix::mount::{MntFlags, umount2};
+use nix::mount::MntFlags;
 use nix::sys::stat::{Mode, SFlag, major, makedev, minor, mknod};
 use sys_mount::{Mount, MountFlags};
 
+use super::kernel_call::{Answer, Call, KernelCalls};
 use super::kmsg::KernelLog;
-use super::verbs::{DirId, DriverUser, Host, ModuleState, Node, TMPFS_SOURCE, VerbError};
+use super::verbs::{DirId, DriverUsers, Host, ModuleState, Node, Stage, TMPFS_SOURCE, VerbError};
 use super::{facts, mounts};
 use crate::daemons::output::LastWords;
 use crate::daemons::{Daemon, DaemonSeen, Ending, Settings, process};
@@ -28,12 +28,22 @@ pub struct RealHost {
     root: PathBuf,
     /// Mark -> what the daemon said last.
     daemons: Arc<Mutex<BTreeMap<String, LastWords>>>,
+    calls: KernelCalls,
+    look: Duration,
 }
+
+/// How long the processes may take to look at, where nothing else is said.
+pub const LOOK: Duration = Duration::from_secs(3);
 
 impl RealHost {
     /// The host below `root`; `/` is the running one.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_path_buf(), daemons: Arc::default() }
+        Self {
+            root: root.to_path_buf(),
+            calls: KernelCalls::direct(),
+            look: LOOK,
+            daemons: Arc::default(),
+        }
     }
 
     fn lock_daemons(&self) -> MutexGuard<'_, BTreeMap<String, LastWords>> {
@@ -53,6 +63,12 @@ impl RealHost {
             }),
             ..daemon.clone()
         }
+    }
+
+    /// Makes what may hang in the kernel by `calls`, and looks at processes for at most `look`.
+    #[must_use]
+    pub fn within(self, calls: KernelCalls, look: Duration) -> Self {
+        Self { calls, look, ..self }
     }
 
     fn at(&self, path: &Path) -> PathBuf {
@@ -84,10 +100,27 @@ impl RealHost {
     }
 
     fn take_off(&self, target: &Path, flags: MntFlags) -> Result<(), VerbError> {
-        // Not by sys-mount: its NOFOLLOW (3.1.1) is O_NOFOLLOW, which umount2 answers with EINVAL.
         let real = self.real_path(target)?.unwrap_or_else(|| self.at(target));
-        umount2(&real, flags | MntFlags::UMOUNT_NOFOLLOW)
-            .map_err(|errno| VerbError::new("umount2", target.display().to_string(), errno))
+        let count = self.mounted_on(target)?.len();
+        let done = || Ok(self.mounted_on(target)?.len() < count);
+        let call = Call::Unmount { target: &real, flags };
+        self.call("umount2", &target.display().to_string(), call, done)
+    }
+
+    /// Makes a call; where its answer was lost, `done` tells from the host whether it was done.
+    fn call(
+        &self,
+        verb: &'static str,
+        subject: &str,
+        call: Call<'_>,
+        done: impl FnOnce() -> Result<bool, VerbError>,
+    ) -> Result<(), VerbError> {
+        match self.calls.make(call) {
+            Answer::Came(answer) => answer.map_err(|errno| VerbError::new(verb, subject, errno)),
+            Answer::NoneWithin(waited) => Err(VerbError::unanswered(verb, subject, waited)),
+            Answer::Lost if done()? => Ok(()),
+            Answer::Lost => Err(VerbError::new(verb, subject, Errno::EINTR)),
+        }
     }
 
     /// A value of /proc/driver/nvidia/params, which shows what sysfs does not: the driver gives
@@ -108,28 +141,30 @@ impl Host for RealHost {
         parameters: &str,
     ) -> Result<Vec<String>, VerbError> {
         let verb = "init_module";
-        let given = c_string(verb, name, parameters)?;
+        refuse_nul(verb, name, parameters)?;
         let log = KernelLog::from_here(&self.root.join("dev/kmsg"));
-        let result = init_module(image, &given);
+        let call = Call::Load { image, parameters: parameters.as_ref() };
+        let result = self.call(verb, name, call, || Ok(self.module(name)?.is_some()));
         let said = log.lines();
         match result {
             Ok(()) => Ok(said),
-            Err(errno) => Err(VerbError { said, ..VerbError::new(verb, name, errno) }),
+            Err(error) => Err(VerbError { said, ..error }),
         }
     }
 
     fn unload_module(&self, name: &str) -> Result<(), VerbError> {
         let verb = "delete_module";
-        delete_module(&c_string(verb, name, name)?, DeleteModuleFlags::O_NONBLOCK)
-            .map_err(|errno| VerbError::new(verb, name, errno))
+        refuse_nul(verb, name, name)?;
+        let call = Call::Unload { name: name.as_ref() };
+        self.call(verb, name, call, || Ok(self.module(name)?.is_none()))
     }
 
     fn module(&self, name: &str) -> Result<Option<ModuleState>, VerbError> {
         let dir = self.module_dir(name);
         // What is built in has a directory, too, but no state (kernel/params.c,
         // locate_module_kobject). The count is absent where the kernel cannot unload.
-        let refcount = read(&dir.join("refcnt"))?;
-        if refcount.is_none() && read(&dir.join("initstate"))?.is_none() {
+        let (refcount, initstate) = (read(&dir.join("refcnt"))?, read(&dir.join("initstate"))?);
+        if refcount.is_none() && initstate.is_none() {
             return Ok(None);
         }
         let refcount = refcount.and_then(|count| count.parse().ok()).unwrap_or(0);
@@ -138,6 +173,12 @@ impl Host for RealHost {
             holders: names_in(&dir.join("holders"))?,
             version: read(&dir.join("version"))?,
             srcversion: read(&dir.join("srcversion"))?,
+            instance: fs::metadata(&dir).ok().map(|found| found.ino()),
+            stage: match initstate.as_deref() {
+                Some("coming") => Stage::Coming,
+                Some("going") => Stage::Going,
+                _ => Stage::Live,
+            },
         }))
     }
 
@@ -149,8 +190,8 @@ impl Host for RealHost {
         Ok(shown)
     }
 
-    fn driver_users(&self) -> Result<Vec<DriverUser>, VerbError> {
-        super::holders::driver_users_in_time(&self.root)
+    fn driver_users(&self) -> Result<DriverUsers, VerbError> {
+        super::holders::driver_users(&self.root, self.look)
             .map_err(|e| VerbError::on_path("read", &self.root.join("proc"), &e))
     }
 
@@ -340,8 +381,8 @@ fn names_in(dir: &Path) -> Result<Vec<String>, VerbError> {
     Ok(names)
 }
 
-fn c_string(verb: &'static str, subject: &str, text: &str) -> Result<CString, VerbError> {
-    CString::new(text).map_err(|_| VerbError::new(verb, subject, Errno::EINVAL))
+fn refuse_nul(verb: &'static str, subject: &str, text: &str) -> Result<(), VerbError> {
+    if text.contains('\0') { Err(VerbError::new(verb, subject, Errno::EINVAL)) } else { Ok(()) }
 }
 
 #[cfg(test)]

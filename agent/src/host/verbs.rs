@@ -5,6 +5,7 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -12,15 +13,16 @@ use serde::{Deserialize, Serialize};
 use crate::daemons::{Daemon, DaemonSeen, Ending};
 
 /// A verb that failed: what was tried, on what, and the kernel's answer.
-#[derive(Debug, thiserror::Error)]
-#[error("{verb} {subject}: {errno}")]
+#[derive(Debug)]
 pub struct VerbError {
     /// The system call or operation, for example `init_module`.
     pub verb: &'static str,
     /// The module, path or device it was about.
     pub subject: String,
-    /// The kernel's answer.
+    /// The kernel's answer; ETIMEDOUT where it gave none.
     pub errno: Errno,
+    /// How long an answer was waited for, where none came: the call is still in the kernel.
+    pub unanswered: Option<Duration>,
     /// What the kernel logged meanwhile, where that was looked at.
     pub said: Vec<String>,
 }
@@ -28,7 +30,12 @@ pub struct VerbError {
 impl VerbError {
     /// A failed verb of which the kernel log was not looked at.
     pub fn new(verb: &'static str, subject: impl Into<String>, errno: Errno) -> Self {
-        Self { verb, subject: subject.into(), errno, said: Vec::new() }
+        Self { verb, subject: subject.into(), errno, unanswered: None, said: Vec::new() }
+    }
+
+    /// A call that did not come back from the kernel within `waited`. It may still take effect.
+    pub fn unanswered(verb: &'static str, subject: impl Into<String>, waited: Duration) -> Self {
+        Self { unanswered: Some(waited), ..Self::new(verb, subject, Errno::ETIMEDOUT) }
     }
 
     /// A failed verb on a path. An I/O error that has no errno becomes EIO.
@@ -37,6 +44,20 @@ impl VerbError {
         Self::new(verb, path.display().to_string(), errno)
     }
 }
+
+impl fmt::Display for VerbError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { verb, subject, errno, .. } = self;
+        match self.unanswered {
+            Some(waited) => {
+                write!(f, "{verb} {subject}: no answer from the kernel within {waited:.0?}")
+            }
+            None => write!(f, "{verb} {subject}: {errno}"),
+        }
+    }
+}
+
+impl std::error::Error for VerbError {}
 
 /// What a tmpfs of ours says it is from, in the mount table.
 pub const TMPFS_SOURCE: &str = "longshore";
@@ -52,6 +73,26 @@ pub struct ModuleState {
     pub version: Option<String>,
     /// srcversion.
     pub srcversion: Option<String>,
+    /// Which loading of it this is, within one boot: another loading of the same build has another
+    /// number. None where that cannot be told.
+    ///
+    /// It is the inode number of /sys/module/NAME: sysfs counts its inodes up and comes back to a
+    /// number only after 2^31 others (fs/kernfs/dir.c, `idr_alloc_cyclic`).
+    pub instance: Option<u64>,
+    /// Whether it is on its way in or out.
+    pub stage: Stage,
+}
+
+/// How far a module is loaded: `initstate` of sysfs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Stage {
+    /// Its init function runs.
+    Coming,
+    /// It is loaded.
+    #[default]
+    Live,
+    /// Its exit function runs.
+    Going,
 }
 
 /// A character device node.
@@ -80,9 +121,12 @@ pub type DirId = (u64, u64);
 pub struct DriverUser {
     /// Process id, in the PID namespace of this process.
     pub pid: u32,
+    /// Its id in its own PID namespace, where that is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<u32>,
     /// Its command name (at most 15 bytes).
     pub comm: String,
-    /// The container's id, from its cgroup.
+    /// The container's whole id (or name), from its cgroup.
     pub container: Option<String>,
     /// The pod's uid, from its cgroup.
     pub pod: Option<String>,
@@ -92,15 +136,26 @@ pub struct DriverUser {
 
 impl fmt::Display for DriverUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pid {} ({})", self.pid, self.comm)?;
+        write!(f, "pid {} ({}", self.pid, self.comm)?;
+        self.inside.map_or(Ok(()), |pid| write!(f, ", inside pid {pid}"))?;
+        write!(f, ")")?;
         if let Some(container) = &self.container {
-            write!(f, " of container {}", container.get(..12).unwrap_or(container))?;
+            write!(f, " of container {container}")?;
         }
         if let Some(pod) = &self.pod {
             write!(f, " of pod {pod}")?;
         }
         write!(f, " holds {}", self.devices.join(", "))
     }
+}
+
+/// The processes that hold the driver.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverUsers {
+    /// By process id.
+    pub users: Vec<DriverUser>,
+    /// Why there may be more; None where all processes were looked at.
+    pub unseen: Option<String>,
 }
 
 /// What can be done to a host, and seen of it. All paths are absolute.
@@ -121,7 +176,7 @@ pub trait Host: Send + Sync {
     fn module_parameter(&self, module: &str, name: &str) -> Result<Option<String>, VerbError>;
     /// The processes that have a device of the driver open or mapped, in whichever mount
     /// namespace, as far as this process may see them.
-    fn driver_users(&self) -> Result<Vec<DriverUser>, VerbError>;
+    fn driver_users(&self) -> Result<DriverUsers, VerbError>;
     /// Writes a value to a file of /sys or /proc; an empty value empties it.
     fn write_parameter(&self, path: &Path, value: &str) -> Result<(), VerbError>;
     /// The value without its trailing newline, or None where there is no such file.

@@ -1,14 +1,16 @@
 //! One agent at a time: an flock on `lock`, which names its holder.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fmt;
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
+use std::mem;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use crate::failure::{ExitCode, Failure};
 
@@ -19,38 +21,45 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Whoever may open a file may lock it (flock(2)), and so keep every agent from this host.
 const OWNER_ALONE: u32 = 0o600;
 
-/// The lock, held until dropped; the kernel gives it up when its holder dies.
+/// A lock file has two short lines.
+const LONGEST: u64 = 1024;
+
+/// The lock, held until dropped; the kernel gives it up when its holder dies, and every process
+/// that was given it.
 #[derive(Debug)]
 pub struct Lock {
-    _file: Flock<File>,
+    file: File,
+}
+
+/// Who holds the lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its process id, in its own PID namespace; None where it wrote none.
+    pub pid: Option<u32>,
+    /// Its host name: in a pod, the pod's name.
+    pub host: Option<String>,
 }
 
 impl Lock {
-    /// Takes the lock of `dir`, and writes this process's id into it.
+    /// Takes the lock of `dir`, and writes into it who has it. The inner error is who holds it.
     ///
     /// # Errors
-    /// 15 where another agent holds it, or the file cannot be opened for writing.
-    pub fn take(dir: &Path) -> Result<Self, Failure> {
+    /// 15 where the file cannot be opened for writing.
+    pub fn take(dir: &Path) -> Result<Result<Self, Holder>, Failure> {
         let path = dir.join("lock");
         let fail = |e: io::Error| super::unwritable(&path, e);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(OWNER_ALONE)
-            .open(&path)
+        let mut file = open(OpenOptions::new().write(true).create(true).mode(OWNER_ALONE), &path)
             .map_err(fail)?;
         file.set_permissions(Permissions::from_mode(OWNER_ALONE)).map_err(fail)?;
         let since = Instant::now();
         let mut locked = loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(locked) => break locked,
+                Ok(locked) => break kept_by_all(locked).map_err(fail)?,
                 Err((back, Errno::EWOULDBLOCK)) if since.elapsed() < GRACE => {
                     file = back;
                     thread::sleep(Duration::from_millis(25));
                 }
-                Err((mut back, Errno::EWOULDBLOCK)) => return Err(taken(&path, &mut back)),
+                Err((mut back, Errno::EWOULDBLOCK)) => return Ok(Err(Holder::read(&mut back))),
                 Err((_, errno)) => return Err(fail(errno.into())),
             }
         };
@@ -59,14 +68,37 @@ impl Lock {
         if let Err(error) = sign(&mut locked) {
             tracing::warn!("{}: {error}", path.display());
         }
-        Ok(Self { _file: locked })
+        Ok(Ok(Self { file: locked }))
     }
+
+    /// The lock, for a child that is to hold it as well.
+    ///
+    /// # Errors
+    /// Where there is no room for one more open file.
+    pub fn share(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+}
+
+/// The locked file without its guard, which would unlock it for whomever it was shared with as well:
+/// it is to stay locked until the last of them closes it (flock(2)).
+fn kept_by_all(mut guard: Flock<File>) -> io::Result<File> {
+    let unlocked = File::open("/dev/null")?;
+    Ok(mem::replace(&mut *guard, unlocked))
+}
+
+/// Opens the lock for reading, waits for nobody, and follows no link: whatever lies in its place.
+fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+    let file = options.read(true).truncate(false).custom_flags(flags.bits()).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
 }
 
 fn sign(lock: &mut File) -> io::Result<()> {
     lock.set_len(0)?;
     lock.rewind()?;
-    writeln!(lock, "{}", std::process::id())
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    writeln!(lock, "{}\n{}", std::process::id(), host.trim())
 }
 
 /// The process id of the agent that holds the lock of `dir`; None where none does.
@@ -74,29 +106,53 @@ fn sign(lock: &mut File) -> io::Result<()> {
 /// The id is the one the agent wrote, in its own PID namespace; 0 where it wrote none.
 pub fn holder(dir: &Path) -> Option<u32> {
     let path = dir.join("lock");
-    let opened = File::open(&path).inspect_err(|e| {
+    let opened = open(&mut OpenOptions::new(), &path).inspect_err(|e| {
         if e.kind() == io::ErrorKind::PermissionDenied {
             tracing::warn!("whether an agent runs is for root to see: {}: {e}", path.display());
         }
     });
     let file = opened.ok()?;
     match Flock::lock(file, FlockArg::LockSharedNonblock) {
-        Err((mut file, Errno::EWOULDBLOCK)) => Some(written_pid(&mut file).unwrap_or(0)),
+        Err((mut file, Errno::EWOULDBLOCK)) => Some(Holder::read(&mut file).pid.unwrap_or(0)),
         Ok(_) | Err(_) => None,
     }
 }
 
-fn taken(path: &Path, file: &mut File) -> Failure {
-    let who = written_pid(file).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
-    Failure::new(
-        ExitCode::Preflight,
-        format!("another longshore runs (pid {who}): it holds {}", path.display()),
-    )
-    .remedy("stop that one with SIGTERM; it takes its driver off and lets go of the lock")
+impl Holder {
+    fn read(file: &mut File) -> Self {
+        let mut text = String::new();
+        // What cannot be read says nothing; it is held all the same.
+        let _ = file.take(LONGEST).read_to_string(&mut text);
+        let mut lines = text.lines().map(str::trim);
+        let pid = lines.next().and_then(|line| line.parse().ok());
+        Self { pid, host: lines.next().filter(|host| !host.is_empty()).map(str::to_owned) }
+    }
+
+    /// Why nothing can be begun while it holds the lock of `dir`; it was waited for so long.
+    pub fn into_failure(self, dir: &Path, waited: Duration) -> Failure {
+        let path = dir.join("lock");
+        let waited = match waited.as_secs() {
+            0 => String::new(),
+            s => format!(", for {s} s since this one waits"),
+        };
+        Failure::new(
+            ExitCode::Preflight,
+            format!("another longshore runs ({self}): it holds {}{waited}", path.display()),
+        )
+        .remedy(
+            "stop that one with SIGTERM; it takes its driver off and lets go of the lock. Where it \
+             has ended and the lock is still held, a call of its into the kernel hangs: see dmesg, \
+             and reboot the host",
+        )
+    }
 }
 
-fn written_pid(file: &mut File) -> Option<u32> {
-    let mut text = String::new();
-    file.read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pid {
+            Some(pid) => write!(f, "pid {pid}")?,
+            None => write!(f, "pid unknown")?,
+        }
+        self.host.as_ref().map_or(Ok(()), |host| write!(f, " of {host}"))
+    }
 }

@@ -44,7 +44,13 @@ fn an_intent_is_on_disk_when_intend_returns() {
     let seen = read_state(&scene.paths.state).unwrap().unwrap();
     assert_eq!(
         seen.entries,
-        [Entry { seq, step: step(), before: before(), state: EntryState::Intended }]
+        [Entry {
+            seq,
+            step: step(),
+            before: before(),
+            state: EntryState::Intended,
+            instance: None
+        }]
     );
     journal.mark(seq, EntryState::Done).unwrap();
     assert_eq!(read_state(&scene.paths.state).unwrap().unwrap().entries[0].state, EntryState::Done);
@@ -75,7 +81,7 @@ fn a_second_agent_is_refused_and_the_first_is_named() {
     assert_eq!(failure.code(), ExitCode::Preflight);
     let pid = std::process::id();
     assert!(
-        failure.to_string().contains(&format!("another longshore runs (pid {pid})")),
+        failure.to_string().contains(&format!("another longshore runs (pid {pid} of ")),
         "{failure}"
     );
     assert_eq!(holder(&scene.paths.state), Some(pid));
@@ -105,13 +111,14 @@ fn another_boot_voids_the_entries() {
 
 #[test]
 fn what_cannot_be_understood_is_refused_and_left_alone() {
-    let cases: [(&[u8], ExitCode, &str); 6] = [
+    let cases: [(&[u8], ExitCode, &str); 7] = [
         (b"", ExitCode::Verification, "cannot be understood"),
         (b"{\"format\": 1, \"boot", ExitCode::Verification, "cannot be understood"),
         (b"\x00\xff\xfe", ExitCode::Verification, "cannot be understood"),
         (b"{\"format\": 1}", ExitCode::Verification, "cannot be understood"),
         (b"{\"format\": -3}", ExitCode::Verification, "cannot be understood"),
-        (b"{\"format\": 2, \"new\": []}", ExitCode::Preflight, "has format 2"),
+        (b"{\"format\": 0, \"boot_id\": null}", ExitCode::Verification, "cannot be understood"),
+        (b"{\"format\": 3, \"new\": []}", ExitCode::Preflight, "has format 3"),
     ];
     for (bytes, code, text) in cases {
         let scene = Scene::new();
@@ -188,16 +195,156 @@ fn entries_below_another_host_root_are_not_taken_for_undone() {
     assert_eq!(Journal::open(&scene.paths).unwrap().state().host_root, None);
 }
 
+/// As an agent of format 1 left it, which has been replaced by this one while its driver is live.
+const FORMAT_1: &str = r#"{
+  "format": 1, "boot_id": "one", "host_root": null, "agent": 7, "phase": "ready",
+  "plan": {"driver_version": "535.261.03", "flavour": "open", "kernel_release": "6.1.0-50-amd64"},
+  "entries": [
+    {"seq": 1, "step": {"do": "make-dir", "path": "/a"},
+     "before": {"was": "missing-dirs", "dirs": ["/a"]}, "state": "undone"},
+    {"seq": 2,
+     "step": {"do": "load-module", "name": "nvidia", "origin": {"driver": {"sha256": "ab"}},
+              "parameters": "", "version": "535.261.03", "srcversion": "C0FFEE"},
+     "before": {"was": "not-loaded"}, "state": "done"},
+    {"seq": 3, "step": {"do": "mount-tmpfs", "target": "/dev"},
+     "before": {"was": "mounts", "count": 1}, "state": {"kept": "others"}}
+  ]
+}"#;
+
 #[test]
-fn a_pipe_in_the_place_of_the_state_is_refused_and_not_waited_for() {
+fn the_state_of_an_older_agent_is_understood_and_written_anew() {
     let scene = Scene::new();
     fs::create_dir_all(&scene.paths.state).unwrap();
-    let mode = nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR;
-    nix::unistd::mkfifo(&scene.state_file(), mode).unwrap();
-    let failure = read_state(&scene.paths.state).unwrap_err();
+    fs::write(scene.state_file(), FORMAT_1).unwrap();
+    let mut journal = Journal::open(&scene.paths).unwrap();
+    let live: Vec<_> = journal.live().map(|e| (e.seq, e.instance)).collect();
+    assert_eq!(live, [(2, None)]);
+    journal.mark_done(2, Some(77)).unwrap();
+    drop(journal);
+    let state = read_state(&scene.paths.state).unwrap().unwrap();
+    assert_eq!((state.format, state.entries[1].instance), (FORMAT, Some(77)));
+}
+
+/// What lies where a file of ours should: it is refused, and nobody waits for it.
+#[derive(Debug, Clone, Copy)]
+enum InTheWay {
+    Pipe,
+    Directory,
+    Link,
+    DeadLink,
+    Socket,
+}
+
+impl InTheWay {
+    const ALL: [InTheWay; 5] =
+        [InTheWay::Pipe, InTheWay::Directory, InTheWay::Link, InTheWay::DeadLink, InTheWay::Socket];
+
+    fn put(self, path: &Path) {
+        use std::os::unix::fs::symlink;
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let elsewhere = path.with_extension("elsewhere");
+        match self {
+            InTheWay::Pipe => {
+                let mode = nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR;
+                nix::unistd::mkfifo(path, mode).unwrap();
+            }
+            InTheWay::Directory => fs::create_dir(path).unwrap(),
+            InTheWay::Link => {
+                fs::write(&elsewhere, FORMAT_1).unwrap();
+                symlink(&elsewhere, path).unwrap();
+            }
+            InTheWay::DeadLink => symlink("/nonexistent/state", path).unwrap(),
+            InTheWay::Socket => drop(std::os::unix::net::UnixListener::bind(path).unwrap()),
+        }
+    }
+}
+
+#[test]
+fn what_is_no_file_in_the_place_of_the_state_is_refused() {
+    for what in InTheWay::ALL {
+        let scene = Scene::new();
+        what.put(&scene.state_file());
+        let failure = read_state(&scene.paths.state).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Preflight, "{what:?}");
+        assert!(failure.remedy_text().is_some(), "{what:?}");
+        assert_eq!(Journal::open(&scene.paths).unwrap_err().code(), ExitCode::Preflight);
+        assert!(fs::symlink_metadata(scene.state_file()).is_ok(), "{what:?} was left alone");
+    }
+}
+
+#[test]
+fn what_is_no_file_in_the_place_of_the_lock_is_refused() {
+    for what in InTheWay::ALL {
+        let scene = Scene::new();
+        what.put(&scene.paths.state.join("lock"));
+        assert_eq!(holder(&scene.paths.state), None, "{what:?}");
+        assert_eq!(Journal::open(&scene.paths).unwrap_err().code(), ExitCode::Preflight);
+    }
+}
+
+#[test]
+fn what_lies_under_the_temporary_name_is_no_hindrance() {
+    for what in [InTheWay::Pipe, InTheWay::Link, InTheWay::DeadLink, InTheWay::Socket] {
+        let scene = Scene::new();
+        let next = scene.paths.state.join("state.json.next");
+        what.put(&next);
+        let mut journal = Journal::open(&scene.paths).unwrap();
+        journal.intend(step(), before()).unwrap();
+        assert!(fs::symlink_metadata(&next).is_err(), "{what:?}");
+        assert_eq!(read_state(&scene.paths.state).unwrap().unwrap().entries.len(), 1);
+    }
+}
+
+#[test]
+fn a_state_directory_that_is_a_link_is_refused_and_one_that_is_replaced_is_noticed() {
+    let mut scene = Scene::new();
+    let real = scene.paths.root.join("real");
+    fs::create_dir_all(&real).unwrap();
+    let mut journal = Journal::open(&scene.paths).unwrap();
+    // While it runs: what is recorded would be recorded elsewhere.
+    fs::rename(&scene.paths.state, scene.paths.root.join("moved")).unwrap();
+    for replaced in [false, true] {
+        if replaced {
+            std::os::unix::fs::symlink(&real, &scene.paths.state).unwrap();
+        }
+        let failure = journal.intend(step(), before()).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Preflight);
+        assert_eq!(journal.live().count(), 0);
+    }
+    drop(journal);
+    let failure = Journal::open(&scene.paths).unwrap_err();
     assert_eq!(failure.code(), ExitCode::Preflight);
-    assert!(failure.report().contains("it is no file"), "{}", failure.report());
-    assert!(failure.remedy_text().is_some());
+    assert!(failure.report().contains("it is a symbolic link"), "{}", failure.report());
+    assert_eq!(fs::read_dir(&real).unwrap().count(), 0);
+    // A link on the way to it is how /var/run leads to /run.
+    std::os::unix::fs::symlink(&real, scene.paths.root.join("way")).unwrap();
+    scene.paths.state = scene.paths.root.join("way/run");
+    Journal::open(&scene.paths).unwrap();
+}
+
+#[test]
+fn a_state_that_is_far_too_large_is_refused() {
+    let scene = Scene::new();
+    fs::create_dir_all(&scene.paths.state).unwrap();
+    File::create(scene.state_file()).unwrap().set_len(1 << 40).unwrap();
+    let failure = Journal::open(&scene.paths).unwrap_err();
+    assert!(failure.report().contains("far too large"), "{}", failure.report());
+}
+
+/// A child that hangs in the kernel keeps it after its parent has ended.
+#[test]
+fn the_lock_is_held_until_the_last_who_shares_it_lets_go() {
+    let scene = Scene::new();
+    let journal = Journal::open(&scene.paths).unwrap();
+    let shared = journal.share_lock().unwrap();
+    drop(journal);
+    let held = Journal::try_open(&scene.paths).unwrap().unwrap_err();
+    assert_eq!(held.pid, Some(std::process::id()));
+    assert_eq!(holder(&scene.paths.state), held.pid);
+    let failure = held.into_failure(&scene.paths.state, Duration::from_secs(60));
+    assert!(failure.to_string().ends_with(", for 60 s since this one waits"), "{failure}");
+    drop(shared);
+    Journal::open(&scene.paths).unwrap();
 }
 
 fn load(name: &str, version: &str) -> Step {

@@ -8,6 +8,7 @@ pub mod probe;
 pub mod signals;
 mod starts;
 pub mod status;
+mod turn;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,9 +20,10 @@ pub use signals::Renewal;
 pub use status::{StatusReport, status};
 
 use crate::catalog::Catalog;
-use crate::config::{Config, Paths};
+use crate::config::{Config, Deadlines, Paths};
 use crate::engine::{CancelFlag, Patience};
-use crate::failure::{ExitCode, Failure, OrFail};
+use crate::failure::{ExitCode, Failure};
+use crate::host::kernel_call::KernelCalls;
 use crate::host::{HostFacts, RealHost};
 use crate::journal::{self, Journal, PlanSummary};
 use crate::kernel::image::ModuleImages;
@@ -94,12 +96,14 @@ async fn live(
     let born = Instant::now();
     let (stop, renewal) = (CancelFlag::default(), Renewal::default());
     let _signals = signals::Watch::begin(stop.clone(), renewal.clone())?;
-    let journal = open_journal(&config.paths).await?;
+    let Some(journal) = turn::open_journal(&config, &stop).await? else {
+        return Ok(ExitCode::Done);
+    };
     if let Some(server) = server {
         server.publish(&config.paths.state);
     }
     remember(&config.paths, &journal, telemetry);
-    let world = world(&config, Store::open(&config.paths.store)?, telemetry);
+    let world = world(&config, Store::open(&config.paths.store)?, &journal, telemetry);
     Life::new(world, journal, stop, renewal, born).live(config, &configurations).await
 }
 
@@ -132,7 +136,10 @@ pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, 
         );
         return Ok(ExitCode::Done);
     }
-    let mut journal = open_journal(&config.paths).await?;
+    // A signal ends this command by itself.
+    let Some(mut journal) = turn::open_journal(config, &CancelFlag::default()).await? else {
+        return Ok(ExitCode::Done);
+    };
     if journal.live().next().is_none() {
         tracing::info!("nothing to undo: the last agent took off all it had put here");
         return Ok(ExitCode::Done);
@@ -142,22 +149,17 @@ pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, 
     }
     // Nothing is written to the store, and seldom read: that it is out of reach keeps nobody's driver
     // on a host.
-    let world = world(config, Store::at(&config.paths.store), telemetry);
+    let world = world(config, Store::at(&config.paths.store), &journal, telemetry);
     life::remove(&world, journal).await.1
 }
 
-/// Takes the lock and reads the state; waits a moment for a lock that is about to be free.
-async fn open_journal(paths: &Paths) -> Result<Journal, Failure> {
-    let paths = paths.clone();
-    tokio::task::spawn_blocking(move || Journal::open(&paths))
-        .await
-        .or_fail(ExitCode::Bug, || "opening the journal")?
-}
-
-fn world(config: &Config, store: Store, telemetry: &Telemetry) -> World {
+/// What may hang in the kernel is done by a child that holds the journal's lock.
+fn world(config: &Config, store: Store, journal: &Journal, telemetry: &Telemetry) -> World {
+    let Deadlines { unload, load, look, .. } = config.deadlines;
+    let calls = KernelCalls::by_child(journal.share_lock(), load, unload);
     let images = ModuleImages::new(store, &config.paths);
     World {
-        host: Arc::new(RealHost::new(&config.paths.root)),
+        host: Arc::new(RealHost::new(&config.paths.root).within(calls, look)),
         images: Arc::new(images.always_hashed(config.signatures.required)),
         patience: patience(config),
         telemetry: telemetry.clone(),
@@ -165,7 +167,7 @@ fn world(config: &Config, store: Store, telemetry: &Telemetry) -> World {
 }
 
 fn patience(config: &Config) -> Patience {
-    Patience::of(config.unload_deadline)
+    Patience::of(config.deadlines.users)
 }
 
 #[cfg(test)]

@@ -484,5 +484,7 @@ async fn unloading_undoes_what_a_dead_agent_did() {
 
 fn config(paths: &Paths) -> Config {
     let none = crate::config::Fragment::default();
-    Config { paths: paths.clone(), ..crate::config::load(none, &|_| None, None).unwrap() }
+    let config = crate::config::load(none, &|_| None, None).unwrap();
+    let deadlines = Deadlines { lock: Duration::ZERO, ..config.deadlines };
+    Config { paths: paths.clone(), deadlines, ..config }
 }

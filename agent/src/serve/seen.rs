@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::host::holders::driver_users_in_time;
+use crate::host::holders::driver_users;
+use crate::host::real::LOOK;
 use crate::telemetry::metrics::Seen;
 
 /// Who holds the driver is looked at this often at most: it takes a look at every open file of the
@@ -52,7 +53,7 @@ impl Sight {
         match *last {
             Some((at, count)) if at.elapsed() < EVERY => count,
             _ => {
-                let count = driver_users_in_time(&self.root).ok().map(|users| users.len());
+                let count = driver_users(&self.root, LOOK).ok().map(|seen| seen.users.len());
                 *last = Some((Instant::now(), count));
                 count
             }

@@ -3,12 +3,42 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::{FakeHost, Ill};
+use super::{FakeHost, FakeModule, Ill, Inner};
 use crate::daemons::{Answers, Daemon, DaemonSeen, Ending};
-use crate::host::verbs::{DirId, DriverUser, Host, ModuleState, Node, TMPFS_SOURCE, VerbError};
+use crate::host::verbs::{
+    DirId, DriverUsers, Host, ModuleState, Node, Stage, TMPFS_SOURCE, VerbError,
+};
+
+/// How long the fake's callers waited for an answer that did not come.
+const WAITED: Duration = Duration::from_secs(20);
+
+/// ETIMEDOUT is how the fake kernel gives no answer.
+fn no_answer(error: VerbError) -> VerbError {
+    match error.errno {
+        Errno::ETIMEDOUT => VerbError::unanswered(error.verb, error.subject, WAITED),
+        _ => error,
+    }
+}
+
+impl Inner {
+    fn put(&mut self, name: &str, parameters: &str) {
+        self.loadings += 1;
+        self.state.instances.insert(name.to_owned(), self.loadings);
+        self.state.loaded.insert(name.to_owned(), parameters.to_owned());
+    }
+
+    fn hang(&mut self, name: &str, module: &FakeModule, at: Stage) -> Result<(), Errno> {
+        if module.hangs != Some(at) {
+            return Ok(());
+        }
+        self.state.wedged.insert(name.to_owned(), at);
+        Err(Errno::ETIMEDOUT)
+    }
+}
 
 impl Host for FakeHost {
     fn load_module(
@@ -17,8 +47,11 @@ impl Host for FakeHost {
         image: &[u8],
         parameters: &str,
     ) -> Result<Vec<String>, VerbError> {
-        self.verb("init_module", name, |inner| {
-            let module = inner.kernel.get(name).ok_or(Errno::ENOEXEC)?;
+        let answer = self.verb("init_module", name, |inner| {
+            let module = inner.kernel.get(name).ok_or(Errno::ENOEXEC)?.clone();
+            if let Some(theirs) = inner.rival_loads.remove(name) {
+                inner.put(name, &theirs);
+            }
             if image != name.as_bytes() {
                 return Err(Errno::ENOEXEC);
             }
@@ -31,10 +64,10 @@ impl Host for FakeHost {
             if !module.depends.iter().all(|d| inner.state.loaded.contains_key(d)) {
                 return Err(Errno::ENOENT);
             }
-            inner.state.loaded.insert(name.to_owned(), parameters.to_owned());
-            Ok(())
-        })?;
-        Ok(Vec::new())
+            inner.put(name, parameters);
+            inner.hang(name, &module, Stage::Coming)
+        });
+        answer.map(|()| Vec::new()).map_err(no_answer)
     }
 
     fn unload_module(&self, name: &str) -> Result<(), VerbError> {
@@ -42,15 +75,23 @@ impl Host for FakeHost {
             if !inner.state.loaded.contains_key(name) {
                 return Err(Errno::ENOENT);
             }
+            if inner.state.wedged.contains_key(name) {
+                return Err(Errno::EBUSY);
+            }
             if inner.refcount(name) > 0 {
                 return Err(Errno::EAGAIN);
             }
             if inner.kernel.get(name).is_some_and(|module| module.permanent) {
                 return Err(Errno::EBUSY);
             }
+            if let Some(module) = inner.kernel.get(name).cloned() {
+                inner.hang(name, &module, Stage::Going)?;
+            }
             inner.state.loaded.remove(name);
+            inner.state.instances.remove(name);
             Ok(())
         })
+        .map_err(no_answer)
     }
 
     fn module(&self, name: &str) -> Result<Option<ModuleState>, VerbError> {
@@ -70,6 +111,8 @@ impl Host for FakeHost {
             holders: inner.holders(name),
             version: known.version,
             srcversion: known.srcversion,
+            instance: Some(inner.state.instances.get(name).copied().unwrap_or(0)),
+            stage: inner.state.wedged.get(name).copied().unwrap_or_default(),
         }))
     }
 
@@ -80,8 +123,8 @@ impl Host for FakeHost {
         Ok(pairs.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned()))
     }
 
-    fn driver_users(&self) -> Result<Vec<DriverUser>, VerbError> {
-        Ok(self.lock().users.clone())
+    fn driver_users(&self) -> Result<DriverUsers, VerbError> {
+        Ok(DriverUsers { users: self.lock().users.clone(), unseen: None })
     }
 
     fn write_parameter(&self, path: &Path, value: &str) -> Result<(), VerbError> {

@@ -20,13 +20,22 @@ fn a_module_is_read_from_sysfs() {
     write(&dir, "sys/module/nvidia/holders/nvidia_uvm/x", "");
     write(&dir, "sys/module/nvidia/holders/nvidia_modeset/x", "");
     let state = host.module("nvidia").unwrap().unwrap();
+    let instance = fs::metadata(dir.path().join("sys/module/nvidia")).unwrap().ino();
     let expected = ModuleState {
         refcount: 2,
         holders: vec!["nvidia_modeset".to_owned(), "nvidia_uvm".to_owned()],
         version: Some("535.261.03".to_owned()),
         srcversion: None,
+        instance: Some(instance),
+        stage: Stage::Live,
     };
     assert_eq!(state, expected);
+    for (initstate, stage) in
+        [("coming", Stage::Coming), ("live", Stage::Live), ("going", Stage::Going)]
+    {
+        write(&dir, "sys/module/nvidia/initstate", &format!("{initstate}\n"));
+        assert_eq!(host.module("nvidia").unwrap().unwrap().stage, stage);
+    }
 }
 
 #[test]

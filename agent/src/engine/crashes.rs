@@ -1,0 +1,362 @@
+//! An agent dies at every point at which it can: before and after each act on the host, and between
+//! the system calls of each write of its journal. Whatever it leaves, the next one, which may die
+//! at every point as well, brings the host to Ready or back to what it was before.
+//!
+//! Enumerated, not sampled. A death is what a host and a state directory look like at a point: so
+//! an agent is run once, and at each point what it would leave is kept. What a kill leaves twice is
+//! looked at once.
+//!
+//! `cargo test -p longshore --lib engine::crashes -- --nocapture` prints the counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use nix::errno::Errno;
+
+use super::tests::{FIRMWARE, engine, gpu_host, install};
+use super::*;
+use crate::config::Paths;
+use crate::host::fake::{FakeHost, FakeModule, FakeState};
+use crate::host::verbs::Node;
+use crate::journal::State;
+use crate::lifecycle::Phase;
+
+/// What is there when an agent is dead: the host, and the files of the state directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct World {
+    host: FakeState,
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+/// What an agent does with its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// From what it finds to Ready.
+    Install,
+    /// From what it finds to Removed.
+    Remove,
+}
+
+/// A host before longshore came, and what its kernel knows.
+struct Scene {
+    name: &'static str,
+    host: FakeHost,
+    before: World,
+    dir: tempfile::TempDir,
+    paths: Paths,
+}
+
+impl Scene {
+    fn new(name: &'static str, host: FakeHost) -> Self {
+        // In memory where there is such a place: tens of thousands of files are written.
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let paths = Paths::below(dir.path());
+        boot(&paths, "one");
+        fs::create_dir_all(&paths.state).unwrap();
+        let before = World { host: host.state(), files: BTreeMap::new() };
+        Self { name, host, before, dir, paths }
+    }
+
+    fn put(&self, world: &World) {
+        self.host.change(|state| state.clone_from(&world.host));
+        for name in ["state.json", "state.json.next"] {
+            let path = self.paths.state.join(name);
+            match world.files.get(name) {
+                Some(bytes) => fs::write(path, bytes).unwrap(),
+                None => drop(fs::remove_file(path)),
+            }
+        }
+    }
+
+    fn look(host: &FakeHost, dir: &Path) -> World {
+        let file = |name: &str| Some((name.to_owned(), fs::read(dir.join(name)).ok()?));
+        let files = ["state.json", "state.json.next"].into_iter().filter_map(file);
+        World { host: host.state(), files: files.collect() }
+    }
+
+    /// Lives in `world` undisturbed, and gives how it ended and what is there then.
+    fn live(&self, life: Life, world: &World) -> (Result<(), Failure>, World) {
+        self.put(world);
+        let mut journal = Journal::open(&self.paths).unwrap();
+        let ended = act(&self.host, life, &mut journal);
+        (ended, Self::look(&self.host, &self.paths.state))
+    }
+
+    /// The same, with what each death on the way would have left.
+    fn die(&self, life: Life, world: &World) -> (Result<(), Failure>, World, Vec<World>) {
+        self.put(world);
+        let left = Arc::new(Mutex::new(Vec::new()));
+        let mut journal = Journal::open(&self.paths).unwrap();
+        let (note, dir) = (Arc::clone(&left), self.paths.state.clone());
+        self.host.at_point(move |host| note.lock().unwrap().push(Self::look(host, &dir)));
+        let (note, dir) = (Arc::clone(&left), self.paths.state.clone());
+        let host = self.host.share();
+        journal.at_point(Box::new(move |_| {
+            note.lock().unwrap().push(Self::look(&host, &dir));
+            Ok(())
+        }));
+        let ended = act(&self.host, life, &mut journal);
+        self.host.at_point(|_| {});
+        let left = std::mem::take(&mut *left.lock().unwrap());
+        (ended, Self::look(&self.host, &self.paths.state), left)
+    }
+}
+
+fn boot(paths: &Paths, id: &str) {
+    let dir = paths.root.join("proc/sys/kernel/random");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("boot_id"), id).unwrap();
+}
+
+/// The phases of a life, with what it does in them.
+fn act(host: &FakeHost, life: Life, journal: &mut Journal) -> Result<(), Failure> {
+    let engine = engine(host);
+    match life {
+        Life::Install => {
+            journal.begin(Phase::Probing)?;
+            journal.enter(Phase::Planning)?;
+            journal.enter(Phase::Installing)?;
+            match engine.apply(&install(), journal, &CancelFlag::default()) {
+                Ok(()) => journal.enter(Phase::Ready),
+                Err(Stopped::Cancelled) => unreachable!("nobody cancels"),
+                Err(Stopped::Failed(failure)) => journal.enter(Phase::Failed).and(Err(failure)),
+            }
+        }
+        Life::Remove => {
+            // As the lifecycle: a full disk is no reason to leave the driver on the host.
+            if let Err(failure) = journal.begin(Phase::Removing) {
+                assert_eq!(failure.code(), ExitCode::Preflight);
+            }
+            engine.undo(journal).map_err(NotUndone::into_failure)?;
+            journal.enter(Phase::Removed)
+        }
+    }
+}
+
+/// A world with its loadings numbered in their order: they count on where nothing else changes.
+fn key(world: &World) -> String {
+    let mut host = world.host.clone();
+    let mut state = world.files.get("state.json").map(|bytes| {
+        serde_json::from_slice::<State>(bytes).expect("a state is whole wherever its writer died")
+    });
+    let entries = state.iter().flat_map(|state| state.entries.iter());
+    let numbers: BTreeSet<u64> =
+        host.instances.values().copied().chain(entries.filter_map(|e| e.instance)).collect();
+    let rank = |n: &mut u64| *n = numbers.range(..*n).count() as u64;
+    host.instances.values_mut().for_each(rank);
+    for entry in state.iter_mut().flat_map(|state| state.entries.iter_mut()) {
+        entry.instance.iter_mut().for_each(rank);
+    }
+    // What the dead one was at does not matter to the next one, nor how far it came with the state
+    // it was writing, which is taken away before it is begun anew.
+    if let Some(state) = &mut state {
+        state.phase = Phase::Removed;
+    }
+    let next = world.files.contains_key("state.json.next");
+    format!("{host:?}{state:?}{next}")
+}
+
+/// What was counted.
+#[derive(Debug, Default)]
+struct Count {
+    first: usize,
+    again: usize,
+    worlds: usize,
+}
+
+/// Kills every life at every point, and every recovery from that at every point, and looks at what
+/// becomes of it.
+struct Killer<'a> {
+    scene: &'a Scene,
+    /// The host with the driver; None where it cannot be installed.
+    ready: Option<FakeState>,
+    count: Count,
+    /// Deaths that were recovered from, and what was Ready then and was removed.
+    settled: BTreeSet<String>,
+    removed: BTreeSet<String>,
+}
+
+impl Killer<'_> {
+    fn kill_all(&mut self) {
+        let scene = self.scene;
+        let (ended, installed, mut deaths) = scene.die(Life::Install, &scene.before);
+        assert_eq!(ended.is_ok(), self.ready.is_some(), "{}: {ended:?}", scene.name);
+        if self.ready.is_some() {
+            self.ready = Some(installed.host.whichever_loading());
+        }
+        let (ended, removed, on_removal) = scene.die(Life::Remove, &installed);
+        ended.unwrap();
+        assert_eq!(removed.host, scene.before.host);
+        deaths.extend(on_removal);
+        self.count.first += deaths.len();
+        let mut seen = BTreeSet::new();
+        for death in deaths.into_iter().filter(|death| seen.insert(key(death))) {
+            self.settle(&death);
+            self.lose_power(&death);
+            for recovery in [Life::Install, Life::Remove] {
+                let (_, _, again) = scene.die(recovery, &death);
+                self.count.again += again.len();
+                again.iter().for_each(|death| self.settle(death));
+            }
+        }
+        self.count.worlds = self.settled.len();
+    }
+
+    /// Nobody dies any more: whatever is begun from here ends as it should.
+    fn settle(&mut self, death: &World) {
+        let key = key(death);
+        if !self.settled.insert(key) {
+            return;
+        }
+        let scene = self.scene;
+        let (ended, after) = scene.live(Life::Remove, death);
+        ended.unwrap_or_else(|e| panic!("{}: removing: {}\n{death:#?}", scene.name, e.report()));
+        assert_eq!(after.host, scene.before.host, "{}: removed from\n{death:#?}", scene.name);
+        self.nothing_is_left(&after);
+        let (ended, after) = scene.live(Life::Install, death);
+        match &self.ready {
+            Some(ready) => {
+                ended.unwrap_or_else(|e| panic!("{}: {}\n{death:#?}", scene.name, e.report()));
+                assert_eq!(
+                    after.host.whichever_loading(),
+                    *ready,
+                    "{}: ready from\n{death:#?}",
+                    scene.name
+                );
+            }
+            None => assert!(ended.is_err(), "{}", scene.name),
+        }
+        if self.removed.insert(self::key(&after)) {
+            let (ended, after) = scene.live(Life::Remove, &after);
+            ended.unwrap();
+            assert_eq!(after.host, scene.before.host, "{}: ready and removed", scene.name);
+            self.nothing_is_left(&after);
+        }
+    }
+
+    fn nothing_is_left(&self, world: &World) {
+        assert_eq!(world.files.keys().collect::<Vec<_>>(), ["state.json"]);
+        let state: State = serde_json::from_slice(&world.files["state.json"]).unwrap();
+        assert!(!state.entries.iter().any(|entry| entry.is_live()));
+    }
+
+    /// A power cut at the same point: the host is booted and has nothing of ours, the state
+    /// directory, where it is on a disk, has what was synced.
+    fn lose_power(&self, death: &World) {
+        let scene = self.scene;
+        boot(&scene.paths, "two");
+        let world = World { host: scene.before.host.clone(), files: death.files.clone() };
+        let (ended, after) = scene.live(Life::Remove, &world);
+        ended.unwrap();
+        assert_eq!(after.host, scene.before.host, "{}: after a power cut", scene.name);
+        boot(&scene.paths, "one");
+    }
+}
+
+/// A host where others came first: a firmware path, modules, a mount, a node, and one of another
+/// device.
+fn crowded_host() -> FakeHost {
+    let host = gpu_host();
+    host.change(|state| {
+        state.loaded.insert("drm".to_owned(), String::new());
+        state.dirs.insert("/run/nvidia".into());
+        state.parameters.insert(FIRMWARE.into(), "/theirs".to_owned());
+        state.mounts.push(("theirs".to_owned(), "/store/tree/dev".into()));
+        let node = |major, minor| Node { major, minor, mode: 0o600 };
+        state.nodes.insert("/dev/nvidia0".into(), node(195, 0));
+        state.nodes.insert("/dev/nvidia-uvm".into(), node(400, 0));
+    });
+    host
+}
+
+/// A host whose kernel refuses the last module, so that every installation is rolled back.
+fn refusing_host() -> FakeHost {
+    let host = gpu_host();
+    let refused = Some(Errno::ENODEV);
+    host.knows("nvidia_modeset", FakeModule { refused, ..FakeModule::default() });
+    host
+}
+
+#[test]
+fn a_death_at_any_point_and_another_in_the_recovery_are_recovered_from() {
+    let scenes = [
+        (Scene::new("an empty host", gpu_host()), true),
+        (Scene::new("a host with others' things", crowded_host()), true),
+        (Scene::new("an installation that fails", refusing_host()), false),
+    ];
+    let mut total = Count::default();
+    for (scene, installs) in &scenes {
+        let ready = installs.then(FakeState::default);
+        let (settled, removed) = (BTreeSet::new(), BTreeSet::new());
+        let mut killer = Killer { scene, ready, count: Count::default(), settled, removed };
+        killer.kill_all();
+        let Count { first, again, worlds } = killer.count;
+        println!(
+            "{}: {first} crash points in installing and removing, {again} more in recovering \
+             from them; {worlds} different states left, all recovered",
+            scene.name
+        );
+        total.first += first;
+        total.again += again;
+        total.worlds += worlds;
+        assert!(scene.dir.path().exists());
+    }
+    let Count { first, again, worlds } = total;
+    println!("{} crash points ({first} + {again}), all recovered", first + again);
+    // A change that makes the agent pass fewer points makes this test look at less.
+    assert!(first > 700 && again > 30_000 && worlds > 500, "{total:?}");
+}
+
+/// The disk is full at the n-th write of the state, or from it on, at any of its points.
+#[test]
+fn a_full_disk_at_any_write_of_the_state_leaves_the_host_as_it_was() {
+    let scene = Scene::new("a full disk", gpu_host());
+    let (_, installed) = scene.live(Life::Install, &scene.before);
+    let mut count = 0;
+    for life in [Life::Install, Life::Remove] {
+        let start = if life == Life::Install { &scene.before } else { &installed };
+        for lasting in [false, true] {
+            let mut nth = 0;
+            // Until there is no such point any more.
+            while fill(&scene, life, start, nth, lasting) {
+                nth += 1;
+            }
+            assert!(nth > 50, "{life:?} has {nth} points");
+            count += nth;
+        }
+    }
+    println!("{count} points at which the disk was full, all recovered");
+}
+
+/// Whether there was an n-th point.
+fn fill(scene: &Scene, life: Life, start: &World, nth: usize, lasting: bool) -> bool {
+    scene.put(start);
+    let mut journal = Journal::open(&scene.paths).unwrap();
+    let passed = Arc::new(Mutex::new(0));
+    let counter = Arc::clone(&passed);
+    journal.at_point(Box::new(move |_| {
+        let mut passed = counter.lock().unwrap();
+        let full = *passed == nth || (lasting && *passed > nth);
+        *passed += 1;
+        if full { Err(io::Error::from(Errno::ENOSPC)) } else { Ok(()) }
+    }));
+    let ended = act(&scene.host, life, &mut journal);
+    drop(journal);
+    let there = *passed.lock().unwrap() > nth;
+    // What is said is true: a life that failed for want of room says so.
+    if let Err(failure) = &ended {
+        assert_eq!(failure.code(), ExitCode::Preflight, "{}", failure.report());
+        let remedy = failure.remedy_text().unwrap_or_default();
+        assert!(remedy.starts_with("free space"), "{}", failure.report());
+    }
+    assert!(there || ended.is_ok());
+    // The next one has room again.
+    let world = Scene::look(&scene.host, &scene.paths.state);
+    let (ended, after) = scene.live(Life::Remove, &world);
+    ended.unwrap();
+    assert_eq!(after.host, scene.before.host, "{life:?}, full at {nth}, lasting: {lasting}");
+    there
+}

@@ -1,0 +1,96 @@
+//! Loading a module, and what is told of whose it then is.
+
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::patience::saying_so;
+use super::undo::{NEEDS_REBOOT, record};
+use super::{Engine, Outcome};
+use crate::failure::{ExitCode, Failure};
+use crate::host::VerbError;
+use crate::journal::{EntryState, Journal};
+use crate::kernel::{readback, refusal};
+use crate::step::{ModuleOrigin, Step};
+
+/// How often a module load that does not come back is spoken of.
+const SAID_EVERY: Duration = Duration::from_secs(15);
+
+impl Engine<'_> {
+    /// Loads the module of the entry `seq`, which is intended, and compares what the kernel then
+    /// says of it with what was wanted.
+    ///
+    /// What the kernel refused to load is not ours, whoever loads it next; what gave no answer may
+    /// still come, and stays intended.
+    pub(super) fn load(
+        &self,
+        step: &Step,
+        seq: u64,
+        journal: &mut Journal,
+    ) -> Result<Outcome, Failure> {
+        let Step::LoadModule { name, origin, parameters, .. } = step else {
+            return Err(Failure::new(ExitCode::Bug, format!("{step}: this loads no module")));
+        };
+        let image = self.images.image(name, origin).inspect_err(|_| {
+            record(journal, seq, EntryState::Undone);
+        })?;
+        let load = || self.host.load_module(name, &image, parameters);
+        let said = match saying_so(&format!("loading {name}"), SAID_EVERY, load) {
+            Ok(said) => said,
+            Err(e) if e.unanswered.is_some() => return Err(wedged(name, &e)),
+            Err(e) if e.errno == Errno::EEXIST => return self.somebody_loaded(step, seq, journal),
+            Err(e) => {
+                record(journal, seq, EntryState::Undone);
+                return Err(refusal::explain(name, &e));
+            }
+        };
+        let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
+        let Some(state) = state else {
+            record(journal, seq, EntryState::Undone);
+            return Err(Failure::new(
+                ExitCode::KernelRefused,
+                format!("the kernel took {name}, and does not list it as loaded"),
+            ));
+        };
+        // Before anything is compared: it is ours, be it what was wanted or not.
+        journal.mark_done(seq, state.instance)?;
+        readback::versions(step, &state)?;
+        if matches!(origin, ModuleOrigin::Driver { .. }) {
+            readback::parameters(self.host, name, parameters, &said)?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Somebody else loaded the module since it was looked for, for example udev by its alias: it
+    /// stays theirs, and will do where it is what was wanted.
+    fn somebody_loaded(
+        &self,
+        step: &Step,
+        seq: u64,
+        journal: &mut Journal,
+    ) -> Result<Outcome, Failure> {
+        let Step::LoadModule { name, origin, parameters, .. } = step else {
+            return Ok(Outcome::NotOurs);
+        };
+        journal.mark(seq, EntryState::Kept("somebody else loaded it just before us".to_owned()))?;
+        tracing::warn!("{name}: somebody else loaded it just before us");
+        let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
+        let Some(state) = state else {
+            let cause = format!("{name}: somebody else loaded it just before us, and it is gone");
+            return Err(Failure::new(ExitCode::KernelRefused, cause)
+                .remedy("find out what loads and unloads it on this host, and stop that"));
+        };
+        readback::versions(step, &state)?;
+        if matches!(origin, ModuleOrigin::Driver { .. }) {
+            readback::parameters(self.host, name, parameters, &[])?;
+        }
+        Ok(Outcome::NotOurs)
+    }
+}
+
+/// A load that did not come back.
+fn wedged(name: &str, error: &VerbError) -> Failure {
+    Failure::new(ExitCode::KernelRefused, format!("{name}: its init function hangs"))
+        .because(error.to_string())
+        .remedy(NEEDS_REBOOT)
+}

@@ -1,0 +1,160 @@
+//! Taking the modules out of the kernel: who uses them is waited for, what hangs is left.
+
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::Engine;
+use super::in_use::{Going, InUse, loads};
+use super::patience::Wait;
+use super::undo::{Left, NotUndone, record};
+use crate::host::VerbError;
+use crate::host::verbs::Stage;
+use crate::journal::{Entry, EntryState, Journal};
+use crate::step::Step;
+
+/// How removing the modules went.
+enum Unloaded {
+    /// None of ours is left.
+    All,
+    /// One hangs in the kernel.
+    Wedged(Left),
+    /// Somebody uses them again; all are as they were.
+    Reopened(InUse),
+    /// Something else is in the way.
+    Not(Vec<Left>),
+}
+
+/// How long a module that is in use just now is tried again, before those already gone are put
+/// back.
+const MOMENT: Duration = Duration::from_secs(2);
+
+impl Engine<'_> {
+    /// Takes the modules out, and waits for who uses them. Whoever opens the driver between the
+    /// look and the removal is waited for as well: the kernel then answers EAGAIN.
+    ///
+    /// Gives what hangs in the kernel: nobody can use such a driver any more, so the rest is to be
+    /// undone all the same.
+    pub(super) fn take_out(
+        &self,
+        going: Going<'_>,
+        journal: &mut Journal,
+    ) -> Result<Vec<Left>, NotUndone> {
+        let wait = self.patience.begin();
+        loop {
+            self.wait_for_users(&wait, going, journal)?;
+            match self.unload_modules(&wait, going, journal) {
+                Unloaded::All => return Ok(Vec::new()),
+                Unloaded::Wedged(left) => return Ok(vec![left]),
+                Unloaded::Not(left) => return Err(NotUndone::Left(left)),
+                Unloaded::Reopened(in_use) if wait.is_over() => {
+                    return Err(NotUndone::InUse(in_use));
+                }
+                Unloaded::Reopened(in_use) => {
+                    tracing::warn!("somebody opened the driver while it was removed: {in_use}");
+                }
+            }
+        }
+    }
+
+    /// Removes the modules we loaded, in reverse. Where one cannot go, those already gone are
+    /// put back: somebody opened the driver just now, and a driver without nvidia-uvm is broken
+    /// for them.
+    fn unload_modules(&self, wait: &Wait, going: Going<'_>, journal: &mut Journal) -> Unloaded {
+        let entries: Vec<Entry> = loads(journal, going).map(|(e, _, _)| e.clone()).rev().collect();
+        let mut gone = Vec::new();
+        for entry in &entries {
+            match self.undo_entry(entry, Some(wait)) {
+                Ok(state) => {
+                    record(journal, entry.seq, state);
+                    gone.push(entry);
+                }
+                Err(error) if error.unanswered.is_some() => {
+                    return Unloaded::Wedged(Left::of(&entry.step, &error));
+                }
+                Err(error) => return self.stopped_at(entry, &error, &gone, going, journal),
+            }
+        }
+        Unloaded::All
+    }
+
+    /// Tries again for a moment where the kernel answers that the module is in use: who only asks
+    /// the driver something, as nvidia-smi does, is gone soon. Tries again as long as users are
+    /// waited for where it is on its way in or out: somebody else may be at it.
+    pub(super) fn undo_with_retries(
+        &self,
+        entry: &Entry,
+        wait: Option<&Wait>,
+    ) -> Result<EntryState, VerbError> {
+        let Some(wait) = wait else { return self.undo_step(entry) };
+        let moment = wait.at_most(MOMENT);
+        loop {
+            match self.undo_step(entry) {
+                Err(e) if e.errno == Errno::EAGAIN && !moment.is_over() => moment.pause(),
+                Err(e) if !wait.is_over() && self.wedged(entry, &e).is_some() => wait.pause(),
+                result => return result,
+            }
+        }
+    }
+
+    fn stopped_at(
+        &self,
+        entry: &Entry,
+        error: &VerbError,
+        gone: &[&Entry],
+        going: Going<'_>,
+        journal: &mut Journal,
+    ) -> Unloaded {
+        if let Some(wedged) = self.wedged(entry, error) {
+            return Unloaded::Wedged(wedged);
+        }
+        let mut left = self.put_back(gone, journal);
+        if left.is_empty()
+            && error.errno == Errno::EAGAIN
+            && let Ok(held) = self.held_modules(journal, going)
+        {
+            return Unloaded::Reopened(self.in_use(held));
+        }
+        left.insert(0, Left::of(&entry.step, error));
+        Unloaded::Not(left)
+    }
+
+    /// A module that is on its way in or out, to which the kernel answers EBUSY.
+    fn wedged(&self, entry: &Entry, error: &VerbError) -> Option<Left> {
+        let Step::LoadModule { name, .. } = &entry.step else { return None };
+        if error.errno != Errno::EBUSY {
+            return None;
+        }
+        let stage = self.host.module(name).ok().flatten()?.stage;
+        let hangs = match stage {
+            Stage::Live => return None,
+            Stage::Coming => "its init function has not come back",
+            Stage::Going => "its exit function has not come back",
+        };
+        let why = format!("{hangs} ({error})");
+        Some(Left { what: entry.step.to_string(), why, wedged: true })
+    }
+
+    /// Loads again what this undo had removed, and says what could not be loaded.
+    fn put_back(&self, gone: &[&Entry], journal: &mut Journal) -> Vec<Left> {
+        let mut left = Vec::new();
+        for entry in gone.iter().rev() {
+            let is_kept = |e: &Entry| matches!(e.state, EntryState::Kept(_));
+            if journal.state().entries.iter().any(|e| e.seq == entry.seq && is_kept(e)) {
+                continue;
+            }
+            record(journal, entry.seq, EntryState::Intended);
+            if let Err(failure) = self.load(&entry.step, entry.seq, journal) {
+                let why = format!("was removed and cannot be put back: {}", failure.one_line());
+                // Of what was refused the entry is no longer live; what hangs may still come.
+                let wedged = journal.live().any(|e| e.seq == entry.seq && !is_done(e));
+                left.push(Left { what: entry.step.to_string(), why, wedged });
+            }
+        }
+        left
+    }
+}
+
+fn is_done(entry: &Entry) -> bool {
+    entry.state == EntryState::Done
+}

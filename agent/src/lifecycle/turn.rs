@@ -1,0 +1,104 @@
+//! One agent at a time: whoever comes while another is there waits its turn.
+//!
+//! An old pod that is terminating takes its driver off while the new one starts already.
+
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+use crate::engine::CancelFlag;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::journal::{Holder, Journal};
+
+/// How often the lock is tried.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Takes the lock and reads the state; waits for another agent, and says for whom. None where
+/// `stop` is set meanwhile: nothing was begun.
+///
+/// # Errors
+/// As [`Journal::open`], after the lock's deadline where another agent holds it.
+pub(super) async fn open_journal(
+    config: &Config,
+    stop: &CancelFlag,
+) -> Result<Option<Journal>, Failure> {
+    let since = Instant::now();
+    let deadline = config.deadlines.lock;
+    let mut told: Option<Holder> = None;
+    loop {
+        let paths = config.paths.clone();
+        let opened = tokio::task::spawn_blocking(move || Journal::try_open(&paths))
+            .await
+            .or_fail(ExitCode::Bug, || "opening the journal")??;
+        let holder = match opened {
+            Ok(journal) => return Ok(Some(journal)),
+            Err(holder) => holder,
+        };
+        let left = deadline.saturating_sub(since.elapsed());
+        if left.is_zero() {
+            return Err(holder.into_failure(&config.paths.state, since.elapsed()));
+        }
+        if told.as_ref() != Some(&holder) {
+            let s = left.as_secs();
+            tracing::info!("another longshore runs ({holder}): waiting up to {s} s for it to end");
+            told = Some(holder);
+        }
+        tokio::select! {
+            biased;
+            () = stop.wait() => return Ok(None),
+            () = tokio::time::sleep(INTERVAL.min(left)) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Fragment, Paths};
+
+    fn config(paths: &Paths, lock: Duration) -> Config {
+        let config = config::load(Fragment::default(), &|_| None, None).unwrap();
+        let deadlines = config::Deadlines { lock, ..config.deadlines };
+        Config { paths: paths.clone(), deadlines, ..config }
+    }
+
+    /// Longer than the test.
+    const AMPLE: Duration = Duration::from_secs(3600);
+
+    #[tokio::test]
+    async fn the_next_agent_waits_its_turn() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::below(dir.path());
+        let (config, stop) = (config(&paths, AMPLE), CancelFlag::default());
+        let first = Journal::open(&paths).unwrap();
+        let waiting = open_journal(&config, &stop);
+        tokio::pin!(waiting);
+        tokio::select! {
+            _ = &mut waiting => panic!("it did not wait"),
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+        }
+        drop(first);
+        assert!(waiting.await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn who_is_stopped_while_waiting_begins_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::below(dir.path());
+        let (config, stop) = (config(&paths, AMPLE), CancelFlag::default());
+        let _first = Journal::open(&paths).unwrap();
+        stop.set();
+        assert!(open_journal(&config, &stop).await.unwrap().is_none());
+        assert!(!paths.state.join("state.json").exists());
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_does_not_end_is_named_at_the_deadline() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::below(dir.path());
+        let _first = Journal::open(&paths).unwrap();
+        let config = config(&paths, Duration::from_millis(1));
+        let failure = open_journal(&config, &CancelFlag::default()).await.unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Preflight);
+        assert!(failure.to_string().starts_with("another longshore runs (pid "), "{failure}");
+    }
+}
