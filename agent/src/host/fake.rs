@@ -61,10 +61,13 @@ pub struct FakeState {
 }
 
 impl FakeState {
-    /// The same with whichever loading of the same modules.
+    /// The same with whichever loading of the same modules, and start of the same daemons.
     #[must_use]
     pub fn whichever_loading(&self) -> Self {
-        Self { instances: BTreeMap::new(), ..self.clone() }
+        let mut names: Vec<String> = self.daemons.values().cloned().collect();
+        names.sort();
+        let daemons = names.into_iter().enumerate().map(|(n, name)| (n.to_string(), name));
+        Self { instances: BTreeMap::new(), daemons: daemons.collect(), ..self.clone() }
     }
 }
 
