@@ -204,6 +204,16 @@ mod tests {
     }
 
     #[test]
+    fn what_preflight_asks_for_is_what_is_required() {
+        let required = NEEDS.iter().filter(|need| need.required).map(|need| need.name);
+        let mut required: Vec<&str> = required.collect();
+        let mut asked = crate::plan::NEEDED.to_vec();
+        required.sort_unstable();
+        asked.sort_unstable();
+        assert_eq!(required, asked);
+    }
+
+    #[test]
     fn every_capability_is_named_as_the_kernel_numbers_it() {
         let by_number = |need: &Need| {
             crate::host::process::CAPABILITIES[need.set.bits().trailing_zeros() as usize]

@@ -126,7 +126,7 @@ pub(super) const ITEMS: [Item; 27] = [
     item(
         Area::OtherDrivers,
         "driver that is loaded",
-        &[Code::OtherDriverLive, Code::LoadedUnread],
+        &[Code::OtherDriverLive, Code::LoadedUnread, Code::DaemonForeign],
         |s| {
             let live = s.look.facts.live_driver.as_ref();
             Ok(live.map_or_else(|| "none".to_owned(), |live| live.version.clone()))
@@ -206,6 +206,8 @@ pub(super) const ITEMS: [Item; 27] = [
             Code::HeadersMissing,
             Code::HeadersUnknown,
             Code::ModuleNotBuilt,
+            Code::DaemonMissing,
+            Code::FabricManagerMissing,
         ],
         sources,
     ),

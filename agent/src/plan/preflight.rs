@@ -10,6 +10,7 @@ use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
 use crate::host::facts::{DeviceKind, Known, ModuleLoading, Mount, PciDevice, Propagation, Room};
 use crate::host::mounts;
+use crate::privileges::{self, NEEDS};
 
 /// Everything that is found without knowing what will be loaded.
 pub(super) fn findings(config: &Config, facts: &HostFacts) -> Vec<Finding> {
@@ -127,7 +128,9 @@ fn privileges(facts: &HostFacts) -> Vec<Finding> {
     }
     match &facts.capabilities {
         Known::Yes(have) => {
-            let missing: Vec<&str> = NEEDED.into_iter().filter(|c| !have.contains(*c)).collect();
+            let lacks = |need: &&privileges::Need| need.required && !have.contains(need.name);
+            let named = |need: &privileges::Need| format!("{} (to {})", need.name, need.purpose);
+            let missing: Vec<String> = NEEDS.iter().filter(lacks).map(named).collect();
             if !missing.is_empty() {
                 let seen = format!("missing {}", missing.join(", "));
                 found.push(Finding::refusal(Code::MissingCapability, seen));
