@@ -40,6 +40,7 @@ impl Engine<'_> {
         journal: &mut Journal,
         cancel: &CancelFlag,
     ) -> Result<(), NotExchanged> {
+        let was_whole = journal.state().whole;
         if let Err(failure) = self.check(&journal.state().previous) {
             tracing::warn!("what is live now could not be brought back: {}", failure.one_line());
         }
@@ -49,6 +50,10 @@ impl Engine<'_> {
             Err(NotUndone::Left(left)) => Err(not_taken_off(&left)),
         });
         let why = match done {
+            // The daemons were ended, for they use what was to go.
+            Ok(Some(in_use)) if was_whole && !journal.state().whole => {
+                return Err(self.bring_back(journal).map_or_else(NotExchanged::Lost, |()| in_use));
+            }
             Ok(Some(in_use)) => return Err(in_use),
             Err(failure) => failure,
             Ok(None) => match self.apply(steps, journal, cancel) {
@@ -86,20 +91,24 @@ impl Engine<'_> {
         tracing::warn!("bringing back what was there before, for a step failed: {why}");
         let version = journal.state().plan.as_ref().map(|plan| plan.driver_version.clone());
         let name = version.map_or_else(|| "the driver".to_owned(), |v| format!("driver {v}"));
-        let back = self.make_room(&before, journal).and_then(|()| {
-            match self.apply(&before, journal, &CancelFlag::default()) {
-                Ok(()) => journal.restored(),
-                Err(Stopped::Failed(failure)) => Err(failure),
-                Err(Stopped::Cancelled) => {
-                    Err(Failure::new(ExitCode::Bug, "stopped by nobody while bringing it back"))
-                }
-            }
-        });
+        let back = self.make_room(&before, journal).and_then(|()| self.bring_back(journal));
         match back {
             Ok(()) => {
                 NotExchanged::Back(why.adding(&format!("{name}, which was live before, is back")))
             }
             Err(failure) => NotExchanged::Lost(lost(&why, &name, &failure)),
+        }
+    }
+
+    /// Carries out again what of the journal's `previous` steps does not hold.
+    fn bring_back(&self, journal: &mut Journal) -> Result<(), Failure> {
+        let before = journal.state().previous.clone();
+        match self.apply(&before, journal, &CancelFlag::default()) {
+            Ok(()) => journal.restored(),
+            Err(Stopped::Failed(failure)) => Err(failure),
+            Err(Stopped::Cancelled) => {
+                Err(Failure::new(ExitCode::Bug, "stopped by nobody while bringing it back"))
+            }
         }
     }
 
