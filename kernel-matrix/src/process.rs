@@ -89,10 +89,19 @@ pub fn bound(program: &Path) -> Command {
     command
 }
 
-/// The same, bound.
+/// Runs a program, and hands TERM on to it and to whatever it has started in its process group: the
+/// kernel signals the end of a parent to its children only.
+const GUARD: &str = r#"
+"$@" &
+child=$!
+trap 'trap "" TERM; kill -TERM 0; wait "$child"; exit 143' TERM
+wait "$child"
+"#;
+
+/// The same, bound, with all that it starts.
 fn like(command: &Command) -> Command {
-    let mut bound = bound(Path::new(command.get_program()));
-    bound.args(command.get_args());
+    let mut bound = bound(Path::new("sh"));
+    bound.args(["-c", GUARD, "guard"]).arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => bound.env(name, value),
