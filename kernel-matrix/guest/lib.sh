@@ -23,8 +23,12 @@ pod() { podman --cgroup-manager cgroupfs --events-backend file --storage-driver 
 
 firmware_path() { cat /sys/module/firmware_class/parameters/path 2>/dev/null; }
 
-# Everything that belongs to user programs: kernel threads are children of process 2.
-processes() { ps -eo ppid=,pid=,comm= | awk '$1 != 2 && $2 > 2 { print $3 }' | sort | uniq -c; }
+# Everything that belongs to user programs, but for what watches for a scenario: kernel threads are
+# children of process 2.
+processes() {
+    ps -eo ppid=,pid=,comm= |
+        awk '$1 != 2 && $2 > 2 && $3 != "inotifywait" { print $3 }' | sort | uniq -c
+}
 
 # state WHEN: the host as the harness compares it.
 state() {
@@ -92,18 +96,30 @@ import() {
     return 1
 }
 
-# start_agent: the container in the background; RUN is its job.
-start_agent() {
-    phase start
-    # AGENT_ARGUMENTS and IMAGE are words, and so is what mounts MEDIA.
+# contain ARGUMENTS...: a container as the agent's is, with what the driver comes on.
+contain() {
+    # PRIVILEGES, and what mounts MEDIA, are words.
     # shellcheck disable=SC2086
-    pod run --rm --name longshore --privileged --pid host --network host \
+    pod run --rm $PRIVILEGES --pid host --network host \
         -v /run/nvidia:/run/nvidia:rshared \
         -v /var/lib/longshore:/var/lib/longshore \
         ${MEDIA:+-v $MEDIA:$MEDIA:ro} \
         -e LONGSHORE_LOG_FORMAT=pretty \
         -e "LONGSHORE_PERSISTENCED=${PERSISTENCED:-off}" \
-        $IMAGE $AGENT_ARGUMENTS >/run/matrix/agent.log 2>&1 &
+        "$@"
+}
+
+# agent: the agent's container, until it ends.
+agent() {
+    # Arguments are words.
+    # shellcheck disable=SC2086
+    contain --name longshore $IMAGE $AGENT_ARGUMENTS >/run/matrix/agent.log 2>&1
+}
+
+# start_agent: the same in the background; RUN is its job.
+start_agent() {
+    phase start
+    agent &
     RUN=$!
 }
 

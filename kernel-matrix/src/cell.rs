@@ -13,18 +13,29 @@ use crate::delivery::{self, Delivery};
 use crate::error::{At, Error};
 use crate::event::{Outcome, Sink, What};
 use crate::image;
+use crate::in_use;
 use crate::initramfs::{self, Modules};
 use crate::judge::{self, Evidence};
 use crate::matrix::{Cell, Scenario, Supply};
-use crate::records::Taken;
+use crate::power;
+use crate::records::{Records, Taken};
 use crate::registry;
+use crate::rest::Rest;
 use crate::timing::Timing;
-use crate::vm::{Disk, Ended, Network, Said, Spec, Vm};
+use crate::trials;
+use crate::vm::{Disk, Ended, Network, Power, Said, Spec, Vm};
 use crate::workbench::{Prepared, Workbench};
 
 const INIT: &str = include_str!("../guest/init.sh");
+const POWER_CUT: &str = include_str!("../guest/power-cut.sh");
 const STAGE: &str = include_str!("../guest/stage.sh");
-const LIB: &str = include_str!("../guest/lib.sh");
+/// What scenarios read, by name.
+const LIBRARIES: [(&str, &str); 4] = [
+    ("lib.sh", include_str!("../guest/lib.sh")),
+    ("ready.sh", include_str!("../guest/ready.sh")),
+    ("events.sh", include_str!("../guest/events.sh")),
+    ("rounds.sh", include_str!("../guest/rounds.sh")),
+];
 /// Where the guest mounts its disks, in the order QEMU is given them; the last only where the driver
 /// comes on a disk of its own.
 const DISKS: [&str; 5] =
@@ -54,9 +65,12 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
     let mut guest = Guest::prepare(cell, &cell.name, &mut hold(workbench), sink)?;
     sink.tell(What::Prepared { took: started.elapsed() });
     let expected = expected(&guest.prepared);
-    let boot = Boot { name: "", script: scenario(cell), loses_power: false };
+    if cell.scenario == Scenario::PowerCut {
+        return cut_power(&guest, &expected, sink);
+    }
+    let boot = Boot::of(scenario(cell));
     if cell.from == Supply::Store {
-        let first = Boot { name: "first-boot-", loses_power: true, ..boot };
+        let first = Boot { name: "first-boot-".into(), loses_power: true, ..Boot::of(boot.script) };
         let outcome = judge::first_boot(cell, &expected, &guest.watch(&first, sink)?);
         if outcome != Outcome::Passed {
             return Ok(outcome);
@@ -65,7 +79,38 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
     }
     let evidence = guest.watch(&boot, sink)?;
     measure(&evidence, sink);
+    if cell.scenario == Scenario::InUse
+        && let Ok(value) = in_use::adoption(&evidence.records)
+    {
+        sink.tell(What::Measured { what: "start to Ready, adopting".into(), value });
+    }
+    for trial in trials::read(&evidence.records).unwrap_or_default() {
+        sink.tell(What::Trial(trial));
+    }
     Ok(judge::judge(cell, &expected, &evidence))
+}
+
+/// Boots the guest again and again: each boot recovers from where the last one's power went off, and
+/// goes on until its own does.
+fn cut_power(guest: &Guest<'_>, expected: &Expected, sink: &Sink<'_>) -> Result<Outcome, Error> {
+    let mut wrong = Vec::new();
+    let mut after = "";
+    for (number, cut) in power::CUTS.into_iter().chain([""]).enumerate() {
+        let name = format!("boot-{}-", number + 1);
+        let evidence = guest.watch(&Boot { name, after, cut, ..Boot::of(POWER_CUT) }, sink)?;
+        if !after.is_empty() {
+            let trial = power::recovered(guest.cell, expected, &evidence, after, cut);
+            wrong.extend(trial.wrong.iter().map(|why| format!("{after}: {why}")));
+            sink.tell(What::Trial(trial));
+        }
+        if let Some(why) = power::not_cut(guest.cell, &evidence, cut) {
+            wrong.push(why);
+            wrong.extend(evidence.tail.iter().map(|line| format!("console: {line}")));
+            break;
+        }
+        after = cut;
+    }
+    Ok(if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong) })
 }
 
 /// Boots a cell's VM and gives the person at the terminal a shell in it instead of its scenario.
@@ -77,11 +122,11 @@ pub fn shell(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<(
     let _alone = workbench.cache().lock(&format!("run-{name}"))?;
     let guest = Guest::prepare(cell, &name, &mut workbench, sink)?;
     let script = include_str!("../guest/shell.sh");
-    let mut spec = guest.spec(&Boot { name: "", script, loses_power: false }, "shell")?;
+    let mut spec = guest.spec(&Boot::of(script), "shell")?;
     spec.on_terminal = true;
     // A person has as long as a person wants.
     let days = Instant::now() + Duration::from_secs(7 * 86400);
-    Vm::start(&spec)?.watch(days, |_| ())?;
+    Vm::start(&spec)?.watch(days, |_| Power::On)?;
     Ok(())
 }
 
@@ -89,16 +134,40 @@ pub fn shell(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<(
 ///
 /// # Errors
 /// Something cannot be had or made, or the guest did not get to its end.
-pub fn time(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<Timing, Error> {
-    let name = format!("{}.timing", cell.name);
+pub fn time(cell: &Cell, workbench: Workbench, sink: &Sink<'_>) -> Result<Timing, Error> {
+    let records = measured(cell, workbench, "timing", include_str!("../guest/timing.sh"), sink)?;
+    Timing::read(&records).map_err(Error::Unexpected)
+}
+
+/// Boots a cell's VM and measures what the agent takes there while it is Ready.
+///
+/// # Errors
+/// As [`time`].
+pub fn rest(cell: &Cell, workbench: Workbench, sink: &Sink<'_>) -> Result<Rest, Error> {
+    let records = measured(cell, workbench, "rest", include_str!("../guest/rest.sh"), sink)?;
+    Rest::read(&records).map_err(Error::Unexpected)
+}
+
+/// What a cell's guest says whose scenario is `script`.
+fn measured(
+    cell: &Cell,
+    mut workbench: Workbench,
+    what: &str,
+    script: &'static str,
+    sink: &Sink<'_>,
+) -> Result<Records, Error> {
+    // What is measured takes longer than what happens in a cell.
+    const AT_LEAST: u64 = 1800;
+    let mut cell = cell.clone();
+    cell.deadline_seconds = cell.deadline_seconds.max(AT_LEAST);
+    let name = format!("{}.{what}", cell.name);
     let _alone = workbench.cache().lock(&format!("run-{name}"))?;
-    let guest = Guest::prepare(cell, &name, &mut workbench, sink)?;
-    let script = include_str!("../guest/timing.sh");
-    let evidence = guest.watch(&Boot { name: "", script, loses_power: false }, sink)?;
-    if let Some(why) = judge::unfinished(cell, &evidence) {
-        return Err(Error::Unexpected(why));
+    let guest = Guest::prepare(&cell, &name, &mut workbench, sink)?;
+    let evidence = guest.watch(&Boot::of(script), sink)?;
+    match judge::unfinished(&cell, &evidence) {
+        Some(why) => Err(Error::Unexpected(why)),
+        None => Ok(evidence.records),
     }
-    Timing::read(&evidence.records).map_err(Error::Unexpected)
 }
 
 /// The workbench, while nobody else prepares.
@@ -129,17 +198,32 @@ fn scenario(cell: &Cell) -> &'static str {
         Scenario::RoundTrip | Scenario::Build => include_str!("../guest/round-trip.sh"),
         Scenario::Refused => include_str!("../guest/refused.sh"),
         Scenario::Interrupted => include_str!("../guest/interrupted.sh"),
+        Scenario::PowerCut => POWER_CUT,
+        Scenario::InUse => include_str!("../guest/in-use.sh"),
+        Scenario::Killed => include_str!("../guest/killed.sh"),
     }
 }
 
 /// One boot of a guest.
+#[derive(Default)]
 struct Boot {
     /// What the names of its phases and logs begin with.
-    name: &'static str,
+    name: String,
     /// What happens in it.
     script: &'static str,
     /// Whether its power goes off when the driver is Ready.
     loses_power: bool,
+    /// Where the last boot's power went off.
+    after: &'static str,
+    /// Where this one's does.
+    cut: &'static str,
+}
+
+impl Boot {
+    /// The one boot of a cell.
+    fn of(script: &'static str) -> Self {
+        Self { script, ..Self::default() }
+    }
 }
 
 /// Everything a cell's guest is made of.
@@ -177,15 +261,19 @@ impl<'a> Guest<'a> {
         format!(
             "NONCE={nonce}\nIMAGE={}\n\
              AGENT_ARGUMENTS='run --driver {} --flavour {} --host-apt=false{arguments}'\n\
-             IMPORT='{}'\nPRELOAD='{}'\nMEDIA={}\nNETWORK={}\nLOSES_POWER={}\n",
+             IMPORT='{}'\nPRIVILEGES='{}'\nPRELOAD='{}'\nMEDIA={}\nNETWORK={}\nLOSES_POWER={}\n\
+             AFTER={}\nCUT={}\n",
             image::NAME,
             cell.driver.branch,
             cell.driver.flavour_name(),
             delivery.import.join(" "),
+            cell.privileges.join(" "),
             cell.preload.join(" "),
             of(delivery.media.is_some(), delivery::PLACE),
             of(delivery.registry.is_some(), "10.0.2.15/24"),
             of(boot.loses_power, "yes"),
+            boot.after,
+            boot.cut,
         )
     }
 
@@ -198,13 +286,14 @@ impl<'a> Guest<'a> {
             .map(|(letter, place)| format!("vd{letter} {place}\n"))
             .collect();
         let settings = self.settings(boot, nonce);
-        let payload = initramfs::payload(&[
+        let mut files = vec![
             ("disks", 0o644, places.as_bytes()),
             ("cell.sh", 0o644, settings.as_bytes()),
             ("stage.sh", 0o755, STAGE.as_bytes()),
-            ("lib.sh", 0o644, LIB.as_bytes()),
             ("scenario.sh", 0o644, boot.script.as_bytes()),
-        ]);
+        ];
+        files.extend(LIBRARIES.map(|(name, text)| (name, 0o644, text.as_bytes())));
+        let payload = initramfs::payload(&files);
         let Prepared { kernel, rootfs, .. } = &self.prepared;
         let modules = Modules::open(&kernel.modules)?;
         let mut initrd = initramfs::base(&rootfs.busybox, INIT, &modules)?;
@@ -232,10 +321,8 @@ impl<'a> Guest<'a> {
     /// In the order of [`DISKS`].
     fn disks(&self) -> Vec<Disk> {
         let Prepared { kernel, rootfs, image, seed, .. } = &self.prepared;
-        let store = match &self.delivery.kept_store {
-            Some(image) => Disk { image: image.clone(), kept: true },
-            None => Disk::snapshot(&seed.disk),
-        };
+        let kept = self.delivery.kept_store.clone();
+        let store = kept.unwrap_or_else(|| Disk::snapshot(&seed.disk));
         let mut disks =
             [&rootfs.image, &kernel.disk, &image.disk].map(|i| Disk::snapshot(i)).to_vec();
         disks.push(store);
@@ -256,28 +343,37 @@ impl<'a> Guest<'a> {
         let started = Instant::now();
         let mut vm = Vm::start(&spec)?;
         sink.tell(What::Started { gpus: spec.gpus.clone() });
-        let ended = vm.watch(started + self.cell.deadline(), |said| match said {
-            Said::Console(line) => {
-                // A full disk must not end the VM half way: what counts is in memory.
-                let _ = writeln!(console_log, "{line}");
-                hear(&mut evidence, line, sink);
-            }
-            Said::Result(line) => {
-                let _ = writeln!(results_log, "{line}");
-                match evidence.records.take(&line) {
-                    Taken::Phase(name) => {
-                        let (name, after) = (format!("{}{name}", boot.name), started.elapsed());
-                        evidence.reached.push((name.clone(), after));
-                        sink.tell(What::Phase { name, after });
-                    }
-                    Taken::Section(name, lines) => {
-                        sink.tell(What::Section { name: name.to_owned(), lines: lines.to_vec() });
-                    }
-                    Taken::Line => {}
+        let ended = vm.watch(started + self.cell.deadline(), |said| {
+            let mut power = Power::On;
+            match said {
+                Said::Console(line) => {
+                    // A full disk must not end the VM half way: what counts is in memory.
+                    let _ = writeln!(console_log, "{line}");
+                    hear(&mut evidence, line, sink);
                 }
+                Said::Result(line) => {
+                    let _ = writeln!(results_log, "{line}");
+                    match evidence.records.take(&line) {
+                        Taken::Phase(name) => {
+                            if name == power::PHASE {
+                                power = Power::Off;
+                            }
+                            let (name, after) = (format!("{}{name}", boot.name), started.elapsed());
+                            evidence.reached.push((name.clone(), after));
+                            sink.tell(What::Phase { name, after });
+                        }
+                        Taken::Section(name, lines) => {
+                            let (name, lines) = (name.to_owned(), lines.to_vec());
+                            sink.tell(What::Section { name, lines });
+                        }
+                        Taken::Line => {}
+                    }
+                }
+                Said::Gone => {}
             }
-            Said::Gone => {}
+            power
         })?;
+        evidence.power_lost = matches!(ended, Ended::PowerLost);
         evidence.overdue = matches!(ended, Ended::Overdue);
         Ok(evidence)
     }

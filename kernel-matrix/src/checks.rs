@@ -14,28 +14,28 @@ pub struct Expected {
     pub modules: Vec<(String, String)>,
 }
 
-/// What is wrong with a host whose agent says Ready.
-pub fn ready(expected: &Expected, records: &Records) -> Vec<String> {
-    if !records.phases.iter().any(|phase| phase == "ready") {
+/// What is wrong with a host whose driver was Ready in the phase `when`; its sections have that name in front.
+pub fn ready(expected: &Expected, records: &Records, when: &str) -> Vec<String> {
+    if !records.phases.iter().any(|phase| phase == when) {
         return vec!["the agent never was Ready".into()];
     }
     let mut wrong = Vec::new();
-    wrong.extend(driver(expected, records));
-    wrong.extend(modules(expected, records));
-    wrong.extend(nodes(records));
-    wrong.extend(driver_root(expected, records));
-    wrong.extend(tools(records));
+    wrong.extend(driver(expected, records, when));
+    wrong.extend(modules(expected, records, when));
+    wrong.extend(nodes(records, when));
+    wrong.extend(driver_root(expected, records, when));
+    wrong.extend(tools(records, when));
     wrong
 }
 
-fn driver(expected: &Expected, records: &Records) -> Option<String> {
-    let seen = records.text("ready.driver");
+fn driver(expected: &Expected, records: &Records, when: &str) -> Option<String> {
+    let seen = records.text(&format!("{when}.driver"));
     let found = seen.split_whitespace().any(|word| word == expected.version);
     (!found).then(|| format!("/proc/driver/nvidia/version is not {}: {seen}", expected.version))
 }
 
-fn modules(expected: &Expected, records: &Records) -> Vec<String> {
-    let live = records.section("ready.versions").unwrap_or_default();
+fn modules(expected: &Expected, records: &Records, when: &str) -> Vec<String> {
+    let live = records.section(&format!("{when}.versions")).unwrap_or_default();
     expected
         .modules
         .iter()
@@ -46,8 +46,8 @@ fn modules(expected: &Expected, records: &Records) -> Vec<String> {
 }
 
 /// The nodes of host and driver root: the right names, and the majors the kernel gave.
-fn nodes(records: &Records) -> Vec<String> {
-    let majors = records.section("ready.majors").unwrap_or_default();
+fn nodes(records: &Records, when: &str) -> Vec<String> {
+    let majors = records.section(&format!("{when}.majors")).unwrap_or_default();
     let major = |driver: &str| {
         majors.iter().find_map(|line| {
             let (number, name) = line.trim().split_once(' ')?;
@@ -63,10 +63,10 @@ fn nodes(records: &Records) -> Vec<String> {
     ];
     let mut wrong = Vec::new();
     for (section, dir) in [
-        ("ready.host-nodes", "/dev".to_owned()),
-        ("ready.root-nodes", format!("{DRIVER_ROOT}/dev")),
+        (format!("{when}.host-nodes"), "/dev".to_owned()),
+        (format!("{when}.root-nodes"), format!("{DRIVER_ROOT}/dev")),
     ] {
-        let seen = records.section(section).unwrap_or_default();
+        let seen = records.section(&section).unwrap_or_default();
         for (name, driver, minor) in &wanted {
             // 195 is NVIDIA's own number; 535 registers it as nvidia-frontend, 550 as nvidia.
             let major = match *driver {
@@ -83,8 +83,8 @@ fn nodes(records: &Records) -> Vec<String> {
     wrong
 }
 
-fn driver_root(expected: &Expected, records: &Records) -> Vec<String> {
-    let files = records.section("ready.root-files").unwrap_or_default();
+fn driver_root(expected: &Expected, records: &Records, when: &str) -> Vec<String> {
+    let files = records.section(&format!("{when}.root-files")).unwrap_or_default();
     let there = |path: &str| files.iter().any(|line| line.split(' ').nth(1) == Some(path));
     let version = &expected.version;
     let lib = "usr/lib/x86_64-linux-gnu";
@@ -105,7 +105,7 @@ fn driver_root(expected: &Expected, records: &Records) -> Vec<String> {
     if !files.iter().any(has_firmware) {
         wrong.push(format!("the driver root has no {firmware}*"));
     }
-    let path = records.text("ready.firmware-path");
+    let path = records.text(&format!("{when}.firmware-path"));
     if path != format!("{DRIVER_ROOT}/lib/firmware") {
         wrong.push(format!("the kernel looks for firmware in `{path}`"));
     }
@@ -113,15 +113,15 @@ fn driver_root(expected: &Expected, records: &Records) -> Vec<String> {
 }
 
 /// nvidia-smi on the host and a container that comes later.
-fn tools(records: &Records) -> Vec<String> {
+fn tools(records: &Records, when: &str) -> Vec<String> {
     let mut wrong = Vec::new();
-    let smi = records.text("ready.smi");
+    let smi = records.text(&format!("{when}.smi"));
     // Code 6 and this text are what a driver without real hardware has to say; a library that does
     // not fit the kernel module says so with code 18.
     if !(smi.contains("No devices were found") && smi.ends_with("rc 6")) {
         wrong.push(format!("nvidia-smi from the driver root: {smi}"));
     }
-    let neighbour = records.text("ready.neighbour");
+    let neighbour = records.text(&format!("{when}.neighbour"));
     for path in ["bin/nvidia-smi", "lib/x86_64-linux-gnu/libcuda.so.1"] {
         if !neighbour.contains(&format!("sees {path}")) {
             wrong.push(format!("a later container does not see {path}: {neighbour}"));
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_good_host_has_nothing_wrong() {
-        assert_eq!(ready(&expected(), &good()), Vec::<String>::new());
+        assert_eq!(ready(&expected(), &good(), "ready"), Vec::<String>::new());
     }
 
     #[test]
@@ -223,14 +223,14 @@ mod tests {
             let mut records = good();
             let lines = text.lines().map(str::to_owned).collect();
             records.sections.insert(format!("ready.{section}"), lines);
-            let wrong = ready(&expected(), &records).join("\n");
+            let wrong = ready(&expected(), &records, "ready").join("\n");
             assert!(wrong.contains(wanted), "{wanted}: {wrong}");
         }
     }
 
     #[test]
     fn an_agent_that_never_was_ready_is_one_finding() {
-        assert_eq!(ready(&expected(), &Records::default()), ["the agent never was Ready"]);
+        assert_eq!(ready(&expected(), &Records::default(), "ready"), ["the agent never was Ready"]);
     }
 
     #[test]

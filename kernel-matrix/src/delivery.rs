@@ -8,11 +8,12 @@ use std::process::Command;
 
 use crate::disk;
 use crate::error::{At, Error};
-use crate::matrix::{Cell, Supply};
+use crate::matrix::{Cell, Scenario, Supply};
 use crate::process::{LIMIT, run};
 use crate::registry::{self, Registry};
 use crate::runfile::RunFile;
 use crate::seed::{self, Seed};
+use crate::vm::Disk;
 use crate::workbench::{Agent, Prepared, Workbench};
 
 /// The password of a key pair that lives as long as its cell.
@@ -33,7 +34,7 @@ pub struct Delivery {
     /// The registry it reaches; nothing where there is none.
     pub registry: Option<Registry>,
     /// Its store, where that is one it keeps from boot to boot.
-    pub kept_store: Option<PathBuf>,
+    pub kept_store: Option<Disk>,
 }
 
 /// Makes everything ready, with files in `dir`.
@@ -41,6 +42,22 @@ pub struct Delivery {
 /// # Errors
 /// longshore, docker-registry or mke2fs failed.
 pub fn make(
+    cell: &Cell,
+    workbench: &Workbench,
+    prepared: &Prepared,
+    dir: &Path,
+) -> Result<Delivery, Error> {
+    let mut delivery = supply(cell, workbench, prepared, dir)?;
+    if cell.scenario == Scenario::PowerCut {
+        let (store, disk) = (dir.join("store.ext4"), dir.join("store.qcow2"));
+        disk::copy(&prepared.seed.disk, &store)?;
+        disk::volatile(&store, &disk)?;
+        delivery.kept_store = Some(Disk::Volatile(disk));
+    }
+    Ok(delivery)
+}
+
+fn supply(
     cell: &Cell,
     workbench: &Workbench,
     prepared: &Prepared,
@@ -58,7 +75,7 @@ pub fn make(
             let store = dir.join("store.ext4");
             disk::copy(&prepared.seed.disk, &store)?;
             let registry = of_registry(&prepared.seed, &Signed::new(workbench.agent(), dir)?)?;
-            Ok(Delivery { kept_store: Some(store), ..registry })
+            Ok(Delivery { kept_store: Some(Disk::Kept(store)), ..registry })
         }
     }
 }

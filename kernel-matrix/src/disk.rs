@@ -43,6 +43,21 @@ pub fn copy(image: &Path, to: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Makes `to`, a disk that has what the raw `image` has, and whose cache loses what was not flushed
+/// when its VM is killed. QEMU writes where a new cluster lies only when the guest flushes, so that an
+/// unflushed write to one is lost; clusters are as small as the file system's blocks, so that nearly
+/// every block that was not written before is a new one. What was already there is written in place
+/// and stays, as some of a cache may.
+///
+/// # Errors
+/// qemu-img is not there or failed.
+pub fn volatile(image: &Path, to: &Path) -> Result<(), Error> {
+    let mut create = Command::new("qemu-img");
+    create.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-o", "cluster_size=4k", "-b"]);
+    run(create.arg(image).arg(to), LIMIT)?;
+    Ok(())
+}
+
 #[derive(Default)]
 struct Size {
     bytes: u64,
@@ -86,6 +101,25 @@ mod tests {
         copy(&image, &kept).unwrap();
         let told = run(Command::new("dumpe2fs").arg("-h").arg(&kept), LIMIT).unwrap().join("\n");
         assert!(told.contains("has_journal"), "{told}");
+    }
+
+    #[test]
+    fn a_volatile_disk_loses_what_was_not_flushed_when_its_vm_is_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (raw, disk) = (dir.path().join("raw"), dir.path().join("disk"));
+        fs::File::create(&raw).unwrap().set_len(16 * MIB).unwrap();
+        volatile(&raw, &disk).unwrap();
+        let writes = ["write -P 0xaa 0 64k", "flush", "write -P 0xbb 1M 64k", "abort"];
+        let mut killed = Command::new("qemu-io");
+        killed
+            .args(["-t", "writeback"])
+            .args(writes.iter().flat_map(|write| ["-c", write]))
+            .arg(&disk);
+        assert_ne!(crate::process::listen(&mut killed, LIMIT).unwrap().0, Some(0));
+        let mut look = Command::new("qemu-io");
+        look.args(["-c", "read -P 0xaa 0 64k", "-c", "read -P 0 1M 64k"]).arg(&disk);
+        let said = run(&mut look, LIMIT).unwrap().join("\n");
+        assert!(!said.contains("failed"), "{said}");
     }
 
     #[test]

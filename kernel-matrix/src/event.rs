@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::gpu;
+use crate::trials::Trial;
 
 /// Something that happened to a cell.
 #[derive(Debug)]
@@ -57,6 +58,8 @@ pub enum What {
         /// The value with its unit.
         value: String,
     },
+    /// One of many lives in a cell's guest, and what came of it.
+    Trial(Trial),
     /// The cell is finished.
     Verdict(Outcome),
 }

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use crate::checks::{self, Expected};
 use crate::event::Outcome;
+use crate::in_use;
 use crate::matrix::{Cell, Scenario};
 use crate::records::Records;
 use crate::scene::Scene;
+use crate::trials;
 
 /// How many of the last lines of the agent's log are reasons too.
-const LAST_WORDS: usize = 6;
+pub(crate) const LAST_WORDS: usize = 6;
 
 /// What was seen of a cell's VM.
 #[derive(Debug, Default)]
@@ -29,6 +31,8 @@ pub struct Evidence {
     pub reached: Vec<(String, Duration)>,
     /// Whether the VM was still running at the deadline.
     pub overdue: bool,
+    /// Whether its power went off.
+    pub power_lost: bool,
 }
 
 /// Judges a cell that ran in a VM. QEMU's own exit code says nothing and is not looked at.
@@ -56,7 +60,7 @@ pub fn first_boot(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outc
             wrong.push(why);
             wrong.extend(evidence.tail.iter().map(|line| format!("console: {line}")));
         }
-        None => wrong.extend(checks::ready(expected, &evidence.records)),
+        None => wrong.extend(checks::ready(expected, &evidence.records, "ready")),
     }
     if wrong.is_empty() {
         return Outcome::Passed;
@@ -66,7 +70,7 @@ pub fn first_boot(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outc
 }
 
 /// How the agent's log ended.
-fn last_words(records: &Records) -> Vec<String> {
+pub(crate) fn last_words(records: &Records) -> Vec<String> {
     let log = records.section("agent-log").unwrap_or_default();
     log[log.len().saturating_sub(LAST_WORDS)..].iter().map(|l| format!("agent: {l}")).collect()
 }
@@ -89,7 +93,7 @@ pub(crate) fn unfinished(cell: &Cell, evidence: &Evidence) -> Option<String> {
     (console.1 != 0).then(|| format!("the guest's script ended with {} at `{phase}`", console.1))
 }
 
-fn agent(cell: &Cell, records: &Records) -> Vec<String> {
+pub(crate) fn agent(cell: &Cell, records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
     let wanted = cell.exit.to_string();
     let code = records.facts.get("exit-code").map_or("none", String::as_str);
@@ -117,27 +121,51 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         .map(|name| format!("{name} was to be loaded before"))
         .collect();
     match cell.scenario {
-        Scenario::RoundTrip => wrong.extend(checks::ready(expected, records)),
+        Scenario::RoundTrip => wrong.extend(checks::ready(expected, records, "ready")),
         Scenario::Interrupted => wrong.extend(checks::interrupted(records)),
-        Scenario::Refused | Scenario::Build => {}
+        Scenario::InUse => wrong.extend(in_use::wrong(expected, records)),
+        Scenario::Killed => wrong.extend(killed(records)),
+        Scenario::Refused | Scenario::PowerCut | Scenario::Build => {}
+    }
+    wrong
+}
+
+/// Every kill has to have been recovered from.
+fn killed(records: &Records) -> Vec<String> {
+    let trials = match trials::read(records) {
+        Ok(trials) => trials,
+        Err(missing) => return vec![missing],
+    };
+    let mut wrong = differences(records, "after-0");
+    if trials.len() < trials::LEAST {
+        wrong.push(format!("only {} kills, not {}", trials.len(), trials::LEAST));
+    }
+    for trial in trials {
+        wrong.extend(trial.wrong.iter().map(|why| format!("{}: {why}", trial.point)));
     }
     wrong
 }
 
 /// The host has to be exactly as before.
-fn host(records: &Records) -> Vec<String> {
+pub(crate) fn host(records: &Records) -> Vec<String> {
+    let mut wrong = differences(records, "after");
+    wrong.extend(record(records, "after.record"));
+    match records.section("after.written") {
+        Ok(files) => wrong.extend(files.iter().map(|file| format!("written: {file}"))),
+        Err(missing) => wrong.push(missing),
+    }
+    wrong
+}
+
+/// What of the host is not as before in the state that was reported under `after`.
+pub(crate) fn differences(records: &Records, after: &str) -> Vec<String> {
     let scenes = Scene::read(records, "before")
-        .and_then(|before| Ok((before, Scene::read(records, "after")?)));
+        .and_then(|before| Ok((before, Scene::read(records, after)?)));
     let mut wrong = match scenes {
         Ok((before, after)) => before.differences(&after),
         Err(missing) => vec![missing],
     };
     wrong.retain(|difference| !is_own_record(difference));
-    wrong.extend(record(records));
-    match records.section("after.written") {
-        Ok(files) => wrong.extend(files.iter().map(|file| format!("written: {file}"))),
-        Err(missing) => wrong.push(missing),
-    }
     wrong
 }
 
@@ -156,8 +184,8 @@ fn is_own_record(difference: &str) -> bool {
 }
 
 /// The record that stays has to say itself that nothing is left.
-fn record(records: &Records) -> Option<String> {
-    let text = match records.section("after.record") {
+pub(crate) fn record(records: &Records, section: &str) -> Option<String> {
+    let text = match records.section(section) {
         Ok(lines) => lines.join("\n"),
         Err(missing) => return Some(missing),
     };

@@ -4,7 +4,7 @@
 //! [`kernel`], [`rootfs`], the agent's [`image`] and its store ([`seed`]), all kept in the
 //! [`cache`]; a [`delivery`] is what a guest has the driver from. A [`cell`] boots a [`vm`] whose devices are a [`gpu`] behind QEMU's [`proxy`]
 //! protocol; the guest's scripts (guest/) only report [`records`], and [`judge`] decides from
-//! these alone. [`secure_boot`] makes guests whose kernel asks for signed modules. Everything that happens is an [`event`]; [`show`] and [`report`] consume them.
+//! these alone; where an agent is killed again and again, [`trials`] has what came of each. [`secure_boot`] makes guests whose kernel asks for signed modules. Everything that happens is an [`event`]; [`show`] and [`report`] consume them.
 
 pub mod apt;
 pub mod bits;
@@ -21,15 +21,18 @@ pub mod error;
 pub mod event;
 pub mod gpu;
 pub mod image;
+pub mod in_use;
 pub mod initramfs;
 pub mod judge;
 pub mod kernel;
 pub mod matrix;
+pub mod power;
 pub mod process;
 pub mod proxy;
 pub mod records;
 pub mod registry;
 pub mod report;
+pub mod rest;
 pub mod rootfs;
 pub mod runfile;
 pub mod scene;
@@ -37,5 +40,6 @@ pub mod secure_boot;
 pub mod seed;
 pub mod show;
 pub mod timing;
+pub mod trials;
 pub mod vm;
 pub mod workbench;

@@ -49,6 +49,15 @@ enum Verb {
         #[command(flatten)]
         agent: AgentOptions,
     },
+    /// Measures what the agent takes in a cell's VM in five minutes in which nobody asks it for
+    /// anything, and how long its end takes beside rmmod.
+    Rest {
+        /// Name of the cell.
+        #[arg(default_value = "bookworm-535-open")]
+        cell: String,
+        #[command(flatten)]
+        agent: AgentOptions,
+    },
     /// Boots a cell's VM with a shell on this terminal instead of its scenario; `poweroff` by
     /// `/run/matrix/busybox poweroff -f`, or Ctrl-A X.
     Shell {
@@ -133,6 +142,11 @@ fn go(line: Line, ending: &Ending) -> Result<bool, Error> {
         Verb::Time { cell, agent } => {
             let timing = alone(matrix, &cell, &agent, kernel_matrix::cell::time)?;
             print(&timing.table());
+            Ok(true)
+        }
+        Verb::Rest { cell, agent } => {
+            let rest = alone(matrix, &cell, &agent, kernel_matrix::cell::rest)?;
+            print(&rest.table());
             Ok(true)
         }
         Verb::Shell { cell, agent } => {

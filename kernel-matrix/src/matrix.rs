@@ -55,6 +55,9 @@ pub struct Cell {
     /// What the kernel is told on its command line beyond what it always is.
     #[serde(default)]
     pub kernel_arguments: String,
+    /// What podman is told that the agent's container may.
+    #[serde(default = "default_privileges")]
+    pub privileges: Vec<String>,
     /// Whether the guest boots by UEFI under Secure Boot, with modules signed for it.
     #[serde(default)]
     pub secure_boot: bool,
@@ -79,6 +82,12 @@ pub enum Scenario {
     Refused,
     /// TERM while the agent installs.
     Interrupted,
+    /// TERM while somebody holds the driver; then the next agent.
+    InUse,
+    /// SIGKILL at many points, one life after the other.
+    Killed,
+    /// Losses of power while the store is filled and the driver installed, one boot after the other.
+    PowerCut,
     /// `longshore build`, without a VM.
     Build,
 }
@@ -138,6 +147,10 @@ pub struct DriverWanted {
     /// signs anew on a mirror that stands still.
     #[serde(default)]
     pub archive_frozen: bool,
+}
+
+fn default_privileges() -> Vec<String> {
+    vec!["--privileged".to_owned()]
 }
 
 fn default_deadline() -> u64 {

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::error::{At, Error};
 use crate::event::{Event, Outcome, Resolved, What};
 use crate::matrix::Cell;
+use crate::trials::Trial;
 
 /// How many lines of reasons the table shows of a cell; the JSON has all.
 const REASONS: usize = 12;
@@ -47,6 +48,8 @@ pub struct CellResult {
     pub phases: Vec<(String, f64)>,
     /// What was measured.
     pub measured: BTreeMap<String, String>,
+    /// The lives that were cut off in it, and what came of them.
+    pub trials: Vec<Trial>,
     /// Seconds of the whole cell.
     pub seconds: f64,
 }
@@ -63,6 +66,7 @@ impl Report {
                 prepare_seconds: 0.0,
                 phases: Vec::new(),
                 measured: BTreeMap::new(),
+                trials: Vec::new(),
                 seconds: 0.0,
             })
             .collect();
@@ -79,6 +83,7 @@ impl Report {
             What::Measured { what, value } => {
                 cell.measured.insert(what.clone(), value.clone());
             }
+            What::Trial(trial) => cell.trials.push(trial.clone()),
             What::Verdict(outcome) => {
                 cell.outcome = outcome.clone();
                 cell.seconds = round(after);
@@ -117,6 +122,9 @@ impl Report {
                 resolved.driver_version,
                 resolved.flavour,
             );
+            for trial in &cell.trials {
+                let _ = writeln!(text, "    {}", trial.line());
+            }
             let reasons = reasons(&cell.outcome);
             for why in reasons.iter().take(REASONS) {
                 let _ = writeln!(text, "{:width$}    {why}", "");

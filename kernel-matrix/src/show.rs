@@ -35,6 +35,7 @@ pub fn line(event: &Event, after: Duration, detail: Detail) -> Option<String> {
         What::ConsoleLine(_) | What::Section { .. } => return None,
         What::Trouble(line) => format!("kernel in trouble: {line}"),
         What::Measured { what, value } => format!("{what} {value}"),
+        What::Trial(trial) => trial.line(),
         What::Verdict(Outcome::Passed) => "PASSED".into(),
         // Why is in the table at the end.
         What::Verdict(Outcome::Failed(why)) => format!("FAILED: {} reasons", why.len()),

@@ -1,5 +1,5 @@
 //! How long the agent takes to put a driver on from its store and to take it off, beside bare
-//! modprobe and rmmod of the same files, in one VM, turn about (guest/timing.sh).
+//! modprobe and rmmod of the same files, in one VM, turn about (guest/rounds.sh).
 
 use std::fmt::Write;
 
@@ -62,7 +62,7 @@ impl Timing {
     }
 }
 
-fn median(times: &[f64]) -> f64 {
+pub(crate) fn median(times: &[f64]) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
@@ -77,7 +77,7 @@ fn greatest(times: &[f64]) -> f64 {
 }
 
 /// A fact "FROM UNTIL", both in seconds since boot.
-fn span(records: &Records, key: &str) -> Result<f64, String> {
+pub(crate) fn span(records: &Records, key: &str) -> Result<f64, String> {
     let bad = || format!("the guest's `{key}` is absent or malformed");
     let (from, until) = records.facts.get(key).and_then(|f| f.split_once(' ')).ok_or_else(bad)?;
     match (from.parse::<f64>(), until.parse::<f64>()) {
@@ -87,7 +87,7 @@ fn span(records: &Records, key: &str) -> Result<f64, String> {
 }
 
 /// Seconds between the first log line with `first` and the first one with `last`.
-fn between(log: &[String], first: &str, last: &str) -> Result<f64, String> {
+pub(crate) fn between(log: &[String], first: &str, last: &str) -> Result<f64, String> {
     const DAY: f64 = 86_400.0;
     Ok((clock(log, last)? - clock(log, first)?).rem_euclid(DAY))
 }

@@ -1,7 +1,6 @@
 //! One virtual machine: QEMU under software emulation, its serial console and its results port.
 
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Instant;
 
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use command_fds::{CommandFdExt, FdMapping};
 
 use crate::error::{At, Error};
 use crate::gpu;
@@ -39,19 +38,33 @@ pub struct Spec {
     pub on_terminal: bool,
 }
 
-/// A raw image.
+/// An image, and what becomes of what is written to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Disk {
-    /// The image.
-    pub image: PathBuf,
-    /// Whether what is written to it stays; else it is thrown away.
-    pub kept: bool,
+pub enum Disk {
+    /// A raw image. Nothing stays.
+    Snapshot(PathBuf),
+    /// A raw image. Everything stays.
+    Kept(PathBuf),
+    /// A qcow2 image ([`crate::disk::volatile`]). When the VM is killed, what stays of what lay in no
+    /// cluster of the image before is what was flushed, as with a disk whose cache loses its power.
+    Volatile(PathBuf),
 }
 
 impl Disk {
     /// A disk of which nothing that is written stays.
     pub fn snapshot(image: &Path) -> Self {
-        Self { image: image.to_path_buf(), kept: false }
+        Self::Snapshot(image.to_path_buf())
+    }
+
+    /// QEMU's description of it.
+    fn drive(&self) -> String {
+        let (image, how) = match self {
+            Self::Snapshot(image) => (image, "format=raw,snapshot=on"),
+            Self::Kept(image) => (image, "format=raw,snapshot=off"),
+            // What the guest discards is in no cluster any more.
+            Self::Volatile(image) => (image, "format=qcow2,cache=writeback,discard=unmap"),
+        };
+        format!("file={},if=virtio,{how}", image.display())
     }
 }
 
@@ -77,6 +90,15 @@ pub enum Said {
     Gone,
 }
 
+/// Whether a VM's power stays on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Power {
+    /// It does.
+    On,
+    /// It goes off this moment.
+    Off,
+}
+
 /// How a VM ended.
 #[derive(Debug)]
 pub enum Ended {
@@ -84,6 +106,8 @@ pub enum Ended {
     Exited,
     /// It was still running at the deadline and was killed.
     Overdue,
+    /// Whoever listened had its power go off.
+    PowerLost,
 }
 
 /// A running VM. Dropping it kills QEMU.
@@ -101,19 +125,18 @@ impl Vm {
     /// QEMU cannot be started, or a socket cannot be made.
     pub fn start(spec: &Spec) -> Result<Self, Error> {
         let mut command = qemu(spec);
-        let mut inherited = Vec::new();
+        let mut sockets = Sockets::default();
         let mut links = Vec::new();
         for gpu in &spec.gpus {
-            let (ours, theirs) = socketpair()?;
+            let (ours, number) = sockets.add()?;
             let device = gpu::Device::new(*gpu, spec.gpus.len() == 1);
             let serving = ours.try_clone().at("clone socket of", Path::new("the GPU"))?;
             // It ends when the socket is shut down by us or closed by QEMU.
             thread::spawn(move || proxy::serve(serving, device));
-            command.arg("-device").arg(format!("x-pci-proxy-dev,fd={}", theirs.as_raw_fd()));
+            command.arg("-device").arg(format!("x-pci-proxy-dev,fd={number}"));
             links.push(ours);
-            inherited.push(theirs);
         }
-        let (results, theirs) = socketpair()?;
+        let (results, number) = sockets.add()?;
         command
             .args([
                 "-device",
@@ -122,24 +145,37 @@ impl Vm {
                 "virtserialport,chardev=results,name=results",
             ])
             .arg("-chardev")
-            .arg(format!("socket,id=results,fd={}", theirs.as_raw_fd()));
-        inherited.push(theirs);
-        let mut qemu = command.spawn().at("start", Path::new("qemu-system-x86_64"))?;
-        drop(inherited);
+            .arg(format!("socket,id=results,fd={number}"));
+        let program = Path::new("qemu-system-x86_64");
+        let mapped = command.fd_mappings(sockets.0).map_err(io::Error::other);
+        mapped.at("pass sockets to", program)?;
+        let mut qemu = command.spawn().at("start", program)?;
+        // Its ends of the sockets are the command's until then.
+        drop(command);
         let said = listen(&mut qemu, results);
         Ok(Self { qemu, said, links })
     }
 
-    /// Hands every line to `hear` until the VM is gone or `deadline` passes.
+    /// Hands every line to `hear` until the VM is gone, `deadline` passes, or `hear` has its power
+    /// go off.
     ///
     /// # Errors
     /// QEMU's exit status cannot be had.
-    pub fn watch(&mut self, deadline: Instant, mut hear: impl FnMut(Said)) -> Result<Ended, Error> {
+    pub fn watch(
+        &mut self,
+        deadline: Instant,
+        mut hear: impl FnMut(Said) -> Power,
+    ) -> Result<Ended, Error> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.said.recv_timeout(left) {
                 Ok(Said::Gone) | Err(RecvTimeoutError::Disconnected) => break,
-                Ok(said) => hear(said),
+                Ok(said) => {
+                    if hear(said) == Power::Off {
+                        self.kill();
+                        return Ok(Ended::PowerLost);
+                    }
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     self.kill();
                     return Ok(Ended::Overdue);
@@ -199,9 +235,7 @@ fn qemu(spec: &Spec) -> Command {
         command.arg("-drive").arg(flash(1, &firmware.variables, "snapshot"));
     }
     for disk in &spec.disks {
-        let (image, snapshot) = (disk.image.display(), if disk.kept { "off" } else { "on" });
-        command.arg("-drive");
-        command.arg(format!("file={image},if=virtio,format=raw,snapshot={snapshot}"));
+        command.arg("-drive").arg(disk.drive());
     }
     match &spec.network {
         None => command.args(["-net", "none"]),
@@ -222,12 +256,20 @@ fn qemu(spec: &Spec) -> Command {
     command
 }
 
-/// A pair of which the second end is inherited by the next child.
-fn socketpair() -> Result<(UnixStream, UnixStream), Error> {
-    let at = Path::new("a socket for QEMU");
-    let (ours, theirs) = UnixStream::pair().at("make", at)?;
-    fcntl(theirs.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).at("pass on", at)?;
-    Ok((ours, theirs))
+/// QEMU's ends of sockets. In this process they are closed on exec: another VM, or any program, that
+/// is started at the same time gets none of them.
+#[derive(Default)]
+struct Sockets(Vec<FdMapping>);
+
+impl Sockets {
+    /// A pair: our end, and the number that the other one has in QEMU.
+    fn add(&mut self) -> Result<(UnixStream, i32), Error> {
+        let (ours, theirs) = UnixStream::pair().at("make", Path::new("a socket for QEMU"))?;
+        // 0, 1 and 2 are the console.
+        let child_fd = 3 + i32::try_from(self.0.len()).unwrap_or(i32::MAX);
+        self.0.push(FdMapping { parent_fd: theirs.into(), child_fd });
+        Ok((ours, child_fd))
+    }
 }
 
 /// Starts the threads that turn console, stderr and results into one stream.
@@ -274,10 +316,7 @@ mod tests {
             initrd: "/k/initrd".into(),
             arguments: String::new(),
             firmware: None,
-            disks: vec![
-                Disk::snapshot(Path::new("/d/a")),
-                Disk { image: "/d/b".into(), kept: true },
-            ],
+            disks: vec![Disk::snapshot(Path::new("/d/a")), Disk::Kept("/d/b".into())],
             network: None,
             gpus: Vec::new(),
             memory: 512,
@@ -311,6 +350,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_started_at_the_same_time_inherits_no_socket() {
+        use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+        let mut sockets = Sockets::default();
+        let (ours, number) = sockets.add().unwrap();
+        assert_eq!((number, sockets.add().unwrap().1), (3, 4));
+        let theirs = sockets.0.iter().map(|mapping| fcntl(&mapping.parent_fd, FcntlArg::F_GETFD));
+        for flags in theirs.chain([fcntl(&ours, FcntlArg::F_GETFD)]) {
+            assert!(FdFlag::from_bits_truncate(flags.unwrap()).contains(FdFlag::FD_CLOEXEC));
+        }
+    }
+
+    #[test]
     fn lines_are_whole_without_their_ends_and_survive_bad_text() {
         let (say, said) = mpsc::channel();
         lines(&b"one\r\nt\xffwo\nrest"[..], &say, Said::Console);
@@ -325,7 +376,11 @@ mod tests {
         let mut vm = Vm::start(&spec()).unwrap();
         let mut heard = Vec::new();
         let deadline = Instant::now() + std::time::Duration::from_secs(60);
-        let ended = vm.watch(deadline, |said| heard.push(format!("{said:?}"))).unwrap();
+        let hear = |said| {
+            heard.push(format!("{said:?}"));
+            Power::On
+        };
+        let ended = vm.watch(deadline, hear).unwrap();
         assert!(matches!(ended, Ended::Exited));
         assert!(heard.iter().any(|line| line.contains("/d/a")), "{heard:?}");
     }

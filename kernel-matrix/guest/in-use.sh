@@ -1,0 +1,66 @@
+# shellcheck shell=sh
+# TERM while a process of the host and one in a container hold the driver: the agent ends and leaves
+# it. The next agent finds it as wanted; once nobody holds it any more, TERM takes it off.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. /run/matrix/lib.sh
+# shellcheck source=ready.sh
+. /run/matrix/ready.sh
+# shellcheck source=events.sh
+. /run/matrix/events.sh
+
+# What changes when a module is loaded anew (the inode), or when somebody else comes to use it.
+identity() {
+    for module in nvidia nvidia_uvm nvidia_modeset; do
+        stat -c '%n inode %i' /sys/module/$module
+        echo "$module refcount $(cat /sys/module/$module/refcnt)"
+    done
+    echo "nvidia loaded $(dmesg | grep -c 'NVRM: loading NVIDIA') times"
+}
+
+hold() {
+    # shellcheck disable=SC2217
+    sleep 86400 </dev/nvidiactl &
+    HOLDER=$!
+    # shellcheck disable=SC2086
+    ID=$(pod run --detach --name holder --privileged --network none --entrypoint /bin/sh $IMAGE \
+        -c 'exec busybox sleep 86400 </dev/nvidiactl')
+    fact holder "$HOLDER"
+    fact contained-holder "$(pod inspect --format '{{.State.Pid}}' holder) $ID"
+}
+
+let_go() {
+    kill "$HOLDER"
+    wait "$HOLDER" || true
+    pod rm --force --time 0 holder >/dev/null
+}
+
+prepare
+state before
+start_agent
+await has_phase ready
+phase held
+hold
+section held.identity identity
+now
+begun=$NOW
+terminate
+code=0
+wait "$RUN" || code=$?
+now
+fact held.exit-code "$code"
+fact held.seconds "$begun $NOW"
+section held.log cat /run/matrix/agent.log
+section held.record cat "$STATE"
+report_ready held
+start_agent
+if await has_phase ready; then
+    phase ready
+    section adopted.identity identity
+    report_ready ready
+    section ready.look look_around
+    let_go
+    phase terminate
+    terminate
+fi
+finish_agent
+after

@@ -1,0 +1,46 @@
+# shellcheck shell=sh
+# What the host sees of a driver that is Ready. It is read after lib.sh.
+
+versions() {
+    for module in nvidia nvidia_uvm nvidia_modeset nvidia_drm; do
+        [ -e /sys/module/$module ] || continue
+        echo "$module $(cat /sys/module/$module/srcversion) $(cat /sys/module/$module/version)"
+    done
+}
+
+nodes() { find "$1" -path '*nvidia*' -type c -exec stat -c '%n %Hr:%Lr %a' {} +; }
+
+# The host's own look at the tools it was given. Without real hardware the right answer is
+# "No devices were found"; a library that does not fit the kernel module says "mismatch".
+smi() {
+    code=0
+    LD_LIBRARY_PATH=$DRIVER_ROOT/usr/lib/x86_64-linux-gnu "$DRIVER_ROOT/usr/bin/nvidia-smi" ||
+        code=$?
+    echo "rc $code"
+}
+
+root_files() {
+    find "$1/" \( -path '*/proc' -o -path '*/sys' -o -path '*/dev' \) -prune -o -printf '%y %P %l\n'
+}
+
+# A container that comes later and is given the driver root as anybody would.
+neighbour() {
+    # shellcheck disable=SC2086,SC2016
+    pod run --rm --network none -v "$DRIVER_ROOT:/driver:ro" --entrypoint /bin/sh $IMAGE \
+        -c 'cd /driver/usr && for f in bin/nvidia-smi lib/x86_64-linux-gnu/libcuda.so.1; do
+                [ -s $f ] && echo "sees $f"; done'
+}
+
+# report_ready WHEN: all that the harness holds against the driver that was wanted.
+report_ready() {
+    section "$1.driver" cat /proc/driver/nvidia/version
+    section "$1.versions" versions
+    section "$1.modules" cat /proc/modules
+    section "$1.majors" cat /proc/devices
+    section "$1.host-nodes" nodes /dev
+    section "$1.root-nodes" nodes "$DRIVER_ROOT/dev"
+    section "$1.firmware-path" firmware_path
+    section "$1.root-files" root_files "$DRIVER_ROOT"
+    section "$1.smi" smi
+    section "$1.neighbour" neighbour
+}

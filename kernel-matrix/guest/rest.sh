@@ -1,0 +1,36 @@
+# shellcheck shell=sh
+# What an agent takes that is Ready and that nobody asks for anything, and how fast it then ends.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. /run/matrix/lib.sh
+# shellcheck source=rounds.sh
+. /run/matrix/rounds.sh
+
+# Until what follows an installation is over, and then what is measured, seconds.
+SETTLE=30
+REST=300
+
+# A line for each thread: id, name, switches it asked for, switches it did not.
+threads() {
+    for task in /proc/"$1"/task/*/status; do
+        awk -v id="${task#/proc/"$1"/task/}" '
+            $1 == "Name:" { name = $2 }
+            $1 == "voluntary_ctxt_switches:" { asked = $2 }
+            $1 == "nonvoluntary_ctxt_switches:" { print id + 0, name, asked, $2 }' "$task"
+    done
+}
+
+prepare
+start_agent
+await has_phase ready
+agent=$(pgrep -xo longshore)
+sleep $SETTLE
+phase rest
+fact rest-seconds $REST
+section rest.before threads "$agent"
+sleep $REST
+section rest.after threads "$agent"
+section rest.memory grep -E '^(VmRSS|RssAnon|RssFile|Threads)' "/proc/$agent/status"
+pod kill -s TERM longshore >/dev/null
+finish_agent
+phase rounds
+rounds

@@ -1,0 +1,59 @@
+# shellcheck shell=sh
+# The driver on and off again, by the agent out of its store and by bare modprobe and rmmod with the
+# same files, turn about. The times are /proc/uptime's, which is read without a new process; the
+# agent's own are in its log. It is read after lib.sh.
+
+ROUNDS=5
+DRIVER_MODULES='nvidia nvidia_uvm nvidia_modeset'
+
+# The modules of the store's set, where modprobe looks for them.
+install_modules() {
+    target=/lib/modules/$(uname -r)/updates
+    mkdir -p "$target"
+    awk -F'"' '/"file":/ { file = $4 } /"sha256":/ { sum = $4 } file && sum { print file, sum; file = sum = "" }' \
+        /var/lib/longshore/sets/*.json | while read -r file sum; do
+        cp "/var/lib/longshore/blobs/sha256/$sum" "$target/$file"
+    done
+    depmod
+}
+
+loaded() { cut -d' ' -f1 /proc/modules; }
+
+# bare ROUND: on and off again with kmod's own programs.
+bare() {
+    loaded >/run/matrix/before
+    read -r from _ </proc/uptime
+    # shellcheck disable=SC2086
+    modprobe -a ipmi_msghandler $DRIVER_MODULES
+    read -r until _ </proc/uptime
+    fact "bare-load-$1" "$from $until"
+    # What came, last first, as /proc/modules lists it.
+    chain=$(loaded | grep -vxFf /run/matrix/before)
+    read -r from _ </proc/uptime
+    # shellcheck disable=SC2086
+    rmmod $chain
+    read -r until _ </proc/uptime
+    fact "bare-remove-$1" "$from $until"
+}
+
+by_agent() {
+    start_agent
+    # Seldom: the one processor is to be the agent's.
+    until has_phase ready; do
+        running || exit 1
+        sleep 1
+    done
+    pod kill -s TERM longshore >/dev/null
+    finish_agent
+    section "agent-log-$1" cat /run/matrix/agent.log
+}
+
+rounds() {
+    install_modules
+    round=0
+    while [ $round -le $ROUNDS ]; do
+        bare $round
+        by_agent $round
+        round=$((round + 1))
+    done
+}

@@ -1,0 +1,144 @@
+//! A driver that is in use at TERM (guest/in-use.sh): who holds it is named, it stays usable, and the
+//! next agent adopts it.
+
+use crate::checks::{self, Expected};
+use crate::records::Records;
+use crate::timing;
+use crate::trials;
+
+/// The deadline that longshore has by default, and what the end of a container takes beyond it on a
+/// busy machine, seconds.
+const LONGEST: f64 = 20.0 + 25.0;
+/// The exit code for a driver in use.
+const IN_USE: &str = "20";
+
+/// What is wrong.
+pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
+    let mut wrong = Vec::new();
+    wrong.extend(ended(records));
+    wrong.extend(named(records));
+    wrong.extend(left(records));
+    let held = checks::ready(expected, records, "held");
+    wrong.extend(held.into_iter().map(|why| format!("while it is held: {why}")));
+    let adopted = checks::ready(expected, records, "ready");
+    wrong.extend(adopted.into_iter().map(|why| format!("adopted: {why}")));
+    wrong.extend(adopted_untouched(records));
+    wrong
+}
+
+/// Milliseconds from the adopting agent's first word to Ready.
+pub fn adoption(records: &Records) -> Result<String, String> {
+    let log = records.section("agent-log")?;
+    let seconds = timing::between(log, "phase probing", "is ready")?;
+    Ok(format!("{:.0} ms", seconds * 1000.0))
+}
+
+fn ended(records: &Records) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let code = records.facts.get("held.exit-code").map_or("none", String::as_str);
+    if code != IN_USE {
+        wrong.push(format!("with the driver in use the exit code is {code}, not {IN_USE}"));
+    }
+    match timing::span(records, "held.seconds") {
+        Ok(seconds) if seconds <= LONGEST => {}
+        Ok(seconds) => wrong.push(format!("the agent took {seconds:.1} s to end")),
+        Err(missing) => wrong.push(missing),
+    }
+    wrong
+}
+
+/// Both holders are in the agent's last words, the contained one with its container.
+fn named(records: &Records) -> Vec<String> {
+    let log = records.section("held.log").unwrap_or_default();
+    let said = |words: &[&str]| log.iter().any(|line| words.iter().all(|word| line.contains(word)));
+    let mut wrong = Vec::new();
+    match records.facts.get("holder") {
+        Some(pid) if said(&["in use", pid]) => {}
+        holder => wrong.push(format!("the log does not name the host's process {holder:?}")),
+    }
+    let contained = records.facts.get("contained-holder").and_then(|c| c.split_once(' '));
+    match contained {
+        Some((pid, id)) if id.len() == 64 && said(&["in use", pid, &id[..12]]) => {}
+        holder => wrong.push(format!("the log does not name the contained process {holder:?}")),
+    }
+    wrong
+}
+
+/// The record says that everything is still there.
+fn left(records: &Records) -> Option<String> {
+    let found = trials::journal_of(&records.text("held.record"));
+    let whole = found.starts_with("in-use, ") && found.ends_with(" done, 0 intended");
+    let whole = whole && !found.contains(", 0 done");
+    (!whole).then(|| format!("the record of a driver in use says: {found}"))
+}
+
+/// Nothing was loaded anew, and nobody lost the driver.
+fn adopted_untouched(records: &Records) -> Vec<String> {
+    match (records.section("held.identity"), records.section("adopted.identity")) {
+        (Ok(held), Ok(adopted)) if held == adopted && held.len() == 7 => Vec::new(),
+        (Ok(held), Ok(adopted)) => {
+            vec![format!("the modules are not untouched: {held:?}, then {adopted:?}")]
+        }
+        (held, adopted) => [held.err(), adopted.err()].into_iter().flatten().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Records {
+        let id = "ab".repeat(32);
+        let mut records = Records::default();
+        for line in ["holder 41".to_owned(), format!("contained-holder 42 {id}")] {
+            records.take(&format!("@fact {line}"));
+        }
+        records.take("@fact held.exit-code 20");
+        records.take("@fact held.seconds 10.0 31.0");
+        let log =
+            format!("error: the driver is in use: sleep (pid 41), sleep (pid 42, container {id})");
+        records.sections.insert("held.log".into(), vec![log]);
+        let record = "{\"phase\": \"in-use\", \"entries\": [{\"state\": \"done\"}]}";
+        records.sections.insert("held.record".into(), vec![record.into()]);
+        for when in ["held", "adopted"] {
+            let lines = (0..7).map(|n| format!("inode {n}")).collect();
+            records.sections.insert(format!("{when}.identity"), lines);
+        }
+        records
+    }
+
+    fn all(records: &Records) -> Vec<String> {
+        let mut wrong = ended(records);
+        wrong.extend(named(records));
+        wrong.extend(left(records));
+        wrong.extend(adopted_untouched(records));
+        wrong
+    }
+
+    #[test]
+    fn a_driver_that_is_left_and_adopted_has_nothing_wrong() {
+        assert_eq!(all(&good()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_wrong_is_found() {
+        let fact = |key: &str, value: &str, wanted: &str| {
+            let mut records = good();
+            records.facts.insert(key.into(), value.into());
+            let wrong = all(&records).join("\n");
+            assert!(wrong.contains(wanted), "{wanted}: {wrong}");
+        };
+        fact("held.exit-code", "0", "exit code is 0");
+        fact("held.seconds", "10.0 100.0", "took 90.0 s");
+        fact("holder", "7777", "the host's process");
+        fact("contained-holder", "42 short", "the contained process");
+        let section = |name: &str, text: &str, wanted: &str| {
+            let mut records = good();
+            records.sections.insert(name.into(), vec![text.into()]);
+            let wrong = all(&records).join("\n");
+            assert!(wrong.contains(wanted), "{wanted}: {wrong}");
+        };
+        section("held.record", "{\"phase\": \"failed\", \"entries\": []}", "failed, 0 done");
+        section("adopted.identity", "inode 9", "not untouched");
+    }
+}

@@ -1,0 +1,128 @@
+//! Losses of power (guest/power-cut.sh): whether each came where it was to come, and whether the next
+//! boot finds a sound store and a host that the agent serves and leaves as it was.
+
+use crate::checks::{self, Expected};
+use crate::judge::{self, Evidence};
+use crate::matrix::Cell;
+use crate::records::Records;
+use crate::trials::{self, Trial};
+
+/// The points, in order. After the last one a boot only recovers.
+pub const CUTS: [&str; 6] =
+    ["import-module", "import-tree", "import-set", "intent", "loading", "ready"];
+/// The phase in which the guest waits for its power to go off.
+pub const PHASE: &str = "cut";
+
+/// What is wrong with where a boot ended whose power was to go off at `cut`; where that is empty it
+/// has to have come to its own end.
+pub fn not_cut(cell: &Cell, evidence: &Evidence, cut: &str) -> Option<String> {
+    match (cut.is_empty(), evidence.power_lost) {
+        (false, true) => None,
+        (false, false) => {
+            let why = judge::unfinished(cell, evidence);
+            let why = why.unwrap_or_else(|| "it came to its end".into());
+            Some(format!("the power was to go off at `{cut}`: {why}"))
+        }
+        (true, _) => judge::unfinished(cell, evidence),
+    }
+}
+
+/// What became of a host whose power had gone off at `after`, in a boot that then went on to `cut`.
+pub fn recovered(
+    cell: &Cell,
+    expected: &Expected,
+    evidence: &Evidence,
+    after: &str,
+    cut: &str,
+) -> Trial {
+    let records = &evidence.records;
+    let mut wrong: Vec<String> =
+        evidence.trouble.iter().map(|line| format!("kernel: {line}")).collect();
+    wrong.extend(disk(records));
+    wrong.extend(judge::agent(cell, records));
+    wrong.extend(checks::ready(expected, records, "ready"));
+    wrong.extend(judge::host(records));
+    if !wrong.is_empty() {
+        wrong.extend(not_cut(cell, evidence, cut));
+    }
+    let recovery = records.facts.get("recovery").map_or("", String::as_str);
+    Trial {
+        point: format!("power off at {after}"),
+        found: records.text("cut.named").replace('\n', ", "),
+        recovery: recovery.split(' ').next().unwrap_or_default().to_owned(),
+        seconds: trials::seconds(recovery).unwrap_or(f64::NAN),
+        wrong,
+    }
+}
+
+/// What was synced has to be there, what was not to be gone, and nothing may be under a name that
+/// promises something else.
+fn disk(records: &Records) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if records.text("cut.synced") != "synced" {
+        wrong.push("what was synced is not on the disk".into());
+    }
+    if records.text("cut.unsynced") == "unsynced" {
+        wrong.push("what was written last is on the disk: this was no loss of power".into());
+    }
+    match records.section("cut.misnamed") {
+        Ok(files) => wrong.extend(files.iter().map(|f| format!("not what its name says: {f}"))),
+        Err(missing) => wrong.push(missing),
+    }
+    let code = records.facts.get("cut.verify").map_or("none", String::as_str);
+    if code != "0" {
+        wrong.push(format!("`store verify` ended with {code}: {}", records.text("cut.verify-log")));
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell() -> Cell {
+        toml::from_str(
+            "name = 'a'\nscenario = 'power-cut'\nkernel = { suite = 's', package = 'p' }\n\
+             driver = { branch = '535', flavour = 'open' }",
+        )
+        .unwrap()
+    }
+
+    fn records(changed: &[(&str, &str)]) -> Records {
+        let mut records = Records::default();
+        records.facts.insert("cut.verify".into(), "0".into());
+        let cat = "cat: /var/lib/longshore/lost+found/unsynced: No such file or directory";
+        for (name, text) in [("synced", "synced"), ("unsynced", cat), ("misnamed", "")] {
+            let text = changed.iter().find(|(n, _)| *n == name).map_or(text, |(_, text)| text);
+            let lines = text.lines().map(str::to_owned).collect();
+            records.sections.insert(format!("cut.{name}"), lines);
+        }
+        records
+    }
+
+    #[test]
+    fn a_disk_is_sound_where_it_lost_what_was_not_synced_and_nothing_else() {
+        assert_eq!(disk(&records(&[])), Vec::<String>::new());
+        let cases = [
+            ("synced", "", "was synced"),
+            ("unsynced", "unsynced", "no loss of power"),
+            ("misnamed", "/s/blobs/sha256/ab", "not what its name says: /s/blobs"),
+        ];
+        for (section, text, wanted) in cases {
+            let wrong = disk(&records(&[(section, text)])).join("\n");
+            assert!(wrong.contains(wanted), "{wanted}: {wrong}");
+        }
+        let mut unsound = records(&[]);
+        unsound.facts.insert("cut.verify".into(), "13".into());
+        assert!(disk(&unsound)[0].contains("ended with 13"));
+    }
+
+    #[test]
+    fn a_power_cut_has_to_come() {
+        let lost = Evidence { power_lost: true, ..Evidence::default() };
+        assert_eq!(not_cut(&cell(), &lost, "loading"), None);
+        let lived = not_cut(&cell(), &Evidence::default(), "loading").unwrap();
+        assert!(lived.contains("at `loading`") && lived.contains("without a verdict"), "{lived}");
+        assert!(not_cut(&cell(), &lost, "").unwrap().contains("without a verdict"));
+    }
+}

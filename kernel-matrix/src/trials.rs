@@ -1,0 +1,216 @@
+//! Many lives of the agent in one guest, each killed at another point (guest/killed.sh): what was on
+//! the host when it died, how the host was brought back, and whether it is as before.
+
+use serde::Serialize;
+
+use crate::judge;
+use crate::records::Records;
+use crate::scene::Scene;
+
+/// The exit code of what SIGKILL ended, as podman gives it.
+const KILLED: &str = "137";
+
+/// How many lives of a guest have to have been cut off.
+pub const LEAST: usize = 20;
+
+/// One life that was cut off, and what came after it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Trial {
+    /// When it was cut off.
+    pub point: String,
+    /// What was on the host then.
+    pub found: String,
+    /// What brought the host back: `start` or `unload`.
+    pub recovery: String,
+    /// Seconds until the agent was Ready again, or `unload` had ended, with the start of its container.
+    pub seconds: f64,
+    /// What is not as it has to be.
+    pub wrong: Vec<String>,
+}
+
+impl Trial {
+    /// What a person reads of it.
+    pub fn line(&self) -> String {
+        let Self { point, found, recovery, seconds, wrong } = self;
+        let outcome = if wrong.is_empty() { "recovered" } else { "NOT RECOVERED" };
+        format!("{point:42} {found:60} {recovery:6} {seconds:5.1} s  {outcome}")
+    }
+}
+
+/// Reads and judges all trials of a guest.
+///
+/// # Errors
+/// The guest did not say how many there are.
+pub fn read(records: &Records) -> Result<Vec<Trial>, String> {
+    let count = records.facts.get("trials").and_then(|n| n.parse::<usize>().ok());
+    let count = count.ok_or("the guest did not say how many trials there were")?;
+    Ok((1..=count).map(|number| trial(records, number)).collect())
+}
+
+fn trial(records: &Records, number: usize) -> Trial {
+    let fact = |what: &str| records.facts.get(&format!("{what}-{number}")).map(String::as_str);
+    let recovery = fact("recovery").unwrap_or("none");
+    Trial {
+        point: fact("point").unwrap_or("unknown").to_owned(),
+        found: found(records, number),
+        recovery: recovery.split(' ').next().unwrap_or_default().to_owned(),
+        seconds: seconds(recovery).unwrap_or(f64::NAN),
+        wrong: wrong(records, number),
+    }
+}
+
+/// The fact `start FROM UNTIL`, both in seconds since boot.
+pub(crate) fn seconds(recovery: &str) -> Option<f64> {
+    let mut words = recovery.split(' ').skip(1);
+    let (from, until): (f64, f64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    Some(until - from)
+}
+
+fn wrong(records: &Records, number: usize) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (what, wanted) in [("killed", KILLED), ("recovered", "0")] {
+        let code = records.facts.get(&format!("{what}-{number}")).map_or("none", String::as_str);
+        if code != wanted {
+            wrong.push(format!("{what} with exit code {code}, not {wanted}"));
+        }
+    }
+    let recovery = records.facts.get(&format!("recovery-{number}")).map_or("", String::as_str);
+    if recovery.is_empty() {
+        wrong.push("the agent never was Ready again".into());
+    } else if recovery.starts_with("start ") {
+        wrong.extend(differences(records, "ready-0", &format!("ready-{number}")));
+    }
+    let after = format!("after-{number}");
+    wrong.extend(judge::differences(records, &after));
+    wrong.extend(judge::record(records, &format!("{after}.record")));
+    if !wrong.is_empty() {
+        let log = records.section(&format!("recovery-log-{number}")).unwrap_or_default();
+        let last = &log[log.len().saturating_sub(judge::LAST_WORDS)..];
+        wrong.extend(last.iter().map(|line| format!("agent: {line}")));
+    }
+    wrong
+}
+
+/// What differs between two states of the host.
+fn differences(records: &Records, before: &str, after: &str) -> Vec<String> {
+    let scenes = Scene::read(records, before).and_then(|b| Ok((b, Scene::read(records, after)?)));
+    match scenes {
+        Ok((before, after)) => before.differences(&after),
+        Err(missing) => vec![missing],
+    }
+}
+
+/// What a dead agent left: what its journal says it was at, and what the host has.
+fn found(records: &Records, number: usize) -> String {
+    let lines =
+        |what: &str| records.section(&format!("death-{number}.{what}")).unwrap_or_default().iter();
+    let before = records.section("before.modules").unwrap_or_default();
+    let name = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
+    let known: Vec<String> = before.iter().map(name).collect();
+    let modules = lines("modules").filter(|line| !known.contains(&name(line))).count();
+    let mounts = lines("mounts").count();
+    let nodes = lines("nodes").count();
+    let journal = records.text(&format!("death-{number}.journal"));
+    format!("{}; {modules} modules, {mounts} mounts, {nodes} nodes", journal_of(&journal))
+}
+
+/// Phase, and the entries that are not undone.
+pub(crate) fn journal_of(text: &str) -> String {
+    let Ok(state) = serde_json::from_str::<serde_json::Value>(text) else {
+        return "no journal".to_owned();
+    };
+    let phase = state["phase"].as_str().unwrap_or("no phase");
+    let empty = Vec::new();
+    let entries = state["entries"].as_array().unwrap_or(&empty);
+    let count = |wanted: &str| entries.iter().filter(|e| e["state"] == wanted).count();
+    format!("{phase}, {} done, {} intended", count("done"), count("intended"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASPECTS: [&str; 7] =
+        ["modules", "mounts", "dev", "firmware-path", "run", "majors", "processes"];
+
+    fn good() -> Records {
+        let mut records = Records::default();
+        let mut section = |name: &str, text: &str| {
+            let lines = text.lines().map(str::to_owned).collect();
+            records.sections.insert(name.to_owned(), lines);
+        };
+        for when in ["before", "ready-0", "ready-1", "after-1", "after-2"] {
+            for aspect in ASPECTS {
+                section(&format!("{when}.{aspect}"), "ext4 1 0 - Live 0x0");
+            }
+        }
+        for number in [1, 2] {
+            section(&format!("after-{number}.record"), "{\"entries\": []}");
+            section(
+                &format!("death-{number}.journal"),
+                "{\"phase\": \"installing\", \"entries\": [{\"state\": \"done\"}, {\"state\": \"intended\"}]}",
+            );
+            section(
+                &format!("death-{number}.modules"),
+                "ext4 1 0 - Live 0x0\nnvidia 9 0 - Loading 0x0",
+            );
+            section(&format!("death-{number}.mounts"), "");
+            section(&format!("death-{number}.nodes"), "/dev/nvidia0");
+            section(&format!("recovery-log-{number}"), "phase removed");
+        }
+        for line in [
+            "@fact trials 2",
+            "@fact point-1 nvidia is being loaded",
+            "@fact killed-1 137",
+            "@fact recovery-1 start 10.00 12.50",
+            "@fact recovered-1 0",
+            "@fact point-2 Ready",
+            "@fact killed-2 137",
+            "@fact recovery-2 unload 20.00 21.00",
+            "@fact recovered-2 0",
+        ] {
+            records.take(line);
+        }
+        records
+    }
+
+    #[test]
+    fn a_trial_tells_what_was_found_and_how_long_the_recovery_took() {
+        let trials = read(&good()).unwrap();
+        assert_eq!(trials[0].point, "nvidia is being loaded");
+        assert_eq!(trials[0].found, "installing, 1 done, 1 intended; 1 modules, 0 mounts, 1 nodes");
+        assert_eq!((trials[0].recovery.as_str(), trials[0].seconds), ("start", 2.5));
+        assert_eq!((trials[1].recovery.as_str(), trials[1].seconds), ("unload", 1.0));
+        assert!(trials.iter().all(|trial| trial.wrong.is_empty()), "{trials:?}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_found() {
+        let fact = |key: &'static str, value: &'static str| {
+            move |records: &mut Records| {
+                records.facts.insert(key.into(), value.into());
+            }
+        };
+        let section = |name: &'static str, text: &'static str| {
+            move |records: &mut Records| {
+                records.sections.insert(name.into(), vec![text.into()]);
+            }
+        };
+        let why = |change: &dyn Fn(&mut Records)| {
+            let mut records = good();
+            change(&mut records);
+            read(&records).unwrap().remove(0).wrong.join("\n")
+        };
+        assert!(why(&fact("killed-1", "0")).contains("killed with exit code 0, not 137"));
+        assert!(why(&fact("recovered-1", "21")).contains("recovered with exit code 21"));
+        assert!(why(&fact("recovered-1", "21")).contains("agent: phase removed"));
+        let never = |records: &mut Records| {
+            records.facts.remove("recovery-1");
+        };
+        assert!(why(&never).contains("never was Ready again"));
+        assert!(why(&section("ready-1.dev", "c 666 /dev/other")).contains("/dev/other"));
+        assert!(why(&section("after-1.modules", "nvidia 9 0 - Live 0x0")).contains("after nvidia"));
+        assert!(why(&section("after-1.record", "cut off")).contains("cannot be read"));
+        assert!(read(&Records::default()).is_err());
+    }
+}
