@@ -39,6 +39,8 @@ pub struct Needed {
 
 const RUNS: &str = "the host runs it";
 const RAN: &str = "the host ran it before";
+/// Another certificate takes the unsigned modules, and they can only be compiled.
+const SIGNED_FROM: &str = "the host's modules were signed from it";
 
 impl Needed {
     /// What this host runs, by the agent's journal, by what is mounted, and by what the store
@@ -174,8 +176,11 @@ pub fn decide(
         let why = refuse(&item, now).unwrap_or_default();
         decision.removes(item, &mut inventory, why);
     }
+    let needed_sets = rest.iter().filter(|item| needed.reason(item).is_some());
+    let signed_from: BTreeSet<_> = needed_sets.filter_map(|i| i.signed_from.clone()).collect();
     for item in rest {
-        let needed = needed.reason(&item);
+        let is_base = signed_from.contains(&item.path);
+        let needed = needed.reason(&item).or(is_base.then_some(SIGNED_FROM));
         let fits = bound.is_none_or(|bound| decision.report.after <= bound);
         match needed {
             Some(why) => decision.keeps(item, why),

@@ -48,6 +48,8 @@ pub struct Item {
     pub used: SystemTime,
     /// sha256 (hex) of a set's modules, which lie as blobs that other sets may share.
     pub modules: Vec<String>,
+    /// Where the set lies that this one was signed from, relative to the store.
+    pub(super) signed_from: Option<PathBuf>,
     /// What goes with it: a set's signatures.
     pub(super) beside: Vec<PathBuf>,
     /// Every file of it, with what it takes on the disk; files may be shared.
@@ -174,6 +176,8 @@ fn sets(store: &Store, blobs: &mut BTreeMap<String, Item>) -> io::Result<Vec<Ite
             }
         }
         if let Some(set) = known.get(&*text) {
+            let unsigned = || folder.join(format!("{}.json", set.key.unsigned().file_stem()));
+            item.signed_from = set.key.signed_by.as_ref().map(|_| unsigned());
             for module in &set.modules {
                 item.modules.push(module.sha256.clone());
                 if let Some(blob) = blobs.get_mut(&module.sha256) {
@@ -208,7 +212,8 @@ fn item(root: &Path, kind: Kind, path: PathBuf, dated: &str) -> io::Result<Optio
     let mut files = Vec::new();
     weigh(&whole, &metadata, &mut files)?;
     let used = dated.modified()?;
-    Ok(Some(Item { kind, path, used, modules: Vec::new(), beside: Vec::new(), files }))
+    let (modules, beside) = (Vec::new(), Vec::new());
+    Ok(Some(Item { kind, path, used, modules, signed_from: None, beside, files }))
 }
 
 fn weigh(path: &Path, metadata: &Metadata, files: &mut Vec<(FileId, u64)>) -> io::Result<()> {

@@ -189,6 +189,45 @@ fn with_no_room_at_all_nothing_stays_but_what_is_needed() {
 }
 
 #[test]
+fn what_a_needed_set_was_signed_from_stays() {
+    let scene = Scene::new();
+    for version in ["a", "b"] {
+        scene.set(version, 30);
+        let unsigned = scene.store.sets().expect("sets");
+        let mut signed = unsigned
+            .into_iter()
+            .find(|set| set.key.driver_version == version && set.key.signed_by.is_none())
+            .expect("the unsigned set");
+        signed.key.signed_by = Some(crate::module_signing::SignedBy {
+            certificate: "c".repeat(64),
+            name: "Example".into(),
+            key_ids: Default::default(),
+            hash: crate::module_signing::Hash::Sha256,
+        });
+        signed.modules[0].sha256 = scene.blob(&format!("{version}, signed"), 10);
+        scene.store.put_set(&signed).expect("set");
+    }
+    let signed = scene.store.sets().expect("sets");
+    let runs =
+        signed.into_iter().find(|s| s.key.driver_version == "a" && s.key.signed_by.is_some());
+    let modules = runs.expect("the signed set").modules.into_iter().map(|m| m.sha256).collect();
+    let installed = Installed {
+        driver_version: "a".into(),
+        flavour: crate::artifact::Flavour::Open,
+        kernel_release: "6.1".into(),
+        modules,
+        tree: None,
+    };
+    history::record(&scene.store, installed).expect("recorded");
+    let report = scene.collect(Some(0));
+    let mut why: Vec<_> = report.kept.iter().map(|line| line.why).collect();
+    why.sort_unstable();
+    assert_eq!(why, [RUNS, SIGNED_FROM]);
+    assert_eq!(scene.versions(), ["a", "a"]);
+    scene.assert_right();
+}
+
+#[test]
 fn what_the_journal_or_a_mount_shows_stays() {
     let scene = Scene::full();
     let modules = scene.set("a", 30);
