@@ -66,6 +66,7 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
     }
     let key = push.sign_key.as_deref().map(secret_key).transpose()?;
     let store = Store::open(&config.paths.store)?;
+    let _shared = store.share().await?;
     let sets = chosen(config, &store, push.kernel.as_deref())?;
     if let (Some(tag), true) = (&push.reference.tag, sets.len() > 1) {
         return Err(ambiguous(&sets, tag));
