@@ -27,6 +27,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::lifecycle::last_words::LastWords;
 use crate::lifecycle::{self, signals};
 use crate::logging::{self, LogFormat};
+use crate::once::Claims;
 use crate::supplier::Supplier;
 use crate::telemetry::Telemetry;
 
@@ -116,6 +117,9 @@ pub enum End {
 /// What they cannot remove in that time is removed by the next build.
 const CLEANING: Duration = Duration::from_secs(3);
 
+/// How long an end waits until the others know that nothing is built for them here.
+const GIVING_BACK: Duration = Duration::from_secs(3);
+
 /// Half of what a huge page has: the kernel would give every thread one (measured on 6.1).
 const STACK: usize = 1 << 20;
 
@@ -155,7 +159,12 @@ pub fn execute(cli: Cli, words: &LastWords) -> Result<End, Failure> {
         .map_err(|failure| {
             failure.remedy("raise the limits on open files and processes (ulimit)")
         })?;
-    let result = runtime.block_on(dispatch(cli.command, flags, &config, &telemetry));
+    let claims = Claims::default();
+    let result = runtime.block_on(async {
+        let result = dispatch(cli.command, flags, &config, &telemetry, &claims).await;
+        claims.given_back(GIVING_BACK).await;
+        result
+    });
     // What was cancelled may have left a thread unpacking or hashing.
     runtime.shutdown_timeout(CLEANING);
     result
@@ -170,6 +179,7 @@ fn load(flags: &Fragment, env: config::Env<'_>) -> Result<Config, Failure> {
 struct Configurations {
     flags: Fragment,
     telemetry: Telemetry,
+    claims: Claims,
 }
 
 impl lifecycle::Configurations for Configurations {
@@ -178,7 +188,7 @@ impl lifecycle::Configurations for Configurations {
     }
 
     fn provider<'a>(&self, config: &'a Config) -> impl lifecycle::Provider + 'a {
-        Supplier::new(config).telling(&self.telemetry)
+        Supplier::new(config).telling(&self.telemetry).claiming(&self.claims)
     }
 }
 
@@ -187,6 +197,7 @@ async fn dispatch(
     flags: Fragment,
     config: &Config,
     telemetry: &Telemetry,
+    claims: &Claims,
 ) -> Result<End, Failure> {
     if !matches!(command, Command::Run) {
         // Whoever stops any other command sees that it was stopped; run waits for its handlers.
@@ -194,20 +205,28 @@ async fn dispatch(
     }
     match command {
         Command::Run => {
-            let configurations = Configurations { flags, telemetry: telemetry.clone() };
+            let (told, claims) = (telemetry.clone(), claims.clone());
+            let configurations = Configurations { flags, telemetry: told, claims };
             lifecycle::run(config.clone(), configurations, telemetry).await.map(End::Code)
         }
         Command::Plan { json } => stoppable(plan(config, json)).await,
         Command::Doctor(asked) => stoppable(doctor::doctor(config, asked)).await,
         Command::Build { kernel, out, sign_key, retry } => {
-            stoppable(build(config, kernel, out, sign_key, retry)).await
+            let supplier = Supplier::new(config).retrying(retry).claiming(claims);
+            stoppable(build(&supplier, kernel, out, sign_key)).await
         }
         Command::SignModules(asked) => stoppable(sign_modules::sign_modules(config, asked)).await,
         Command::Push(push) => stoppable(registry::push(config, push)).await,
         Command::Verify(verify) => stoppable(registry::verify(config, verify)).await,
         Command::GenerateKeyPair(generate) => registry::generate_key_pair(&generate).map(End::Code),
-        Command::Fetch { kernels } => stoppable(fetch(config, &kernels)).await,
-        Command::Bundle(asked) => stoppable(bundle::bundle(config, asked)).await,
+        Command::Fetch { kernels } => {
+            let supplier = Supplier::new(config).claiming(claims);
+            stoppable(fetch(&supplier, &kernels)).await
+        }
+        Command::Bundle(asked) => {
+            let supplier = Supplier::new(config).claiming(claims);
+            stoppable(bundle::bundle(&supplier, asked)).await
+        }
         Command::Import(asked) => stoppable(bundle::import(config, asked)).await,
         Command::Gc(asked) => stoppable(upkeep::gc(config, asked)).await,
         Command::Store(what) => stoppable(upkeep::of_store(config, what)).await,
@@ -305,17 +324,15 @@ async fn plan(config: &Config, json: bool) -> Result<ExitCode, Failure> {
 }
 
 async fn build(
-    config: &Config,
+    supplier: &Supplier<'_>,
     kernel: Option<String>,
     out: Option<PathBuf>,
     sign_key: Option<PathBuf>,
-    retry: bool,
 ) -> Result<ExitCode, Failure> {
     if let Some(dir) = &out {
         destination::check(dir)?;
     }
     let key = sign_key.as_deref().map(registry::secret_key).transpose()?;
-    let supplier = Supplier::new(config).retrying(retry);
     let set = supplier.build(kernel.as_deref()).await?;
     if let Some(dir) = out {
         let manifest = crate::artifact::layout::export(&set, &supplier.store()?, &dir)?;
@@ -329,8 +346,8 @@ async fn build(
     Ok(ExitCode::Done)
 }
 
-async fn fetch(config: &Config, kernels: &[String]) -> Result<ExitCode, Failure> {
-    for (set, tree) in fetched(&Supplier::new(config), kernels).await? {
+async fn fetch(supplier: &Supplier<'_>, kernels: &[String]) -> Result<ExitCode, Failure> {
+    for (set, tree) in fetched(supplier, kernels).await? {
         print(&format!(
             "driver {} ({}) for {}: {} modules, set {}, user-mode tree {}\n",
             set.key.driver_version,

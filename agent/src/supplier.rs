@@ -26,6 +26,7 @@ use crate::host::HostFacts;
 use crate::host::facts::{Kernel, Known};
 use crate::journal::{self, PlanSummary};
 use crate::lifecycle::Provider;
+use crate::once::Claims;
 use crate::plan::{self, Plan};
 use crate::prebuilt::{Offers, Prebuilt};
 use crate::progress::Progress;
@@ -57,6 +58,8 @@ pub struct Supplier<'a> {
     failed: Mutex<Vec<SetPlace>>,
     /// Whether a compile that failed before is tried again.
     retry: bool,
+    /// What it builds for others under.
+    claims: Claims,
     /// Keeps what it finds in the store from being removed meanwhile.
     in_use: Mutex<Option<InUse>>,
 }
@@ -77,6 +80,7 @@ impl<'a> Supplier<'a> {
             unread: Mutex::default(),
             failed: Mutex::default(),
             retry: false,
+            claims: Claims::default(),
             in_use: Mutex::default(),
         }
     }
@@ -85,6 +89,13 @@ impl<'a> Supplier<'a> {
     #[must_use]
     pub fn retrying(self, retry: bool) -> Self {
         Self { retry, ..self }
+    }
+
+    /// Counts the claims that it builds under among `claims`, so that they are given back where it
+    /// is stopped.
+    #[must_use]
+    pub fn claiming(self, claims: &Claims) -> Self {
+        Self { claims: claims.clone(), ..self }
     }
 
     /// Tells what it fetches, reuses and compiles.

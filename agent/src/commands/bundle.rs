@@ -41,12 +41,11 @@ pub(super) struct Import {
     keys: Vec<PathBuf>,
 }
 
-pub(super) async fn bundle(config: &Config, asked: Bundle) -> Result<ExitCode, Failure> {
+pub(super) async fn bundle(supplier: &Supplier<'_>, asked: Bundle) -> Result<ExitCode, Failure> {
     let key = asked.sign_key.as_deref().map(secret_key).transpose()?;
     bundle::check_destination(&asked.out)?;
-    let supplier = Supplier::new(config);
     let (sets, trees) =
-        fetched(&supplier, &asked.kernels).await?.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
+        fetched(supplier, &asked.kernels).await?.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
     let store = supplier.store()?;
     let progress = terminal::progress();
     let out = asked.out.clone();

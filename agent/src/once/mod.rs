@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::builder::Builder;
 use crate::failure::Failure;
-pub use held::Held;
+pub use held::{Claims, Held};
 pub use turn::{Alone, Round, Search, Turn};
 
 /// A claim is never believed for longer, whatever it says itself.

@@ -87,7 +87,7 @@ async fn agent(
     well: bool,
 ) -> &'static str {
     let me = Builder::here("modules");
-    let round = Round { board, me, times: TIMES, progress: &Silent };
+    let round = Round { board, me, times: TIMES, claims: &Claims::default(), progress: &Silent };
     match round.turn(&*product).await {
         Turn::Found(()) => "found",
         Turn::Mine(held) => {
@@ -135,6 +135,27 @@ async fn the_claim_of_a_dead_builder_runs_out_and_one_takes_over() {
 }
 
 #[tokio::test]
+async fn the_claim_of_a_builder_that_is_dropped_is_given_back() {
+    for keeps in [false, true] {
+        let board = Arc::new(Memory { keeps, ..Memory::default() });
+        let claims = Claims::default();
+        claims.given_back(Duration::ZERO).await;
+        let times = Times { lease: Duration::from_secs(60), wait: Duration::from_secs(60) };
+        let claim = other(Stage::Building);
+        let mark = board.write(&claim).await.expect("writes");
+        let held = Held::new(board.clone(), Posted { mark, claim }, times, &claims);
+        let builds = async {
+            let _held = held;
+            std::future::pending::<()>().await;
+        };
+        tokio::time::timeout(Duration::ZERO, builds).await.expect_err("it was stopped");
+        claims.given_back(LEASE).await;
+        let left = board.posted.lock().await.take();
+        assert_eq!(left.map(|p| p.claim.stage), keeps.then_some(Stage::Done));
+    }
+}
+
+#[tokio::test]
 async fn builders_that_give_up_are_followed_by_so_many_and_then_by_all() {
     let board = Arc::new(Memory::default());
     let product = Arc::new(Product::default());
@@ -151,7 +172,7 @@ async fn nobody_waits_longer_than_was_said() {
     board.put(other(Stage::Building)).await;
     let me = Builder::here("modules");
     let times = Times { lease: Duration::from_secs(3600), wait: Duration::ZERO };
-    let round = Round { board, me, times, progress: &Silent };
+    let round = Round { board, me, times, claims: &Claims::default(), progress: &Silent };
     let turn = round.turn(&Product::default()).await;
     assert!(matches!(turn, Turn::Alone(Alone::InVain(_))));
 }
@@ -187,7 +208,8 @@ async fn a_builder_writes_over_who_only_asks_and_leaves_who_builds_too() {
     let board = Arc::new(Memory::default());
     let claim = other(Stage::Building);
     let mark = board.write(&claim).await.expect("writes");
-    let held = Held::new(board.clone(), Posted { mark, claim: claim.clone() }, TIMES);
+    let posted = Posted { mark, claim: claim.clone() };
+    let held = Held::new(board.clone(), posted, TIMES, &Claims::default());
     let nonce = async || board.posted.lock().await.as_ref().map(|p| p.claim.nonce.clone());
     board.put(other(Stage::Asking)).await;
     let since = Instant::now();

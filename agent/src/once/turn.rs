@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Board, Claim, Held, LONGEST_LEASE, Posted, Stage, Times};
+use super::{Board, Claim, Claims, Held, LONGEST_LEASE, Posted, Stage, Times};
 use crate::builder::Builder;
 use crate::failure::Failure;
 use crate::progress::{Progress, Task, Unit};
@@ -24,11 +24,11 @@ pub trait Search: Sync {
 }
 
 /// What to do.
-pub enum Turn<B, F> {
+pub enum Turn<F> {
     /// Take it: it is there.
     Found(F),
     /// Build it; the others wait.
-    Mine(Held<B>),
+    Mine(Held),
     /// Build it for yourself, without a claim: why.
     Alone(Alone),
 }
@@ -50,6 +50,8 @@ pub struct Round<'a, B> {
     pub me: Builder,
     /// How long everything takes.
     pub times: Times,
+    /// Where this agent's claim is counted until it is given back.
+    pub claims: &'a Claims,
     /// Shows who is waited for.
     pub progress: &'a dyn Progress,
 }
@@ -57,14 +59,14 @@ pub struct Round<'a, B> {
 impl<B: Board> Round<'_, B> {
     /// Waits until what `search` looks for is there, or it is this agent's turn to build it. Takes no
     /// longer than the times' `wait` and one lease.
-    pub async fn turn<S: Search>(&self, search: &S) -> Turn<B, S::Found> {
+    pub async fn turn<S: Search>(&self, search: &S) -> Turn<S::Found> {
         match self.wait_for_it(search).await {
             Ok(turn) => turn,
             Err(failure) => Turn::Alone(Alone::NoBoard(failure)),
         }
     }
 
-    async fn wait_for_it<S: Search>(&self, search: &S) -> Result<Turn<B, S::Found>, Failure> {
+    async fn wait_for_it<S: Search>(&self, search: &S) -> Result<Turn<S::Found>, Failure> {
         let deadline = Instant::now() + self.times.wait;
         let mut watch = Watch::new(self.times);
         // Directly before a claim is written it is looked for, and then the board is read again.
@@ -100,9 +102,9 @@ impl<B: Board> Round<'_, B> {
     /// Who held the claim before may have finished just before this one was written.
     async fn build_or_take<S: Search>(
         &self,
-        held: Held<B>,
+        held: Held,
         search: &S,
-    ) -> Result<Turn<B, S::Found>, Failure> {
+    ) -> Result<Turn<S::Found>, Failure> {
         match search.look().await {
             Ok(None) => Ok(Turn::Mine(held)),
             Ok(Some(found)) => {
@@ -118,7 +120,7 @@ impl<B: Board> Round<'_, B> {
 
     /// Writes a claim onto a board that was free at `asked`, and waits whether somebody writes over
     /// it; None then.
-    async fn claim(&self, asked: Instant) -> Result<Option<Held<B>>, Failure> {
+    async fn claim(&self, asked: Instant) -> Result<Option<Held>, Failure> {
         // Since now, and not since it began to wait for others.
         let me = Builder { since: jiff::Timestamp::now(), ..self.me.clone() };
         let claim = Claim::new(me, &self.times);
@@ -131,8 +133,8 @@ impl<B: Board> Round<'_, B> {
         }
         let claim = claim.next(Stage::Building);
         let mark = self.board.write(&claim).await?;
-        let held = Held::new(Arc::clone(&self.board), Posted { mark, claim }, self.times);
-        Ok(Some(held))
+        let (board, posted) = (Arc::clone(&self.board), Posted { mark, claim });
+        Ok(Some(Held::new(board, posted, self.times, self.claims)))
     }
 }
 

@@ -151,7 +151,7 @@ impl Supplier<'_> {
         &self,
         wanted: &Wanted,
         publish: &PublishConfig,
-    ) -> Result<Turn<impl crate::once::Board + use<>, String>, Failure> {
+    ) -> Result<Turn<String>, Failure> {
         let search = Published {
             config: self.config,
             prebuilt: Prebuilt::new(self.config)?,
@@ -163,6 +163,7 @@ impl Supplier<'_> {
             board: Arc::new(claim),
             me: Builder::here(wanted.tag()),
             times: Times { lease: publish.lease, wait: publish.wait },
+            claims: &self.claims,
             progress: self.progress.as_ref(),
         };
         Ok(round.turn(&search).await)

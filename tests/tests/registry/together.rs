@@ -240,6 +240,23 @@ fn when_the_one_that_compiles_is_killed_another_takes_over() {
 }
 
 #[test]
+fn a_builder_that_is_stopped_gives_its_claim_back() {
+    let hub = Hub::start(None);
+    let host = Host::with(archive(0, true));
+    let reference = format!("http://{}/nvidia/modules", hub.address);
+    let mut agent = Agent::start(&host, "agent", "store", Some(&reference));
+    until("it compiles", || agent.work().is_some());
+    send(&agent.child, Signal::SIGTERM);
+    until("it ends", || agent.child.try_wait().expect("a child").is_some());
+    let tags = tags(&hub);
+    assert!(tags.len() == 1 && tags[0].starts_with("claim-"), "{tags:?}");
+    let from = format!("docker://{}/nvidia/modules:{}", hub.address, tags[0]);
+    let claim = other_tools::skopeo(&["inspect", "--raw", "--tls-verify=false", &from]);
+    let claim = String::from_utf8_lossy(&claim).into_owned();
+    assert!(claim.contains(r#"\"stage\":\"done\""#), "{claim}");
+}
+
+#[test]
 fn one_of_two_on_a_store_is_killed_while_it_publishes_and_the_other_goes_on() {
     let host = Host::with(archive(64 << 20, true));
     let start = |name: &str| Agent::start(&host, name, "store", None);
