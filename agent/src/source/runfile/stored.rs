@@ -13,6 +13,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::FlockArg;
 use serde::{Deserialize, Serialize};
 
 use super::gpus::SupportedGpus;
@@ -23,7 +24,7 @@ use crate::expose::tree::Machine;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::source::driver;
 use crate::source::userspace::{self, Entry, compare, measure};
-use crate::store::{Store, write_failure};
+use crate::store::{Store, lock, write_failure};
 
 /// The version of driver.json's form; a driver with another is fetched again.
 const FORMAT: u32 = 1;
@@ -204,7 +205,14 @@ pub(super) fn keep(
     let text = serde_json::to_vec_pretty(&written)
         .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;
     fs::write(&path, text).map_err(|e| write_failure(&path, e))?;
-    let target = store.dir("drivers").join(sha256);
+    let drivers = store.dir("drivers");
+    let turn = File::open(&drivers).and_then(|dir| lock(dir, FlockArg::LockExclusive));
+    let _turn = turn.map_err(|e| write_failure(&drivers, e))?;
+    // Another process may have been faster, and have it in use.
+    if let Some(there) = find(store, sha256).filter(|there| there.verify().is_ok()) {
+        return Ok(there);
+    }
+    let target = drivers.join(sha256);
     land(unpacked, &target).map_err(|e| write_failure(&target, e))?;
     Ok(StoredRunFile { written, tree: target.join("tree") })
 }
@@ -235,14 +243,14 @@ pub(super) fn describe(unpacked: &Unpacked, name: &str, sha256: &str) -> Result<
     })
 }
 
-/// Syncs and renames. Whoever was first with the same file has it there already.
+/// Syncs and renames.
 fn land(unpacked: Unpacked, target: &Path) -> io::Result<()> {
     let dir = unpacked.dir.path();
     fs::set_permissions(dir, Permissions::from_mode(0o755))?;
     // One call for thousands of files; the rename must not reach the disk before their content.
     nix::unistd::syncfs(&File::open(dir)?)?;
     if target.exists() {
-        // It was found damaged, or another agent was faster; either way this one is right.
+        // It was found damaged.
         let aside = dir.join("replaced");
         fs::rename(target, &aside)?;
         fs::rename(dir, target)?;

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::FlockArg;
 use sha2::{Digest, Sha256};
 
 use super::manifest::{Depth, Manifest, PackageUsed, measure, verify};
@@ -11,7 +12,7 @@ use crate::build::claim::{Claimed, claim};
 use crate::catalog::UserspaceAtHand;
 use crate::expose::tree::{self, Machine};
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::{Store, hex, write_failure};
+use crate::store::{Store, hex, lock, write_failure};
 
 /// Part of a tree's digest, so that a change to how trees are laid out makes new ones.
 const LAYOUT: &str = "driver-root-1";
@@ -82,7 +83,7 @@ impl Assembly {
         self.check(&root)?;
         self.write_manifest(&root, needs)?;
         let directory = self.tree.root.parent().unwrap_or(&self.tree.root);
-        replace(scratch, directory, &self.store)?;
+        replace(scratch, directory, &self.store, || self.there().is_some())?;
         Ok(self.assembled())
     }
 
@@ -126,14 +127,26 @@ impl Assembly {
     }
 }
 
-/// Syncs, and puts the finished directory in its place.
-pub(super) fn replace(scratch: Claimed, target: &Path, store: &Store) -> Result<(), Failure> {
+/// Syncs, and puts the finished directory in its place. What another process has put there meanwhile,
+/// and `is_whole`, stays: it may be mounted by now, and removing it would empty that.
+pub(super) fn replace(
+    scratch: Claimed,
+    target: &Path,
+    store: &Store,
+    is_whole: impl FnOnce() -> bool,
+) -> Result<(), Failure> {
     let failed = |e| write_failure(target, e);
+    let trees = store.dir("userspace");
     make_readable(scratch.path()).map_err(failed)?;
     // One call for hundreds of files; the rename must not reach the disk before their content.
     let opened = File::open(scratch.path()).map_err(failed)?;
     nix::unistd::syncfs(&opened).map_err(|e| failed(e.into()))?;
+    let turn = File::open(&trees).and_then(|dir| lock(dir, FlockArg::LockExclusive));
+    let _turn = turn.map_err(failed)?;
     if target.exists() {
+        if is_whole() {
+            return scratch.close().map_err(failed);
+        }
         let aside = scratch.path().join("replaced");
         fs::rename(target, &aside).map_err(failed)?;
         fs::rename(scratch.path(), target).map_err(failed)?;
@@ -142,7 +155,7 @@ pub(super) fn replace(scratch: Claimed, target: &Path, store: &Store) -> Result<
         fs::rename(scratch.path(), target).map_err(failed)?;
     }
     scratch.moved();
-    File::open(store.dir("userspace")).and_then(|dir| dir.sync_all()).map_err(failed)
+    File::open(&trees).and_then(|dir| dir.sync_all()).map_err(failed)
 }
 
 /// A temporary directory is its owner's alone, and the tree is for everybody.
@@ -160,4 +173,26 @@ pub(super) fn name_of(driver_version: &str, machine: Machine, used: &[PackageUse
     }
     let digest = hex(&hash.finalize());
     format!("{driver_version}-{}-{}", machine.uname, &digest[..12])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_tree_stays_where_it_is_and_a_damaged_one_is_replaced() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store");
+        let target = store.dir("userspace/tree");
+        let put = |text: &str, is_whole: bool| {
+            let scratch = claim(&store, "userspace").expect("claim");
+            fs::write(scratch.path().join("file"), text).expect("write");
+            replace(scratch, &target, &store, || is_whole).expect("in its place");
+            fs::read_to_string(target.join("file")).expect("read")
+        };
+        assert_eq!(put("first", false), "first");
+        assert_eq!(put("of a slower one", true), "first");
+        assert_eq!(put("anew", false), "anew");
+        assert_eq!(fs::read_dir(store.dir("tmp")).expect("listed").count(), 0);
+    }
 }

@@ -136,7 +136,7 @@ impl Packed {
         let manifest = scratch.path().join("manifest.json");
         fs::write(&manifest, &self.manifest).map_err(|e| write_failure(&manifest, e))?;
         verify_root(&root, Depth::Quick)?;
-        replace(scratch, &target, store)?;
+        replace(scratch, &target, store, || self.is_in(store).unwrap_or(false))?;
         Ok(tree)
     }
 
