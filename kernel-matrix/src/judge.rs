@@ -176,6 +176,8 @@ fn is_own_record(difference: &str) -> bool {
         ("d", "/run/nvidia/longshore"),
         ("f", "/run/nvidia/longshore/state.json"),
         ("f", "/run/nvidia/longshore/lock"),
+        ("f", "/run/nvidia/longshore/starts.json"),
+        ("f", "/run/nvidia/longshore/last-failure.json"),
     ];
     let Some(line) = difference.strip_prefix("run: after ") else { return false };
     let mut words = line.split_whitespace();
@@ -318,6 +320,7 @@ mod tests {
             }
         };
         assert_eq!(why(with("f 600 /run/nvidia/longshore/state.json")), "Passed");
+        assert_eq!(why(with("f 644 /run/nvidia/longshore/starts.json")), "Passed");
         assert!(why(with("f 600 /run/nvidia/longshore/other")).contains("longshore/other"));
         assert!(why(with("d 755 /run/nvidia/driver")).contains("/run/nvidia/driver"));
         let record = |text: &'static str| {
