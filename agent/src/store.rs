@@ -41,6 +41,8 @@ use tempfile::NamedTempFile;
 
 use crate::failure::{ExitCode, Failure, OrFail};
 
+pub use modules::VerifiedModule;
+
 /// What the name of a blob that is not finished begins with, in `tmp`.
 pub(crate) const UNFINISHED: &str = "blob-";
 

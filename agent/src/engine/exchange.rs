@@ -74,7 +74,11 @@ impl Engine<'_> {
     fn check(&self, steps: &[Step]) -> Result<(), Failure> {
         for step in steps {
             match step {
-                Step::LoadModule { name, origin, .. } => drop(self.images.image(name, origin)?),
+                Step::LoadModule { name, origin, .. } => {
+                    if self.images.file(name, origin)?.is_none() {
+                        self.images.image(name, origin)?;
+                    }
+                }
                 Step::Bind { source, .. } => self.images.check_tree(source)?,
                 _ => {}
             }

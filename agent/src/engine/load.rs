@@ -1,10 +1,8 @@
 //! Loading a module, and what is told of whose it then is.
 
-use std::time::Duration;
-
 use nix::errno::Errno;
 
-use super::patience::saying_so;
+use super::handover::NotTaken;
 use super::undo::{NEEDS_REBOOT, record};
 use super::{Engine, Outcome};
 use crate::failure::{ExitCode, Failure};
@@ -12,9 +10,6 @@ use crate::host::VerbError;
 use crate::journal::{EntryState, Journal};
 use crate::kernel::{readback, refusal};
 use crate::step::{ModuleOrigin, Step};
-
-/// How often a module load that does not come back is spoken of.
-const SAID_EVERY: Duration = Duration::from_secs(15);
 
 impl Engine<'_> {
     /// Loads the module of the entry `seq`, which is intended, and compares what the kernel then
@@ -31,15 +26,17 @@ impl Engine<'_> {
         let Step::LoadModule { name, origin, parameters, .. } = step else {
             return Err(Failure::new(ExitCode::Bug, format!("{step}: this loads no module")));
         };
-        let image = self.images.image(name, origin).inspect_err(|_| {
-            record(journal, seq, EntryState::Undone);
-        })?;
-        let load = || self.host.load_module(name, &image, parameters);
-        let said = match saying_so(&format!("loading {name}"), SAID_EVERY, load) {
-            Ok(said) => said,
-            Err(e) if e.unanswered.is_some() => return Err(wedged(name, &e)),
-            Err(e) if e.errno == Errno::EEXIST => return self.somebody_loaded(step, seq, journal),
-            Err(e) => {
+        let taken = match self.hand_over(name, origin, parameters) {
+            Ok(taken) => taken,
+            Err(NotTaken::Absent(failure)) => {
+                record(journal, seq, EntryState::Undone);
+                return Err(failure);
+            }
+            Err(NotTaken::Refused(e)) if e.unanswered.is_some() => return Err(wedged(name, &e)),
+            Err(NotTaken::Refused(e)) if e.errno == Errno::EEXIST => {
+                return self.somebody_loaded(step, seq, journal);
+            }
+            Err(NotTaken::Refused(e)) => {
                 record(journal, seq, EntryState::Undone);
                 return Err(refusal::explain(name, &e));
             }
@@ -54,9 +51,10 @@ impl Engine<'_> {
         };
         // Before anything is compared: it is ours, be it what was wanted or not.
         journal.mark_done(seq, state.instance)?;
+        taken.file.map_or(Ok(()), |file| file.check_unwritten())?;
         readback::versions(step, &state)?;
         if matches!(origin, ModuleOrigin::Driver { .. }) {
-            readback::parameters(self.host, name, parameters, &said)?;
+            readback::parameters(self.host, name, parameters, &taken.said)?;
         }
         Ok(Outcome::Done)
     }

@@ -4,6 +4,7 @@ mod act;
 mod cancel;
 mod daemons;
 mod exchange;
+mod handover;
 mod in_use;
 mod known;
 mod leftover;

@@ -9,6 +9,7 @@ use crate::daemons::Daemon;
 use crate::host::fake::{FakeHost, FakeImages, FakeModule, FakeState, Fault};
 use crate::host::verbs::{DriverUser, Node};
 use crate::journal::EntryState;
+use crate::kernel::image::ModuleFile;
 use crate::step::ModuleOrigin;
 
 pub(super) const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
@@ -21,12 +22,12 @@ pub(super) fn engine(host: &FakeHost) -> Engine<'_> {
 }
 
 /// An engine with images of another kind. What it tells of its steps nobody asks.
-fn engine_over<'a>(host: &'a FakeHost, images: &'a dyn Images) -> Engine<'a> {
+pub(super) fn engine_over<'a>(host: &'a FakeHost, images: &'a dyn Images) -> Engine<'a> {
     let telemetry = Box::leak(Box::default());
     Engine { host, images, patience: HASTY, telemetry }
 }
 
-fn module(depends: &[&str], nodes: &[(&str, u32, u32)]) -> FakeModule {
+pub(super) fn module(depends: &[&str], nodes: &[(&str, u32, u32)]) -> FakeModule {
     let node = |(name, major, minor): &(&str, u32, u32)| {
         ((*name).into(), Node { major: *major, minor: *minor, mode: 0o666 })
     };
@@ -137,6 +138,10 @@ struct ChangedTree;
 impl Images for ChangedTree {
     fn image(&self, name: &str, origin: &ModuleOrigin) -> Result<Vec<u8>, Failure> {
         FakeImages.image(name, origin)
+    }
+
+    fn file(&self, name: &str, origin: &ModuleOrigin) -> Result<Option<ModuleFile>, Failure> {
+        FakeImages.file(name, origin)
     }
 
     fn check_tree(&self, _: &Path) -> Result<(), Failure> {

@@ -256,7 +256,7 @@ codes! {
         remedy "boot a kernel without CONFIG_RANDSTRUCT, or use the open flavour compiled with this kernel's own headers"
     ModulesPinned "modules-pinned" Kernel Warns KernelRefused
         means "the kernel was built to take modules only from one file system (LoadPin), or only with an IMA signature"
-        matters "modules that come from memory are then refused"
+        matters "modules from another file system or without that signature, and all that come from memory, are then refused"
         remedy "switch it off (loadpin.enforce=0, ima_appraise=off), or have the modules in the image that is pinned"
     NouveauAtBoot "nouveau-at-boot" OtherDrivers Notes Preflight
         means "the kernel has nouveau, and nothing keeps it from loading by itself"

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 
 use super::verbs::{DriverUser, Node, Stage, VerbError};
 use crate::failure::Failure;
-use crate::kernel::image::Images;
+use crate::kernel::image::{Images, ModuleFile};
 use crate::step::ModuleOrigin;
 
 /// A module the fake kernel can load. Its image is its name.
@@ -115,6 +115,7 @@ struct Inner {
     looks: usize,
     on_look: Option<Look>,
     log: Vec<String>,
+    no_files: Option<Errno>,
     ill: BTreeMap<String, Ill>,
     /// Mark -> what is closed when the daemon ends.
     lives: BTreeMap<String, Vec<io::PipeWriter>>,
@@ -184,6 +185,11 @@ impl FakeHost {
     /// How many verbs tried to change something since the fault was set.
     pub fn changes(&self) -> usize {
         self.lock().changes
+    }
+
+    /// Makes the kernel answer so to every module that is handed to it as a file.
+    pub fn takes_no_files(&self, errno: Errno) {
+        self.lock().no_files = Some(errno);
     }
 
     /// Says who is seen to hold the driver.
@@ -365,6 +371,10 @@ pub struct FakeImages;
 impl Images for FakeImages {
     fn image(&self, name: &str, _: &ModuleOrigin) -> Result<Vec<u8>, Failure> {
         Ok(name.as_bytes().to_vec())
+    }
+
+    fn file(&self, _: &str, _: &ModuleOrigin) -> Result<Option<ModuleFile>, Failure> {
+        Ok(None)
     }
 
     fn check_tree(&self, _: &Path) -> Result<(), Failure> {

@@ -10,6 +10,7 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,8 +20,10 @@ use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::kmod::{DeleteModuleFlags, delete_module, init_module};
+use nix::kmod::{DeleteModuleFlags, ModuleInitFlags, delete_module, finit_module, init_module};
 use nix::mount::{MntFlags, umount2};
+
+use super::verbs::Image;
 
 /// The argument that makes this program such a child.
 pub const ARGUMENT: &str = "__kernel-call";
@@ -42,10 +45,10 @@ pub struct KernelCalls {
 }
 
 /// A call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Call<'a> {
-    /// init_module(2).
-    Load { image: &'a [u8], parameters: &'a OsStr },
+    /// init_module(2) or finit_module(2).
+    Load { image: Image<'a>, parameters: &'a OsStr },
     /// delete_module(2); it does not wait for users.
     Unload { name: &'a OsStr },
     /// umount2(2).
@@ -94,8 +97,11 @@ impl KernelCalls {
         command.arg0("longshore").arg(ARGUMENT).args(call.arguments()).env_clear();
         // What is typed at a terminal is meant for the agent alone.
         command.process_group(0);
-        let image = matches!(call, Call::Load { .. });
-        command.stdin(if image { Stdio::piped() } else { Stdio::null() });
+        command.stdin(match call {
+            Call::Load { image: Image::Bytes(_), .. } => Stdio::piped(),
+            Call::Load { image: Image::File(file), .. } => file.try_clone()?.into(),
+            Call::Unload { .. } | Call::Unmount { .. } => Stdio::null(),
+        });
         // It writes nothing there: this is how it comes to hold the lock, and no other child does.
         command.stdout(Stdio::piped()).stderr(lock.map_or_else(Stdio::null, Stdio::from));
         command.spawn()
@@ -103,7 +109,9 @@ impl KernelCalls {
 }
 
 fn answer_of(mut child: Child, call: Call<'_>, within: Duration) -> Answer {
-    if let (Call::Load { image, .. }, Some(mut stdin)) = (call, child.stdin.take()) {
+    if let (Call::Load { image: Image::Bytes(image), .. }, Some(mut stdin)) =
+        (call, child.stdin.take())
+    {
         // Where it died meanwhile it gives no answer, and that counts.
         let _ = stdin.write_all(image);
     }
@@ -135,22 +143,34 @@ fn answer_of(mut child: Child, call: Call<'_>, within: Duration) -> Answer {
 impl Call<'_> {
     fn arguments(&self) -> Vec<OsString> {
         let words: [&OsStr; 2] = match self {
-            Call::Load { parameters, .. } => ["init_module".as_ref(), parameters],
+            Call::Load { image: Image::Bytes(_), parameters } => {
+                ["init_module".as_ref(), parameters]
+            }
+            Call::Load { image: Image::File(_), parameters } => {
+                ["finit_module".as_ref(), parameters]
+            }
             Call::Unload { name } => ["delete_module".as_ref(), name],
             Call::Unmount { target, .. } => ["umount2".as_ref(), target.as_os_str()],
         };
         let mut all = words.map(OsStr::to_owned).to_vec();
         match self {
-            Call::Load { image, .. } => all.push(image.len().to_string().into()),
+            Call::Load { image: Image::Bytes(image), .. } => {
+                all.push(image.len().to_string().into());
+            }
             Call::Unmount { flags, .. } => all.push(flags.bits().to_string().into()),
-            Call::Unload { .. } => {}
+            Call::Load { image: Image::File(_), .. } | Call::Unload { .. } => {}
         }
         all
     }
 
     fn carry_out(&self) -> Result<(), Errno> {
         match self {
-            Call::Load { image, parameters } => init_module(image, &c_string(parameters)?),
+            Call::Load { image: Image::Bytes(image), parameters } => {
+                init_module(image, &c_string(parameters)?)
+            }
+            Call::Load { image: Image::File(file), parameters } => {
+                finit_module(file, &c_string(parameters)?, ModuleInitFlags::empty())
+            }
             Call::Unload { name } => delete_module(&c_string(name)?, DeleteModuleFlags::O_NONBLOCK),
             // Not by sys-mount: its NOFOLLOW (3.1.1) is O_NOFOLLOW, which umount2 answers with
             // EINVAL.
@@ -162,7 +182,8 @@ impl Call<'_> {
 impl std::fmt::Display for Call<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Call::Load { .. } => write!(f, "init_module"),
+            Call::Load { image: Image::Bytes(_), .. } => write!(f, "init_module"),
+            Call::Load { image: Image::File(_), .. } => write!(f, "finit_module"),
             Call::Unload { name } => write!(f, "delete_module {}", name.display()),
             Call::Unmount { target, .. } => write!(f, "umount2 {}", target.display()),
         }
@@ -198,7 +219,12 @@ fn carry_out(arguments: &[OsString]) -> Result<(), Errno> {
             if image.len() != size {
                 return Err(Errno::ENODATA);
             }
-            Call::Load { image: &image, parameters }.carry_out()
+            Call::Load { image: Image::Bytes(&image), parameters }.carry_out()
+        }
+        // Its standard input is the module's file.
+        [verb, parameters] if verb == "finit_module" => {
+            let file = io::stdin().as_fd().try_clone_to_owned().map_err(|_| Errno::EBADF)?;
+            Call::Load { image: Image::File(&file.into()), parameters }.carry_out()
         }
         [verb, name] if verb == "delete_module" => Call::Unload { name }.carry_out(),
         [verb, target, flags] if verb == "umount2" => {
@@ -268,9 +294,25 @@ mod tests {
         let (_script, calls) =
             scripted("test $(wc -c) = 1048576 && echo held >&2 && echo 0", AMPLE);
         let calls = KernelCalls { lock: Some(Arc::new(fs::File::create(&lock).unwrap())), ..calls };
-        let call = Call::Load { image: &image, parameters: "".as_ref() };
+        let call = Call::Load { image: Image::Bytes(&image), parameters: "".as_ref() };
         assert_eq!(calls.make(call), Answer::Came(Ok(())));
         assert_eq!(fs::read_to_string(lock).unwrap(), "held\n");
+    }
+
+    #[test]
+    fn the_child_gets_the_file_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let module = dir.path().join("module");
+        fs::write(&module, "a module").unwrap();
+        let script = format!(
+            "test \"$*\" = '__kernel-call finit_module a=1' && \
+             test /proc/self/fd/0 -ef {} && echo 0",
+            module.display()
+        );
+        let (_script, calls) = scripted(&script, AMPLE);
+        let file = File::open(&module).unwrap();
+        let call = Call::Load { image: Image::File(&file), parameters: "a=1".as_ref() };
+        assert_eq!(calls.make(call), Answer::Came(Ok(())));
     }
 
     #[test]

@@ -16,7 +16,9 @@ use sys_mount::{Mount, MountFlags};
 
 use super::kernel_call::{Answer, Call, KernelCalls};
 use super::kmsg::KernelLog;
-use super::verbs::{DirId, DriverUsers, Host, ModuleState, Node, Stage, TMPFS_SOURCE, VerbError};
+use super::verbs::{
+    DirId, DriverUsers, Host, Image, ModuleState, Node, Stage, TMPFS_SOURCE, VerbError,
+};
 use super::{facts, mounts};
 use crate::daemons::output::LastWords;
 use crate::daemons::{Daemon, DaemonSeen, Ending, Settings, process};
@@ -137,10 +139,13 @@ impl Host for RealHost {
     fn load_module(
         &self,
         name: &str,
-        image: &[u8],
+        image: Image<'_>,
         parameters: &str,
     ) -> Result<Vec<String>, VerbError> {
-        let verb = "init_module";
+        let verb = match image {
+            Image::Bytes(_) => "init_module",
+            Image::File(_) => "finit_module",
+        };
         refuse_nul(verb, name, parameters)?;
         let log = KernelLog::from_here(&self.root.join("dev/kmsg"));
         let call = Call::Load { image, parameters: parameters.as_ref() };

@@ -3,6 +3,7 @@
 //! Implemented by the real host ([`real`](super::real)) and by a [`fake`](super::fake).
 
 use std::fmt;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -58,6 +59,16 @@ impl fmt::Display for VerbError {
 }
 
 impl std::error::Error for VerbError {}
+
+/// A module, not compressed, as the kernel gets it.
+#[derive(Debug, Clone, Copy)]
+pub enum Image<'a> {
+    /// From memory (init_module): no policy about files counts.
+    Bytes(&'a [u8]),
+    /// As a file open for reading (finit_module): the kernel reads it, and its policies for files
+    /// count (SELinux labels, LoadPin, IMA).
+    File(&'a File),
+}
 
 /// What a tmpfs of ours says it is from, in the mount table.
 pub const TMPFS_SOURCE: &str = "longshore";
@@ -160,12 +171,12 @@ pub struct DriverUsers {
 
 /// What can be done to a host, and seen of it. All paths are absolute.
 pub trait Host: Send + Sync {
-    /// Hands a module's bytes (not compressed) to the kernel; returns what the kernel logged
-    /// meanwhile, as far as that can be read.
+    /// Hands a module to the kernel; returns what the kernel logged meanwhile, as far as that can
+    /// be read.
     fn load_module(
         &self,
         name: &str,
-        image: &[u8],
+        image: Image<'_>,
         parameters: &str,
     ) -> Result<Vec<String>, VerbError>;
     /// Removes a module; never forces, never waits.

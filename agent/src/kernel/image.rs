@@ -1,7 +1,8 @@
 //! A module's bytes as the kernel wants them: from the store, or from the host's /lib/modules.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::config::Paths;
@@ -11,10 +12,43 @@ use crate::kernel::index::KernelIndex;
 use crate::source::compression::xz_stream;
 use crate::source::userspace::{self, Depth};
 use crate::step::ModuleOrigin;
-use crate::store::Store;
+use crate::store::{Store, VerifiedModule};
 
 /// No module is larger, unpacked; what is, is a bomb. An unstripped nvidia.ko has 185 MB.
 const LARGEST: u64 = 1 << 30;
+
+/// What every module begins with, unpacked.
+const ELF_MAGIC: &[u8; 4] = b"\x7fELF";
+
+/// A module's file, open and not compressed, for the kernel to read by itself.
+#[derive(Debug)]
+pub enum ModuleFile {
+    /// One of the kernel's own, as modprobe takes it.
+    Kernel(File),
+    /// One of the store.
+    Driver(VerifiedModule),
+}
+
+impl ModuleFile {
+    /// The file, open for reading.
+    pub fn file(&self) -> &File {
+        match self {
+            Self::Kernel(file) => file,
+            Self::Driver(module) => module.file(),
+        }
+    }
+
+    /// After the kernel has read it: whether that was what had been verified.
+    ///
+    /// # Errors
+    /// 13 where somebody wrote to it meanwhile.
+    pub fn check_unwritten(&self) -> Result<(), Failure> {
+        match self {
+            Self::Kernel(_) => Ok(()),
+            Self::Driver(module) => module.check_unwritten(),
+        }
+    }
+}
 
 /// Where module images come from.
 pub trait Images: Send + Sync {
@@ -23,6 +57,12 @@ pub trait Images: Send + Sync {
     /// # Errors
     /// 13 where the bytes are not what they should be; 12 or 16 where they are absent.
     fn image(&self, name: &str, origin: &ModuleOrigin) -> Result<Vec<u8>, Failure>;
+    /// The file of a module whose bytes need no look any more, so that the kernel can read it by
+    /// itself; None where it has to be the bytes.
+    ///
+    /// # Errors
+    /// 12 or 16 where the file cannot be read.
+    fn file(&self, name: &str, origin: &ModuleOrigin) -> Result<Option<ModuleFile>, Failure>;
     /// Verifies every byte of an assembled tree of the store, before the host gets to see it.
     ///
     /// # Errors
@@ -59,6 +99,21 @@ impl ModuleImages {
         let release = fs::read_to_string(&path)
             .or_fail(ExitCode::HostUnsupported, || format!("reading {}", path.display()))?;
         Ok(Path::new("lib/modules").join(release.trim()))
+    }
+
+    /// A module of the kernel's own where the plan found it; None where it is compressed or gone.
+    fn kernel_file(&self, file: &Path) -> Result<Option<File>, Failure> {
+        let path = self.modules_dir()?.join(file);
+        let host = Root::open(&self.paths.host_root);
+        match host.and_then(|host| host.file(&path)) {
+            Ok(file) if is_plain(&file) => Ok(Some(file)),
+            Ok(_) => Ok(None),
+            Err(e) if is_absent(&e) => Ok(None),
+            Err(e) => {
+                let what = format!("opening the kernel's {}", path.display());
+                Err(Failure::new(ExitCode::KernelRefused, what).because(e))
+            }
+        }
     }
 
     /// The bytes of a module of the kernel's own, and where they lie. Links are the host's own, as
@@ -109,9 +164,28 @@ impl Images for ModuleImages {
         }
     }
 
+    fn file(&self, _: &str, origin: &ModuleOrigin) -> Result<Option<ModuleFile>, Failure> {
+        match origin {
+            ModuleOrigin::Driver { .. } if self.always_hashed => Ok(None),
+            ModuleOrigin::Driver { sha256 } => {
+                let known = self.store.verified_module(sha256)?;
+                Ok(known.filter(|known| is_plain(known.file())).map(ModuleFile::Driver))
+            }
+            ModuleOrigin::Kernel { file } => Ok(self.kernel_file(file)?.map(ModuleFile::Kernel)),
+        }
+    }
+
     fn check_tree(&self, tree: &Path) -> Result<(), Failure> {
         userspace::verify_root(tree, Depth::Changed)
     }
+}
+
+/// Whether it is a regular file that begins as an ELF file does.
+fn is_plain(file: &File) -> bool {
+    let mut magic = [0; ELF_MAGIC.len()];
+    file.metadata().is_ok_and(|found| found.is_file())
+        && file.read_exact_at(&mut magic, 0).is_ok()
+        && magic == *ELF_MAGIC
 }
 
 /// Unpacks what its first bytes say is xz, zstd or gzip; an ELF file is returned as it is.
@@ -129,7 +203,7 @@ pub fn unpack(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
         _ => Ok(bytes),
     }
     .or_fail(ExitCode::Verification, || what("cannot be unpacked"))?;
-    if unpacked.starts_with(b"\x7fELF") {
+    if unpacked.starts_with(ELF_MAGIC) {
         return Ok(unpacked);
     }
     Err(Failure::new(ExitCode::Verification, what("is no kernel module: it is no ELF file"))
@@ -236,6 +310,47 @@ mod tests {
         fs::write(images.store.blob_path(&sha256), b"\x7fELF changed").unwrap();
         let failure = images.image("nvidia", &origin).unwrap_err();
         assert_eq!(failure.code(), ExitCode::Verification);
+    }
+
+    #[test]
+    fn a_kernel_module_is_handed_over_as_a_file_unless_it_is_compressed() {
+        let Scene { dir, images } = scene();
+        let at = dir.path().join("lib/modules/6.1.0-1-amd64/kernel");
+        fs::write(at.join("a.ko"), ELF).unwrap();
+        fs::write(at.join("a.ko.xz"), xz()).unwrap();
+        fs::write(at.join("a.short"), "EL").unwrap();
+        let file = |name: &str| {
+            let file = Path::new("kernel").join(name);
+            images.file("a", &ModuleOrigin::Kernel { file }).unwrap()
+        };
+        assert_eq!(file("a.ko").unwrap().file().metadata().unwrap().len(), ELF.len() as u64);
+        for name in ["a.ko.xz", "a.short", "gone.ko", ""] {
+            assert!(file(name).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_driver_module_is_handed_over_as_a_file_once_it_was_verified() {
+        let Scene { dir: _dir, images } = scene();
+        let sha256 = images.store.put(ELF).unwrap();
+        let packed = images.store.put(&xz()).unwrap();
+        let origin = |sha256: &String| ModuleOrigin::Driver { sha256: sha256.clone() };
+        assert!(images.file("a", &origin(&sha256)).unwrap().is_none(), "not hashed yet");
+        // What was written a moment ago is not known.
+        while images.store.verified_module(&packed).unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            images.image("a", &origin(&packed)).unwrap();
+            images.image("a", &origin(&sha256)).unwrap();
+        }
+        assert!(images.file("a", &origin(&sha256)).unwrap().is_some());
+        assert!(images.file("a", &origin(&packed)).unwrap().is_none(), "compressed");
+        let wary = images.clone().always_hashed(true);
+        assert!(wary.file("a", &origin(&sha256)).unwrap().is_none());
+        fs::write(images.store.blob_path(&sha256), b"\x7fELF changed").unwrap();
+        assert!(images.file("a", &origin(&sha256)).unwrap().is_none());
+        fs::remove_file(images.store.blob_path(&sha256)).unwrap();
+        let failure = images.file("a", &origin(&sha256)).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Download);
     }
 
     #[test]

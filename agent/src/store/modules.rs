@@ -5,13 +5,13 @@
 //! (docs/decisions/verified-once.md).
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
 use super::known::Known;
-use super::{Store, corrupt, hex};
+use super::{Store, corrupt, digest_of, hex};
 use crate::artifact::ModuleSet;
 use crate::failure::{ExitCode, Failure, OrFail};
 
@@ -47,6 +47,66 @@ impl Store {
         let read = hashed.read(sha256);
         hashed.keep();
         read
+    }
+
+    /// Opens a module that was verified since the host booted, and not written to since; None
+    /// where that is not known.
+    ///
+    /// # Errors
+    /// 12 where it cannot be opened.
+    pub fn verified_module(&self, sha256: &str) -> Result<Option<VerifiedModule>, Failure> {
+        let path = self.blob_path(sha256);
+        let open = || -> io::Result<(File, fs::Metadata)> {
+            let file = File::open(&path)?;
+            let metadata = file.metadata()?;
+            Ok((file, metadata))
+        };
+        let (file, metadata) =
+            open().or_fail(ExitCode::Download, || format!("reading {}", path.display()))?;
+        let known = Hashed::of(self).is_known(sha256, &metadata);
+        Ok(known.then(|| VerifiedModule { file, path, sha256: sha256.to_owned(), metadata }))
+    }
+}
+
+/// A module's file, open, that was verified earlier in this boot and not written to since.
+#[derive(Debug)]
+pub struct VerifiedModule {
+    file: File,
+    path: PathBuf,
+    sha256: String,
+    /// When it was opened.
+    metadata: fs::Metadata,
+}
+
+impl VerifiedModule {
+    /// The file, open for reading.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether what was read from the file since it was opened is what was verified. The file is
+    /// hashed where its inode changed at all: it may only have lost its name.
+    ///
+    /// # Errors
+    /// 13 where it has other bytes now; 12 where it cannot be read.
+    pub fn check_unwritten(&self) -> Result<(), Failure> {
+        let found = self
+            .rehashed()
+            .or_fail(ExitCode::Download, || format!("reading {}", self.path.display()))?;
+        match found {
+            Some(found) if found != self.sha256 => Err(corrupt(&self.path, &found)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The digest, where the inode changed.
+    fn rehashed(&self) -> io::Result<Option<String>> {
+        if Known::is_same(&self.metadata, &self.file.metadata()?) {
+            return Ok(None);
+        }
+        let mut file = &self.file;
+        file.rewind()?;
+        digest_of(file).map(Some)
     }
 }
 

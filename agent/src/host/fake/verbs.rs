@@ -1,6 +1,7 @@
 //! What each verb does to a host in memory.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use nix::errno::Errno;
 use super::{FakeHost, FakeModule, Ill, Inner};
 use crate::daemons::{Answers, Daemon, DaemonSeen, Ending};
 use crate::host::verbs::{
-    DirId, DriverUsers, Host, ModuleState, Node, Stage, TMPFS_SOURCE, VerbError,
+    DirId, DriverUsers, Host, Image, ModuleState, Node, Stage, TMPFS_SOURCE, VerbError,
 };
 
 /// How long the fake's callers waited for an answer that did not come.
@@ -40,19 +41,34 @@ impl Inner {
     }
 }
 
+/// What the kernel reads of a file that it is handed.
+fn contents(mut file: &File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_or_else(|_| Vec::new(), |_| bytes)
+}
+
 impl Host for FakeHost {
     fn load_module(
         &self,
         name: &str,
-        image: &[u8],
+        image: Image<'_>,
         parameters: &str,
     ) -> Result<Vec<String>, VerbError> {
-        let answer = self.verb("init_module", name, |inner| {
+        let (verb, bytes) = match image {
+            Image::Bytes(bytes) => ("init_module", bytes.to_vec()),
+            Image::File(file) => ("finit_module", contents(file)),
+        };
+        let answer = self.verb(verb, name, |inner| {
             let module = inner.kernel.get(name).ok_or(Errno::ENOEXEC)?.clone();
+            if verb == "finit_module"
+                && let Some(errno) = inner.no_files
+            {
+                return Err(errno);
+            }
             if let Some(theirs) = inner.rival_loads.remove(name) {
                 inner.put(name, &theirs);
             }
-            if image != name.as_bytes() {
+            if bytes != name.as_bytes() {
                 return Err(Errno::ENOEXEC);
             }
             if let Some(errno) = module.refused {

@@ -110,7 +110,7 @@ fn what_is_no_character_device_is_in_the_way_of_a_node() {
 fn a_name_or_parameter_with_a_nul_never_reaches_the_kernel() {
     let (_dir, host) = scene();
     assert_eq!(host.unload_module("a\0b").unwrap_err().errno, Errno::EINVAL);
-    assert_eq!(host.load_module("a", b"", "x=\0").unwrap_err().errno, Errno::EINVAL);
+    assert_eq!(host.load_module("a", Image::Bytes(b""), "x=\0").unwrap_err().errno, Errno::EINVAL);
 }
 
 #[test]

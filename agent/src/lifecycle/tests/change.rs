@@ -1,7 +1,7 @@
 //! Another driver than the one that is live.
 
 use super::*;
-use crate::kernel::image::Images;
+use crate::kernel::image::{Images, ModuleFile};
 
 #[tokio::test]
 async fn all_is_acquired_before_anything_goes_and_then_one_takes_the_place_of_the_other() {
@@ -110,6 +110,10 @@ struct Lost;
 impl Images for Lost {
     fn image(&self, name: &str, origin: &ModuleOrigin) -> Result<Vec<u8>, Failure> {
         FakeImages.image(name, origin)
+    }
+
+    fn file(&self, name: &str, origin: &ModuleOrigin) -> Result<Option<ModuleFile>, Failure> {
+        FakeImages.file(name, origin)
     }
 
     fn check_tree(&self, tree: &Path) -> Result<(), Failure> {
