@@ -74,10 +74,10 @@ impl Engine<'_> {
     fn check(&self, steps: &[Step]) -> Result<(), Failure> {
         for step in steps {
             match step {
-                Step::LoadModule { name, origin, .. } => {
-                    if self.images.file(name, origin)?.is_none() {
-                        self.images.image(name, origin)?;
-                    }
+                Step::LoadModule { name, origin, .. }
+                    if self.images.file(name, origin)?.is_none() =>
+                {
+                    self.images.image(name, origin)?;
                 }
                 Step::Bind { source, .. } => self.images.check_tree(source)?,
                 _ => {}

@@ -64,7 +64,8 @@ impl Store {
         let (file, metadata) =
             open().or_fail(ExitCode::Download, || format!("reading {}", path.display()))?;
         let known = Hashed::of(self).is_known(sha256, &metadata);
-        Ok(known.then(|| VerifiedModule { file, path, sha256: sha256.to_owned(), metadata }))
+        let (sha256, metadata) = (sha256.to_owned(), Box::new(metadata));
+        Ok(known.then_some(VerifiedModule { file, path, sha256, metadata }))
     }
 }
 
@@ -75,7 +76,7 @@ pub struct VerifiedModule {
     path: PathBuf,
     sha256: String,
     /// When it was opened.
-    metadata: fs::Metadata,
+    metadata: Box<fs::Metadata>,
 }
 
 impl VerifiedModule {
