@@ -16,6 +16,8 @@ use nix::sys::stat::{Mode, umask};
 fn main() -> ProcessExit {
     // Before any thread exists: the stages of the build sandbox change namespaces.
     if std::env::args_os().nth(1).is_some_and(|a| a.as_encoded_bytes().starts_with(b"__sandbox")) {
+        // The agent's thread that executed this holds them back; make and the compiler need not.
+        signals::release();
         return ProcessExit::from(sandbox::sandbox_main(std::env::args_os().skip(1)));
     }
     signals::hold();

@@ -10,6 +10,7 @@ use std::io;
 use std::process::{Child, Command};
 use std::thread;
 
+use nix::sys::signal::SigSet;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs,
@@ -150,8 +151,8 @@ fn raise() -> io::Result<()> {
     Ok(set_capabilities(None, CapabilitySets { effective: have.permitted, ..have })?)
 }
 
-/// Starts a program that has at most the capabilities of these names, and that can get no others,
-/// whatever it executes.
+/// Starts a program that has at most the capabilities of these names, that can get no others,
+/// whatever it executes, and that blocks no signal.
 ///
 /// # Errors
 /// What the kernel says.
@@ -165,6 +166,9 @@ pub fn spawn_with_only(names: &[String], mut command: Command) -> io::Result<Chi
         let permitted = have.permitted.intersection(kept);
         let inheritable = CapabilitySet::empty();
         set_capabilities(None, CapabilitySets { effective: permitted, permitted, inheritable })?;
+        // A program inherits its starter's mask, and most threads here were born while TERM was held
+        // back (lifecycle::signals): a daemon that only adds to its mask would never hear of it.
+        SigSet::empty().thread_set_mask()?;
         command.spawn()
     };
     let thread = thread::Builder::new().name("narrowed".to_owned()).spawn(on_thread)?;

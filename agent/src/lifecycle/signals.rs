@@ -23,8 +23,8 @@ pub(super) const HELD: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::S
 ///
 /// Without a handler they would kill this process as if something had failed, and process 1 would
 /// never hear of them: the kernel keeps them from it, but for those that are blocked
-/// (kernel/signal.c, sig_task_ignored and sig_ignored). Programs started meanwhile do not inherit
-/// it: std empties the mask of a child.
+/// (kernel/signal.c, sig_task_ignored and sig_ignored). Threads and programs started meanwhile
+/// inherit it: whoever starts a program that has to hear of them releases them there.
 pub fn hold() {
     // It fails for nothing but a set or a verb that does not exist.
     let _ = HELD.iter().copied().collect::<SigSet>().thread_block();

@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{SigSet, Signal as SigSignal};
 use rstest::rstest;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 use crate::daemons::{bring_up, new_mark, stop};
@@ -89,6 +91,21 @@ fn it_has_no_capability_and_can_get_none() {
         assert!(status.lines().any(|l| l == line), "{line} is not in {status}");
     }
     scene.stop(&daemon);
+}
+
+#[test]
+fn it_hears_of_signals_that_the_agents_threads_hold_back() {
+    let held: SigSet = [SigSignal::SIGTERM, SigSignal::SIGHUP].into_iter().collect();
+    held.thread_block().unwrap();
+    let scene = Scene::new();
+    scene.start(&scene.daemon("forks")).unwrap();
+    let (pid, _) = find(&scene.mark).unwrap().remove(0);
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert!(status.lines().any(|line| line == "SigBlk:\t0000000000000000"), "{status}");
+    let [term] = end(&scene.mark, Ending::Term).unwrap().try_into().unwrap();
+    let mut ended = [PollFd::new(&term, PollFlags::IN)];
+    let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
+    assert_eq!(poll(&mut ended, Some(&limit)).unwrap(), 1, "SIGTERM did not end it");
 }
 
 #[test]
