@@ -98,9 +98,18 @@ import() {
 
 # contain ARGUMENTS...: a container as the agent's is, with what the driver comes on.
 contain() {
-    # PRIVILEGES, and what mounts MEDIA, are words.
+    # PRIVILEGES has an argument a line: one of them has blanks in it, and stars.
+    blanks=$IFS
+    IFS='
+'
+    set -f
     # shellcheck disable=SC2086
-    pod run --rm $PRIVILEGES --pid host --network host \
+    set -- $PRIVILEGES "$@"
+    set +f
+    IFS=$blanks
+    # What mounts MEDIA is words.
+    # shellcheck disable=SC2086
+    pod run --rm --pid host --network host \
         -v /run/nvidia:/run/nvidia:rshared \
         -v /var/lib/longshore:/var/lib/longshore \
         ${MEDIA:+-v $MEDIA:$MEDIA:ro} \

@@ -11,6 +11,13 @@ memory() {
     done
 }
 
+# What the kernel lets the agent and the driver's daemons do; a name is cut off at 15 characters.
+confinement() {
+    for pid in $(pgrep -x 'longshore|nvidia-persiste'); do
+        grep -E '^(Name|CapPrm|CapEff|CapBnd|NoNewPrivs|Seccomp|SigBlk):' "/proc/$pid/status"
+    done
+}
+
 # What the driver and its tree look like from the host.
 look_at_driver() {
     show_command 'cat /proc/driver/nvidia/version'
@@ -33,6 +40,7 @@ if await has_phase ready; then
     phase ready
     report_ready ready
     section ready.memory memory
+    section ready.confinement confinement
     section ready.state cat "$STATE"
     section ready.look look_at_driver
     section agent-log cat /run/matrix/agent.log

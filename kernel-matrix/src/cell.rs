@@ -29,6 +29,8 @@ use crate::workbench::{Prepared, Workbench};
 const INIT: &str = include_str!("../guest/init.sh");
 const POWER_CUT: &str = include_str!("../guest/power-cut.sh");
 const STAGE: &str = include_str!("../guest/stage.sh");
+/// The profile that is offered; /run/matrix/seccomp.json in the guest.
+const SECCOMP: &str = include_str!("../../deploy/seccomp/longshore.json");
 /// What scenarios read, by name.
 const LIBRARIES: [(&str, &str); 4] = [
     ("lib.sh", include_str!("../guest/lib.sh")),
@@ -261,14 +263,15 @@ impl<'a> Guest<'a> {
         format!(
             "NONCE={nonce}\nIMAGE={}\n\
              AGENT_ARGUMENTS='run --driver {} --flavour {} --host-apt=false{arguments}'\n\
-             IMPORT='{}'\nPRIVILEGES='{}'\nPRELOAD='{}'\nMEDIA={}\nNETWORK={}\nLOSES_POWER={}\n\
-             AFTER={}\nCUT={}\n",
+             IMPORT='{}'\nPRIVILEGES='{}'\nPRELOAD='{}'\nPERSISTENCED={}\nMEDIA={}\nNETWORK={}\n\
+             LOSES_POWER={}\nAFTER={}\nCUT={}\n",
             image::NAME,
             cell.driver.branch,
             cell.driver.flavour_name(),
             delivery.import.join(" "),
-            cell.privileges.join(" "),
+            cell.privileges.join("\n"),
             cell.preload.join(" "),
+            of(cell.persistenced, "auto"),
             of(delivery.media.is_some(), delivery::PLACE),
             of(delivery.registry.is_some(), "10.0.2.15/24"),
             of(boot.loses_power, "yes"),
@@ -291,6 +294,7 @@ impl<'a> Guest<'a> {
             ("cell.sh", 0o644, settings.as_bytes()),
             ("stage.sh", 0o755, STAGE.as_bytes()),
             ("scenario.sh", 0o644, boot.script.as_bytes()),
+            ("seccomp.json", 0o644, SECCOMP.as_bytes()),
         ];
         files.extend(LIBRARIES.map(|(name, text)| (name, 0o644, text.as_bytes())));
         let payload = initramfs::payload(&files);

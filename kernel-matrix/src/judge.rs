@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::checks::{self, Expected};
+use crate::confinement;
 use crate::event::Outcome;
 use crate::in_use;
 use crate::matrix::{Cell, Scenario};
@@ -121,7 +122,10 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         .map(|name| format!("{name} was to be loaded before"))
         .collect();
     match cell.scenario {
-        Scenario::RoundTrip => wrong.extend(checks::ready(expected, records, "ready")),
+        Scenario::RoundTrip => {
+            wrong.extend(checks::ready(expected, records, "ready"));
+            wrong.extend(confinement::wrong(cell, records));
+        }
         Scenario::Interrupted => wrong.extend(checks::interrupted(records)),
         Scenario::InUse => wrong.extend(in_use::wrong(expected, records)),
         Scenario::Killed => wrong.extend(killed(records)),

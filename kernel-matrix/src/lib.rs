@@ -12,6 +12,7 @@ pub mod cache;
 pub mod cell;
 pub mod checks;
 pub mod compile;
+pub mod confinement;
 pub mod console;
 pub mod cpio;
 pub mod delivery;

@@ -58,6 +58,9 @@ pub struct Cell {
     /// What podman is told that the agent's container may.
     #[serde(default = "default_privileges")]
     pub privileges: Vec<String>,
+    /// Whether the agent is to run nvidia-persistenced.
+    #[serde(default)]
+    pub persistenced: bool,
     /// Whether the guest boots by UEFI under Secure Boot, with modules signed for it.
     #[serde(default)]
     pub secure_boot: bool,

@@ -1,0 +1,105 @@
+//! What the kernel lets the agent and the driver's daemons do while the driver is Ready.
+
+use crate::matrix::Cell;
+use crate::records::Records;
+
+/// As /proc/PID/status has the daemon's name: cut off at 15 characters.
+const PERSISTENCED: &str = "nvidia-persiste";
+
+/// What is wrong with the processes of a guest that was Ready: they run under the profile that was
+/// asked for, and nvidia-persistenced is there where it was, can do nothing, and ends by SIGTERM.
+pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
+    let lines = records.section("ready.confinement").unwrap_or_default();
+    let starts: Vec<usize> = (0..lines.len()).filter(|&i| lines[i].starts_with("Name:")).collect();
+    let ends = starts.iter().skip(1).copied().chain([lines.len()]);
+    let processes = starts.iter().zip(ends).map(|(&start, end)| &lines[start..end]);
+    let mut wrong = Vec::new();
+    let (mut agents, mut daemons) = (0, 0);
+    for process in processes {
+        let value =
+            |key: &str| process.iter().find_map(|line| line.strip_prefix(key)?.strip_prefix(":\t"));
+        let name = value("Name").unwrap_or_default();
+        let mut wants = |key: &str, wanted: &str| {
+            let seen = value(key).unwrap_or("nothing");
+            if seen != wanted {
+                wrong.push(format!("{name} has {key} {seen}, not {wanted}"));
+            }
+        };
+        if cell.privileges.iter().any(|word| word.contains("seccomp=/")) {
+            wants("Seccomp", "2");
+        }
+        if name == PERSISTENCED {
+            daemons += 1;
+            for (key, wanted) in [
+                ("CapPrm", "0000000000000000"),
+                ("CapEff", "0000000000000000"),
+                ("NoNewPrivs", "1"),
+            ] {
+                wants(key, wanted);
+            }
+        } else {
+            agents += 1;
+        }
+    }
+    if agents == 0 {
+        wrong.push("no process of the agent was seen while it was Ready".into());
+    }
+    if cell.persistenced != (daemons == 1) {
+        wrong.push(format!("{daemons} processes of nvidia-persistenced while it was Ready"));
+    }
+    let log = records.text("agent-log");
+    let killed = log.lines().find(|line| line.contains("killing it"));
+    wrong.extend(killed.map(|line| format!("a daemon was killed: {line}")));
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGENT: &str = "Name:\tlongshore\nCapPrm:\t1\nSeccomp:\t2\n";
+    const DAEMON: &str = "Name:\tnvidia-persiste\nCapPrm:\t0000000000000000\n\
+        CapEff:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\n";
+
+    /// What is wrong with a guest in which this was seen, and whose agent's log was `log`.
+    fn why(seen: &str, log: &str) -> String {
+        let cell: Cell = toml::from_str(
+            "name = 'a'\nscenario = 'round-trip'\npersistenced = true\n\
+             privileges = ['--security-opt=seccomp=/run/matrix/seccomp.json']\n\
+             kernel = { suite = 's', package = 'p' }\n\
+             driver = { branch = '535', flavour = 'open' }",
+        )
+        .unwrap();
+        let mut records = Records::default();
+        for (section, text) in [("ready.confinement", seen), ("agent-log", log)] {
+            records.take(&format!("@begin {section}"));
+            for line in text.lines() {
+                records.take(&format!("|{line}"));
+            }
+            records.take(&format!("@end {section}"));
+        }
+        wrong(&cell, &records).join("; ")
+    }
+
+    #[test]
+    fn agent_and_daemon_have_to_be_there_and_confined() {
+        let both = format!("{AGENT}{DAEMON}");
+        assert_eq!(why(&both, "undone"), "");
+        assert_eq!(
+            why(&both.replace("Seccomp:\t2", "Seccomp:\t0"), ""),
+            "longshore has Seccomp 0, not 2; nvidia-persiste has Seccomp 0, not 2"
+        );
+        assert_eq!(
+            why(&both.replace("Privs:\t1", "Privs:\t0"), ""),
+            "nvidia-persiste has NoNewPrivs 0, not 1"
+        );
+        assert_eq!(why(AGENT, ""), "0 processes of nvidia-persistenced while it was Ready");
+        assert!(why("", "").starts_with("no process of the agent was seen"));
+    }
+
+    #[test]
+    fn a_daemon_has_to_end_by_itself() {
+        let log = "nvidia-persistenced did not end 5.0 s after SIGTERM: killing it";
+        assert_eq!(why(&format!("{AGENT}{DAEMON}"), log), format!("a daemon was killed: {log}"));
+    }
+}
