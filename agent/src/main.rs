@@ -23,7 +23,7 @@ fn main() -> ProcessExit {
     signals::hold();
     // Nor may a signal meant for the agent end what the kernel is at for it.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == kernel_call::ARGUMENT) {
-        return ProcessExit::from(kernel_call::kernel_call_main(std::env::args_os().skip(2)));
+        return ProcessExit::from(kernel_call::kernel_call_main());
     }
     // Before any thread exists, too: threads are born with what their starter has.
     if let Err(error) = privileges::settle() {

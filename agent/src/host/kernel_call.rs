@@ -2,20 +2,34 @@
 //!
 //! A module whose init or exit function hangs sleeps where no signal reaches it. A process with
 //! such a thread does not end, not even by SIGKILL: whoever waits for it, as a container runtime
-//! does, waits until the host is rebooted. So each such call is made by a child, this program once
-//! more, and is given up after a while: this process then says what hangs, and ends. The child
+//! does, waits until the host is rebooted. So such calls are made by a child, this program once
+//! more, and are given up after a while: this process then says what hangs, and ends. The child
 //! holds the lock of the state directory until it comes back, so nobody else begins meanwhile
 //! (docs/decisions/wedged-modules.md).
+//!
+//! One child makes one call after the other, until it is told that there are no more: its standard
+//! input ends. A call is a line of words, and for init_module(2) the module after it:
+//!
+//! ```text
+//! finit_module PARAMETERS FILE        its parent's open file, below /proc
+//! init_module PARAMETERS SIZE         then so many bytes
+//! delete_module NAME
+//! umount2 TARGET FLAGS
+//! ```
+//!
+//! Its answer is a line with the errno, or 0. In a word, `%XX` stands for any byte that is not a
+//! letter, a digit or one of `_-./=,:+`.
 
 use std::ffi::{CString, OsStr, OsString};
+use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, mpsc};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -30,6 +44,8 @@ pub const ARGUMENT: &str = "__kernel-call";
 
 /// The longest answer: an errno and a newline.
 const LONGEST_ANSWER: u64 = 16;
+/// The longest call: two paths' worth of words.
+const LONGEST_CALL: u64 = 64 << 10;
 
 /// How calls are made.
 #[derive(Debug, Clone)]
@@ -42,6 +58,15 @@ pub struct KernelCalls {
     load: Duration,
     /// How long a module or mount may take to be taken off.
     unload: Duration,
+    /// The child that waits for the next call.
+    waiting: Arc<Mutex<Option<Caller>>>,
+}
+
+/// A child that makes calls.
+#[derive(Debug)]
+struct Caller {
+    calls: ChildStdin,
+    answers: mpsc::Receiver<String>,
 }
 
 /// A call.
@@ -69,98 +94,139 @@ pub(super) enum Answer {
 impl KernelCalls {
     /// Calls made in this process.
     pub fn direct() -> Self {
-        Self { program: None, lock: None, load: Duration::MAX, unload: Duration::MAX }
+        let (load, unload) = (Duration::MAX, Duration::MAX);
+        Self { program: None, lock: None, load, unload, waiting: Arc::default() }
     }
 
     /// Calls made by a child, which holds `lock` meanwhile.
     pub fn by_child(lock: Option<File>, load: Duration, unload: Duration) -> Self {
-        let program = Some(PathBuf::from("/proc/self/exe"));
-        Self { program, lock: lock.map(Arc::new), load, unload }
+        let (program, lock) = (Some(PathBuf::from("/proc/self/exe")), lock.map(Arc::new));
+        Self { program, lock, load, unload, waiting: Arc::default() }
+    }
+
+    /// Starts the child, so that the first call need not wait for it.
+    pub(super) fn prepare(&self) {
+        let mut waiting = self.waiting();
+        if let (Some(program), None) = (&self.program, &*waiting) {
+            // A call that finds none tries once more, and says why.
+            *waiting = self.start(program).ok();
+        }
+    }
+
+    /// There are no more calls for now: the child ends.
+    pub(super) fn rest(&self) {
+        self.waiting().take();
     }
 
     pub(super) fn make(&self, call: Call<'_>) -> Answer {
         let Some(program) = &self.program else { return Answer::Came(call.carry_out()) };
-        let within = if matches!(call, Call::Load { .. }) { self.load } else { self.unload };
-        match self.child(program, call) {
-            Ok(child) => answer_of(child, call, within),
+        let mut waiting = self.waiting();
+        // One that was killed meanwhile takes no call: nothing was begun then.
+        let ready = waiting.take().and_then(|mut caller| {
+            let begun = caller.begin(call);
+            begun.is_ok().then_some(caller)
+        });
+        let caller = match ready.map_or_else(|| self.start_with(program, call), Ok) {
+            Ok(caller) => caller,
             // No room for one more process is no reason to leave a driver on the host.
             Err(error) => {
                 tracing::warn!("{call}: without a child, for none can be started: {error}");
-                Answer::Came(call.carry_out())
+                return Answer::Came(call.carry_out());
             }
+        };
+        let answer = caller.answer(match call {
+            Call::Load { .. } => self.load,
+            Call::Unload { .. } | Call::Unmount { .. } => self.unload,
+        });
+        if matches!(answer, Answer::Came(_)) {
+            *waiting = Some(caller);
         }
+        answer
     }
 
-    fn child(&self, program: &Path, call: Call<'_>) -> io::Result<Child> {
+    fn waiting(&self) -> MutexGuard<'_, Option<Caller>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new child that was given `call`.
+    fn start_with(&self, program: &Path, call: Call<'_>) -> io::Result<Caller> {
+        let mut caller = self.start(program)?;
+        // Where it died meanwhile it gives no answer, and that counts.
+        let _ = caller.begin(call);
+        Ok(caller)
+    }
+
+    fn start(&self, program: &Path) -> io::Result<Caller> {
         let lock = self.lock.as_ref().map(|lock| lock.try_clone()).transpose()?;
         let mut command = Command::new(program);
-        command.arg0("longshore").arg(ARGUMENT).args(call.arguments()).env_clear();
+        command.arg0("longshore").arg(ARGUMENT).env_clear();
         // What is typed at a terminal is meant for the agent alone.
         command.process_group(0);
-        command.stdin(match call {
-            Call::Load { image: Image::Bytes(_), .. } => Stdio::piped(),
-            Call::Load { image: Image::File(file), .. } => file.try_clone()?.into(),
-            Call::Unload { .. } | Call::Unmount { .. } => Stdio::null(),
-        });
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         // It writes nothing there: this is how it comes to hold the lock, and no other child does.
-        command.stdout(Stdio::piped()).stderr(lock.map_or_else(Stdio::null, Stdio::from));
-        command.spawn()
+        command.stderr(lock.map_or_else(Stdio::null, Stdio::from));
+        let mut child = command.spawn()?;
+        let calls = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let (tell, answers) = mpsc::channel();
+        thread::Builder::new().name("kernel-call".into()).spawn(move || listen(child, &tell))?;
+        Ok(Caller { calls, answers })
     }
 }
 
-fn answer_of(mut child: Child, call: Call<'_>, within: Duration) -> Answer {
-    if let (Call::Load { image: Image::Bytes(image), .. }, Some(mut stdin)) =
-        (call, child.stdin.take())
-    {
-        // Where it died meanwhile it gives no answer, and that counts.
-        let _ = stdin.write_all(image);
+/// Hands on what the child answers, and reaps it whenever it ends.
+fn listen(mut child: Child, tell: &mpsc::Sender<String>) {
+    let mut answers = child.stdout.take().map(BufReader::new);
+    while let Some(answers) = &mut answers {
+        let mut line = String::new();
+        let read = answers.take(LONGEST_ANSWER).read_line(&mut line);
+        if !matches!(read, Ok(1..)) || tell.send(line).is_err() {
+            break;
+        }
     }
-    let (tell, told) = mpsc::sync_channel(1);
-    let wait = move || {
-        let mut text = String::new();
-        let read =
-            child.stdout.take().map(|out| out.take(LONGEST_ANSWER).read_to_string(&mut text));
-        // It has nothing more to do; it is reaped whenever it ends.
-        let _ = tell.send(text);
-        drop(read);
-        let _ = child.wait();
-    };
-    if let Err(error) = thread::Builder::new().name("kernel-call".into()).spawn(wait) {
-        tracing::warn!("{call}: no thread can wait for its child: {error}");
-        return Answer::Lost;
+    drop(answers);
+    // However it ended: its answers are all that counts.
+    let _ = child.wait();
+}
+
+impl Caller {
+    fn begin(&mut self, call: Call<'_>) -> io::Result<()> {
+        self.calls.write_all(call.line().as_bytes())?;
+        if let Call::Load { image: Image::Bytes(image), .. } = call {
+            self.calls.write_all(image)?;
+        }
+        self.calls.flush()
     }
-    match told.recv_timeout(within) {
-        Ok(text) => match text.trim().parse() {
-            Ok(0) => Answer::Came(Ok(())),
-            Ok(errno) => Answer::Came(Err(Errno::from_raw(errno))),
-            Err(_) => Answer::Lost,
-        },
-        Err(mpsc::RecvTimeoutError::Timeout) => Answer::NoneWithin(within),
-        Err(mpsc::RecvTimeoutError::Disconnected) => Answer::Lost,
+
+    fn answer(&self, within: Duration) -> Answer {
+        match self.answers.recv_timeout(within) {
+            Ok(text) => match text.trim().parse() {
+                Ok(0) => Answer::Came(Ok(())),
+                Ok(errno) => Answer::Came(Err(Errno::from_raw(errno))),
+                Err(_) => Answer::Lost,
+            },
+            Err(mpsc::RecvTimeoutError::Timeout) => Answer::NoneWithin(within),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Answer::Lost,
+        }
     }
 }
 
 impl Call<'_> {
-    fn arguments(&self) -> Vec<OsString> {
-        let words: [&OsStr; 2] = match self {
-            Call::Load { image: Image::Bytes(_), parameters } => {
-                ["init_module".as_ref(), parameters]
+    /// What the child reads.
+    fn line(&self) -> String {
+        let (verb, words): (_, [OsString; 2]) = match self {
+            Call::Load { image: Image::Bytes(image), parameters } => {
+                ("init_module", [parameters.into(), image.len().to_string().into()])
             }
-            Call::Load { image: Image::File(_), parameters } => {
-                ["finit_module".as_ref(), parameters]
+            Call::Load { image: Image::File(file), parameters } => {
+                let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+                ("finit_module", [parameters.into(), path.into()])
             }
-            Call::Unload { name } => ["delete_module".as_ref(), name],
-            Call::Unmount { target, .. } => ["umount2".as_ref(), target.as_os_str()],
+            Call::Unload { name } => return format!("delete_module {}\n", encoded(name)),
+            Call::Unmount { target, flags } => {
+                ("umount2", [target.into(), flags.bits().to_string().into()])
+            }
         };
-        let mut all = words.map(OsStr::to_owned).to_vec();
-        match self {
-            Call::Load { image: Image::Bytes(image), .. } => {
-                all.push(image.len().to_string().into());
-            }
-            Call::Unmount { flags, .. } => all.push(flags.bits().to_string().into()),
-            Call::Load { image: Image::File(_), .. } | Call::Unload { .. } => {}
-        }
-        all
+        format!("{verb} {} {}\n", encoded(&words[0]), encoded(&words[1]))
     }
 
     fn carry_out(&self) -> Result<(), Errno> {
@@ -194,142 +260,90 @@ fn c_string(text: &OsStr) -> Result<CString, Errno> {
     CString::new(text.as_bytes()).map_err(|_| Errno::EINVAL)
 }
 
-/// What the child does: `arguments` are those after [`ARGUMENT`]. Returns its exit code.
-pub fn kernel_call_main(arguments: impl Iterator<Item = OsString>) -> u8 {
-    // Standard error is the lock, which names its holder.
-    std::panic::set_hook(Box::new(|_| {}));
-    let errno = match carry_out(&arguments.collect::<Vec<_>>()) {
-        Ok(()) => 0,
-        Err(errno) => errno as i32,
-    };
-    // Nobody to tell any more: whoever comes next looks at the host.
-    let _ = writeln!(io::stdout(), "{errno}");
-    u8::from(errno != 0)
+/// A word of a call's line.
+fn encoded(word: &OsStr) -> String {
+    let mut text = String::new();
+    for byte in word.as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"_-./=,:+".contains(byte) {
+            text.push(char::from(*byte));
+        } else {
+            // Writing to a String does not fail.
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    text
 }
 
-fn carry_out(arguments: &[OsString]) -> Result<(), Errno> {
+fn decoded(word: &[u8]) -> Option<OsString> {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((first, after)) = rest.split_first() {
+        if *first == b'%' {
+            let hex = std::str::from_utf8(after.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(hex, 16).ok()?);
+            rest = &after[2..];
+        } else {
+            bytes.push(*first);
+            rest = after;
+        }
+    }
+    Some(OsString::from_vec(bytes))
+}
+
+/// What the child does: makes the calls that its standard input names, until that ends. Returns its
+/// exit code.
+pub fn kernel_call_main() -> u8 {
+    // Standard error is the lock, which names its holder.
+    std::panic::set_hook(Box::new(|_| {}));
+    u8::from(make_all(&mut io::stdin().lock(), &mut io::stdout()).is_err())
+}
+
+fn make_all(calls: &mut impl BufRead, answers: &mut impl Write) -> io::Result<()> {
+    loop {
+        let mut line = Vec::new();
+        if calls.take(LONGEST_CALL).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        // Half of one, where whoever asks has died: nothing is begun then.
+        let answer = match line.strip_suffix(b"\n").and_then(|line| words(line)) {
+            Some(words) => carry_out(&words, calls),
+            None => Err(Errno::EINVAL),
+        };
+        writeln!(answers, "{}", answer.err().map_or(0, |errno| errno as i32))?;
+        answers.flush()?;
+    }
+}
+
+fn words(line: &[u8]) -> Option<Vec<OsString>> {
+    line.split(|byte| *byte == b' ').map(decoded).collect()
+}
+
+fn carry_out(words: &[OsString], rest: &mut impl Read) -> Result<(), Errno> {
     let number = |text: &OsString| text.to_str().and_then(|t| t.parse().ok()).ok_or(Errno::EINVAL);
-    match arguments {
+    match words {
         [verb, parameters, size] if verb == "init_module" => {
             let size: i32 = number(size)?;
             let size = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
             let mut image = Vec::with_capacity(size);
-            io::stdin().lock().read_to_end(&mut image).map_err(|_| Errno::EIO)?;
-            // Half of one, where whoever hands it over has died: nothing was begun yet.
+            rest.take(size as u64).read_to_end(&mut image).map_err(|_| Errno::EIO)?;
             if image.len() != size {
                 return Err(Errno::ENODATA);
             }
             Call::Load { image: Image::Bytes(&image), parameters }.carry_out()
         }
-        // Its standard input is the module's file.
-        [verb, parameters] if verb == "finit_module" => {
-            let file = io::stdin().as_fd().try_clone_to_owned().map_err(|_| Errno::EBADF)?;
-            Call::Load { image: Image::File(&file.into()), parameters }.carry_out()
+        [verb, parameters, file] if verb == "finit_module" => {
+            // Whoever may not have the file by this name hands over its bytes.
+            let file = File::open(file).map_err(|_| Errno::EACCES)?;
+            Call::Load { image: Image::File(&file), parameters }.carry_out()
         }
         [verb, name] if verb == "delete_module" => Call::Unload { name }.carry_out(),
         [verb, target, flags] if verb == "umount2" => {
-            let target = PathBuf::from(OsString::from_vec(target.as_bytes().to_vec()));
             let flags = MntFlags::from_bits(number(flags)?).ok_or(Errno::EINVAL)?;
-            Call::Unmount { target: &target, flags }.carry_out()
+            Call::Unmount { target: Path::new(target), flags }.carry_out()
         }
         _ => Err(Errno::EINVAL),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-
-    const AMPLE: Duration = Duration::from_secs(60);
-
-    /// A child that is a script: what it does with its arguments and its input.
-    fn scripted(script: &str, within: Duration) -> (tempfile::TempDir, KernelCalls) {
-        let dir = tempfile::tempdir().unwrap();
-        let program = dir.path().join("child");
-        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        let program = Some(program);
-        (dir, KernelCalls { program, lock: None, load: within, unload: within })
-    }
-
-    fn unload() -> Call<'static> {
-        Call::Unload { name: "nvidia".as_ref() }
-    }
-
-    #[test]
-    fn the_answer_is_the_childs() {
-        let cases = [
-            ("echo 0", Answer::Came(Ok(()))),
-            ("echo 11; exit 1", Answer::Came(Err(Errno::EAGAIN))),
-            ("test \"$*\" = '__kernel-call delete_module nvidia' && echo 0", Answer::Came(Ok(()))),
-            ("kill -9 $$", Answer::Lost),
-            ("echo nonsense", Answer::Lost),
-        ];
-        for (script, answer) in cases {
-            let (_dir, calls) = scripted(script, AMPLE);
-            assert_eq!(calls.make(unload()), answer, "{script}");
-        }
-    }
-
-    #[test]
-    fn a_call_that_does_not_come_back_is_given_up() {
-        let within = Duration::from_millis(20);
-        let (reader, writer) = io::pipe().unwrap();
-        let (_dir, blocked) = scripted("exec cat <&2", within);
-        let lock = fs::File::from(std::os::fd::OwnedFd::from(reader));
-        let blocked = KernelCalls { lock: Some(Arc::new(lock)), ..blocked };
-        assert_eq!(blocked.make(unload()), Answer::NoneWithin(within));
-        // The child that was left behind ends when what it waits for comes.
-        drop(writer);
-    }
-
-    #[test]
-    fn the_child_gets_the_image_whole_and_the_lock() {
-        let dir = tempfile::tempdir().unwrap();
-        let image = vec![7; 1 << 20];
-        let lock = dir.path().join("lock");
-        let (_script, calls) =
-            scripted("test $(wc -c) = 1048576 && echo held >&2 && echo 0", AMPLE);
-        let calls = KernelCalls { lock: Some(Arc::new(fs::File::create(&lock).unwrap())), ..calls };
-        let call = Call::Load { image: Image::Bytes(&image), parameters: "".as_ref() };
-        assert_eq!(calls.make(call), Answer::Came(Ok(())));
-        assert_eq!(fs::read_to_string(lock).unwrap(), "held\n");
-    }
-
-    #[test]
-    fn the_child_gets_the_file_itself() {
-        let dir = tempfile::tempdir().unwrap();
-        let module = dir.path().join("module");
-        fs::write(&module, "a module").unwrap();
-        let script = format!(
-            "test \"$*\" = '__kernel-call finit_module a=1' && \
-             test /proc/self/fd/0 -ef {} && echo 0",
-            module.display()
-        );
-        let (_script, calls) = scripted(&script, AMPLE);
-        let file = File::open(&module).unwrap();
-        let call = Call::Load { image: Image::File(&file), parameters: "a=1".as_ref() };
-        assert_eq!(calls.make(call), Answer::Came(Ok(())));
-    }
-
-    #[test]
-    fn where_no_child_can_be_started_the_call_is_made_all_the_same() {
-        let calls = KernelCalls { program: Some("/nonexistent".into()), ..KernelCalls::direct() };
-        let call = Call::Unmount { target: Path::new("/nonexistent"), flags: MntFlags::empty() };
-        let answer = calls.make(call);
-        assert!(matches!(answer, Answer::Came(Err(Errno::ENOENT | Errno::EPERM))), "{answer:?}");
-    }
-
-    #[test]
-    fn a_child_with_wrong_arguments_calls_nothing() {
-        let os = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
-        for words in [&["reboot"][..], &[], &["umount2", "/x", "-"], &["init_module", "", "-1"]] {
-            assert_eq!(carry_out(&os(words)), Err(Errno::EINVAL), "{words:?}");
-        }
-        let call = Call::Unmount { target: Path::new("/x"), flags: MntFlags::MNT_DETACH };
-        assert_eq!(call.arguments(), os(&["umount2", "/x", "2"]));
-    }
-}
+mod tests;

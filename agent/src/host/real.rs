@@ -70,6 +70,7 @@ impl RealHost {
     /// Makes what may hang in the kernel by `calls`, and looks at processes for at most `look`.
     #[must_use]
     pub fn within(self, calls: KernelCalls, look: Duration) -> Self {
+        calls.prepare();
         Self { calls, look, ..self }
     }
 
@@ -136,6 +137,10 @@ impl RealHost {
 }
 
 impl Host for RealHost {
+    fn rest(&self) {
+        self.calls.rest();
+    }
+
     fn load_module(
         &self,
         name: &str,

@@ -171,6 +171,8 @@ pub struct DriverUsers {
 
 /// What can be done to a host, and seen of it. All paths are absolute.
 pub trait Host: Send + Sync {
+    /// Nothing will be changed for a while: what only changes need may go.
+    fn rest(&self) {}
     /// Hands a module to the kernel; returns what the kernel logged meanwhile, as far as that can
     /// be read.
     fn load_module(

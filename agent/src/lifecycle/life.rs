@@ -365,6 +365,7 @@ async fn on_engine<T: Send + 'static>(
     let work = move || {
         let engine = Engine { host: &*host, images: &*images, patience, telemetry: &telemetry };
         let result = act(&engine, &mut journal);
+        host.rest();
         (journal, result)
     };
     privileges::raised(work)

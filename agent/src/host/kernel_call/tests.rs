@@ -1,0 +1,175 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use rstest::rstest;
+
+use super::*;
+
+const AMPLE: Duration = Duration::from_secs(60);
+
+/// A child that is a script: what it does with its input.
+fn scripted(script: &str, within: Duration) -> (tempfile::TempDir, KernelCalls) {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("child");
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = Some(program);
+    (dir, KernelCalls { program, load: within, unload: within, ..KernelCalls::direct() })
+}
+
+fn unload() -> Call<'static> {
+    Call::Unload { name: "nvidia".as_ref() }
+}
+
+#[rstest]
+#[case("read call; echo 0", Answer::Came(Ok(())))]
+#[case("read call; echo 11; exit 1", Answer::Came(Err(Errno::EAGAIN)))]
+#[case(
+    "read call; test \"$* $call\" = '__kernel-call delete_module nvidia' && echo 0",
+    Answer::Came(Ok(()))
+)]
+#[case("kill -9 $$", Answer::Lost)]
+#[case("read call; kill -9 $$", Answer::Lost)]
+#[case("echo nonsense", Answer::Lost)]
+fn the_answer_is_the_childs(#[case] script: &str, #[case] answer: Answer) {
+    let (_dir, calls) = scripted(script, AMPLE);
+    assert_eq!(calls.make(unload()), answer);
+}
+
+#[test]
+fn one_child_makes_all_calls_until_it_is_to_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let started = dir.path().join("started");
+    let script = format!(
+        "echo $$ >>{0}; while read call; do echo 0; done; echo end >>{0}",
+        started.display()
+    );
+    let (_script, calls) = scripted(&script, AMPLE);
+    calls.prepare();
+    for _ in 0..3 {
+        assert_eq!(calls.make(unload()), Answer::Came(Ok(())));
+    }
+    let lines = || fs::read_to_string(&started).unwrap_or_default().lines().count();
+    assert_eq!(lines(), 1);
+    calls.rest();
+    let since = std::time::Instant::now();
+    while lines() < 2 {
+        assert!(since.elapsed() < AMPLE, "it does not end");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(calls.make(unload()), Answer::Came(Ok(())));
+    assert_eq!(lines(), 3);
+}
+
+#[test]
+fn a_child_that_was_killed_while_it_waited_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = dir.path().join("first");
+    // The first one ends after its first call.
+    let script = format!(
+        "read call; echo 0; mkdir {} 2>/dev/null && exit; while read call; do echo 0; done",
+        first.display()
+    );
+    let (_script, calls) = scripted(&script, AMPLE);
+    assert_eq!(calls.make(unload()), Answer::Came(Ok(())));
+    let since = std::time::Instant::now();
+    // Until its end of the pipe is closed a call may still be written into it.
+    while calls.waiting().as_mut().is_some_and(|caller| caller.calls.write_all(b"x").is_ok()) {
+        assert!(since.elapsed() < AMPLE, "it does not end");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(calls.make(unload()), Answer::Came(Ok(())));
+}
+
+#[test]
+fn a_call_that_does_not_come_back_is_given_up_and_the_next_has_another_child() {
+    let within = Duration::from_millis(500);
+    let dir = tempfile::tempdir().unwrap();
+    let (reader, writer) = io::pipe().unwrap();
+    let script = format!(
+        "mkdir {} 2>/dev/null && exec cat <&2; read call; echo 0",
+        dir.path().join("first").display()
+    );
+    let (_script, blocked) = scripted(&script, within);
+    let lock = fs::File::from(std::os::fd::OwnedFd::from(reader));
+    let blocked = KernelCalls { lock: Some(Arc::new(lock)), ..blocked };
+    assert_eq!(blocked.make(unload()), Answer::NoneWithin(within));
+    let ample = KernelCalls { unload: AMPLE, ..blocked };
+    assert_eq!(ample.make(unload()), Answer::Came(Ok(())));
+    // The child that was left behind ends when what it waits for comes.
+    drop(writer);
+}
+
+#[test]
+fn the_child_gets_the_image_whole_and_the_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = vec![7; 1 << 20];
+    let lock = dir.path().join("lock");
+    let script = "read verb parameters size; test $verb/$parameters = init_module/a=%20b && \
+                  test $(head -c $size | wc -c) = 1048576 && echo held >&2 && echo 0";
+    let (_script, calls) = scripted(script, AMPLE);
+    let calls = KernelCalls { lock: Some(Arc::new(fs::File::create(&lock).unwrap())), ..calls };
+    let call = Call::Load { image: Image::Bytes(&image), parameters: "a= b".as_ref() };
+    assert_eq!(calls.make(call), Answer::Came(Ok(())));
+    assert_eq!(fs::read_to_string(lock).unwrap(), "held\n");
+}
+
+#[test]
+fn the_child_gets_the_file_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let module = dir.path().join("module");
+    fs::write(&module, "a module").unwrap();
+    let script = format!(
+        "read verb parameters file; test $verb/$parameters = finit_module/a=1 && \
+         test $file -ef {} && echo 0",
+        module.display()
+    );
+    let (_script, calls) = scripted(&script, AMPLE);
+    let file = File::open(&module).unwrap();
+    let call = Call::Load { image: Image::File(&file), parameters: "a=1".as_ref() };
+    assert_eq!(calls.make(call), Answer::Came(Ok(())));
+}
+
+#[test]
+fn where_no_child_can_be_started_the_call_is_made_all_the_same() {
+    let calls = KernelCalls { program: Some("/nonexistent".into()), ..KernelCalls::direct() };
+    let call = Call::Unmount { target: Path::new("/nonexistent"), flags: MntFlags::empty() };
+    let answer = calls.make(call);
+    assert!(matches!(answer, Answer::Came(Err(Errno::ENOENT | Errno::EPERM))), "{answer:?}");
+}
+
+/// What a child answers to `input`.
+fn answers(input: &[u8]) -> Vec<i32> {
+    let mut output = Vec::new();
+    make_all(&mut &input[..], &mut output).unwrap();
+    let output = String::from_utf8(output).unwrap();
+    output.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+#[rstest]
+#[case(b"", &[])]
+#[case(b"reboot\n", &[Errno::EINVAL])]
+#[case(b"\n\n", &[Errno::EINVAL, Errno::EINVAL])]
+#[case(b"umount2 /x -\n", &[Errno::EINVAL])]
+#[case(b"umount2 %zz 0\n", &[Errno::EINVAL])]
+#[case(b"init_module  -1\n", &[Errno::EINVAL])]
+#[case::cut_off_line(b"delete_module nvidia", &[Errno::EINVAL])]
+#[case::cut_off_image(b"init_module  5\nfour", &[Errno::ENODATA])]
+#[case::no_such_file(b"finit_module  /nonexistent\n", &[Errno::EACCES])]
+fn what_is_no_call_or_half_of_one_calls_nothing(#[case] input: &[u8], #[case] wanted: &[Errno]) {
+    let wanted: Vec<i32> = wanted.iter().map(|errno| *errno as i32).collect();
+    assert_eq!(answers(input), wanted);
+}
+
+#[test]
+fn words_arrive_as_they_were() {
+    let words = ["", "a=1 b=\"two words\"", "/run/nvidia/driver", "100%\n"];
+    for word in words.map(OsString::from).into_iter().chain([OsString::from_vec(vec![0xff, b' '])])
+    {
+        let text = encoded(&word);
+        assert!(!text.contains([' ', '\n']), "{text}");
+        assert_eq!(decoded(text.as_bytes()), Some(word));
+    }
+    let call = Call::Unmount { target: Path::new("/x y"), flags: MntFlags::MNT_DETACH };
+    assert_eq!(call.line(), "umount2 /x%20y 2\n");
+}
