@@ -305,7 +305,7 @@ fn make_all(calls: &mut impl BufRead, answers: &mut impl Write) -> io::Result<()
             return Ok(());
         }
         // Half of one, where whoever asks has died: nothing is begun then.
-        let answer = match line.strip_suffix(b"\n").and_then(|line| words(line)) {
+        let answer = match line.strip_suffix(b"\n").and_then(words) {
             Some(words) => carry_out(&words, calls),
             None => Err(Errno::EINVAL),
         };
