@@ -90,11 +90,12 @@ pub fn bound(program: &Path) -> Command {
 }
 
 /// Runs a program, and hands TERM on to it and to whatever it has started in its process group: the
-/// kernel signals the end of a parent to its children only.
+/// kernel signals the end of a parent to its children only. Who is heedless of that is killed once the
+/// program has ended, or after ten seconds, and the guard with it.
 const GUARD: &str = r#"
 "$@" &
 child=$!
-trap 'trap "" TERM; kill -TERM 0; wait "$child"; exit 143' TERM
+trap 'trap "" TERM; kill -TERM 0; { sleep 10; kill -KILL 0; } & wait "$child"; kill -KILL 0' TERM
 wait "$child"
 "#;
 
