@@ -69,14 +69,12 @@ terminate() { kill -TERM "$(pgrep -xo longshore)"; }
 # at_module NAME STATE PHASE: the kernel has a module in this state, for example Loading. Fails when
 # the agent's phase is PHASE before.
 at_module() {
-    # What looks is as fast as this shell; while it sleeps, everything else goes on.
-    chrt -f -p 50 $$
     while running; do
         case $(grep -hs -e "^$1 .* $2 " -e "\"phase\": *\"$3\"" /proc/modules "$STATE") in
             *'"phase"'*) return 1 ;;
             ?*) return 0 ;;
         esac
-        sleep 0.005
+        sleep 0.01
     done
     return 1
 }

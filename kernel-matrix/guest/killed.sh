@@ -39,6 +39,9 @@ to_ready() {
 removing_module() {
     to_ready
     terminate
+    # Removing takes a moment: what looks is faster than the agent. Were it so for longer, nothing else
+    # would get on.
+    chrt -f -p 50 $$
     at_module "$@"
 }
 
