@@ -28,7 +28,7 @@ use crate::host::{HostFacts, RealHost};
 use crate::journal::{self, Journal, PlanSummary};
 use crate::kernel::image::ModuleImages;
 use crate::plan::Plan;
-use crate::serve::{Pulse, Server, Subject};
+use crate::serve::{Address, Pulse, Server, Subject};
 use crate::step::Step;
 use crate::store::Store;
 use crate::telemetry::{FailureRecord, Telemetry};
@@ -140,6 +140,7 @@ pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, 
     let Some(mut journal) = turn::open_journal(config, &CancelFlag::default()).await? else {
         return Ok(ExitCode::Done);
     };
+    Address::forget(dir);
     if journal.live().next().is_none() {
         tracing::info!("nothing to undo: the last agent took off all it had put here");
         return Ok(ExitCode::Done);

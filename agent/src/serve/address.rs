@@ -32,6 +32,11 @@ impl Address {
         serde_json::from_slice(&bytes).ok()
     }
 
+    /// Takes away what an agent that has ended left: nobody serves there.
+    pub fn forget(state_dir: &Path) {
+        remove(state_dir);
+    }
+
     /// The address itself; None where it is none.
     pub fn place(&self) -> Option<Listen> {
         self.listen.parse().ok()
@@ -78,11 +83,8 @@ impl Publication {
     pub(super) fn withdraw(&self) {
         let mut known = self.known();
         known.listen = None;
-        if let Some(dir) = known.dir.take()
-            && let Err(error) = fs::remove_file(dir.join(NAME))
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::debug!("removing {}: {error}", dir.join(NAME).display());
+        if let Some(dir) = known.dir.take() {
+            remove(&dir);
         }
     }
 
@@ -98,6 +100,16 @@ impl Publication {
                 dir.join(NAME).display()
             );
         }
+    }
+}
+
+fn remove(dir: &Path) {
+    let path = dir.join(NAME);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::debug!("removing {}: {error}", path.display());
+        }
+        _ => {}
     }
 }
 
@@ -126,6 +138,12 @@ mod tests {
             assert_eq!(address.place(), "127.0.0.1:1".parse().ok());
             assert_eq!(address.agent, "1-2");
             publication.withdraw();
+            assert_eq!(Address::read(dir.path()), None);
+            // Of an agent that was killed.
+            publication.bound("127.0.0.1:1".into());
+            publication.publish(dir.path());
+            assert!(Address::read(dir.path()).is_some());
+            Address::forget(dir.path());
             assert_eq!(Address::read(dir.path()), None);
         }
     }
