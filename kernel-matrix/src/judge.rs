@@ -163,8 +163,13 @@ pub(crate) fn host(records: &Records) -> Vec<String> {
 
 /// What of the host is not as before in the state that was reported under `after`.
 pub(crate) fn differences(records: &Records, after: &str) -> Vec<String> {
-    let scenes = Scene::read(records, "before")
-        .and_then(|before| Ok((before, Scene::read(records, after)?)));
+    differences_between(records, "before", after)
+}
+
+/// What differs between two states of the host, but for what is the agent's own record.
+pub(crate) fn differences_between(records: &Records, before: &str, after: &str) -> Vec<String> {
+    let scenes =
+        Scene::read(records, before).and_then(|before| Ok((before, Scene::read(records, after)?)));
     let mut wrong = match scenes {
         Ok((before, after)) => before.differences(&after),
         Err(missing) => vec![missing],

@@ -78,7 +78,7 @@ fn wrong(records: &Records, number: usize) -> Vec<String> {
     if recovery.is_empty() {
         wrong.push("the agent never was Ready again".into());
     } else if recovery.starts_with("start ") {
-        wrong.extend(differences(records, "ready-0", &format!("ready-{number}")));
+        wrong.extend(judge::differences_between(records, "ready-0", &format!("ready-{number}")));
     }
     let after = format!("after-{number}");
     wrong.extend(judge::differences(records, &after));
@@ -89,15 +89,6 @@ fn wrong(records: &Records, number: usize) -> Vec<String> {
         wrong.extend(last.iter().map(|line| format!("agent: {line}")));
     }
     wrong
-}
-
-/// What differs between two states of the host.
-fn differences(records: &Records, before: &str, after: &str) -> Vec<String> {
-    let scenes = Scene::read(records, before).and_then(|b| Ok((b, Scene::read(records, after)?)));
-    match scenes {
-        Ok((before, after)) => before.differences(&after),
-        Err(missing) => vec![missing],
-    }
 }
 
 /// What a dead agent left: what its journal says it was at, and what the host has.

@@ -52,8 +52,9 @@ fn a_second_agent_is_told_who_the_first_is() {
     let first = held(&scene);
     let pid = format!("pid {}", first.id());
     let state = fs::read(scene.path("state-dir/state.json")).expect("state");
-    for args in ["run", "unload"] {
-        scene.refuses_beside(scene.agent(&[args]), 15, &[&pid, "SIGTERM"]);
+    for command in ["run", "unload"] {
+        let second = scene.agent(&[command, "--lock-deadline", "1s"]);
+        scene.refuses_beside(second, 15, &[&pid, "SIGTERM"]);
     }
     let ended = finish(&mut scene.agent(&["status"]));
     ended.assert_done();
