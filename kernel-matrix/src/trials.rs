@@ -5,7 +5,6 @@ use serde::Serialize;
 
 use crate::judge;
 use crate::records::Records;
-use crate::scene::Scene;
 
 /// The exit code of what SIGKILL ended, as podman gives it.
 const KILLED: &str = "137";
