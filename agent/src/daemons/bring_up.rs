@@ -15,6 +15,11 @@ use crate::host::{Host, VerbError};
 /// be listened on.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// How long none of its processes is seen before it counts as ended: what was executed a moment ago
+/// has no environment to be known by yet (fs/binfmt_elf.c sets it up after the files are closed that
+/// tell its parent).
+const UNSEEN: Duration = Duration::from_millis(500);
+
 /// How long SIGKILL may take; only a process stuck in the kernel needs it.
 const KILLING: Duration = Duration::from_secs(2);
 
@@ -33,8 +38,12 @@ pub fn bring_up(
     stop(host, daemon, mark, KILLING)?;
     host.start_daemon(daemon, mark)?;
     let since = Instant::now();
+    let mut seen = since;
     loop {
         let state = host.daemon(daemon, mark)?;
+        if !state.processes.is_empty() {
+            seen = Instant::now();
+        }
         if state.answers == Answers::Ours || cancel.is_set() {
             return Ok(());
         }
@@ -43,14 +52,15 @@ pub fn bring_up(
             Some(said) => format!("{daemon}, which {what} (it said: {said})"),
             None => format!("{daemon}, which {what}"),
         };
-        if state.processes.is_empty() {
+        let overdue = since.elapsed() >= daemon.patience();
+        if seen.elapsed() >= UNSEEN || (overdue && state.processes.is_empty()) {
             let subject = subject("ended before it answered");
             return Err(VerbError {
                 said: said(),
                 ..VerbError::new("start", subject, Errno::ECHILD)
             });
         }
-        if since.elapsed() >= daemon.patience() {
+        if overdue {
             let what = format!(
                 "did not answer on {} within {} s",
                 daemon.socket.display(),
