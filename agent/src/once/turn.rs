@@ -14,6 +14,9 @@ use crate::progress::{Progress, Task, Unit};
 /// themselves, at once.
 const MOST_GIVEN_UP: u32 = 3;
 
+/// After so many refusals there is no board.
+const MOST_REFUSED: u32 = 3;
+
 /// Looks for what is to be built.
 pub trait Search: Sync {
     /// Where it is.
@@ -60,10 +63,21 @@ impl<B: Board> Round<'_, B> {
     /// Waits until what `search` looks for is there, or it is this agent's turn to build it. Takes no
     /// longer than the times' `wait` and one lease.
     pub async fn turn<S: Search>(&self, search: &S) -> Turn<S::Found> {
-        match self.wait_for_it(search).await {
-            Ok(turn) => turn,
-            Err(failure) => Turn::Alone(Alone::NoBoard(failure)),
+        for _ in 1..MOST_REFUSED {
+            let begun = Instant::now();
+            match self.wait_for_it(search).await {
+                Ok(turn) => return turn,
+                // Many that write one claim at once make a docker-registry refuse some of them. Whoever
+                // is slow to fail is not asked again.
+                Err(failure) if begun.elapsed() < self.times.settle() => {
+                    tracing::info!("asks for its turn once more: {}", failure.one_line());
+                    sleep(self.times.settle()).await;
+                }
+                Err(failure) => return Turn::Alone(Alone::NoBoard(failure)),
+            }
         }
+        let turn = self.wait_for_it(search).await;
+        turn.unwrap_or_else(|failure| Turn::Alone(Alone::NoBoard(failure)))
     }
 
     async fn wait_for_it<S: Search>(&self, search: &S) -> Result<Turn<S::Found>, Failure> {
