@@ -23,6 +23,8 @@ struct Memory {
     keeps: bool,
     /// Whether it can be used at all.
     away: AtomicBool,
+    /// How many claims it refuses before it takes one.
+    refuses: AtomicUsize,
 }
 
 impl Memory {
@@ -51,6 +53,10 @@ impl Board for Memory {
 
     async fn write(&self, claim: &Claim) -> Result<String, Failure> {
         self.check()?;
+        let less = |n: usize| n.checked_sub(1);
+        if self.refuses.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+            return Err(Failure::new(ExitCode::Download, "the board refuses the claim"));
+        }
         self.put(claim.clone()).await;
         Ok(self.posted.lock().await.as_ref().map(|p| p.mark.clone()).unwrap_or_default())
     }
@@ -105,6 +111,16 @@ async fn agent(
 /// A claim of somebody else's, as far as `stage`.
 fn other(stage: Stage) -> Claim {
     Claim { stage, ..Claim::new(Builder::here("modules"), &TIMES) }
+}
+
+#[tokio::test]
+async fn a_board_that_refuses_a_claim_is_asked_twice_more() {
+    for (refuses, wanted, builds) in [(2, "built", 1), (3, "no board", 0)] {
+        let (board, product) = (Memory::default(), Arc::new(Product::default()));
+        board.refuses.store(refuses, Ordering::SeqCst);
+        let how = agent(Arc::new(board), Arc::clone(&product), Duration::ZERO, true).await;
+        assert_eq!((how, product.builds.load(Ordering::SeqCst)), (wanted, builds), "{refuses}");
+    }
 }
 
 #[tokio::test]

@@ -61,7 +61,8 @@ pub struct Round<'a, B> {
 
 impl<B: Board> Round<'_, B> {
     /// Waits until what `search` looks for is there, or it is this agent's turn to build it. Takes no
-    /// longer than the times' `wait` and one lease.
+    /// longer than the times' `wait` and one lease; a board that refuses at once is asked twice more,
+    /// which takes no tenth of a lease each.
     pub async fn turn<S: Search>(&self, search: &S) -> Turn<S::Found> {
         for _ in 1..MOST_REFUSED {
             let begun = Instant::now();
