@@ -31,11 +31,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::kmod::{DeleteModuleFlags, ModuleInitFlags, delete_module, finit_module, init_module};
 use nix::mount::{MntFlags, umount2};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::verbs::Image;
 
@@ -121,12 +123,17 @@ impl KernelCalls {
     pub(super) fn make(&self, call: Call<'_>) -> Answer {
         let Some(program) = &self.program else { return Answer::Came(call.carry_out()) };
         let mut waiting = self.waiting();
-        // One that was killed meanwhile takes no call: nothing was begun then.
+        let within = match call {
+            Call::Load { .. } => self.load,
+            Call::Unload { .. } | Call::Unmount { .. } => self.unload,
+        };
+        let since = Instant::now();
+        // One that was killed meanwhile, or that does not read, takes no call: nothing was begun then.
         let ready = waiting.take().and_then(|mut caller| {
-            let begun = caller.begin(call);
+            let begun = caller.begin(call, within);
             begun.is_ok().then_some(caller)
         });
-        let caller = match ready.map_or_else(|| self.start_with(program, call), Ok) {
+        let caller = match ready.map_or_else(|| self.start_with(program, call, within), Ok) {
             Ok(caller) => caller,
             // No room for one more process is no reason to leave a driver on the host.
             Err(error) => {
@@ -134,10 +141,7 @@ impl KernelCalls {
                 return Answer::Came(call.carry_out());
             }
         };
-        let answer = caller.answer(match call {
-            Call::Load { .. } => self.load,
-            Call::Unload { .. } | Call::Unmount { .. } => self.unload,
-        });
+        let answer = caller.answer(within.saturating_sub(since.elapsed()), within);
         if matches!(answer, Answer::Came(_)) {
             *waiting = Some(caller);
         }
@@ -149,10 +153,10 @@ impl KernelCalls {
     }
 
     /// A new child that was given `call`.
-    fn start_with(&self, program: &Path, call: Call<'_>) -> io::Result<Caller> {
+    fn start_with(&self, program: &Path, call: Call<'_>, within: Duration) -> io::Result<Caller> {
         let mut caller = self.start(program)?;
-        // Where it died meanwhile it gives no answer, and that counts.
-        let _ = caller.begin(call);
+        // Where it died meanwhile, or does not read, it gives no answer, and that counts.
+        let _ = caller.begin(call, within);
         Ok(caller)
     }
 
@@ -167,6 +171,8 @@ impl KernelCalls {
         command.stderr(lock.map_or_else(Stdio::null, Stdio::from));
         let mut child = command.spawn()?;
         let calls = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        // Whoever does not read keeps nobody waiting.
+        fcntl(&calls, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let (tell, answers) = mpsc::channel();
         thread::Builder::new().name("kernel-call".into()).spawn(move || listen(child, &tell))?;
         Ok(Caller { calls, answers })
@@ -189,16 +195,41 @@ fn listen(mut child: Child, tell: &mpsc::Sender<String>) {
 }
 
 impl Caller {
-    fn begin(&mut self, call: Call<'_>) -> io::Result<()> {
-        self.calls.write_all(call.line().as_bytes())?;
-        if let Call::Load { image: Image::Bytes(image), .. } = call {
-            self.calls.write_all(image)?;
+    fn begin(&mut self, call: Call<'_>, within: Duration) -> io::Result<()> {
+        let since = Instant::now();
+        let left = || within.saturating_sub(since.elapsed());
+        self.write(call.line().as_bytes(), left)?;
+        match call {
+            Call::Load { image: Image::Bytes(image), .. } => self.write(image, left),
+            _ => Ok(()),
         }
-        self.calls.flush()
     }
 
-    fn answer(&self, within: Duration) -> Answer {
-        match self.answers.recv_timeout(within) {
+    fn write(&mut self, mut bytes: &[u8], left: impl Fn() -> Duration) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.calls.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => bytes = &bytes[n..],
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let mut ready = [PollFd::new(&self.calls, PollFlags::OUT)];
+                    // None waits for ever: more than this can count is as long.
+                    let most = Timespec::try_from(left()).ok();
+                    match poll(&mut ready, most.as_ref()) {
+                        Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                        Err(e) => return Err(e.into()),
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the answer so long; `within` is what the whole call was given.
+    fn answer(&self, left: Duration, within: Duration) -> Answer {
+        match self.answers.recv_timeout(left) {
             Ok(text) => match text.trim().parse() {
                 Ok(0) => Answer::Came(Ok(())),
                 Ok(errno) => Answer::Came(Err(Errno::from_raw(errno))),

@@ -101,6 +101,16 @@ fn a_call_that_does_not_come_back_is_given_up_and_the_next_has_another_child() {
 }
 
 #[test]
+fn a_child_that_does_not_read_keeps_nobody_waiting() {
+    let within = Duration::from_millis(500);
+    let (_script, calls) = scripted("exec sleep 20", within);
+    let image = vec![7; 4 << 20];
+    let call = Call::Load { image: Image::Bytes(&image), parameters: "".as_ref() };
+    assert_eq!(calls.make(call), Answer::NoneWithin(within));
+    assert!(calls.waiting().is_none(), "it is not asked again");
+}
+
+#[test]
 fn the_child_gets_the_image_whole_and_the_lock() {
     let dir = tempfile::tempdir().unwrap();
     let image = vec![7; 1 << 20];
