@@ -7,9 +7,12 @@ use super::undo::{NEEDS_REBOOT, record};
 use super::{Engine, Outcome};
 use crate::failure::{ExitCode, Failure};
 use crate::host::VerbError;
+use crate::host::verbs::ModuleState;
 use crate::journal::{EntryState, Journal};
 use crate::kernel::{readback, refusal};
 use crate::step::{ModuleOrigin, Step};
+
+const UNLOADED_BY_OTHERS: &str = "find out what loads and unloads it on this host, and stop that";
 
 impl Engine<'_> {
     /// Loads the module of the entry `seq`, which is intended, and compares what the kernel then
@@ -44,18 +47,13 @@ impl Engine<'_> {
         let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
         let Some(state) = state else {
             record(journal, seq, EntryState::Undone);
-            return Err(Failure::new(
-                ExitCode::KernelRefused,
-                format!("the kernel took {name}, and does not list it as loaded"),
-            ));
+            let cause = format!("the kernel took {name}, and does not list it as loaded");
+            return Err(Failure::new(ExitCode::KernelRefused, cause).remedy(UNLOADED_BY_OTHERS));
         };
         // Before anything is compared: it is ours, be it what was wanted or not.
         journal.mark_done(seq, state.instance)?;
         taken.file.map_or(Ok(()), |file| file.check_unwritten())?;
-        readback::versions(step, &state)?;
-        if matches!(origin, ModuleOrigin::Driver { .. }) {
-            readback::parameters(self.host, name, parameters, &taken.said)?;
-        }
+        self.compare(step, &state, &taken.said)?;
         Ok(Outcome::Done)
     }
 
@@ -67,22 +65,27 @@ impl Engine<'_> {
         seq: u64,
         journal: &mut Journal,
     ) -> Result<Outcome, Failure> {
-        let Step::LoadModule { name, origin, parameters, .. } = step else {
-            return Ok(Outcome::NotOurs);
-        };
+        let Step::LoadModule { name, .. } = step else { return Ok(Outcome::NotOurs) };
         journal.mark(seq, EntryState::Kept("somebody else loaded it just before us".to_owned()))?;
         tracing::warn!("{name}: somebody else loaded it just before us");
         let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
         let Some(state) = state else {
             let cause = format!("{name}: somebody else loaded it just before us, and it is gone");
-            return Err(Failure::new(ExitCode::KernelRefused, cause)
-                .remedy("find out what loads and unloads it on this host, and stop that"));
+            return Err(Failure::new(ExitCode::KernelRefused, cause).remedy(UNLOADED_BY_OTHERS));
         };
-        readback::versions(step, &state)?;
-        if matches!(origin, ModuleOrigin::Driver { .. }) {
-            readback::parameters(self.host, name, parameters, &[])?;
-        }
+        self.compare(step, &state, &[])?;
         Ok(Outcome::NotOurs)
+    }
+
+    /// Whether what is loaded is what the step wants; `said` is what the kernel logged meanwhile.
+    fn compare(&self, step: &Step, state: &ModuleState, said: &[String]) -> Result<(), Failure> {
+        readback::versions(step, state)?;
+        match step {
+            Step::LoadModule { name, origin: ModuleOrigin::Driver { .. }, parameters, .. } => {
+                readback::parameters(self.host, name, parameters, said)
+            }
+            _ => Ok(()),
+        }
     }
 }
 
