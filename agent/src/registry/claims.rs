@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use reqwest::{Method, StatusCode};
 use tokio::sync::OnceCell;
 
+use super::Registry;
+use super::content::manifest;
 use super::push::{ensure_blob, overwrite_manifest};
 use super::session::{Call, Session};
-use super::{Registry, manifest};
 use crate::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, digest, json};
 use crate::failure::Failure;
 use crate::once::{Board, Claim, Posted};

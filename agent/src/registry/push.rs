@@ -4,9 +4,10 @@
 use reqwest::header::LOCATION;
 use reqwest::{Method, StatusCode, Url};
 
+use super::Registry;
+use super::content::manifest;
 use super::reference::Repository;
 use super::session::{Call, Session, unexpected};
-use super::{Registry, manifest};
 use crate::artifact::ModuleSet;
 use crate::artifact::image::{Described, MANIFEST_TYPE, digest};
 use crate::config::{Env, RegistrySource};

@@ -1,0 +1,129 @@
+//! Finding sets by their tags: which tags are asked for, and what lies under them.
+
+use reqwest::header::LINK;
+use reqwest::{Method, StatusCode, Url};
+use serde::Deserialize;
+
+use super::Wish;
+use super::content::described;
+use super::session::{Answer, Call, Session, unexpected};
+use crate::artifact::image::Described;
+use crate::artifact::{Flavour, legal, tag};
+use crate::failure::{ExitCode, Failure};
+
+/// Pages of tags that are asked for; at a thousand each that is more than any fleet has.
+const MOST_PAGES: usize = 50;
+
+/// The sets of one place that are looked for.
+pub(super) async fn find_in(session: &Session, wish: Wish<'_>) -> Result<Vec<Described>, Failure> {
+    let mut found = Vec::new();
+    for tag in tags_for(session, wish).await? {
+        match described(session, &tag).await {
+            Ok(set) => found.extend(set),
+            Err(failure) if failure.code() == ExitCode::Verification => {
+                tracing::warn!("passing over {}:{tag}: {}", session.repository, failure.one_line());
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(found)
+}
+
+/// A whole version has tags that can be told beforehand; for a branch they are listed.
+async fn tags_for(session: &Session, wish: Wish<'_>) -> Result<Vec<String>, Failure> {
+    let flavours = match wish.flavour {
+        Some(flavour) => vec![flavour],
+        None => vec![Flavour::Open, Flavour::Proprietary],
+    };
+    match wish.driver {
+        Some(version) if version.split('.').count() >= 3 => Ok(flavours
+            .into_iter()
+            .map(|flavour| tag(version, flavour, wish.kernel_release, wish.arch))
+            .collect()),
+        driver => {
+            let tags = list_tags(session).await?;
+            Ok(tags.into_iter().filter(|t| is_wished(t, driver, &flavours, wish)).collect())
+        }
+    }
+}
+
+/// Whether a tag is one of `DRIVER-FLAVOUR-RELEASE-ARCH` for what is looked for.
+fn is_wished(candidate: &str, driver: Option<&str>, flavours: &[Flavour], wish: Wish<'_>) -> bool {
+    let Some((version, _)) = candidate.split_once('-') else { return false };
+    let within = driver.is_none_or(|driver| {
+        version.strip_prefix(driver).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    });
+    let of =
+        |flavour: &Flavour| candidate == tag(version, *flavour, wish.kernel_release, wish.arch);
+    within && version == legal(version) && flavours.iter().any(of)
+}
+
+#[derive(Deserialize)]
+struct Tags {
+    tags: Option<Vec<String>>,
+}
+
+async fn list_tags(session: &Session) -> Result<Vec<String>, Failure> {
+    let mut url = session.url("tags/list")?;
+    url.query_pairs_mut().append_pair("n", "1000");
+    let mut tags = Vec::new();
+    for _ in 0..MOST_PAGES {
+        let call = Call::new(Method::GET, url.clone());
+        let answer = session.exchange(&call).await?;
+        match answer.status {
+            StatusCode::OK => {}
+            // A repository comes into being with the first push.
+            StatusCode::NOT_FOUND => return Ok(tags),
+            _ => return Err(unexpected(&call, &answer)),
+        }
+        let page: Tags = serde_json::from_slice(&answer.body).map_err(|e| {
+            Failure::new(ExitCode::Verification, format!("{url} is no list of tags"))
+                .because(e)
+                .remedy("check that this is a registry")
+        })?;
+        tags.extend(page.tags.unwrap_or_default());
+        match next_page(&url, &answer) {
+            Some(next) => url = next,
+            None => return Ok(tags),
+        }
+    }
+    tracing::warn!("{} has more tags than are looked at", session.repository);
+    Ok(tags)
+}
+
+/// `Link: </v2/...>; rel="next"` (RFC 8288), on the same host.
+fn next_page(url: &Url, answer: &Answer) -> Option<Url> {
+    let link = answer.headers.get(LINK)?.to_str().ok()?;
+    let (target, parameters) = link.trim().strip_prefix('<')?.split_once('>')?;
+    let next = url.join(target).ok()?;
+    let is_next = parameters.contains("rel=\"next\"") || parameters.contains("rel=next");
+    (is_next && next.origin() == url.origin()).then_some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("535.261.03-open-6.1.0-50-amd64-x86_64", Some("535"), None, true)]
+    #[case("535.261.03-open-6.1.0-50-amd64-x86_64", None, Some(Flavour::Open), true)]
+    #[case("535.261.03-open-6.1.0-50-amd64-x86_64", None, Some(Flavour::Proprietary), false)]
+    #[case("535.261.03-proprietary-6.1.0-50-amd64-x86_64", Some("535.261"), None, true)]
+    #[case("550.163.01-open-6.1.0-50-amd64-x86_64", Some("535"), None, false)]
+    #[case("5350.1.1-open-6.1.0-50-amd64-x86_64", Some("535"), None, false)]
+    #[case("535.261.03-open-6.1.0-51-amd64-x86_64", Some("535"), None, false)]
+    #[case("535.261.03-open-6.1.0-50-amd64-aarch64", Some("535"), None, false)]
+    #[case("sha256-97fc222cee7991b5b061d4d4afdb5f34.sig", None, None, false)]
+    #[case("latest", None, None, false)]
+    fn tags_are_told_apart(
+        #[case] candidate: &str,
+        #[case] driver: Option<&str>,
+        #[case] flavour: Option<Flavour>,
+        #[case] expected: bool,
+    ) {
+        let wish = Wish { driver, flavour, kernel_release: "6.1.0-50-amd64", arch: "x86_64" };
+        let flavours = flavour.map_or(vec![Flavour::Open, Flavour::Proprietary], |f| vec![f]);
+        assert_eq!(is_wished(candidate, driver, &flavours, wish), expected);
+    }
+}
