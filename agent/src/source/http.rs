@@ -1,19 +1,18 @@
 //! Downloads over http and https, and copies from file URLs.
 
+mod attempts;
 mod goal;
+mod local;
 mod pace;
 mod patience;
 mod policy;
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
-use reqwest::Response;
-use reqwest::header::{AUTHORIZATION, HeaderValue, IF_RANGE, RANGE};
+use reqwest::header::HeaderValue;
 use reqwest::redirect::Policy as Redirects;
 
-use goal::{Ended, Goal, Mark, accept, resume_from, strong_etag};
+use goal::Goal;
 pub(crate) use goal::{is_certificate, proxies, root_cause, shown};
 pub(crate) use pace::Pace;
 pub use patience::Away;
@@ -29,9 +28,6 @@ use crate::store::Store;
 
 /// A file whose size nobody knows beforehand may not be longer.
 const MOST_BYTES: u64 = 16 << 30;
-
-/// An attempt that brought this much was worth it: the count of attempts begins anew.
-const WORTHWHILE: u64 = 1 << 20;
 
 /// What is known of a file before it is fetched.
 #[derive(Debug, Clone, Default)]
@@ -276,189 +272,6 @@ impl Fetcher {
                 Committed::Wrong(failure) => return Err(FetchError::Failed(goal.wrong(failure))),
             }
         }
-    }
-
-    /// Tries until the sink has the file; says whether it took several attempts.
-    async fn run(&self, goal: &Goal, sink: &mut Sink, task: &dyn Task) -> Result<bool, FetchError> {
-        if let Some(why) = self.policy.away.why(&goal.url) {
-            return Err(FetchError::Failed(goal.failure(&why)));
-        }
-        let mut mark = Mark { task, etag: None, seen: 0, answered: false };
-        let mut patience = Patience::new(&self.policy);
-        let mut pieced = false;
-        loop {
-            let (before, since) = (mark.seen, Instant::now());
-            let ended = self.attempt_in_time(goal, sink, &mut mark).await;
-            let (failure, trouble) = match ended {
-                Ok(()) => return Ok(pieced),
-                Err(Ended::For(error)) => return Err(error),
-                Err(Ended::Again(failure)) => (failure, Trouble::Broken),
-                Err(Ended::Silent(failure)) => (failure, Trouble::Silent(since.elapsed())),
-                Err(Ended::Busy(failure, again)) => {
-                    (failure, Trouble::Busy(since.elapsed(), again))
-                }
-            };
-            if mark.seen - before >= WORTHWHILE {
-                patience.restore();
-            }
-            let Some(wait) = patience.after(trouble) else {
-                return Err(FetchError::Failed(self.given_up(goal, failure, &mark)));
-            };
-            // The URL stands beside it, and the cause is said once, by whoever gives up.
-            let why: Vec<String> = failure.chain().map(ToString::to_string).collect();
-            tracing::info!(url = goal.shown, "fetching again: {}", why.join(": "));
-            tokio::time::sleep(wait).await;
-            pieced = true;
-        }
-    }
-
-    /// Remembers a server that gave no answer at all, so that it is not asked for the next file.
-    fn given_up(&self, goal: &Goal, failure: Failure, mark: &Mark<'_>) -> Failure {
-        if !mark.answered && goal.url.has_host() {
-            let why: Vec<String> = failure.chain().map(ToString::to_string).collect();
-            self.policy.away.note(&goal.url, &why.join(": "));
-        }
-        failure
-    }
-
-    async fn attempt_in_time(
-        &self,
-        goal: &Goal,
-        sink: &mut Sink,
-        mark: &mut Mark<'_>,
-    ) -> Result<(), Ended> {
-        if goal.url.scheme() == "file" {
-            return copy(goal, sink, mark).await;
-        }
-        let deadline = self.policy.deadline(goal.size.unwrap_or(goal.limit));
-        match tokio::time::timeout(deadline, self.attempt(goal, sink, mark)).await {
-            Ok(ended) => ended,
-            Err(_) => Err(Ended::Silent(goal.failure("it takes too long"))),
-        }
-    }
-
-    async fn attempt(
-        &self,
-        goal: &Goal,
-        sink: &mut Sink,
-        mark: &mut Mark<'_>,
-    ) -> Result<(), Ended> {
-        let offset = resume_from(goal, sink, mark)?;
-        let mut request = self.client.get(goal.url.clone());
-        if let Some(authorization) = &goal.authorization {
-            request = request.header(AUTHORIZATION, authorization);
-        }
-        if goal.part {
-            request = request.header(RANGE, format!("bytes={offset}-{}", goal.limit.max(1) - 1));
-        } else if offset > 0 {
-            request = request.header(RANGE, format!("bytes={offset}-"));
-            if let Some(etag) = mark.etag.as_deref().filter(|_| !goal.pinned) {
-                request = request.header(IF_RANGE, etag);
-            }
-        }
-        let response = request.send().await.map_err(|e| self.broken(goal, e))?;
-        mark.answered = true;
-        let skip = accept(goal, sink, &response, offset)?;
-        mark.etag = strong_etag(response.headers());
-        self.receive(goal, sink, mark, response, skip).await
-    }
-
-    /// Streams a body into the sink, without its first `skip` bytes.
-    async fn receive(
-        &self,
-        goal: &Goal,
-        sink: &mut Sink,
-        mark: &mut Mark<'_>,
-        mut response: Response,
-        mut skip: u64,
-    ) -> Result<(), Ended> {
-        let mut pace = Pace::new(&self.policy);
-        loop {
-            let since = Instant::now();
-            let chunk = response.chunk().await.map_err(|e| self.broken(goal, e))?;
-            let Some(chunk) = chunk else { break };
-            pace.note(since.elapsed(), chunk.len())
-                .map_err(|slow| Ended::Silent(goal.failure(&slow)))?;
-            let known = usize::try_from(skip).unwrap_or(usize::MAX).min(chunk.len());
-            skip -= known as u64;
-            let new = goal.wanted(&chunk[known..], sink.size());
-            if sink.size() + new.len() as u64 > goal.limit {
-                return Err(goal.too_long().into());
-            }
-            sink.put(new).await?;
-            mark.reached(sink.size());
-            if goal.has_enough(sink.size()) {
-                return Ok(());
-            }
-        }
-        goal.check_whole(sink.size())
-    }
-
-    /// What broke an attempt; all of it may be better next time.
-    fn broken(&self, goal: &Goal, error: reqwest::Error) -> Ended {
-        let why = match (error.is_timeout(), error.is_connect()) {
-            (true, true) => format!("no connection within {:?}", self.policy.connect),
-            (true, false) => format!("no data for {:?}", self.policy.stall),
-            _ => root_cause(&error),
-        };
-        let failure = goal.failure(&why);
-        if is_certificate(&error) {
-            let failure = failure.remedy(
-                "add the certificate authority to the host's or the image's certificates; \
-                 an archive may also be read over http, for everything of it is verified",
-            );
-            return Ended::For(FetchError::Failed(failure));
-        }
-        if error.is_redirect() || error.is_builder() {
-            return Ended::For(FetchError::Failed(failure));
-        }
-        if error.is_timeout() { Ended::Silent(failure) } else { Ended::Again(failure) }
-    }
-}
-
-/// Opens a regular file: at a pipe that nobody writes to this would wait for ever, and hear no TERM.
-fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
-    if !std::fs::metadata(path)?.is_file() {
-        let what = "it is no regular file";
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, what));
-    }
-    std::fs::File::open(path)
-}
-
-/// Copies from a file URL.
-async fn copy(goal: &Goal, sink: &mut Sink, mark: &mut Mark<'_>) -> Result<(), Ended> {
-    sink.restart()?;
-    let path = goal.url.to_file_path().map_err(|()| goal.failure("it names no local path"))?;
-    let mut file = match open_regular(&path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Ended::For(FetchError::Missing(goal.failure(&e.to_string()))));
-        }
-        Err(e) => return Err(goal.failure(&e.to_string()).into()),
-    };
-    let mut buffer = vec![0; 1 << 18];
-    loop {
-        // A read of a local file is short; what is slow (write and hash) has its own thread.
-        let n = file.read(&mut buffer).map_err(|e| goal.failure(&e.to_string()))?;
-        if n == 0 {
-            break;
-        }
-        let new = goal.wanted(&buffer[..n], sink.size());
-        if sink.size() + new.len() as u64 > goal.limit {
-            return Err(goal.too_long().into());
-        }
-        sink.put(new).await?;
-        mark.reached(sink.size());
-        if goal.has_enough(sink.size()) {
-            break;
-        }
-    }
-    match goal.check_whole(sink.size()) {
-        Err(Ended::Again(_)) => {
-            let what = format!("it has only {} bytes", sink.size());
-            Err(goal.not_as_promised(&what).into())
-        }
-        whole => whole,
     }
 }
 
