@@ -2,6 +2,7 @@
 
 mod daemons;
 mod deadlines;
+mod environment;
 mod fragment;
 mod malformed;
 mod module_signing;
@@ -22,7 +23,8 @@ use std::path::{Path, PathBuf};
 
 pub use daemons::{DaemonConfig, DaemonFragment, Wish};
 pub use deadlines::Deadlines;
-pub use fragment::{Env, Fragment};
+pub use environment::Env;
+pub use fragment::Fragment;
 pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
 pub use patches::{PatchConfig, PatchFragment};
 pub use places::Paths;
