@@ -3,6 +3,7 @@
 
 mod after;
 mod at_hand;
+mod gather;
 mod ladder;
 mod once;
 mod run_files;
@@ -13,26 +14,27 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::OnceCell;
 
+use gather::read_host;
 use run_files::{Archives, RunFiles};
 use signing::Signing;
 
 use crate::artifact::{Flavour, ModuleSet};
 use crate::build;
-use crate::catalog::{self, Catalog, DriverAtHand, SetPlace, UserspaceAtHand};
+use crate::catalog::{Catalog, DriverAtHand, SetPlace, UserspaceAtHand};
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure, OrFail};
+use crate::failure::{ExitCode, Failure};
 use crate::finding::{Code, Severity};
 use crate::host::HostFacts;
-use crate::host::facts::{Kernel, Known};
-use crate::journal::{self, PlanSummary};
+use crate::host::facts::Known;
+use crate::journal::PlanSummary;
 use crate::lifecycle::Provider;
 use crate::once::Claims;
 use crate::plan::{self, Plan};
-use crate::prebuilt::{Offers, Prebuilt};
+use crate::prebuilt::Offers;
 use crate::progress::Progress;
 use crate::source::archive::Archive;
 use crate::source::http::{Away, Policy};
-use crate::source::{driver, headers, userspace};
+use crate::source::{driver, userspace};
 use crate::step::Step;
 use crate::store::Store;
 use crate::store::usage::InUse;
@@ -270,66 +272,6 @@ impl<'a> Supplier<'a> {
         userspace::assemble(driver_version, archive, &store, self.progress.as_ref()).await
     }
 
-    /// Adds what the .run files and the archives offer, unless all that is wanted is at hand. That
-    /// they cannot be read is for the plan to weigh: with a set for this kernel at hand it is no
-    /// reason to leave a node without its driver, and a host without a GPU has a graver finding.
-    async fn ask(&self, kernel: &Kernel, catalog: &mut Catalog, store: &Store) {
-        let suffices = self.suffices(kernel, catalog);
-        catalog.run_files = self.run_files.look(store, suffices, self).await;
-        if !self.suffices(kernel, catalog) {
-            self.ask_archives(kernel, catalog).await;
-        }
-    }
-
-    async fn ask_archives(&self, kernel: &Kernel, catalog: &mut Catalog) {
-        let asked = match self.has_some(kernel, catalog) {
-            true => self.archive_soon().await,
-            false => self.archive().await,
-        };
-        match asked {
-            Ok(archive) => {
-                let version = Some(kernel.version.as_str());
-                let wanted = headers::Wanted { release: &kernel.release, version };
-                let places = self.config.header_places();
-                catalog.drivers = Known::Yes(driver::drivers(archive));
-                catalog.headers = Known::Yes(headers::at_hand(wanted, &places, archive));
-            }
-            Err(failure) => {
-                catalog.drivers = Known::Unknown(failure.one_line());
-                catalog.headers = Known::Unknown(failure.one_line());
-                *self.unread.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
-            }
-        }
-    }
-
-    fn suffices(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
-        let wish = &self.config.driver;
-        let versions = match (&wish.version, &catalog.run_files) {
-            (Some(version), _) => vec![version],
-            (None, Known::Yes(files)) => files.iter().map(|file| &file.version).collect(),
-            (None, Known::Unknown(_)) => Vec::new(),
-        };
-        let is_there = |version: &String| {
-            self.has_set(version, kernel, catalog)
-                && catalog.userspace.iter().any(|tree| tree.driver_version == *version)
-        };
-        !versions.is_empty() && versions.into_iter().all(is_there)
-    }
-
-    /// Whether a set of exactly this version, with all modules, is at hand for a kernel.
-    fn has_set(&self, version: &str, kernel: &Kernel, catalog: &Catalog) -> bool {
-        let wish = &self.config.driver;
-        catalog.sets.iter().map(|s| &s.set).any(|set| {
-            set.key.kernel_release == kernel.release
-                && set.key.kernel_version == kernel.version
-                && set.key.driver_version == version
-                && set.has_all(&wish.extra_modules)
-                // sign-file comes from the archives.
-                && self.signing.suffices(&set.key, catalog)
-                && wish.flavour.is_none_or(|flavour| flavour == set.key.flavour)
-        })
-    }
-
     /// Whose apt sources are read: the host's. A captured tree without any is decided upon with
     /// those of the machine it is looked at on.
     fn apt_root(&self) -> &Path {
@@ -363,61 +305,6 @@ impl Archives for Supplier<'_> {
     fn progress(&self) -> &dyn Progress {
         self.progress.as_ref()
     }
-}
-
-/// What is at hand but for registries and archives.
-fn look(config: &Config, facts: &HostFacts) -> Result<Catalog, Failure> {
-    let store = Store::open(&config.paths.store)?;
-    let unasked = Known::Unknown("not asked: all that is wanted is at hand".into());
-    let mut catalog = catalog::gather(config, facts, Some(&store), unasked)?;
-    Prebuilt::new(config)?.judge(&facts.kernel, &store, &mut catalog);
-    Ok(catalog)
-}
-
-impl Supplier<'_> {
-    /// What is at hand for the host, or another kernel, that `read` gives.
-    async fn gather_for(
-        &self,
-        read: impl FnOnce(&Config) -> Result<HostFacts, Failure> + Send + 'static,
-    ) -> Result<(HostFacts, Catalog), Failure> {
-        self.share_store().await?;
-        // Where nothing else waits for it: SIGTERM is heard meanwhile.
-        let config = self.config.clone();
-        let read = move || -> Result<_, Failure> {
-            let facts = read(&config)?;
-            let catalog = look(&config, &facts)?;
-            Ok((facts, catalog))
-        };
-        let (facts, mut catalog) = tokio::task::spawn_blocking(read)
-            .await
-            .or_fail(ExitCode::Bug, || "reading the host")??;
-        self.leave_out_failed(&mut catalog);
-        if plan::adopts(self.config, &facts, &catalog) {
-            return Ok((facts, catalog));
-        }
-        let version = self.config.driver.version.as_deref();
-        if !version.is_some_and(|version| self.has_set(version, &facts.kernel, &catalog)) {
-            let prebuilt = Prebuilt::new(self.config)?.sharing(&self.away);
-            let ask = || prebuilt.ask_registries(&facts.kernel);
-            self.registries.get_or_try_init(ask).await?.add_to(&mut catalog);
-            self.leave_out_failed(&mut catalog);
-        }
-        self.ask(&facts.kernel, &mut catalog, &self.store()?).await;
-        Ok((facts, catalog))
-    }
-}
-
-/// Reads the host that the configuration names, and what of it an agent put there.
-fn read_host(config: &Config) -> Result<HostFacts, Failure> {
-    let paths = &config.paths;
-    let mut facts = HostFacts::read(&paths.root, &paths.host_root)?;
-    if !paths.is_captured()
-        && let Some(state) = journal::read_state(&paths.state)?
-        && !state.is_of_another_boot(facts.kernel.boot_id.as_deref())
-    {
-        facts.ours = state.driver_modules(&facts.loaded);
-    }
-    Ok(facts.with_places(paths))
 }
 
 impl Provider for Supplier<'_> {

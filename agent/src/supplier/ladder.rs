@@ -6,8 +6,9 @@
 
 use std::sync::PoisonError;
 
+use super::Supplier;
+use super::gather::read_host;
 use super::once::Wanted;
-use super::{Supplier, read_host};
 use crate::artifact::ModuleSet;
 use crate::catalog::{Catalog, SetPlace};
 use crate::failure::{ExitCode, Failure};
