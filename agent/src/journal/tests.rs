@@ -2,6 +2,8 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use super::*;
+use crate::host::facts::LoadedModule;
+use crate::step::{ModuleOrigin, Step};
 
 struct Scene {
     _dir: tempfile::TempDir,
