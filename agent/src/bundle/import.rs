@@ -161,13 +161,13 @@ impl<'a> Bundle<'a> {
         let mut trees = Vec::new();
         // Another machine's tree is refused before anything is in its place.
         for Signed { what: tree, .. } in &self.trees {
-            tree.tree(store)?;
+            tree.check_machine()?;
         }
         for Signed { what: tree, .. } in &self.trees {
-            if !tree.is_in(store)? {
-                tree.unpack(store, &|sha256| self.staging.path(sha256))?;
-            }
-            trees.push(tree.tree(store)?);
+            trees.push(match tree.there(store)? {
+                Some(there) => there,
+                None => tree.unpack(store, &|sha256| self.staging.path(sha256))?,
+            });
         }
         let mut sets = Vec::new();
         for Signed { what, signatures, .. } in self.sets {

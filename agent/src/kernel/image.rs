@@ -176,7 +176,7 @@ impl Images for ModuleImages {
     }
 
     fn check_tree(&self, tree: &Path) -> Result<(), Failure> {
-        userspace::verify_root(tree, Depth::Changed)
+        userspace::examine(tree, Depth::Changed)
     }
 }
 

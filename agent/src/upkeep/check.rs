@@ -48,8 +48,8 @@ impl Health {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let cause = format!("the store is damaged: {}{more}", names.join(", "));
         Some(Failure::new(ExitCode::Verification, cause).remedy(
-            "remove what is named: it is fetched or made anew when it is wanted; if it comes back, \
-             check the disk",
+            "remove what is named: it is fetched or made anew when it is wanted (a user-mode tree \
+             may be in use: leave that to `longshore gc`); if it comes back, check the disk",
         ))
     }
 
@@ -91,7 +91,7 @@ pub fn check(store: &Store) -> Result<Health, Failure> {
         }
     }
     for path in list(&store.dir("userspace"))? {
-        let found = userspace::verify_root(&path.join("root"), Depth::Full);
+        let found = userspace::examine(&path.join("root"), Depth::Full);
         health.judge("trees", path, found.map_err(|failure| failure.one_line()));
     }
     for path in list(&store.dir("drivers"))? {

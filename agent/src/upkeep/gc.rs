@@ -8,6 +8,7 @@
 //! modules it names, and everything leaves its place as a whole before it is removed.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -19,6 +20,7 @@ use serde::Serialize;
 
 use super::history::{self, Taken};
 use super::inventory::{Inventory, Item, Kind};
+use super::mounted;
 use crate::build::claim::claim;
 use crate::config::Paths;
 use crate::failure::Failure;
@@ -35,10 +37,13 @@ pub struct Needed {
     /// Modules that were loaded together, and why they are needed.
     modules: Vec<(BTreeSet<String>, &'static str)>,
     trees: HashMap<String, &'static str>,
+    /// Trees that are shown or mounted now.
+    in_use: BTreeSet<String>,
 }
 
 const RUNS: &str = "the host runs it";
 const RAN: &str = "the host ran it before";
+const MOUNTED: &str = "somebody has it mounted";
 /// Another certificate takes the unsigned modules, and they can only be compiled.
 const SIGNED_FROM: &str = "the host's modules were signed from it";
 
@@ -52,10 +57,17 @@ impl Needed {
         let mut needed = Self::default();
         if let Some(state) = journal::read_state(&paths.state)? {
             let live = state.entries.iter().filter(|entry| entry.is_live());
-            needed.add(Taken::by(live.map(|entry| &entry.step)), RUNS);
+            let live = Taken::by(live.map(|entry| &entry.step));
+            needed.in_use.extend(live.trees.iter().cloned());
+            needed.add(live, RUNS);
             needed.add(Taken::by(&state.previous), RAN);
         }
-        needed.add(shown(store, &paths.driver_root), RUNS);
+        for (trees, why) in
+            [(shown(store, &paths.driver_root), RUNS), (mounted::trees(&paths.root), MOUNTED)]
+        {
+            needed.in_use.extend(trees.iter().cloned());
+            needed.add(Taken { trees, ..Taken::default() }, why);
+        }
         for (why, was) in [RUNS, RAN].into_iter().zip(history::read(store)) {
             needed.add(Taken { modules: was.modules, trees: was.tree.into_iter().collect() }, why);
         }
@@ -84,17 +96,27 @@ impl Needed {
             _ => None,
         }
     }
+
+    /// Why an item is of no use to anybody.
+    fn refuse(&self, item: &Item, now: SystemTime) -> Option<&'static str> {
+        let name = item.path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        match item.kind {
+            Kind::UserMode if item.is_damaged && !self.in_use.contains(name) => {
+                Some("it is damaged, and nothing shows it")
+            }
+            _ => refuse(item, now),
+        }
+    }
 }
 
 /// The tree that is mounted as the driver root: a mount shows the same directory.
-fn shown(store: &Store, driver_root: &Path) -> Taken {
+fn shown(store: &Store, driver_root: &Path) -> BTreeSet<String> {
     let id = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     let mounted = id(driver_root);
     let is_it =
         |entry: &fs::DirEntry| mounted.is_some() && id(&entry.path().join("root")) == mounted;
     let trees = fs::read_dir(store.dir("userspace")).into_iter().flatten().flatten();
-    let trees = trees.filter(is_it).filter_map(|entry| entry.file_name().into_string().ok());
-    Taken { trees: trees.collect(), ..Taken::default() }
+    trees.filter(is_it).filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 /// What was, or would be, done.
@@ -158,7 +180,7 @@ pub fn decide(
     items.sort_by(|a, b| (a.used, a.kind, &a.path).cmp(&(b.used, b.kind, &b.path)));
     // What goes always comes first: it may already be enough.
     let (always, rest): (Vec<_>, Vec<_>) =
-        items.into_iter().partition(|item| refuse(item, now).is_some());
+        items.into_iter().partition(|item| needed.refuse(item, now).is_some());
     let mut decision = Decision {
         report: Report {
             store: store.root().to_path_buf(),
@@ -173,7 +195,7 @@ pub fn decide(
         staying: BTreeSet::new(),
     };
     for item in always {
-        let why = refuse(&item, now).unwrap_or_default();
+        let why = needed.refuse(&item, now).unwrap_or_default();
         decision.removes(item, &mut inventory, why);
     }
     let needed_sets = rest.iter().filter(|item| needed.reason(item).is_some());
@@ -192,7 +214,7 @@ pub fn decide(
     Ok(decision)
 }
 
-/// Why an item is of no use to anybody.
+/// Why an item is of no use, whatever this host runs.
 fn refuse(item: &Item, now: SystemTime) -> Option<&'static str> {
     let age = now.duration_since(item.used).unwrap_or_default();
     match item.kind {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::artifact::Flavour;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::journal::PlanSummary;
+use crate::source::userspace::family;
 use crate::step::{ModuleOrigin, Step};
 use crate::store::Store;
 
@@ -118,15 +119,30 @@ pub fn record(store: &Store, now: Installed) -> Result<(), Failure> {
             && other.flavour == now.flavour
             && other.kernel_release == now.kernel_release
     };
-    if now.modules.is_empty() && history.first().is_some_and(same) {
+    let now = match history.first() {
+        Some(first) if now.modules.is_empty() && same(first) => {
+            let (modules, tree) = (first.modules.clone(), now.tree.or_else(|| first.tree.clone()));
+            Installed { modules, tree, ..now }
+        }
+        _ => now,
+    };
+    if history.first() == Some(&now) {
         return Ok(());
     }
-    history.retain(|other| *other != now);
+    history.retain(|other| !is_of_same_content(other, &now));
     history.insert(0, now);
     history.truncate(KEPT);
     let bytes = serde_json::to_vec_pretty(&history)
         .or_fail(ExitCode::Bug, || "writing down what is installed")?;
     store.write_file(Path::new(FILE), &bytes)
+}
+
+/// Whether the one can stand for the other: a tree of another generation took the place of a damaged
+/// one, and what ran before that one is still what ran before.
+fn is_of_same_content(other: &Installed, now: &Installed) -> bool {
+    let family = |tree: &Option<String>| tree.as_deref().map(|name| family(name).to_owned());
+    let without_tree = |installed: &Installed| Installed { tree: None, ..installed.clone() };
+    family(&other.tree) == family(&now.tree) && without_tree(other) == without_tree(now)
 }
 
 fn mark_used(store: &Store, now: &Installed) {
@@ -174,6 +190,11 @@ mod tests {
             let versions: Vec<_> = read(&store).into_iter().map(|i| i.driver_version).collect();
             assert_eq!(versions, wanted, "after {version}");
         }
+        // The tree was damaged, and another put beside it.
+        record(&store, Installed { tree: Some("tree.2".into()), ..one("4", "") }).expect("written");
+        let known: Vec<_> = read(&store).into_iter().map(|i| (i.driver_version, i.tree)).collect();
+        let tree = |name: &str| Some(name.to_owned());
+        assert_eq!(known, [("4".into(), tree("tree.2")), ("2".into(), tree("tree"))]);
         fs::write(store.root().join(FILE), "[").expect("damaged");
         assert_eq!(read(&store), []);
         record(&store, one("1", "a")).expect("written anew");

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::artifact::{ModuleSet, is_sha256};
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::source::userspace::{self, Depth};
 use crate::store::{Store, lock};
 
 /// What a thing in the store is; cheaper to have again comes first.
@@ -50,6 +51,9 @@ pub struct Item {
     pub modules: Vec<String>,
     /// Where the set lies that this one was signed from, relative to the store.
     pub(super) signed_from: Option<PathBuf>,
+    /// Whether it is a user-mode tree that is not as it was assembled, so that nobody begins to use
+    /// it.
+    pub(super) is_damaged: bool,
     /// What goes with it: a set's signatures.
     pub(super) beside: Vec<PathBuf>,
     /// Every file of it, with what it takes on the disk; files may be shared.
@@ -135,8 +139,22 @@ fn list(store: &Store) -> io::Result<Vec<Item>> {
     for (folder, kind, dated) in folders {
         for name in names(&root.join(folder))? {
             let kind = if is_leftover(&name) { Kind::Leftover } else { kind };
-            items.extend(item(root, kind, Path::new(folder).join(name), dated)?);
+            let Some(mut item) = item(root, kind, Path::new(folder).join(name), dated)? else {
+                continue;
+            };
+            if kind == Kind::UserMode {
+                let beside = names(&root.join(&item.path))?.into_iter().filter(|n| is_leftover(n));
+                for name in beside {
+                    items.extend(self::item(root, Kind::Leftover, item.path.join(name), "")?);
+                }
+                let tree = root.join(&item.path).join("root");
+                item.is_damaged = userspace::verify_root(&tree, Depth::Quick).is_err();
+            }
+            items.push(item);
         }
+    }
+    for name in names(root)?.into_iter().filter(|name| is_leftover(name)) {
+        items.extend(item(root, Kind::Leftover, name.into(), "")?);
     }
     // ccache's, and so one thing to us.
     items.extend(item(root, Kind::Cache, "objects".into(), "")?);
@@ -213,7 +231,8 @@ fn item(root: &Path, kind: Kind, path: PathBuf, dated: &str) -> io::Result<Optio
     weigh(&whole, &metadata, &mut files)?;
     let used = dated.modified()?;
     let (modules, beside) = (Vec::new(), Vec::new());
-    Ok(Some(Item { kind, path, used, modules, signed_from: None, beside, files }))
+    let (signed_from, is_damaged) = (None, false);
+    Ok(Some(Item { kind, path, used, modules, signed_from, is_damaged, beside, files }))
 }
 
 fn weigh(path: &Path, metadata: &Metadata, files: &mut Vec<(FileId, u64)>) -> io::Result<()> {

@@ -100,7 +100,9 @@ impl StoredRunFile {
     pub fn verify(&self) -> Result<(), Failure> {
         let found = measure(&self.tree)
             .or_fail(ExitCode::Verification, || format!("reading {}", self.tree.display()))?;
-        compare(&self.tree, &self.written.entries, &found)
+        compare(&self.tree, &self.written.entries, &found).map_err(|failure| {
+            failure.remedy("the disk or a person changed it: remove its directory and run again")
+        })
     }
 
     /// Copies the kernel sources of a flavour to `into/NAME`, and returns that directory.

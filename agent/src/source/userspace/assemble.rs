@@ -34,7 +34,7 @@ pub async fn assemble(
     let machine = Machine::this()?;
     let selection = select(driver_version, machine, archive)?;
     let assembly = of_packages(driver_version, machine, &selection, store);
-    if let Some(tree) = assembly.there() {
+    if let Some(tree) = assembly.there()? {
         return Ok(tree);
     }
     archive.fetch(&selection.packages, store, progress).await?;
@@ -59,7 +59,7 @@ pub async fn assemble_run_file(
 ) -> Result<UserspaceAtHand, Failure> {
     let machine = Machine::this()?;
     let assembly = of_run_file(&file, machine, store);
-    if let Some(tree) = assembly.there() {
+    if let Some(tree) = assembly.there()? {
         return Ok(tree);
     }
     let what = format!("assembling the user-mode driver {}", file.written.version);
@@ -107,7 +107,7 @@ impl Assembly {
         let blob = self.store.open_blob(&package.sha256)?;
         let mut twice = None;
         let mut target_of = |path: &Path| {
-            let target = place(path, self.machine.triplet, &self.tree.driver_version)?;
+            let target = place(path, self.machine.triplet, &self.driver_version)?;
             if root.join(&target).symlink_metadata().is_ok() {
                 twice = Some(target);
                 return None;
@@ -142,9 +142,10 @@ fn select(driver_version: &str, machine: Machine, archive: &Archive) -> Result<S
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::fd::AsRawFd;
     use std::path::PathBuf;
 
-    use super::super::manifest::{Depth, verify};
+    use super::super::manifest::{Depth, examine, verify};
     use super::*;
     use crate::expose::sample_elf::elf;
     use crate::progress::Silent;
@@ -260,14 +261,48 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_tree_is_replaced() {
+    fn a_changed_tree_stays_under_who_uses_it_and_another_is_put_beside_it() {
         let (_dir, store) = store();
-        let tree = assembled(&store, driver(&store)).expect("assembled");
-        fs::remove_file(tree.root.join("usr/bin/nvidia-smi")).expect("removed");
-        let again = assembled(&store, driver(&store)).expect("assembled");
-        assert_eq!(again, tree);
-        verify(&again, Depth::Full).expect("verifies");
+        let first = assembled(&store, driver(&store)).expect("assembled");
+        // As a mount of it does, this leads to the directory whatever its name becomes.
+        let held = fs::File::open(first.root.join("usr/lib/x86_64-linux-gnu")).expect("opened");
+        let held = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
+        let library = held.join(format!("libcuda.so.{VERSION}"));
+        fs::remove_file(first.root.join("usr/bin/nvidia-smi")).expect("removed");
+        let second = assembled(&store, driver(&store)).expect("assembled");
+        assert!(library.is_file(), "it is gone from under its user");
+        assert_eq!(second.root, with_generation(&first.root, 2));
+        verify(&second, Depth::Full).expect("verifies");
+        assert_eq!(second.tools, ["nvidia-smi"]);
+        // Both are there, and the damaged one is of no use to anybody new.
+        assert_eq!(at_hand(&store).expect("listed"), std::slice::from_ref(&second));
+        assert_eq!(assembled(&store, driver(&store)).expect("found"), second);
         assert!(is_empty(store.dir("tmp")));
+    }
+
+    #[test]
+    fn a_tree_with_a_flipped_bit_is_used_no_more_once_that_was_seen() {
+        let (_dir, store) = store();
+        let first = assembled(&store, driver(&store)).expect("assembled");
+        let tool = first.root.join("usr/bin/nvidia-smi");
+        let mut bytes = fs::read(&tool).expect("read");
+        bytes[10] ^= 1;
+        fs::write(&tool, bytes).expect("flipped");
+        assert_eq!(at_hand(&store).expect("listed").len(), 1, "a quick look does not see it");
+        let failure = examine(&first.root, Depth::Changed).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Verification);
+        assert!(failure.remedy_text().is_some_and(|text| text.contains("run again")));
+        assert_eq!(at_hand(&store).expect("listed"), []);
+        let second = assembled(&store, driver(&store)).expect("assembled");
+        assert_eq!(second.root, with_generation(&first.root, 2));
+        examine(&second.root, Depth::Changed).expect("as it should be");
+        assert!(tool.is_file(), "it is gone from under its user");
+    }
+
+    fn with_generation(root: &Path, number: u32) -> PathBuf {
+        let name = root.parent().and_then(Path::file_name).expect("a name");
+        let name = format!("{}.{number}", name.to_string_lossy());
+        root.parent().expect("directory").with_file_name(name).join("root")
     }
 
     #[rstest]
@@ -299,12 +334,12 @@ mod tests {
     #[test]
     fn another_package_makes_another_name() {
         let (_dir, store) = store();
-        let name = |packages| assembly(&store, packages).0.tree.root;
+        let name = |packages: &[Package]| assembly(&store, packages.to_vec()).0.name;
         let mut packages = driver(&store);
-        let before = name(packages.clone());
-        assert!(before.ends_with("root") && before.to_string_lossy().contains("535.1.2-x86_64-"));
+        let before = name(&packages);
+        assert!(before.starts_with("535.1.2-x86_64-"), "{before}");
         packages[1].sha256 = "0".repeat(64);
-        assert_ne!(name(packages), before);
+        assert_ne!(name(&packages), before);
     }
 
     #[rstest]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::generations;
 use crate::catalog::UserspaceAtHand;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::store::digest_of;
@@ -18,6 +19,10 @@ pub(super) const FORMAT: u32 = 1;
 
 /// What a tree's files were hashed to, beside its root.
 const HASHED: &str = "hashed.json";
+
+/// A tree that may be mounted stays where it is.
+const ANEW: &str = "the disk or a person changed it: run again, and it is assembled anew beside it; \
+                    `longshore gc` removes this one when nothing shows it any more";
 
 /// How many differences a failure names.
 const NAMED: usize = 5;
@@ -130,7 +135,7 @@ impl Manifest {
             _ => Ok(String::new()),
         })
         .or_fail(ExitCode::Verification, || format!("reading {}", root.display()))?;
-        compare(root, &self.entries, &found)?;
+        compare(root, &self.entries, &found).map_err(|failure| failure.remedy(ANEW))?;
         if depth != Depth::Quick
             && learnt != known
             && let Err(e) = learnt.write(&record)
@@ -161,16 +166,19 @@ pub fn manifest_of(tree: &UserspaceAtHand) -> Result<Manifest, Failure> {
 
 pub(super) fn of_root(root: &Path) -> Result<Manifest, Failure> {
     let path = root.with_file_name("manifest.json");
-    let remedy = "remove its directory and run again: it is assembled anew";
     let read = || -> Result<Manifest, Box<dyn std::error::Error + Send + Sync>> {
         Ok(serde_json::from_slice(&fs::read(&path)?)?)
     };
     let manifest = read()
         .or_fail(ExitCode::Verification, || format!("reading {}", path.display()))
-        .map_err(|failure| failure.remedy(remedy))?;
+        .map_err(|failure| failure.remedy(ANEW))?;
     if manifest.format != FORMAT {
         let cause = format!("{} has form {}, not {FORMAT}", path.display(), manifest.format);
-        return Err(Failure::new(ExitCode::Verification, cause).remedy(remedy));
+        return Err(Failure::new(ExitCode::Verification, cause).remedy(ANEW));
+    }
+    if generations::is_condemned(root) {
+        let cause = format!("the tree {} was found damaged before", root.display());
+        return Err(Failure::new(ExitCode::Verification, cause).remedy(ANEW));
     }
     Ok(manifest)
 }
@@ -189,6 +197,22 @@ pub fn verify(tree: &UserspaceAtHand, depth: Depth) -> Result<(), Failure> {
 /// As [`verify`].
 pub fn verify_root(root: &Path, depth: Depth) -> Result<(), Failure> {
     of_root(root)?.verify(root, depth)
+}
+
+/// As [`verify_root`], for a tree of the store. Damage that a quick look does not show is written
+/// beside it, and from then on every look shows it.
+///
+/// # Errors
+/// As [`verify`].
+pub fn examine(root: &Path, depth: Depth) -> Result<(), Failure> {
+    let found = verify_root(root, depth);
+    if let Err(why) = &found
+        && depth != Depth::Quick
+        && verify_root(root, Depth::Quick).is_ok()
+    {
+        generations::condemn(root, why);
+    }
+    found
 }
 
 /// Says in what a tree differs from what was written of it.
@@ -212,8 +236,7 @@ pub(in super::super) fn compare(
         root.display(),
         named.join(", ")
     );
-    Err(Failure::new(ExitCode::Verification, cause)
-        .remedy("the disk or a person changed it: remove its directory and run again"))
+    Err(Failure::new(ExitCode::Verification, cause))
 }
 
 fn differences(wanted: &BTreeMap<PathBuf, Entry>, found: &BTreeMap<PathBuf, Entry>) -> Vec<String> {

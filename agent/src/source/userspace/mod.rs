@@ -4,11 +4,14 @@
 //! ```text
 //! userspace/VERSION-ARCH-DIGEST/manifest.json    every path of root/, and the packages it is from
 //! userspace/VERSION-ARCH-DIGEST/hashed.json      what its files were hashed to, and when
+//! userspace/VERSION-ARCH-DIGEST/damaged          why it is used no more, where that was found out
 //! userspace/VERSION-ARCH-DIGEST/root/            what the host gets to see (see expose::tree)
+//! userspace/VERSION-ARCH-DIGEST.2/               in place of one that is damaged (see generations)
 //! ```
 
 mod assemble;
 mod assembly;
+mod generations;
 mod manifest;
 pub mod packed;
 mod parts;
@@ -24,8 +27,10 @@ use crate::source::version;
 use crate::store::Store;
 
 pub use assemble::{assemble, assemble_run_file};
-pub use manifest::{Depth, Entry, Manifest, PackageUsed, manifest_of, verify, verify_root};
+pub(crate) use generations::family;
+pub use manifest::{Depth, Entry, Manifest, PackageUsed};
 pub(super) use manifest::{compare, measure};
+pub use manifest::{examine, manifest_of, verify, verify_root};
 pub(super) use place::{is_wanted, place_of};
 
 /// The trees assembled in the store, newest driver version first and of one version the one that
@@ -43,9 +48,10 @@ pub fn at_hand(store: &Store) -> Result<Vec<UserspaceAtHand>, Failure> {
     for entry in fs::read_dir(&dir).or_fail(ExitCode::Preflight, listing)? {
         let path = entry.or_fail(ExitCode::Preflight, listing)?.path();
         let root = path.join("root");
+        // Beside it is written later, too.
+        let made = fs::metadata(&root).and_then(|directory| directory.modified()).ok();
         match sound_tree(root) {
             Ok(tree) => {
-                let made = fs::metadata(&path).and_then(|directory| directory.modified()).ok();
                 trees.push((made, tree));
             }
             Err(failure) => tracing::warn!("leaving a user-mode tree out: {}", failure.one_line()),
@@ -84,7 +90,7 @@ pub(crate) mod tests {
         let text = serde_json::to_vec(&manifest).expect("json");
         fs::write(dir.join("manifest.json"), text).expect("written");
         let made = SystemTime::now() - Duration::from_secs(age);
-        fs::File::open(&dir).and_then(|dir| dir.set_modified(made)).expect("dated");
+        fs::File::open(dir.join("root")).and_then(|dir| dir.set_modified(made)).expect("dated");
     }
 
     #[test]

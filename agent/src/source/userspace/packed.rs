@@ -9,8 +9,9 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
-use super::assembly::{name_of, replace};
-use super::manifest::{Depth, Entry, Manifest, verify_root};
+use super::assembly::name_of;
+use super::generations;
+use super::manifest::{Depth, Entry, Manifest, examine, verify_root};
 use crate::artifact::is_sha256;
 use crate::build::claim::claim;
 use crate::catalog::UserspaceAtHand;
@@ -89,35 +90,26 @@ impl Packed {
         Ok(Self { manifest, driver_version, arch, files, read })
     }
 
-    /// Where its root lies in the store, or would lie.
+    /// Whether this program knows the machine it is for.
     ///
     /// # Errors
-    /// Exit code 10 for another machine than this program knows.
-    pub fn tree(&self, store: &Store) -> Result<UserspaceAtHand, Failure> {
-        let machine = Machine::named(&self.arch)?;
-        let name = name_of(&self.driver_version, machine, &self.read.packages);
-        Ok(UserspaceAtHand {
-            driver_version: self.driver_version.clone(),
-            arch: self.arch.clone(),
-            root: store.dir("userspace").join(name).join("root"),
-            tools: self.read.tools(),
-        })
+    /// Exit code 10 where it does not.
+    pub fn check_machine(&self) -> Result<(), Failure> {
+        Machine::named(&self.arch).map(drop)
     }
 
-    /// Whether the store has exactly this tree, every byte of it.
+    /// The tree, where the store has exactly this one, every byte of it.
     ///
     /// # Errors
-    /// As [`Packed::tree`].
-    pub fn is_in(&self, store: &Store) -> Result<bool, Failure> {
-        let root = self.tree(store)?.root;
-        let written = fs::read(root.with_file_name("manifest.json")).ok();
-        let same = written.and_then(|bytes| serde_json::from_slice::<Manifest>(&bytes).ok());
-        Ok(same.is_some_and(|same| same == self.read) && verify_root(&root, Depth::Full).is_ok())
+    /// As [`Packed::check_machine`]; exit code 15 where the store cannot be listed.
+    pub fn there(&self, store: &Store) -> Result<Option<UserspaceAtHand>, Failure> {
+        let found = generations::of(store, &self.name()?)?;
+        Ok(found.into_iter().find(|directory| self.is(directory)).map(|found| self.tree_in(&found)))
     }
 
     /// Puts the tree together in the store, of files that `file` finds by their sha256 and that were
-    /// verified; takes the place of a damaged one. They lie in the store's file system, and are the
-    /// tree's from then on.
+    /// verified. They lie in the store's file system, and are the tree's from then on. A damaged one,
+    /// or another of the same packages, stays beside it, for it may be in use.
     ///
     /// # Errors
     /// Exit code 13 where a file is not what the manifest says, 15 where the store cannot be
@@ -127,8 +119,7 @@ impl Packed {
         store: &Store,
         file: &dyn Fn(&str) -> PathBuf,
     ) -> Result<UserspaceAtHand, Failure> {
-        let tree = self.tree(store)?;
-        let target = tree.root.parent().unwrap_or(&tree.root).to_path_buf();
+        let name = self.name()?;
         let scratch = claim(store, "userspace")?;
         let root = scratch.path().join("root");
         fs::create_dir(&root).map_err(|e| write_failure(&root, e))?;
@@ -136,8 +127,30 @@ impl Packed {
         let manifest = scratch.path().join("manifest.json");
         fs::write(&manifest, &self.manifest).map_err(|e| write_failure(&manifest, e))?;
         verify_root(&root, Depth::Quick)?;
-        replace(scratch, &target, store, || self.is_in(store).unwrap_or(false))?;
-        Ok(tree)
+        let landed = generations::land(scratch, &name, store, |directory| self.is(directory))?;
+        Ok(self.tree_in(&landed))
+    }
+
+    fn name(&self) -> Result<String, Failure> {
+        let machine = Machine::named(&self.arch)?;
+        Ok(name_of(&self.driver_version, machine, &self.read.packages))
+    }
+
+    fn tree_in(&self, directory: &Path) -> UserspaceAtHand {
+        UserspaceAtHand {
+            driver_version: self.driver_version.clone(),
+            arch: self.arch.clone(),
+            root: directory.join("root"),
+            tools: self.read.tools(),
+        }
+    }
+
+    /// Whether a directory of the store holds exactly this tree.
+    fn is(&self, directory: &Path) -> bool {
+        let written = fs::read(directory.join("manifest.json")).ok();
+        let same = written.and_then(|bytes| serde_json::from_slice::<Manifest>(&bytes).ok());
+        same.is_some_and(|same| same == self.read)
+            && examine(&directory.join("root"), Depth::Full).is_ok()
     }
 
     fn paths_of(&self, content: &str) -> usize {
@@ -277,18 +290,46 @@ mod tests {
     fn what_was_taken_apart_is_put_together_again() {
         let (dir, store, packed) = packed();
         assert_eq!(packed.files.len(), 2, "each content once");
-        assert!(!packed.is_in(&store).expect("looked"));
+        assert_eq!(packed.there(&store).expect("looked"), None);
         let tree = packed.unpack(&store, &stage(dir.path(), &packed)).expect("unpacks");
         verify_root(&tree.root, Depth::Full).expect("as it was");
-        assert!(packed.is_in(&store).expect("looked"));
+        assert_eq!(packed.there(&store).expect("looked").as_ref(), Some(&tree));
         let listed = super::super::at_hand(&store).expect("listed");
         assert_eq!(listed, std::slice::from_ref(&tree));
-        // A damaged one is replaced.
-        fs::write(tree.root.join("other"), "chang").expect("damaged");
-        assert!(!packed.is_in(&store).expect("looked"));
-        packed.unpack(&store, &stage(dir.path(), &packed)).expect("unpacks again");
-        assert!(packed.is_in(&store).expect("looked"));
+        let again = packed.unpack(&store, &stage(dir.path(), &packed)).expect("unpacks again");
+        assert_eq!(again, tree, "there already");
         assert_eq!(fs::read_dir(store.dir("tmp")).expect("listed").count(), 0);
+    }
+
+    #[test]
+    fn a_damaged_tree_stays_and_a_whole_one_is_put_beside_it() {
+        let (dir, store, packed) = packed();
+        let first = packed.unpack(&store, &stage(dir.path(), &packed)).expect("unpacks");
+        fs::write(first.root.join("other"), "chang").expect("damaged");
+        assert_eq!(packed.there(&store).expect("looked"), None);
+        let second = packed.unpack(&store, &stage(dir.path(), &packed)).expect("unpacks again");
+        assert_ne!(second.root, first.root);
+        assert_eq!(packed.there(&store).expect("looked").as_ref(), Some(&second));
+        assert_eq!(super::super::at_hand(&store).expect("listed"), [second]);
+        assert!(first.root.join("usr/lib/a.so.1").is_file(), "it is gone from under its user");
+    }
+
+    #[test]
+    fn another_tree_of_the_same_packages_takes_nobodys_place() {
+        let (dir, store, packed) = packed();
+        let first = packed.unpack(&store, &stage(dir.path(), &packed)).expect("unpacks");
+        let text = String::from_utf8(packed.manifest.clone()).expect("text");
+        let manifest = text.replace(r#""usr/lib/c""#, r#""usr/lib/d""#);
+        assert_ne!(manifest, text);
+        let other = Packed::parse(manifest.into_bytes(), "x").expect("reads");
+        assert_eq!(other.there(&store).expect("looked"), None);
+        let second = other.unpack(&store, &stage(dir.path(), &packed)).expect("unpacks");
+        assert_ne!(second.root, first.root);
+        assert!(second.root.join("usr/lib/d").is_symlink());
+        verify_root(&first.root, Depth::Full).expect("as it was");
+        for (packed, tree) in [(packed, first), (other, second)] {
+            assert_eq!(packed.there(&store).expect("looked"), Some(tree));
+        }
     }
 
     #[test]
@@ -336,7 +377,7 @@ mod tests {
     ) {
         let (_dir, store, _) = packed();
         let manifest = serde_json::to_vec(&Manifest::new(version, arch)).expect("json");
-        let found = Packed::parse(manifest, "x").and_then(|packed| packed.tree(&store));
+        let found = Packed::parse(manifest, "x").and_then(|packed| packed.there(&store));
         assert_eq!(found.expect_err("refused").code(), code);
     }
 }

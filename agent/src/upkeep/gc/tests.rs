@@ -3,6 +3,7 @@ use rstest::rstest;
 use super::*;
 use crate::artifact::tests::set;
 use crate::failure::ExitCode;
+use crate::source::userspace;
 use crate::upkeep::history::Installed;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -64,9 +65,15 @@ impl Scene {
         let dir = self.store.dir("userspace").join(name);
         fs::create_dir_all(dir.join("root/usr")).expect("directories");
         fs::write(dir.join("root/usr/library"), name.repeat(SIZE)).expect("file");
-        fs::write(dir.join("manifest.json"), "{}").expect("manifest");
-        self.aged(&dir.join("manifest.json"), hours);
+        self.describe(&dir, hours);
         dir.join("root")
+    }
+
+    /// Writes the manifest of a tree as it is now.
+    fn describe(&self, tree: &Path, hours: u32) {
+        let manifest = userspace::tests::manifest(&tree.join("root"));
+        fs::write(tree.join("manifest.json"), manifest).expect("manifest");
+        self.aged(&tree.join("manifest.json"), hours);
     }
 
     fn directory(&self, name: &str, hours: u32) {
@@ -258,6 +265,30 @@ fn what_the_journal_or_a_mount_shows_stays() {
 }
 
 #[test]
+fn a_damaged_tree_goes_without_a_bound_once_nothing_shows_it() {
+    let scene = Scene::full();
+    let damaged = scene.store.dir("userspace/b");
+    fs::write(damaged.join("root/usr/library"), "shorter").expect("damaged");
+    let installed = Installed {
+        driver_version: "b".into(),
+        flavour: crate::artifact::Flavour::Open,
+        kernel_release: "6.1".into(),
+        modules: Default::default(),
+        tree: Some("b".into()),
+    };
+    history::record(&scene.store, installed).expect("recorded");
+    let link = scene.paths().driver_root;
+    std::os::unix::fs::symlink(damaged.join("root"), &link).expect("link");
+    assert_eq!(scene.decide(None).report().removed, [], "it is shown");
+    assert!(names(&scene.decide(Some(0)).report().kept).contains(&"userspace/b".into()));
+    fs::remove_file(&link).expect("removed");
+    let report = scene.collect(None);
+    assert_eq!(names(&report.removed), ["userspace/b"], "though it is what ran last");
+    assert_eq!(report.removed[0].why, "it is damaged, and nothing shows it");
+    assert!(!damaged.exists());
+}
+
+#[test]
 fn what_runs_is_not_guessed() {
     let scene = Scene::full();
     fs::create_dir(scene.paths().state).expect("directory");
@@ -279,6 +310,8 @@ fn what_the_dead_left_goes_without_a_bound_and_what_is_held_stays() {
     let files = [
         "tmp/blob-dead",
         "sets/.tmpAbc",
+        ".tmpOfHistory",
+        "userspace/a/.tmpOfHashed",
         "sets/.x-open.lock",
         "sets/gone.evidence",
         "roots/x.lock",
@@ -295,7 +328,7 @@ fn what_the_dead_left_goes_without_a_bound_and_what_is_held_stays() {
     fs::create_dir_all(store.dir(left[0])).expect("directory");
     let download = store.blob_writer().expect("writer");
     let report = scene.collect(None);
-    assert!(report.removed.len() >= 8, "{:?}", names(&report.removed));
+    assert!(report.removed.len() >= 10, "{:?}", names(&report.removed));
     for gone in left.iter().chain(&files) {
         assert!(!store.dir(gone).exists(), "{gone}");
     }
@@ -316,6 +349,7 @@ fn what_two_share_is_freed_by_the_last_of_them() {
     scene.aged(&dir, 20);
     let root = scene.tree("tree", 10);
     fs::hard_link(dir.join("file"), root.join("usr/same")).expect("link");
+    scene.describe(root.parent().expect("directory"), 10);
     let report = scene.collect(Some(0));
     assert_eq!(names(&report.removed), ["drivers/run", "userspace/tree"]);
     assert!(report.removed[0].bytes < SIZE as u64, "{}", report.removed[0].bytes);

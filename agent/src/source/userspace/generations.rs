@@ -1,0 +1,174 @@
+//! Trees of one name. A tree may be mounted as somebody's driver root, and then nothing may be
+//! taken from under it: where what has the name cannot be used, the next is put beside it.
+//!
+//! ```text
+//! userspace/NAME/      the first
+//! userspace/NAME.2/    what is used since that one was found damaged, or was another tree
+//! ```
+//!
+//! What nobody uses any more is for `upkeep::gc` to remove.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::FlockArg;
+
+use crate::build::claim::Claimed;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::store::{Store, lock, write_atomically, write_failure};
+
+/// Says of a tree that it is damaged, where a quick look does not show it; beside its root.
+const DAMAGED: &str = "damaged";
+
+/// The name that all generations have in common.
+pub(crate) fn family(name: &str) -> &str {
+    split(name).0
+}
+
+fn split(name: &str) -> (&str, u32) {
+    let generation = |text: &str| match text.bytes().all(|b| b.is_ascii_digit()) {
+        true => text.parse().ok().filter(|number| *number > 1),
+        false => None,
+    };
+    // Versions have dots, too, but a name ends with a digest.
+    let parts = name.rsplit_once('.').filter(|(family, _)| !family.is_empty());
+    let found = parts.and_then(|(family, last)| Some((family, generation(last)?)));
+    found.unwrap_or((name, 1))
+}
+
+/// The directories that have a name, the newest generation first.
+///
+/// # Errors
+/// Exit code 15 where the store cannot be listed.
+pub(super) fn of(store: &Store, name: &str) -> Result<Vec<PathBuf>, Failure> {
+    let found = numbered(&store.dir("userspace"), name)?;
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+fn numbered(trees: &Path, name: &str) -> Result<Vec<(u32, PathBuf)>, Failure> {
+    let list = || -> io::Result<Vec<(u32, PathBuf)>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(trees)? {
+            let entry = entry?;
+            let file_name = entry.file_name();
+            match file_name.to_str().map(split) {
+                Some((family, number)) if family == name => found.push((number, entry.path())),
+                _ => {}
+            }
+        }
+        Ok(found)
+    };
+    let mut found =
+        list().or_fail(ExitCode::Preflight, || format!("listing {}", trees.display()))?;
+    found.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+    Ok(found)
+}
+
+/// Syncs, and gives the finished directory its name, or the next generation of it; what is there
+/// stays as it is. Where another process was faster, and what it put there `is_it`, that counts.
+/// Returns the directory.
+///
+/// # Errors
+/// Exit code 15 where the store cannot be written.
+pub(super) fn land(
+    scratch: Claimed,
+    name: &str,
+    store: &Store,
+    is_it: impl Fn(&Path) -> bool,
+) -> Result<PathBuf, Failure> {
+    let trees = store.dir("userspace");
+    let failed = |e| write_failure(&trees.join(name), e);
+    make_readable(scratch.path()).map_err(failed)?;
+    // One call for hundreds of files; the rename must not reach the disk before their content.
+    let opened = File::open(scratch.path()).map_err(failed)?;
+    nix::unistd::syncfs(&opened).map_err(|e| failed(e.into()))?;
+    let turn = File::open(&trees).and_then(|dir| lock(dir, FlockArg::LockExclusive));
+    let _turn = turn.map_err(failed)?;
+    let there = numbered(&trees, name)?;
+    if let Some((_, path)) = there.iter().find(|(_, path)| is_it(path)) {
+        scratch.close().map_err(failed)?;
+        return Ok(path.clone());
+    }
+    let target = trees.join(match there.first() {
+        None => name.to_owned(),
+        Some((last, path)) => {
+            tracing::warn!("{} cannot be used and stays: another is put beside it", path.display());
+            format!("{name}.{}", last.saturating_add(1))
+        }
+    });
+    fs::rename(scratch.path(), &target).map_err(failed)?;
+    scratch.moved();
+    File::open(&trees).and_then(|dir| dir.sync_all()).map_err(failed)?;
+    Ok(target)
+}
+
+/// A temporary directory is its owner's alone, and the tree is for everybody.
+fn make_readable(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+}
+
+/// Writes beside the root of a tree that it is damaged: it is never used again.
+pub(super) fn condemn(root: &Path, why: &Failure) {
+    let path = root.with_file_name(DAMAGED);
+    if let Err(error) = write_atomically(&path, format!("{}\n", why.one_line()).as_bytes()) {
+        tracing::warn!("not remembering that {} is damaged: {error}", root.display());
+    }
+}
+
+/// Whether somebody found the tree with this root damaged.
+pub(super) fn is_condemned(root: &Path) -> bool {
+    root.with_file_name(DAMAGED).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::claim::claim;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("535.261.03-x86_64-0123456789ab", "535.261.03-x86_64-0123456789ab", 1)]
+    #[case("535.261.03-x86_64-0123456789ab.2", "535.261.03-x86_64-0123456789ab", 2)]
+    #[case("535.261.03-x86_64-0123456789ab.10", "535.261.03-x86_64-0123456789ab", 10)]
+    #[case("535.261.03-x86_64-012345678901", "535.261.03-x86_64-012345678901", 1)]
+    #[case("tree", "tree", 1)]
+    #[case("tree.1", "tree.1", 1)]
+    #[case("tree.0", "tree.0", 1)]
+    #[case("tree.", "tree.", 1)]
+    #[case("tree.+2", "tree.+2", 1)]
+    #[case("tree.99999999999", "tree.99999999999", 1)]
+    #[case(".2", ".2", 1)]
+    fn a_name_has_a_generation(#[case] name: &str, #[case] of: &str, #[case] number: u32) {
+        assert_eq!((family(name), split(name).1), (of, number));
+    }
+
+    #[test]
+    fn what_is_there_stays_and_only_what_is_it_is_used_again() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store");
+        let put = |text: &str, is_it: &dyn Fn(&Path) -> bool| {
+            let scratch = claim(&store, "userspace").expect("claim");
+            fs::write(scratch.path().join("file"), text).expect("write");
+            let landed = land(scratch, "1.2-x86_64-ab", &store, is_it).expect("landed");
+            let name =
+                landed.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
+            (name, fs::read_to_string(landed.join("file")).expect("read"))
+        };
+        let is = |wanted: &'static str| {
+            move |path: &Path| fs::read_to_string(path.join("file")).is_ok_and(|t| t == wanted)
+        };
+        let found = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        assert_eq!(put("first", &is("first")), found("1.2-x86_64-ab", "first"));
+        assert_eq!(put("slower", &is("first")), found("1.2-x86_64-ab", "first"));
+        assert_eq!(put("second", &is("second")), found("1.2-x86_64-ab.2", "second"));
+        assert_eq!(put("slower", &is("first")), found("1.2-x86_64-ab", "first"));
+        // gc took the first: its name is free, and the order stays.
+        fs::remove_dir_all(store.dir("userspace/1.2-x86_64-ab")).expect("removed");
+        assert_eq!(put("third", &is("third")), found("1.2-x86_64-ab.3", "third"));
+        let all = of(&store, "1.2-x86_64-ab").expect("listed");
+        assert!(all[0].ends_with("1.2-x86_64-ab.3") && all[1].ends_with("1.2-x86_64-ab.2"));
+        assert_eq!(fs::read_dir(store.dir("tmp")).expect("listed").count(), 0);
+    }
+}
