@@ -24,23 +24,25 @@
 
 mod evidence;
 pub(crate) mod known;
+mod landing;
 mod modules;
 mod sets;
 pub mod usage;
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use nix::fcntl::{Flock, FlockArg};
-use nix::unistd::geteuid;
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::failure::{ExitCode, Failure, OrFail};
 
+pub(crate) use landing::land;
+pub use landing::{write_atomically, write_failure, write_remedy};
 pub use modules::VerifiedModule;
 
 /// What the name of a blob that is not finished begins with, in `tmp`.
@@ -153,7 +155,7 @@ impl Store {
         let blob = self.blob_path(sha256);
         let name = || -> io::Result<()> {
             fs::rename(path, &blob)?;
-            sync_parent(&blob)
+            landing::sync_parent(&blob)
         };
         name().map_err(|e| write_failure(&blob, e))
     }
@@ -226,12 +228,7 @@ impl BlobWriter {
             ));
         }
         let path = self.store.blob_path(&found);
-        let keep = || -> io::Result<()> {
-            self.file.as_file().sync_all()?;
-            self.file.persist(&path)?;
-            sync_parent(&path)
-        };
-        keep().map_err(|e| write_failure(&path, e))?;
+        landing::land(self.file, &path).map_err(|e| write_failure(&path, e))?;
         Ok(found)
     }
 }
@@ -285,54 +282,6 @@ pub fn digest_of(mut reader: impl Read) -> io::Result<String> {
     }
 }
 
-/// Temporary name beside `path`, write, fsync, rename, fsync the directory.
-pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let parent = path.parent().unwrap_or(Path::new("/"));
-    // Temporary files are their owner's alone; what lands is for everybody to read.
-    let everybody = fs::Permissions::from_mode(0o644);
-    let mut file = tempfile::Builder::new().permissions(everybody).tempfile_in(parent)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    sync_parent(path)
-}
-
-fn sync_parent(path: &Path) -> io::Result<()> {
-    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
-}
-
-/// The failure for a write to the store; says what to do about a full or read-only disk.
-pub fn write_failure(path: &Path, error: io::Error) -> Failure {
-    let remedy = write_remedy(&error, "--store")
-        .unwrap_or_else(|| "check the store's file system".to_owned());
-    Failure::new(ExitCode::Preflight, format!("writing {}", path.display()))
-        .because(error)
-        .remedy(remedy)
-}
-
-/// What to do about a write that failed, where `flag` sets another place to write to; None where
-/// the error says nothing that one could act on.
-pub fn write_remedy(error: &io::Error, flag: &str) -> Option<String> {
-    // By kind: the error of a temporary file has no number.
-    match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            Some(format!("free space on its file system, or set {flag} to another one"))
-        }
-        ErrorKind::PermissionDenied if !geteuid().is_root() => Some(format!(
-            "this process has user id {}: run it as root (the container privileged), or set {flag} \
-             to a directory that it may write",
-            geteuid()
-        )),
-        ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
-            Some(format!("set {flag} to a directory that this process may write"))
-        }
-        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
-            Some(format!("a file is in the way: remove it, or set {flag} to a directory"))
-        }
-        _ => None,
-    }
-}
-
 fn corrupt(path: &Path, found: &str) -> Failure {
     Failure::new(
         ExitCode::Verification,
@@ -343,6 +292,8 @@ fn corrupt(path: &Path, found: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn store() -> (tempfile::TempDir, Store) {

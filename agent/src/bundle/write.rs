@@ -11,7 +11,7 @@ use super::contents::{Blob, Contents, From, changed};
 use crate::artifact::layout::LAYOUT;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::Task;
-use crate::store::{hex, write_remedy};
+use crate::store::{hex, land, write_remedy};
 
 /// Whether a file can be made at `out`: known before anything is compiled for it.
 ///
@@ -49,9 +49,7 @@ pub fn write(contents: &Contents, out: &Path, task: &dyn Task) -> Result<(), Fai
     let mut to = BufWriter::with_capacity(1 << 20, file);
     write_to(contents, &mut to, out, task)?;
     let file = to.into_inner().map_err(|e| failed(e.into_error()))?;
-    file.as_file().sync_all().map_err(failed)?;
-    file.persist(&absolute).map_err(|e| failed(e.error))?;
-    File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed)
+    land(file, &absolute).map_err(failed)
 }
 
 fn write_to(
