@@ -1,12 +1,13 @@
 //! A small HTTP server on loopback that misbehaves as it is told.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How one answer differs from a good one.
 #[derive(Clone, Debug)]
@@ -19,6 +20,10 @@ pub(crate) enum Fault {
     Trickle,
     /// Answers with a status and when to come again.
     Busy(u16, &'static str),
+    /// Answers 503, and not when to come again, until so long after it was first asked.
+    BusyFor(Duration),
+    /// Sends so many hundredths, does something, and sends the rest.
+    Meanwhile(usize, Hook),
     /// Sends half and then nothing, until the client goes away.
     Stall,
     /// Answers with a status and no body.
@@ -33,6 +38,22 @@ pub(crate) enum Fault {
     Unmeasured(Vec<u8>),
 }
 
+/// What a server does in the midst of an answer.
+#[derive(Clone)]
+pub(crate) struct Hook(Arc<dyn Fn() + Send + Sync>);
+
+impl Hook {
+    pub(crate) fn new(act: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(act))
+    }
+}
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
 #[derive(Default)]
 struct State {
     files: BTreeMap<String, Vec<u8>>,
@@ -40,6 +61,8 @@ struct State {
     once: BTreeMap<String, VecDeque<Fault>>,
     /// Faults for every request of a path.
     always: BTreeMap<String, Fault>,
+    /// When a path was asked for first.
+    asked: BTreeMap<String, Instant>,
     log: Vec<String>,
 }
 
@@ -161,7 +184,12 @@ fn serve(stream: &mut dyn Stream, state: &Mutex<State>) -> std::io::Result<()> {
             None => path.clone(),
         });
         let once = state.once.get_mut(&path).and_then(VecDeque::pop_front);
-        let fault = once.or_else(|| state.always.get(&path).cloned());
+        let first = *state.asked.entry(path.clone()).or_insert_with(Instant::now);
+        let fault = match once.or_else(|| state.always.get(&path).cloned()) {
+            Some(Fault::BusyFor(time)) if first.elapsed() < time => Some(Fault::Status(503)),
+            Some(Fault::BusyFor(_)) => None,
+            other => other,
+        };
         (state.files.get(&path).cloned(), fault)
     };
     answer(stream, body, range, fault)?;
@@ -205,6 +233,13 @@ fn answer(
     match fault {
         Some(Fault::Cut) => stream.write_all(&rest[..rest.len() / 2]),
         Some(Fault::CutAt(hundredths)) => stream.write_all(&rest[..rest.len() * hundredths / 100]),
+        Some(Fault::Meanwhile(hundredths, hook)) => {
+            let (first, last) = rest.split_at(rest.len() * hundredths / 100);
+            stream.write_all(first)?;
+            stream.flush()?;
+            (hook.0)();
+            stream.write_all(last)
+        }
         Some(Fault::Trickle) => {
             for byte in rest.chunks(1).cycle() {
                 stream.write_all(byte)?;

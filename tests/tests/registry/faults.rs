@@ -45,9 +45,17 @@ async fn a_manifest_with_another_digest_is_refused() {
     let path = scene.hub.blob(&digest);
     let text = fs::read_to_string(&path).expect("reads");
     fs::write(&path, text.replace("535.261.03", "535.261.04")).expect("writes");
-    let failure = scene.pull(&digest).await.expect_err("refused");
-    assert!(matches!(failure.code(), ExitCode::Verification | ExitCode::Download));
-    assert!(scene.other.sets().expect("sets").is_empty());
+    scene.refuses(&digest, ExitCode::Verification, "has another digest").await;
+}
+
+#[tokio::test]
+async fn a_manifest_that_the_registry_itself_cannot_read_is_not_to_be_had() {
+    let scene = Scene::new();
+    let digest = scene.push().await.expect("pushes");
+    let path = scene.hub.blob(&digest);
+    let text = fs::read(&path).expect("reads");
+    fs::write(&path, &text[..text.len() / 2]).expect("writes");
+    scene.refuses(&digest, ExitCode::Download, "the registry says 500").await;
 }
 
 #[tokio::test]

@@ -156,11 +156,32 @@ mod tests {
         }
     }
 
-    #[test]
-    fn who_is_busy_for_a_minute_is_waited_for() {
-        let (asked, waited) = all(&policy(), Trouble::Busy(Duration::ZERO, None));
-        assert!(waited >= Duration::from_secs(60), "{waited:?}");
-        assert!(waited <= Policy::default().busy && asked < 30, "{asked} in {waited:?}");
+    /// How often a server is asked that is busy for ever and says so after `took`, and when it is
+    /// asked for the last time.
+    fn busy(policy: &Policy, took: Duration) -> (u32, Duration) {
+        let mut patience = Patience::new(policy);
+        let (mut asked, mut since) = (1, Duration::ZERO);
+        while let Some(wait) = patience.after(Trouble::Busy(took, None)) {
+            (asked, since) = (asked + 1, since + took + wait);
+            assert!(asked < 1000, "for ever");
+        }
+        (asked, since)
+    }
+
+    #[rstest]
+    #[case::at_once(0)]
+    #[case::soon(5)]
+    #[case::late(20)]
+    fn who_is_busy_for_a_minute_is_waited_for(#[case] seconds: u64) {
+        let took = Duration::from_secs(seconds);
+        for policy in [Policy::default(), Policy::hasty(), crate::registry::policy()] {
+            // Waits are shortened at random.
+            for _ in 0..100 {
+                let (asked, last) = busy(&policy, took);
+                assert!(last >= Duration::from_secs(60), "asked until {last:?}");
+                assert!(last <= policy.busy && asked < 30, "{asked} times until {last:?}");
+            }
+        }
     }
 
     #[test]
