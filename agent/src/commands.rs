@@ -26,7 +26,7 @@ use crate::config::{self, Config, Fragment, TerminationMessage};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::lifecycle::last_words::LastWords;
 use crate::lifecycle::{self, signals};
-use crate::logging::{self, LogFormat};
+use crate::logging::{Log, LogFormat};
 use crate::once::Claims;
 use crate::supplier::Supplier;
 use crate::telemetry::Telemetry;
@@ -127,17 +127,18 @@ const STACK: usize = 1 << 20;
 ///
 /// # Errors
 /// The failure to report and exit with.
-pub fn execute(cli: Cli, words: &LastWords) -> Result<End, Failure> {
+pub fn execute(cli: Cli, words: &LastWords, log: &Log) -> Result<End, Failure> {
     if matches!(cli.command, Command::Run) {
         words.leave_message(usual_message(&cli.settings));
     }
-    check_environment()?;
     let asked = RefCell::new(BTreeSet::new());
     let env = |name: &str| {
         asked.borrow_mut().insert(name.to_owned());
         std::env::var(name).ok()
     };
-    logging::start(cli.log_format, &env)?;
+    log.settle(cli.log_format, &env)?;
+    check_environment()?;
+    log.start(&env)?;
     let flags = cli.settings;
     let config = load(&flags, &env)?;
     check_unknown(&asked.into_inner())?;
@@ -399,10 +400,21 @@ pub fn prepare_last_words(words: &LastWords) {
     }
 }
 
-/// Prints a failure once, whole, on standard error.
-pub fn report(failure: &Failure) {
-    // Where standard error is closed nobody is left to tell; the exit code still says it.
-    let _ = writeln!(std::io::stderr(), "{}", failure.report());
+/// Whether clap tells of a wrong command line, and does not show a page that was asked for.
+pub fn is_wrong_usage(error: &clap::Error) -> bool {
+    let page = clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    error.use_stderr() && error.kind() != page
+}
+
+/// A command line that is none, as clap tells it.
+pub fn wrong_usage(error: &clap::Error) -> Failure {
+    let text = error.render().to_string();
+    let told = text.split("\nUsage: ").next().unwrap_or_default();
+    let told = told.split("\nFor more information").next().unwrap_or_default();
+    let lines: Vec<&str> = told.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let cause = lines.join("; ");
+    let cause = cause.strip_prefix("error: ").unwrap_or(&cause);
+    Failure::new(ExitCode::Usage, cause).remedy("see `longshore --help`")
 }
 
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
@@ -430,6 +442,21 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_usage_is_told_without_clap_s_page() {
+        for (words, cause) in [
+            (&["longshore", "x"][..], "unrecognized subcommand 'x'"),
+            (&["longshore", "plan", "--jason"], "unexpected argument '--jason' found; tip: "),
+            (&["longshore", "build", "--kernel", "-"], "not a kernel release"),
+        ] {
+            let failure = wrong_usage(&Cli::try_parse_from(words).expect_err("wrong"));
+            let told = failure.to_string();
+            assert!(told.contains(cause) && !told.contains('\n'), "{told}");
+            assert!(!told.contains("Usage") && !told.starts_with("error"), "{told}");
+            assert_eq!(failure.code(), ExitCode::Usage);
+        }
     }
 
     /// clap would take one for the other, and end with a panic where their types differ.

@@ -1,9 +1,13 @@
-//! The log on standard error, as `LONGSHORE_LOG` and `LONGSHORE_LOG_FORMAT` want it.
+//! The log on standard error, as `LONGSHORE_LOG` and `LONGSHORE_LOG_FORMAT` want it, and the failure
+//! that a command ends with, in the same form.
 
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
+use std::sync::{Arc, OnceLock};
 
 use clap::ValueEnum;
+use jiff::Timestamp;
+use serde::Serialize;
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
@@ -20,28 +24,95 @@ pub enum LogFormat {
     Json,
 }
 
-/// Starts the log; `format` is what the flag says.
-///
-/// # Errors
-/// Exit code 2 where a variable makes no sense.
-pub fn start(format: Option<LogFormat>, env: Env<'_>) -> Result<(), Failure> {
-    let filter = filter(env)?;
-    let terminal = std::io::stderr().is_terminal();
-    let usual = if terminal { LogFormat::Pretty } else { LogFormat::Json };
-    let format = format.or(format_from(env)?).unwrap_or(usual);
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        // It would say so on standard error, and panic where that is what is closed.
-        .log_internal_errors(false)
-        .with_target(false);
-    match format {
-        LogFormat::Pretty => {
-            builder.with_ansi(terminal).fmt_fields(debug_fn(write_pretty)).init();
-        }
-        LogFormat::Json => builder.json().flatten_event(true).init(),
+/// This process' log. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Log(Arc<OnceLock<LogFormat>>);
+
+impl Log {
+    /// Settles in which form all that follows is told; `format` is what the flag says.
+    ///
+    /// # Errors
+    /// Exit code 2 where the variable makes no sense.
+    pub fn settle(&self, format: Option<LogFormat>, env: Env<'_>) -> Result<(), Failure> {
+        let format = match format {
+            Some(format) => format,
+            None => format_from(env)?.unwrap_or_else(usual),
+        };
+        // What was settled before stays.
+        let _ = self.0.set(format);
+        Ok(())
     }
-    Ok(())
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// Exit code 2 where the variable makes no sense.
+    pub fn start(&self, env: Env<'_>) -> Result<(), Failure> {
+        let builder = tracing_subscriber::fmt()
+            .with_env_filter(filter(env)?)
+            .with_writer(std::io::stderr)
+            // It would say so on standard error, and panic where that is what is closed.
+            .log_internal_errors(false)
+            .with_target(false);
+        match self.format() {
+            LogFormat::Pretty => {
+                let ansi = std::io::stderr().is_terminal();
+                builder.with_ansi(ansi).fmt_fields(debug_fn(write_pretty)).init();
+            }
+            LogFormat::Json => builder.json().flatten_event(true).init(),
+        }
+        Ok(())
+    }
+
+    /// In which form it is told. Until that is settled, the environment alone says so.
+    pub fn format(&self) -> LogFormat {
+        let of_environment = || format_from(&|name| std::env::var(name).ok()).ok().flatten();
+        self.0.get().copied().or_else(of_environment).unwrap_or_else(usual)
+    }
+
+    /// Tells the failure that the process ends with, once and whole, whatever the log leaves out.
+    pub fn report(&self, failure: &Failure) {
+        let text = match self.format() {
+            LogFormat::Pretty => failure.report(),
+            LogFormat::Json => line_of(failure, Timestamp::now()),
+        };
+        // Where standard error is closed nobody is left to tell; the exit code still says it.
+        let _ = writeln!(std::io::stderr(), "{text}");
+    }
+}
+
+/// For people on a terminal, for machines elsewhere.
+fn usual() -> LogFormat {
+    if std::io::stderr().is_terminal() { LogFormat::Pretty } else { LogFormat::Json }
+}
+
+/// A failure as a line of the log.
+#[derive(Serialize)]
+struct FailureLine<'a> {
+    timestamp: String,
+    level: &'static str,
+    /// Cause and chain, as the record of the last failure has them.
+    message: String,
+    exit_code: u8,
+    cause: String,
+    /// The chain alone, outermost first.
+    caused_by: Vec<String>,
+    remedy: &'a str,
+}
+
+fn line_of(failure: &Failure, at: Timestamp) -> String {
+    let line = FailureLine {
+        // As tracing_subscriber writes it.
+        timestamp: at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string(),
+        level: "ERROR",
+        message: failure.one_line(),
+        exit_code: failure.code().number(),
+        cause: failure.to_string(),
+        caused_by: failure.chain().map(ToString::to_string).collect(),
+        remedy: failure.what_to_do(),
+    };
+    // Texts and numbers can always be written.
+    serde_json::to_string(&line).unwrap_or_else(|_| failure.report())
 }
 
 /// Fields that the message has in words already: for machines, which read JSON.
@@ -115,6 +186,41 @@ mod tests {
         });
         let text = String::from_utf8(written.0.lock().expect("lock").clone()).expect("text");
         assert_eq!(text, " INFO loaded nvidia\n INFO taken from earlier builds answered=3\n");
+    }
+
+    #[test]
+    fn a_failure_is_one_line_of_the_log() {
+        let failure = Failure::new(ExitCode::Preflight, "writing /store/a:\ntwice")
+            .because(std::io::Error::from_raw_os_error(28))
+            .remedy("free \"some\" space");
+        let at = Timestamp::from_microsecond(1_763_661_600_000_042).expect("a time");
+        assert_eq!(
+            line_of(&failure, at),
+            "{\"timestamp\":\"2025-11-20T18:00:00.000042Z\",\"level\":\"ERROR\",\
+             \"message\":\"writing /store/a:\\ntwice: No space left on device (os error 28)\",\
+             \"exit_code\":15,\"cause\":\"writing /store/a:\\ntwice\",\
+             \"caused_by\":[\"No space left on device (os error 28)\"],\
+             \"remedy\":\"free \\\"some\\\" space\"}"
+        );
+    }
+
+    #[rstest]
+    #[case(None, "pretty", Some(LogFormat::Pretty))]
+    #[case(Some(LogFormat::Json), "pretty", Some(LogFormat::Json))]
+    #[case(Some(LogFormat::Json), "xml", Some(LogFormat::Json))]
+    #[case(None, "xml", None)]
+    fn the_flag_wins_and_what_is_settled_stays(
+        #[case] flag: Option<LogFormat>,
+        #[case] text: &str,
+        #[case] wanted: Option<LogFormat>,
+    ) {
+        let env = |name: &str| (name == "LONGSHORE_LOG_FORMAT").then(|| text.to_owned());
+        let log = Log::default();
+        assert_eq!(log.settle(flag, &env).ok().map(|()| log.format()), wanted);
+        if wanted.is_some() {
+            log.clone().settle(Some(LogFormat::Pretty), &env).expect("settled");
+            assert_eq!(Some(log.format()), wanted);
+        }
     }
 
     #[rstest]

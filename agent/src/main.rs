@@ -9,6 +9,7 @@ use longshore::commands::{self, Cli, End};
 use longshore::host::kernel_call;
 use longshore::lifecycle::last_words::LastWords;
 use longshore::lifecycle::{init, signals};
+use longshore::logging::{Log, LogFormat};
 use longshore::privileges;
 use longshore::{ExitCode, Failure};
 use nix::sys::stat::{Mode, umask};
@@ -25,18 +26,21 @@ fn main() -> ProcessExit {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == kernel_call::ARGUMENT) {
         return ProcessExit::from(kernel_call::kernel_call_main());
     }
+    let log = Log::default();
     // Before any thread exists, too: threads are born with what their starter has.
     if let Err(error) = privileges::settle() {
         let failure = Failure::new(ExitCode::Bug, "giving up capabilities").because(error);
-        commands::report(&failure);
+        log.report(&failure);
         return ProcessExit::from(failure.code().number());
     }
     // The driver root is for everybody to read, the store for nobody else to write: whatever whoever
     // started this has set.
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
     let words = LastWords::default();
-    let of_panic = words.clone();
-    std::panic::set_hook(Box::new(move |info| report_panic(info, &of_panic)));
+    let (words_of_panic, log_of_panic) = (words.clone(), log.clone());
+    std::panic::set_hook(Box::new(move |info| {
+        report_panic(info, &log_of_panic, &words_of_panic);
+    }));
     match init::as_process_one() {
         Ok(None) => {}
         Ok(Some(ended)) => {
@@ -48,12 +52,18 @@ fn main() -> ProcessExit {
             return ProcessExit::from(ended.code);
         }
         Err(failure) => {
-            commands::report(&failure);
+            log.report(&failure);
             return ProcessExit::from(failure.code().number());
         }
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
+        // A page of help stays one: nobody reads a log for it.
+        Err(error) if commands::is_wrong_usage(&error) && log.format() == LogFormat::Json => {
+            let failure = commands::wrong_usage(&error);
+            log.report(&failure);
+            return ProcessExit::from(failure.code().number());
+        }
         Err(error) => {
             // clap's own text; its exit code for wrong usage is 2, for --help and --version 0.
             let code = error.exit_code();
@@ -64,11 +74,11 @@ fn main() -> ProcessExit {
             };
         }
     };
-    match commands::execute(cli, &words) {
+    match commands::execute(cli, &words, &log) {
         Ok(End::Code(code)) => ProcessExit::from(code.number()),
         Ok(End::Stopped(signal)) => ProcessExit::from(commands::end_by(signal)),
         Err(failure) => {
-            commands::report(&failure);
+            log.report(&failure);
             words.tell(&failure);
             ProcessExit::from(failure.code().number())
         }
@@ -76,10 +86,10 @@ fn main() -> ProcessExit {
 }
 
 /// A panic is a fault in longshore, and says so in the form of every other failure.
-fn report_panic(info: &std::panic::PanicHookInfo<'_>, words: &LastWords) {
+fn report_panic(info: &std::panic::PanicHookInfo<'_>, log: &Log, words: &LastWords) {
     let failure = Failure::new(ExitCode::Bug, format!("a fault in longshore: {info}"))
         .remedy("please report it with the log; `longshore unload` takes off what is on the host");
-    commands::report(&failure);
+    log.report(&failure);
     words.tell(&failure);
     std::process::exit(ExitCode::Bug.number().into());
 }

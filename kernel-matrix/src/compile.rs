@@ -10,6 +10,7 @@ use crate::error::{At, Error};
 use crate::event::{Outcome, Sink, What};
 use crate::matrix::Cell;
 use crate::process;
+use crate::said;
 use crate::workbench::Workbench;
 
 /// How many of the last lines are shown when it went wrong.
@@ -40,6 +41,7 @@ pub fn run(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result
 }
 
 fn judge(cell: &Cell, code: Option<i32>, said: &[String]) -> Outcome {
+    let said = said::for_people(said);
     let mut wrong = Vec::new();
     if code != Some(cell.exit) {
         let code = code.map_or("a kill at the deadline".into(), |code| code.to_string());
@@ -71,6 +73,8 @@ mod tests {
     fn the_build_is_held_to_what_was_declared() {
         let said = ["nv-pci.c: too few arguments".to_owned()];
         assert_eq!(judge(&cell(), Some(14), &said), Outcome::Passed);
+        let json = r#"{"timestamp":"t","level":"ERROR","message":"m","exit_code":14,"cause":"too few","remedy":"r"}"#;
+        assert_eq!(judge(&cell(), Some(14), &[json.to_owned()]), Outcome::Passed);
         let Outcome::Failed(wrong) = judge(&cell(), Some(0), &[]) else { panic!("passed") };
         assert_eq!(wrong.len(), 2, "{wrong:?}");
         assert!(matches!(judge(&cell(), None, &said), Outcome::Failed(_)));

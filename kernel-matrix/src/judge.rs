@@ -317,6 +317,16 @@ mod tests {
             e.records.sections.insert("agent-log".into(), vec!["error".into()]);
         };
         assert!(why(log).contains("does not say `remedy:`"));
+        let json = |e: &mut Evidence| {
+            for line in [
+                "@begin agent-log",
+                r#"|{"timestamp":"t","level":"ERROR","message":"m","exit_code":17,"cause":"no GPU","remedy":"r"}"#,
+                "@end agent-log",
+            ] {
+                e.records.take(line);
+            }
+        };
+        assert_eq!(why(json), "Passed");
     }
 
     #[test]

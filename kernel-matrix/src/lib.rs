@@ -36,6 +36,7 @@ pub mod report;
 pub mod rest;
 pub mod rootfs;
 pub mod runfile;
+pub mod said;
 pub mod scene;
 pub mod secure_boot;
 pub mod seed;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::said;
+
 /// Everything a guest has said.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Records {
@@ -9,7 +11,7 @@ pub struct Records {
     pub phases: Vec<String>,
     /// Facts by key.
     pub facts: BTreeMap<String, String>,
-    /// Finished sections by name.
+    /// Finished sections by name; logs as they are for people.
     pub sections: BTreeMap<String, Vec<String>>,
     /// Nonce and exit code of the last record.
     pub verdict: Option<(String, i32)>,
@@ -65,6 +67,7 @@ impl Records {
     /// Ends the open section.
     fn close(&mut self) -> Taken<'_> {
         let Some((name, lines)) = self.open.take() else { return Taken::Line };
+        let lines = if name.contains("log") { said::for_people(&lines) } else { lines };
         self.sections.insert(name.clone(), lines);
         match self.sections.get_key_value(&name) {
             Some((name, lines)) => Taken::Section(name, lines),

@@ -251,14 +251,36 @@ impl Ended {
     pub(crate) fn assert_failed(&self, code: i32, words: &[String]) {
         assert_eq!(self.code, Some(code), "{self}");
         self.assert_no_panic();
-        let at = self.err.find("error: ").unwrap_or_else(|| panic!("no message: {self}"));
-        let message = &self.err[at..];
+        let failure = self.failure().unwrap_or_else(|| panic!("no message: {self}"));
+        assert_eq!(failure["exit_code"], code, "{self}");
+        let text = |key: &str| failure[key].as_str().unwrap_or_default();
+        assert!(!text("remedy").is_empty(), "no remedy: {self}");
+        let message = format!("{}\n{}", text("message"), text("remedy"));
         for word in words {
             assert!(message.contains(word), "{word:?} is not in the message: {self}");
         }
-        assert!(message.contains("\n  remedy: "), "no remedy: {self}");
-        let cause = message.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        assert_eq!(self.err.matches(cause).count(), 1, "not said once: {self}");
+        let cause = text("cause");
+        let says_it = |line: &&serde_json::Value| {
+            line["message"].as_str().is_some_and(|message| message.contains(cause))
+        };
+        let times = self.log().iter().filter(says_it).count();
+        assert_eq!(times, 1, "not said once: {self}");
+    }
+
+    /// The lines of its log, each of which is JSON.
+    pub(crate) fn log(&self) -> Vec<serde_json::Value> {
+        let parse = |line: &str| {
+            serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}\n{self}"))
+        };
+        self.err.lines().map(parse).collect()
+    }
+
+    /// The failure that it ended with: the last line of its log, and the only one with an exit code.
+    pub(crate) fn failure(&self) -> Option<serde_json::Value> {
+        let mut log = self.log();
+        let coded = log.iter().filter(|line| line.get("exit_code").is_some()).count();
+        assert!(coded < 2, "more than one failure: {self}");
+        log.pop().filter(|line| coded == 1 && line["level"] == "ERROR")
     }
 
     pub(crate) fn assert_no_panic(&self) {

@@ -38,7 +38,31 @@ fn an_answer_that_cannot_be_written_is_a_failure() {
         let output = scene.agent(args).stdout(full).output().expect("runs");
         let err = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{err}");
-        assert!(err.contains("standard output") && err.contains("remedy: "), "{err}");
+        assert!(err.contains("standard output") && err.contains("\"remedy\":"), "{err}");
+    }
+}
+
+#[test]
+fn the_failure_at_the_end_has_the_form_of_the_log() {
+    let scene = Scene::new();
+    let tree = fixture("bookworm-no-gpu");
+    for args in [&["run", "--root", &tree][..], &["plan", "--jobs", "0"], &["build"]] {
+        let json = finish(&mut scene.agent(args));
+        let failure = json.failure().unwrap_or_else(|| panic!("no failure: {json}"));
+        assert_eq!(failure["exit_code"].as_i64(), json.code.map(i64::from), "{json}");
+        let text = |key: &str| failure[key].as_str().unwrap_or_default().to_owned();
+        let (cause, remedy) = (text("cause"), text("remedy"));
+        assert!(!cause.is_empty() && !remedy.is_empty(), "{json}");
+        assert!(text("timestamp").ends_with('Z') && text("message").contains(&cause), "{json}");
+        // Whatever is left out of the log.
+        let mut quiet = scene.agent(args);
+        let quiet = finish(quiet.env("LONGSHORE_LOG", "off"));
+        assert_eq!(quiet.log().len(), 1, "{quiet}");
+        let mut pretty = scene.agent(args);
+        let pretty = finish(pretty.env("LONGSHORE_LOG_FORMAT", "pretty"));
+        let cause = cause.split("; ").next().unwrap_or_default();
+        assert!(pretty.err.contains(&format!("error: {cause}")), "{pretty}");
+        assert_eq!(pretty.code, json.code);
     }
 }
 
