@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::daemons::Daemon;
+use crate::host::verbs::FileId;
 use crate::kernel::readback;
 
 /// Where a module's bytes come from.
@@ -42,6 +43,10 @@ pub enum Leftover {
     File {
         /// Absolute path.
         path: PathBuf,
+        /// Which one: another one, or one that was written to since, is another's. None in a record
+        /// of an older longshore, which knew the path alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<FileId>,
     },
     /// A value in a file below /sys; it is emptied.
     Value {
@@ -56,7 +61,7 @@ impl fmt::Display for Leftover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Leftover::Mount { target, .. } => write!(f, "the mount on {}", target.display()),
-            Leftover::File { path } => write!(f, "{}", path.display()),
+            Leftover::File { path, .. } => write!(f, "{}", path.display()),
             Leftover::Value { path, value } => write!(f, "{value} in {}", path.display()),
         }
     }
@@ -157,7 +162,7 @@ impl Step {
             Step::RemoveLeftover {
                 what:
                     Leftover::Mount { target: path, .. }
-                    | Leftover::File { path }
+                    | Leftover::File { path, .. }
                     | Leftover::Value { path, .. },
             } => path.display().to_string(),
             Step::Bind { target, .. }

@@ -19,7 +19,10 @@ impl Engine<'_> {
                 let there = self.host.dir(target)? == Some((*device, *inode));
                 Ok(there && self.host.mounts_on(target)? > 0)
             }
-            Leftover::File { path } => self.host.has_file(path),
+            Leftover::File { path, id } => {
+                let there = self.host.file(path)?;
+                Ok(there.is_some_and(|there| id.is_none_or(|wanted| wanted == there)))
+            }
             Leftover::Value { path, value } => {
                 Ok(self.host.parameter(path)?.as_ref() == Some(value))
             }
@@ -37,7 +40,9 @@ impl Engine<'_> {
                     }
                 }
             }
-            Leftover::File { path } => match self.host.remove_file(path) {
+            // It may have become another's since the intent was written.
+            Leftover::File { .. } if !self.has_leftover(what).map_err(exposing)? => {}
+            Leftover::File { path, .. } => match self.host.remove_file(path) {
                 Err(e) if e.errno == Errno::ENOENT => {}
                 result => result.map_err(exposing)?,
             },
@@ -57,20 +62,23 @@ impl Engine<'_> {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
     use rstest::rstest;
 
-    use super::super::tests::{FIRMWARE, engine, gpu_host, install};
-    use super::super::{CancelFlag, Stopped};
-    use crate::host::Host;
-    use crate::host::fake::{FakeHost, Fault};
-    use crate::host::verbs::Node;
+    use super::super::tests::{FIRMWARE, HASTY, engine, gpu_host, install};
+    use super::super::{CancelFlag, Engine, Stopped};
+    use crate::host::fake::{FakeHost, FakeImages, Fault};
+    use crate::host::verbs::FileId;
+    use crate::host::{Host, RealHost};
     use crate::journal::{EntryState, Journal};
     use crate::step::{Leftover, Step};
+    use crate::telemetry::Telemetry;
 
     const ROOT: &str = "/run/nvidia/driver";
     const PID: &str = "/run/nvidia/nvidia-driver.pid";
+    const THEIRS: FileId = FileId { device: 7, inode: 11, changed: 13 };
 
     fn clean() -> FakeHost {
         let host = gpu_host();
@@ -87,14 +95,14 @@ mod tests {
         let host = clean();
         host.change(|state| {
             state.mounts = vec![("/container".into(), ROOT.into()); 2];
-            state.files.insert(PID.into());
+            state.files.insert(PID.into(), THEIRS);
             state.parameters.insert(FIRMWARE.into(), "/fw".into());
         });
         let (device, inode) = host.dir(Path::new(ROOT)).unwrap().unwrap();
         let leftovers = [
             Leftover::Mount { target: ROOT.into(), device, inode },
             Leftover::Value { path: FIRMWARE.into(), value: "/fw".into() },
-            Leftover::File { path: PID.into() },
+            Leftover::File { path: PID.into(), id: Some(THEIRS) },
         ];
         let mut steps = leftovers.map(|what| Step::RemoveLeftover { what }).to_vec();
         steps.extend(install());
@@ -144,11 +152,95 @@ mod tests {
         host.change(|state| {
             state.dirs.insert("/other".into());
             state.mounts.push(("/other".into(), ROOT.into()));
-            state.files.remove(Path::new(PID));
-            state.nodes.insert("/dev/x".into(), Node { major: 1, minor: 3, mode: 0o666 });
+            // NVIDIA's container opens the very file, and writes its number into it.
+            state.files.insert(PID.into(), FileId { changed: 14, ..THEIRS });
         });
         apply(&host, &steps[..1], &mut Journal::in_memory()).unwrap();
         assert_eq!(host.mounts_on(Path::new(ROOT)).unwrap(), 3);
         apply(&host, &steps[2..3], &mut Journal::in_memory()).unwrap();
+        assert!(host.state().files.contains_key(Path::new(PID)));
+        assert!(!host.log().iter().any(|verb| verb.starts_with("unlink")), "{:?}", host.log());
+    }
+
+    #[test]
+    fn what_becomes_anothers_after_the_plan_was_made_is_not_touched_either() {
+        let (host, steps) = littered();
+        let mut journal = Journal::in_memory();
+        let theirs = host.share();
+        host.at_point(move |_| {
+            theirs.change(|state| {
+                state.files.insert(PID.into(), FileId { inode: 12, ..THEIRS });
+            });
+        });
+        apply(&host, &steps[1..3], &mut journal).unwrap();
+        assert!(host.state().files.contains_key(Path::new(PID)));
+    }
+
+    /// A container's root on a mount point, as often as it was started; it goes with this.
+    struct Mounted(tempfile::TempDir);
+
+    impl Mounted {
+        fn twice() -> Self {
+            let scene = Self(tempfile::tempdir().unwrap());
+            let root = scene.0.path().join("root");
+            std::fs::create_dir_all(root.join("dev")).unwrap();
+            std::fs::create_dir(scene.target()).unwrap();
+            std::fs::write(root.join("file"), "text").unwrap();
+            for _ in 0..2 {
+                scene.mount(Some(root.as_path()), &scene.target(), MsFlags::MS_BIND);
+            }
+            scene.mount(None, &scene.target().join("dev"), MsFlags::empty());
+            scene
+        }
+
+        fn target(&self) -> PathBuf {
+            self.0.path().join("driver")
+        }
+
+        fn mount(&self, source: Option<&Path>, target: &Path, flags: MsFlags) {
+            mount(source, target, Some("tmpfs"), flags, None::<&str>)
+                .expect("this test wants root");
+        }
+    }
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            while umount2(&self.target(), MntFlags::MNT_DETACH).is_ok() {}
+        }
+    }
+
+    #[test]
+    fn a_real_mount_that_is_in_use_is_detached_as_often_as_it_was_mounted() {
+        for covered in [false, true] {
+            let scene = Mounted::twice();
+            let target = scene.target();
+            let mut held = std::fs::File::open(target.join("file")).unwrap();
+            let host = RealHost::new(Path::new("/"));
+            let (device, inode) = host.dir(&target).unwrap().unwrap();
+            if covered {
+                scene.mount(None, &target, MsFlags::empty());
+            }
+            let what = Leftover::Mount { target: target.clone(), device, inode };
+            let (images, telemetry) = (FakeImages, Telemetry::default());
+            let engine =
+                Engine { host: &host, images: &images, patience: HASTY, telemetry: &telemetry };
+            let steps = [Step::RemoveLeftover { what }];
+            engine.apply(&steps, &mut Journal::in_memory(), &CancelFlag::default()).unwrap();
+            assert_eq!(host.mounts_on(&target).unwrap(), if covered { 3 } else { 0 });
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut held, &mut text).unwrap();
+            assert_eq!(text, "text", "who had it open has it still");
+        }
+    }
+
+    #[test]
+    fn a_record_of_an_older_longshore_names_a_file_by_its_path_alone() {
+        let text = format!("{{\"kind\":\"file\",\"path\":\"{PID}\"}}");
+        let what: Leftover = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&what).unwrap(), text);
+        let (host, _) = littered();
+        let steps = [Step::RemoveLeftover { what }];
+        apply(&host, &steps, &mut Journal::in_memory()).unwrap();
+        assert!(host.state().files.is_empty());
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::artifact::Flavour;
+use crate::host::verbs::FileId;
 
 /// A fact that may not have been readable: "could not check" is not "no".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -297,11 +298,20 @@ pub struct Places {
     /// What is mounted on the driver root; below it only where nothing is mounted on it.
     pub mounts: Vec<RootMount>,
     /// Files of NVIDIA's container beside the driver root, in the order to remove them.
-    pub files: Vec<PathBuf>,
+    pub files: Vec<PlacedFile>,
     /// The kernel's firmware path, where it is set and our record does not have it.
     pub firmware_path: Option<String>,
     /// Free room where longshore writes: for the state, then for the store.
     pub room: Vec<Room>,
+}
+
+/// A file, and which one it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacedFile {
+    /// Absolute path.
+    pub path: PathBuf,
+    /// Which one.
+    pub id: FileId,
 }
 
 /// What is at a path.

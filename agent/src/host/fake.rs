@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 
-use super::verbs::{DriverUser, Node, Stage, VerbError};
+use super::verbs::{DriverUser, FileId, Node, Stage, VerbError};
 use crate::failure::Failure;
 use crate::kernel::image::{Images, ModuleFile};
 use crate::step::ModuleOrigin;
@@ -55,7 +55,7 @@ pub struct FakeState {
     /// Nodes.
     pub nodes: BTreeMap<PathBuf, Node>,
     /// Files.
-    pub files: BTreeSet<PathBuf>,
+    pub files: BTreeMap<PathBuf, FileId>,
     /// Daemons: mark -> name.
     pub daemons: BTreeMap<String, String>,
 }

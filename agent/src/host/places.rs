@@ -14,9 +14,11 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statvfs::statvfs;
 
-use super::facts::{Installer, Mount, Places, Room, RootKind, RootMount, RootMountOwner};
+use super::facts::{
+    Installer, Mount, PlacedFile, Places, Room, RootKind, RootMount, RootMountOwner,
+};
 use super::root::{Root, is_absent};
-use super::verbs::{DirId, TMPFS_SOURCE};
+use super::verbs::{DirId, FileId, TMPFS_SOURCE};
 use crate::config::Paths;
 use crate::input;
 use crate::journal::{self, State};
@@ -86,14 +88,18 @@ impl Look<'_> {
         self.driver_root().parent().unwrap_or(Path::new("/")).join(name)
     }
 
-    fn files(&self) -> io::Result<Vec<PathBuf>> {
-        let mut found = Vec::new();
+    fn files(&self) -> io::Result<Vec<PlacedFile>> {
+        let mut files = Vec::new();
         for path in FILES.iter().map(|name| self.beside(name)) {
-            if self.root.exists(&path)? {
-                found.push(path);
+            match fs::symlink_metadata(self.root.display(&path)) {
+                // A directory by such a name is none of theirs.
+                Ok(found) if found.is_dir() => {}
+                Ok(found) => files.push(PlacedFile { path, id: FileId::of(&found) }),
+                Err(e) if is_absent(&e) => {}
+                Err(e) => return Err(e),
             }
         }
-        Ok(found)
+        Ok(files)
     }
 
     /// Whether NVIDIA's container is alive: the kernel gives the lock up when its holder dies.

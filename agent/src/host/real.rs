@@ -17,7 +17,7 @@ use sys_mount::{Mount, MountFlags};
 use super::kernel_call::{Answer, Call, KernelCalls};
 use super::kmsg::KernelLog;
 use super::verbs::{
-    DirId, DriverUsers, Host, Image, ModuleState, Node, Stage, TMPFS_SOURCE, VerbError,
+    DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Stage, TMPFS_SOURCE, VerbError,
 };
 use super::{facts, mounts};
 use crate::daemons::output::LastWords;
@@ -291,10 +291,10 @@ impl Host for RealHost {
         fs::remove_file(self.at(path)).map_err(|e| VerbError::on_path("unlink", path, &e))
     }
 
-    fn has_file(&self, path: &Path) -> Result<bool, VerbError> {
+    fn file(&self, path: &Path) -> Result<Option<FileId>, VerbError> {
         match fs::symlink_metadata(self.at(path)) {
-            Ok(found) => Ok(!found.is_dir()),
-            Err(e) if is_absent(&e) => Ok(false),
+            Ok(found) => Ok((!found.is_dir()).then(|| FileId::of(&found))),
+            Err(e) if is_absent(&e) => Ok(None),
             Err(e) => Err(VerbError::on_path("lstat", path, &e)),
         }
     }

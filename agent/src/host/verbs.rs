@@ -3,8 +3,9 @@
 //! Implemented by the real host ([`real`](super::real)) and by a [`fake`](super::fake).
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -127,6 +128,26 @@ impl Node {
 /// What makes a directory the same directory under another path: device and inode.
 pub type DirId = (u64, u64);
 
+/// What makes a file the same one, with nothing of it changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileId {
+    /// Device of its file system.
+    pub device: u64,
+    /// Inode.
+    pub inode: u64,
+    /// When content, owner, mode or links changed last (`st_ctime`), in nanoseconds since 1970.
+    pub changed: i64,
+}
+
+impl FileId {
+    /// That of a file which was looked at.
+    pub fn of(found: &Metadata) -> Self {
+        let changed =
+            found.ctime().saturating_mul(1_000_000_000).saturating_add(found.ctime_nsec());
+        Self { device: found.dev(), inode: found.ino(), changed }
+    }
+}
+
 /// A process that has a device of the driver open or mapped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverUser {
@@ -213,8 +234,8 @@ pub trait Host: Send + Sync {
     fn node(&self, path: &Path) -> Result<Option<Node>, VerbError>;
     /// Removes a file or node.
     fn remove_file(&self, path: &Path) -> Result<(), VerbError>;
-    /// Whether something that is no directory is at `path`, links not followed.
-    fn has_file(&self, path: &Path) -> Result<bool, VerbError>;
+    /// Which file is at `path`, links not followed; None where nothing or a directory is.
+    fn file(&self, path: &Path) -> Result<Option<FileId>, VerbError>;
     /// Makes one directory, mode 0755.
     fn make_dir(&self, path: &Path) -> Result<(), VerbError>;
     /// Removes an empty directory.

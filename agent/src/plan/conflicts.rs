@@ -1,12 +1,14 @@
 //! What else is, or was, at the same work on this host: NVIDIA's driver container and what it left,
 //! somebody's mount on the driver root, a driver of the host itself.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::config::Config;
 use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
-use crate::host::facts::{AvailableModule, Installer, RootKind, RootMount, RootMountOwner};
+use crate::host::facts::{
+    AvailableModule, Installer, PlacedFile, RootKind, RootMount, RootMountOwner,
+};
 use crate::step::{Leftover, Step};
 
 /// The driver's own modules, whatever directory they lie in.
@@ -103,8 +105,8 @@ pub(super) fn leftovers(config: &Config, facts: &HostFacts) -> Vec<Leftover> {
     let Some(mounts) = (if ours { Some(Vec::new()) } else { leftover_mounts(facts) }) else {
         return Vec::new();
     };
-    let is_proof = |path: &PathBuf| {
-        path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("nvidia-driver."))
+    let is_proof = |file: &PlacedFile| {
+        file.path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("nvidia-driver."))
     };
     if places.installer != Installer::NotSeen
         || (mounts.is_empty() && !places.files.iter().any(is_proof))
@@ -122,7 +124,8 @@ pub(super) fn leftovers(config: &Config, facts: &HostFacts) -> Vec<Leftover> {
         let value = firmware.display().to_string();
         left.push(Leftover::Value { path: FIRMWARE_PATH.into(), value });
     }
-    left.extend(places.files.iter().map(|path| Leftover::File { path: path.clone() }));
+    let file = |file: &PlacedFile| Leftover::File { path: file.path.clone(), id: Some(file.id) };
+    left.extend(places.files.iter().map(file));
     left
 }
 

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use super::{FakeHost, FakeModule, Ill, Inner};
 use crate::daemons::{Answers, Daemon, DaemonSeen, Ending};
 use crate::host::verbs::{
-    DirId, DriverUsers, Host, Image, ModuleState, Node, Stage, TMPFS_SOURCE, VerbError,
+    DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Stage, TMPFS_SOURCE, VerbError,
 };
 
 /// How long the fake's callers waited for an answer that did not come.
@@ -220,17 +220,18 @@ impl Host for FakeHost {
     fn remove_file(&self, path: &Path) -> Result<(), VerbError> {
         self.path_verb("unlink", path, |inner| {
             let path = inner.real(path);
-            if inner.state.files.remove(&path) {
+            if inner.state.files.remove(&path).is_some() {
                 return Ok(());
             }
             inner.state.nodes.remove(&path).map(drop).ok_or(Errno::ENOENT)
         })
     }
 
-    fn has_file(&self, path: &Path) -> Result<bool, VerbError> {
+    fn file(&self, path: &Path) -> Result<Option<FileId>, VerbError> {
         let inner = self.lock();
         let path = inner.real(path);
-        Ok(inner.state.files.contains(&path) || inner.state.nodes.contains_key(&path))
+        let node = || inner.state.nodes.contains_key(&path).then(FileId::default);
+        Ok(inner.state.files.get(&path).copied().or_else(node))
     }
 
     fn make_dir(&self, path: &Path) -> Result<(), VerbError> {

@@ -69,7 +69,7 @@ fn a_dead_containers_root_is_told_by_its_lock_that_nobody_holds() {
     assert_eq!(owners(&places), [RootMountOwner::Installer], "what lies on it goes with it");
     assert_eq!(places.installer, Installer::NotSeen);
     assert!(places.mounts[0].dir.is_some());
-    let names: Vec<_> = places.files.iter().map(|path| path.file_name().unwrap()).collect();
+    let names: Vec<_> = places.files.iter().map(|file| file.path.file_name().unwrap()).collect();
     assert_eq!(names, ["nvidia-driver.state", "nvidia-driver.pid"]);
     assert_eq!(places.firmware_path.as_deref(), Some("/run/nvidia/driver/lib/firmware"));
 }

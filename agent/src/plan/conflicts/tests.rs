@@ -1,11 +1,10 @@
-use std::path::PathBuf;
-
 use rstest::rstest;
 
 use super::*;
 use crate::config::{self, Fragment};
 use crate::finding::Severity;
-use crate::host::facts::{LoadRule, Places};
+use crate::host::facts::{LoadRule, PlacedFile, Places};
+use crate::host::verbs::FileId;
 
 fn facts() -> HostFacts {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/bookworm-t4");
@@ -28,6 +27,10 @@ fn mount(owner: RootMountOwner, source: &str) -> RootMount {
         owner,
         dir: Some((7, 9)),
     }
+}
+
+fn file(path: &str) -> PlacedFile {
+    PlacedFile { path: path.into(), id: FileId { device: 7, inode: 11, changed: 13 } }
 }
 
 fn found(facts: &HostFacts) -> Vec<(Code, Severity)> {
@@ -77,7 +80,7 @@ fn whose_the_driver_root_is(
     #[case] wanted: &[Code],
 ) {
     let installer = if alive { Installer::Alive("process 7".into()) } else { Installer::NotSeen };
-    let files = files.iter().map(PathBuf::from).collect();
+    let files = files.iter().copied().map(file).collect();
     let facts = with(Places { mounts, files, installer, ..Places::default() });
     let codes: Vec<Code> = found(&facts).into_iter().map(|(code, _)| code).collect();
     assert_eq!(codes, wanted);
@@ -93,7 +96,7 @@ fn whose_the_driver_root_is(
 fn leftovers_are_taken_off_in_an_order_that_keeps_their_proof_to_the_end() {
     let facts = with(Places {
         mounts: vec![mount(RootMountOwner::Installer, "overlay")],
-        files: vec!["/run/nvidia/validations/.driver-ctr-ready".into(), PID.into()],
+        files: vec![file("/run/nvidia/validations/.driver-ctr-ready"), file(PID)],
         firmware_path: Some("/run/nvidia/driver/lib/firmware".into()),
         ..Places::default()
     });

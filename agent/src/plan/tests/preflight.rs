@@ -1,6 +1,8 @@
 //! What refuses a host that is not ready.
 
 use super::*;
+use crate::host::facts::PlacedFile;
+use crate::host::verbs::FileId;
 
 #[rstest]
 #[case("bookworm-no-gpu", &["no-device"], ExitCode::NoDevice)]
@@ -185,7 +187,8 @@ fn a_full_file_system_is_found_before_anything_is_touched(
 #[test]
 fn a_dead_containers_leftovers_are_the_first_steps() {
     let mut facts = facts("bookworm-t4");
-    facts.places.files = vec!["/run/nvidia/nvidia-driver.pid".into()];
+    let path = "/run/nvidia/nvidia-driver.pid".into();
+    facts.places.files = vec![PlacedFile { path, id: FileId::default() }];
     let plan = plan(&config("535", "auto"), &facts, &archives()).unwrap();
     assert!(plan.refusal().is_none());
     let text = render(&plan, &facts);
