@@ -10,8 +10,9 @@ use crate::build;
 use crate::failure::ExitCode;
 use crate::finding::{Code, Finding};
 use crate::host::holders;
-use crate::journal::{self, State};
+use crate::journal::{self, Refused, State};
 use crate::lifecycle::Phase;
+use crate::step::Step;
 use crate::store::Store;
 
 /// What was found, and what is well in words.
@@ -73,6 +74,7 @@ impl OfAgent {
             (None, Some(state)) => self.findings.extend(ended(state)),
             (None, None) => {}
         }
+        self.findings.extend(state.as_ref().and_then(|state| state.refused.as_ref()).map(refused));
         self.notes.record = match &state {
             Some(state) => format!("the last agent's phase is {}", state.phase),
             None => "no agent ran since the host was booted".to_owned(),
@@ -161,6 +163,23 @@ fn ended(state: &State) -> Option<Finding> {
         state.phase
     );
     Some(Finding::warning(Code::AgentFailed, seen))
+}
+
+/// A driver that was tried in the place of the live one.
+fn refused(refused: &Refused) -> Finding {
+    let modules: Vec<String> = refused
+        .loads
+        .iter()
+        .filter_map(|step| match step {
+            Step::LoadModule { name, version, .. } => Some(match version {
+                Some(version) => format!("{name} {version}"),
+                None => name.clone(),
+            }),
+            _ => None,
+        })
+        .collect();
+    let seen = format!("{}: {}", modules.join(", "), refused.why);
+    Finding::warning(Code::DriverRefusedBefore, seen)
 }
 
 /// How many sets are whole, as far as names tell, and which are not.

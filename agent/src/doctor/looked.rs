@@ -35,7 +35,7 @@ pub(super) struct Item {
 }
 
 /// All of them, in the order in which they are shown.
-pub(super) const ITEMS: [Item; 27] = [
+pub(super) const ITEMS: [Item; 28] = [
     item(Area::Devices, "machine", &[Code::ArchUnsupported], |s| {
         Ok(s.look.facts.kernel.arch.clone())
     }),
@@ -221,6 +221,9 @@ pub(super) const ITEMS: [Item; 27] = [
         &[Code::AgentAlive, Code::AgentFailed, Code::StateUnreadable, Code::StateOutOfReach],
         |s| Ok(s.notes.record.clone()),
     ),
+    item(Area::Agent, "drivers that were refused", &[Code::DriverRefusedBefore], |_| {
+        Ok("none in the place of a live one".to_owned())
+    }),
     item(Area::Agent, "who holds the driver", &[Code::DriverInUse], |s| s.notes.holders.clone()),
     item(Area::Agent, "store", &[Code::StoreUnusable, Code::StoreDamaged], |s| {
         Ok(s.notes.store.clone())

@@ -99,6 +99,15 @@ fn state(boot: &str, phase: &str, entries: &str) -> String {
     )
 }
 
+/// The kernel refused 550 in the place of what is live.
+fn refused(boot: &str) -> String {
+    let load = r#"{"do":"load-module","name":"nvidia","origin":{"driver":{"sha256":"a"}},"parameters":"","version":"550.163.01","srcversion":null}"#;
+    let refused = format!(
+        r#""refused":{{"loads":[{load}],"why":"init_module nvidia: EINVAL","no_device":false}},"#
+    );
+    state(boot, "removed", "").replacen('{', &format!("{{{refused}"), 1)
+}
+
 const DIR: &str = r#"{"seq":1,"step":{"do":"make-dir","path":"/x"},"before":{"was":"missing-dirs","dirs":[]},"state":"done"}"#;
 const FAILURE: &str = r#"{"inputs":"a","at":"NOW","why":"inputs","jobs":1,"limit-seconds":9,"cause":"no strncpy","remedy":null}"#;
 
@@ -109,6 +118,8 @@ const FAILURE: &str = r#"{"inputs":"a","at":"NOW","why":"inputs","jobs":1,"limit
 #[case::taken_off(STATE, &state(BOOT, "removed", ""), None)]
 #[case::failed(STATE, &state(BOOT, "failed", ""), Some((Code::AgentFailed, 0)))]
 #[case::died(STATE, &state(BOOT, "installing", DIR), Some((Code::AgentFailed, 0)))]
+#[case::refused(STATE, &refused(BOOT), Some((Code::DriverRefusedBefore, 0)))]
+#[case::refused_before_the_boot(STATE, &refused("b"), None)]
 #[case::of_another_boot(STATE, &state("b", "installing", DIR), None)]
 #[case::a_set_without_its_modules("var/lib/longshore/sets/a.json", "{}", Some((Code::StoreDamaged, 0)))]
 #[case::a_store_that_is_a_file("var/lib/longshore", "", Some((Code::StoreUnusable, 15)))]
@@ -155,6 +166,14 @@ async fn a_prebuilt_directory_that_is_none_hides_nothing_else() {
     assert!(found.contains(&Code::GpuBoundElsewhere), "{found:?}");
     assert!(found.contains(&Code::ArchivesUnread), "{found:?}");
     assert_eq!(report.exit_code, ExitCode::Preflight, "the gravest is still what ends `run`");
+}
+
+#[tokio::test]
+async fn a_driver_that_the_kernel_refused_is_named_with_its_reason() {
+    let (_dir, config) = changed(|root| write(root, STATE, &refused(BOOT)));
+    let report = told(&config).await;
+    let seen: Vec<&str> = report.findings.iter().map(|told| told.seen.as_str()).collect();
+    assert_eq!(seen, ["nvidia 550.163.01: init_module nvidia: EINVAL"]);
 }
 
 #[tokio::test]

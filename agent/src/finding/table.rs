@@ -222,6 +222,10 @@ codes! {
         means "a compile failed here a short while ago, and is not tried again yet"
         matters "the same inputs fail the same way; where they are wanted again, the agent ends at once"
         remedy "see its cause; `longshore build --retry` tries at once"
+    DriverRefusedBefore "driver-refused-before" Agent Warns KernelRefused
+        means "since the host was booted, the kernel refused a driver in the place of the one that is live"
+        matters "where it is wanted again, the agent ends at once and the live one stays"
+        remedy "ask for another version, flavour or parameters; to try the same once more, run `longshore unload` and start again"
     StoreDamaged "store-damaged" Agent Warns Verification
         means "descriptions in the store cannot be read, or name modules that are not there"
         matters "what is damaged is fetched or built again, which takes time and a network"
