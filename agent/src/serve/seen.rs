@@ -9,6 +9,7 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use crate::host::holders::driver_users;
 use crate::host::real::LOOK;
+use crate::host::verbs::DriverUsers;
 use crate::telemetry::metrics::Seen;
 
 /// Who holds the driver is looked at this often at most: it takes a look at every open file of the
@@ -53,12 +54,19 @@ impl Sight {
         match *last {
             Some((at, count)) if at.elapsed() < EVERY => count,
             _ => {
-                let count = driver_users(&self.root, LOOK).ok().map(|seen| seen.users.len());
+                let count = driver_users(&self.root, LOOK).ok().as_ref().and_then(count);
                 *last = Some((Instant::now(), count));
                 count
             }
         }
     }
+}
+
+/// How many there are, where that is known: somebody has a reference, so that nobody seen is somebody
+/// unseen, as in another PID namespace; and where some processes could not be looked at there may be
+/// more.
+fn count(seen: &DriverUsers) -> Option<usize> {
+    (seen.unseen.is_none() && !seen.users.is_empty()).then_some(seen.users.len())
 }
 
 struct Module {
@@ -105,6 +113,7 @@ fn cpu_seconds() -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::verbs::DriverUser;
 
     fn module(root: &Path, name: &str, references: &str, holders: &[&str]) {
         let dir = root.join("sys/module").join(name);
@@ -131,6 +140,27 @@ mod tests {
         let root = tempfile::tempdir().expect("temporary directory");
         module(root.path(), "nvidia", "3\n", &[]);
         assert_eq!(Sight::of(root.path()).look().holders, None);
+    }
+
+    #[test]
+    fn a_reference_that_no_process_explains_is_not_nobody() {
+        let user = |pid| DriverUser {
+            pid,
+            inside: None,
+            comm: "sleep".into(),
+            container: None,
+            pod: None,
+            devices: vec!["/dev/nvidiactl".into()],
+        };
+        for (users, unseen, wanted) in [
+            (vec![], None, None),
+            (vec![], Some("3 processes may not be looked at"), None),
+            (vec![user(7)], Some("3 processes may not be looked at"), None),
+            (vec![user(7), user(8)], None, Some(2)),
+        ] {
+            let seen = DriverUsers { users, unseen: unseen.map(str::to_owned) };
+            assert_eq!(count(&seen), wanted, "{seen:?}");
+        }
     }
 
     #[test]
