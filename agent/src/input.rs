@@ -70,6 +70,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_page_about_deadlines_has_their_span() {
+        crate::config::assert_in_page("A file that a person names", LIMIT);
+    }
+
+    #[test]
     fn a_pipe_that_nobody_writes_to_is_given_up() {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");

@@ -12,6 +12,7 @@ pub mod catalog;
 pub mod commands;
 pub mod config;
 pub mod daemons;
+pub mod disk;
 pub mod doctor;
 pub mod engine;
 pub mod expose;

@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::claim::{Claimed, claim};
 use super::turn;
+use crate::disk;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::{Progress, Task, Unit};
 use crate::source::archive::{Archive, Package, Taker};
@@ -201,8 +202,7 @@ fn finish(root: &Path) -> std::io::Result<()> {
     }
     // A temporary directory is its owner's alone; the build is somebody else.
     fs::set_permissions(root, fs::Permissions::from_mode(0o755))?;
-    nix::unistd::syncfs(File::open(root)?)?;
-    Ok(())
+    disk::sync_whole(&File::open(root)?)
 }
 
 #[cfg(test)]

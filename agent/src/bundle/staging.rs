@@ -13,6 +13,7 @@ use crate::artifact::image::{Descriptor, MAX_JSON, hex_of};
 use crate::artifact::is_sha256;
 use crate::artifact::layout::MAX_MODULE;
 use crate::build::claim::{Claimed, claim};
+use crate::disk;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::Task;
 use crate::source::space;
@@ -188,7 +189,7 @@ impl Staging {
     /// One call for all files: none gets its name in the store before its content is on the disk.
     fn sync(&self) -> Result<(), Failure> {
         let path = self.dir.path();
-        let synced = File::open(path).and_then(|dir| Ok(nix::unistd::syncfs(dir)?));
+        let synced = File::open(path).and_then(|dir| disk::sync_whole(&dir));
         synced.map_err(|e| write_failure(path, e))
     }
 

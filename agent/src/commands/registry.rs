@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::print;
 use crate::artifact::{ModuleKey, ModuleSet, layout};
 use crate::config::Config;
+use crate::disk;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::HostFacts;
 use crate::registry::reference::Reference;
@@ -242,7 +243,7 @@ fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
         let mut options = std::fs::OpenOptions::new();
         let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
         file.write_all(text.as_bytes())?;
-        file.sync_all()
+        disk::sync(&file)
     };
     open().or_fail(ExitCode::Usage, || format!("writing {}", path.display())).map_err(|failure| {
         failure.remedy("name a directory (--out) that can be written and has no key pair yet")

@@ -13,7 +13,7 @@ pub struct Deadlines {
     pub users: Duration,
     /// One call that takes a module or a mount off; then it counts as hanging.
     pub unload: Duration,
-    /// One call that loads a module; then it counts as hanging.
+    /// One call that loads a module, mounts something or makes a node; then it counts as hanging.
     pub load: Duration,
     /// Another agent on this host.
     pub lock: Duration,
@@ -56,3 +56,69 @@ impl Deadlines {
 /// What a call into the kernel is given at least: removing nvidia takes seconds on a host with many
 /// GPUs.
 const LEAST: Duration = Duration::from_secs(5);
+
+/// As docs/deadlines.md writes spans.
+#[cfg(test)]
+pub(crate) fn written(span: Duration) -> String {
+    let (minutes, seconds) = (span.as_secs() / 60, span.as_secs() % 60);
+    match (minutes, seconds, span.subsec_millis()) {
+        (0, 0, ms) => format!("{ms} ms"),
+        (0, s, 0) => format!("{s} s"),
+        (1, 0, 0) => "a minute".to_owned(),
+        (m, 0, 0) => format!("{m} minutes"),
+        (m, s, _) => format!("{m} min {s} s"),
+    }
+}
+
+/// docs/deadlines.md has a line with these words, and it says this span.
+#[cfg(test)]
+pub(crate) fn assert_in_page(words: &str, span: Duration) {
+    let page = include_str!("../../../docs/deadlines.md");
+    let of_it: Vec<&str> = page.lines().filter(|line| line.contains(words)).collect();
+    assert!(!of_it.is_empty(), "docs/deadlines.md says nothing of {words}");
+    let (text, setting) = (written(span), span_setting(span));
+    let says = |line: &&&str| line.contains(&text) || line.contains(&setting);
+    let wrong: Vec<_> = of_it.iter().filter(|line| !says(line)).collect();
+    assert!(wrong.is_empty(), "docs/deadlines.md does not say {text} or {setting}: {wrong:?}");
+}
+
+/// As a setting: `1m`, `20s`.
+#[cfg(test)]
+fn span_setting(span: Duration) -> String {
+    match (span.as_secs() / 60, span.as_secs() % 60) {
+        (0, s) => format!("`{s}s`"),
+        (m, 0) => format!("`{m}m`"),
+        (m, s) => format!("`{m}m{s}s`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_the_defaults() {
+        let Deadlines { users, unload, load, lock, look } = Deadlines::default();
+        assert_eq!(users, unload, "the page says that one is as long as the other");
+        for (setting, span) in [
+            ("| `unload-deadline`", unload),
+            ("| `load-deadline`", load),
+            ("| `lock-deadline`", lock),
+            ("| `look-deadline`", look),
+            ("at least", LEAST),
+        ] {
+            assert_in_page(setting, span);
+        }
+    }
+
+    #[test]
+    fn a_step_has_time_for_every_call_in_it() {
+        let config = crate::config::load(crate::config::Fragment::default(), &|_| None, None);
+        let config = config.unwrap();
+        // A load that the kernel refuses as a file is made again from memory; a mount that is busy is
+        // detached.
+        let Deadlines { users, unload, load, .. } = config.deadlines;
+        assert!(config.step_limit() > users + 2 * unload + 2 * load + config.daemons.deadline);
+        assert_in_page("What else a step of a change does", config.step_limit());
+    }
+}

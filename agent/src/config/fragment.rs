@@ -151,7 +151,7 @@ pub struct Fragment {
     /// File that says why run ended, where it failed; or off
     #[arg(long, global = true, value_name = "FILE")]
     pub termination_message: Option<TerminationMessage>,
-    /// How long a module may take to load until it counts as hanging
+    /// How long a module may take to load, or a mount or node to be made, until it counts as hanging
     #[arg(long, global = true, value_name = "SPAN")]
     pub load_deadline: Option<Span>,
     /// How long another agent on this host is waited for

@@ -20,9 +20,12 @@ use std::fs;
 use std::io::ErrorKind;
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub use daemons::{DaemonConfig, DaemonFragment, Wish};
 pub use deadlines::Deadlines;
+#[cfg(test)]
+pub(crate) use deadlines::assert_in_page;
 pub use environment::Env;
 pub use fragment::Fragment;
 pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
@@ -259,6 +262,15 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
             all.look_deadline,
         ),
     })
+}
+
+impl Config {
+    /// How long a step of a change may take, with all that it waits for: whatever takes longer hangs.
+    pub fn step_limit(&self) -> Duration {
+        let Deadlines { users, unload, load, .. } = self.deadlines;
+        let calls = users + 2 * unload + 2 * load + self.daemons.deadline;
+        calls + crate::lifecycle::stuck::BESIDE
+    }
 }
 
 /// Each once, in the order given, without the three that are always loaded.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
+use super::undo::NEEDS_REBOOT;
 use super::{CancelFlag, Engine, Outcome};
 use crate::daemons::Answers;
 use crate::failure::{ExitCode, Failure};
@@ -312,6 +313,11 @@ fn distinct_dirs<'a>(host: &dyn Host, dirs: &'a [PathBuf]) -> Result<Vec<&'a Pat
 
 /// The failure of a verb that shows the driver to the host.
 pub(super) fn exposing(error: VerbError) -> Failure {
+    if error.unanswered.is_some() {
+        return Failure::new(ExitCode::RolledBack, "showing the driver to the host")
+            .because(error)
+            .remedy(NEEDS_REBOOT);
+    }
     let remedy = match error.errno {
         Errno::EROFS | Errno::EPERM | Errno::EACCES => {
             "run the container privileged, with the host's /dev, /sys and /run/nvidia"

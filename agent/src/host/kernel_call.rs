@@ -1,7 +1,7 @@
 //! Calls into the kernel that may never come back.
 //!
-//! A module whose init or exit function hangs sleeps where no signal reaches it. A process with
-//! such a thread does not end, not even by SIGKILL: whoever waits for it, as a container runtime
+//! A module whose init or exit function hangs sleeps where no signal reaches it, and so does a mount
+//! of a file system whose server or disk is gone. A process with such a thread does not end, not even by SIGKILL: whoever waits for it, as a container runtime
 //! does, waits until the host is rebooted. So such calls are made by a child, this program once
 //! more, and are given up after a while: this process then says what hangs, and ends. The child
 //! holds the lock of the state directory until it comes back, so nobody else begins meanwhile
@@ -15,17 +15,18 @@
 //! init_module PARAMETERS SIZE         then so many bytes
 //! delete_module NAME
 //! umount2 TARGET FLAGS
+//! bind SOURCE TARGET                 with all that is mounted below
+//! tmpfs TARGET DATA
+//! mknod PATH DEVICE MODE             a character device, with exactly this mode
 //! ```
 //!
 //! Its answer is a line with the errno, or 0. In a word, `%XX` stands for any byte that is not a
 //! letter, a digit or one of `_-./=,:+`.
 
-use std::ffi::{CString, OsStr, OsString};
-use std::fmt::Write as _;
+mod calls;
+
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -35,9 +36,10 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::kmod::{DeleteModuleFlags, ModuleInitFlags, delete_module, finit_module, init_module};
-use nix::mount::{MntFlags, umount2};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+pub(super) use calls::Call;
+pub use calls::kernel_call_main;
 
 use super::verbs::Image;
 
@@ -46,8 +48,6 @@ pub const ARGUMENT: &str = "__kernel-call";
 
 /// The longest answer: an errno and a newline.
 const LONGEST_ANSWER: u64 = 16;
-/// The longest call: two paths' worth of words.
-const LONGEST_CALL: u64 = 64 << 10;
 
 /// How calls are made.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ pub struct KernelCalls {
     program: Option<PathBuf>,
     /// What keeps other agents away while a call is in the kernel.
     lock: Option<Arc<File>>,
-    /// How long a module may take to load.
+    /// How long a module may take to load, and a mount or a node to be made.
     load: Duration,
     /// How long a module or mount may take to be taken off.
     unload: Duration,
@@ -69,17 +69,6 @@ pub struct KernelCalls {
 struct Caller {
     calls: ChildStdin,
     answers: mpsc::Receiver<String>,
-}
-
-/// A call.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Call<'a> {
-    /// init_module(2) or finit_module(2).
-    Load { image: Image<'a>, parameters: &'a OsStr },
-    /// delete_module(2); it does not wait for users.
-    Unload { name: &'a OsStr },
-    /// umount2(2).
-    Unmount { target: &'a Path, flags: MntFlags },
 }
 
 /// How a call ended.
@@ -124,7 +113,9 @@ impl KernelCalls {
         let Some(program) = &self.program else { return Answer::Came(call.carry_out()) };
         let mut waiting = self.waiting();
         let within = match call {
-            Call::Load { .. } => self.load,
+            Call::Load { .. } | Call::Bind { .. } | Call::Tmpfs { .. } | Call::MakeNode { .. } => {
+                self.load
+            }
             Call::Unload { .. } | Call::Unmount { .. } => self.unload,
         };
         let since = Instant::now();
@@ -238,141 +229,6 @@ impl Caller {
             Err(mpsc::RecvTimeoutError::Timeout) => Answer::NoneWithin(within),
             Err(mpsc::RecvTimeoutError::Disconnected) => Answer::Lost,
         }
-    }
-}
-
-impl Call<'_> {
-    /// What the child reads.
-    fn line(&self) -> String {
-        let (verb, words): (_, [OsString; 2]) = match self {
-            Call::Load { image: Image::Bytes(image), parameters } => {
-                ("init_module", [parameters.into(), image.len().to_string().into()])
-            }
-            Call::Load { image: Image::File(file), parameters } => {
-                let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-                ("finit_module", [parameters.into(), path.into()])
-            }
-            Call::Unload { name } => return format!("delete_module {}\n", encoded(name)),
-            Call::Unmount { target, flags } => {
-                ("umount2", [target.into(), flags.bits().to_string().into()])
-            }
-        };
-        format!("{verb} {} {}\n", encoded(&words[0]), encoded(&words[1]))
-    }
-
-    fn carry_out(&self) -> Result<(), Errno> {
-        match self {
-            Call::Load { image: Image::Bytes(image), parameters } => {
-                init_module(image, &c_string(parameters)?)
-            }
-            Call::Load { image: Image::File(file), parameters } => {
-                finit_module(file, &c_string(parameters)?, ModuleInitFlags::empty())
-            }
-            Call::Unload { name } => delete_module(&c_string(name)?, DeleteModuleFlags::O_NONBLOCK),
-            // Not by sys-mount: its NOFOLLOW (3.1.1) is O_NOFOLLOW, which umount2 answers with
-            // EINVAL.
-            Call::Unmount { target, flags } => umount2(*target, *flags | MntFlags::UMOUNT_NOFOLLOW),
-        }
-    }
-}
-
-impl std::fmt::Display for Call<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Call::Load { image: Image::Bytes(_), .. } => write!(f, "init_module"),
-            Call::Load { image: Image::File(_), .. } => write!(f, "finit_module"),
-            Call::Unload { name } => write!(f, "delete_module {}", name.display()),
-            Call::Unmount { target, .. } => write!(f, "umount2 {}", target.display()),
-        }
-    }
-}
-
-fn c_string(text: &OsStr) -> Result<CString, Errno> {
-    CString::new(text.as_bytes()).map_err(|_| Errno::EINVAL)
-}
-
-/// A word of a call's line.
-fn encoded(word: &OsStr) -> String {
-    let mut text = String::new();
-    for byte in word.as_bytes() {
-        if byte.is_ascii_alphanumeric() || b"_-./=,:+".contains(byte) {
-            text.push(char::from(*byte));
-        } else {
-            // Writing to a String does not fail.
-            let _ = write!(text, "%{byte:02X}");
-        }
-    }
-    text
-}
-
-fn decoded(word: &[u8]) -> Option<OsString> {
-    let mut bytes = Vec::with_capacity(word.len());
-    let mut rest = word;
-    while let Some((first, after)) = rest.split_first() {
-        if *first == b'%' {
-            let hex = std::str::from_utf8(after.get(..2)?).ok()?;
-            bytes.push(u8::from_str_radix(hex, 16).ok()?);
-            rest = &after[2..];
-        } else {
-            bytes.push(*first);
-            rest = after;
-        }
-    }
-    Some(OsString::from_vec(bytes))
-}
-
-/// What the child does: makes the calls that its standard input names, until that ends. Returns its
-/// exit code.
-pub fn kernel_call_main() -> u8 {
-    // Standard error is the lock, which names its holder.
-    std::panic::set_hook(Box::new(|_| {}));
-    u8::from(make_all(&mut io::stdin().lock(), &mut io::stdout()).is_err())
-}
-
-fn make_all(calls: &mut impl BufRead, answers: &mut impl Write) -> io::Result<()> {
-    loop {
-        let mut line = Vec::new();
-        if calls.take(LONGEST_CALL).read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
-        }
-        // Half of one, where whoever asks has died: nothing is begun then.
-        let answer = match line.strip_suffix(b"\n").and_then(words) {
-            Some(words) => carry_out(&words, calls),
-            None => Err(Errno::EINVAL),
-        };
-        writeln!(answers, "{}", answer.err().map_or(0, |errno| errno as i32))?;
-        answers.flush()?;
-    }
-}
-
-fn words(line: &[u8]) -> Option<Vec<OsString>> {
-    line.split(|byte| *byte == b' ').map(decoded).collect()
-}
-
-fn carry_out(words: &[OsString], rest: &mut impl Read) -> Result<(), Errno> {
-    let number = |text: &OsString| text.to_str().and_then(|t| t.parse().ok()).ok_or(Errno::EINVAL);
-    match words {
-        [verb, parameters, size] if verb == "init_module" => {
-            let size: i32 = number(size)?;
-            let size = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
-            let mut image = Vec::with_capacity(size);
-            rest.take(size as u64).read_to_end(&mut image).map_err(|_| Errno::EIO)?;
-            if image.len() != size {
-                return Err(Errno::ENODATA);
-            }
-            Call::Load { image: Image::Bytes(&image), parameters }.carry_out()
-        }
-        [verb, parameters, file] if verb == "finit_module" => {
-            // Whoever may not have the file by this name hands over its bytes.
-            let file = File::open(file).map_err(|_| Errno::EACCES)?;
-            Call::Load { image: Image::File(&file), parameters }.carry_out()
-        }
-        [verb, name] if verb == "delete_module" => Call::Unload { name }.carry_out(),
-        [verb, target, flags] if verb == "umount2" => {
-            let flags = MntFlags::from_bits(number(flags)?).ok_or(Errno::EINVAL)?;
-            Call::Unmount { target: Path::new(target), flags }.carry_out()
-        }
-        _ => Err(Errno::EINVAL),
     }
 }
 

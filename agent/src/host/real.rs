@@ -11,14 +11,11 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::mount::MntFlags;
-use nix::sys::stat::{Mode, SFlag, major, makedev, minor, mknod};
-use sys_mount::{Mount, MountFlags};
+use nix::sys::stat::{major, minor};
 
 use super::kernel_call::{Answer, Call, KernelCalls};
 use super::kmsg::KernelLog;
-use super::verbs::{
-    DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Stage, TMPFS_SOURCE, VerbError,
-};
+use super::verbs::{DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Stage, VerbError};
 use super::{facts, mounts};
 use crate::daemons::output::LastWords;
 use crate::daemons::{Daemon, DaemonSeen, Ending, Settings, process};
@@ -33,6 +30,9 @@ pub struct RealHost {
     calls: KernelCalls,
     look: Duration,
 }
+
+/// Device nodes are all that lies in such a tmpfs, and sockets of daemons.
+const TMPFS_OPTIONS: &str = "mode=0755,size=1m,nr_inodes=4096";
 
 /// How long the processes may take to look at, where nothing else is said.
 pub const LOOK: Duration = Duration::from_secs(3);
@@ -108,6 +108,12 @@ impl RealHost {
         let done = || Ok(self.mounted_on(target)?.len() < count);
         let call = Call::Unmount { target: &real, flags };
         self.call("umount2", &target.display().to_string(), call, done)
+    }
+
+    fn mount(&self, verb: &'static str, target: &Path, call: Call<'_>) -> Result<(), VerbError> {
+        let count = self.mounted_on(target)?.len();
+        let done = || Ok(self.mounted_on(target)?.len() > count);
+        self.call(verb, &target.display().to_string(), call, done)
     }
 
     /// Makes a call; where its answer was lost, `done` tells from the host whether it was done.
@@ -223,24 +229,13 @@ impl Host for RealHost {
     }
 
     fn bind(&self, source: &Path, target: &Path) -> Result<(), VerbError> {
-        let flags = MountFlags::BIND | MountFlags::REC;
-        // Dropping the handle leaves the mount: only UnmountDrop would take it off.
-        Mount::builder()
-            .fstype("none")
-            .flags(flags)
-            .mount(self.at(source), self.at(target))
-            .map(drop)
-            .map_err(|e| VerbError::on_path("mount --rbind on", target, &e))
+        let call = Call::Bind { source: &self.at(source), target: &self.at(target) };
+        self.mount("mount --rbind on", target, call)
     }
 
     fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError> {
-        Mount::builder()
-            .fstype("tmpfs")
-            .flags(MountFlags::NOSUID)
-            .data("mode=0755,size=1m,nr_inodes=4096")
-            .mount(TMPFS_SOURCE, self.at(target))
-            .map(drop)
-            .map_err(|e| VerbError::on_path("mount -t tmpfs on", target, &e))
+        let call = Call::Tmpfs { target: &self.at(target), data: TMPFS_OPTIONS };
+        self.mount("mount -t tmpfs on", target, call)
     }
 
     fn unmount(&self, target: &Path) -> Result<(), VerbError> {
@@ -260,14 +255,9 @@ impl Host for RealHost {
     }
 
     fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError> {
-        let at = self.at(path);
-        let mode = Mode::from_bits_truncate(node.mode);
-        let device = makedev(node.major.into(), node.minor.into());
-        mknod(&at, SFlag::S_IFCHR, mode, device)
-            .map_err(|errno| VerbError::new("mknod", path.display().to_string(), errno))?;
-        // mknod takes the umask off.
-        fs::set_permissions(&at, fs::Permissions::from_mode(node.mode))
-            .map_err(|e| VerbError::on_path("chmod", path, &e))
+        let call = Call::MakeNode { path: &self.at(path), node };
+        let made = || Ok(self.node(path)? == Some(node));
+        self.call("mknod", &path.display().to_string(), call, made)
     }
 
     fn node(&self, path: &Path) -> Result<Option<Node>, VerbError> {

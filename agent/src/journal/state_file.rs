@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 
+use crate::disk;
 use crate::host::verbs::DirId;
 
 /// The state.
@@ -101,11 +102,11 @@ impl StateFile {
         self.at(Point::HalfWritten)?;
         file.write_all(rest)?;
         self.at(Point::Written)?;
-        file.sync_all()?;
+        disk::sync(&file)?;
         self.at(Point::Synced)?;
         fs::rename(&next, self.path())?;
         self.at(Point::Renamed)?;
-        File::open(&self.dir)?.sync_all()?;
+        disk::sync(&File::open(&self.dir)?)?;
         self.at(Point::NameSynced)
     }
 

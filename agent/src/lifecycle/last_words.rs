@@ -5,6 +5,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,9 @@ use crate::telemetry::{FailureRecord, Telemetry};
 /// In the state directory, and in the store for the time after a reboot.
 const NAME: &str = "last-failure.json";
 const MOST_BYTES: u64 = 64 << 10;
+
+/// How long the last words may take to write.
+pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 
 /// Kubernetes shows no more (pkg/kubelet/container/runtime.go, MaxContainerTerminationMessageLength).
 const MESSAGE: usize = 4096;
@@ -71,7 +75,22 @@ impl LastWords {
         self.tell_record(FailureRecord::killed(code, signal));
     }
 
+    /// The disk may be what it failed at: nobody waits for it long.
     fn tell_record(&self, record: FailureRecord) {
+        let (words, kept) = (self.clone(), record.clone());
+        let told = input::in_time("last-words", LIMIT, move || {
+            words.write_record(kept);
+            Ok(())
+        });
+        match told {
+            Some(Ok(())) => {}
+            // There is no room for one more thread.
+            Some(Err(_)) => self.write_record(record),
+            None => tracing::warn!("the failure is not kept: no disk took it within {LIMIT:?}"),
+        }
+    }
+
+    fn write_record(&self, record: FailureRecord) {
         let places = self.places();
         if let Some(path) = &places.message
             && let Err(error) = write_message(path, &message(&record))
@@ -184,6 +203,11 @@ mod tests {
         assert_eq!(cause(&paths), None);
         keep(&paths, record("second", ""));
         assert_eq!(cause(&paths).as_deref(), Some("second"));
+    }
+
+    #[test]
+    fn the_page_about_deadlines_has_their_span() {
+        crate::config::assert_in_page("last words", LIMIT);
     }
 
     #[test]

@@ -4,9 +4,9 @@ mod change;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::{Configurations, Phase, Provider, Renewal};
+use super::{Configurations, Phase, Provider, Renewal, stuck};
 use crate::config::Config;
 use crate::daemons::Keeper;
 use crate::engine::{CancelFlag, Engine, NotUndone, Patience, Stopped, kept};
@@ -28,6 +28,8 @@ pub struct World {
     pub images: Arc<dyn Images>,
     /// How long SIGTERM waits for a driver in use.
     pub patience: Patience,
+    /// How long a step of a change may take before the agent ends without it.
+    pub step_limit: Duration,
     /// Hears what becomes of it all.
     pub telemetry: Telemetry,
 }
@@ -355,22 +357,26 @@ pub(super) async fn remove(
     (Some(journal), result)
 }
 
-/// Runs `act` where it may block.
+/// Runs `act` where it may block. Where one of its steps hangs it is left behind, with the journal.
 async fn on_engine<T: Send + 'static>(
     world: &World,
     mut journal: Journal,
     act: impl FnOnce(&Engine<'_>, &mut Journal) -> T + Send + 'static,
 ) -> Result<(Journal, T), Failure> {
-    let World { host, images, patience, telemetry } = world.clone();
+    let World { host, images, patience, telemetry, step_limit } = world.clone();
     let work = move || {
         let engine = Engine { host: &*host, images: &*images, patience, telemetry: &telemetry };
         let result = act(&engine, &mut journal);
         host.rest();
         (journal, result)
     };
-    privileges::raised(work)
-        .await
-        .or_fail(ExitCode::Bug, || "changing the host; the journal on disk says how far it came")
+    tokio::select! {
+        biased;
+        done = privileges::raised(work) => done.or_fail(ExitCode::Bug, || {
+            "changing the host; the journal on disk says how far it came"
+        }),
+        hangs = stuck::stuck(&world.telemetry, step_limit) => Err(hangs),
+    }
 }
 
 /// Runs `work` until it ends or the stop is set, which drops it.

@@ -8,6 +8,7 @@ pub mod probe;
 pub mod signals;
 mod starts;
 pub mod status;
+pub(crate) mod stuck;
 mod turn;
 
 use std::future::Future;
@@ -163,6 +164,7 @@ fn world(config: &Config, store: Store, journal: &Journal, telemetry: &Telemetry
         host: Arc::new(RealHost::new(&config.paths.root).within(calls, look)),
         images: Arc::new(images.always_hashed(config.signatures.required)),
         patience: patience(config),
+        step_limit: config.step_limit(),
         telemetry: telemetry.clone(),
     }
 }

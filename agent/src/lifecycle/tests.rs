@@ -18,6 +18,7 @@ mod adopt;
 mod change;
 mod crash;
 mod renewal;
+mod stuck;
 
 const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
 
@@ -197,6 +198,7 @@ struct Scene {
     paths: Paths,
     told: Told,
     telemetry: Telemetry,
+    step_limit: Duration,
 }
 
 impl Scene {
@@ -222,6 +224,7 @@ impl Scene {
             paths,
             told: Arc::default(),
             telemetry: Telemetry::default(),
+            step_limit: Duration::from_secs(600),
         }
     }
 
@@ -231,6 +234,7 @@ impl Scene {
             host: Arc::clone(&self.host) as Arc<dyn crate::host::Host>,
             images: Arc::clone(&self.images),
             patience: Patience { deadline: Duration::ZERO, interval: Duration::ZERO },
+            step_limit: self.step_limit,
         }
     }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use nix::unistd::geteuid;
 use tempfile::NamedTempFile;
 
+use crate::disk;
 use crate::failure::{ExitCode, Failure};
 
 /// Gives a finished file its name: first what is in it is on the disk, then the name, and then that
@@ -17,7 +18,7 @@ use crate::failure::{ExitCode, Failure};
 /// # Errors
 /// What the kernel says; where only the last step failed, the file has its name.
 pub(crate) fn land(file: NamedTempFile, path: &Path) -> io::Result<()> {
-    file.as_file().sync_all()?;
+    disk::sync(file.as_file())?;
     file.persist(path)?;
     sync_parent(path)
 }
@@ -38,7 +39,7 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// What was renamed to `path` keeps that name when the power is cut.
 pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
-    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+    disk::sync(&File::open(path.parent().unwrap_or(Path::new("/")))?)
 }
 
 /// The failure for a write to the store; says what to do about a full or read-only disk.
@@ -58,6 +59,10 @@ pub fn write_remedy(error: &io::Error, flag: &str) -> Option<String> {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             Some(format!("free space on its file system, or set {flag} to another one"))
         }
+        ErrorKind::TimedOut => Some(format!(
+            "see the kernel's log (dmesg) for the disk, which does not answer; set {flag} to another \
+             one, or reboot this host when the disk is well"
+        )),
         ErrorKind::PermissionDenied if !geteuid().is_root() => Some(format!(
             "this process has user id {}: run it as root (the container privileged), or set {flag} \
              to a directory that it may write",

@@ -167,6 +167,14 @@ impl Telemetry {
         Doing { telemetry: self, kind: step.kind(), what: step.subject(), undo, since: now }
     }
 
+    /// The step in progress, in words, and how long it has been.
+    pub fn in_progress(&self) -> Option<(String, Duration)> {
+        let told = self.told();
+        let (at, since) = told.at.as_ref()?;
+        let undoing = if at.undo { "undoing " } else { "" };
+        Some((format!("{undoing}{} {}", at.step, at.what), since.elapsed()))
+    }
+
     /// Where the modules come from that are about to be loaded.
     pub fn origin(&self, origin: Origin) {
         self.told().origin = Some(origin);

@@ -23,6 +23,7 @@ use super::inventory::{Inventory, Item, Kind};
 use super::mounted;
 use crate::build::claim::claim;
 use crate::config::Paths;
+use crate::disk;
 use crate::failure::Failure;
 use crate::journal;
 use crate::store::usage::InUse;
@@ -296,7 +297,7 @@ impl Mover<'_, '_> {
         if !modules.is_empty() {
             // The set's end must reach the disk before that of its modules.
             let sets = self.store.dir("sets");
-            let sync = || File::open(&sets)?.sync_all();
+            let sync = || disk::sync(&File::open(&sets)?);
             (self.act)(&sync).map_err(|e| (sets.clone(), e))?;
         }
         for module in modules {

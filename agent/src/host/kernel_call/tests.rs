@@ -1,9 +1,15 @@
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
+use nix::mount::MntFlags;
 use rstest::rstest;
 
+use super::calls::{decoded, encoded, make_all};
 use super::*;
+use crate::host::verbs::Node;
 
 const AMPLE: Duration = Duration::from_secs(60);
 
@@ -163,6 +169,10 @@ fn answers(input: &[u8]) -> Vec<i32> {
 #[case(b"umount2 /x -\n", &[Errno::EINVAL])]
 #[case(b"umount2 %zz 0\n", &[Errno::EINVAL])]
 #[case(b"init_module  -1\n", &[Errno::EINVAL])]
+#[case(b"bind /x\n", &[Errno::EINVAL])]
+#[case(b"tmpfs /x %ff\n", &[Errno::EINVAL])]
+#[case(b"mknod /x -1 0\n", &[Errno::EINVAL])]
+#[case(b"mknod /nonexistent/x 259 438\n", &[Errno::ENOENT])]
 #[case::cut_off_line(b"delete_module nvidia", &[Errno::EINVAL])]
 #[case::cut_off_image(b"init_module  5\nfour", &[Errno::ENODATA])]
 #[case::no_such_file(b"finit_module  /nonexistent\n", &[Errno::EACCES])]
@@ -182,4 +192,29 @@ fn words_arrive_as_they_were() {
     }
     let call = Call::Unmount { target: Path::new("/x y"), flags: MntFlags::MNT_DETACH };
     assert_eq!(call.line(), "umount2 /x%20y 2\n");
+    let lines = [
+        (Call::Bind { source: Path::new("/a b"), target: Path::new("/c") }, "bind /a%20b /c\n"),
+        (
+            Call::Tmpfs { target: Path::new("/c"), data: "mode=0755,size=1m" },
+            "tmpfs /c mode=0755,size=1m\n",
+        ),
+        (
+            Call::MakeNode {
+                path: Path::new("/dev/x"),
+                node: Node { major: 1, minor: 3, mode: 0o666 },
+            },
+            "mknod /dev/x 259 438\n",
+        ),
+    ];
+    for (call, line) in lines {
+        assert_eq!(call.line(), line);
+    }
+}
+
+#[test]
+fn a_mount_that_does_not_come_back_is_given_up() {
+    let within = Duration::from_millis(300);
+    let (_script, calls) = scripted("read call; exec sleep 20", within);
+    let (source, target) = (Path::new("/a"), Path::new("/b"));
+    assert_eq!(calls.make(Call::Bind { source, target }), Answer::NoneWithin(within));
 }

@@ -20,6 +20,7 @@ use super::gpus::SupportedGpus;
 use super::listing::{Listed, Listing};
 use super::unpack::Unpacked;
 use crate::artifact::Flavour;
+use crate::disk;
 use crate::expose::tree::Machine;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::source::driver;
@@ -250,7 +251,7 @@ fn land(unpacked: Unpacked, target: &Path) -> io::Result<()> {
     let dir = unpacked.dir.path();
     fs::set_permissions(dir, Permissions::from_mode(0o755))?;
     // One call for thousands of files; the rename must not reach the disk before their content.
-    nix::unistd::syncfs(&File::open(dir)?)?;
+    disk::sync_whole(&File::open(dir)?)?;
     if target.exists() {
         // It was found damaged.
         let aside = dir.join("replaced");
@@ -261,7 +262,7 @@ fn land(unpacked: Unpacked, target: &Path) -> io::Result<()> {
         fs::rename(dir, target)?;
     }
     unpacked.dir.moved();
-    File::open(target.parent().unwrap_or(Path::new("/")))?.sync_all()
+    disk::sync(&File::open(target.parent().unwrap_or(Path::new("/")))?)
 }
 
 /// Removes what the manifest does not list for this machine, and gives the rest its modes.

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::FlockArg;
 
 use crate::build::claim::Claimed;
+use crate::disk;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::store::{Store, lock, write_atomically, write_failure};
 
@@ -82,7 +83,7 @@ pub(super) fn land(
     make_readable(scratch.path()).map_err(failed)?;
     // One call for hundreds of files; the rename must not reach the disk before their content.
     let opened = File::open(scratch.path()).map_err(failed)?;
-    nix::unistd::syncfs(&opened).map_err(|e| failed(e.into()))?;
+    disk::sync_whole(&opened).map_err(failed)?;
     let turn = File::open(&trees).and_then(|dir| lock(dir, FlockArg::LockExclusive));
     let _turn = turn.map_err(failed)?;
     let there = numbered(&trees, name)?;
@@ -99,7 +100,7 @@ pub(super) fn land(
     });
     fs::rename(scratch.path(), &target).map_err(failed)?;
     scratch.moved();
-    File::open(&trees).and_then(|dir| dir.sync_all()).map_err(failed)?;
+    File::open(&trees).and_then(|dir| disk::sync(&dir)).map_err(failed)?;
     Ok(target)
 }
 
