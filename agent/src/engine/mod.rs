@@ -193,4 +193,6 @@ mod tests;
 #[cfg(test)]
 mod unrecorded;
 #[cfg(test)]
+mod waiting;
+#[cfg(test)]
 mod wedged;

@@ -17,6 +17,7 @@ use crate::step::{ModuleOrigin, Step};
 mod adopt;
 mod change;
 mod crash;
+mod daemons;
 mod renewal;
 mod stuck;
 

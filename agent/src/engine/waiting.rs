@@ -1,0 +1,93 @@
+//! Users of the driver are told of while they are waited for, and again when they change.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::tests::{engine, gpu_host, install};
+use super::*;
+use crate::host::fake::FakeHost;
+use crate::host::verbs::DriverUser;
+
+/// A log that calls somebody at each of its lines.
+struct Log<F>(Arc<Mutex<F>>);
+
+impl<F: FnMut(&str)> io::Write for Log<F> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        (self.0.lock().unwrap())(&String::from_utf8_lossy(line));
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn user(pid: u32) -> DriverUser {
+    let devices = vec!["/dev/nvidiactl".to_owned()];
+    DriverUser { pid, inside: None, comm: "train".into(), container: None, pod: None, devices }
+}
+
+/// Undoes while whoever holds the driver changes as `then` says, at each line that tells of users.
+/// The lines, and how it ended.
+fn told(
+    deadline: Duration,
+    then: impl Fn(&FakeHost, usize) + Send + 'static,
+) -> (Vec<String>, Result<(), NotUndone>) {
+    let host = gpu_host();
+    let mut journal = Journal::in_memory();
+    engine(&host).apply(&install(), &mut journal, &CancelFlag::default()).unwrap();
+    host.change(|state| state.references.insert("nvidia".to_owned(), 1));
+    host.used_by(vec![user(11)]);
+    let (lines, theirs) = (Arc::new(Mutex::new(Vec::new())), host.share());
+    let seen = Arc::clone(&lines);
+    let hear = Arc::new(Mutex::new(move |line: &str| {
+        if line.contains("waiting up to") {
+            let mut seen = seen.lock().unwrap();
+            seen.push(line.to_owned());
+            then(&theirs, seen.len());
+        }
+    }));
+    let log = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .without_time()
+        .with_target(false)
+        .with_writer(move || Log(Arc::clone(&hear)))
+        .finish();
+    let patience = Patience { deadline, interval: Duration::ZERO };
+    let undone = tracing::subscriber::with_default(log, || {
+        Engine { patience, ..engine(&host) }.undo(&mut journal)
+    });
+    let lines = lines.lock().unwrap().clone();
+    (lines, undone)
+}
+
+#[test]
+fn users_are_told_of_and_again_when_they_change() {
+    let (lines, undone) = told(Duration::from_secs(60), |host, times| match times {
+        1 => {
+            host.used_by(vec![user(12), user(13)]);
+            host.change(|state| state.references.insert("nvidia".to_owned(), 2));
+        }
+        _ => drop(host.change(|state| state.references.remove("nvidia"))),
+    });
+    undone.unwrap();
+    let words = [
+        "waiting up to 60 s for the driver's users: nvidia is held by 1 references of open devices; \
+         pid 11 (train) holds /dev/nvidiactl",
+        "nvidia is held by 2 references of open devices; pid 12 (train) holds /dev/nvidiactl; \
+         pid 13 (train) holds /dev/nvidiactl",
+    ];
+    assert_eq!(lines.len(), words.len(), "{lines:?}");
+    for (line, words) in lines.iter().zip(words) {
+        assert!(line.contains(words), "{line}");
+    }
+}
+
+#[test]
+fn the_wait_is_bounded_and_those_who_stay_are_named_at_its_end() {
+    let (lines, undone) = told(Duration::from_millis(300), |_, _| {});
+    assert_eq!(lines.len(), 1, "nothing changed: {lines:?}");
+    let text = undone.unwrap_err().into_failure().to_string();
+    assert!(text.contains("pid 11 (train) holds /dev/nvidiactl"), "{text}");
+}
