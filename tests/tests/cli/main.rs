@@ -9,6 +9,8 @@ mod doctor;
 mod hosts;
 mod leftovers;
 mod observability;
+mod panics;
+mod process_one;
 mod proxies;
 mod scene;
 mod signals;

@@ -106,6 +106,13 @@ impl Scene {
         self.behind(options, &["/usr/bin/setpriv", &drop, "--"], args)
     }
 
+    /// As [`Scene::agent`], as process 1 of a PID namespace of its own. The process that is started
+    /// waits for it, and ends as it does.
+    pub(crate) fn contained(&self, args: &[&str]) -> Command {
+        let unshare = ["/usr/bin/unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--"];
+        self.behind(&[], &unshare, args)
+    }
+
     /// As [`Scene::agent`], started with another umask.
     pub(crate) fn with_umask(&self, umask: &str, args: &[&str]) -> Command {
         let script = format!("umask {umask}; exec \"$@\"");

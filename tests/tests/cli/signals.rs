@@ -48,6 +48,28 @@ fn a_run_that_is_stopped_before_it_installs_has_done_nothing_and_is_no_failure()
     }
 }
 
+/// Whenever the others come: while the first is heard, or after all is over.
+#[test]
+fn a_run_that_is_told_again_and_again_to_stop_stops_once() {
+    for times in 2..8 {
+        let scene = Scene::with(debs::buildable(&[]));
+        let stalled = headers(&scene);
+        scene.server.always(&stalled, Fault::Stall);
+        let child = start(&mut scene.agent(&["run", "--root", &fixture("bookworm-t4")]));
+        until("the server is asked", || !scene.server.requests(&stalled).is_empty());
+        for _ in 1..times {
+            send(&child, Signal::SIGTERM);
+            std::thread::yield_now();
+        }
+        let ended = stop(child, Signal::SIGTERM);
+        ended.assert_done();
+        let said = |what: &str| ended.log().iter().filter(|line| line["message"] == what).count();
+        assert_eq!(said("SIGTERM: stopping"), 1, "{ended}");
+        assert!(said("SIGTERM: stopping already") < times, "{ended}");
+        scene.assert_sound();
+    }
+}
+
 /// The first thing that it does is to hold signals back until there is what takes them.
 #[test]
 fn a_run_that_is_stopped_while_it_starts_is_no_failure() {

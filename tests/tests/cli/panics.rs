@@ -1,0 +1,51 @@
+//! A fault in longshore is told like every other failure, whatever it could not do any more.
+
+use std::fs;
+use std::process::Command;
+
+use crate::scene::{Scene, finish, fixture};
+
+/// From the n-th thread on there is none to be had: the runtime panics where it wants its workers.
+const NO_THREADS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+static atomic_int count;
+typedef int create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+int pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*f)(void *), void *x) {
+    if (atomic_fetch_add(&count, 1) >= atoi(getenv("THREADS"))) return EAGAIN;
+    return ((create *)dlsym(RTLD_NEXT, "pthread_create"))(t, a, f, x);
+}
+"#;
+
+#[test]
+fn a_panic_is_a_failure_with_a_message() {
+    let scene = Scene::new();
+    let (source, library) = (scene.path("threads.c"), scene.path("threads.so"));
+    fs::write(&source, NO_THREADS).expect("write");
+    let mut compiler = Command::new("cc");
+    let compiler = compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]).arg("-ldl");
+    assert!(compiler.status().expect("a C compiler").success());
+    let (message, tree) = (scene.path("termination-log"), fixture("bookworm-no-gpu"));
+    let mut panics = 0;
+    for threads in 0..10 {
+        let _ = fs::remove_file(&message);
+        let mut command = scene.agent(&["run", "--root", &tree]);
+        command.arg("--termination-message").arg(&message);
+        command.env("LD_PRELOAD", &library).env("THREADS", threads.to_string());
+        let ended = finish(&mut command);
+        let code = ended.code.unwrap_or_else(|| panic!("it was killed: {ended}"));
+        let text = fs::read_to_string(&message).expect("a message");
+        assert!(text.starts_with(&format!("exit code {code}: ")), "{threads}: {text}\n{ended}");
+        assert_eq!(ended.failure().expect("a failure")["exit_code"], code, "{ended}");
+        if code == 70 {
+            panics += 1;
+            assert!(text.contains("a fault in longshore: panicked at "), "{text}");
+            assert!(text.contains("; remedy: please report it with the log"), "{text}");
+        }
+    }
+    assert!(panics > 0, "the runtime had all its threads each time, or went on without");
+}

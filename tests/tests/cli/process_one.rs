@@ -1,0 +1,77 @@
+//! The agent as process 1 of a container: signals in its first milliseconds, and a worker that is
+//! killed.
+
+use std::fs;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::debs;
+use crate::scene::{Scene, fixture, names, start, until, wait};
+use crate::server::Fault;
+
+const TERM: u64 = 1 << (Signal::SIGTERM as u64 - 1);
+
+/// A line of /proc/PID/status.
+fn status(pid: u32, key: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(":\t"))?;
+    Some(line.to_owned())
+}
+
+fn child_of(parent: u32) -> Option<u32> {
+    let is_child = |pid: &u32| status(*pid, "PPid").is_some_and(|p| p == parent.to_string());
+    names("/proc".as_ref()).iter().filter_map(|name| name.parse().ok()).find(is_child)
+}
+
+fn wait_for_child_of(parent: u32) -> u32 {
+    until("it has a child", || child_of(parent).is_some());
+    child_of(parent).expect("a child")
+}
+
+fn send(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(pid.try_into().expect("a process id")), signal).expect("it is there");
+}
+
+#[test]
+fn a_sigterm_in_its_first_milliseconds_ends_it_well() {
+    let scene = Scene::with(debs::buildable(&[]));
+    scene.server.always("/dists/stable/InRelease", Fault::Stall);
+    let tree = fixture("bookworm-t4");
+    for _ in 0..20 {
+        let outside = start(&mut scene.contained(&["run", "--root", &tree]));
+        let first = wait_for_child_of(outside.id());
+        // Until it blocks the signal the kernel keeps it from process 1.
+        let blocks = || {
+            let mask = status(first, "SigBlk").and_then(|m| u64::from_str_radix(&m, 16).ok());
+            mask.is_none_or(|mask| mask & TERM != 0)
+        };
+        until("it takes TERM", blocks);
+        send(first, Signal::SIGTERM);
+        wait(outside).assert_done();
+        scene.assert_sound();
+    }
+}
+
+#[test]
+fn the_message_of_a_worker_that_was_killed_is_left_by_process_one() {
+    let scene = Scene::with(debs::buildable(&[]));
+    let headers = scene.suite.pool(0);
+    scene.server.always(&headers, Fault::Stall);
+    let message = scene.path("termination-log");
+    let path = message.to_str().expect("a path");
+    let tree = fixture("bookworm-t4");
+    let args = ["run", "--root", &tree, "--termination-message", path];
+    let outside = start(&mut scene.contained(&args));
+    let worker = wait_for_child_of(wait_for_child_of(outside.id()));
+    until("the server is asked", || !scene.server.requests(&headers).is_empty());
+    send(worker, Signal::SIGKILL);
+    let ended = wait(outside);
+    assert_eq!(ended.code, Some(137), "{ended}");
+    let text = fs::read_to_string(&message).expect("a message");
+    let words =
+        "exit code 137: the agent was killed by SIGKILL; remedy: where nobody killed it: raise";
+    assert!(text.starts_with(words), "{text}");
+    let kept = fs::read_to_string(scene.path("state-dir/last-failure.json")).expect("a record");
+    assert!(kept.contains("the agent was killed by SIGKILL"), "{kept}");
+}
