@@ -20,5 +20,9 @@ done
 kill -TERM "$agent" || true
 phase terminate
 section terminate.modules echo "$modules"
+# Once more and again, while what was done is undone.
+while kill -TERM "$agent" 2>/dev/null; do
+    sleep 0.05
+done
 finish_agent
 after

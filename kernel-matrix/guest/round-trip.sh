@@ -18,6 +18,26 @@ confinement() {
     done
 }
 
+# ask PATH: what the agent answers over HTTP, and whether that is 200.
+ask() {
+    code=0
+    /run/matrix/busybox wget -q -O - -T 10 "http://127.0.0.1:9470/$1" || code=$?
+    echo "rc $code"
+}
+
+# What it answers while nobody holds the driver, and its metrics while a process of the host does.
+served() {
+    for path in healthz readyz status metrics; do
+        section "ready.$path" ask $path
+    done
+    # shellcheck disable=SC2217
+    sleep 86400 </dev/nvidiactl &
+    holder=$!
+    section ready.held-metrics ask metrics
+    kill $holder
+    wait $holder || true
+}
+
 # What the driver and its tree look like from the host.
 look_at_driver() {
     show_command 'cat /proc/driver/nvidia/version'
@@ -43,6 +63,7 @@ if await has_phase ready; then
     section ready.confinement confinement
     section ready.state cat "$STATE"
     section ready.look look_at_driver
+    served
     section agent-log cat /run/matrix/agent.log
     [ -z "$LOSES_POWER" ] || exit 0
     phase terminate

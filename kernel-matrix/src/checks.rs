@@ -138,6 +138,10 @@ pub fn interrupted(records: &Records) -> Vec<String> {
     if !reached("installing") || reached("ready") {
         wrong.push("TERM did not come in the middle of installing, by the agent's log".into());
     }
+    let undoing = log.find("undoing what was done");
+    if undoing.is_none_or(|at| !log[at..].contains("stopping already")) {
+        wrong.push("no further TERM came during the rollback, by the agent's log".into());
+    }
     let modules = records.section("terminate.modules").unwrap_or_default();
     if !modules.iter().any(|line| line.starts_with("nvidia ")) {
         wrong.push("nvidia was not loaded when TERM was sent".into());
@@ -236,13 +240,24 @@ mod tests {
     #[test]
     fn an_interruption_has_to_come_in_the_middle() {
         let mut records = Records::default();
-        assert_eq!(interrupted(&records).len(), 2);
-        let log = vec!["phase planning".to_owned(), "phase installing".to_owned()];
-        records.sections.insert("agent-log".into(), log);
+        assert_eq!(interrupted(&records).len(), 3);
+        let log = [
+            "phase planning",
+            "phase installing",
+            "SIGTERM: stopping",
+            "SIGTERM: stopping already",
+            "cancelled: undoing what was done",
+            "SIGTERM: stopping already",
+        ];
+        let mut log = log.map(str::to_owned).to_vec();
+        records.sections.insert("agent-log".into(), log.clone());
         let modules = vec!["nvidia 9 0 - Loading 0x0".to_owned()];
         records.sections.insert("terminate.modules".into(), modules);
         assert!(interrupted(&records).is_empty());
+        log.pop();
+        records.sections.insert("agent-log".into(), log);
+        assert!(interrupted(&records).join("").contains("during the rollback"));
         records.sections.insert("agent-log".into(), vec!["phase ready".to_owned()]);
-        assert_eq!(interrupted(&records).len(), 1);
+        assert_eq!(interrupted(&records).len(), 2);
     }
 }

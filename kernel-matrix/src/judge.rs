@@ -10,6 +10,7 @@ use crate::in_use;
 use crate::matrix::{Cell, Scenario};
 use crate::records::Records;
 use crate::scene::Scene;
+use crate::served;
 use crate::trials;
 
 /// How many of the last lines of the agent's log are reasons too.
@@ -124,6 +125,9 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
     match cell.scenario {
         Scenario::RoundTrip => {
             wrong.extend(checks::ready(expected, records, "ready"));
+            if records.phases.iter().any(|phase| phase == "ready") {
+                wrong.extend(served::wrong(cell, expected, records));
+            }
             wrong.extend(confinement::wrong(cell, records));
         }
         Scenario::Interrupted => wrong.extend(checks::interrupted(records)),

@@ -40,6 +40,7 @@ pub mod said;
 pub mod scene;
 pub mod secure_boot;
 pub mod seed;
+pub mod served;
 pub mod show;
 pub mod timing;
 pub mod trials;
