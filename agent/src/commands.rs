@@ -6,6 +6,7 @@ mod registry;
 mod sign_modules;
 mod status;
 mod upkeep;
+mod usage;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -19,6 +20,8 @@ use futures_util::StreamExt;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::{emulate_default_handler, signal_name};
 use signal_hook_tokio::Signals;
+
+pub use usage::{is_wrong_usage, wrong_usage};
 
 use crate::artifact::{ModuleSet, destination};
 use crate::catalog::UserspaceAtHand;
@@ -400,23 +403,6 @@ pub fn prepare_last_words(words: &LastWords) {
     }
 }
 
-/// Whether clap tells of a wrong command line, and does not show a page that was asked for.
-pub fn is_wrong_usage(error: &clap::Error) -> bool {
-    let page = clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
-    error.use_stderr() && error.kind() != page
-}
-
-/// A command line that is none, as clap tells it.
-pub fn wrong_usage(error: &clap::Error) -> Failure {
-    let text = error.render().to_string();
-    let told = text.split("\nUsage: ").next().unwrap_or_default();
-    let told = told.split("\nFor more information").next().unwrap_or_default();
-    let lines: Vec<&str> = told.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let cause = lines.join("; ");
-    let cause = cause.strip_prefix("error: ").unwrap_or(&cause);
-    Failure::new(ExitCode::Usage, cause).remedy("see `longshore --help`")
-}
-
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value)
         .or_fail(ExitCode::Bug, || "writing the answer as JSON")?;
@@ -442,21 +428,6 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn wrong_usage_is_told_without_clap_s_page() {
-        for (words, cause) in [
-            (&["longshore", "x"][..], "unrecognized subcommand 'x'"),
-            (&["longshore", "plan", "--jason"], "unexpected argument '--jason' found; tip: "),
-            (&["longshore", "build", "--kernel", "-"], "not a kernel release"),
-        ] {
-            let failure = wrong_usage(&Cli::try_parse_from(words).expect_err("wrong"));
-            let told = failure.to_string();
-            assert!(told.contains(cause) && !told.contains('\n'), "{told}");
-            assert!(!told.contains("Usage") && !told.starts_with("error"), "{told}");
-            assert_eq!(failure.code(), ExitCode::Usage);
-        }
     }
 
     /// clap would take one for the other, and end with a panic where their types differ.

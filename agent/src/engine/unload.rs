@@ -27,7 +27,7 @@ enum Unloaded {
 
 /// How long a module that is in use just now is tried again, before those already gone are put
 /// back.
-const MOMENT: Duration = Duration::from_secs(2);
+pub(super) const MOMENT: Duration = Duration::from_secs(2);
 
 impl Engine<'_> {
     /// Takes the modules out, and waits for who uses them. Whoever opens the driver between the

@@ -63,6 +63,11 @@ fn told(
 }
 
 #[test]
+fn the_page_about_deadlines_has_the_moment() {
+    crate::config::assert_in_page("in use at the moment it is removed", super::unload::MOMENT);
+}
+
+#[test]
 fn users_are_told_of_and_again_when_they_change() {
     let (lines, undone) = told(Duration::from_secs(60), |host, times| match times {
         1 => {

@@ -193,3 +193,11 @@ fn busy_with(in_use: &InUse, plan: &Plan) -> Failure {
     Failure::new(ExitCode::InUse, cause)
         .remedy("stop who holds it (drain the node) and try again; the driver stays usable")
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_page_about_deadlines_has_the_wait() {
+        crate::config::assert_in_page("changed for another", super::USERS);
+    }
+}

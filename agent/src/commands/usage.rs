@@ -1,0 +1,43 @@
+//! A wrong command line, where it is a line of the log.
+
+use crate::failure::{ExitCode, Failure};
+
+/// Whether clap tells of a wrong command line, and does not show a page that was asked for.
+pub fn is_wrong_usage(error: &clap::Error) -> bool {
+    let page = clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    error.use_stderr() && error.kind() != page
+}
+
+/// A command line that is none, as clap tells it.
+pub fn wrong_usage(error: &clap::Error) -> Failure {
+    let text = error.render().to_string();
+    let told = text.split("\nUsage: ").next().unwrap_or_default();
+    let told = told.split("\nFor more information").next().unwrap_or_default();
+    let lines: Vec<&str> = told.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let cause = lines.join("; ");
+    let cause = cause.strip_prefix("error: ").unwrap_or(&cause);
+    Failure::new(ExitCode::Usage, cause).remedy("see `longshore --help`")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::Cli;
+    use super::*;
+
+    #[test]
+    fn wrong_usage_is_told_without_clap_s_page() {
+        for (words, cause) in [
+            (&["longshore", "x"][..], "unrecognized subcommand 'x'"),
+            (&["longshore", "plan", "--jason"], "unexpected argument '--jason' found; tip: "),
+            (&["longshore", "build", "--kernel", "-"], "not a kernel release"),
+        ] {
+            let failure = wrong_usage(&Cli::try_parse_from(words).expect_err("wrong"));
+            let told = failure.to_string();
+            assert!(told.contains(cause) && !told.contains('\n'), "{told}");
+            assert!(!told.contains("Usage") && !told.starts_with("error"), "{told}");
+            assert_eq!(failure.code(), ExitCode::Usage);
+        }
+    }
+}
