@@ -19,7 +19,7 @@ use run_files::{Archives, RunFiles};
 use signing::Signing;
 
 use crate::artifact::{Flavour, ModuleSet};
-use crate::build;
+use crate::build::{self, Failed, KnownFailure};
 use crate::catalog::{Catalog, DriverAtHand, SetPlace, UserspaceAtHand};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure};
@@ -224,9 +224,27 @@ impl<'a> Supplier<'a> {
     }
 
     /// Compiles, here and now.
-    async fn compile(&self, wanted: &once::Wanted) -> Result<ModuleSet, Failure> {
+    async fn compile(&self, wanted: &once::Wanted) -> Result<ModuleSet, Failed> {
+        let request = self.request(wanted).await?;
+        let (archive, store) = (self.archive().await?, self.store()?);
+        let set = build::build(&request, archive, &store, self.progress.as_ref()).await?;
+        self.telemetry.origin(Origin::Compiled);
+        Ok(self.sign(set).await?)
+    }
+
+    /// The failure among those that other hosts have `told` which compiling would end with here too.
+    async fn foresee(
+        &self,
+        wanted: &once::Wanted,
+        told: &[KnownFailure],
+    ) -> Result<Option<Failure>, Failure> {
+        let request = self.request(wanted).await?;
+        let (archive, store) = (self.archive().await?, self.store()?);
+        build::foresee(&request, archive, &store, self.progress.as_ref(), told).await
+    }
+
+    async fn request(&self, wanted: &once::Wanted) -> Result<build::Request, Failure> {
         let driver = self.pick(Some(&wanted.driver_version), Some(wanted.flavour)).await?;
-        let archive = self.archive().await?;
         let mut request = build::Request::new(driver, &wanted.kernel_release);
         request.kernel_version.clone_from(&wanted.kernel_version);
         request.modules.clone_from(&self.config.driver.extra_modules);
@@ -234,9 +252,7 @@ impl<'a> Supplier<'a> {
         request.patches = self.config.patches.clone();
         request.headers = self.config.header_places();
         request.retry = self.retry;
-        let set = build::build(&request, archive, &self.store()?, self.progress.as_ref()).await?;
-        self.telemetry.origin(Origin::Compiled);
-        self.sign(set).await
+        Ok(request)
     }
 
     /// Signs a set for the kernel, where that is configured and nobody has.

@@ -114,16 +114,19 @@ impl Inputs {
         patches::memory::recall(store, &self.patch_question())
     }
 
-    /// What a failure of this build is remembered by. The compiler counts by the packages it comes
-    /// in, so that it needs not be asked.
-    pub(super) fn attempt(&self, request: &Request, applied: Applied) -> Attempt {
+    /// What a failure of this build is remembered by, on every host the same. The compiler counts by
+    /// the packages it comes in, so that it needs not be asked, and the patches by what decides which of
+    /// them are applied, so that nothing needs to be unpacked.
+    pub(super) fn attempt(&self, request: &Request) -> Attempt {
         let packages: BTreeSet<&str> =
             self.headers.toolchain.iter().map(|p| p.sha256.as_str()).collect();
         // Another longshore may build what this one could not.
         let made_by = concat!("longshore ", env!("CARGO_PKG_VERSION"));
         let packages = packages.into_iter().collect::<Vec<_>>().join(" ");
-        let key = self.key(format!("{made_by} {packages}"), applied);
-        Attempt { tag: key.tag(), inputs: key.digest(), jobs: request.jobs(), limit: request.limit }
+        let key = self.key(format!("{made_by} {packages}"), Applied::new());
+        let all = format!("{} {}", key.digest(), self.patch_question());
+        let inputs = hex(&Sha256::digest(all));
+        Attempt { tag: key.tag(), inputs, jobs: request.jobs(), limit: request.limit }
     }
 
     /// The set the store has of exactly this, where it is known which patches that takes. The

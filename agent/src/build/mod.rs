@@ -8,6 +8,7 @@ pub(crate) mod claim;
 pub mod compile;
 pub mod diagnose;
 mod inputs;
+mod known;
 pub mod patches;
 mod remembered;
 mod reuse;
@@ -21,7 +22,9 @@ mod work;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::artifact::ModuleSet;
+use jiff::Timestamp;
+
+use crate::artifact::{ModuleKey, ModuleSet};
 use crate::catalog::DriverAtHand;
 use crate::config::PatchConfig;
 use crate::failure::{ExitCode, Failure, OrFail};
@@ -31,6 +34,7 @@ use crate::source::headers::{self, Places};
 use crate::store::Store;
 use compile::{ALWAYS, Compile, MODULES};
 use inputs::Inputs;
+pub use known::KnownFailure;
 use patches::Patch;
 use remembered::Attempt;
 pub use remembered::failed_before;
@@ -90,6 +94,21 @@ impl Request {
     }
 }
 
+/// Why a build came to no set.
+#[derive(Debug)]
+pub struct Failed {
+    /// For the person.
+    pub failure: Failure,
+    /// What other hosts have to know, where they would fail in the same way.
+    pub known: Option<Box<KnownFailure>>,
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        Self { failure, known: None }
+    }
+}
+
 /// Builds what `request` asks for, or returns the set that the store has of it.
 ///
 /// Dropping the future ends the compiler and removes what is not finished.
@@ -102,7 +121,7 @@ pub async fn build(
     archive: &Archive,
     store: &Store,
     progress: &dyn Progress,
-) -> Result<ModuleSet, Failure> {
+) -> Result<ModuleSet, Failed> {
     let inputs = Inputs::resolve(request, archive, store, progress).await?;
     if let Some(set) = inputs.stored(store)? {
         return Ok(set);
@@ -112,8 +131,10 @@ pub async fn build(
     if let Some(set) = inputs.stored(store)? {
         return Ok(set);
     }
-    if let Some(applied) = inputs.applied(store) {
-        refuse_or_forget(&inputs.attempt(request, applied), request, store)?;
+    let attempt = inputs.attempt(request);
+    match request.retry {
+        true => remembered::forget(store, &attempt),
+        false => remembered::check(store, &attempt)?,
     }
     check_space(store)?;
     let driver: Vec<Package> = inputs.driver.package().cloned().into_iter().collect();
@@ -125,10 +146,30 @@ pub async fn build(
     let program = inputs.headers.compiler_program(&root);
     let compiler = compile::compiler_version(&request.helper, &root, &work.dir(), &program).await?;
     headers::check_compiler(&inputs.headers.stated.compiler, &compiler)?;
-    let prepared = Prepared { inputs, root, work, program, compiler };
+    let prepared = Prepared { inputs, attempt, root, work, program, compiler };
     let set = prepared.compile(request, store, progress).await?;
     prepared.work.remove();
     Ok(set)
+}
+
+/// Of the failures that other hosts have `told`, the one that this build would end with too. It is
+/// remembered, as if it had been met here.
+///
+/// # Errors
+/// As [`build`] until it compiles; 15 where the store cannot be written.
+pub async fn foresee(
+    request: &Request,
+    archive: &Archive,
+    store: &Store,
+    progress: &dyn Progress,
+    told: &[KnownFailure],
+) -> Result<Option<Failure>, Failure> {
+    let inputs = Inputs::resolve(request, archive, store, progress).await?;
+    let (attempt, now) = (inputs.attempt(request), Timestamp::now());
+    let is_ours = |known: &&KnownFailure| known.inputs == attempt.inputs && known.is_current(now);
+    let Some(known) = told.iter().find(is_ours) else { return Ok(None) };
+    remembered::adopt(store, &attempt, known)?;
+    Ok(remembered::check(store, &attempt).err().map(|failed| failed.failure))
 }
 
 /// Whether NVIDIA's driver has these modules.
@@ -142,6 +183,7 @@ pub fn check_modules(extra: &[impl AsRef<str>]) -> Result<(), Failure> {
 /// Everything a compile needs is on disk.
 struct Prepared {
     inputs: Inputs,
+    attempt: Attempt,
     root: PathBuf,
     work: Work,
     /// The compiler's program.
@@ -156,15 +198,13 @@ impl Prepared {
         request: &Request,
         store: &Store,
         progress: &dyn Progress,
-    ) -> Result<ModuleSet, Failure> {
+    ) -> Result<ModuleSet, Failed> {
         let selected = self.sources(request, store).await?;
         let applied = patches::named(&selected);
-        let key = self.inputs.key(self.compiler.clone(), applied.clone());
+        let key = self.inputs.key(self.compiler.clone(), applied);
         if let Some(set) = store.find_set(&key)? {
             return Ok(set);
         }
-        let attempt = self.inputs.attempt(request, applied);
-        refuse_or_forget(&attempt, request, store)?;
         patches::apply(&selected, &self.work.sources())?;
         let compile = Compile {
             store,
@@ -183,20 +223,25 @@ impl Prepared {
         };
         let files = match compile.run(progress).await {
             Ok(files) => files,
-            Err(failed) => {
-                if let Some(class) = failed.class
-                    && let Err(unkept) = remembered::keep(store, &attempt, &class, &failed.failure)
-                {
-                    // The compile's own failure is what has to reach the reader.
-                    tracing::warn!("not remembering this failure: {}", unkept.one_line());
-                }
-                return Err(failed.failure);
-            }
+            Err(failed) => return Err(self.remember(failed, &key, store)),
         };
         let modules = compile::store_modules(&files, &compile, store)?;
         let set = ModuleSet { key, modules };
         store.put_set(&set)?;
         Ok(set)
+    }
+
+    /// Keeps why a set with `key` did not come to be.
+    fn remember(&self, failed: compile::Failed, key: &ModuleKey, store: &Store) -> Failed {
+        let compile::Failed { class, failure } = failed;
+        let Some(class) = class else { return failure.into() };
+        let kept = remembered::keep(store, &self.attempt, key, &class, &failure);
+        let known = kept.unwrap_or_else(|unkept| {
+            // The compile's own failure is what has to reach the reader.
+            tracing::warn!("not remembering this failure: {}", unkept.one_line());
+            None
+        });
+        Failed { failure, known: known.map(Box::new) }
     }
 
     /// The compiler's program, where the kernel's own Makefile would take another.
@@ -224,15 +269,6 @@ impl Prepared {
         }
         Ok(selected)
     }
-}
-
-/// Refuses what failed before, unless it is to be tried again.
-fn refuse_or_forget(attempt: &Attempt, request: &Request, store: &Store) -> Result<(), Failure> {
-    if request.retry {
-        remembered::forget(store, attempt);
-        return Ok(());
-    }
-    remembered::check(store, attempt)
 }
 
 /// The sources' names of the modules to build, in load order.
@@ -278,7 +314,8 @@ fn check_space(store: &Store) -> Result<(), Failure> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    pub(crate) use super::known::tests::known;
     use super::*;
     use rstest::rstest;
 

@@ -4,7 +4,8 @@
 //! A failure is kept under a digest of everything the build is made of. What another input, patch or
 //! compiler changes is another build. Disk, memory and time are the machine's and not the build's:
 //! a full disk is not remembered, the other two for a short time and only for as many jobs, or as
-//! little time, as failed.
+//! little time, as failed. What lies in the inputs alone is the same on every host: it is kept with what
+//! others need to know of it, and what others tell is kept as if it had been met here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,12 +14,15 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::Failed;
 use super::diagnose::Class;
+use super::known::{About, KnownFailure};
+use crate::artifact::ModuleKey;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::store::Store;
 
 /// How long a failure that lies in the inputs is believed.
-const LASTING: SignedDuration = SignedDuration::from_hours(24);
+pub(super) const LASTING: SignedDuration = SignedDuration::from_hours(24);
 /// How long one that lies in the machine is.
 const PASSING: SignedDuration = SignedDuration::from_mins(10);
 /// Larger than any record.
@@ -48,6 +52,21 @@ struct Record {
     limit_seconds: u64,
     cause: String,
     remedy: Option<String>,
+    /// Where it was found out, if it is the same on every host.
+    #[serde(default)]
+    about: Option<About>,
+}
+
+impl Record {
+    fn known(&self) -> Option<KnownFailure> {
+        Some(KnownFailure {
+            inputs: self.inputs.clone(),
+            at: self.at,
+            cause: self.cause.clone(),
+            remedy: self.remedy.clone(),
+            about: self.about.clone()?,
+        })
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,38 +111,42 @@ impl Attempt {
 ///
 /// # Errors
 /// Exit code 14 with when and how it failed.
-pub(super) fn check(store: &Store, attempt: &Attempt) -> Result<(), Failure> {
+pub(super) fn check(store: &Store, attempt: &Attempt) -> Result<(), Failed> {
     let path = store.root().join(attempt.path());
     let now = Timestamp::now();
     let Some(record) = read(&path).filter(|record| attempt.is_hopeless(record, now)) else {
         return Ok(());
     };
+    let host = record.about.as_ref().map(|about| format!(" on {}", about.host)).unwrap_or_default();
     let failure = Failure::new(
         ExitCode::Compile,
-        format!("failed before, at {}: {}", shown(record.at), record.cause),
+        format!("failed before, at {}{host}: {}", shown(record.at), record.cause),
     );
-    let first = record.remedy.map(|remedy| format!("{remedy}; ")).unwrap_or_default();
+    let first = record.remedy.as_ref().map(|remedy| format!("{remedy}; ")).unwrap_or_default();
     let until = record.at + record.why.lasts();
-    Err(failure.remedy(format!(
+    let failure = failure.remedy(format!(
         "{first}it is not tried again before {}: to try at once, `longshore build --retry`, or \
          remove {}",
         shown(until),
         path.display()
-    )))
+    ));
+    Err(Failed { failure, known: record.known().map(Box::new) })
 }
 
-/// Keeps the failure of an attempt, if it is one that would come again.
+/// Keeps the failure of an attempt to build a set with `key`, if it is one that would come again;
+/// returns it where it would do so on every host.
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be written.
 pub(super) fn keep(
     store: &Store,
     attempt: &Attempt,
+    key: &ModuleKey,
     class: &Class,
     failure: &Failure,
-) -> Result<(), Failure> {
+) -> Result<Option<KnownFailure>, Failure> {
     let why = match class {
-        Class::Space => return Ok(()),
+        Class::Space => return Ok(None),
         // Nothing says of an unknown failure that it lies in the inputs: it is tried again soon.
         Class::Memory | Class::Unknown => Why::Memory,
         Class::Slow => Why::Time,
@@ -137,8 +160,33 @@ pub(super) fn keep(
         limit_seconds: attempt.limit.as_secs(),
         cause: failure.to_string(),
         remedy: failure.remedy_text().map(str::to_owned),
+        about: class.everywhere().map(|class| About::here(class, key.clone())),
     };
-    let bytes = serde_json::to_vec_pretty(&record)
+    write(store, attempt, &record)?;
+    Ok(record.known())
+}
+
+/// Keeps a failure that another host has told, as if it had been met here.
+///
+/// # Errors
+/// Exit code 15 where the store cannot be written.
+pub(super) fn adopt(store: &Store, attempt: &Attempt, told: &KnownFailure) -> Result<(), Failure> {
+    let KnownFailure { inputs, at, cause, remedy, about } = told.presentable(Timestamp::now());
+    let record = Record {
+        inputs,
+        at,
+        why: Why::Inputs,
+        jobs: attempt.jobs,
+        limit_seconds: attempt.limit.as_secs(),
+        cause,
+        remedy,
+        about: Some(about),
+    };
+    write(store, attempt, &record)
+}
+
+fn write(store: &Store, attempt: &Attempt, record: &Record) -> Result<(), Failure> {
+    let bytes = serde_json::to_vec_pretty(record)
         .or_fail(ExitCode::Bug, || "writing down a failed compile")?;
     store.write_file(&attempt.path(), &bytes)
 }
@@ -210,7 +258,9 @@ mod tests {
 
     fn kept(class: &Class) -> (tempfile::TempDir, Store) {
         let (dir, store) = store();
-        keep(&store, &attempt(), class, &failure()).expect("keeps");
+        let key = crate::artifact::tests::set().key;
+        let told = keep(&store, &attempt(), &key, class, &failure()).expect("keeps");
+        assert_eq!(told.is_some(), class.everywhere().is_some());
         (dir, store)
     }
 
@@ -218,11 +268,27 @@ mod tests {
     fn the_same_attempt_is_refused_with_what_it_failed_of() {
         let (_dir, store) = kept(&Class::Gone(None));
         let refused = check(&store, &attempt()).expect_err("refused");
+        assert_eq!(refused.known.expect("one of all hosts").about.class, "interface-gone");
+        let refused = refused.failure;
         assert_eq!(refused.code(), ExitCode::Compile);
         assert!(refused.to_string().starts_with("failed before, at 2"), "{refused}");
         assert!(refused.to_string().contains("no strncpy (log: /l)"), "{refused}");
         let remedy = refused.remedy_text().expect("a remedy");
         assert!(remedy.contains("another driver") && remedy.contains("--retry"), "{remedy}");
+    }
+
+    #[test]
+    fn what_another_host_told_is_refused_as_if_it_had_been_met_here() {
+        let (_dir, store) = store();
+        let mut told = crate::build::known::tests::known('a');
+        told.about.host = "node-3".into();
+        told.cause = "no strncpy\u{1b} (log: /l)".into();
+        adopt(&store, &attempt(), &told).expect("adopts");
+        let refused = check(&store, &attempt()).expect_err("refused");
+        let (said, known) = (refused.failure.to_string(), refused.known.expect("told on"));
+        assert!(said.contains(" on node-3: no strncpy (log: /l)"), "{said}");
+        assert_eq!((known.inputs, known.about.host), (told.inputs, "node-3".to_owned()));
+        assert_eq!(failed_before(&store).len(), 1);
     }
 
     #[test]
@@ -284,7 +350,8 @@ mod tests {
         let at = Timestamp::from_second(1_700_000_000).expect("a time");
         let (cause, remedy) = (String::new(), None);
         let inputs = attempt().inputs;
-        let record = Record { inputs, at, why, jobs: 4, limit_seconds: 60, cause, remedy };
+        let about = None;
+        let record = Record { inputs, at, why, jobs: 4, limit_seconds: 60, cause, remedy, about };
         let now = at + SignedDuration::from_secs(age);
         assert_eq!(attempt().is_hopeless(&record, now), believed);
     }

@@ -12,15 +12,19 @@ use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::build::KnownFailure;
 use crate::builder::Builder;
 use crate::failure::Failure;
 pub use held::{Claims, Held};
-pub use turn::{Alone, Round, Search, Turn};
+pub use turn::{Alone, Prospect, Round, Search, Turn};
 
 /// A claim is never believed for longer, whatever it says itself.
 const LONGEST_LEASE: Duration = Duration::from_secs(3600);
+/// A claim tells of no more failures; registries refuse manifests above 4 MiB, and one takes some
+/// kilobytes.
+const MOST_TOLD: usize = 4;
 
 /// Where the claim on one piece of work lies. There is at most one; the last that was written counts.
 pub trait Board: Send + Sync + 'static {
@@ -61,6 +65,16 @@ pub struct Claim {
     pub renewal: u32,
     /// Milliseconds that it is believed without being written anew.
     pub lease: u64,
+    /// What is known to fail on every host: of this builder, and of those before it.
+    #[serde(default, deserialize_with = "understood", skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<KnownFailure>,
+}
+
+/// Without what another longshore tells in other words: that is no reason to write over its claim.
+fn understood<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<KnownFailure>, D::Error> {
+    let told = Vec::<serde_json::Value>::deserialize(from)?;
+    let understood = told.into_iter().filter_map(|one| serde_json::from_value(one).ok());
+    Ok(understood.take(MOST_TOLD).collect())
 }
 
 /// How far a claim is.
@@ -76,10 +90,10 @@ pub enum Stage {
 }
 
 impl Claim {
-    fn new(builder: Builder, times: &Times) -> Self {
+    fn new(builder: Builder, times: &Times, failures: Vec<KnownFailure>) -> Self {
         let nonce = format!("{:016x}", random());
         let lease = u64::try_from(times.lease.as_millis()).unwrap_or(u64::MAX);
-        Self { builder, nonce, stage: Stage::Asking, renewal: 0, lease }
+        Self { builder, nonce, stage: Stage::Asking, renewal: 0, lease, failures }
     }
 
     /// The same once more, at `stage`.

@@ -8,6 +8,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::*;
+use crate::build::tests::known;
 use crate::failure::ExitCode;
 use crate::progress::Silent;
 
@@ -75,6 +76,16 @@ impl Board for Memory {
 struct Product {
     there: AtomicBool,
     builds: AtomicUsize,
+    /// What building it ends with on every host, by its inputs.
+    fails: Option<char>,
+    /// Whether it is tried all the same.
+    retries: bool,
+}
+
+impl Product {
+    fn failing(inputs: char) -> Arc<Self> {
+        Arc::new(Self { fails: Some(inputs), ..Self::default() })
+    }
 }
 
 impl Search for Product {
@@ -82,6 +93,17 @@ impl Search for Product {
 
     async fn look(&self) -> Result<Option<()>, Failure> {
         Ok(self.there.load(Ordering::SeqCst).then_some(()))
+    }
+
+    async fn weigh(&self, told: Vec<KnownFailure>) -> Prospect {
+        let ours = self.fails.map(|inputs| known(inputs).inputs);
+        if self.retries {
+            return Prospect::Open(Vec::new());
+        }
+        match told.iter().find(|known| Some(&known.inputs) == ours.as_ref()) {
+            Some(known) => Prospect::Fails(Failure::new(ExitCode::Compile, known.cause.clone())),
+            None => Prospect::Open(told),
+        }
     }
 }
 
@@ -99,10 +121,15 @@ async fn agent(
         Turn::Mine(held) => {
             product.builds.fetch_add(1, Ordering::SeqCst);
             sleep(long).await;
+            if let Some(inputs) = product.fails {
+                held.fail(known(inputs)).await;
+                return "failed";
+            }
             product.there.fetch_or(well, Ordering::SeqCst);
             held.release().await;
             "built"
         }
+        Turn::Fails(_) => "fails",
         Turn::Alone(Alone::NoBoard(_)) => "no board",
         Turn::Alone(Alone::InVain(_)) => "in vain",
     }
@@ -110,7 +137,7 @@ async fn agent(
 
 /// A claim of somebody else's, as far as `stage`.
 fn other(stage: Stage) -> Claim {
-    Claim { stage, ..Claim::new(Builder::here("modules"), &TIMES) }
+    Claim { stage, ..Claim::new(Builder::here("modules"), &TIMES, Vec::new()) }
 }
 
 #[tokio::test]
@@ -150,16 +177,20 @@ async fn the_claim_of_a_dead_builder_runs_out_and_one_takes_over() {
     assert_eq!(product.builds.load(Ordering::SeqCst), 1);
 }
 
+/// A claim of this process on an empty board, which is not written anew for minutes.
+async fn held(board: &Arc<Memory>, claims: &Claims, claim: Claim) -> Held {
+    let times = Times { lease: 20 * LEASE, wait: LEASE };
+    let held = Held::ask(board.clone(), claim, Instant::now(), times, claims).await;
+    held.expect("writes").expect("nobody else")
+}
+
 #[tokio::test]
 async fn the_claim_of_a_builder_that_is_dropped_is_given_back() {
     for keeps in [false, true] {
         let board = Arc::new(Memory { keeps, ..Memory::default() });
         let claims = Claims::default();
         claims.given_back(Duration::ZERO).await;
-        let times = Times { lease: Duration::from_secs(60), wait: Duration::from_secs(60) };
-        let claim = other(Stage::Building);
-        let mark = board.write(&claim).await.expect("writes");
-        let held = Held::new(board.clone(), Posted { mark, claim }, times, &claims);
+        let held = held(&board, &claims, other(Stage::Asking)).await;
         let builds = async {
             let _held = held;
             std::future::pending::<()>().await;
@@ -169,6 +200,89 @@ async fn the_claim_of_a_builder_that_is_dropped_is_given_back() {
         let left = board.posted.lock().await.take();
         assert_eq!(left.map(|p| p.claim.stage), keeps.then_some(Stage::Done));
     }
+}
+
+#[tokio::test]
+async fn the_claim_of_one_who_is_dropped_while_it_asks_is_given_back() {
+    for keeps in [false, true] {
+        let board = Arc::new(Memory { keeps, ..Memory::default() });
+        let claims = Claims::default();
+        let times = Times { lease: Duration::from_secs(3600), wait: LEASE };
+        let asks = Held::ask(board.clone(), other(Stage::Asking), Instant::now(), times, &claims);
+        tokio::time::timeout(LEASE / 4, asks).await.err().expect("it was stopped");
+        assert_eq!(board.writes.load(Ordering::SeqCst), 1, "it asked");
+        claims.given_back(LEASE).await;
+        let left = board.posted.lock().await.take();
+        assert_eq!(left.map(|p| p.claim.stage), keeps.then_some(Stage::Done));
+    }
+}
+
+#[tokio::test]
+async fn what_fails_on_every_host_is_built_once_and_told_to_those_who_wait_and_come() {
+    for keeps in [false, true] {
+        let board = Arc::new(Memory { keeps, ..Memory::default() });
+        let product = Product::failing('a');
+        let agents = (0..20).map(|_| agent(board.clone(), product.clone(), 2 * LEASE, true));
+        let ends = futures_util::future::join_all(agents).await;
+        assert_eq!(ends.iter().filter(|end| **end == "failed").count(), 1, "{ends:?}");
+        assert_eq!(ends.iter().filter(|end| **end == "fails").count(), 19, "{ends:?}");
+        // Who comes later asks nobody's leave, and who finds a set takes it.
+        let writes = board.writes.load(Ordering::SeqCst);
+        let late = agent(board.clone(), product.clone(), LEASE, true).await;
+        assert_eq!((late, board.writes.load(Ordering::SeqCst)), ("fails", writes));
+        product.there.store(true, Ordering::SeqCst);
+        assert_eq!(agent(board.clone(), product.clone(), LEASE, true).await, "found");
+        assert_eq!(product.builds.load(Ordering::SeqCst), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_failure_of_other_inputs_keeps_nobody_from_building_and_is_told_on() {
+    let board = Arc::new(Memory::default());
+    for (inputs, end) in [('a', "failed"), ('b', "failed"), ('a', "fails"), ('b', "fails")] {
+        let product = Product::failing(inputs);
+        assert_eq!(agent(board.clone(), product, Duration::ZERO, true).await, end, "{inputs}");
+    }
+    let told = board.posted.lock().await.as_ref().map(|p| p.claim.failures.clone());
+    let inputs: Vec<_> = told.expect("a claim").into_iter().map(|known| known.inputs).collect();
+    assert_eq!(inputs, [known('a').inputs, known('b').inputs]);
+    // Also while somebody builds.
+    let claims = Claims::default();
+    let claim = Claim { failures: vec![known('a')], ..other(Stage::Asking) };
+    let held = held(&board, &claims, claim).await;
+    assert_eq!(agent(board.clone(), Product::failing('a'), LEASE, true).await, "fails");
+    held.release().await;
+    let left = board.posted.lock().await.take().expect("it still tells").claim;
+    assert_eq!((left.stage, left.failures.len()), (Stage::Done, 1));
+}
+
+#[tokio::test]
+async fn who_tries_again_builds_and_takes_the_failure_off() {
+    for (fails, end) in [(None, "built"), (Some('a'), "failed")] {
+        let board = Arc::new(Memory::default());
+        agent(board.clone(), Product::failing('a'), Duration::ZERO, true).await;
+        let again = Arc::new(Product { fails, retries: true, ..Product::default() });
+        assert_eq!(agent(board.clone(), again, Duration::ZERO, true).await, end);
+        let left = board.posted.lock().await.take().map(|p| p.claim.failures.len());
+        assert_eq!(left, fails.map(|_| 1));
+    }
+}
+
+#[test]
+fn a_claim_tells_no_more_than_is_understood_and_bounded() {
+    let claim = Claim { failures: vec![known('a')], ..other(Stage::Done) };
+    let mut json = serde_json::to_value(&claim).expect("serializes");
+    assert_eq!(serde_json::from_value::<Claim>(json.clone()).expect("reads"), claim);
+    let told = json["failures"].as_array_mut().expect("failures");
+    told.insert(0, serde_json::json!({"inputs": 1, "of": "another longshore"}));
+    assert_eq!(serde_json::from_value::<Claim>(json.clone()).expect("reads"), claim);
+    let told = json["failures"].as_array_mut().expect("failures");
+    *told = vec![told[1].clone(); MOST_TOLD + 1];
+    let read: Claim = serde_json::from_value(json.clone()).expect("reads");
+    assert_eq!(read.failures.len(), MOST_TOLD);
+    // As every longshore before wrote it.
+    json.as_object_mut().expect("an object").remove("failures");
+    assert!(serde_json::from_value::<Claim>(json).expect("reads").failures.is_empty());
 }
 
 #[tokio::test]
@@ -222,10 +336,10 @@ async fn a_board_that_is_away_for_a_moment_is_no_reason_to_build() {
 #[tokio::test]
 async fn a_builder_writes_over_who_only_asks_and_leaves_who_builds_too() {
     let board = Arc::new(Memory::default());
-    let claim = other(Stage::Building);
-    let mark = board.write(&claim).await.expect("writes");
-    let posted = Posted { mark, claim: claim.clone() };
-    let held = Held::new(board.clone(), posted, TIMES, &Claims::default());
+    let claim = other(Stage::Asking);
+    let claims = Claims::default();
+    let asked = Held::ask(board.clone(), claim.clone(), Instant::now(), TIMES, &claims);
+    let held = asked.await.expect("writes").expect("nobody else");
     let nonce = async || board.posted.lock().await.as_ref().map(|p| p.claim.nonce.clone());
     board.put(other(Stage::Asking)).await;
     let since = Instant::now();

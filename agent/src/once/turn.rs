@@ -6,11 +6,12 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep};
 
 use super::{Board, Claim, Claims, Held, LONGEST_LEASE, Posted, Stage, Times};
+use crate::build::KnownFailure;
 use crate::builder::Builder;
 use crate::failure::Failure;
 use crate::progress::{Progress, Task, Unit};
 
-/// A builder that gave up may have had reasons of its own. After so many of them everybody tries for
+/// A builder that gave up without a word may have had reasons of its own. After so many of them everybody tries for
 /// themselves, at once.
 const MOST_GIVEN_UP: u32 = 3;
 
@@ -24,6 +25,17 @@ pub trait Search: Sync {
 
     /// Looks once.
     fn look(&self) -> impl Future<Output = Result<Option<Self::Found>, Failure>> + Send;
+
+    /// Weighs failures that others have `told`: whether this agent's build would end so too.
+    fn weigh(&self, told: Vec<KnownFailure>) -> impl Future<Output = Prospect> + Send;
+}
+
+/// What failures that others have told mean for one's own build.
+pub enum Prospect {
+    /// It would end with one of them.
+    Fails(Failure),
+    /// Nothing; others are to hear of these from this agent too.
+    Open(Vec<KnownFailure>),
 }
 
 /// What to do.
@@ -32,6 +44,8 @@ pub enum Turn<F> {
     Found(F),
     /// Build it; the others wait.
     Mine(Held),
+    /// Do not build it: another one has, and this is how it ends on every host.
+    Fails(Failure),
     /// Build it for yourself, without a claim: why.
     Alone(Alone),
 }
@@ -89,17 +103,25 @@ impl<B: Board> Round<'_, B> {
         loop {
             let asked = Instant::now();
             watch.see(self.board.read().await)?;
-            if watch.is_free() && !looked {
+            let told = watch.unweighed();
+            if !told.is_empty() || (watch.is_free() && !looked) {
+                // A set that is there after all counts for more than a failure.
                 if let Some(found) = search.look().await? {
                     return Ok(Turn::Found(found));
                 }
-                self.board.prepare().await?;
-                looked = true;
+                match search.weigh(told).await {
+                    Prospect::Fails(failure) => return Ok(Turn::Fails(failure)),
+                    Prospect::Open(carried) => watch.carry(carried),
+                }
+                if watch.is_free() {
+                    self.board.prepare().await?;
+                    looked = true;
+                }
             } else if watch.given_up >= MOST_GIVEN_UP {
                 let why = format!("{} others began and gave up", watch.given_up);
                 return Ok(Turn::Alone(Alone::InVain(why)));
             } else if watch.is_free() {
-                if let Some(held) = self.claim(asked).await? {
+                if let Some(held) = self.claim(asked, watch.carried.clone()).await? {
                     return self.build_or_take(held, search).await;
                 }
                 looked = false;
@@ -133,23 +155,16 @@ impl<B: Board> Round<'_, B> {
         }
     }
 
-    /// Writes a claim onto a board that was free at `asked`, and waits whether somebody writes over
-    /// it; None then.
-    async fn claim(&self, asked: Instant) -> Result<Option<Held>, Failure> {
+    /// Claims the work on a board that was free at `asked`; None where another one was faster.
+    async fn claim(
+        &self,
+        asked: Instant,
+        carried: Vec<KnownFailure>,
+    ) -> Result<Option<Held>, Failure> {
         // Since now, and not since it began to wait for others.
         let me = Builder { since: jiff::Timestamp::now(), ..self.me.clone() };
-        let claim = Claim::new(me, &self.times);
-        self.board.write(&claim).await?;
-        let was_slow = asked.elapsed() > self.times.settle() / 2;
-        sleep(if was_slow { self.times.settle_slowly() } else { self.times.settle() }).await;
-        match self.board.read().await? {
-            Some(there) if there.claim.is_of(&claim) => {}
-            _ => return Ok(None),
-        }
-        let claim = claim.next(Stage::Building);
-        let mark = self.board.write(&claim).await?;
-        let (board, posted) = (Arc::clone(&self.board), Posted { mark, claim });
-        Ok(Some(Held::new(board, posted, self.times, self.claims)))
+        let claim = Claim::new(me, &self.times, carried);
+        Held::ask(Arc::clone(&self.board), claim, asked, self.times, self.claims).await
     }
 }
 
@@ -165,14 +180,27 @@ struct Watch {
     building: Option<String>,
     /// Builders that ended. Where what they built is there, nobody looks at the count again.
     given_up: u32,
+    /// The failures of the claim that is seen which have been weighed.
+    weighed: Vec<KnownFailure>,
+    /// Those of them that the next claim tells on.
+    carried: Vec<KnownFailure>,
     shown: Option<(String, Box<dyn Task>)>,
 }
 
 impl Watch {
     fn new(times: Times) -> Self {
         let now = Instant::now();
-        let (seen, building, shown) = (None, None, None);
-        Self { times, seen, since: now, read: now, building, given_up: 0, shown }
+        Self {
+            times,
+            seen: None,
+            since: now,
+            read: now,
+            building: None,
+            given_up: 0,
+            weighed: Vec::new(),
+            carried: Vec::new(),
+            shown: None,
+        }
     }
 
     /// A board that cannot be read for a while is no reason to give up on who builds.
@@ -203,8 +231,23 @@ impl Watch {
             self.given_up += u32::from(self.building.is_some() && self.building != now);
             self.building = now;
         }
+        let told = posted.as_ref().map(|p| p.claim.failures.as_slice()).unwrap_or_default();
+        self.weighed.retain(|known| told.contains(known));
+        self.carried.retain(|known| told.contains(known));
         self.seen = posted;
         self.since = Instant::now();
+    }
+
+    /// The failures that have not been weighed yet.
+    fn unweighed(&mut self) -> Vec<KnownFailure> {
+        let told = self.seen.iter().flat_map(|posted| &posted.claim.failures);
+        let told: Vec<_> = told.filter(|known| !self.weighed.contains(known)).cloned().collect();
+        self.weighed.extend_from_slice(&told);
+        told
+    }
+
+    fn carry(&mut self, failures: Vec<KnownFailure>) {
+        self.carried.extend(failures);
     }
 
     fn is_free(&self) -> bool {

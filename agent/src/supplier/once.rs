@@ -8,11 +8,12 @@ use sha2::{Digest, Sha256};
 use super::Supplier;
 use crate::artifact::image::Described;
 use crate::artifact::{Flavour, ModuleSet, tag};
+use crate::build::{Failed, KnownFailure};
 use crate::builder::Builder;
 use crate::catalog::DriverAtHand;
 use crate::config::{Config, PublishConfig};
 use crate::failure::{ExitCode, Failure};
-use crate::once::{Alone, Round, Search, Times, Turn};
+use crate::once::{Alone, Prospect, Round, Search, Times, Turn};
 use crate::prebuilt::Prebuilt;
 use crate::registry::{Registry, Wish};
 use crate::signature::key::SecretKey;
@@ -79,6 +80,7 @@ impl Wanted {
 
 /// Looks for the wanted set in the registry that it is published to.
 struct Published<'a> {
+    supplier: &'a Supplier<'a>,
     config: &'a Config,
     prebuilt: Prebuilt<'a>,
     registry: Registry,
@@ -107,6 +109,26 @@ impl Search for Published<'_> {
         }
         Ok(None)
     }
+
+    /// Who may write to the registry may say that something fails. Where sets have to be signed that
+    /// is less than it takes to be believed.
+    async fn weigh(&self, told: Vec<KnownFailure>) -> Prospect {
+        if told.is_empty() || self.config.signatures.required {
+            return Prospect::Open(told);
+        }
+        if self.supplier.retry {
+            tracing::info!("tries again what failed elsewhere: {}", told[0].cause);
+            return Prospect::Open(Vec::new());
+        }
+        match self.supplier.foresee(self.wanted, &told).await {
+            Ok(Some(failure)) => Prospect::Fails(failure),
+            Ok(None) => Prospect::Open(told),
+            Err(failure) => {
+                tracing::info!("cannot tell what others' failures mean: {}", failure.one_line());
+                Prospect::Open(told)
+            }
+        }
+    }
 }
 
 impl Supplier<'_> {
@@ -117,7 +139,7 @@ impl Supplier<'_> {
     /// As [`crate::build::build`]; 2 for a key to sign with that cannot be read, 13 where the
     /// registry has something else than it should. A registry that cannot be used is a warning.
     pub(super) async fn build_once(&self, wanted: Wanted) -> Result<ModuleSet, Failure> {
-        let Some(publish) = &self.config.publish else { return self.compile(&wanted).await };
+        let Some(publish) = &self.config.publish else { return self.compile_alone(&wanted).await };
         let password = std::env::var("COSIGN_PASSWORD").ok();
         let read = |path| SecretKey::read(path, password.as_deref());
         let key = publish.sign_key.as_deref().map(read).transpose()?;
@@ -126,25 +148,40 @@ impl Supplier<'_> {
             Turn::Found(manifest) => self.take(publish, &manifest, &wanted).await,
             Turn::Mine(held) => {
                 tracing::info!("builds {} for all that use {}", wanted.tag(), publish.reference);
-                let built = self.compile(&wanted).await;
-                if let Ok(set) = &built {
-                    self.publish(publish, set, key.as_ref()).await;
+                match self.compile(&wanted).await {
+                    Ok(set) => {
+                        self.publish(publish, &set, key.as_ref()).await;
+                        held.release().await;
+                        Ok(set)
+                    }
+                    Err(Failed { failure, known: Some(known) }) => {
+                        held.fail(*known).await;
+                        Err(failure)
+                    }
+                    Err(Failed { failure, known: None }) => {
+                        held.release().await;
+                        Err(failure)
+                    }
                 }
-                held.release().await;
-                built
             }
+            Turn::Fails(failure) => Err(failure),
             Turn::Alone(Alone::NoBoard(failure)) => {
                 let why = failure.one_line();
                 tracing::warn!("builds for this host alone: {}: {why}", publish.reference);
-                self.compile(&wanted).await
+                self.compile_alone(&wanted).await
             }
             Turn::Alone(Alone::InVain(why)) => {
                 tracing::warn!("builds without waiting for others any longer: {why}");
-                let set = self.compile(&wanted).await?;
+                let set = self.compile_alone(&wanted).await?;
                 self.publish(publish, &set, key.as_ref()).await;
                 Ok(set)
             }
         }
+    }
+
+    /// Compiles, whoever else may.
+    async fn compile_alone(&self, wanted: &Wanted) -> Result<ModuleSet, Failure> {
+        self.compile(wanted).await.map_err(|failed| failed.failure)
     }
 
     async fn turn(
@@ -153,6 +190,7 @@ impl Supplier<'_> {
         publish: &PublishConfig,
     ) -> Result<Turn<String>, Failure> {
         let search = Published {
+            supplier: self,
             config: self.config,
             prebuilt: Prebuilt::new(self.config)?,
             registry: self.open(publish)?,
@@ -189,7 +227,7 @@ impl Supplier<'_> {
         match prebuilt.pull(&name, manifest, &store, self.progress.as_ref()).await {
             Err(failure) if failure.code() == ExitCode::Download => {
                 tracing::warn!("builds for this host alone: {}", failure.one_line());
-                self.compile(wanted).await
+                self.compile_alone(wanted).await
             }
             pulled => pulled.inspect(|_| self.telemetry.origin(Origin::Pulled)),
         }

@@ -90,6 +90,19 @@ impl Class {
         Self::Unknown
     }
 
+    /// What others are told it is, where it lies in what is compiled alone: whoever compiles the same
+    /// meets it. Memory, disk, time, and a compiler that does not work are the host's.
+    pub fn everywhere(&self) -> Option<&'static str> {
+        match self {
+            Self::Gone(_) => Some("interface-gone"),
+            Self::Changed(_) => Some("interface-changed"),
+            Self::Header(_) => Some("header-missing"),
+            Self::GplOnly => Some("gpl-only"),
+            Self::Realtime => Some("realtime"),
+            Self::Space | Self::Memory | Self::Slow | Self::Compiler | Self::Unknown => None,
+        }
+    }
+
     /// What to do about it.
     pub(super) fn remedy(&self, flavour: Flavour) -> String {
         let other = match flavour {
@@ -228,5 +241,23 @@ mod tests {
     #[case("'", Class::Unknown)]
     fn errors_are_told_apart(#[case] error: &str, #[case] class: Class) {
         assert_eq!(Class::of(error), class);
+    }
+
+    #[rstest]
+    #[case(Class::Gone(None), Some("interface-gone"))]
+    #[case(Class::Changed(some("x")), Some("interface-changed"))]
+    #[case(Class::Header("linux/x.h".into()), Some("header-missing"))]
+    #[case(Class::GplOnly, Some("gpl-only"))]
+    #[case(Class::Realtime, Some("realtime"))]
+    #[case(Class::Space, None)]
+    #[case(Class::Memory, None)]
+    #[case(Class::Slow, None)]
+    #[case(Class::Compiler, None)]
+    #[case(Class::Unknown, None)]
+    fn others_are_told_what_lies_in_the_inputs_alone(
+        #[case] class: Class,
+        #[case] told: Option<&str>,
+    ) {
+        assert_eq!(class.everywhere(), told);
     }
 }
