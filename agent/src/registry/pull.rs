@@ -1,12 +1,19 @@
 //! Bringing a set's modules into the store.
 
+use std::cmp::Reverse;
+
+use futures_util::{TryStreamExt, stream};
+
 use super::content::{described, missing};
 use super::session::{MOST_LOGINS, Session};
-use crate::artifact::ModuleSet;
-use crate::failure::{ExitCode, Failure};
+use crate::artifact::{ModuleEntry, ModuleKey, ModuleSet};
+use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::{Progress, Task, Unit};
-use crate::source::http::{Expected, FetchError};
+use crate::source::http::{Alive, Expected, FetchError, Writers};
 use crate::store::Store;
+
+/// Modules at a time: one of them is most of a set, and more would only burden the registry.
+const PARALLEL: usize = 4;
 
 /// Brings the set with the manifest `digest` from one place into the store.
 pub(super) async fn pull_from(
@@ -22,6 +29,7 @@ pub(super) async fn pull_from(
     Ok(set)
 }
 
+/// Fetches what the store does not have, the largest first, for what comes last is waited for.
 async fn fetch_modules(
     session: &Session,
     set: &ModuleSet,
@@ -31,45 +39,58 @@ async fn fetch_modules(
     let total = set.modules.iter().map(|m| m.size).sum();
     let what = format!("modules of {} from {}", set.key.driver_version, session.repository);
     let task = progress.begin(&what, Some(total), Unit::Bytes);
-    for module in &set.modules {
-        if store.open_blob(&module.sha256).is_err() {
-            let expected =
-                Expected { sha256: Some(module.sha256.clone()), size: Some(module.size) };
-            fetch_blob(session, &expected, &module.sha256, store, task.as_ref()).await?;
-        } else {
-            task.advance(module.size);
+    let mut modules: Vec<&ModuleEntry> = set.modules.iter().collect();
+    modules.sort_by_key(|module| Reverse(module.size));
+    let writers = Writers::new();
+    let alive = writers.alive();
+    let bring = |module: &ModuleEntry| {
+        let (module, task) = (module.clone(), task.as_ref());
+        async move {
+            if store.open_blob(&module.sha256).is_err() {
+                fetch_blob(session, &module, store, task, alive).await?;
+            } else {
+                task.advance(module.size);
+            }
+            check(module, set.key.clone(), store.clone()).await
         }
-        let (store, module) = (store.clone(), module.clone());
-        let key = set.key.clone();
-        let checked = tokio::task::spawn_blocking(move || {
-            let image = store.read_blob(&module.sha256)?;
-            module.check_image(&image, &key).map_err(|e| {
-                Failure::new(ExitCode::Verification, format!("checking {}", module.file)).because(e)
-            })
-        });
-        checked
-            .await
-            .map_err(|e| Failure::new(ExitCode::Bug, "checking a module").because(e))??;
-    }
-    Ok(())
+    };
+    let modules = stream::iter(modules.into_iter().map(Ok));
+    let fetched = modules.try_for_each_concurrent(PARALLEL, bring).await;
+    // Where one failed the others were given up: nothing of them may be written any more.
+    writers.all_ended().await;
+    fetched
 }
 
+/// Compares a module in the store with what the set with this key says of it.
+async fn check(module: ModuleEntry, key: ModuleKey, store: Store) -> Result<(), Failure> {
+    let check = move || {
+        let image = store.read_blob(&module.sha256)?;
+        let what = || format!("checking {}", module.file);
+        module.check_image(&image, &key).or_fail(ExitCode::Verification, what)
+    };
+    tokio::task::spawn_blocking(check).await.or_fail(ExitCode::Bug, || "checking a module")?
+}
+
+/// Fetches a module as a blob, hashed while it streams.
 async fn fetch_blob(
     session: &Session,
-    expected: &Expected,
-    sha256: &str,
+    module: &ModuleEntry,
     store: &Store,
     task: &dyn Task,
+    alive: &Alive,
 ) -> Result<(), Failure> {
+    let sha256 = &module.sha256;
+    let expected = Expected { sha256: Some(sha256.clone()), size: Some(module.size) };
     let url = session.url(&format!("blobs/sha256:{sha256}"))?;
-    let mut logins = 0;
+    let (fetcher, mut logins) = (session.fetcher(), 0);
     loop {
-        let authorization = session.authorization().await;
-        let fetched = session.fetcher().blob_as(authorization, url.as_str(), expected, store, task);
-        match fetched.await {
+        let asker = session.authorization().await;
+        let fetched =
+            fetcher.blob_as(asker.clone(), url.as_str(), &expected, store, task, alive).await;
+        match fetched {
             Ok(_) => return Ok(()),
             Err(FetchError::Denied(denied)) if logins < MOST_LOGINS => {
-                session.log_in_for(url.clone(), denied).await?;
+                session.log_in_for(url.clone(), asker, denied).await?;
                 logins += 1;
             }
             Err(other) => return Err(other.into()),

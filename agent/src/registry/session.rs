@@ -159,16 +159,24 @@ impl Session {
         }
     }
 
-    /// As [`Session::exchange`] for a download that was denied: logs in, as far as that goes on.
+    /// As [`Session::exchange`] for a download that was denied to whom was `used`: logs in, as far as
+    /// that goes on, unless another one has done so meanwhile.
     ///
     /// # Errors
     /// Exit code 12 where the registry does not let us in, and `denied` where it does: who denies
     /// the download is behind it, and no login of the registry's is for them.
-    pub(super) async fn log_in_for(&self, url: Url, denied: Failure) -> Result<(), Failure> {
-        let before = self.authorization().await;
+    pub(super) async fn log_in_for(
+        &self,
+        url: Url,
+        used: Option<HeaderValue>,
+        denied: Failure,
+    ) -> Result<(), Failure> {
+        if self.authorization().await != used {
+            return Ok(());
+        }
         let call = Call::new(Method::HEAD, url);
-        let answer = send(&self.fetcher, &call, before.clone()).await?;
-        if self.asks_for_login(&answer) { self.log_in(&answer, before).await } else { Err(denied) }
+        let answer = send(&self.fetcher, &call, used.clone()).await?;
+        if self.asks_for_login(&answer) { self.log_in(&answer, used).await } else { Err(denied) }
     }
 
     /// Whether the registry itself wants to know who asks. What lies behind a redirection may say

@@ -19,7 +19,8 @@ pub use patience::Away;
 pub(crate) use patience::{Patience, Trouble, is_busy, retry_after};
 pub use policy::Policy;
 
-use super::sink::{Alive, Committed, Reading, Sink, Writers, Writing};
+pub(crate) use super::sink::{Alive, Writers};
+use super::sink::{Committed, Reading, Sink, Writing};
 pub(super) use super::sink::{ReadOnce, Reader};
 use super::space;
 use crate::failure::{ExitCode, Failure};
@@ -211,8 +212,9 @@ impl Fetcher {
         self.blob_for(&goal, expected, store, task, alive).await
     }
 
-    /// As [`Fetcher::blob`], saying who asks. The header goes to the URL's own host alone, and not
-    /// along with a redirection elsewhere.
+    /// As [`Fetcher::blob`], saying who asks, for a caller with many that may give some up: it waits
+    /// for the writers. The header goes to the URL's own host alone, and not along with a redirection
+    /// elsewhere.
     pub(crate) async fn blob_as(
         &self,
         authorization: Option<HeaderValue>,
@@ -220,14 +222,12 @@ impl Fetcher {
         expected: &Expected,
         store: &Store,
         task: &dyn Task,
+        alive: &Alive,
     ) -> Result<String, FetchError> {
         let limit = expected.size.unwrap_or(MOST_BYTES);
         let mut goal = Goal::new(url, expected.size, limit, expected.sha256.is_some())?;
         goal.authorization = authorization;
-        let writers = Writers::new();
-        let fetched = self.blob_for(&goal, expected, store, task, writers.alive()).await;
-        writers.all_ended().await;
-        fetched
+        self.blob_for(&goal, expected, store, task, alive).await
     }
 
     /// The client below, for requests that are no downloads.

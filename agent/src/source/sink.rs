@@ -19,26 +19,26 @@ const WAITING: usize = 16;
 /// Knows of the threads that still write: a download that is given up is gone from the disk only
 /// when its thread has ended.
 #[derive(Debug)]
-pub(super) struct Writers {
+pub(crate) struct Writers {
     alive: mpsc::Sender<()>,
     ended: mpsc::Receiver<()>,
 }
 
 /// Held by a thread while it writes.
-pub(super) type Alive = mpsc::Sender<()>;
+pub(crate) type Alive = mpsc::Sender<()>;
 
 impl Writers {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (alive, ended) = mpsc::channel(1);
         Self { alive, ended }
     }
 
-    pub(super) fn alive(&self) -> &Alive {
+    pub(crate) fn alive(&self) -> &Alive {
         &self.alive
     }
 
     /// Waits until every thread has ended.
-    pub(super) async fn all_ended(mut self) {
+    pub(crate) async fn all_ended(mut self) {
         drop(self.alive);
         // Nothing is ever sent; the channel closes with its last sender.
         let _ = self.ended.recv().await;

@@ -79,7 +79,8 @@ fn log_in(scene: &Scene, address: SocketAddr) {
 
 #[tokio::test]
 async fn a_download_that_is_denied_behind_the_registry_ends() {
-    let scene = Scene::new();
+    let mut scene = Scene::new();
+    scene.set = sets::put_of(&scene.store, "6.1.0-50-amd64", &["nvidia"], 0);
     let digest = scene.push().await.expect("pushes");
     let manifest = fs::read(scene.hub.blob(&digest)).expect("reads");
     let parsed: serde_json::Value = serde_json::from_slice(&manifest).expect("JSON");

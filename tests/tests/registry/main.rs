@@ -14,6 +14,7 @@ mod ladder;
 mod other_tools;
 mod policy;
 mod sets;
+mod side_by_side;
 mod tls;
 mod together;
 mod token;

@@ -1,0 +1,91 @@
+//! The modules of a set are fetched several at a time, and not all at once.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+
+use super::*;
+
+const MODULES: [&str; 6] = ["nvidia", "nvidia-uvm", "nvidia-modeset", "a", "b", "c"];
+const AT_A_TIME: usize = 4;
+
+/// Downloads of modules under way, and the most there ever were.
+#[derive(Default)]
+struct Seen {
+    now: usize,
+    most: usize,
+}
+
+/// A registry on loopback that serves `files` by the end of their path. A module it gives only once as
+/// many as should be are asked for at the same time.
+fn registry(
+    files: BTreeMap<String, Vec<u8>>,
+    modules: Vec<String>,
+) -> (SocketAddr, Arc<Mutex<Seen>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let address = listener.local_addr().expect("address");
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let (counted, enough) = (Arc::clone(&seen), Arc::new(Condvar::new()));
+    let (files, modules) = (Arc::new(files), Arc::new(modules));
+    // It ends with the test's process, as what waits for a connection does.
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let (seen, enough) = (Arc::clone(&counted), Arc::clone(&enough));
+            let (files, modules) = (Arc::clone(&files), Arc::clone(&modules));
+            std::thread::spawn(move || {
+                let Some(name) = asked(&stream) else { return };
+                let is_module = modules.contains(&name);
+                if is_module {
+                    let mut seen = seen.lock().expect("a lock");
+                    seen.now += 1;
+                    seen.most = seen.most.max(seen.now);
+                    enough.notify_all();
+                    let few = |seen: &mut Seen| seen.most < AT_A_TIME;
+                    drop(enough.wait_while(seen, few).expect("a lock"));
+                }
+                let body = files.get(&name).map_or(&[][..], Vec::as_slice);
+                let status = if files.contains_key(&name) { 200 } else { 404 };
+                if is_module {
+                    // Before the answer is out: whoever has it may ask for the next at once.
+                    seen.lock().expect("a lock").now -= 1;
+                }
+                let head = format!("HTTP/1.1 {status} x\r\nConnection: close\r\n");
+                let length = format!("Content-Length: {}\r\n\r\n", body.len());
+                let _ = (&stream).write_all(&[head.as_bytes(), length.as_bytes(), body].concat());
+            });
+        }
+    });
+    (address, seen)
+}
+
+/// The last part of the path that is asked for.
+fn asked(stream: &TcpStream) -> Option<String> {
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let first = lines.next()?;
+    lines.take_while(|line| !line.is_empty()).for_each(drop);
+    first.split(' ').nth(1)?.rsplit('/').next().map(str::to_owned)
+}
+
+#[tokio::test]
+async fn modules_are_fetched_several_at_a_time() {
+    let mut scene = Scene::new();
+    scene.set = sets::put_of(&scene.store, "6.1.0-50-amd64", &MODULES, 1 << 16);
+    let digest = scene.push().await.expect("pushes");
+    let read = |digest: &str| fs::read(scene.hub.blob(digest)).expect("a blob");
+    let modules: Vec<String> =
+        scene.set.modules.iter().map(|m| format!("sha256:{}", m.sha256)).collect();
+    let manifest: serde_json::Value = serde_json::from_slice(&read(&digest)).expect("JSON");
+    let config = manifest["config"]["digest"].as_str().expect("a digest").to_owned();
+    let names = modules.iter().chain([&digest, &config]);
+    let files = names.map(|name| (name.clone(), read(name))).collect();
+    let (address, seen) = registry(files, modules);
+    let source = format!("http://{address}/nvidia/modules").parse().expect("a registry");
+    let registry =
+        Registry::open_with(hasty(), &source, Path::new("/"), &scene.env()).expect("opens");
+    let pulled = registry.pull(&digest, &scene.other, &Silent).await.expect("pulls");
+    assert_eq!(pulled, scene.set);
+    assert_eq!(seen.lock().expect("a lock").most, AT_A_TIME);
+    sets::assert_sound(&scene.other);
+}
