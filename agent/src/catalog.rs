@@ -275,7 +275,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::artifact::ModuleKey;
+    use crate::artifact::{HeadersFrom, ModuleKey};
     use crate::config::{self, Fragment};
     use crate::failure::ExitCode;
 
@@ -302,7 +302,7 @@ mod tests {
             patches: BTreeMap::new(),
             signed_by: None,
         };
-        ModuleSet { key, modules: Vec::new() }
+        ModuleSet { key, headers_from: HeadersFrom::Archive, modules: Vec::new() }
     }
 
     #[test]

@@ -195,13 +195,18 @@ fn manifest(set: &ModuleSet, config: &[u8]) -> Manifest {
         ("longshore.kernel.release", &key.kernel_release),
         ("longshore.kernel.version", &key.kernel_version),
     ];
+    let mut annotations: BTreeMap<_, _> =
+        annotations.map(|(name, value)| (name.to_owned(), value.clone())).into();
+    if !set.has_signed_headers() {
+        annotations.insert("longshore.headers".to_owned(), set.headers_origin().to_string());
+    }
     Manifest {
         schema_version: 2,
         media_type: Some(MANIFEST_TYPE.to_owned()),
         artifact_type: Some(ARTIFACT_TYPE.to_owned()),
         config: Descriptor::of(CONFIG_TYPE, config),
         layers: layers.collect(),
-        annotations: annotations.map(|(k, v)| (k.to_owned(), v.clone())).into(),
+        annotations,
     }
 }
 

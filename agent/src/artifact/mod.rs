@@ -1,6 +1,7 @@
 //! A set of built kernel modules: what it is keyed by, and what it holds.
 
 pub mod destination;
+mod headers;
 pub mod image;
 pub mod index;
 pub mod layout;
@@ -13,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::kernel::modinfo::{self, ModInfoError};
 use crate::module_signing::{self, SignedBy};
+pub use headers::HeadersFrom;
 
 /// The longest tag that the distribution specification allows.
 const LONGEST_TAG: usize = 128;
@@ -98,6 +100,9 @@ pub struct ModuleEntry {
 pub struct ModuleSet {
     /// What it was made of.
     pub key: ModuleKey,
+    /// Where the headers in the key were from; left out where that is an archive.
+    #[serde(default, skip_serializing_if = "HeadersFrom::are_signed")]
+    pub headers_from: HeadersFrom,
     /// The modules, in load order.
     pub modules: Vec<ModuleEntry>,
 }
@@ -324,6 +329,7 @@ pub(crate) mod tests {
                 patches: BTreeMap::new(),
                 signed_by: None,
             },
+            headers_from: HeadersFrom::Archive,
             modules: vec![ModuleEntry {
                 name: "nvidia".into(),
                 file: "nvidia.ko".into(),

@@ -226,7 +226,7 @@ impl Prepared {
             Err(failed) => return Err(self.remember(failed, &key, store)),
         };
         let modules = compile::store_modules(&files, &compile, store)?;
-        let set = ModuleSet { key, modules };
+        let set = ModuleSet { key, modules, headers_from: self.inputs.headers.from };
         store.put_set(&set)?;
         Ok(set)
     }

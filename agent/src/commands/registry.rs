@@ -84,6 +84,10 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
             let new = registry.sign(&pushed.digest, key).await?;
             line.push_str(if new { ", signed" } else { ", was signed" });
         }
+        if !set.has_signed_headers() {
+            let from = set.headers_origin();
+            line.push_str(&format!("; compiled with headers from {from}, signed by nobody"));
+        }
         print(&format!("{line}\n"))?;
     }
     Ok(ExitCode::Done)

@@ -55,6 +55,7 @@ impl Fragment {
                 sign_key: get(env, "LONGSHORE_PUBLISH_KEY", AbsolutePath::strict)?,
                 lease: get(env, "LONGSHORE_PUBLISH_LEASE", publish::lease)?,
                 wait: get(env, "LONGSHORE_PUBLISH_WAIT", Span::from_str)?,
+                unsigned_headers: get(env, "LONGSHORE_PUBLISH_UNSIGNED_HEADERS", parse_bool)?,
             },
             require_signature: get(env, "LONGSHORE_REQUIRE_SIGNATURE", parse_bool)?,
             signature_keys: list(env, "LONGSHORE_SIGNATURE_KEYS", AbsolutePath::strict)?,

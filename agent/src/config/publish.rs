@@ -22,6 +22,8 @@ pub struct PublishConfig {
     pub lease: Duration,
     /// How long other hosts are waited for.
     pub wait: Duration,
+    /// Whether also what was compiled with headers that nobody signed is pushed.
+    pub unsigned_headers: bool,
 }
 
 /// The same as one place says it.
@@ -40,6 +42,9 @@ pub struct PublishFragment {
     /// How long to wait for a host that compiles for all before compiling all the same
     #[arg(id = "publish-wait", long, global = true, value_name = "SPAN")]
     pub wait: Option<Span>,
+    /// Also push what was compiled with headers that nobody signed: the host's own, or of --headers
+    #[arg(id = "publish-unsigned-headers", long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub unsigned_headers: Option<bool>,
 }
 
 /// A lease as a setting gives it.
@@ -59,6 +64,7 @@ impl PublishFragment {
             sign_key: self.sign_key.or(below.sign_key),
             lease: self.lease.or(below.lease),
             wait: self.wait.or(below.wait),
+            unsigned_headers: self.unsigned_headers.or(below.unsigned_headers),
         }
     }
 
@@ -72,6 +78,7 @@ impl PublishFragment {
             sign_key: self.sign_key.map(|path| path.as_path().to_path_buf()),
             lease: or(self.lease, 60).max(SHORTEST_LEASE),
             wait: or(self.wait, 30 * 60),
+            unsigned_headers: self.unsigned_headers.unwrap_or(false),
         })
     }
 }
@@ -93,6 +100,9 @@ mod tests {
         assert_eq!(settled.sign_key, Some("/k".into()));
         assert_eq!(settled.lease, Duration::from_secs(60));
         assert_eq!(settled.wait, Duration::from_secs(600));
+        assert!(!settled.unsigned_headers);
+        let all = fragment("reference = 'registry.example.com/a'\nunsigned-headers = true");
+        assert!(all.settle().expect("published").unsigned_headers);
         assert_eq!(fragment("wait = '10m'").settle(), None);
     }
 

@@ -204,7 +204,7 @@ pub fn attach(
         hash: first.hash(),
     };
     let key = ModuleKey { signed_by: Some(signed_by), ..set.key.clone() };
-    let signed = ModuleSet { key, modules };
+    let signed = ModuleSet { key, modules, headers_from: set.headers_from };
     store.put_set(&signed)?;
     Ok(signed)
 }

@@ -8,7 +8,7 @@ use super::{Acquire, Reason};
 use crate::artifact::ModuleSet;
 use crate::build;
 use crate::catalog::{Catalog, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand};
-use crate::config::Config;
+use crate::config::{Config, PublishConfig};
 use crate::finding::{Code, Finding, Severity};
 use crate::host::HostFacts;
 use crate::host::facts::Known;
@@ -98,6 +98,9 @@ impl<'a> Supply<'a> {
                 format!("the modules are compiled with {}", patches.join(", ")),
             );
         }
+        if at_hand.place != SetPlace::Store || !at_hand.set.has_signed_headers() {
+            self.because("headers of the modules", headers_of(&at_hand.set));
+        }
         let kernel = &facts.kernel.release;
         match &at_hand.place {
             SetPlace::Store => {
@@ -171,8 +174,7 @@ impl<'a> Supply<'a> {
             kernel_release: release.clone(),
         });
         if let Some(publish) = &config.publish {
-            let why = format!("one host compiles for all that publish to {}", publish.reference);
-            self.because("modules published", why);
+            self.published(publish, &catalog.headers);
         }
         let none = "no built set with all wanted modules for exactly this kernel (release and version \
                     string) is at hand";
@@ -200,6 +202,23 @@ impl<'a> Supply<'a> {
                         "whether headers and compiler for {release} can be had is not known: {why}"
                     ),
                 ));
+            }
+        }
+    }
+
+    /// Says for whom it is compiled.
+    fn published(&mut self, publish: &PublishConfig, headers: &Known<HeadersAtHand>) {
+        match headers {
+            Known::Yes(HeadersAtHand::Local { place, .. }) if !publish.unsigned_headers => {
+                let why = format!(
+                    "the headers from {place} are signed by nobody (publish-unsigned-headers)"
+                );
+                self.because("modules not published", why);
+            }
+            _ => {
+                let reference = &publish.reference;
+                let why = format!("one host compiles for all that publish to {reference}");
+                self.because("modules published", why);
             }
         }
     }
@@ -327,4 +346,14 @@ fn headers_missing(release: &str, nearest: &[String]) -> Finding {
         Code::HeadersMissing,
         format!("neither an archive nor the host has the headers of kernel {release}; {nearest}"),
     )
+}
+
+/// What a set says of the headers that it was compiled with.
+fn headers_of(set: &ModuleSet) -> String {
+    let names: Vec<&str> = set.key.headers.keys().map(String::as_str).collect();
+    let names = names.join(", ");
+    match set.has_signed_headers() {
+        true => format!("from {}: {names}", set.headers_origin()),
+        false => format!("from {}, signed by nobody: {names}", set.headers_origin()),
+    }
 }

@@ -6,17 +6,19 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use super::Supplier;
+use super::run_files::Archives;
 use crate::artifact::image::Described;
 use crate::artifact::{Flavour, ModuleSet, tag};
 use crate::build::{Failed, KnownFailure};
 use crate::builder::Builder;
-use crate::catalog::DriverAtHand;
+use crate::catalog::{DriverAtHand, HeadersAtHand};
 use crate::config::{Config, PublishConfig};
 use crate::failure::{ExitCode, Failure};
 use crate::once::{Alone, Prospect, Round, Search, Times, Turn};
 use crate::prebuilt::Prebuilt;
 use crate::registry::{Registry, Wish};
 use crate::signature::key::SecretKey;
+use crate::source::headers;
 use crate::source::http::Policy;
 use crate::store::hex;
 use crate::telemetry::Origin;
@@ -143,8 +145,10 @@ impl Supplier<'_> {
         let password = std::env::var("COSIGN_PASSWORD").ok();
         let read = |path| SecretKey::read(path, password.as_deref());
         let key = publish.sign_key.as_deref().map(read).transpose()?;
-        let turn = self.turn(&wanted, publish).await?;
-        match turn {
+        if let Some(place) = self.unsigned_headers(&wanted, publish).await {
+            return self.build_unshared(&wanted, publish, &place).await;
+        }
+        match self.turn(&wanted, publish).await? {
             Turn::Found(manifest) => self.take(publish, &manifest, &wanted).await,
             Turn::Mine(held) => {
                 tracing::info!("builds {} for all that use {}", wanted.tag(), publish.reference);
@@ -179,6 +183,38 @@ impl Supplier<'_> {
         }
     }
 
+    /// Where the headers are that compiling would take, if nobody signed them and what they give is not
+    /// for others.
+    async fn unsigned_headers(&self, wanted: &Wanted, publish: &PublishConfig) -> Option<String> {
+        if publish.unsigned_headers {
+            return None;
+        }
+        // Without the archives nothing is compiled; whoever has them may have published.
+        let archive = self.archive().await.ok()?;
+        let version = wanted.kernel_version.as_deref();
+        let kernel = headers::Wanted { release: &wanted.kernel_release, version };
+        match headers::at_hand(kernel, &self.config.header_places(), archive) {
+            HeadersAtHand::Local { place, .. } => Some(place),
+            HeadersAtHand::Archive { .. } | HeadersAtHand::Missing { .. } => None,
+        }
+    }
+
+    /// What others have published, or compiled for this host alone: nobody is to wait for it.
+    async fn build_unshared(
+        &self,
+        wanted: &Wanted,
+        publish: &PublishConfig,
+        place: &str,
+    ) -> Result<ModuleSet, Failure> {
+        match self.published(wanted, publish)?.look().await {
+            Ok(Some(manifest)) => return self.take(publish, &manifest, wanted).await,
+            Ok(None) => {}
+            Err(failure) => tracing::warn!("not asking others: {}", failure.one_line()),
+        }
+        tracing::warn!("builds for this host alone: nobody signed the headers from {place}");
+        self.compile_alone(wanted).await
+    }
+
     /// Compiles, whoever else may.
     async fn compile_alone(&self, wanted: &Wanted) -> Result<ModuleSet, Failure> {
         self.compile(wanted).await.map_err(|failed| failed.failure)
@@ -189,13 +225,7 @@ impl Supplier<'_> {
         wanted: &Wanted,
         publish: &PublishConfig,
     ) -> Result<Turn<String>, Failure> {
-        let search = Published {
-            supplier: self,
-            config: self.config,
-            prebuilt: Prebuilt::new(self.config)?,
-            registry: self.open(publish)?,
-            wanted,
-        };
+        let search = self.published(wanted, publish)?;
         let claim = self.open(publish)?.into_claim(wanted.claim_tag(self.config));
         let round = Round {
             board: Arc::new(claim),
@@ -205,6 +235,20 @@ impl Supplier<'_> {
             progress: self.progress.as_ref(),
         };
         Ok(round.turn(&search).await)
+    }
+
+    fn published<'s>(
+        &'s self,
+        wanted: &'s Wanted,
+        publish: &PublishConfig,
+    ) -> Result<Published<'s>, Failure> {
+        Ok(Published {
+            supplier: self,
+            config: self.config,
+            prebuilt: Prebuilt::new(self.config)?,
+            registry: self.open(publish)?,
+            wanted,
+        })
     }
 
     /// The registry itself, without mirrors: they may be late.
@@ -236,6 +280,13 @@ impl Supplier<'_> {
     /// Pushes a set for the others. That it does not succeed is no reason to do without the driver
     /// here.
     async fn publish(&self, publish: &PublishConfig, set: &ModuleSet, key: Option<&SecretKey>) {
+        if !set.has_signed_headers() && !publish.unsigned_headers {
+            tracing::warn!(
+                "not published: nobody signed the headers from {}",
+                set.headers_origin()
+            );
+            return;
+        }
         let push = self.push(publish, set, key);
         let pushed = match tokio::time::timeout(PUSH_LIMIT, push).await {
             Ok(pushed) => pushed,

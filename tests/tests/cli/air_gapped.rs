@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use longshore::artifact::{Flavour, ModuleEntry, ModuleKey, ModuleSet};
+use longshore::artifact::{Flavour, HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
 use longshore::host::HostFacts;
 use longshore::source::userspace::{Entry, Manifest};
 use longshore::store::{Store, digest_of};
@@ -52,7 +52,9 @@ fn put(store: &Store) {
         store.put(&image).expect("put");
         ModuleEntry::describe(&format!("{name}.ko"), &image, &kernel.release).expect("a module")
     });
-    store.put_set(&ModuleSet { key, modules: modules.into() }).expect("set");
+    store
+        .put_set(&ModuleSet { key, headers_from: HeadersFrom::Archive, modules: modules.into() })
+        .expect("set");
     put_tree(store);
 }
 

@@ -10,7 +10,7 @@ pub(crate) const KERNEL: &str = "6.1.0-50-amd64";
 pub(crate) const DRIVER: &str = "535.261.03";
 
 /// What the compiler says it is.
-const COMPILER: &str = "gcc-12 (Test 12.2.0-1) 12.2.0";
+pub(crate) const COMPILER: &str = "gcc-12 (Test 12.2.0-1) 12.2.0";
 const HEADERS: &str = "linux-headers-6.1.0-50-amd64";
 
 /// One thing in a package.

@@ -88,6 +88,11 @@ impl Hub {
         }
     }
 
+    /// Whether nothing was ever written to it.
+    pub(crate) fn is_untouched(&self) -> bool {
+        !self.dir.path().join("data/docker/registry/v2/repositories").exists()
+    }
+
     /// The file that holds a blob.
     pub(crate) fn blob(&self, digest: &str) -> PathBuf {
         let hex = digest.trim_start_matches("sha256:");

@@ -8,6 +8,7 @@
 mod behind;
 mod cosign;
 mod cut;
+mod failing;
 mod faults;
 mod hub;
 mod ladder;
@@ -18,6 +19,7 @@ mod side_by_side;
 mod tls;
 mod together;
 mod token;
+mod unsigned_headers;
 
 // An archive to build from and the program itself, as the command line's tests have them.
 #[allow(dead_code)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use longshore::artifact::{Flavour, ModuleEntry, ModuleKey, ModuleSet};
+use longshore::artifact::{Flavour, HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
 use longshore::store::{Store, digest_of};
 
 /// A set for a kernel release, in the store.
@@ -34,7 +34,7 @@ pub(crate) fn put_of(store: &Store, release: &str, names: &[&str], padding: usiz
         store.put(&image).expect("put");
         ModuleEntry::describe(&format!("{name}.ko"), &image, release).expect("a module")
     });
-    let set = ModuleSet { key, modules: modules.collect() };
+    let set = ModuleSet { key, headers_from: HeadersFrom::Archive, modules: modules.collect() };
     store.put_set(&set).expect("put_set");
     set
 }

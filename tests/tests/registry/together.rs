@@ -22,7 +22,7 @@ const LEASE: Duration = Duration::from_secs(20);
 pub(crate) const MODULES: [&str; 3] = ["nvidia", "nvidia-uvm", "nvidia-modeset"];
 
 /// What the sets are found by.
-fn tag() -> String {
+pub(crate) fn tag() -> String {
     format!("535.261.03-proprietary-{KERNEL}-{}", std::env::consts::ARCH)
 }
 
@@ -86,19 +86,25 @@ fn loader(libraries: &[(String, Vec<u8>)]) -> Item<'_> {
 }
 
 /// One agent that builds, its store, and what it says.
-struct Agent {
-    child: Child,
-    store: PathBuf,
+pub(crate) struct Agent {
+    pub(crate) child: Child,
+    pub(crate) store: PathBuf,
     log: PathBuf,
 }
 
 impl Agent {
-    fn start(host: &Host, name: &str, store: &str, publish: Option<&str>) -> Self {
+    pub(crate) fn start(host: &Host, name: &str, store: &str, publish: Option<&str>) -> Self {
         Self::told(host, name, store, publish, &[])
     }
 
     /// One that is given `more` words.
-    fn told(host: &Host, name: &str, store: &str, publish: Option<&str>, more: &[&str]) -> Self {
+    pub(crate) fn told(
+        host: &Host,
+        name: &str,
+        store: &str,
+        publish: Option<&str>,
+        more: &[&str],
+    ) -> Self {
         let (store, log) = (host.path(store), host.path(&format!("{name}.log")));
         let mut command = host.agent(&["build", "--kernel", KERNEL]);
         command.args(more);
@@ -112,12 +118,12 @@ impl Agent {
         Self { child: command.spawn().expect("starts"), store, log }
     }
 
-    fn says(&self, words: &str) -> bool {
+    pub(crate) fn says(&self, words: &str) -> bool {
         fs::read_to_string(&self.log).expect("a log").contains(words)
     }
 
     /// Where it compiles at this moment, once make is about to run.
-    fn work(&self) -> Option<PathBuf> {
+    pub(crate) fn work(&self) -> Option<PathBuf> {
         if !self.says("compiling 535.261.03") {
             return None;
         }
@@ -130,14 +136,14 @@ impl Agent {
         !entries(&self.store.join("logs")).is_empty()
     }
 
-    fn ends_well(self) -> Store {
+    pub(crate) fn ends_well(self) -> Store {
         let store = Store::open(&self.store).expect("store");
         self.ends(0);
         store
     }
 
     /// Waits until it ends, with this exit code; gives what it said.
-    fn ends(mut self, code: i32) -> String {
+    pub(crate) fn ends(mut self, code: i32) -> String {
         until("it ends", || self.child.try_wait().expect("a child").is_some());
         let log = fs::read_to_string(&self.log).expect("a log");
         assert_eq!(self.child.wait().expect("a child").code(), Some(code), "{log}");
@@ -156,19 +162,13 @@ impl Drop for Agent {
     }
 }
 
-fn entries(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn entries(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-fn let_go(work: &Path) {
-    let_fail(work, "");
-}
-
-/// Lets make end with these last words; without any it ends well.
-fn let_fail(work: &Path, words: &str) {
-    // It must not be seen half written.
-    fs::write(work.join("going"), words).expect("write");
-    fs::rename(work.join("going"), work.join("go")).expect("rename");
+/// Lets make end.
+pub(crate) fn let_go(work: &Path) {
+    fs::write(work.join("go"), "").expect("write");
 }
 
 /// The only set of a store, by the digest of its manifest.
@@ -180,7 +180,7 @@ fn digest(store: &Store) -> String {
 }
 
 /// Agents that publish to one registry, all waiting but the one that compiles.
-fn together(host: &Host, hub: &Hub) -> (Agent, Vec<Agent>) {
+pub(crate) fn together(host: &Host, hub: &Hub) -> (Agent, Vec<Agent>) {
     let reference = format!("http://{}/nvidia/modules", hub.address);
     let start = |n| {
         let name = format!("agent{n}");
@@ -198,7 +198,7 @@ fn together(host: &Host, hub: &Hub) -> (Agent, Vec<Agent>) {
     (builder, agents)
 }
 
-fn tags(hub: &Hub) -> Vec<String> {
+pub(crate) fn tags(hub: &Hub) -> Vec<String> {
     let from = format!("docker://{}/nvidia/modules", hub.address);
     let listed = other_tools::skopeo(&["list-tags", "--tls-verify=false", &from]);
     let listed: serde_json::Value = serde_json::from_slice(&listed).expect("JSON");
@@ -207,7 +207,7 @@ fn tags(hub: &Hub) -> Vec<String> {
 }
 
 /// Everybody has what the registry has, which is all that is in there but for claims.
-fn assert_same(stores: &[Store], hub: &Hub, claims: usize) {
+pub(crate) fn assert_same(stores: &[Store], hub: &Hub, claims: usize) {
     let digests: Vec<String> = stores.iter().map(digest).collect();
     let mut tags = tags(hub);
     let before = tags.len();
@@ -259,17 +259,6 @@ fn when_the_one_that_compiles_is_killed_another_takes_over() {
     assert_same(&stores, &hub, 1);
 }
 
-/// The only claim in a registry without a set, as its annotation says it.
-fn claim(hub: &Hub) -> serde_json::Value {
-    let tags = tags(hub);
-    assert!(tags.len() == 1 && tags[0].starts_with("claim-"), "{tags:?}");
-    let from = format!("docker://{}/nvidia/modules:{}", hub.address, tags[0]);
-    let manifest = other_tools::skopeo(&["inspect", "--raw", "--tls-verify=false", &from]);
-    let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("JSON");
-    let claim = manifest["annotations"]["longshore.claim"].as_str().expect("a claim");
-    serde_json::from_str(claim).expect("JSON")
-}
-
 #[test]
 fn a_builder_that_is_stopped_gives_its_claim_back_and_another_takes_over_at_once() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
@@ -289,81 +278,6 @@ fn a_builder_that_is_stopped_gives_its_claim_back_and_another_takes_over_at_once
         assert!(stopped.elapsed() < LEASE / 2, "{:?}", stopped.elapsed());
         send(&waits.child, Signal::SIGKILL);
     }
-}
-
-#[test]
-fn the_claim_of_a_builder_that_was_stopped_is_done() {
-    let hub = Hub::start(None);
-    let host = Host::with(archive(0, true));
-    let reference = format!("http://{}/nvidia/modules", hub.address);
-    let mut agent = Agent::start(&host, "agent", "store", Some(&reference));
-    until("it compiles", || agent.work().is_some());
-    send(&agent.child, Signal::SIGTERM);
-    until("it ends", || agent.child.try_wait().expect("a child").is_some());
-    assert_eq!(claim(&hub)["stage"], "done");
-}
-
-/// What the compiler says of a kernel that the driver does not know.
-const CHANGED: &str =
-    "nvidia/nv-pci.c:201:9: error: too few arguments to function 'pci_resize_resource'\n";
-
-#[test]
-fn what_fails_on_every_host_is_compiled_once_and_again_when_a_person_says_so() {
-    for deletes in [true, false] {
-        let hub = if deletes { Hub::that_deletes() } else { Hub::start(None) };
-        let host = Host::with(archive(0, true));
-        let reference = format!("http://{}/nvidia/modules", hub.address);
-        let (builder, others) = together(&host, &hub);
-        let_fail(&builder.work().expect("it compiles"), CHANGED);
-        let said = builder.ends(14);
-        assert!(said.contains("the kernel has another pci_resize_resource"), "{said}");
-        let told = claim(&hub);
-        assert_eq!(
-            (&told["stage"], &told["failures"][0]["class"]),
-            (&"done".into(), &"interface-changed".into())
-        );
-        for agent in others {
-            let log = agent.store.join("logs");
-            let said = agent.ends(14);
-            assert!(entries(&log).is_empty(), "{said}");
-            assert!(said.contains("failed before, at "), "{said}");
-            assert!(said.contains("the kernel has another pci_resize_resource"), "{said}");
-        }
-        // Who comes later, also where it was told before.
-        for (name, store) in [("late", "late"), ("again", "late")] {
-            let agent = Agent::start(&host, name, store, Some(&reference));
-            let log = agent.store.join("logs");
-            assert!(agent.ends(14).contains("failed before, at "), "{name}");
-            assert!(entries(&log).is_empty(), "{name} compiled");
-        }
-        let again = Agent::told(&host, "retries", "late", Some(&reference), &["--retry"]);
-        until("it compiles", || again.work().is_some());
-        let_go(&again.work().expect("it compiles"));
-        let mut stores = vec![again.ends_well()];
-        stores.push(Agent::start(&host, "after", "store0", Some(&reference)).ends_well());
-        assert_same(&stores, &hub, usize::from(!deletes));
-    }
-}
-
-#[test]
-fn what_fails_of_a_host_is_compiled_by_the_next() {
-    let hub = Hub::start(None);
-    let host = Host::with(archive(0, true));
-    let (builder, mut others) = together(&host, &hub);
-    let_fail(&builder.work().expect("it compiles"), "cc1: out of memory allocating 65536 bytes\n");
-    let said = builder.ends(14);
-    assert!(said.contains("out of memory"), "{said}");
-    let mut second = None;
-    until("another compiles", || {
-        second = others.iter().position(|agent| agent.work().is_some());
-        second.is_some()
-    });
-    assert_eq!(claim(&hub)["failures"], serde_json::Value::Null);
-    let second = others.remove(second.expect("somebody"));
-    let_go(&second.work().expect("it compiles"));
-    let mut stores = vec![second.ends_well()];
-    stores.extend(others.into_iter().map(Agent::ends_well));
-    assert_same(&stores, &hub, 1);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
-use crate::artifact::{ModuleEntry, ModuleKey, ModuleSet};
+use crate::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
 use crate::catalog::{
     DriverAtHand, DriverOrigin, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand,
 };
@@ -122,7 +122,7 @@ fn set(facts: &HostFacts, flavour: Flavour, place: SetPlace) -> SetAtHand {
         entry("nvidia_modeset", &["nvidia", "video"]),
         entry("nvidia_drm", &["nvidia_modeset", "drm", "drm_kms_helper"]),
     ];
-    SetAtHand { set: ModuleSet { key, modules }, place }
+    SetAtHand { set: ModuleSet { key, headers_from: HeadersFrom::Archive, modules }, place }
 }
 
 fn stocked(facts: &HostFacts, flavour: Flavour) -> Catalog {

@@ -1,7 +1,10 @@
 //! Sets of registries, and sets that are not signed.
 
+use std::time::Duration;
+
 use super::*;
 use crate::catalog::{RefusedSet, UnreadRegistry};
+use crate::config::PublishConfig;
 
 fn in_registry(facts: &HostFacts) -> SetAtHand {
     let place = SetPlace::Registry {
@@ -29,6 +32,65 @@ fn a_set_of_a_registry_is_fetched_and_nothing_compiled() {
     assert!(!plan.acquire.iter().any(|a| matches!(a, Acquire::BuildSet { .. })));
     assert!(why(&plan, "modules").contains("registry.example.com/a"));
     assert!(render(&plan, &facts).contains("registry.example.com/a@sha256:1"));
+}
+
+#[test]
+fn where_the_headers_of_a_set_were_from_is_said() {
+    let facts = facts("bookworm-t4");
+    let cases = [
+        (HeadersFrom::Archive, "linux-headers_1_amd64", "from an archive: linux-headers_1_amd64"),
+        (
+            HeadersFrom::Host,
+            "/usr/src/a",
+            "from the host that compiled it, signed by nobody: /usr/s",
+        ),
+        (HeadersFrom::Named, "/usr/src/a", "from a place that was named where it was compiled, s"),
+    ];
+    for (from, name, wanted) in cases {
+        for local in [false, true] {
+            let mut at_hand = match local {
+                true => set(&facts, Flavour::Open, SetPlace::Store),
+                false => in_registry(&facts),
+            };
+            at_hand.set.headers_from = from;
+            at_hand.set.key.headers = [(name.to_owned(), "5".repeat(64))].into();
+            let mut catalog = archives();
+            catalog.sets.push(at_hand);
+            let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
+            let said = plan.reasons.iter().find(|r| r.what == "headers of the modules");
+            // Of what was compiled here with an archive's nobody needs to be told.
+            let is_told = !local || from != HeadersFrom::Archive;
+            assert_eq!(said.is_some(), is_told, "{from:?}");
+            assert!(said.is_none_or(|said| said.why.starts_with(wanted)), "{said:?}");
+        }
+    }
+}
+
+#[rstest]
+#[case::not_for_others(false, "modules not published", "the host's /lib/modules")]
+#[case::all_the_same(true, "modules published", "registry.example.com/a")]
+fn what_is_compiled_with_headers_that_nobody_signed(
+    #[case] all: bool,
+    #[case] what: &str,
+    #[case] why: &str,
+) {
+    let mut catalog = archives();
+    catalog.headers = Known::Yes(HeadersAtHand::Local {
+        place: "the host's /lib/modules/x/build".into(),
+        compiler: "gcc-12".into(),
+        passed_over: Vec::new(),
+    });
+    let mut config = config("535", "auto");
+    config.publish = Some(PublishConfig {
+        reference: "registry.example.com/a".parse().expect("a repository"),
+        sign_key: None,
+        lease: Duration::from_secs(60),
+        wait: Duration::from_secs(60),
+        unsigned_headers: all,
+    });
+    let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();
+    let said = plan.reasons.iter().find(|reason| reason.what == what).expect("a reason");
+    assert!(said.why.contains(why), "{}", said.why);
 }
 
 #[test]

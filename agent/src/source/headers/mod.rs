@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::archive::{Archive, Package};
+use crate::artifact::HeadersFrom;
 use crate::build::claim::Claimed;
 use crate::catalog::HeadersAtHand;
 use crate::failure::{ExitCode, Failure};
@@ -62,6 +63,8 @@ pub struct Headers {
     pub toolchain: Vec<Package>,
     /// The headers where they are no packages.
     pub trees: Option<Trees>,
+    /// Which rung of the ladder they are from.
+    pub from: HeadersFrom,
     /// Why what comes first on the ladder was not taken.
     pub passed_over: Vec<String>,
     /// What was unpacked for it.
@@ -95,7 +98,10 @@ pub async fn find(
     let mut passed_over = Vec::new();
     for path in &places.given {
         match local::given(path, wanted, store).await? {
-            Ok(found) => return with_toolchain(found, wanted, archive, passed_over),
+            Ok(found) => {
+                let from = HeadersFrom::Named;
+                return with_toolchain(found, from, wanted, archive, passed_over);
+            }
             Err(why) => passed_over.push(format!("{}: {why}", path.display())),
         }
     }
@@ -107,7 +113,10 @@ pub async fn find(
     passed_over.push(missing.one_line());
     if let Some(root) = &places.host_root {
         match local::of_host(root, wanted) {
-            Ok(found) => return with_toolchain(found, wanted, archive, passed_over),
+            Ok(found) => {
+                let from = HeadersFrom::Host;
+                return with_toolchain(found, from, wanted, archive, passed_over);
+            }
             Err(why) => passed_over.push(format!("the host: {why}")),
         }
     }
@@ -144,6 +153,7 @@ async fn packaged(
         compiler: found.compiler,
         toolchain,
         trees: None,
+        from: HeadersFrom::Archive,
         passed_over: Vec::new(),
         _unpacked: None,
     })
@@ -151,6 +161,7 @@ async fn packaged(
 
 fn with_toolchain(
     found: local::Found,
+    from: HeadersFrom,
     wanted: Wanted<'_>,
     archive: &Archive,
     passed_over: Vec<String>,
@@ -164,6 +175,7 @@ fn with_toolchain(
         compiler,
         toolchain,
         trees: Some(trees),
+        from,
         passed_over,
         _unpacked: unpacked,
     })

@@ -1,0 +1,103 @@
+//! Builders that end without a set: stopped, or because it does not compile, here or anywhere.
+
+use std::fs;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+
+use super::together::{Agent, archive, assert_same, entries, let_go, tags, together};
+use super::*;
+use crate::scene::{Scene as Host, send, until};
+
+/// Lets make end with these last words; without any it ends well.
+fn let_fail(work: &Path, words: &str) {
+    // It must not be seen half written.
+    fs::write(work.join("going"), words).expect("write");
+    fs::rename(work.join("going"), work.join("go")).expect("rename");
+}
+
+/// The only claim in a registry without a set, as its annotation says it.
+fn claim(hub: &Hub) -> serde_json::Value {
+    let tags = tags(hub);
+    assert!(tags.len() == 1 && tags[0].starts_with("claim-"), "{tags:?}");
+    let from = format!("docker://{}/nvidia/modules:{}", hub.address, tags[0]);
+    let manifest = other_tools::skopeo(&["inspect", "--raw", "--tls-verify=false", &from]);
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("JSON");
+    let claim = manifest["annotations"]["longshore.claim"].as_str().expect("a claim");
+    serde_json::from_str(claim).expect("JSON")
+}
+
+#[test]
+fn the_claim_of_a_builder_that_was_stopped_is_done() {
+    let hub = Hub::start(None);
+    let host = Host::with(archive(0, true));
+    let reference = format!("http://{}/nvidia/modules", hub.address);
+    let mut agent = Agent::start(&host, "agent", "store", Some(&reference));
+    until("it compiles", || agent.work().is_some());
+    send(&agent.child, Signal::SIGTERM);
+    until("it ends", || agent.child.try_wait().expect("a child").is_some());
+    assert_eq!(claim(&hub)["stage"], "done");
+}
+
+/// What the compiler says of a kernel that the driver does not know.
+const CHANGED: &str =
+    "nvidia/nv-pci.c:201:9: error: too few arguments to function 'pci_resize_resource'\n";
+
+#[test]
+fn what_fails_on_every_host_is_compiled_once_and_again_when_a_person_says_so() {
+    for deletes in [true, false] {
+        let hub = if deletes { Hub::that_deletes() } else { Hub::start(None) };
+        let host = Host::with(archive(0, true));
+        let reference = format!("http://{}/nvidia/modules", hub.address);
+        let (builder, others) = together(&host, &hub);
+        let_fail(&builder.work().expect("it compiles"), CHANGED);
+        let said = builder.ends(14);
+        assert!(said.contains("the kernel has another pci_resize_resource"), "{said}");
+        let told = claim(&hub);
+        assert_eq!(
+            (&told["stage"], &told["failures"][0]["class"]),
+            (&"done".into(), &"interface-changed".into())
+        );
+        for agent in others {
+            let log = agent.store.join("logs");
+            let said = agent.ends(14);
+            assert!(entries(&log).is_empty(), "{said}");
+            assert!(said.contains("failed before, at "), "{said}");
+            assert!(said.contains("the kernel has another pci_resize_resource"), "{said}");
+        }
+        // Who comes later, also where it was told before.
+        for (name, store) in [("late", "late"), ("again", "late")] {
+            let agent = Agent::start(&host, name, store, Some(&reference));
+            let log = agent.store.join("logs");
+            assert!(agent.ends(14).contains("failed before, at "), "{name}");
+            assert!(entries(&log).is_empty(), "{name} compiled");
+        }
+        let again = Agent::told(&host, "retries", "late", Some(&reference), &["--retry"]);
+        until("it compiles", || again.work().is_some());
+        let_go(&again.work().expect("it compiles"));
+        let mut stores = vec![again.ends_well()];
+        stores.push(Agent::start(&host, "after", "store0", Some(&reference)).ends_well());
+        assert_same(&stores, &hub, usize::from(!deletes));
+    }
+}
+
+#[test]
+fn what_fails_of_a_host_is_compiled_by_the_next() {
+    let hub = Hub::start(None);
+    let host = Host::with(archive(0, true));
+    let (builder, mut others) = together(&host, &hub);
+    let_fail(&builder.work().expect("it compiles"), "cc1: out of memory allocating 65536 bytes\n");
+    let said = builder.ends(14);
+    assert!(said.contains("out of memory"), "{said}");
+    let mut second = None;
+    until("another compiles", || {
+        second = others.iter().position(|agent| agent.work().is_some());
+        second.is_some()
+    });
+    assert_eq!(claim(&hub)["failures"], serde_json::Value::Null);
+    let second = others.remove(second.expect("somebody"));
+    let_go(&second.work().expect("it compiles"));
+    let mut stores = vec![second.ends_well()];
+    stores.extend(others.into_iter().map(Agent::ends_well));
+    assert_same(&stores, &hub, 1);
+}
