@@ -3,6 +3,7 @@
 
 mod connections;
 mod driver;
+mod full;
 mod scene;
 // The tests of the command line use more of it.
 #[allow(dead_code)]
@@ -22,12 +23,19 @@ mod sets;
 use std::time::{Duration, Instant};
 
 use longshore::ExitCode;
+use longshore::source::http::Policy;
 
 use scene::{Scene, Source};
 use server::Fault;
 
 /// No fault costs more, on a machine with much else to do.
 const SOON: Duration = Duration::from_secs(60);
+
+/// Here a second passes so many times as fast; patience with who is busy does, too (that the patience
+/// there is by default covers a minute is for the tests of `source::http`).
+const SCALE: u32 = 15;
+const MINUTE: Duration = Duration::from_secs(60 / SCALE as u64);
+const A_MINUTE: &str = "busy for a minute, then fine";
 
 /// What comes of a fault.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +72,8 @@ fn faults() -> Vec<(&'static str, Faults, Outcome)> {
         ("410", Every(Fault::Status(410)), Refused(Download)),
         ("401", Every(Fault::Status(401)), Refused(Download)),
         ("403", Every(Fault::Status(403)), Refused(Download)),
-        ("busy, then fine", Next(vec![Fault::Status(503), Fault::Busy(502, "0")]), Fetched),
+        ("busy twice, then fine", Next(vec![Fault::Status(503), Fault::Busy(502, "0")]), Fetched),
+        (A_MINUTE, Every(Fault::BusyFor(MINUTE)), Fetched),
         ("too many requests, then fine", Next(vec![Fault::Busy(429, "0")]), Fetched),
         ("busy for ever", Every(Fault::Status(500)), Refused(Download)),
         ("busy for an hour", Every(Fault::Busy(503, "3600")), Refused(Download)),
@@ -105,6 +114,12 @@ async fn sweep(source: Source) {
         if matches!(name, "silent in the middle" | "a byte now and then") {
             (scene.policy.stall, scene.policy.silence) =
                 (Duration::from_secs(1), Duration::from_millis(1500));
+        }
+        if name == A_MINUTE {
+            let usual = Policy::default();
+            scene.policy.busy = usual.busy / SCALE;
+            scene.policy.backoff = usual.backoff / SCALE;
+            scene.policy.longest_backoff = usual.longest_backoff / SCALE;
         }
         apply(&scene, faults);
         let since = Instant::now();

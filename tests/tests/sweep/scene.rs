@@ -65,8 +65,16 @@ const REPOSITORY: &str = "/v2/nvidia/modules";
 
 impl Scene {
     pub(crate) fn of(source: Source) -> Self {
+        Self::on(source, |_| {})
+    }
+
+    /// As [`Scene::of`], with a store in a directory that `prepare` is given first.
+    pub(crate) fn on(source: Source, prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let store = Store::open(&dir.path().join("store")).expect("store");
+        let below = dir.path().join("store");
+        fs::create_dir(&below).expect("directory");
+        prepare(&below);
+        let store = Store::open(&below).expect("store");
         let mut manifest = String::new();
         let (files, path) = match source {
             Source::Release | Source::Index | Source::Package => archive(source, dir.path()),
@@ -224,7 +232,7 @@ fn run_file(source: Source) -> Files {
 
 fn registry(source: Source, dir: &Path, manifest: &mut String) -> Files {
     let store = Store::open(&dir.join("pushed")).expect("store");
-    let set = sets::put(&store, "6.1.0-50-amd64");
+    let set = sets::put_of(&store, "6.1.0-50-amd64", &["nvidia", "nvidia-uvm"], 1 << 20);
     let described = Described::of(&set).expect("described");
     *manifest = described.digest();
     let blob = |sha256: &str| format!("{REPOSITORY}/blobs/sha256:{sha256}");
