@@ -1,7 +1,7 @@
 //! The build sandbox, with real namespaces and mounts: these tests want root.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -35,10 +35,9 @@ impl Scene {
     }
 
     fn spec(&self, script: &str) -> Spec {
-        let bind = |source: PathBuf, target: &str| Bind { source, target: target.into() };
         Spec {
             root: self.path("root"),
-            binds: vec![bind("/usr".into(), "/usr"), bind(self.path("work"), "/build")],
+            binds: vec![Bind::new("/usr", "/usr"), Bind::new(self.path("work"), "/build")],
             command: vec!["/bin/sh".into(), "-c".into(), script.into()],
             environment: vec![("PATH".into(), "/usr/bin".into()), ("LC_ALL".into(), "C".into())],
             handed_on: Vec::new(),
@@ -57,9 +56,17 @@ impl Scene {
         script: &str,
         limit: Duration,
     ) -> (Result<Outcome, Failure>, Vec<String>) {
+        self.run_as(&self.spec(script), limit).await
+    }
+
+    async fn run_as(
+        &self,
+        spec: &Spec,
+        limit: Duration,
+    ) -> (Result<Outcome, Failure>, Vec<String>) {
         let mut lines = Vec::new();
         let mut note = |line: &str| lines.push(line.to_owned());
-        let outcome = sandbox::run(Path::new(HELPER), &self.spec(script), limit, &mut note).await;
+        let outcome = sandbox::run(Path::new(HELPER), spec, limit, &mut note).await;
         (outcome, lines)
     }
 
@@ -97,6 +104,35 @@ async fn output_of_both_streams_and_the_status_come_back() {
 async fn a_signal_is_told_from_a_status() {
     let (outcome, _) = Scene::new().run("kill -9 $$").await;
     assert_eq!(outcome.expect("it runs"), Outcome::Signalled(9));
+}
+
+#[tokio::test]
+async fn who_stays_root_reads_the_key_and_has_no_power_beyond() {
+    let scene = Scene::new();
+    let key = scene.path("key");
+    fs::write(&key, "secret\n").expect("key");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("mode");
+    std::os::unix::fs::chown(&key, Some(1000), Some(1000)).expect("chown");
+    fs::write(scene.path("work/key"), "").expect("what it is mounted on");
+    let script = "id -u; cat key; echo more >> key; rm -f key; mount -t tmpfs none /proc; \
+                  grep -E '^Cap(Eff|Prm)|^NoNewPrivs' /proc/self/status; true";
+    let mut spec = scene.spec(script);
+    spec.user = None;
+    spec.binds.push(Bind::read_only(&key, "/build/key"));
+    let (outcome, lines) = scene.run_as(&spec, MINUTE).await;
+    assert_eq!(outcome.expect("it runs"), Outcome::Exited(0));
+    assert_eq!(lines[..2], ["0", "secret"], "{lines:?}");
+    let said = lines.join("\n");
+    // CAP_DAC_OVERRIDE alone.
+    for words in ["Read-only file system", "CapPrm:\t0000000000000002", "CapEff:\t0000000000000002"]
+    {
+        assert!(said.contains(words), "{words:?} is not in {said}");
+    }
+    assert!(said.contains("NoNewPrivs:\t1"), "{said}");
+    assert_eq!(fs::read_to_string(&key).expect("still there"), "secret\n");
+    // What it was mounted on holds nothing.
+    assert_eq!(fs::read_to_string(scene.path("work/key")).expect("still there"), "");
+    assert!(!scene.is_mounted());
 }
 
 #[tokio::test]

@@ -264,7 +264,7 @@ fn spec(root: &Path, work: &Path, command: Vec<String>, directory: &str, name: &
         ("DEB_BUILD_ARCH", arch),
         ("DEB_HOST_ARCH", arch),
     ];
-    let bind = |name: &str, target: &str| Bind { source: work.join(name), target: target.into() };
+    let bind = |name: &str, target: &str| Bind::new(work.join(name), target);
     Spec {
         root: root.to_path_buf(),
         binds: vec![bind("", "/build"), bind("tmp", "/tmp")],

@@ -46,7 +46,7 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 pub struct Spec {
     /// The root; seen read-only. It has the directories `proc` and `dev`, and every bind's target.
     pub root: PathBuf,
-    /// What is writable inside.
+    /// What is seen inside beside the root.
     pub binds: Vec<Bind>,
     /// Program (absolute, inside) and arguments.
     pub command: Vec<String>,
@@ -58,19 +58,35 @@ pub struct Spec {
     pub handed_on: Vec<String>,
     /// Working directory, inside.
     pub directory: PathBuf,
-    /// User and group to run the command as; None stays who the agent is.
+    /// User and group to run the command as; None stays who the agent is, with no capability but
+    /// that for other users' files (CAP_DAC_OVERRIDE).
     pub user: Option<u32>,
     /// File that gets the command's [`Outcome`], outside; it must not exist.
     pub outcome: PathBuf,
 }
 
-/// A directory or file of the outside, writable inside; its target is there already.
+/// A directory or file of the outside; its target is there already.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Bind {
     /// Absolute path outside.
     pub source: PathBuf,
     /// Absolute path inside.
     pub target: PathBuf,
+    /// Whether it can only be read inside.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+impl Bind {
+    /// What can be written inside.
+    pub fn new(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Self {
+        Self { source: source.into(), target: target.into(), read_only: false }
+    }
+
+    /// What can only be read inside, and of which nothing can be executed.
+    pub fn read_only(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Self {
+        Self { read_only: true, ..Self::new(source, target) }
+    }
 }
 
 /// How a command ended.

@@ -2,8 +2,9 @@
 //!
 //! sign-file comes with the kernel's kbuild package, and is unpacked with the libraries it needs
 //! (libcrypto) into a root of its own, ten packages small. Inside it sees the secret key as a bind
-//! mount of the key's own file, in its own mount namespace and without network; the key is never
-//! copied, and its passphrase (KBUILD_SIGN_PIN) travels in the environment alone. What comes out
+//! mount of the key's own file, read-only, in its own mount namespace and without network; it stays
+//! root, to read the key, and has no other capability than that. The key is never copied, and its
+//! passphrase (KBUILD_SIGN_PIN) travels in the environment alone. What comes out
 //! are detached signatures, which are verified with the certificate before they are appended.
 
 use std::fs::{self, File};
@@ -149,13 +150,9 @@ impl SignFile {
         hash: Hash,
     ) -> Result<(), Failure> {
         let inside = |name: &str| format!("/build/{name}");
-        let bind = |source: &Path, target: String| Bind {
-            source: source.to_path_buf(),
-            target: target.into(),
-        };
         let spec = Spec {
             root: root.to_path_buf(),
-            binds: vec![bind(dir, "/build".into()), bind(&self.key, inside(KEY))],
+            binds: vec![Bind::new(dir, "/build"), Bind::read_only(&self.key, inside(KEY))],
             command: [program, "-d", &hash.to_string(), &inside(KEY), &inside(CERTIFICATE)]
                 .map(str::to_owned)
                 .into_iter()

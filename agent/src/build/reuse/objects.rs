@@ -35,7 +35,7 @@ pub(super) fn make_dir(store: &Store, work: &Path) -> io::Result<()> {
 }
 
 pub(super) fn bind(store: &Store) -> Bind {
-    Bind { source: store.dir("objects"), target: INSIDE.into() }
+    Bind::new(store.dir("objects"), INSIDE)
 }
 
 /// ccache's settings; `context` is a digest of what stands for the compiler.

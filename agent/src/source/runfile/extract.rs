@@ -188,10 +188,7 @@ fn spec(root: &Path, work: &Path, command: Vec<String>, number: usize) -> Spec {
     let owner = fs::metadata(inside.join("tmp")).map(|m| std::os::unix::fs::MetadataExt::uid(&m));
     Spec {
         root: root.to_path_buf(),
-        binds: vec![
-            Bind { source: inside.clone(), target: "/build".into() },
-            Bind { source: inside.join("tmp"), target: "/tmp".into() },
-        ],
+        binds: vec![Bind::new(&inside, "/build"), Bind::new(inside.join("tmp"), "/tmp")],
         command,
         environment: environment.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
         handed_on: Vec::new(),
