@@ -185,6 +185,8 @@ impl From<Outcome> for StepOutcome {
 #[cfg(test)]
 mod crashes;
 #[cfg(test)]
+mod links;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod rivals;

@@ -296,8 +296,10 @@ fn undo_dirs(host: &dyn Host, dirs: &[PathBuf]) -> Result<EntryState, VerbError>
         if !host.has_dir(dir)? {
             continue;
         }
+        let theirs = [Errno::ENOTEMPTY, Errno::EEXIST, Errno::EBUSY, Errno::ENOTDIR];
         match host.remove_dir(dir) {
-            Err(e) if matches!(e.errno, Errno::ENOTEMPTY | Errno::EEXIST | Errno::EBUSY) => {
+            // In it, on it, or (a link) in its place.
+            Err(e) if theirs.contains(&e.errno) => {
                 tracing::warn!("{} stays: others put something there", dir.display());
                 return Ok(EntryState::Kept(e.to_string()));
             }

@@ -133,6 +133,24 @@ fn a_store_that_has_one_of_the_branch_is_enough_where_no_archive_answers() {
 }
 
 #[test]
+fn a_flipped_bit_in_a_module_is_found_and_the_set_is_not_used() {
+    let scene = away();
+    let store = Store::open(&scene.path("store")).expect("store");
+    let module = store.sets().expect("sets")[0].modules[1].sha256.clone();
+    let path = store.blob_path(&module);
+    let mut bytes = fs::read(&path).expect("module");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&path, bytes).expect("flipped");
+    let (ended, plan) = plan(&scene, DRIVER);
+    assert!(ended.err.contains("does not hold what its name says"), "{ended}");
+    assert_eq!(plan["acquire"][0]["acquire"], "build-set", "it is made anew: {ended}");
+    assert!(!plan["install"].to_string().contains(&module), "it is loaded: {ended}");
+    let verified = finish(&mut scene.agent(&["store", "verify"]));
+    verified.assert_failed(13, &[path.display().to_string()]);
+}
+
+#[test]
 fn a_bundle_is_all_that_a_host_needs() {
     let scene = away();
     let out = bundle(&scene, &[]);

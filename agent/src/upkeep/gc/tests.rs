@@ -288,6 +288,21 @@ fn a_damaged_tree_goes_without_a_bound_once_nothing_shows_it() {
     assert!(!damaged.exists());
 }
 
+#[rstest]
+#[case::back_a_year(false)]
+#[case::ahead_a_year(true)]
+fn a_clock_that_jumped_removes_nothing_more(#[case] ahead: bool) {
+    let mut scene = Scene::full();
+    let as_it_was = names(&scene.decide(Some(0)).report().removed);
+    let year = HOUR * 24 * 365;
+    scene.now = if ahead { scene.now + year } else { scene.now - year };
+    assert_eq!(scene.decide(None).report().removed, [], "no bound");
+    let jumped = scene.decide(Some(0));
+    assert_eq!(names(&jumped.report().removed), as_it_was, "the order is that of use");
+    scene.collect(Some(0));
+    scene.assert_right();
+}
+
 #[test]
 fn what_runs_is_not_guessed() {
     let scene = Scene::full();
