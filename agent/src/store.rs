@@ -17,6 +17,7 @@
 //! tmp/                   what is not finished, locked by who makes it; a build removes the rest
 //! history.json           what ran on this host, and what before (see upkeep::history)
 //! hashed.json            the modules that were hashed since the host booted (see modules)
+//! archives.json          how new the archives' metadata was (see source::rollback)
 //! lock                   shared by who works with the store (see usage)
 //! ```
 //!

@@ -64,7 +64,7 @@ pub struct Fragment {
     /// Suite wanted of the host's apt sources beyond those they name (repeatable)
     #[arg(long = "archive-suite", global = true, value_name = "SUITE")]
     pub archive_suites: Option<Vec<String>>,
-    /// Accept archive metadata past its Valid-Until: a frozen mirror
+    /// Accept archive metadata past its Valid-Until, or older than was seen before: a frozen mirror
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub archive_frozen: Option<bool>,
     /// NVIDIA .run files.

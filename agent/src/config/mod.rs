@@ -133,7 +133,8 @@ pub struct ArchiveConfig {
     pub host_components: Vec<String>,
     /// Suites wanted of the host's apt sources beyond those they name, for example `trixie-security`.
     pub host_suites: Vec<String>,
-    /// Accept metadata past its Valid-Until: the archive is a frozen mirror on purpose.
+    /// Accept metadata past its Valid-Until, or older than was seen before: the archive is a frozen
+    /// mirror on purpose.
     pub frozen: bool,
 }
 

@@ -15,6 +15,7 @@ use super::loading::Loader;
 use super::packages::Index;
 use super::release::Rules;
 use super::resolve::{self, Universe};
+use super::rollback::Seen;
 use super::selection;
 use super::sink::{Alive, Writers};
 use super::{space, version};
@@ -96,11 +97,12 @@ impl Archive {
         let fetcher = Fetcher::new(policy, host_root)?;
         let task = progress.begin("reading the archives' indexes", None, Unit::Bytes);
         let rules = Rules { now: seconds_now(), frozen: config.frozen };
-        let writers = Writers::new();
+        let (writers, seen) = (Writers::new(), Seen::read(store));
         let loader = Loader {
             fetcher: &fetcher,
             store,
             rules,
+            seen: &seen,
             arch,
             task: task.as_ref(),
             alive: writers.alive(),
@@ -108,6 +110,7 @@ impl Archive {
         };
         let loaded = join_all(selection.wanted.iter().map(|wanted| loader.suite(wanted))).await;
         writers.all_ended().await;
+        seen.keep();
         let mut archive = Self {
             indexes: Vec::new(),
             fetcher: fetcher.clone(),

@@ -11,6 +11,7 @@ use super::compression::decompressed;
 use super::http::{Expected, FetchError, Fetcher, shown};
 use super::packages::{Index, Origin};
 use super::release::{self, IndexFile, Release, Rules};
+use super::rollback::Seen;
 use super::selection::{Component, Need, Place, Wanted};
 use super::sink::Alive;
 use crate::failure::{ExitCode, Failure, OrFail};
@@ -28,6 +29,7 @@ pub(super) struct Loader<'a> {
     pub(super) fetcher: &'a Fetcher,
     pub(super) store: &'a Store,
     pub(super) rules: Rules,
+    pub(super) seen: &'a Seen,
     /// Debian architecture of this host.
     pub(super) arch: &'a str,
     pub(super) task: &'a dyn Task,
@@ -61,7 +63,10 @@ impl Loader<'_> {
     }
 
     async fn release(&self, wanted: &Wanted, place: &Place) -> Result<Release, FetchError> {
-        release::fetch(self.fetcher, &place.url, &wanted.suite, &place.keyring, self.rules).await
+        let (url, suite) = (&place.url, &wanted.suite);
+        let found = release::fetch(self.fetcher, url, suite, &place.keyring, self.rules).await?;
+        self.seen.check(&release::suite_url(url, suite), &found, self.rules)?;
+        Ok(found)
     }
 
     async fn indexes(

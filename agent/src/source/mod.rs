@@ -18,6 +18,7 @@ mod read_ahead;
 pub mod relation;
 pub mod release;
 pub mod resolve;
+mod rollback;
 pub mod runfile;
 mod selection;
 mod sink;

@@ -96,7 +96,7 @@ impl Release {
 pub struct Rules {
     /// Seconds since 1970.
     pub now: u64,
-    /// Metadata past its Valid-Until will do.
+    /// Metadata past its Valid-Until, or older than was seen before, will do.
     pub frozen: bool,
 }
 
@@ -207,7 +207,7 @@ fn time(fields: &Paragraph, name: &str) -> Result<Option<i64>, String> {
     }
 }
 
-fn date_text(seconds: i64) -> String {
+pub(super) fn date_text(seconds: i64) -> String {
     jiff::Timestamp::from_second(seconds).map(|time| time.to_string()).unwrap_or_default()
 }
 

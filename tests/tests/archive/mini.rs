@@ -102,6 +102,8 @@ pub(crate) fn noise(len: usize) -> Vec<u8> {
 pub(crate) struct Suite {
     pub(crate) name: String,
     pub(crate) origin: String,
+    /// As the Release has it.
+    pub(crate) date: String,
     /// Further lines of the Release, for example `Valid-Until: ...`.
     pub(crate) more: String,
     pub(crate) component: String,
@@ -119,6 +121,7 @@ impl Suite {
         Self {
             name: "stable".to_owned(),
             origin: "Test".to_owned(),
+            date: "Sat, 11 Jul 2026 10:16:37 UTC".to_owned(),
             more: "Acquire-By-Hash: yes\n".to_owned(),
             component: "main".to_owned(),
             packages: vec![
@@ -159,9 +162,10 @@ impl Suite {
         let gz = gzip(index.as_bytes());
         let path = format!("{}/binary-{ARCH}/Packages", self.component);
         format!(
-            "Origin: {}\nSuite: {name}\nCodename: {name}\nDate: Sat, 11 Jul 2026 10:16:37 UTC\n\
+            "Origin: {}\nSuite: {name}\nCodename: {name}\nDate: {}\n\
              Components: {}\nArchitectures: {ARCH}\n{}SHA256:\n {} {} {path}\n {} {} {path}.gz\n",
             self.origin,
+            self.date,
             self.component,
             self.more,
             digest(index.as_bytes()),

@@ -90,6 +90,34 @@ fn expired_metadata_is_refused_unless_the_archive_is_frozen() {
 }
 
 #[test]
+fn metadata_older_than_was_seen_before_is_refused_unless_the_archive_is_frozen() {
+    let mut scene = buildable();
+    let unknown = ["build", "--kernel", "6.1.0-99-amd64"];
+    let mut serve = |date: &str| {
+        date.clone_into(&mut scene.suite.date);
+        scene.server.put(IN_RELEASE, mini::sign(&scene.key, &scene.suite.release()));
+        let frozen = [&unknown[..], &["--archive-frozen"]].concat();
+        [scene.agent(&unknown), scene.agent(&frozen)]
+    };
+    // Accepted: the next thing that is wrong is the kernel asked for.
+    let assert_accepted = |mut command| {
+        let ended = finish(&mut command);
+        assert_eq!(ended.code, Some(11), "{ended}");
+    };
+    let [now, _] = serve("Sat, 11 Jul 2026 10:16:37 UTC");
+    assert_accepted(now);
+    let [lagging, _] = serve("Sun, 05 Jul 2026 10:16:37 UTC");
+    assert_accepted(lagging);
+    let [mut old, frozen] = serve("Mon, 15 Jun 2026 10:16:37 UTC");
+    let ended = finish(&mut old);
+    let words = ["2026-06-15", "2026-07-11", "dists/stable"].map(str::to_owned);
+    ended.assert_failed(13, &words);
+    assert!(ended.err.contains("--archive-frozen"), "{ended}");
+    assert_accepted(frozen);
+    scene.assert_sound();
+}
+
+#[test]
 fn a_keyring_that_cannot_be_used_is_a_mistake_of_the_configuration() {
     let scene = buildable();
     let keyring = scene.path("keyring.asc");
