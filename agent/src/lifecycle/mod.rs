@@ -29,7 +29,7 @@ use crate::host::{HostFacts, RealHost};
 use crate::journal::{self, Journal, PlanSummary};
 use crate::kernel::image::ModuleImages;
 use crate::plan::Plan;
-use crate::serve::{Address, Pulse, Server, Subject};
+use crate::serve::{self, Address, Pulse, Server, Subject};
 use crate::step::Step;
 use crate::store::Store;
 use crate::telemetry::{FailureRecord, Telemetry};
@@ -100,9 +100,7 @@ async fn live(
     let Some(journal) = turn::open_journal(&config, &stop).await? else {
         return Ok(ExitCode::Done);
     };
-    if let Some(server) = server {
-        server.publish(&config.paths.state);
-    }
+    serve::publish(server, &config.paths.state);
     remember(&config.paths, &journal, telemetry);
     let world = world(&config, Store::open(&config.paths.store)?, &journal, telemetry);
     Life::new(world, journal, stop, renewal, born).live(config, &configurations).await

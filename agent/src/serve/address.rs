@@ -76,14 +76,18 @@ impl Publication {
     pub(super) fn publish(&self, dir: &Path) {
         let mut known = self.known();
         known.dir = Some(dir.to_path_buf());
+        // What an agent left that was killed leads to nobody, also while this one has no address yet.
+        remove(dir);
         self.write(&known);
     }
 
-    /// The server ends.
+    /// The server ends. The next agent may have begun, and written its own address there.
     pub(super) fn withdraw(&self) {
         let mut known = self.known();
         known.listen = None;
-        if let Some(dir) = known.dir.take() {
+        if let Some(dir) = known.dir.take()
+            && Address::read(&dir).is_some_and(|address| address.agent == self.agent)
+        {
             remove(&dir);
         }
     }
@@ -146,6 +150,23 @@ mod tests {
             Address::forget(dir.path());
             assert_eq!(Address::read(dir.path()), None);
         }
+    }
+
+    #[test]
+    fn what_a_killed_agent_left_goes_and_what_the_next_one_wrote_stays() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let of = |agent: &str| Publication::new(agent.into());
+        let (killed, ending, next) = (of("1-1"), of("1-2"), of("1-3"));
+        killed.bound("127.0.0.1:1".into());
+        killed.publish(dir.path());
+        ending.publish(dir.path());
+        assert_eq!(Address::read(dir.path()), None, "it has no address yet");
+        ending.bound("127.0.0.1:2".into());
+        next.bound("127.0.0.1:3".into());
+        next.publish(dir.path());
+        ending.withdraw();
+        let agent = Address::read(dir.path()).map(|address| address.agent);
+        assert_eq!(agent.as_deref(), Some("1-3"));
     }
 
     #[test]

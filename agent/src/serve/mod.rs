@@ -76,7 +76,7 @@ impl Server {
 
     /// Lets `longshore status` find it: writes the address into the state directory, which belongs
     /// to this agent alone.
-    pub fn publish(&self, state_dir: &Path) {
+    fn publish(&self, state_dir: &Path) {
         self.address.publish(state_dir);
     }
 
@@ -86,6 +86,15 @@ impl Server {
         // Where its thread has ended there is nothing to be stopped.
         let _ = self.stop.send(());
         let _ = self.thread.join();
+    }
+}
+
+/// Lets `longshore status` find `server` by the state directory, or nobody where there is none: an
+/// agent that was killed there may have served.
+pub fn publish(server: Option<&Server>, state_dir: &Path) {
+    match server {
+        Some(server) => server.publish(state_dir),
+        None => Address::forget(state_dir),
     }
 }
 

@@ -33,7 +33,7 @@ impl Scene {
     }
 
     fn address(&self) -> Address {
-        self.server.as_ref().expect("a server").publish(self.dir.path());
+        publish(self.server.as_ref(), self.dir.path());
         let since = Instant::now();
         loop {
             if let Some(address) = client::find(self.dir.path()) {
@@ -184,7 +184,7 @@ fn a_busy_address_is_no_failure_and_is_told_by_nobody() {
     let first = Scene::tcp();
     let listen = first.address().listen.parse().expect("address");
     let second = Scene::new(&listen);
-    second.server.as_ref().expect("it goes on").publish(second.dir.path());
+    publish(second.server.as_ref(), second.dir.path());
     assert_eq!(client::find(second.dir.path()), None);
     assert_eq!(first.ask("/readyz").status, 503);
 }
@@ -201,8 +201,13 @@ fn a_socket_is_its_owners_and_one_that_nobody_listens_on_is_no_obstacle() {
 }
 
 #[test]
-fn nothing_listens_where_it_is_off() {
+fn nothing_listens_where_it_is_off_and_nothing_says_so() {
+    let scene = Scene::tcp();
+    // It is killed: nobody takes its address away.
+    let _left = scene.address();
     assert!(Scene::new(&Listen::Off).server.is_none());
+    publish(None, scene.dir.path());
+    assert_eq!(client::find(scene.dir.path()), None);
 }
 
 #[test]
