@@ -31,6 +31,7 @@ use crate::lifecycle::last_words::LastWords;
 use crate::lifecycle::{self, signals};
 use crate::logging::{Log, LogFormat};
 use crate::once::Claims;
+use crate::printable::printable;
 use crate::supplier::Supplier;
 use crate::telemetry::Telemetry;
 
@@ -406,10 +407,14 @@ pub fn prepare_last_words(words: &LastWords) {
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value)
         .or_fail(ExitCode::Bug, || "writing the answer as JSON")?;
-    print(&format!("{text}\n"))
+    put_out(&format!("{text}\n"))
 }
 
 fn print(text: &str) -> Result<(), Failure> {
+    put_out(&printable(text))
+}
+
+fn put_out(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader has seen enough: `longshore plan | head`.

@@ -28,6 +28,7 @@ pub mod module_signing;
 pub mod once;
 pub mod plan;
 pub mod prebuilt;
+pub mod printable;
 pub mod privileges;
 pub mod progress;
 pub mod registry;

@@ -14,6 +14,7 @@ use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::config::Env;
 use crate::failure::{ExitCode, Failure};
+use crate::printable::printable;
 
 /// How the log is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -73,7 +74,7 @@ impl Log {
     /// Tells the failure that the process ends with, once and whole, whatever the log leaves out.
     pub fn report(&self, failure: &Failure) {
         let text = match self.format() {
-            LogFormat::Pretty => failure.report(),
+            LogFormat::Pretty => printable(&failure.report()).into_owned(),
             LogFormat::Json => line_of(failure, Timestamp::now()),
         };
         // Where standard error is closed nobody is left to tell; the exit code still says it.
@@ -120,10 +121,12 @@ const IN_WORDS: [&str; 10] =
     ["step", "what", "outcome", "seconds", "phase", "last", "driver", "ms", "listen", "code"];
 
 fn write_pretty(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    // What is not tracing's own visitor escapes nothing by itself.
+    let shown = || format!("{value:?}");
     match field.name() {
-        "message" => write!(writer, "{value:?}"),
+        "message" => writer.write_str(&printable(&shown())),
         name if IN_WORDS.contains(&name) => Ok(()),
-        name => write!(writer, " {name}={value:?}"),
+        name => write!(writer, " {name}={}", printable(&shown())),
     }
 }
 
@@ -183,9 +186,13 @@ mod tests {
             let (step, seconds) = ("load-module", 0.1);
             tracing::info!(step, what = "nvidia", outcome = %"done", seconds, "loaded nvidia");
             tracing::info!(answered = 3, "taken from earlier builds");
+            let said = "\x1b[2Jready\r";
+            tracing::warn!(%said, "nvidia-persistenced: {said}");
         });
         let text = String::from_utf8(written.0.lock().expect("lock").clone()).expect("text");
-        assert_eq!(text, " INFO loaded nvidia\n INFO taken from earlier builds answered=3\n");
+        let expected = " INFO loaded nvidia\n INFO taken from earlier builds answered=3\n \
+                        WARN nvidia-persistenced: \\u{1b}[2Jready\\r said=\\u{1b}[2Jready\\r\n";
+        assert_eq!(text, expected);
     }
 
     #[test]

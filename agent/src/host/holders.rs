@@ -230,7 +230,10 @@ fn is_exported_by_driver(process: &Path, link: &Path) -> bool {
 }
 
 fn describe(pid: u32, process: &Path, devices: Vec<String>) -> DriverUser {
-    let read = |file: &str| fs::read_to_string(process.join(file)).unwrap_or_default();
+    // A process names itself and its cgroups as it likes, in UTF-8 or not.
+    let read = |file: &str| {
+        String::from_utf8_lossy(&fs::read(process.join(file)).unwrap_or_default()).into_owned()
+    };
     let cgroup::Owner { container, pod } = cgroup::owner(&read("cgroup"));
     let comm = read("comm").trim_end().to_owned();
     DriverUser { pid, inside: inside(&read("status")), comm, container, pod, devices }

@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::daemons::{Daemon, DaemonSeen, Ending};
+use crate::printable::in_line;
 
 /// A verb that failed: what was tried, on what, and the kernel's answer.
 #[derive(Debug)]
@@ -168,16 +169,16 @@ pub struct DriverUser {
 
 impl fmt::Display for DriverUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pid {} ({}", self.pid, self.comm)?;
+        write!(f, "pid {} ({}", self.pid, in_line(&self.comm))?;
         self.inside.map_or(Ok(()), |pid| write!(f, ", inside pid {pid}"))?;
         write!(f, ")")?;
         if let Some(container) = &self.container {
-            write!(f, " of container {container}")?;
+            write!(f, " of container {}", in_line(container))?;
         }
         if let Some(pod) = &self.pod {
             write!(f, " of pod {pod}")?;
         }
-        write!(f, " holds {}", self.devices.join(", "))
+        write!(f, " holds {}", in_line(&self.devices.join(", ")))
     }
 }
 

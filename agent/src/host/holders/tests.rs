@@ -72,6 +72,18 @@ fn holders_are_found_by_device_number() {
     assert_eq!(scene.users(), DriverUsers { users: vec![user], unseen: None });
 }
 
+/// prctl(PR_SET_NAME) takes any bytes, and who can rename a device node names it as it likes.
+#[test]
+fn a_process_with_a_hostile_name_is_one_line_of_the_log() {
+    let scene = Scene::new();
+    scene.link("41/fd/7", "/dev/null");
+    fs::write(scene.at("41/comm"), b"x\n2026 ok\x1b[2J\xff\n").unwrap();
+    let user = scene.users().users.remove(0);
+    let devices = vec!["/dev/nv\r0".to_owned()];
+    let said = DriverUser { devices, ..user }.to_string();
+    assert_eq!(said, "pid 41 (x\\n2026 ok\\u{1b}[2J\u{fffd}) holds /dev/nv\\r0");
+}
+
 #[test]
 fn what_a_thread_alone_has_open_is_found() {
     let scene = Scene::new();
