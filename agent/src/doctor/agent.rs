@@ -25,13 +25,14 @@ pub(super) struct OfAgent {
 /// What is seen where nothing is the matter; an error says why it was not looked at.
 pub(super) struct Notes {
     pub(super) store: String,
-    pub(super) record: String,
+    pub(super) record: Result<String, String>,
     pub(super) holders: Result<String, String>,
 }
 
 impl Default for Notes {
     fn default() -> Self {
-        Self { store: String::new(), record: String::new(), holders: Ok(String::new()) }
+        let nothing = || Ok(String::new());
+        Self { store: String::new(), record: nothing(), holders: nothing() }
     }
 }
 
@@ -64,21 +65,26 @@ impl OfAgent {
         };
         let boot = look.facts.kernel.boot_id.as_deref();
         let state = state.filter(|state| !state.is_of_another_boot(boot));
+        self.findings.extend(state.as_ref().and_then(|state| state.refused.as_ref()).map(refused));
         match (holder, &state) {
-            (Some(pid), state) => {
+            // One that is at work would pass for one that died.
+            (Err(why), _) => {
+                self.notes.record = Err(why);
+                return;
+            }
+            (Ok(Some(pid)), state) => {
                 let phase =
                     state.as_ref().map_or(String::new(), |s| format!(", in phase {}", s.phase));
                 let seen = format!("process {pid} (in its own PID namespace) is at work{phase}");
                 self.findings.push(Finding::note(Code::AgentAlive, seen));
             }
-            (None, Some(state)) => self.findings.extend(ended(state)),
-            (None, None) => {}
+            (Ok(None), Some(state)) => self.findings.extend(ended(state)),
+            (Ok(None), None) => {}
         }
-        self.findings.extend(state.as_ref().and_then(|state| state.refused.as_ref()).map(refused));
-        self.notes.record = match &state {
+        self.notes.record = Ok(match &state {
             Some(state) => format!("the last agent's phase is {}", state.phase),
             None => "no agent ran since the host was booted".to_owned(),
-        };
+        });
     }
 
     fn holders(&mut self, look: &Look<'_>) {

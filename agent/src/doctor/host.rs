@@ -63,7 +63,8 @@ fn device_access(look: &Look<'_>) -> Option<Finding> {
 
 fn in_tree_at_boot(look: &Look<'_>) -> Option<Finding> {
     let facts = look.facts;
-    if !facts.devices.iter().any(|d| d.kind == DeviceKind::Gpu) {
+    let has_gpu = facts.devices.iter().any(|d| d.kind == DeviceKind::Gpu);
+    if !has_gpu || facts.unread.contains_key("autoload") {
         return None;
     }
     let free = |name: &&str| {

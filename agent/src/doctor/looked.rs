@@ -138,18 +138,20 @@ pub(super) const ITEMS: [Item; 28] = [
         &[Code::HostDriverInstalled, Code::DriverAutoloads],
         |s| match s.look.hidden {
             true => Err(HIDDEN.to_owned()),
-            false => Ok("none: no modules, libraries, DKMS or services".to_owned()),
+            false => unread(s, &["installed", "autoload", "available"])
+                .map_or(Ok("none: no modules, libraries, DKMS or services".to_owned()), Err),
         },
     ),
     item(Area::OtherDrivers, "nouveau and nova", &[Code::NouveauAtBoot], |s| match s.look.hidden {
         true => Err(HIDDEN.to_owned()),
-        false => Ok("kept out, or the kernel does not have them".to_owned()),
+        false => unread(s, &["autoload", "available"])
+            .map_or(Ok("kept out, or the kernel does not have them".to_owned()), Err),
     }),
     item(
         Area::OtherDrivers,
         "what is mounted on the driver root",
         &[Code::OtherInstallerAlive, Code::DriverRootTaken, Code::Leftovers],
-        |s| match (unread(s), s.look.facts.places.mounts.is_empty()) {
+        |s| match (unread(s, &PLACES), s.look.facts.places.mounts.is_empty()) {
             (Some(why), _) => Err(why),
             (None, true) => Ok("nothing, and no container of NVIDIA's was here".to_owned()),
             (None, false) => Ok("longshore's own".to_owned()),
@@ -162,7 +164,7 @@ pub(super) const ITEMS: [Item; 28] = [
     }),
     item(Area::Places, "driver root", &[Code::DriverRootOdd], |s| {
         let path = s.look.config.paths.driver_root.display();
-        match (unread(s), &s.look.facts.places.kind) {
+        match (unread(s, &PLACES), &s.look.facts.places.kind) {
             (Some(why), _) => Err(why),
             (None, RootKind::Absent) => Ok(format!("{path} is not there yet; `run` makes it")),
             (None, _) => Ok(format!("{path} is a directory")),
@@ -219,7 +221,7 @@ pub(super) const ITEMS: [Item; 28] = [
         Area::Agent,
         "agent",
         &[Code::AgentAlive, Code::AgentFailed, Code::StateUnreadable, Code::StateOutOfReach],
-        |s| Ok(s.notes.record.clone()),
+        |s| s.notes.record.clone(),
     ),
     item(Area::Agent, "drivers that were refused", &[Code::DriverRefusedBefore], |_| {
         Ok("none in the place of a live one".to_owned())
@@ -245,8 +247,12 @@ const fn item(
     Item { area, what, codes, words }
 }
 
-fn unread(seen: &Seen<'_>) -> Option<String> {
-    seen.look.facts.unread.get("places").or_else(|| seen.look.facts.unread.get("mounts")).cloned()
+/// What the driver root's mounts are told from.
+const PLACES: [&str; 2] = ["places", "mounts"];
+
+/// Why one of these sources of the facts could not be read.
+fn unread(seen: &Seen<'_>, sources: &[&str]) -> Option<String> {
+    sources.iter().find_map(|source| seen.look.facts.unread.get(*source)).cloned()
 }
 
 /// What would be done, where that is known without asking, or was asked.

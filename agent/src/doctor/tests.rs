@@ -168,6 +168,24 @@ async fn a_prebuilt_directory_that_is_none_hides_nothing_else() {
     assert_eq!(report.exit_code, ExitCode::Preflight, "the gravest is still what ends `run`");
 }
 
+/// As for whoever is not root, where one file of modprobe.d is for root alone.
+#[tokio::test]
+async fn what_could_not_be_read_is_not_said_to_be_well() {
+    let (dir, config) = changed(|root| write(root, "etc/modprobe.d/n.conf", "blacklist nouveau\n"));
+    let rules = dir.path().join("etc/modprobe.d");
+    fs::remove_dir_all(&rules).unwrap();
+    // Root may read every file; a loop is read by nobody.
+    std::os::unix::fs::symlink("modprobe.d", &rules).unwrap();
+    let report = told(&config).await;
+    let found: Vec<Code> = report.findings.iter().map(|told| told.code).collect();
+    assert_eq!(found, [], "what keeps nouveau out is not known");
+    for what in ["driver of the host itself", "nouveau and nova"] {
+        assert!(report.well.iter().all(|looked| looked.what != what), "{what}");
+        let not = report.not_looked_at.iter().find(|looked| looked.what == what);
+        assert!(not.is_some_and(|not| not.seen.contains("etc/modprobe.d")), "{what}: {not:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_driver_that_the_kernel_refused_is_named_with_its_reason() {
     let (_dir, config) = changed(|root| write(root, STATE, &refused(BOOT)));

@@ -75,26 +75,18 @@ pub(super) fn read_autoload(root: &Root, host: &Root) -> io::Result<Autoload> {
         // A file in a directory earlier in the list takes the place of its namesakes; and /lib is
         // /usr/lib on a merged system.
         if seen.insert(file.file_name().map(ToOwned::to_owned)) {
-            found.add_modprobe(&file, &host.read_to_string(&file)?);
+            found.add_modprobe(&file, &text(host, &file)?);
         }
     }
     for dir in LOAD {
         for file in files(host, dir)? {
-            found.add_list(&file, &host.read_to_string(&file)?);
+            found.add_list(&file, &text(host, &file)?);
         }
     }
     for file in ["etc/modules", "etc/initramfs-tools/modules"] {
-        match host.read_to_string(file) {
-            Ok(text) => found.add_list(&Path::new("/").join(file), &text),
-            Err(e) if is_absent(&e) => {}
-            Err(e) => return Err(e),
-        }
+        found.add_list(&Path::new("/").join(file), &text(host, Path::new(file))?);
     }
-    match root.read_to_string("proc/cmdline") {
-        Ok(line) => found.add_command_line(&line),
-        Err(e) if is_absent(&e) => {}
-        Err(e) => return Err(e),
-    }
+    found.add_command_line(&text(root, Path::new("proc/cmdline"))?);
     Ok(found)
 }
 
@@ -149,6 +141,15 @@ impl Autoload {
 
 fn kernel_name(module: &str) -> String {
     module.replace('-', "_")
+}
+
+/// A file's text. One that is not there, a link that leads nowhere, and a directory say nothing, as for
+/// who reads them on the host.
+fn text(root: &Root, file: &Path) -> io::Result<String> {
+    match root.read_to_string(file) {
+        Err(e) if is_absent(&e) || e.kind() == io::ErrorKind::IsADirectory => Ok(String::new()),
+        other => other,
+    }
 }
 
 fn names(host: &Root, dir: &str) -> io::Result<Vec<String>> {
@@ -228,6 +229,21 @@ mod tests {
         let names: Vec<&str> = found.kept_out.iter().map(String::as_str).collect();
         assert_eq!(names, kept_out);
         assert_eq!((found.options.len(), found.at_boot.len()), (options, at_boot));
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_and_a_directory_hide_nothing_else() {
+        let (dir, root) = tree(&[
+            ("etc/modprobe.d/b.conf", "blacklist nouveau\n"),
+            ("etc/modprobe.d/dir.conf/x", ""),
+            ("etc/modules-load.d/b.conf", "nvidia\n"),
+        ]);
+        for link in ["etc/modprobe.d/a.conf", "etc/modules-load.d/a.conf"] {
+            std::os::unix::fs::symlink("/gone", dir.path().join(link)).unwrap();
+        }
+        let found = read_autoload(&root, &root).unwrap();
+        assert!(found.kept_out.contains("nouveau"));
+        assert_eq!(found.at_boot.len(), 1);
     }
 
     #[test]

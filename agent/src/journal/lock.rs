@@ -104,17 +104,24 @@ fn sign(lock: &mut File) -> io::Result<()> {
 /// The process id of the agent that holds the lock of `dir`; None where none does.
 ///
 /// The id is the one the agent wrote, in its own PID namespace; 0 where it wrote none.
-pub fn holder(dir: &Path) -> Option<u32> {
+///
+/// # Errors
+/// In words, where whoever asks may not see it.
+pub fn holder(dir: &Path) -> Result<Option<u32>, String> {
     let path = dir.join("lock");
-    let opened = open(&mut OpenOptions::new(), &path).inspect_err(|e| {
-        if e.kind() == io::ErrorKind::PermissionDenied {
-            tracing::warn!("whether an agent runs is for root to see: {}: {e}", path.display());
+    let file = match open(&mut OpenOptions::new(), &path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            return Err(format!(
+                "whether an agent runs is for root to see: {}: {e}",
+                path.display()
+            ));
         }
-    });
-    let file = opened.ok()?;
+        Err(_) => return Ok(None),
+    };
     match Flock::lock(file, FlockArg::LockSharedNonblock) {
-        Err((mut file, Errno::EWOULDBLOCK)) => Some(Holder::read(&mut file).pid.unwrap_or(0)),
-        Ok(_) | Err(_) => None,
+        Err((mut file, Errno::EWOULDBLOCK)) => Ok(Some(Holder::read(&mut file).pid.unwrap_or(0))),
+        Ok(_) | Err(_) => Ok(None),
     }
 }
 

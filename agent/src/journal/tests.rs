@@ -86,9 +86,9 @@ fn a_second_agent_is_refused_and_the_first_is_named() {
         failure.to_string().contains(&format!("another longshore runs (pid {pid} of ")),
         "{failure}"
     );
-    assert_eq!(holder(&scene.paths.state), Some(pid));
+    assert_eq!(holder(&scene.paths.state), Ok(Some(pid)));
     drop(first);
-    assert_eq!(holder(&scene.paths.state), None);
+    assert_eq!(holder(&scene.paths.state), Ok(None));
     Journal::open(&scene.paths).unwrap();
 }
 
@@ -167,7 +167,7 @@ fn a_new_life_forgets_what_is_undone_but_counts_on() {
 #[test]
 fn there_is_no_state_where_no_agent_ever_was() {
     assert_eq!(read_state(Path::new("/nonexistent/longshore")).unwrap(), None);
-    assert_eq!(holder(Path::new("/nonexistent/longshore")), None);
+    assert_eq!(holder(Path::new("/nonexistent/longshore")), Ok(None));
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn what_is_no_file_in_the_place_of_the_lock_is_refused() {
     for what in InTheWay::ALL {
         let scene = Scene::new();
         what.put(&scene.paths.state.join("lock"));
-        assert_eq!(holder(&scene.paths.state), None, "{what:?}");
+        assert_eq!(holder(&scene.paths.state), Ok(None), "{what:?}");
         assert_eq!(Journal::open(&scene.paths).unwrap_err().code(), ExitCode::Preflight);
     }
 }
@@ -342,7 +342,7 @@ fn the_lock_is_held_until_the_last_who_shares_it_lets_go() {
     drop(journal);
     let held = Journal::try_open(&scene.paths).unwrap().unwrap_err();
     assert_eq!(held.pid, Some(std::process::id()));
-    assert_eq!(holder(&scene.paths.state), held.pid);
+    assert_eq!(holder(&scene.paths.state), Ok(held.pid));
     let failure = held.into_failure(&scene.paths.state, Duration::from_secs(60));
     assert!(failure.to_string().ends_with(", for 60 s since this one waits"), "{failure}");
     drop(shared);

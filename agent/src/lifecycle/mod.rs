@@ -127,7 +127,7 @@ fn remember(paths: &Paths, journal: &Journal, telemetry: &Telemetry) {
 /// undone.
 pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, Failure> {
     let dir = &config.paths.state;
-    if journal::holder(dir).is_none() && journal::read_state(dir)?.is_none() {
+    if journal::holder(dir) == Ok(None) && journal::read_state(dir)?.is_none() {
         tracing::info!(
             "nothing to undo: there is no record in {} (a container sees the host's only where \
              /run/nvidia is mounted into it)",

@@ -22,8 +22,10 @@ pub enum Question {
 /// Asks the agent that holds the lock; where it serves nowhere, what it wrote down has to do. Returns
 /// the answer and why.
 pub fn probe(paths: &Paths, question: Question) -> (bool, String) {
-    if journal::holder(&paths.state).is_none() {
-        return (false, "no agent runs".to_owned());
+    match journal::holder(&paths.state) {
+        Ok(Some(_)) => {}
+        Ok(None) => return (false, "no agent runs".to_owned()),
+        Err(why) => return (false, why),
     }
     let path = match question {
         Question::Ready => "/readyz",

@@ -26,7 +26,7 @@ pub struct StatusReport {
     /// The phase the journal was left in; None where no agent ran since the host was booted.
     pub phase: Option<Phase>,
     /// Process id, in its own PID namespace, of the agent that holds the lock; None where none
-    /// does.
+    /// does, or `unheard` says why that could not be seen.
     pub agent: Option<u32>,
     /// `/sys/module/nvidia/version`: the driver that is live, whoever loaded it.
     pub driver_version: Option<String>,
@@ -40,7 +40,7 @@ pub struct StatusReport {
     pub entries: Vec<EntryStatus>,
     /// What the agent tells of itself; None where none runs or it could not be heard.
     pub live: Option<Live>,
-    /// Why an agent that runs could not be heard.
+    /// Why an agent that runs, or may run, could not be heard.
     pub unheard: Option<String>,
     /// The last failure of an agent on this host.
     pub last_failure: Option<FailureStatus>,
@@ -175,16 +175,20 @@ fn look(paths: &Paths, host: &dyn Host, state: Option<&State>) -> Result<StatusR
         state.entries.iter().filter(|entry| entry.is_live()).collect()
     });
     let driver = host.module("nvidia")?;
+    let (agent, unheard) = match journal::holder(&paths.state) {
+        Ok(agent) => (agent, None),
+        Err(why) => (None, Some(why)),
+    };
     Ok(StatusReport {
         phase: state.map(|state| state.phase),
-        agent: journal::holder(&paths.state),
+        agent,
         driver_version: driver.and_then(|module| module.version),
         modules: modules(paths, host, &live)?,
         mounts: mounts(host, &live)?,
         nodes: nodes(paths, host, &live)?,
         entries: live.iter().map(|entry| EntryStatus::from(*entry)).collect(),
         live: None,
-        unheard: None,
+        unheard,
         last_failure: last_words::last(paths).map(|last| FailureStatus::of(last, paths)),
     })
 }
@@ -242,8 +246,10 @@ fn modules(
 fn mounts(host: &dyn Host, live: &[&Entry]) -> Result<Vec<MountStatus>, VerbError> {
     let mut mounts = Vec::new();
     for entry in live {
-        if let (Step::Bind { target, .. } | Step::MountTmpfs { target }, Before::Mounts { count }) =
-            (&entry.step, &entry.before)
+        if let (
+            Step::Bind { target, .. } | Step::Share { target, .. } | Step::MountTmpfs { target },
+            Before::Mounts { count },
+        ) = (&entry.step, &entry.before)
         {
             let mounted = host.mounts_on(target)? > *count;
             mounts.push(MountStatus { target: target.clone(), mounted });
@@ -320,6 +326,9 @@ mod tests {
         journal.mark(seq, EntryState::Done).unwrap();
         let bind = Step::Bind { source: "/tree".into(), target: "/run/nvidia/driver".into() };
         journal.intend(bind, Before::Mounts { count: 0 }).unwrap();
+        let share =
+            Step::Share { source: "/run/nvidia/driver/run/d".into(), target: "/run/d".into() };
+        journal.intend(share, Before::Mounts { count: 0 }).unwrap();
         let report = look(&paths(dir.path()), &host, Some(journal.state())).unwrap();
         let expected = "\
 driver    535.1
@@ -328,10 +337,12 @@ agent     none
 module    drm, used by 0 (ours)
 module    nvidia 535.1, used by 0 (not ours)
 mount     /run/nvidia/driver (gone)
+mount     /run/d (gone)
 node      /dev/nvidia0 (not ours, missing or wrong)
 node      /dev/nvidiactl (not ours)
 entry       1 load module drm
 entry       2 mount /tree on /run/nvidia/driver (not finished)
+entry       3 show /run/nvidia/driver/run/d as /run/d (not finished)
 ";
         assert_eq!(report.render(), expected);
         serde_json::to_string(&report).unwrap();

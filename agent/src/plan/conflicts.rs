@@ -207,7 +207,9 @@ fn autoloads(facts: &HostFacts) -> Option<Finding> {
     let by_device = modules.iter().filter(|(name, _)| !rules.kept_out.contains(*name));
     let by_device: Vec<&str> =
         by_device.map(|(name, _)| *name).filter(|name| serves_device(name)).collect();
-    if !by_device.is_empty() {
+    if let Some(unread) = facts.unread.get("autoload") {
+        why.push(format!("what keeps {} out was not seen: {unread}", by_device.join(", ")));
+    } else if !by_device.is_empty() {
         why.push(format!("nothing keeps {} out when udev sees the device", by_device.join(", ")));
     }
     let named = rules.at_boot.iter().filter(|rule| of_driver(&rule.module));

@@ -1,10 +1,12 @@
 //! `longshore doctor`: its exit codes, its JSON, and that it makes nothing.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::scene::{Scene, finish, fixture, names};
+use crate::scene::{Ended, Scene, finish, fixture, names};
 
 const TREES: [(&str, i32, &str); 8] = [
     ("bookworm-t4", 0, "WELL"),
@@ -43,6 +45,48 @@ fn is_told(scene: &Scene, tree: &str, code: i32, verdict: &str) {
     }
     assert_eq!(names(&scene.path("")), before, "no store, no record, no lock");
 }
+
+/// Who holds the lock is for root to see; to anybody else an agent at work is none that died.
+#[test]
+fn whoever_may_not_see_an_agent_is_told_so_and_takes_it_for_no_dead_one() {
+    let scene = Scene::new();
+    let tree = scene.path("tree");
+    let copied = Command::new("cp").arg("-r").arg(fixture("bookworm-t4")).arg(&tree).status();
+    assert!(copied.expect("cp").success());
+    let state = scene.path("state-dir");
+    let within = tree.join(state.strip_prefix("/").expect("an absolute path"));
+    let boot = fs::read_to_string(tree.join("proc/sys/kernel/random/boot_id")).expect("boot id");
+    let record = format!(
+        "{{\"format\":1,\"boot_id\":\"{}\",\"agent\":7,\"phase\":\"ready\",\"plan\":null,\"entries\":[{ENTRY}]}}",
+        boot.trim()
+    );
+    for dir in [&state, &within] {
+        fs::create_dir_all(dir).expect("directory");
+        fs::write(dir.join("state.json"), &record).expect("record");
+        fs::write(dir.join("lock"), "7\n").expect("lock");
+        fs::set_permissions(dir.join("lock"), fs::Permissions::from_mode(0o600)).expect("mode");
+    }
+    fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).expect("mode");
+    let ask = |args: &[&str]| finish(&mut scene.confined(&["--user", "65534"], args));
+    let json = |ended: &Ended| -> serde_json::Value {
+        ended.assert_no_panic();
+        serde_json::from_str(&ended.out).unwrap_or_else(|e| panic!("{e}: {ended}"))
+    };
+    let root = tree.display().to_string();
+    let report = json(&ask(&["doctor", "--json", "--root", &root]));
+    let of = |list: &str, key: &str, text: &str| {
+        report[list].as_array().expect("a list").iter().any(|told| told[key] == text)
+    };
+    assert!(!of("findings", "code", "agent-failed") && !of("well", "what", "agent"), "{report}");
+    assert!(of("not_looked_at", "what", "agent"), "{report}");
+    let status = json(&ask(&["status", "--json"]));
+    assert!(status["agent"].is_null(), "{status}");
+    assert!(status["unheard"].as_str().is_some_and(|why| why.contains("for root")), "{status}");
+    let alive = ask(&["status", "--alive"]);
+    assert!(alive.code == Some(30) && alive.out.contains("for root to see"), "{alive}");
+}
+
+const ENTRY: &str = r#"{"seq":1,"step":{"do":"make-dir","path":"/x"},"before":{"was":"missing-dirs","dirs":[]},"state":"done"}"#;
 
 #[test]
 fn a_plan_ends_with_the_same_exit_code() {

@@ -78,7 +78,7 @@ fn the_lock_of_an_agent_that_was_killed_is_free() {
 }
 
 /// An agent that runs and gets no further: its archive stalls.
-fn held(scene: &Scene) -> std::process::Child {
+pub(crate) fn held(scene: &Scene) -> std::process::Child {
     scene.server.always("/dists/stable/InRelease", Fault::Stall);
     let tree = crate::scene::fixture("bookworm-t4");
     let agent = start(&mut scene.agent(&["run", "--root", &tree]));

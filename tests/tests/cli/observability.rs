@@ -250,6 +250,17 @@ fn an_agent_that_was_killed_is_told_of_by_the_next() {
 }
 
 #[test]
+fn what_a_killed_agent_served_is_not_the_next_ones_that_serves_nowhere() {
+    let mut agent = Waiting::new("127.0.0.1:0");
+    let child = agent.agent.take().expect("it runs");
+    send(&child, Signal::SIGKILL);
+    wait(child);
+    agent.agent = Some(start(&mut agent.scene.agent(&["run", "--root", &agent.root])));
+    until("the next one is alive", || agent.probe("--alive").0 == Some(0));
+    agent.stop();
+}
+
+#[test]
 fn a_busy_address_keeps_no_driver_from_a_host() {
     let agent = Waiting::new("127.0.0.1:0");
     let scene = Scene::new();

@@ -17,7 +17,14 @@ impl StatusReport {
         let whose = |ours: bool| if ours { "ours" } else { "not ours" };
         line("driver", self.driver_version.clone().unwrap_or_else(none));
         line("phase", self.phase.map_or_else(none, |phase| phase.to_string()));
-        line("agent", self.agent.map_or_else(none, |pid| format!("running, pid {pid}")));
+        line(
+            "agent",
+            match (self.agent, &self.unheard) {
+                (Some(pid), _) => format!("running, pid {pid}"),
+                (None, Some(_)) => "unknown".to_owned(),
+                (None, None) => none(),
+            },
+        );
         if let Some(live) = &self.live {
             tell_live(live, &mut line);
         }
