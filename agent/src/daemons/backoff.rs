@@ -17,9 +17,10 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// How long to wait, where the daemon lived for `lived`.
-    pub(super) fn after(&mut self, lived: Duration) -> Duration {
-        if lived >= WELL_AFTER {
+    /// How long to wait, where the daemon served for `lived`; None where it never came to that, be
+    /// it that it was given minutes to.
+    pub(super) fn after(&mut self, lived: Option<Duration>) -> Duration {
+        if lived.is_some_and(|lived| lived >= WELL_AFTER) {
             self.failures = 0;
         }
         let full = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
@@ -39,10 +40,10 @@ mod tests {
         let mut backoff = Backoff::default();
         for n in 0..40 {
             let full = FIRST.saturating_mul(1 << n.min(16)).min(LONGEST);
-            let wait = backoff.after(Duration::ZERO);
+            let wait = backoff.after(if n % 2 == 0 { None } else { Some(Duration::ZERO) });
             assert!(wait >= full / 2 && wait <= full, "{n}: {wait:?}");
         }
-        assert!(backoff.after(WELL_AFTER) <= FIRST);
-        assert!(backoff.after(Duration::ZERO) >= FIRST);
+        assert!(backoff.after(Some(WELL_AFTER)) <= FIRST);
+        assert!(backoff.after(None) >= FIRST);
     }
 }

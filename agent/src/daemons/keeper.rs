@@ -59,7 +59,8 @@ async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, telemetry: &
     let Kept { daemon, mark } = kept;
     let tell = |state| telemetry.daemon(&daemon.name, daemon.required, state);
     let mut backoff = Backoff::default();
-    let mut since = Instant::now();
+    // Since when it serves.
+    let mut since = Some(Instant::now());
     let mut stopped = pin!(stop.wait());
     loop {
         let ended = tokio::select! {
@@ -68,7 +69,7 @@ async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, telemetry: &
             ended = lives(host, kept, telemetry) => ended,
         };
         tell(DaemonState::BackingOff);
-        let wait = backoff.after(since.elapsed());
+        let wait = backoff.after(since.take().map(|since| since.elapsed()));
         let why = match ended {
             Ok(None) => String::new(),
             Ok(Some(said)) => format!(" (it said: {said})"),
@@ -81,12 +82,14 @@ async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, telemetry: &
             () = tokio::time::sleep(wait) => {}
         }
         tell(DaemonState::Starting);
-        since = Instant::now();
         let (host, daemon, mark, stop) =
             (Arc::clone(host), daemon.clone(), mark.clone(), stop.clone());
         let start = move || bring_up(&*host, &daemon, &mark, &stop);
         match privileges::raised(start).await {
-            Ok(Ok(())) => tracing::info!("{} was started again", kept.daemon),
+            Ok(Ok(())) => {
+                since = Some(Instant::now());
+                tracing::info!("{} was started again", kept.daemon);
+            }
             Ok(Err(error)) => tracing::warn!("{error}"),
             Err(error) => tracing::warn!("{}: starting it: {error}", kept.daemon),
         }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -38,8 +39,10 @@ pub(crate) fn start(daemon: &Daemon, mark: &str, last: &LastWords) -> io::Result
     if let Some(settings) = &daemon.settings {
         write_settings(settings)?;
     }
-    if ask(&daemon.socket) == Err(Errno::ECONNREFUSED) {
-        // What a killed one left: nobody listens there, and some daemons do not bind over it.
+    // What a killed one left: nobody listens there, and some daemons do not bind over it. What is no
+    // socket refuses as well (net/unix/af_unix.c, unix_find_bsd), and is nobody's to remove.
+    let is_socket = fs::metadata(&daemon.socket).is_ok_and(|there| there.file_type().is_socket());
+    if is_socket && ask(&daemon.socket) == Err(Errno::ECONNREFUSED) {
         fs::remove_file(&daemon.socket)?;
     }
     let (reader, writer) = io::pipe()?;
