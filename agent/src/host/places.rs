@@ -5,7 +5,7 @@
 //! `nvidia-driver.state`; two files for the validator; the firmware path.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,6 +25,7 @@ use crate::journal::{self, State};
 use crate::step::Step;
 
 const PID_FILE: &str = "nvidia-driver.pid";
+const LONGEST_PID: u64 = 32;
 /// The order in which they are taken away: what proves whose they are goes last.
 const FILES: [&str; 4] = [
     "validations/.driver-ctr-ready",
@@ -106,12 +107,15 @@ impl Look<'_> {
     fn installer(&self) -> Installer {
         let path = self.beside(PID_FILE);
         if let Ok(file) = self.root.file(&path) {
-            let pid = io::read_to_string(&file).unwrap_or_default().trim().to_owned();
+            let mut text = String::new();
+            // Whatever lies under that name: a number is short.
+            let _ = (&file).take(LONGEST_PID).read_to_string(&mut text);
+            let who = match text.trim().parse::<u32>() {
+                Ok(pid) => format!("process {pid}"),
+                Err(_) => "somebody".to_owned(),
+            };
             if is_locked(file) {
-                return Installer::Alive(format!(
-                    "process {pid} holds the lock on {}",
-                    path.display()
-                ));
+                return Installer::Alive(format!("{who} holds the lock on {}", path.display()));
             }
         }
         match self.dir().and_then(|dir| self.living_in(dir)) {

@@ -58,6 +58,21 @@ fn a_host_that_nobody_touched() {
 }
 
 #[test]
+fn whoever_holds_the_lock_is_named_by_a_number_or_not_at_all() {
+    let scene = Scene::new();
+    let file = "run/nvidia/nvidia-driver.pid";
+    for (text, who) in
+        [("4242\n", "process 4242"), ("", "somebody"), (&"4".repeat(1 << 20), "somebody")]
+    {
+        scene.write(file, text);
+        let held = Flock::lock(File::open(scene.at(file)).unwrap(), FlockArg::LockExclusive);
+        let wanted = format!("{who} holds the lock on /run/nvidia/nvidia-driver.pid");
+        assert_eq!(scene.look("").installer, Installer::Alive(wanted));
+        drop(held.unwrap());
+    }
+}
+
+#[test]
 fn a_dead_containers_root_is_told_by_its_lock_that_nobody_holds() {
     let scene = Scene::new();
     assert_eq!(owners(&scene.look(OVERLAY)), [RootMountOwner::Unknown], "it could be anybody's");
