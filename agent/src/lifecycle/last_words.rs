@@ -19,6 +19,8 @@ use crate::telemetry::{FailureRecord, Telemetry};
 /// In the state directory, and in the store for the time after a reboot.
 const NAME: &str = "last-failure.json";
 const MOST_BYTES: u64 = 64 << 10;
+/// So many bytes of the cause, and of the remedy: written in JSON none has more than six.
+const MOST_OF_EACH: usize = 5 << 10;
 
 /// How long the last words may take to write.
 pub(crate) const LIMIT: Duration = Duration::from_secs(5);
@@ -104,7 +106,10 @@ impl LastWords {
 }
 
 /// Keeps the record of a failure where its directories are there.
-pub(super) fn keep(paths: &Paths, failure: FailureRecord) {
+pub(super) fn keep(paths: &Paths, mut failure: FailureRecord) {
+    for text in [&mut failure.cause, &mut failure.remedy] {
+        *text = shortened(text, MOST_OF_EACH);
+    }
     let last = LastFailure { failure, boot_id: journal::boot_id(&paths.root) };
     let Ok(mut bytes) = serde_json::to_vec_pretty(&last) else { return };
     bytes.push(b'\n');
@@ -203,6 +208,20 @@ mod tests {
         assert_eq!(cause(&paths), None);
         keep(&paths, record("second", ""));
         assert_eq!(cause(&paths).as_deref(), Some("second"));
+    }
+
+    /// Who holds a driver can be hundreds of processes.
+    #[test]
+    fn a_record_that_is_kept_is_short_enough_to_be_read() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let paths = Paths::below(dir.path());
+        std::fs::create_dir_all(&paths.state).expect("directory");
+        for text in ["pid 1 (a) holds /dev/nvidiactl; ".repeat(5000), "\u{1}".repeat(100_000)] {
+            keep(&paths, record(&text, &text));
+            let last = last(&paths).expect("a record").failure;
+            assert!(last.cause.starts_with(&text[..1000]) && last.cause.ends_with("..."));
+            assert!(last.remedy.starts_with(&text[..1000]));
+        }
     }
 
     #[test]
