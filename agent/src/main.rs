@@ -44,10 +44,10 @@ fn main() -> ProcessExit {
     match init::as_process_one() {
         Ok(None) => {}
         Ok(Some(ended)) => {
-            if let Some(signal) = ended.signal {
+            if let Some(name) = ended.signal_name() {
                 // Whoever is killed cannot say so.
                 commands::prepare_last_words(&words);
-                words.tell_of_killed(ended.code, signal.as_str());
+                words.tell_of_killed(ended.code, &name);
             }
             return ProcessExit::from(ended.code);
         }

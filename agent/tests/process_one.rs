@@ -27,12 +27,22 @@ fn process_one_ends_as_its_child_and_reaps_orphans() {
         ("exit 0", 0),
         ("exit 20", 20),
         ("kill -KILL $$", 137),
+        // A real-time signal, of its own or of an orphan that ends with it.
+        ("kill -40 $$", 168),
+        ("(kill -40 $(exec sh -c 'echo $PPID')) & exit 4", 4),
         // It ends only when its orphan was reaped: a zombie can still be signalled.
         ("o=$( (exit 0) >&2 & echo $! ); while kill -0 $o 2>&-; do :; done; exit 3", 3),
     ] {
         let ended = supervise(shell(script)).unwrap();
         assert_eq!(ended.code, code, "{script}");
-        assert_eq!(ended.signal, (code == 137).then_some(Signal::SIGKILL), "{script}");
+        let signal = i32::from(code) - 128;
+        assert_eq!(ended.signal, (signal > 0).then_some(signal), "{script}");
+        let name = match code {
+            137 => Some("SIGKILL"),
+            168 => Some("signal 40"),
+            _ => None,
+        };
+        assert_eq!(ended.signal_name().as_deref(), name, "{script}");
     }
     let dir = tempfile::tempdir().unwrap();
     let fifo = dir.path().join("ready");

@@ -13,13 +13,14 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::sys::prctl::set_name;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use rustix::io::Errno;
+use rustix::process::{WaitOptions, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::signal_name;
 
 use super::signals::{HELD, release};
 use crate::failure::{ExitCode, Failure, OrFail};
@@ -35,8 +36,16 @@ const NAME: &CStr = c"longshore";
 pub struct Ended {
     /// Its exit code, or 128 + the signal that killed it.
     pub code: u8,
-    /// The signal that killed it.
-    pub signal: Option<Signal>,
+    /// The number of the signal that killed it.
+    pub signal: Option<i32>,
+}
+
+impl Ended {
+    /// The signal that killed it, by its name where it has one.
+    pub fn signal_name(&self) -> Option<String> {
+        let signal = self.signal?;
+        Some(signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned))
+    }
 }
 
 /// Runs this program again as a child where this is process 1, and returns how it ended; None
@@ -107,16 +116,16 @@ fn takes(process: Pid, signal: Signal) -> bool {
 fn reap(agent: Pid) -> Option<Ended> {
     let mut ended = None;
     loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(pid, status)) if pid == agent => {
-                ended = u8::try_from(status).ok().map(|code| Ended { code, signal: None });
+        // Not by nix: it has no name for a real-time signal, and then does not say who was reaped.
+        match waitpid(None, WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == agent.as_raw() => {
+                let signal = status.terminating_signal();
+                let code = status.exit_status().or(signal.map(|signal| 128 + signal));
+                let code = code.and_then(|code| u8::try_from(code).ok());
+                ended = code.map(|code| Ended { code, signal });
             }
-            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == agent => {
-                let code = u8::try_from(128 + signal as i32).ok();
-                ended = code.map(|code| Ended { code, signal: Some(signal) });
-            }
-            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return ended,
-            Ok(_) | Err(Errno::EINTR) => {}
+            Ok(None) | Err(Errno::CHILD) => return ended,
+            Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => {
                 tracing::error!("waiting for children: {errno}");
                 return ended;
