@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::Listen;
+use crate::host::verbs::DirId;
 use crate::input;
 use crate::store::write_atomically;
 
@@ -53,6 +55,8 @@ pub(super) struct Publication {
 #[derive(Debug, Default)]
 struct Known {
     listen: Option<String>,
+    /// The name of a socket that was made, and which file that is.
+    socket: Option<(PathBuf, DirId)>,
     dir: Option<PathBuf>,
 }
 
@@ -66,9 +70,12 @@ impl Publication {
     }
 
     /// The server listens there.
-    pub(super) fn bound(&self, listen: String) {
+    pub(super) fn bound(&self, listen: &Listen) {
         let mut known = self.known();
-        known.listen = Some(listen);
+        known.listen = Some(listen.to_string());
+        if let Listen::Unix(path) = listen {
+            known.socket = file(path).map(|id| (path.clone(), id));
+        }
         self.write(&known);
     }
 
@@ -85,6 +92,11 @@ impl Publication {
     pub(super) fn withdraw(&self) {
         let mut known = self.known();
         known.listen = None;
+        if let Some((path, id)) = known.socket.take()
+            && file(&path) == Some(id)
+        {
+            remove_file(&path);
+        }
         if let Some(dir) = known.dir.take()
             && Address::read(&dir).is_some_and(|address| address.agent == self.agent)
         {
@@ -107,9 +119,17 @@ impl Publication {
     }
 }
 
+/// Which file has that name.
+fn file(path: &Path) -> Option<DirId> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
 fn remove(dir: &Path) {
-    let path = dir.join(NAME);
-    match fs::remove_file(&path) {
+    remove_file(&dir.join(NAME));
+}
+
+fn remove_file(path: &Path) {
+    match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::debug!("removing {}: {error}", path.display());
         }
@@ -121,12 +141,16 @@ fn remove(dir: &Path) {
 mod tests {
     use super::*;
 
+    fn listen(port: u16) -> Listen {
+        format!("127.0.0.1:{port}").parse().expect("an address")
+    }
+
     #[test]
     fn it_is_written_once_both_are_known_and_gone_in_the_end() {
         for address_first in [false, true] {
             let dir = tempfile::tempdir().expect("temporary directory");
             let publication = Publication::new("1-2".into());
-            let bind = || publication.bound("127.0.0.1:1".into());
+            let bind = || publication.bound(&listen(1));
             if address_first {
                 bind();
             } else {
@@ -144,7 +168,7 @@ mod tests {
             publication.withdraw();
             assert_eq!(Address::read(dir.path()), None);
             // Of an agent that was killed.
-            publication.bound("127.0.0.1:1".into());
+            publication.bound(&listen(1));
             publication.publish(dir.path());
             assert!(Address::read(dir.path()).is_some());
             Address::forget(dir.path());
@@ -157,12 +181,12 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let of = |agent: &str| Publication::new(agent.into());
         let (killed, ending, next) = (of("1-1"), of("1-2"), of("1-3"));
-        killed.bound("127.0.0.1:1".into());
+        killed.bound(&listen(1));
         killed.publish(dir.path());
         ending.publish(dir.path());
         assert_eq!(Address::read(dir.path()), None, "it has no address yet");
-        ending.bound("127.0.0.1:2".into());
-        next.bound("127.0.0.1:3".into());
+        ending.bound(&listen(2));
+        next.bound(&listen(3));
         next.publish(dir.path());
         ending.withdraw();
         let agent = Address::read(dir.path()).map(|address| address.agent);

@@ -131,7 +131,7 @@ async fn listen_and_answer(listen: &Listen, subject: Arc<Subject>, address: &add
     match listener.address() {
         Ok(at) => {
             tracing::info!(listen = %at, "serving health, metrics and status on {at}");
-            address.bound(at.to_string());
+            address.bound(&at);
         }
         Err(error) => tracing::warn!("serving on {listen}, and not knowing where: {error}"),
     }

@@ -198,6 +198,21 @@ fn a_socket_is_its_owners_and_one_that_nobody_listens_on_is_no_obstacle() {
     assert_eq!(scene.ask("/readyz").status, 503);
     let mode = fs::metadata(&path).expect("socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+    drop(scene);
+    assert!(!path.exists(), "its name goes with it");
+}
+
+#[test]
+fn a_socket_that_another_agent_made_in_its_place_stays() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("http");
+    let scene = Scene::new(&Listen::Unix(path.clone()));
+    assert_eq!(scene.ask("/readyz").status, 503);
+    // So that no file can have its number again.
+    fs::rename(&path, dir.path().join("moved")).expect("renamed");
+    let _next = std::os::unix::net::UnixListener::bind(&path).expect("another one");
+    drop(scene);
+    assert!(path.exists());
 }
 
 #[test]
