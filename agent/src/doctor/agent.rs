@@ -10,6 +10,7 @@ use crate::build;
 use crate::failure::ExitCode;
 use crate::finding::{Code, Finding};
 use crate::host::holders;
+use crate::host::modules::is_of_driver;
 use crate::journal::{self, Refused, State};
 use crate::lifecycle::Phase;
 use crate::step::Step;
@@ -93,8 +94,7 @@ impl OfAgent {
             self.notes.holders = Ok("no driver is loaded".to_owned());
             return;
         };
-        let of_driver = |name: &&String| name.as_str() == "nvidia" || name.starts_with("nvidia_");
-        let own: Vec<&String> = facts.loaded.keys().filter(of_driver).collect();
+        let own: Vec<&String> = facts.loaded.keys().filter(|name| is_of_driver(name)).collect();
         let modules = own.iter().filter_map(|name| facts.loaded.get(*name));
         let mut who: Vec<String> = modules
             .flat_map(|module| &module.holders)

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::facts::{Autoload, HostDriver, LoadRule};
+use super::modules::kernel_name;
 use super::root::{Root, is_absent};
 
 /// Where distributions and NVIDIA's installer put the libraries.
@@ -137,10 +138,6 @@ impl Autoload {
             }
         }
     }
-}
-
-fn kernel_name(module: &str) -> String {
-    module.replace('-', "_")
 }
 
 /// A file's text. One that is not there, a link that leads nowhere, and a directory say nothing, as for

@@ -18,6 +18,13 @@ pub fn kernel_name(name: &str) -> String {
     stem.replace('-', "_")
 }
 
+/// Whether a module, by its kernel name, is one of NVIDIA's driver or stands on it: all of them begin
+/// so, and two of the kernel's own do, too.
+pub fn is_of_driver(name: &str) -> bool {
+    const OF_KERNEL: [&str; 2] = ["nvidia_cspmu", "nvidia_wmi_ec_backlight"];
+    name == "nvidia" || (name.starts_with("nvidia_") && !OF_KERNEL.contains(&name))
+}
+
 /// Reads the loaded modules, those built in left out.
 ///
 /// # Errors
@@ -73,7 +80,7 @@ fn read_parameters(root: &Root, module: &str) -> BTreeMap<String, String> {
         let lines = registry.lines().filter_map(|line| line.split_once(": "));
         let value = |text: &str| text.trim_matches('"').to_owned();
         shown.extend(lines.map(|(key, text)| (format!("NVreg_{key}"), value(text))));
-    } else if !module.starts_with("nvidia_") {
+    } else if !is_of_driver(module) {
         return shown;
     }
     let dir = format!("sys/module/{module}/parameters");
@@ -251,6 +258,17 @@ mod tests {
     #[case("", "")]
     fn kernel_names(#[case] name: &str, #[case] wanted: &str) {
         assert_eq!(kernel_name(name), wanted);
+    }
+
+    #[rstest]
+    #[case("nvidia", true)]
+    #[case("nvidia_uvm", true)]
+    #[case("nvidia_peermem", true)]
+    #[case("nvidiafb", false)]
+    #[case("nvidia_wmi_ec_backlight", false)]
+    #[case("drm", false)]
+    fn modules_of_the_driver(#[case] name: &str, #[case] wanted: bool) {
+        assert_eq!(is_of_driver(name), wanted);
     }
 
     #[test]

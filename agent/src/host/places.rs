@@ -35,7 +35,8 @@ const FILES: [&str; 4] = [
 ];
 /// What NVIDIA's image begins with.
 const ENTRY_POINT: &str = "usr/local/bin/nvidia-driver";
-const FIRMWARE_PATH: &str = "sys/module/firmware_class/parameters/path";
+/// Where the kernel is told of a further directory with firmware.
+pub(crate) const FIRMWARE_PATH: &str = "/sys/module/firmware_class/parameters/path";
 /// How long the processes may take to look at: a root can lie on a file system that is gone.
 const LIMIT: Duration = Duration::from_secs(3);
 
@@ -212,7 +213,7 @@ impl Look<'_> {
     }
 
     fn firmware_path(&self) -> Option<String> {
-        let ours = |step: &Step| matches!(step, Step::WriteParameter { path, .. } if path.ends_with(FIRMWARE_PATH));
+        let ours = |step: &Step| matches!(step, Step::WriteParameter { path, .. } if path == Path::new(FIRMWARE_PATH));
         let recorded = self.state.is_some_and(|state| {
             state.entries.iter().any(|entry| entry.is_live() && ours(&entry.step))
         });

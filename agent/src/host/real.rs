@@ -15,6 +15,7 @@ use nix::sys::stat::{major, minor};
 
 use super::kernel_call::{Answer, Call, KernelCalls};
 use super::kmsg::KernelLog;
+use super::root::is_absent;
 use super::verbs::{DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Stage, VerbError};
 use super::{facts, mounts};
 use crate::daemons::output::LastWords;
@@ -342,10 +343,6 @@ impl Host for RealHost {
 
 fn in_proc(error: &io::Error) -> VerbError {
     VerbError::on_path("read", Path::new("/proc"), error)
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// A file's text without its last newline; None where there is no such file.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Paths};
 use crate::failure::Failure;
+use crate::host::root::is_absent;
 use crate::input;
 use crate::journal;
 use crate::store::write_atomically;
@@ -116,8 +117,7 @@ pub(super) fn keep(paths: &Paths, mut failure: FailureRecord) {
     for dir in [&paths.state, &paths.store] {
         match write_atomically(&dir.join(NAME), &bytes) {
             Ok(()) => {}
-            Err(e)
-                if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            Err(e) if is_absent(&e) => {}
             Err(error) => tracing::warn!("writing {}: {error}", dir.join(NAME).display()),
         }
     }

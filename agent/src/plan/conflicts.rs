@@ -9,12 +9,13 @@ use crate::host::HostFacts;
 use crate::host::facts::{
     AvailableModule, Installer, PlacedFile, RootKind, RootMount, RootMountOwner,
 };
+use crate::host::modules::is_of_driver;
+use crate::host::places::FIRMWARE_PATH;
 use crate::step::{Leftover, Step};
 
 /// The driver's own modules, whatever directory they lie in.
 const DRIVER: [&str; 5] =
     ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem"];
-const FIRMWARE_PATH: &str = "/sys/module/firmware_class/parameters/path";
 /// How many modules or libraries a finding names.
 const NAMED: usize = 4;
 
@@ -202,7 +203,6 @@ fn autoloads(facts: &HostFacts) -> Option<Finding> {
         return None;
     }
     let rules = &facts.autoload;
-    let of_driver = |module: &str| module == "nvidia" || module.starts_with("nvidia_");
     let mut why = Vec::new();
     let by_device = modules.iter().filter(|(name, _)| !rules.kept_out.contains(*name));
     let by_device: Vec<&str> =
@@ -212,12 +212,12 @@ fn autoloads(facts: &HostFacts) -> Option<Finding> {
     } else if !by_device.is_empty() {
         why.push(format!("nothing keeps {} out when udev sees the device", by_device.join(", ")));
     }
-    let named = rules.at_boot.iter().filter(|rule| of_driver(&rule.module));
+    let named = rules.at_boot.iter().filter(|rule| is_of_driver(&rule.module));
     why.extend(named.map(|rule| format!("{} names {}", rule.file.display(), rule.module)));
     if why.is_empty() {
         return None;
     }
-    let options = rules.options.iter().filter(|rule| of_driver(&rule.module));
+    let options = rules.options.iter().filter(|rule| is_of_driver(&rule.module));
     why.extend(options.map(|rule| format!("{} gives `{}`", rule.file.display(), rule.text)));
     let names: Vec<String> =
         modules.iter().map(|(name, _)| format!("`blacklist {name}`")).collect();

@@ -9,6 +9,7 @@ use crate::artifact::ModuleEntry;
 use crate::config::Config;
 use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
+use crate::host::places::FIRMWARE_PATH;
 use crate::step::{ModuleOrigin, Step};
 
 /// Always loaded, in this order.
@@ -17,7 +18,6 @@ const ALWAYS: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
 const ASSISTANTS: [&str; 2] = ["i2c_core", "ipmi_msghandler"];
 /// What a subnet manager speaks to its devices through.
 const MANAGEMENT: &str = "ib_umad";
-const FIRMWARE_PATH: &str = "/sys/module/firmware_class/parameters/path";
 
 /// Steps, whether they are all, and what stands in the way.
 #[derive(Debug, Default)]

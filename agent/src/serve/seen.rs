@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::host::holders::driver_users;
+use crate::host::modules::is_of_driver;
 use crate::host::real::LOOK;
 use crate::host::verbs::DriverUsers;
 use crate::telemetry::metrics::Seen;
@@ -81,8 +82,7 @@ fn modules(root: &Path) -> Vec<Module> {
     let mut modules: Vec<Module> = listed
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
-            let is_drivers = name == "nvidia" || name.starts_with("nvidia_");
-            let refcnt = is_drivers.then(|| entry.path().join("refcnt"))?;
+            let refcnt = is_of_driver(&name).then(|| entry.path().join("refcnt"))?;
             let references = fs::read_to_string(refcnt).ok()?.trim().parse().ok()?;
             let holders = fs::read_dir(entry.path().join("holders")).map_or(0, Iterator::count);
             Some(Module { name, references, holders: holders as i64 })

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use crate::host::root::is_absent;
+
 /// Links followed one after the other: as many as the kernel follows.
 const MOST_LINKS: usize = 40;
 
@@ -102,10 +104,6 @@ impl View {
 fn reversed(path: &Path) -> Vec<PathBuf> {
     let parts = path.components().filter(|c| !matches!(c, Component::RootDir | Component::CurDir));
     parts.map(|c| PathBuf::from(c.as_os_str())).collect::<Vec<_>>().into_iter().rev().collect()
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]
