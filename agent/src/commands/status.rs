@@ -26,13 +26,13 @@ pub(super) fn status(config: &Config, asked: &Status) -> Result<ExitCode, Failur
         Status { ready: true, .. } => Question::Ready,
         Status { alive: true, .. } => Question::Alive,
         Status { json, .. } => {
-            let report = lifecycle::status(config)?;
+            let (report, record) = lifecycle::status(config)?;
             if *json {
                 print_json(&report)?
             } else {
                 print(&report.render())?
             }
-            return Ok(ExitCode::Done);
+            return record.map(|()| ExitCode::Done);
         }
     };
     let (yes, why) = probe(&config.paths, question);

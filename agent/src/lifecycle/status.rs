@@ -13,6 +13,7 @@ use super::Phase;
 use super::last_words::{self, LastFailure};
 use crate::config::{Config, Paths};
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::modules::is_of_driver;
 use crate::host::{Host, RealHost, VerbError};
 use crate::input;
 use crate::journal::{self, Before, Entry, EntryState, State};
@@ -38,6 +39,9 @@ pub struct StatusReport {
     pub nodes: Vec<NodeStatus>,
     /// The journal's entries that are not undone, oldest first.
     pub entries: Vec<EntryStatus>,
+    /// Why the journal could not be read: what agents did is then unknown, and nothing is told to be
+    /// ours.
+    pub unread: Option<String>,
     /// What the agent tells of itself; None where none runs or it could not be heard.
     pub live: Option<Live>,
     /// Why an agent that runs, or may run, could not be heard.
@@ -104,19 +108,25 @@ pub struct EntryStatus {
 
 /// How long the host may take to look at, and the agent to answer: neither a mount nor an agent
 /// that hangs keeps whoever asks.
-const LOOK: Duration = Duration::from_secs(10);
+pub(crate) const LOOK: Duration = Duration::from_secs(10);
 const ASK: Duration = Duration::from_secs(12);
+
+/// A report, and why the journal could not be read for it.
+pub type Seen = (StatusReport, Result<(), Failure>);
 
 /// Reads what is on the host now, and asks the agent, if one runs. It changes nothing, and holds the
 /// lock only for the moment that it takes to see that nobody else does.
 ///
+/// The inner error is for after the report, which is all there is to go by then: 13 where the
+/// journal cannot be understood, 15 where it cannot be read.
+///
 /// # Errors
-/// 13 where the journal cannot be understood, 10 where the host cannot be read.
-pub fn status(config: &Config) -> Result<StatusReport, Failure> {
+/// 10 where the host cannot be read.
+pub fn status(config: &Config) -> Result<Seen, Failure> {
     let paths = config.paths.clone();
     let looked = input::in_time("status", LOOK, move || Ok(of_host(&paths)));
-    let mut report = match looked {
-        Some(Ok(report)) => report?,
+    let (mut report, record) = match looked {
+        Some(Ok(seen)) => seen?,
         Some(Err(error)) => Err(error).or_fail(ExitCode::Preflight, || "looking at the host")?,
         None => return Err(hangs()),
     };
@@ -126,10 +136,11 @@ pub fn status(config: &Config) -> Result<StatusReport, Failure> {
             Err(why) => report.unheard = Some(why),
         }
     }
-    Ok(report)
+    Ok((report, record))
 }
 
-fn hangs() -> Failure {
+/// It took longer.
+pub(crate) fn hangs() -> Failure {
     let cause = format!("looking at the host took more than {} s", LOOK.as_secs());
     Failure::new(ExitCode::HostUnsupported, cause)
         .remedy("see which mount or process of the host hangs (the kernel's log says so)")
@@ -157,17 +168,22 @@ struct Heard {
 /// What the agent itself tells, with what is on the host now.
 ///
 /// # Errors
-/// As [`status`].
+/// 10 where the host cannot be read.
 pub fn of_agent(paths: &Paths, live: Live) -> Result<StatusReport, Failure> {
-    Ok(StatusReport { live: Some(live), ..of_host(paths)? })
+    Ok(StatusReport { live: Some(live), ..of_host(paths)?.0 })
 }
 
-fn of_host(paths: &Paths) -> Result<StatusReport, Failure> {
-    let state = journal::read_state(&paths.state)?
-        .filter(|state| !state.is_of_another_boot(journal::boot_id(&paths.root).as_deref()));
-    look(paths, &RealHost::new(&paths.root), state.as_ref())
+fn of_host(paths: &Paths) -> Result<Seen, Failure> {
+    let boot = journal::boot_id(&paths.root);
+    let (state, record) = match journal::read_state(&paths.state) {
+        Ok(state) => (state.filter(|s| !s.is_of_another_boot(boot.as_deref())), Ok(())),
+        Err(failure) => (None, Err(failure)),
+    };
+    let report = look(paths, &RealHost::new(&paths.root), state.as_ref())
         .or_fail(ExitCode::HostUnsupported, || "looking at the host")
-        .map_err(|failure| failure.remedy("mount /proc and /sys in the container"))
+        .map_err(|failure| failure.remedy("mount /proc and /sys in the container"))?;
+    let unread = record.as_ref().err().map(Failure::one_line);
+    Ok((StatusReport { unread, ..report }, record))
 }
 
 fn look(paths: &Paths, host: &dyn Host, state: Option<&State>) -> Result<StatusReport, VerbError> {
@@ -187,6 +203,7 @@ fn look(paths: &Paths, host: &dyn Host, state: Option<&State>) -> Result<StatusR
         mounts: mounts(host, &live)?,
         nodes: nodes(paths, host, &live)?,
         entries: live.iter().map(|entry| EntryStatus::from(*entry)).collect(),
+        unread: None,
         live: None,
         unheard,
         last_failure: last_words::last(paths).map(|last| FailureStatus::of(last, paths)),
@@ -226,7 +243,7 @@ fn modules(
     // Without a /sys/module (a kernel without modules) there is none.
     let listed = fs::read_dir(paths.root.join("sys/module")).into_iter().flatten().flatten();
     let listed = listed.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.extend(listed.filter(|name| name == "nvidia" || name.starts_with("nvidia_")));
+    names.extend(listed.filter(|name| is_of_driver(name)));
     let mut modules = Vec::new();
     for name in names {
         if let Some(state) = host.module(&name)? {

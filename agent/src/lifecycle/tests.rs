@@ -484,7 +484,7 @@ async fn unloading_undoes_what_a_dead_agent_did() {
     assert_eq!(unload(&config(&scene.paths), &Telemetry::default()).await.unwrap(), ExitCode::Done);
     assert!(!made.exists());
     assert_eq!(scene.phase(), Some(Phase::Removed));
-    assert_eq!(status(&config(&scene.paths)).unwrap().phase, Some(Phase::Removed));
+    assert_eq!(status(&config(&scene.paths)).unwrap().0.phase, Some(Phase::Removed));
 }
 
 fn config(paths: &Paths) -> Config {

@@ -40,7 +40,9 @@ fn a_state_that_cannot_be_understood_is_left_alone() {
         fs::write(&state, text).expect("write");
         for args in ["status", "unload", "run"] {
             let named = state.to_str().expect("a path");
-            scene.refuses(scene.agent(&[args]), code, &[named, word]);
+            let ended = scene.refuses(scene.agent(&[args]), code, &[named, word]);
+            // What is on the host is shown all the same.
+            assert_eq!(ended.out.contains("\nunread    "), args == "status", "{ended}");
             assert_eq!(fs::read_to_string(&state).expect("the file"), text, "{args}");
         }
     }
@@ -78,7 +80,7 @@ fn the_lock_of_an_agent_that_was_killed_is_free() {
 }
 
 /// An agent that runs and gets no further: its archive stalls.
-pub(crate) fn held(scene: &Scene) -> std::process::Child {
+fn held(scene: &Scene) -> std::process::Child {
     scene.server.always("/dists/stable/InRelease", Fault::Stall);
     let tree = crate::scene::fixture("bookworm-t4");
     let agent = start(&mut scene.agent(&["run", "--root", &tree]));

@@ -14,9 +14,14 @@ impl StatusReport {
             let _ = writeln!(text, "{what:<10}{value}");
         };
         let none = || "none".to_owned();
-        let whose = |ours: bool| if ours { "ours" } else { "not ours" };
+        let whose = |ours: bool| match (ours, &self.unread) {
+            (true, _) => "ours",
+            (false, None) => "not ours",
+            (false, Some(_)) => "whose is unknown",
+        };
         line("driver", self.driver_version.clone().unwrap_or_else(none));
-        line("phase", self.phase.map_or_else(none, |phase| phase.to_string()));
+        let unknown = || if self.unread.is_some() { "unknown".to_owned() } else { none() };
+        line("phase", self.phase.map_or_else(unknown, |phase| phase.to_string()));
         line(
             "agent",
             match (self.agent, &self.unheard) {
@@ -41,6 +46,9 @@ impl StatusReport {
         for node in &self.nodes {
             let wrong = if node.right { "" } else { ", missing or wrong" };
             line("node", format!("{} ({}{wrong})", node.path.display(), whose(node.ours)));
+        }
+        if let Some(why) = &self.unread {
+            line("unread", why.clone());
         }
         for entry in &self.entries {
             let died = if entry.done { "" } else { " (not finished)" };
@@ -124,6 +132,7 @@ mod tests {
             mounts: Vec::new(),
             nodes: Vec::new(),
             entries: Vec::new(),
+            unread: None,
             live: None,
             unheard: None,
             last_failure: None,
@@ -153,6 +162,33 @@ since     2026-01-02T03:04:05Z
 ready     no: nvidia-persistenced is backing-off
 installed 535.1 open for 6.1, stored
 daemon    nvidia-persistenced backing-off, 0 restarts
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn what_is_there_is_shown_without_a_journal_too_and_is_nobodys() {
+        let module = ModuleStatus {
+            name: "nvidia".into(),
+            refcount: 0,
+            holders: Vec::new(),
+            version: Some("535.1".into()),
+            ours: false,
+        };
+        let text = StatusReport {
+            phase: None,
+            agent: None,
+            modules: vec![module],
+            unread: Some("/s/state.json cannot be understood".into()),
+            ..report()
+        }
+        .render();
+        let expected = "\
+driver    535.1
+phase     unknown
+agent     none
+module    nvidia 535.1, used by 0 (whose is unknown)
+unread    /s/state.json cannot be understood
 ";
         assert_eq!(text, expected);
     }
