@@ -8,6 +8,8 @@ use hyper::body::Bytes;
 use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 
+use tokio::sync::Semaphore;
+
 use super::pulse::Pulse;
 use super::seen::Sight;
 use crate::config::Paths;
@@ -18,8 +20,10 @@ use crate::telemetry::{Live, Telemetry, metrics};
 
 /// How long the agent's own task may take to answer.
 const BEAT: Duration = Duration::from_secs(5);
-/// How long a look at the host may take: a mount or a process of it may hang.
-const LOOK: Duration = Duration::from_secs(10);
+/// Looks at a time. One more waits, and is given up where none of them comes back.
+const LOOKS: usize = 4;
+/// Threads that all looks together can take, the one for readiness among them.
+pub(super) const MOST_THREADS: usize = LOOKS + 1;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -36,6 +40,10 @@ pub struct Subject {
     /// Tells this agent from every other.
     pub(super) instance: String,
     sight: Arc<Sight>,
+    /// For looks that can hang where a mount does.
+    looks: Arc<Semaphore>,
+    /// For readiness, which no other look is to keep waiting.
+    ready: Arc<Semaphore>,
 }
 
 /// An answer before it is a response.
@@ -54,7 +62,8 @@ impl Subject {
     pub fn new(telemetry: Telemetry, pulse: Pulse, paths: Paths) -> Self {
         let instance = format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
         let sight = Arc::new(Sight::of(&paths.root));
-        Self { telemetry, pulse, paths, instance, sight }
+        let (looks, ready) = (Arc::new(Semaphore::new(LOOKS)), Arc::new(Semaphore::new(1)));
+        Self { telemetry, pulse, paths, instance, sight, looks, ready }
     }
 
     pub(super) async fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
@@ -115,7 +124,7 @@ impl Subject {
             && let Some(driver) = &live.driver
         {
             let sight = Arc::clone(&self.sight);
-            let there = in_time(move || Ok(sight.driver_version())).await;
+            let there = in_time(&self.ready, move || Ok(sight.driver_version())).await;
             let why = match there {
                 Ok(Some(there)) if there == driver.version => return live,
                 Ok(Some(there)) => format!("driver {there} is loaded in its place"),
@@ -131,7 +140,8 @@ impl Subject {
     async fn metrics(&self, format: Format) -> Answer {
         let live = self.live().await;
         let sight = Arc::clone(&self.sight);
-        let seen = in_time(move || Ok(sight.look())).await.unwrap_or_else(|failure| {
+        let looked = in_time(&self.looks, move || Ok(sight.look())).await;
+        let seen = looked.unwrap_or_else(|failure| {
             tracing::debug!("{}", failure.one_line());
             metrics::Seen::default()
         });
@@ -142,7 +152,7 @@ impl Subject {
     async fn status(&self) -> Answer {
         let live = self.live().await;
         let paths = self.paths.clone();
-        let report = in_time(move || status::of_agent(&paths, live)).await;
+        let report = in_time(&self.looks, move || status::of_agent(&paths, live)).await;
         let body = report.and_then(|report| {
             serde_json::to_string_pretty(&report).or_fail(ExitCode::Bug, || "writing the status")
         });
@@ -155,15 +165,21 @@ impl Subject {
     }
 }
 
-/// Looks where it may block, for so long.
+/// Looks where it may block, for so long. What does not come back keeps its permit and its thread.
 async fn in_time<T: Send + 'static>(
+    permits: &Arc<Semaphore>,
     look: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    match tokio::time::timeout(LOOK, tokio::task::spawn_blocking(look)).await {
+    let looking = async {
+        let permit = Arc::clone(permits).acquire_owned().await;
+        let work = move || {
+            let _until_it_is_back = permit;
+            look()
+        };
+        tokio::task::spawn_blocking(work).await
+    };
+    match tokio::time::timeout(status::LOOK, looking).await {
         Ok(looked) => looked.or_fail(ExitCode::Bug, || "looking at the host")?,
-        Err(_) => {
-            let cause = format!("looking at the host took more than {} s", LOOK.as_secs());
-            Err(Failure::new(ExitCode::HostUnsupported, cause))
-        }
+        Err(_) => Err(status::hangs()),
     }
 }

@@ -105,7 +105,7 @@ fn serve(
     stopped: oneshot::Receiver<()>,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .max_blocking_threads(4)
+        .max_blocking_threads(answer::MOST_THREADS)
         .thread_keep_alive(Duration::from_secs(1))
         .enable_all()
         .build();

@@ -108,6 +108,33 @@ fn ready_is_what_is_told_and_what_is_on_the_host() {
     assert_eq!((answer.status, answer.body.as_str()), (200, "ready\n"));
 }
 
+/// For example where the driver root lies on a file system that is gone.
+#[test]
+fn a_look_that_hangs_keeps_no_other_question_waiting() {
+    let scene = Scene::tcp();
+    let hangs = scene.dir.path().join("proc/sys/kernel/random/boot_id");
+    fs::create_dir_all(hangs.parent().expect("a directory")).expect("directory");
+    nix::unistd::mkfifo(&hangs, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    scene.ready();
+    scene.module("535.1");
+    let asking: Vec<TcpStream> = (0..2 * answer::MOST_THREADS)
+        .map(|_| {
+            let mut stream = scene.connect();
+            stream.write_all(b"GET /status HTTP/1.1\r\nHost: a\r\n\r\n").expect("asks");
+            stream
+        })
+        .collect();
+    let since = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(scene.ask("/readyz").body, "ready\n");
+    }
+    assert!(since.elapsed() < HEAD, "{:?}", since.elapsed());
+    drop(asking);
+    // Who waits in the kernel is let go.
+    let _writer = fs::OpenOptions::new().read(true).write(true).open(&hangs).expect("opens");
+    drop(scene);
+}
+
 #[test]
 fn an_agent_whose_task_runs_is_healthy_and_one_whose_task_does_not_is_not() {
     let mut scene = Scene::tcp();

@@ -19,7 +19,8 @@ pub enum Format {
 impl Format {
     /// What to give whoever sends this Accept header.
     pub fn accepted(accept: &str) -> Self {
-        let kind = |part: &str| part.split(';').next().unwrap_or_default().trim().to_owned();
+        // Media types are written in either case (RFC 9110, 8.3.1).
+        let kind = |part: &str| part.split(';').next().unwrap_or_default().trim().to_lowercase();
         let open = accept.split(',').any(|p| kind(p) == "application/openmetrics-text");
         if open { Self::OpenMetrics } else { Self::Prometheus }
     }
@@ -171,6 +172,7 @@ longshore_build_info{a=\"1\",b=\"2\"} 1
     #[case("*/*", Format::Prometheus)]
     #[case("text/plain", Format::Prometheus)]
     #[case("application/openmetrics-text", Format::OpenMetrics)]
+    #[case("Application/OpenMetrics-Text; version=1.0.0", Format::OpenMetrics)]
     #[case(
         "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
         Format::OpenMetrics
