@@ -50,15 +50,24 @@ fn ended(records: &Records) -> Vec<String> {
 /// Both holders are in the agent's last words, the contained one with its container.
 fn named(records: &Records) -> Vec<String> {
     let log = records.section("held.log").unwrap_or_default();
-    let said = |words: &[&str]| log.iter().any(|line| words.iter().all(|word| line.contains(word)));
+    let holders: Vec<&str> = log
+        .iter()
+        .filter(|line| line.contains("in use"))
+        .flat_map(|line| line.split("; "))
+        .collect();
+    // A number alone can be a part of another one, or of an id.
+    let said = |pid: &str, owner: &str| {
+        let begins = format!("pid {pid} (");
+        holders.iter().any(|holder| holder.starts_with(&begins) && holder.contains(owner))
+    };
     let mut wrong = Vec::new();
     match records.facts.get("holder") {
-        Some(pid) if said(&["in use", pid]) => {}
+        Some(pid) if said(pid, "holds /dev/nvidiactl") => {}
         holder => wrong.push(format!("the log does not name the host's process {holder:?}")),
     }
     let contained = records.facts.get("contained-holder").and_then(|c| c.split_once(' '));
     match contained {
-        Some((pid, id)) if id.len() == 64 && said(&["in use", pid, &id[..12]]) => {}
+        Some((pid, id)) if id.len() == 64 && said(pid, &format!("of container {id} ")) => {}
         holder => wrong.push(format!("the log does not name the contained process {holder:?}")),
     }
     wrong
@@ -95,8 +104,11 @@ mod tests {
         }
         records.take("@fact held.exit-code 20");
         records.take("@fact held.seconds 10.0 31.0");
-        let log =
-            format!("error: the driver is in use: sleep (pid 41), sleep (pid 42, container {id})");
+        let log = format!(
+            "error: the driver is in use: nvidia is held by 2 references of open devices; \
+             pid 41 (sleep) holds /dev/nvidiactl; \
+             pid 42 (busybox, inside pid 1) of container {id} holds /dev/nvidiactl"
+        );
         records.sections.insert("held.log".into(), vec![log]);
         let record = "{\"phase\": \"in-use\", \"entries\": [{\"state\": \"done\"}]}";
         records.sections.insert("held.record".into(), vec![record.into()]);
@@ -131,7 +143,9 @@ mod tests {
         fact("held.exit-code", "0", "exit code is 0");
         fact("held.seconds", "10.0 100.0", "took 90.0 s");
         fact("holder", "7777", "the host's process");
+        fact("holder", "4", "the host's process");
         fact("contained-holder", "42 short", "the contained process");
+        fact("contained-holder", &format!("41 {}", "ab".repeat(32)), "the contained process");
         let section = |name: &str, text: &str, wanted: &str| {
             let mut records = good();
             records.sections.insert(name.into(), vec![text.into()]);
