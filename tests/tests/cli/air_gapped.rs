@@ -169,6 +169,38 @@ fn a_bundle_is_all_that_a_host_needs() {
 }
 
 #[test]
+fn a_damaged_tree_keeps_its_files_for_as_long_as_somebody_has_it_mounted() {
+    let scene = away();
+    let out = bundle(&scene, &[]);
+    empty_store(&scene);
+    finish(&mut scene.agent(&["import", &out])).assert_done();
+    let trees = scene.path("store/userspace");
+    let [name] = &names(&trees)[..] else { panic!("not one tree") };
+    fs::create_dir(scene.path("mounted")).expect("directory");
+    // As a container has it; all of it in one mount namespace, which ends with the shell.
+    let script = "set -e; mount --bind \"$TREES/$NAME/root\" \"$MOUNTED\"
+        echo shorter > \"$TREES/$NAME/root/usr/library\"
+        \"$0\" import \"$1\" --config \"$2\"
+        \"$0\" gc --config \"$2\"
+        grep -q shorter \"$MOUNTED/usr/library\"
+        test -d \"$TREES/$NAME.2/root\"
+        umount \"$MOUNTED\"
+        \"$0\" gc --config \"$2\"
+        test ! -e \"$TREES/$NAME\"
+        \"$0\" store verify --config \"$2\"";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_confined"));
+    command.env_clear().env("LONGSHORE_STORE", scene.path("store")).env("PATH", "/usr/bin:/bin");
+    command.env("LONGSHORE_STATE_DIR", scene.path("state-dir"));
+    command.env("LONGSHORE_DRIVER_ROOT", scene.path("driver-root"));
+    command.env("TREES", &trees).env("NAME", name).env("MOUNTED", scene.path("mounted"));
+    command.args(["--", "/bin/sh", "-c", script, crate::scene::LONGSHORE, &out]);
+    finish(command.arg(scene.path("config.toml"))).assert_done();
+    assert_eq!(names(&trees), [format!("{name}.2")]);
+    let (ended, plan) = plan(&scene, DRIVER);
+    assert_from_store(&ended, &plan);
+}
+
+#[test]
 fn a_bundle_goes_through_pipes() {
     let scene = away();
     let tree = fixture("bookworm-t4");
