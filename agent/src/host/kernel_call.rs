@@ -1,8 +1,9 @@
 //! Calls into the kernel that may never come back.
 //!
 //! A module whose init or exit function hangs sleeps where no signal reaches it, and so does a mount
-//! of a file system whose server or disk is gone. A process with such a thread does not end, not even by SIGKILL: whoever waits for it, as a container runtime
-//! does, waits until the host is rebooted. So such calls are made by a child, this program once
+//! of a file system whose server or disk is gone. A process with such a thread does not end, not
+//! even by SIGKILL: whoever waits for it, as a container runtime does, waits until the host is
+//! rebooted. So such calls are made by a child, this program once
 //! more, and are given up after a while: this process then says what hangs, and ends. The child
 //! holds the lock of the state directory until it comes back, so nobody else begins meanwhile
 //! (docs/decisions/wedged-modules.md).
@@ -21,7 +22,8 @@
 //! ```
 //!
 //! Its answer is a line with the errno, or 0. In a word, `%XX` stands for any byte that is not a
-//! letter, a digit or one of `_-./=,:+`.
+//! letter, a digit or one of `_-./=,:+`. A line has at most 64 KiB; a longer one is not sent, and is
+//! answered with E2BIG.
 
 mod calls;
 
@@ -39,6 +41,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub(super) use calls::Call;
+use calls::LONGEST_CALL;
 pub use calls::kernel_call_main;
 
 use super::verbs::Image;
@@ -111,6 +114,9 @@ impl KernelCalls {
 
     pub(super) fn make(&self, call: Call<'_>) -> Answer {
         let Some(program) = &self.program else { return Answer::Came(call.carry_out()) };
+        if call.line().len() as u64 > LONGEST_CALL {
+            return Answer::Came(Err(Errno::E2BIG));
+        }
         let mut waiting = self.waiting();
         let within = match call {
             Call::Load { .. } | Call::Bind { .. } | Call::Tmpfs { .. } | Call::MakeNode { .. } => {

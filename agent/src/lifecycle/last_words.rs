@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::host::root::is_absent;
 use crate::input;
 use crate::journal;
+use crate::printable::in_line;
 use crate::store::write_atomically;
 use crate::telemetry::{FailureRecord, Telemetry};
 
@@ -135,10 +136,10 @@ pub(super) fn last(paths: &Paths) -> Option<LastFailure> {
 /// One line, and the remedy whole even where the cause is too long.
 fn message(record: &FailureRecord) -> String {
     let code = record.code.map_or_else(String::new, |code| format!("exit code {code}: "));
-    let remedy = shortened(&record.remedy, MESSAGE / 2);
-    let end = format!("; remedy: {remedy}\n");
-    let cause = shortened(&record.cause, MESSAGE - code.len() - end.len());
-    format!("{code}{cause}{end}").replace('\n', " ").trim_end().to_owned() + "\n"
+    let line = |text: &str, most| shortened(&in_line(&text.trim_end().replace('\n', " ")), most);
+    let end = format!("; remedy: {}\n", line(&record.remedy, MESSAGE / 2));
+    let cause = line(&record.cause, MESSAGE - code.len() - end.len());
+    format!("{code}{cause}{end}")
 }
 
 /// At most `most` bytes of a text.
@@ -173,7 +174,8 @@ mod tests {
 
     #[rstest]
     #[case("in use", "stop it", "exit code 20: in use; remedy: stop it\n")]
-    #[case("one\ntwo", "a\nb", "exit code 20: one two; remedy: a b\n")]
+    #[case("one\ntwo", "a\nb\n", "exit code 20: one two; remedy: a b\n")]
+    #[case("a\x1b[2J\rb", "c", "exit code 20: a\\u{1b}[2J\\rb; remedy: c\n")]
     fn a_message_is_one_line(#[case] cause: &str, #[case] remedy: &str, #[case] wanted: &str) {
         assert_eq!(message(&record(cause, remedy)), wanted);
     }

@@ -17,8 +17,8 @@ use sys_mount::{Mount, MountFlags};
 
 use crate::host::verbs::{Image, Node, TMPFS_SOURCE};
 
-/// The longest call: two paths' worth of words.
-const LONGEST_CALL: u64 = 64 << 10;
+/// The longest call: what a module's parameters and two paths may take.
+pub(super) const LONGEST_CALL: u64 = 64 << 10;
 
 /// A call.
 #[derive(Debug, Clone, Copy)]
@@ -167,13 +167,14 @@ pub(super) fn make_all(calls: &mut impl BufRead, answers: &mut impl Write) -> io
         if calls.take(LONGEST_CALL).read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
-        // Half of one, where whoever asks has died: nothing is begun then.
-        let answer = match line.strip_suffix(b"\n").and_then(words) {
-            Some(words) => carry_out(&words, calls),
-            None => Err(Errno::EINVAL),
-        };
+        let words = line.strip_suffix(b"\n").and_then(words);
+        let answer = words.as_ref().map_or(Err(Errno::EINVAL), |words| carry_out(words, calls));
         writeln!(answers, "{}", answer.err().map_or(0, |errno| errno as i32))?;
         answers.flush()?;
+        // Half of one, where whoever asks has died: what comes after it is no call either.
+        if words.is_none() {
+            return Ok(());
+        }
     }
 }
 

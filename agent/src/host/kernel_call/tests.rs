@@ -174,11 +174,23 @@ fn answers(input: &[u8]) -> Vec<i32> {
 #[case(b"mknod /x -1 0\n", &[Errno::EINVAL])]
 #[case(b"mknod /nonexistent/x 259 438\n", &[Errno::ENOENT])]
 #[case::cut_off_line(b"delete_module nvidia", &[Errno::EINVAL])]
+#[case::nothing_after_what_is_no_line(b"umount2 %zz 0\nreboot\n", &[Errno::EINVAL])]
 #[case::cut_off_image(b"init_module  5\nfour", &[Errno::ENODATA])]
 #[case::no_such_file(b"finit_module  /nonexistent\n", &[Errno::EACCES])]
 fn what_is_no_call_or_half_of_one_calls_nothing(#[case] input: &[u8], #[case] wanted: &[Errno]) {
     let wanted: Vec<i32> = wanted.iter().map(|errno| *errno as i32).collect();
     assert_eq!(answers(input), wanted);
+}
+
+#[test]
+fn a_call_that_is_too_long_is_not_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let asked = dir.path().join("asked");
+    let (_script, calls) = scripted(&format!("cat >>{}; echo 0", asked.display()), AMPLE);
+    let parameters = "x".repeat(64 << 10);
+    let call = Call::Load { image: Image::Bytes(b"image"), parameters: parameters.as_ref() };
+    assert_eq!(calls.make(call), Answer::Came(Err(Errno::E2BIG)));
+    assert!(!asked.exists());
 }
 
 #[test]
