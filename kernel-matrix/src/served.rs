@@ -10,47 +10,60 @@ use crate::records::Records;
 pub fn wrong(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
     for (path, answer) in [("healthz", "ok"), ("readyz", "ready")] {
-        let said = records.text(&format!("ready.{path}"));
-        if said != format!("{answer}\nrc 0") {
-            wrong.push(format!("/{path} answered `{said}`"));
+        let said = answered(records, &format!("ready.{path}"));
+        if said.as_deref().map(str::trim_end) != Ok(answer) {
+            wrong.push(format!("/{path} answered {said:?}"));
         }
     }
     wrong.extend(status(expected, records));
-    let driver = format!("longshore_driver_info{{version=\"{}\",", expected.version);
-    for (section, holders) in [("ready.metrics", Some(0)), ("ready.held-metrics", None)] {
-        let said = records.text(section);
-        let has = |start: &str| said.lines().any(|line| line.starts_with(start));
-        for sample in
-            ["longshore_ready 1", &driver, "longshore_module_references{module=\"nvidia\"} "]
-        {
-            if !has(sample) {
-                wrong.push(format!("{section}: no sample `{sample}`"));
-            }
-        }
-        // A daemon may hold the driver as well.
-        let least = holders.unwrap_or(1);
-        let seen = said.lines().find_map(|line| line.strip_prefix("longshore_driver_holders "));
-        let count = seen.and_then(|count| count.parse::<u64>().ok());
-        let right =
-            count.is_some_and(|count| count == least || (cell.persistenced && count > least));
-        if !right {
-            wrong.push(format!("{section}: longshore_driver_holders is {seen:?}, not {least}"));
+    for (section, least) in [("ready.metrics", 0), ("ready.held-metrics", 1)] {
+        match answered(records, section) {
+            Ok(said) => wrong.extend(metrics(cell, expected, &said, least)),
+            Err(said) => wrong.push(format!("{section} was answered `{said}`")),
         }
     }
     wrong
 }
 
+/// The body of an answer with status 200; else all of it.
+fn answered(records: &Records, section: &str) -> Result<String, String> {
+    let said = records.text(section);
+    match said.split_once("\n\n") {
+        Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.to_owned()),
+        _ => Err(said),
+    }
+}
+
 fn status(expected: &Expected, records: &Records) -> Option<String> {
-    let said = records.text("ready.status");
-    let json = said.strip_suffix("\nrc 0").unwrap_or(&said);
-    let status: Value = match serde_json::from_str(json) {
+    let json = match answered(records, "ready.status") {
+        Ok(json) => json,
+        Err(said) => return Some(format!("/status was answered `{said}`")),
+    };
+    let status: Value = match serde_json::from_str(&json) {
         Ok(status) => status,
-        Err(error) => return Some(format!("/status is no JSON: {error}: {said}")),
+        Err(error) => return Some(format!("/status is no JSON: {error}: {json}")),
     };
     let right = status["phase"] == "ready"
         && status["live"]["ready"] == true
         && status["driver_version"] == expected.version.as_str();
     (!right).then(|| format!("/status does not tell of the driver as Ready: {json}"))
+}
+
+/// The driver that is there, and `least` holders; a daemon may hold it as well.
+fn metrics(cell: &Cell, expected: &Expected, said: &str, least: u64) -> Vec<String> {
+    let driver = format!("longshore_driver_info{{version=\"{}\",", expected.version);
+    let references = "longshore_module_references{module=\"nvidia\"} ";
+    let has = |start: &&&str| said.lines().any(|line| line.starts_with(**start));
+    let samples = ["longshore_ready 1", &driver, references];
+    let missing = samples.iter().filter(|start| !has(start));
+    let mut wrong: Vec<String> = missing.map(|start| format!("no sample `{start}`")).collect();
+    let seen = said.lines().find_map(|line| line.strip_prefix("longshore_driver_holders "));
+    let count = seen.and_then(|count| count.parse::<u64>().ok());
+    let right = |count| count == least || (cell.persistenced && count > least);
+    if !count.is_some_and(right) {
+        wrong.push(format!("longshore_driver_holders is {seen:?}, not {least}"));
+    }
+    wrong
 }
 
 #[cfg(test)]
@@ -66,25 +79,28 @@ mod tests {
         .unwrap()
     }
 
+    fn http(body: &str) -> String {
+        format!("HTTP/1.1 200 OK\ncontent-type: text/plain\n\n{body}")
+    }
+
     fn metrics(holders: &str) -> String {
-        format!(
+        http(&format!(
             "# TYPE longshore_ready gauge\nlongshore_ready 1\n\
              longshore_driver_info{{version=\"535.1\",flavour=\"open\"}} 1\n\
-             longshore_module_references{{module=\"nvidia\"}} 2\n{holders}rc 0"
-        )
+             longshore_module_references{{module=\"nvidia\"}} 2\n{holders}"
+        ))
     }
 
     fn why(persistenced: bool, section: &str, text: &str) -> String {
         let mut records = Records::default();
-        let status =
-            "{\"phase\":\"ready\",\"driver_version\":\"535.1\",\"live\":{\"ready\":true}}\nrc 0";
+        let status = r#"{"phase":"ready","driver_version":"535.1","live":{"ready":true}}"#;
         for (name, text) in [
-            ("ready.healthz", "ok\nrc 0"),
-            ("ready.readyz", "ready\nrc 0"),
-            ("ready.status", status),
-            ("ready.metrics", &metrics("longshore_driver_holders 0\n")),
-            ("ready.held-metrics", &metrics("longshore_driver_holders 1\n")),
-            (section, text),
+            ("ready.healthz", http("ok\n")),
+            ("ready.readyz", http("ready\n")),
+            ("ready.status", http(status)),
+            ("ready.metrics", metrics("longshore_driver_holders 0\n")),
+            ("ready.held-metrics", metrics("longshore_driver_holders 1\n")),
+            (section, text.to_owned()),
         ] {
             let lines = text.lines().map(str::to_owned).collect();
             records.sections.insert(name.into(), lines);
@@ -96,18 +112,22 @@ mod tests {
     #[test]
     fn what_is_served_has_to_be_right() {
         assert_eq!(why(false, "other", ""), "");
+        let none = metrics("longshore_driver_holders 0\n");
         let cases = [
-            ("ready.healthz", "rc 1", "/healthz answered `rc 1`"),
-            ("ready.readyz", "not ready: x\nrc 1", "/readyz answered"),
-            ("ready.status", "{}\nrc 0", "does not tell"),
-            ("ready.status", "wget: refused\nrc 1", "no JSON"),
-            ("ready.metrics", "rc 1", "no sample `longshore_ready 1`"),
-            ("ready.metrics", &metrics(""), "holders is None, not 0"),
-            ("ready.held-metrics", &metrics(""), "holders is None, not 1"),
-            ("ready.held-metrics", &metrics("longshore_driver_holders 0\n"), "Some(\"0\"), not 1"),
+            ("ready.healthz", String::new(), "/healthz answered Err(\"\")"),
+            ("ready.readyz", "HTTP/1.1 503 no\n\nready\n".to_owned(), "/readyz answered Err"),
+            ("ready.readyz", http("not ready: x"), "/readyz answered Ok(\"not ready: x\")"),
+            ("ready.status", http("{}"), "does not tell"),
+            ("ready.status", http("{"), "no JSON"),
+            ("ready.status", "refused".to_owned(), "/status was answered `refused`"),
+            ("ready.metrics", http("x"), "no sample `longshore_ready 1`"),
+            ("ready.metrics", "refused".to_owned(), "ready.metrics was answered `refused`"),
+            ("ready.metrics", metrics(""), "holders is None, not 0"),
+            ("ready.held-metrics", metrics(""), "holders is None, not 1"),
+            ("ready.held-metrics", none, "Some(\"0\"), not 1"),
         ];
         for (section, text, wanted) in cases {
-            let wrong = why(false, section, text);
+            let wrong = why(false, section, &text);
             assert!(wrong.contains(wanted), "{wanted}: {wrong}");
         }
     }
