@@ -77,11 +77,12 @@ impl ExitCode {
 
 /// An error that ends a command: exit code, what failed, what to do, and what caused it.
 ///
-/// `Display` gives only the cause; [`Failure::report`] gives the whole message once.
+/// `Display` gives only the cause, and what came of it; [`Failure::report`] gives the whole message once.
 #[derive(Debug)]
 pub struct Failure {
     code: ExitCode,
     cause: String,
+    consequence: Option<String>,
     remedy: Option<String>,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -89,7 +90,7 @@ pub struct Failure {
 impl Failure {
     /// A failure with `code`; `cause` names the operation and the path or URL it failed on.
     pub fn new(code: ExitCode, cause: impl Into<String>) -> Self {
-        Self { code, cause: cause.into(), remedy: None, source: None }
+        Self { code, cause: cause.into(), consequence: None, remedy: None, source: None }
     }
 
     /// Says what the reader can do about it.
@@ -106,11 +107,10 @@ impl Failure {
         self
     }
 
-    /// Adds to the cause what came of it.
+    /// Says what came of it.
     #[must_use]
-    pub fn adding(mut self, consequence: &str) -> Self {
-        self.cause.push_str("; ");
-        self.cause.push_str(consequence);
+    pub fn adding(mut self, consequence: impl Into<String>) -> Self {
+        self.consequence = Some(consequence.into());
         self
     }
 
@@ -131,7 +131,7 @@ impl Failure {
 
     /// Cause, chain and remedy as the lines a person reads.
     pub fn report(&self) -> String {
-        let mut text = format!("error: {}", self.cause);
+        let mut text = format!("error: {self}");
         for error in self.chain() {
             text.push_str(&format!("\n  caused by: {error}"));
         }
@@ -139,11 +139,14 @@ impl Failure {
         text
     }
 
-    /// Cause and chain in one line, for a log.
+    /// Cause, chain and what came of it in one line, for a log.
     pub fn one_line(&self) -> String {
         let mut text = self.cause.clone();
         for error in self.chain() {
             text.push_str(&format!(": {error}"));
+        }
+        if let Some(consequence) = &self.consequence {
+            text.push_str(&format!("; {consequence}"));
         }
         text
     }
@@ -156,7 +159,8 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.cause)
+        f.write_str(&self.cause)?;
+        self.consequence.iter().try_for_each(|consequence| write!(f, "; {consequence}"))
     }
 }
 
@@ -211,5 +215,12 @@ mod tests {
             "error: a\n  caused by: b\n  remedy: please report it with the log"
         );
         assert_eq!(failure.one_line(), "a: b");
+    }
+
+    #[test]
+    fn what_came_of_it_is_said_after_what_caused_it() {
+        let failure = Failure::new(ExitCode::Bug, "a").because("b").adding("c is back").remedy("d");
+        assert_eq!(failure.report(), "error: a; c is back\n  caused by: b\n  remedy: d");
+        assert_eq!(failure.one_line(), "a: b; c is back");
     }
 }

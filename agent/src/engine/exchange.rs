@@ -41,10 +41,10 @@ impl Engine<'_> {
         cancel: &CancelFlag,
     ) -> Result<(), NotExchanged> {
         let was_whole = journal.state().whole;
-        if let Err(failure) = self.check(&journal.state().previous) {
+        if let Err(failure) = self.see_at_hand(&journal.state().previous) {
             tracing::warn!("what is live now could not be brought back: {}", failure.one_line());
         }
-        let done = self.check(steps).and_then(|()| match self.undo_those(going, journal) {
+        let done = self.see_at_hand(steps).and_then(|()| match self.undo_those(going, journal) {
             Ok(()) => Ok(None),
             Err(NotUndone::InUse(in_use)) => Ok(Some(NotExchanged::InUse(in_use))),
             Err(NotUndone::Left(left)) => Err(not_taken_off(&left)),
@@ -70,8 +70,13 @@ impl Engine<'_> {
         })
     }
 
-    /// Whether everything that `steps` take out of the store is there, and is what it should be.
-    fn check(&self, steps: &[Step]) -> Result<(), Failure> {
+    /// Sees that everything that `steps` take out of the store is there, and is what it should be.
+    ///
+    /// Blocks: what was not read before is read and hashed.
+    ///
+    /// # Errors
+    /// 13 where something is not, with what and where.
+    pub fn see_at_hand(&self, steps: &[Step]) -> Result<(), Failure> {
         for step in steps {
             match step {
                 Step::LoadModule { name, origin, .. }
@@ -98,7 +103,7 @@ impl Engine<'_> {
         let back = self.make_room(&before, journal).and_then(|()| self.bring_back(journal));
         match back {
             Ok(()) => {
-                NotExchanged::Back(why.adding(&format!("{name}, which was live before, is back")))
+                NotExchanged::Back(why.adding(format!("{name}, which was live before, is back")))
             }
             Err(failure) => NotExchanged::Lost(lost(&why, &name, &failure)),
         }

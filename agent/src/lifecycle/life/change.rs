@@ -68,10 +68,22 @@ impl Life {
             self.journal.carry_out(PlanSummary::from(&plan))?;
             return Ok(());
         }
+        self.see_at_hand(&plan).await?;
         self.exchange(&plan, going, Phase::Ready).await?;
         self.ready(&plan, first)?;
         self.tell(provider).await;
         Ok(())
+    }
+
+    /// Looks at all that the plan takes out of the store: reading a driver that was never shown takes
+    /// seconds, in which the one that is there is Ready.
+    async fn see_at_hand(&mut self, plan: &Plan) -> Result<(), End> {
+        let since = Instant::now();
+        let steps = plan.install.clone();
+        self.on_engine(move |engine, _| engine.see_at_hand(&steps)).await??;
+        let (version, ms) = (&plan.driver_version, since.elapsed().as_millis());
+        tracing::info!(driver = version, ms, "driver {version} is at hand, whole ({ms} ms)");
+        if self.stop.is_set() { Err(End::Stopped) } else { Ok(()) }
     }
 
     /// Carries out a plan that has something else in the place of what is there. Where that is in

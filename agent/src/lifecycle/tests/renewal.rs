@@ -1,6 +1,10 @@
 //! SIGHUP.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use super::*;
+use crate::kernel::image::{Images, ModuleFile};
 
 /// A configuration that differs from the scene's in something no plan here depends on.
 fn another(scene: &Scene) -> Config {
@@ -59,6 +63,44 @@ async fn what_changes_nothing_on_the_host_touches_nothing() {
         });
         assert_eq!(ended.await.unwrap(), ExitCode::Done);
     }
+}
+
+/// A store that remembers the phase in which each tree was looked at first.
+struct Looked {
+    state: PathBuf,
+    at: Mutex<BTreeMap<PathBuf, Phase>>,
+}
+
+impl Images for Looked {
+    fn image(&self, name: &str, origin: &ModuleOrigin) -> Result<Vec<u8>, Failure> {
+        FakeImages.image(name, origin)
+    }
+
+    fn file(&self, name: &str, origin: &ModuleOrigin) -> Result<Option<ModuleFile>, Failure> {
+        FakeImages.file(name, origin)
+    }
+
+    fn check_tree(&self, tree: &Path) -> Result<(), Failure> {
+        let phase = journal::read_state(&self.state).unwrap().unwrap().phase;
+        self.at.lock().unwrap().entry(tree.to_path_buf()).or_insert(phase);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_is_wanted_is_looked_at_while_the_driver_before_is_ready() {
+    let scene = Scene::new();
+    let looked = Arc::new(Looked { state: scene.paths.state.clone(), at: Mutex::default() });
+    let images: Arc<dyn Images> = Arc::<Looked>::clone(&looked);
+    let scene = Scene { images, ..scene };
+    let next = Ok(another(&scene));
+    let ended = renewed(&scene, At::Never, vec![plan("550")], next, |scene| {
+        assert_eq!(scene.live_driver().as_deref(), Some("550"));
+    });
+    assert_eq!(ended.await.unwrap(), ExitCode::Done);
+    let at = looked.at.lock().unwrap();
+    assert_eq!(at[Path::new("/store/535")], Phase::Installing);
+    assert_eq!(at[Path::new("/store/550")], Phase::Ready);
 }
 
 #[tokio::test]
