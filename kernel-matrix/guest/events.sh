@@ -66,6 +66,13 @@ next_event() {
 
 terminate() { kill -TERM "$(pgrep -xo longshore)"; }
 
+# strike: SIGKILL to everything in every container.
+strike() {
+    for group in /sys/fs/cgroup/libpod_parent/libpod-[0-9a-f]*/cgroup.kill; do
+        echo 1 >"$group"
+    done
+}
+
 # at_module NAME STATE PHASE: the kernel has a module in this state, for example Loading. Fails when
 # the agent's phase is PHASE before.
 at_module() {

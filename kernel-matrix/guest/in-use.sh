@@ -8,15 +8,6 @@
 # shellcheck source=events.sh
 . /run/matrix/events.sh
 
-# What changes when a module is loaded anew (the inode), or when somebody else comes to use it.
-identity() {
-    for module in nvidia nvidia_uvm nvidia_modeset; do
-        stat -c '%n inode %i' /sys/module/$module
-        echo "$module refcount $(cat /sys/module/$module/refcnt)"
-    done
-    echo "nvidia loaded $(dmesg | grep -c 'NVRM: loading NVIDIA') times"
-}
-
 hold() {
     # shellcheck disable=SC2217
     sleep 86400 </dev/nvidiactl &

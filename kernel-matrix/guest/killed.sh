@@ -15,12 +15,6 @@
 INSTALLING=12
 REMOVING=5
 
-strike() {
-    for group in /sys/fs/cgroup/libpod_parent/libpod-[0-9a-f]*/cgroup.kill; do
-        echo 1 >"$group"
-    done
-}
-
 # The points. Each returns when its moment has come, and fails when the container ended before.
 
 # at_event N: the journal's Nth event.

@@ -113,6 +113,7 @@ contain() {
         -v /run/nvidia:/run/nvidia:rshared \
         -v /var/lib/longshore:/var/lib/longshore \
         ${MEDIA:+-v $MEDIA:$MEDIA:ro} \
+        ${CONFIG:+-v $CONFIG:/etc/longshore:ro} \
         -e LONGSHORE_LOG_FORMAT=pretty \
         -e "LONGSHORE_PERSISTENCED=${PERSISTENCED:-off}" \
         "$@"

@@ -31,16 +31,41 @@ neighbour() {
                 [ -s $f ] && echo "sees $f"; done'
 }
 
-# report_ready WHEN: all that the harness holds against the driver that was wanted.
-report_ready() {
+# identity: what changes when a module is loaded anew (its inode, and when it said that it is there),
+# or when somebody else comes to use it.
+identity() {
+    dmesg >/run/matrix/dmesg
+    while read -r module said; do
+        loaded=$(sed -n "s/^\[ *\([0-9.]*\)\] .*$said.*/\1/p" /run/matrix/dmesg | tail -n 1)
+        inode=$(stat -c %i "/sys/module/$module")
+        echo "$module inode $inode refcount $(cat "/sys/module/$module/refcnt") loaded $loaded"
+    done <<END
+nvidia NVRM: loading NVIDIA
+nvidia_uvm nvidia-uvm: Loaded the UVM driver
+nvidia_modeset nvidia-modeset: Loading NVIDIA
+END
+}
+
+# report_kernel_side WHEN: modules and nodes, beside what `state` says of the host.
+report_kernel_side() {
     section "$1.driver" cat /proc/driver/nvidia/version
     section "$1.versions" versions
-    section "$1.modules" cat /proc/modules
-    section "$1.majors" cat /proc/devices
     section "$1.host-nodes" nodes /dev
     section "$1.root-nodes" nodes "$DRIVER_ROOT/dev"
-    section "$1.firmware-path" firmware_path
+}
+
+# report_user_side WHEN: the files that are shown.
+report_user_side() {
     section "$1.root-files" root_files "$DRIVER_ROOT"
     section "$1.smi" smi
+}
+
+# report_ready WHEN: all that the harness holds against the driver that was wanted.
+report_ready() {
+    report_kernel_side "$1"
+    report_user_side "$1"
+    section "$1.modules" cat /proc/modules
+    section "$1.majors" cat /proc/devices
+    section "$1.firmware-path" firmware_path
     section "$1.neighbour" neighbour
 }

@@ -1,5 +1,7 @@
 //! What must hold while the driver is on the host, and at the moment of an interruption.
 
+use longshore::artifact::ModuleSet;
+
 use crate::records::Records;
 
 /// Where the agent shows the driver to the host.
@@ -12,6 +14,23 @@ pub struct Expected {
     pub version: String,
     /// Modules that must be live: kernel name and srcversion.
     pub modules: Vec<(String, String)>,
+    /// What it has to be once it was changed, where the cell changes it.
+    pub next: Option<Box<Expected>>,
+}
+
+impl Expected {
+    /// The driver of this set.
+    pub fn of(set: &ModuleSet) -> Self {
+        let always = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
+        let modules = set.modules.iter().filter(|m| always.contains(&m.name.as_str()));
+        Self {
+            version: set.key.driver_version.clone(),
+            modules: modules
+                .map(|m| (m.name.clone(), m.srcversion.clone().unwrap_or_default()))
+                .collect(),
+            next: None,
+        }
+    }
 }
 
 /// What is wrong with a host whose driver was Ready in the phase `when`; its sections have that name in front.
@@ -19,12 +38,26 @@ pub fn ready(expected: &Expected, records: &Records, when: &str) -> Vec<String> 
     if !records.phases.iter().any(|phase| phase == when) {
         return vec!["the agent never was Ready".into()];
     }
+    let mut wrong = kernel_side(expected, records, when);
+    wrong.extend(user_side(expected, records, when));
+    wrong.extend(neighbour(records, when));
+    wrong
+}
+
+/// What is wrong with modules and nodes of a host that was looked at in the phase `when`.
+pub fn kernel_side(expected: &Expected, records: &Records, when: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     wrong.extend(driver(expected, records, when));
     wrong.extend(modules(expected, records, when));
     wrong.extend(nodes(records, when));
-    wrong.extend(driver_root(expected, records, when));
-    wrong.extend(tools(records, when));
+    wrong
+}
+
+/// What is wrong with the files that were shown in the phase `when`, and where the kernel looks for
+/// firmware.
+pub fn user_side(expected: &Expected, records: &Records, when: &str) -> Vec<String> {
+    let mut wrong = driver_root(expected, records, when);
+    wrong.extend(tool(records, when));
     wrong
 }
 
@@ -112,15 +145,18 @@ fn driver_root(expected: &Expected, records: &Records, when: &str) -> Vec<String
     wrong
 }
 
-/// nvidia-smi on the host and a container that comes later.
-fn tools(records: &Records, when: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+/// nvidia-smi on the host.
+fn tool(records: &Records, when: &str) -> Option<String> {
     let smi = records.text(&format!("{when}.smi"));
     // Code 6 and this text are what a driver without real hardware has to say; a library that does
     // not fit the kernel module says so with code 18.
-    if !(smi.contains("No devices were found") && smi.ends_with("rc 6")) {
-        wrong.push(format!("nvidia-smi from the driver root: {smi}"));
-    }
+    let fits = smi.contains("No devices were found") && smi.ends_with("rc 6");
+    (!fits).then(|| format!("nvidia-smi from the driver root: {smi}"))
+}
+
+/// A container that comes later.
+fn neighbour(records: &Records, when: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
     let neighbour = records.text(&format!("{when}.neighbour"));
     for path in ["bin/nvidia-smi", "lib/x86_64-linux-gnu/libcuda.so.1"] {
         if !neighbour.contains(&format!("sees {path}")) {
@@ -157,6 +193,7 @@ mod tests {
         Expected {
             version: "535.261.03".into(),
             modules: vec![("nvidia".into(), "ABC".into()), ("nvidia_uvm".into(), "DEF".into())],
+            next: None,
         }
     }
 

@@ -5,9 +5,10 @@ use std::io::Write;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::cell::{hold, run_dir};
+use crate::cell::hold;
 use crate::error::{At, Error};
 use crate::event::{Outcome, Sink, What};
+use crate::guest::run_dir;
 use crate::matrix::Cell;
 use crate::process;
 use crate::said;

@@ -77,12 +77,23 @@ pub struct Resolved {
     pub kernel_release: String,
     /// Driver version; empty where nothing was built.
     pub driver_version: String,
+    /// Version of the driver that it is changed to, where it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_driver_version: Option<String>,
     /// Flavour of the kernel modules.
     pub flavour: String,
     /// sha256 of the driver's source package; empty where nothing was built.
     pub driver_sha256: String,
     /// sha256 of the agent's image; empty where none is used.
     pub image_sha256: String,
+}
+
+impl Resolved {
+    /// The driver's version; where it is changed to another one, both.
+    pub fn driver(&self) -> String {
+        let next = self.next_driver_version.as_ref().map(|next| format!(" to {next}"));
+        format!("{}{}", self.driver_version, next.unwrap_or_default())
+    }
 }
 
 /// How a cell came out.

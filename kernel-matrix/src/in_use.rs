@@ -2,6 +2,7 @@
 //! next agent adopts it.
 
 use crate::checks::{self, Expected};
+use crate::identity;
 use crate::records::Records;
 use crate::timing;
 use crate::trials;
@@ -22,7 +23,8 @@ pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     wrong.extend(held.into_iter().map(|why| format!("while it is held: {why}")));
     let adopted = checks::ready(expected, records, "ready");
     wrong.extend(adopted.into_iter().map(|why| format!("adopted: {why}")));
-    wrong.extend(adopted_untouched(records));
+    // Nothing was loaded anew, and nobody lost the driver.
+    wrong.extend(identity::compare(records, "held", "adopted", &[]));
     wrong
 }
 
@@ -81,17 +83,6 @@ fn left(records: &Records) -> Option<String> {
     (!whole).then(|| format!("the record of a driver in use says: {found}"))
 }
 
-/// Nothing was loaded anew, and nobody lost the driver.
-fn adopted_untouched(records: &Records) -> Vec<String> {
-    match (records.section("held.identity"), records.section("adopted.identity")) {
-        (Ok(held), Ok(adopted)) if held == adopted && held.len() == 7 => Vec::new(),
-        (Ok(held), Ok(adopted)) => {
-            vec![format!("the modules are not untouched: {held:?}, then {adopted:?}")]
-        }
-        (held, adopted) => [held.err(), adopted.err()].into_iter().flatten().collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,10 +103,6 @@ mod tests {
         records.sections.insert("held.log".into(), vec![log]);
         let record = "{\"phase\": \"in-use\", \"entries\": [{\"state\": \"done\"}]}";
         records.sections.insert("held.record".into(), vec![record.into()]);
-        for when in ["held", "adopted"] {
-            let lines = (0..7).map(|n| format!("inode {n}")).collect();
-            records.sections.insert(format!("{when}.identity"), lines);
-        }
         records
     }
 
@@ -123,7 +110,6 @@ mod tests {
         let mut wrong = ended(records);
         wrong.extend(named(records));
         wrong.extend(left(records));
-        wrong.extend(adopted_untouched(records));
         wrong
     }
 
@@ -153,6 +139,5 @@ mod tests {
             assert!(wrong.contains(wanted), "{wanted}: {wrong}");
         };
         section("held.record", "{\"phase\": \"failed\", \"entries\": []}", "failed, 0 done");
-        section("adopted.identity", "inode 9", "not untouched");
     }
 }

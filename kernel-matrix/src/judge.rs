@@ -12,6 +12,7 @@ use crate::records::Records;
 use crate::scene::Scene;
 use crate::served;
 use crate::trials;
+use crate::upgrade;
 
 /// How many of the last lines of the agent's log are reasons too.
 pub(crate) const LAST_WORDS: usize = 6;
@@ -133,6 +134,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::Interrupted => wrong.extend(checks::interrupted(records)),
         Scenario::InUse => wrong.extend(in_use::wrong(expected, records)),
         Scenario::Killed => wrong.extend(killed(records)),
+        Scenario::Upgrade => wrong.extend(upgrade::wrong(expected, records)),
         Scenario::Refused | Scenario::PowerCut | Scenario::Build => {}
     }
     wrong

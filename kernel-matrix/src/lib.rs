@@ -4,7 +4,8 @@
 //! [`kernel`], [`rootfs`], the agent's [`image`] and its store ([`seed`]), all kept in the
 //! [`cache`]; a [`delivery`] is what a guest has the driver from. A [`cell`] boots a [`vm`] whose devices are a [`gpu`] behind QEMU's [`proxy`]
 //! protocol; the guest's scripts (guest/) only report [`records`], and [`judge`] decides from
-//! these alone; where an agent is killed again and again, [`trials`] has what came of each. [`secure_boot`] makes guests whose kernel asks for signed modules. Everything that happens is an [`event`]; [`show`] and [`report`] consume them.
+//! these alone; where an agent is killed again and again, [`trials`] has what came of each, and where one
+//! driver takes the place of another, [`upgrade`] has what has to come of it. [`secure_boot`] makes guests whose kernel asks for signed modules. Everything that happens is an [`event`]; [`show`] and [`report`] consume them.
 
 pub mod apt;
 pub mod bits;
@@ -21,6 +22,8 @@ pub mod ending;
 pub mod error;
 pub mod event;
 pub mod gpu;
+pub mod guest;
+pub mod identity;
 pub mod image;
 pub mod in_use;
 pub mod initramfs;
@@ -44,5 +47,6 @@ pub mod served;
 pub mod show;
 pub mod timing;
 pub mod trials;
+pub mod upgrade;
 pub mod vm;
 pub mod workbench;

@@ -43,6 +43,8 @@ pub struct Cell {
     pub kernel: KernelWanted,
     /// The driver.
     pub driver: DriverWanted,
+    /// The driver that it is changed to.
+    pub next_driver: Option<DriverWanted>,
     /// Where the guest has the driver from.
     #[serde(default)]
     pub from: Supply,
@@ -87,6 +89,9 @@ pub enum Scenario {
     Interrupted,
     /// TERM while somebody holds the driver; then the next agent.
     InUse,
+    /// The next driver in the place of the first, and back, by SIGHUP and by a start; one that the
+    /// kernel refuses; and with somebody holding the driver.
+    Upgrade,
     /// SIGKILL at many points, one life after the other.
     Killed,
     /// Losses of power while the store is filled and the driver installed, one boot after the other.
@@ -166,6 +171,12 @@ impl Cell {
         Duration::from_secs(self.deadline_seconds)
     }
 
+    /// The cell with the driver that its own is changed to.
+    pub fn next(&self) -> Option<Self> {
+        let driver = self.next_driver.clone()?;
+        Some(Self { driver, next_driver: None, ..self.clone() })
+    }
+
     /// The suites its kernel, its driver and the compiler for both are in.
     pub fn suites(&self) -> Vec<&str> {
         let suite = self.kernel.suite.as_str();
@@ -223,6 +234,12 @@ impl Matrix {
             if cell.from != Supply::Archive && cell.scenario == Scenario::Build {
                 return Err(format!("{}: a build has no guest that gets anything", cell.name));
             }
+            if (cell.scenario == Scenario::Upgrade) != cell.next_driver.is_some() {
+                return Err(format!("{}: a next-driver belongs to an upgrade", cell.name));
+            }
+            if cell.next_driver.is_some() && cell.from != Supply::Archive {
+                return Err(format!("{}: two drivers are had from the archive only", cell.name));
+            }
             // Several devices fit only with small BARs; eight is what was seen to work.
             if cell.gpus.len() > 8 {
                 return Err(format!("{}: at most eight devices", cell.name));
@@ -258,6 +275,16 @@ mod tests {
     const CELL: &str = "[guest]\nsuite = 's'\npackages = []\n[[cell]]\nname = 'a'\n\
         scenario = 'refused'\nkernel = { suite = 's', package = 'p' }\n\
         driver = { branch = '535', flavour = 'open' }\n";
+    const NEXT: &str = "next-driver = { branch = '550', flavour = 'open', suite = 't' }\n";
+
+    #[test]
+    fn the_next_driver_has_a_cell_of_its_own() {
+        let text = format!("{}{NEXT}", CELL.replace("'refused'", "'upgrade'"));
+        let cell = Matrix::parse(&text).unwrap().cells.remove(0);
+        let next = cell.next().unwrap();
+        assert_eq!((next.driver.branch.as_str(), next.suites().join(" ")), ("550", "s t".into()));
+        assert!(next.next().is_none());
+    }
 
     #[test]
     fn the_own_matrix_is_good() {
@@ -278,6 +305,12 @@ mod tests {
             (CELL.replace("'open'", "'closed'"), "closed"),
             (format!("{CELL}from = 'nowhere'"), "nowhere"),
             (format!("{}from = 'registry'", CELL.replace("'refused'", "'build'")), "no guest"),
+            (CELL.replace("'refused'", "'upgrade'"), "next-driver"),
+            (format!("{CELL}{NEXT}"), "next-driver"),
+            (
+                format!("{}{NEXT}from = 'bundle'", CELL.replace("'refused'", "'upgrade'")),
+                "archive only",
+            ),
         ];
         for (text, expected) in cases {
             let error = Matrix::parse(&text).unwrap_err();

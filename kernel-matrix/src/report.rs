@@ -119,7 +119,7 @@ impl Report {
                 word(&cell.outcome),
                 cell.seconds,
                 resolved.kernel_release,
-                resolved.driver_version,
+                resolved.driver(),
                 resolved.flavour,
             );
             for trial in &cell.trials {

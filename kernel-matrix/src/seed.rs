@@ -23,6 +23,8 @@ pub struct Seed {
     pub disk: PathBuf,
     /// The modules in it, or those that reach the guest in another way.
     pub set: ModuleSet,
+    /// The modules of the driver that the first one is changed to.
+    pub next: Option<ModuleSet>,
     /// The store on this machine that has the set.
     store: Store,
 }
@@ -51,40 +53,62 @@ const FETCH_LIMIT: Duration = Duration::from_secs(1800);
 /// Room for the guest to write to, MiB: an unpacked .run file takes most. Nothing here until used.
 const SPARE: u64 = 4096;
 
-/// Runs `fetch`, which brings what the kernel `release` needs into `store` and compiles it, and makes
-/// a disk of what of that a guest has from the beginning that gets its driver `from` there.
+/// A driver, and the `longshore fetch` that brings it into a store and compiles it.
+pub struct Fetch<'a> {
+    /// The command.
+    pub command: Command,
+    /// The driver.
+    pub driver: &'a DriverWanted,
+}
+
+/// A driver in the store on this machine.
+struct Fetched {
+    set: ModuleSet,
+    /// The directory of its user-mode tree.
+    userspace: PathBuf,
+}
+
+/// Brings what the kernel `release` needs into `store`, `next` being the driver that the first one is
+/// changed to, and makes a disk of what of that a guest has from the beginning that gets its driver
+/// `from` there.
 ///
 /// # Errors
 /// `longshore fetch` failed, or left no such modules in the store.
 pub fn make(
     cache: &Cache,
-    fetch: &mut Command,
+    first: Fetch<'_>,
+    next: Option<Fetch<'_>>,
     store: &Path,
     release: &str,
-    driver: &DriverWanted,
     from: Supply,
 ) -> Result<Seed, Error> {
-    let (store, said) = {
+    let (store, drivers) = {
         let _held = cache.lock("store")?;
-        let said = run(fetch, FETCH_LIMIT)?.join("\n");
-        (Store::open(store)?, said)
+        let fetched = |fetch: Fetch<'_>| fetched(fetch, store, release);
+        let drivers: Result<Vec<_>, _> = [first].into_iter().chain(next).map(fetched).collect();
+        (Store::open(store)?, drivers?)
     };
-    let set = find_set(&store, &said, release, driver)?;
-    let userspace = find_userspace(&store, &said)?;
-    let digests: Vec<&str> = set.modules.iter().map(|m| m.sha256.as_str()).collect();
     let parts = Parts::of(from);
-    let inputs = [
-        set.key.file_stem(),
-        digests.join(","),
-        userspace.display().to_string(),
-        format!("{parts:?}"),
-    ];
+    let mut inputs = Vec::new();
+    for Fetched { set, userspace } in &drivers {
+        let digests: Vec<&str> = set.modules.iter().map(|m| m.sha256.as_str()).collect();
+        inputs.extend([set.key.file_stem(), digests.join(","), userspace.display().to_string()]);
+    }
+    inputs.push(format!("{parts:?}"));
     let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
-    let fill = |dir: &Path| {
-        fill(dir, &store, parts.modules.then_some(&set), parts.userspace.then_some(&userspace))
-    };
-    let dir = cache.produce("seed", &inputs, fill)?;
-    Ok(Seed { disk: dir.join("store.ext4"), set, store })
+    let dir = cache.produce("seed", &inputs, |dir| fill(dir, &store, &drivers, parts))?;
+    let mut sets = drivers.into_iter().map(|fetched| fetched.set);
+    let set = sets.next().ok_or_else(|| Error::Unexpected("no driver was fetched".into()))?;
+    Ok(Seed { disk: dir.join("store.ext4"), set, next: sets.next(), store })
+}
+
+fn fetched(mut fetch: Fetch<'_>, store: &Path, release: &str) -> Result<Fetched, Error> {
+    let said = run(&mut fetch.command, FETCH_LIMIT)?.join("\n");
+    let store = Store::open(store)?;
+    Ok(Fetched {
+        set: find_set(&store, &said, release, fetch.driver)?,
+        userspace: find_userspace(&store, &said)?,
+    })
 }
 
 /// Makes `dir` a store with nothing but the seed's set.
@@ -138,19 +162,16 @@ fn find_userspace(store: &Store, said: &str) -> Result<PathBuf, Error> {
         })
 }
 
-fn fill(
-    dir: &Path,
-    store: &Store,
-    set: Option<&ModuleSet>,
-    userspace: Option<&PathBuf>,
-) -> Result<(), Error> {
+fn fill(dir: &Path, store: &Store, drivers: &[Fetched], parts: Parts) -> Result<(), Error> {
     let tree = dir.join("tree");
     let own = Store::open(&tree)?;
-    if let Some(set) = set {
-        copy(store, set, &own)?;
-    }
-    if let Some(userspace) = userspace {
-        run(Command::new("cp").arg("-a").arg(userspace).arg(own.dir("userspace")), LIMIT)?;
+    for Fetched { set, userspace } in drivers {
+        if parts.modules {
+            copy(store, set, &own)?;
+        }
+        if parts.userspace {
+            run(Command::new("cp").arg("-a").arg(userspace).arg(own.dir("userspace")), LIMIT)?;
+        }
     }
     disk::make(&tree, &dir.join("store.ext4"), SPARE)?;
     fs::remove_dir_all(&tree).at("remove", &tree)

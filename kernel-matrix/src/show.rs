@@ -17,10 +17,9 @@ pub struct Detail {
 pub fn line(event: &Event, after: Duration, detail: Detail) -> Option<String> {
     let text = match &event.what {
         What::Preparing(what) => format!("prepares {what}"),
-        What::Resolved(to) => format!(
-            "is {} {} {} {}",
-            to.kernel_package, to.kernel_version, to.driver_version, to.flavour
-        ),
+        What::Resolved(to) => {
+            format!("is {} {} {} {}", to.kernel_package, to.kernel_version, to.driver(), to.flavour)
+        }
         What::Prepared { took } => format!("prepared in {:.1} s", took.as_secs_f64()),
         What::Started { gpus } if gpus.is_empty() => "boots without a GPU".into(),
         What::Started { gpus } => {

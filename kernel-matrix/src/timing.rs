@@ -88,20 +88,28 @@ pub(crate) fn span(records: &Records, key: &str) -> Result<f64, String> {
 
 /// Seconds between the first log line with `first` and the first one with `last`.
 pub(crate) fn between(log: &[String], first: &str, last: &str) -> Result<f64, String> {
+    Ok(since(clock(log, first)?, clock(log, last)?))
+}
+
+/// Seconds from one time of the day to the next such one.
+pub(crate) fn since(from: f64, until: f64) -> f64 {
     const DAY: f64 = 86_400.0;
-    Ok((clock(log, last)? - clock(log, first)?).rem_euclid(DAY))
+    (until - from).rem_euclid(DAY)
 }
 
 /// Seconds of the day at which a log says `text`: lines begin with `2026-01-31T23:59:59.123456Z`.
-fn clock(log: &[String], text: &str) -> Result<f64, String> {
+pub(crate) fn clock(log: &[String], text: &str) -> Result<f64, String> {
     let bad = || format!("the agent's log has no line with `{text}` and a time");
     let line = log.iter().find(|line| line.contains(text)).ok_or_else(bad)?;
-    let time = line.split_once('T').and_then(|(_, rest)| rest.split_once('Z')).ok_or_else(bad)?.0;
+    let time = line.split_once('T').and_then(|(_, rest)| rest.split_once('Z'));
+    time.and_then(|(time, _)| seconds_of_day(time)).ok_or_else(bad)
+}
+
+/// Seconds of the day of `23:59:59.123456`.
+pub(crate) fn seconds_of_day(time: &str) -> Option<f64> {
     let parts: Result<Vec<f64>, _> = time.split(':').map(str::parse).collect();
-    match parts.as_deref() {
-        Ok([hours, minutes, seconds]) => Ok((hours * 60.0 + minutes) * 60.0 + seconds),
-        _ => Err(bad()),
-    }
+    let [hours, minutes, seconds] = parts.ok()?[..] else { return None };
+    Some((hours * 60.0 + minutes) * 60.0 + seconds)
 }
 
 #[cfg(test)]

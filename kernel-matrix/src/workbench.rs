@@ -15,7 +15,7 @@ use crate::matrix::{Cell, Guest, Supply};
 use crate::rootfs::{self, Rootfs};
 use crate::runfile::{self, RunFile};
 use crate::secure_boot::{self, Firmware};
-use crate::seed::{self, Seed};
+use crate::seed::{self, Fetch, Seed};
 
 /// How long things are kept that no run uses: kernels and images that a newer one has replaced.
 const UNUSED: Duration = Duration::from_secs(14 * 86_400);
@@ -144,6 +144,11 @@ impl Workbench {
         sink.tell(What::Preparing(format!("driver {branch} {flavour} for {}", kernel.release)));
         let run_file = self.run_file(cell)?;
         let mut fetch = self.longshore("fetch", &kernel.release, cell);
+        let next_cell = cell.next();
+        let next = next_cell.as_ref().map(|cell| Fetch {
+            command: self.longshore("fetch", &kernel.release, cell),
+            driver: &cell.driver,
+        });
         if let Some(file) = &run_file {
             fetch.arg("--run-file").arg(&file.path).args(["--run-file-sha256", &file.sha256]);
         }
@@ -155,8 +160,10 @@ impl Workbench {
             fetch.arg("--module-certificate").arg(&signer.certificate);
         }
         let (store, release) = (self.store(), &kernel.release);
-        let seed = seed::make(&self.cache, &mut fetch, &store, release, driver, cell.from)?;
+        let first = Fetch { command: fetch, driver };
+        let seed = seed::make(&self.cache, first, next, &store, release, cell.from)?;
         resolved.driver_version.clone_from(&seed.set.key.driver_version);
+        resolved.next_driver_version = seed.next.as_ref().map(|set| set.key.driver_version.clone());
         resolved.driver_sha256.clone_from(&seed.set.key.driver_digest);
         resolved.image_sha256.clone_from(&image.sha256);
         sink.tell(What::Resolved(resolved));

@@ -1,0 +1,269 @@
+//! A cell's guest: what it is made of, what its scripts are told, and its boots.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::console;
+use crate::delivery::{self, Delivery};
+use crate::error::{At, Error};
+use crate::event::{Sink, What};
+use crate::image;
+use crate::initramfs::{self, Modules};
+use crate::judge::Evidence;
+use crate::matrix::{Cell, DriverWanted};
+use crate::power;
+use crate::records::Taken;
+use crate::registry;
+use crate::vm::{Disk, Ended, Network, Power, Said, Spec, Vm};
+use crate::workbench::{Prepared, Workbench};
+
+const INIT: &str = include_str!("../guest/init.sh");
+const STAGE: &str = include_str!("../guest/stage.sh");
+/// The profile that is offered; /run/matrix/seccomp.json in the guest.
+const SECCOMP: &str = include_str!("../../deploy/seccomp/longshore.json");
+/// What scenarios read, by name.
+const LIBRARIES: [(&str, &str); 4] = [
+    ("lib.sh", include_str!("../guest/lib.sh")),
+    ("ready.sh", include_str!("../guest/ready.sh")),
+    ("events.sh", include_str!("../guest/events.sh")),
+    ("rounds.sh", include_str!("../guest/rounds.sh")),
+];
+/// Where the guest mounts its disks, in the order QEMU is given them; the last only where the driver
+/// comes on a disk of its own.
+const DISKS: [&str; 5] =
+    ["/", "/usr/lib/modules", "/var/lib/containers", "/var/lib/longshore", delivery::PLACE];
+/// Last lines of the console that are shown of a guest that did not get to its end.
+const TAIL: usize = 8;
+const MEMORY_MIB: u32 = 2048;
+
+/// An empty directory for what the run of this name leaves to look at.
+pub fn run_dir(workbench: &Workbench, name: &str) -> Result<PathBuf, Error> {
+    let dir = workbench.cache().dir("runs").join(name);
+    if dir.exists() {
+        fs::remove_dir_all(&dir).at("empty", &dir)?;
+    }
+    fs::create_dir_all(&dir).at("make", &dir)?;
+    Ok(dir)
+}
+
+fn nonce() -> Result<String, Error> {
+    let mut bytes = [0; 16];
+    let random = Path::new("/dev/urandom");
+    File::open(random).and_then(|mut f| f.read_exact(&mut bytes)).at("read", random)?;
+    Ok(longshore::store::hex(&bytes))
+}
+
+/// One boot of a guest.
+#[derive(Default)]
+pub struct Boot {
+    /// What the names of its phases and logs begin with.
+    pub name: String,
+    /// What happens in it.
+    pub script: &'static str,
+    /// Whether its power goes off when the driver is Ready.
+    pub loses_power: bool,
+    /// Where the last boot's power went off.
+    pub after: &'static str,
+    /// Where this one's does.
+    pub cut: &'static str,
+}
+
+impl Boot {
+    /// The one boot of a cell.
+    pub fn of(script: &'static str) -> Self {
+        Self { script, ..Self::default() }
+    }
+}
+
+/// Everything a cell's guest is made of.
+pub struct Guest<'a> {
+    /// The cell.
+    pub cell: &'a Cell,
+    /// What is on disk for it.
+    pub prepared: Prepared,
+    /// What its driver comes by.
+    pub delivery: Delivery,
+    /// What a run leaves to look at.
+    dir: PathBuf,
+    /// What it does not leave.
+    work: tempfile::TempDir,
+}
+
+impl<'a> Guest<'a> {
+    /// Makes everything ready, with `name`'s directory for what is left to look at.
+    ///
+    /// # Errors
+    /// Something cannot be had or made.
+    pub fn prepare(
+        cell: &'a Cell,
+        name: &str,
+        workbench: &mut Workbench,
+        sink: &Sink<'_>,
+    ) -> Result<Self, Error> {
+        let prepared = workbench.prepare(cell, sink)?;
+        let dir = run_dir(workbench, name)?;
+        let work = tempfile::Builder::new().prefix("work-").tempdir_in(&dir);
+        let work = work.at("make a directory in", &dir)?;
+        let delivery = delivery::make(cell, workbench, &prepared, work.path())?;
+        Ok(Self { cell, prepared, delivery, dir, work })
+    }
+
+    /// What the guest's scripts are told.
+    fn settings(&self, boot: &Boot, nonce: &str) -> String {
+        let Self { cell, delivery, .. } = self;
+        let of = |flag: bool, word: &'static str| if flag { word } else { "" };
+        let arguments: String = delivery.arguments.iter().map(|word| format!(" {word}")).collect();
+        let words = |driver: &DriverWanted| (driver.branch.clone(), driver.flavour_name());
+        let (branch, flavour) = words(&cell.driver);
+        // A driver that is changed is named by a file: what a start's flags say stays.
+        let (flags, drivers) = match cell.next_driver.as_ref().map(words) {
+            None => (format!(" --driver {branch} --flavour {flavour}"), String::new()),
+            Some((next, its)) => (
+                String::new(),
+                format!("DRIVER='{branch} {flavour}'\nNEXT_DRIVER='{next} {its}'\n"),
+            ),
+        };
+        format!(
+            "NONCE={nonce}\nIMAGE={}\n{drivers}\
+             AGENT_ARGUMENTS='run{flags} --host-apt=false{arguments}'\n\
+             IMPORT='{}'\nPRIVILEGES='{}'\nPRELOAD='{}'\nPERSISTENCED={}\nMEDIA={}\nNETWORK={}\n\
+             LOSES_POWER={}\nAFTER={}\nCUT={}\n",
+            image::NAME,
+            delivery.import.join(" "),
+            cell.privileges.join("\n"),
+            cell.preload.join(" "),
+            of(cell.persistenced, "auto"),
+            of(delivery.media.is_some(), delivery::PLACE),
+            of(delivery.registry.is_some(), "10.0.2.15/24"),
+            of(boot.loses_power, "yes"),
+            boot.after,
+            boot.cut,
+        )
+    }
+
+    /// The VM of a boot.
+    ///
+    /// # Errors
+    /// Its first file system cannot be made.
+    pub fn spec(&self, boot: &Boot, nonce: &str) -> Result<Spec, Error> {
+        let disks = self.disks();
+        let places: String = ('a'..='z')
+            .zip(DISKS)
+            .take(disks.len())
+            .map(|(letter, place)| format!("vd{letter} {place}\n"))
+            .collect();
+        let settings = self.settings(boot, nonce);
+        let mut files = vec![
+            ("disks", 0o644, places.as_bytes()),
+            ("cell.sh", 0o644, settings.as_bytes()),
+            ("stage.sh", 0o755, STAGE.as_bytes()),
+            ("scenario.sh", 0o644, boot.script.as_bytes()),
+            ("seccomp.json", 0o644, SECCOMP.as_bytes()),
+        ];
+        files.extend(LIBRARIES.map(|(name, text)| (name, 0o644, text.as_bytes())));
+        let payload = initramfs::payload(&files);
+        let Prepared { kernel, rootfs, .. } = &self.prepared;
+        let modules = Modules::open(&kernel.modules)?;
+        let mut initrd = initramfs::base(&rootfs.busybox, INIT, &modules)?;
+        initrd.extend(payload);
+        let path = self.work.path().join("initrd");
+        fs::write(&path, initrd).at("write", &path)?;
+        let network = self.delivery.registry.as_ref().map(|registry| Network {
+            address: registry::IN_GUEST.to_owned(),
+            port: registry.port,
+            busybox: rootfs.busybox.clone(),
+        });
+        Ok(Spec {
+            kernel: kernel.vmlinuz.clone(),
+            initrd: path,
+            arguments: self.cell.kernel_arguments.clone(),
+            firmware: self.prepared.firmware.clone(),
+            disks,
+            network,
+            gpus: self.cell.gpus.clone(),
+            memory: MEMORY_MIB,
+            on_terminal: false,
+        })
+    }
+
+    /// In the order of [`DISKS`].
+    fn disks(&self) -> Vec<Disk> {
+        let Prepared { kernel, rootfs, image, seed, .. } = &self.prepared;
+        let kept = self.delivery.kept_store.clone();
+        let store = kept.unwrap_or_else(|| Disk::snapshot(&seed.disk));
+        let mut disks =
+            [&rootfs.image, &kernel.disk, &image.disk].map(|i| Disk::snapshot(i)).to_vec();
+        disks.push(store);
+        disks.extend(self.delivery.media.as_deref().map(Disk::snapshot));
+        disks
+    }
+
+    /// Boots the VM and gathers what it says, which is also kept.
+    ///
+    /// # Errors
+    /// QEMU cannot be started, or what it says not be written.
+    pub fn watch(&self, boot: &Boot, sink: &Sink<'_>) -> Result<Evidence, Error> {
+        let nonce = nonce()?;
+        let spec = self.spec(boot, &nonce)?;
+        let open = |name: &str| {
+            let path = self.dir.join(format!("{}{name}", boot.name));
+            File::create(&path).at("write", &path)
+        };
+        let (mut console_log, mut results_log) = (open("console.log")?, open("results.log")?);
+        let mut evidence = Evidence { nonce, ..Evidence::default() };
+        let started = Instant::now();
+        let mut vm = Vm::start(&spec)?;
+        sink.tell(What::Started { gpus: spec.gpus.clone() });
+        let ended = vm.watch(started + self.cell.deadline(), |said| {
+            let mut power = Power::On;
+            match said {
+                Said::Console(line) => {
+                    // A full disk must not end the VM half way: what counts is in memory.
+                    let _ = writeln!(console_log, "{line}");
+                    hear(&mut evidence, line, sink);
+                }
+                Said::Result(line) => {
+                    let _ = writeln!(results_log, "{line}");
+                    match evidence.records.take(&line) {
+                        Taken::Phase(name) => {
+                            if name == power::PHASE {
+                                power = Power::Off;
+                            }
+                            let (name, after) = (format!("{}{name}", boot.name), started.elapsed());
+                            evidence.reached.push((name.clone(), after));
+                            sink.tell(What::Phase { name, after });
+                        }
+                        Taken::Section(name, lines) => {
+                            let (name, lines) = (name.to_owned(), lines.to_vec());
+                            sink.tell(What::Section { name, lines });
+                        }
+                        Taken::Line => {}
+                    }
+                }
+                Said::Gone => {}
+            }
+            power
+        })?;
+        evidence.power_lost = matches!(ended, Ended::PowerLost);
+        evidence.overdue = matches!(ended, Ended::Overdue);
+        Ok(evidence)
+    }
+}
+
+/// Takes in a line of the console.
+fn hear(evidence: &mut Evidence, line: String, sink: &Sink<'_>) {
+    if let Some(word) = console::verdict(&line) {
+        evidence.last_word = Some(word);
+    }
+    if console::is_trouble(&line) {
+        evidence.trouble.push(line.clone());
+        sink.tell(What::Trouble(line.clone()));
+    }
+    if evidence.tail.len() == TAIL {
+        evidence.tail.pop_front();
+    }
+    evidence.tail.push_back(line.clone());
+    sink.tell(What::ConsoleLine(line));
+}

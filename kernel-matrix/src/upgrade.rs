@@ -1,0 +1,358 @@
+//! One driver in the place of another and back (guest/upgrade.sh). An act is what a start or a SIGHUP
+//! led to; each is compared with the driver that has to be there then and with an act before it.
+
+use crate::checks::{self, Expected};
+use crate::identity::{self, ALL};
+use crate::judge;
+use crate::records::Records;
+use crate::timing;
+
+/// How an act ended for its agent.
+#[derive(Clone, Copy, PartialEq)]
+enum Agent {
+    /// It is there, and Ready.
+    Ready,
+    /// It ended, or was killed, and the record says this phase.
+    Gone(&'static str),
+}
+
+/// What has to be so after an act.
+struct Act {
+    name: &'static str,
+    /// Whether the driver is the one that it is changed to.
+    next: bool,
+    agent: Agent,
+    /// The exit code, where the agent ended by itself.
+    exit: Option<&'static str>,
+    /// The act that the modules are compared with, and those that were loaded since.
+    since: Option<(&'static str, &'static [&'static str])>,
+    /// The act that the whole host has to be as it was after.
+    like: Option<&'static str>,
+    /// What the agent's lines of this act say: each of these in one of them, all of its parts,
+    /// with `{first}` and `{next}` for the versions and `{holder}` for who holds the driver.
+    says: &'static [&'static [&'static str]],
+}
+
+const STAYS: &str = "the running configuration and its driver stay";
+const IS_BACK: &str = "driver {first}, which was live before, is back";
+const UVM: &[&str] = &["nvidia_uvm"];
+
+const INSTALLED: Act = Act {
+    name: "installed",
+    next: false,
+    agent: Agent::Ready,
+    exit: None,
+    since: None,
+    like: None,
+    says: &[&["driver {first} is ready (3 of its modules loaded)", "after the start"]],
+};
+
+/// All acts, in order.
+const ACTS: &[Act] = &[
+    INSTALLED,
+    Act {
+        name: "adopted",
+        since: Some(("installed", &[])),
+        like: Some("installed"),
+        says: &[&["driver {first} is ready (adopted, 1 things beside it put right)"]],
+        ..INSTALLED
+    },
+    Act {
+        name: "parameter",
+        since: Some(("adopted", UVM)),
+        like: Some("adopted"),
+        says: &[&["driver {first} is ready (1 of its modules loaded)", "after SIGHUP"]],
+        ..INSTALLED
+    },
+    Act {
+        name: "unavailable",
+        since: Some(("parameter", &[])),
+        like: Some("parameter"),
+        says: &[&[STAYS, "no archive is configured", "remedy: "]],
+        ..INSTALLED
+    },
+    Act {
+        name: "upgraded",
+        next: true,
+        since: Some(("unavailable", ALL)),
+        says: &[
+            &["nvidia is to go: driver {first} is loaded", "{next} is wanted"],
+            &["driver {next} is ready (3 of its modules loaded)", "after SIGHUP"],
+        ],
+        ..INSTALLED
+    },
+    Act {
+        name: "back",
+        since: Some(("upgraded", ALL)),
+        like: Some("installed"),
+        says: &[&["driver {first} is ready (3 of its modules loaded)", "after SIGHUP"]],
+        ..INSTALLED
+    },
+    Act {
+        name: "upgraded-anew",
+        next: true,
+        since: Some(("back", ALL)),
+        like: Some("upgraded"),
+        says: &[&["driver {next} is ready (3 of its modules loaded)", "after the start"]],
+        ..INSTALLED
+    },
+    Act {
+        name: "back-anew",
+        since: Some(("upgraded-anew", ALL)),
+        like: Some("installed"),
+        ..INSTALLED
+    },
+    Act {
+        name: "refused-in-place",
+        since: Some(("back-anew", ALL)),
+        like: Some("installed"),
+        says: &[&[STAYS, "nvidia_uvm: ", "uvm_disable_hmm", IS_BACK, "remedy: "]],
+        ..INSTALLED
+    },
+    Act {
+        name: "left",
+        agent: Agent::Gone("ready"),
+        since: Some(("refused-in-place", &[])),
+        says: &[],
+        ..INSTALLED
+    },
+    Act {
+        name: "refused",
+        agent: Agent::Gone("failed"),
+        exit: Some("16"),
+        since: Some(("left", ALL)),
+        like: Some("left"),
+        says: &[&["error: nvidia: ", "IMEX", IS_BACK], &["remedy: "]],
+        ..INSTALLED
+    },
+    Act {
+        name: "refused-again",
+        agent: Agent::Gone("failed"),
+        exit: Some("16"),
+        since: Some(("refused", &[])),
+        like: Some("left"),
+        says: &[&["error: driver {next} failed before and is not tried again"], &["remedy: "]],
+        ..INSTALLED
+    },
+    // Somebody holds the driver from here on.
+    Act { name: "hold", agent: Agent::Gone("failed"), says: &[], ..INSTALLED },
+    Act {
+        name: "held",
+        agent: Agent::Gone("in-use"),
+        exit: Some("20"),
+        since: Some(("hold", &[])),
+        like: Some("hold"),
+        says: &[&["error: ", "in use", "{holder}", "{next} is wanted"], &["remedy: "]],
+        ..INSTALLED
+    },
+    Act {
+        name: "readopted",
+        since: Some(("hold", &[])),
+        like: Some("installed"),
+        says: &[&["driver {first} is ready (adopted as it was)", "after the start"]],
+        ..INSTALLED
+    },
+    Act {
+        name: "held-in-place",
+        since: Some(("hold", &[])),
+        like: Some("readopted"),
+        says: &[&[STAYS, "in use", "{holder}", "remedy: "]],
+        ..INSTALLED
+    },
+];
+
+/// The acts after which nvidia_uvm has the parameter that the configuration gave it.
+const PREFETCH_OFF: [&str; 2] = ["parameter", "unavailable"];
+
+/// What is wrong.
+pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for act in ACTS {
+        let why = act.wrong(expected, records);
+        if !why.is_empty() {
+            let log = records.section(&format!("{}.log", act.name)).unwrap_or_default();
+            let last = &log[log.len().saturating_sub(judge::LAST_WORDS)..];
+            let last = last.iter().map(|line| format!("agent: {line}"));
+            wrong.extend(why.into_iter().chain(last).map(|why| format!("{}: {why}", act.name)));
+        }
+    }
+    wrong.extend(adoption(records).err());
+    wrong
+}
+
+/// What the acts took, for people.
+pub fn measured(records: &Records) -> Vec<(String, String)> {
+    let after = |act: &str, what: &str| said(records, act, what).ok();
+    let named = [
+        ("start to Ready, one node put back", after("adopted", "the start")),
+        ("start to Ready, adopted as it was", after("readopted", "the start")),
+        ("another parameter by SIGHUP", after("parameter", "SIGHUP")),
+        ("next driver by SIGHUP", after("upgraded", "SIGHUP")),
+        ("first driver again by SIGHUP", after("back", "SIGHUP")),
+    ];
+    let mut measured: Vec<(String, String)> = named
+        .into_iter()
+        .filter_map(|(what, ms)| Some((what.to_owned(), format!("{:.0} ms", ms?))))
+        .collect();
+    let log = records.section("upgraded.log").unwrap_or_default();
+    if let Ok(seconds) = timing::between(log, "phase changing", "is ready") {
+        let value = format!("{:.0} ms", seconds * 1000.0);
+        measured.push(("of it with no driver ready".to_owned(), value));
+    }
+    measured
+}
+
+impl Act {
+    fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
+        let Self { name, .. } = self;
+        if !records.phases.iter().any(|phase| phase == name) {
+            return vec!["it never came to it".into()];
+        }
+        let Some(next) = &expected.next else { return vec!["there is no next driver".into()] };
+        let driver = if self.next { next } else { expected };
+        let mut wrong = checks::kernel_side(driver, records, name);
+        // Elsewhere the mounts are compared with what they were.
+        if self.since.map_or(*name == INSTALLED.name, |(_, anew)| anew == ALL) {
+            wrong.extend(checks::user_side(driver, records, name));
+        }
+        wrong.extend(self.record(driver, records));
+        wrong.extend(self.exit(records));
+        wrong.extend(self.prefetch(records));
+        if let Some((then, anew)) = self.since {
+            wrong.extend(identity::compare(records, then, name, anew));
+        }
+        if let Some(like) = self.like {
+            let differs = judge::differences_between(records, like, name);
+            let of_host = differs.into_iter().filter(|what| !is_of_others(what));
+            wrong.extend(of_host.map(|what| format!("not as {like}: {what}")));
+        }
+        wrong.extend(self.unsaid(expected, next, records));
+        wrong
+    }
+
+    /// The record tells of this driver, whole, and of nothing else that was loaded.
+    fn record(&self, driver: &Expected, records: &Records) -> Vec<String> {
+        let text = records.text(&format!("{}.record", self.name));
+        let Ok(state) = serde_json::from_str::<serde_json::Value>(&text) else {
+            return vec![format!("the agent's record cannot be read: {text}")];
+        };
+        let phase = match self.agent {
+            Agent::Ready => "ready",
+            Agent::Gone(phase) => phase,
+        };
+        let version = driver.version.as_str();
+        let mut wrong = Vec::new();
+        let mut wants = |what: &str, seen: &serde_json::Value, wanted: serde_json::Value| {
+            if *seen != wanted {
+                wrong.push(format!("the record has {what} {seen}, not {wanted}"));
+            }
+        };
+        wants("phase", &state["phase"], phase.into());
+        wants("whole", &state["whole"], true.into());
+        wants("driver", &state["plan"]["driver_version"], version.into());
+        wants("something to bring back", &state["previous"], serde_json::Value::Null);
+        let loads = |entry: &&serde_json::Value| {
+            let of_driver = !entry["step"]["origin"]["driver"].is_null();
+            entry["step"]["do"] == "load-module" && of_driver && entry["state"] != "undone"
+        };
+        let empty = Vec::new();
+        let entries = state["entries"].as_array().unwrap_or(&empty);
+        let loaded: Vec<_> = entries.iter().filter(loads).collect();
+        if loaded.len() != driver.modules.len() {
+            let (seen, wanted) = (loaded.len(), driver.modules.len());
+            wrong.push(format!("the record has {seen} modules of a driver, not {wanted}"));
+        }
+        for entry in loaded {
+            if entry["step"]["version"] != version || entry["state"] != "done" {
+                wrong.push(format!("the record has {entry}"));
+            }
+        }
+        wrong
+    }
+
+    fn exit(&self, records: &Records) -> Option<String> {
+        let code = records.facts.get(&format!("{}.exit-code", self.name)).map(String::as_str);
+        (code != self.exit).then(|| format!("exit code {code:?}, not {:?}", self.exit))
+    }
+
+    fn prefetch(&self, records: &Records) -> Option<String> {
+        let wanted = if PREFETCH_OFF.contains(&self.name) { "0" } else { "1" };
+        let seen = records.text(&format!("{}.prefetch", self.name));
+        (seen != wanted).then(|| format!("uvm_perf_prefetch_enable is {seen:?}, not {wanted}"))
+    }
+
+    fn unsaid(&self, first: &Expected, next: &Expected, records: &Records) -> Vec<String> {
+        let log = match records.section(&format!("{}.log", self.name)) {
+            Ok(log) => log,
+            Err(missing) => return vec![missing],
+        };
+        // A number alone can be a part of another one.
+        let holder = records.facts.get("holder");
+        let holder = holder.map(|pid| format!("pid {pid} (sleep) holds /dev/nvidiactl"));
+        let holder = holder.as_deref().unwrap_or("no holder");
+        let settled = |part: &&str| {
+            part.replace("{first}", &first.version)
+                .replace("{next}", &next.version)
+                .replace("{holder}", holder)
+        };
+        let mut wrong = Vec::new();
+        for parts in self.says {
+            let parts: Vec<String> = parts.iter().map(settled).collect();
+            if !log.iter().any(|line| parts.iter().all(|part| line.contains(part))) {
+                wrong.push(format!("no line of the log says {parts:?}"));
+            }
+        }
+        wrong
+    }
+}
+
+/// Whether a difference between two acts is no agent's doing: where one serves stays when it is killed,
+/// and goes with one that ends; and who holds the driver came at some point, with references of his.
+fn is_of_others(difference: &str) -> bool {
+    let is = |aspect: &str, what: &str| difference.starts_with(aspect) && difference.contains(what);
+    is("run: ", " /run/nvidia/longshore/serving.json")
+        || is("processes: ", " sleep")
+        || is("modules: ", " nvidia refcount ")
+}
+
+/// Milliseconds that the agent says that an act took, from what asked for it to Ready.
+fn said(records: &Records, act: &str, asked: &str) -> Result<f64, String> {
+    let log = records.section(&format!("{act}.log"))?;
+    let end = format!(" ms after {asked}");
+    let words = log.iter().filter(|line| line.contains("is ready")).find_map(|line| {
+        let before = &line[..line.find(&end)?];
+        before.rsplit(' ').next()?.parse().ok()
+    });
+    words
+        .ok_or_else(|| format!("{act}: the agent does not say how long after {asked} it was Ready"))
+}
+
+/// What the agent says that adopting took is held against the clocks: no less than its log spans, and
+/// no more than has passed since its process began.
+fn adoption(records: &Records) -> Result<f64, String> {
+    /// What a clock is read later than the agent reads its own, and what a tick is, seconds.
+    const SLACK: f64 = 0.05;
+    let said = said(records, "adopted", "the start")? / 1000.0;
+    let log = records.section("adopted.log")?;
+    let logged = timing::between(log, "phase probing", "is ready")?;
+    let bad = || "the guest's `adopted.born` is absent or malformed".to_owned();
+    let words = records.facts.get("adopted.born").ok_or_else(bad)?;
+    let words: Vec<&str> = words.split(' ').collect();
+    let [begun, now, clock] = words[..] else { return Err(bad()) };
+    let (begun, now): (f64, f64) =
+        (begun.parse().map_err(|_| bad())?, now.parse().map_err(|_| bad())?);
+    let at = timing::seconds_of_day(clock).ok_or_else(bad)?;
+    let since_ready = timing::since(timing::clock(log, "is ready")?, at);
+    let lived = now - begun - since_ready;
+    if logged <= said + SLACK && said <= lived + SLACK {
+        Ok(said)
+    } else {
+        Err(format!(
+            "adopted: the agent says {said:.3} s; its log spans {logged:.3} s, its process had \
+             lived for {lived:.3} s"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests;
