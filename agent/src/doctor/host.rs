@@ -67,9 +67,7 @@ fn in_tree_at_boot(look: &Look<'_>) -> Option<Finding> {
     if !has_gpu || facts.unread.contains_key("autoload") {
         return None;
     }
-    let free = |name: &&str| {
-        facts.available.contains_key(*name) && !facts.autoload.kept_out.contains(*name)
-    };
+    let free = |name: &&str| facts.available.has(name) && !facts.autoload.kept_out.contains(*name);
     let names: Vec<&str> = IN_TREE.into_iter().filter(free).collect();
     if names.is_empty() {
         return None;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::module_files::ModuleFiles;
 use crate::artifact::Flavour;
 use crate::host::verbs::FileId;
 
@@ -37,10 +38,8 @@ pub struct HostFacts {
     pub live_driver: Option<LiveDriver>,
     /// Modules built into the kernel, by kernel name.
     pub builtin: BTreeSet<String>,
-    /// Modules the kernel ships as files, kernel name -> its line of modules.dep.
-    pub available: BTreeMap<String, AvailableModule>,
-    /// Soft dependencies the kernel's modules declare, by kernel name.
-    pub soft_depends: BTreeMap<String, SoftDepends>,
+    /// Modules the kernel ships as files.
+    pub available: ModuleFiles,
     /// What the kernel enforces about modules.
     pub security: Security,
     /// The mounts this process sees.
@@ -69,8 +68,7 @@ pub struct HostFacts {
     /// The driver root and the room where longshore writes; empty until they are looked at.
     pub places: Places,
     /// Sources of the lists above that could not be read, and why: the list they fill is then
-    /// unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `soft-depends`,
-    /// `mounts`, `os-release`, `installed`, `autoload`, `places`, `switch-managers`.
+    /// unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `mounts`, `os-release`, `installed`, `autoload`, `places`, `switch-managers`.
     pub unread: BTreeMap<String, String>,
 }
 
@@ -163,25 +161,6 @@ pub struct LiveDriver {
     pub version: String,
     /// Its flavour, where it says so.
     pub flavour: Option<Flavour>,
-}
-
-/// A module the kernel ships as a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AvailableModule {
-    /// Relative to /lib/modules/RELEASE.
-    pub file: PathBuf,
-    /// The files of modules it needs, as its line of modules.dep has them. What that comes to for
-    /// one of thousands is worked out where it is asked ([`HostFacts::needs_of`]).
-    pub needs: String,
-}
-
-/// A line of modules.softdep: what is wanted loaded before and after a module, where it exists.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SoftDepends {
-    /// Kernel names of modules to load before it.
-    pub pre: Vec<String>,
-    /// Kernel names of modules to load after it.
-    pub post: Vec<String>,
 }
 
 /// The kernel's rules about modules.

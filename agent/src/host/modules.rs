@@ -6,7 +6,8 @@ use std::io;
 
 use nix::errno::Errno;
 
-use super::facts::{AvailableModule, LiveDriver, LoadedModule, SoftDepends};
+use super::facts::{LiveDriver, LoadedModule};
+use super::module_files::ModuleFiles;
 use super::root::{Root, errno_of, is_absent};
 use crate::artifact::Flavour;
 
@@ -157,22 +158,8 @@ fn parse_builtin(text: &str) -> BTreeSet<String> {
 ///
 /// # Errors
 /// Where it cannot be read.
-pub(super) fn read_available(
-    host: &Root,
-    release: &str,
-) -> io::Result<BTreeMap<String, AvailableModule>> {
-    index(host, release, "modules.dep").map(|text| parse_dep(&text))
-}
-
-/// Reads modules.softdep of a release.
-///
-/// # Errors
-/// Where it cannot be read.
-pub(super) fn read_soft_depends(
-    host: &Root,
-    release: &str,
-) -> io::Result<BTreeMap<String, SoftDepends>> {
-    index(host, release, "modules.softdep").map(|text| parse_softdep(&text))
+pub(super) fn read_available(host: &Root, release: &str) -> io::Result<ModuleFiles> {
+    index(host, release, "modules.dep").map(ModuleFiles::from)
 }
 
 fn index(host: &Root, release: &str, file: &str) -> io::Result<String> {
@@ -183,70 +170,8 @@ fn index(host: &Root, release: &str, file: &str) -> io::Result<String> {
     })
 }
 
-/// Parses modules.dep(5).
-fn parse_dep(text: &str) -> BTreeMap<String, AvailableModule> {
-    let mut modules = BTreeMap::new();
-    for line in text.lines() {
-        let Some((file, needs)) = line.split_once(':') else { continue };
-        let (file, needs) = (file.trim(), needs.trim());
-        modules
-            .entry(kernel_name(file))
-            .or_insert_with(|| AvailableModule { file: file.into(), needs: needs.to_owned() });
-    }
-    modules
-}
-
-/// The kernel names of all that `name` needs, direct and indirect, each once, in the order to load
-/// them. A circle is cut where it closes.
-pub(super) fn needs_of(name: &str, modules: &BTreeMap<String, AvailableModule>) -> Vec<String> {
-    let mut order = Vec::new();
-    close(name, modules, &mut BTreeSet::new(), &mut order);
-    order.pop();
-    order
-}
-
-/// Appends what `name` needs and then `name`, each once.
-fn close(
-    name: &str,
-    modules: &BTreeMap<String, AvailableModule>,
-    seen: &mut BTreeSet<String>,
-    order: &mut Vec<String>,
-) {
-    if !seen.insert(name.to_owned()) {
-        return;
-    }
-    let needs = modules.get(name).map(|module| module.needs.as_str()).unwrap_or_default();
-    // depmod writes what is to be loaded first last.
-    for need in needs.split_ascii_whitespace().rev().map(kernel_name) {
-        close(&need, modules, seen, order);
-    }
-    order.push(name.to_owned());
-}
-
-/// Parses modules.softdep: `softdep NAME pre: A B post: C`.
-fn parse_softdep(text: &str) -> BTreeMap<String, SoftDepends> {
-    let mut all: BTreeMap<String, SoftDepends> = BTreeMap::new();
-    for line in text.lines() {
-        let mut words = line.split_ascii_whitespace();
-        let (Some("softdep"), Some(name)) = (words.next(), words.next()) else { continue };
-        let entry = all.entry(kernel_name(name)).or_default();
-        let mut post = false;
-        for word in words {
-            match word {
-                "pre:" => post = false,
-                "post:" => post = true,
-                name if post => entry.post.push(kernel_name(name)),
-                name => entry.pre.push(kernel_name(name)),
-            }
-        }
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
     use proptest::prelude::*;
     use rstest::rstest;
@@ -293,30 +218,6 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_are_closed_and_in_load_order() {
-        let dep = parse_dep(
-            "k/drm_kms_helper.ko: k/drm.ko\nk/drm.ko: k/i2c-core.ko\nk/i2c-core.ko:\n\
-             k/ttm.ko: k/drm.ko k/i2c-core.ko\nk/a.ko: k/b.ko\nk/b.ko: k/a.ko\nbroken line\n",
-        );
-        assert_eq!(needs_of("drm_kms_helper", &dep), ["i2c_core", "drm"]);
-        assert_eq!(needs_of("ttm", &dep), ["i2c_core", "drm"]);
-        assert!(needs_of("i2c_core", &dep).is_empty());
-        assert_eq!(needs_of("a", &dep), ["b"]);
-        assert!(needs_of("strange", &dep).is_empty());
-        assert_eq!(dep["drm"].file, PathBuf::from("k/drm.ko"));
-    }
-
-    #[test]
-    fn soft_dependencies() {
-        let soft = parse_softdep(
-            "# Soft dependencies\nsoftdep ipmi_msghandler post: ipmi_devintf\nsoftdep ext4 pre: crc32c a-b post: c\nalias x y\n",
-        );
-        assert_eq!(soft["ipmi_msghandler"].post, ["ipmi_devintf"]);
-        assert_eq!(soft["ext4"].pre, ["crc32c", "a_b"]);
-        assert_eq!(soft["ext4"].post, ["c"]);
-    }
-
-    #[test]
     fn proc_modules() {
         let loaded = parse_proc_modules(
             "nvidia_uvm 1 0 - Live 0x0\nnvidia 2 1 nvidia_uvm, Live 0x0 (POE)\nx 3 - [permanent], Loading 0x0\nshort\n",
@@ -351,11 +252,6 @@ mod tests {
             let _ = parse_proc_modules(&text);
             let _ = parse_builtin(&text);
             let _ = parse_driver_version(&text);
-            let _ = parse_softdep(&text);
-            let available = parse_dep(&text);
-            for name in available.keys() {
-                prop_assert!(!needs_of(name, &available).contains(name));
-            }
         }
     }
 }

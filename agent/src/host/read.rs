@@ -39,7 +39,6 @@ impl HostFacts {
             ours: BTreeMap::new(),
             builtin: unread.keep("builtin", modules::read_builtin(&host, release)),
             available: unread.keep("available", modules::read_available(&host, release)),
-            soft_depends: unread.keep("soft-depends", modules::read_soft_depends(&host, release)),
             security: security::read(&root, &host),
             switch_managers: unread.keep("switch-managers", fabric::read(&root)),
             foreign_daemons: foreign_daemons(&host, &mounts),
@@ -62,7 +61,7 @@ impl HostFacts {
     /// Kernel names of all that an available module needs, in the order to load them (direct and
     /// indirect).
     pub fn needs_of(&self, name: &str) -> Vec<String> {
-        modules::needs_of(name, &self.available)
+        self.available.needs_of(name)
     }
 }
 
@@ -155,12 +154,11 @@ mod tests {
     fn i2c_is_built_in_and_ipmi_a_module_but_on_cloud_kernels_they_are_neither() {
         let generic = fixture("bookworm-t4");
         assert!(generic.builtin.contains("i2c_core"));
-        assert!(generic.available.contains_key("ipmi_msghandler"));
-        assert_eq!(generic.soft_depends["ipmi_msghandler"].post, ["ipmi_devintf"]);
+        assert!(generic.available.has("ipmi_msghandler"));
         assert_eq!(generic.needs_of("video"), ["wmi"]);
         let cloud = fixture("bookworm-cloud-t4");
         for name in ["i2c_core", "ipmi_msghandler", "drm"] {
-            assert!(!cloud.builtin.contains(name) && !cloud.available.contains_key(name), "{name}");
+            assert!(!cloud.builtin.contains(name) && !cloud.available.has(name), "{name}");
         }
     }
 

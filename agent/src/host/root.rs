@@ -76,7 +76,11 @@ impl Root {
     /// # Errors
     /// As [`Root::read`].
     pub fn read_to_string(&self, inner: impl AsRef<Path>) -> io::Result<String> {
-        self.read(inner).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        // What is text is not copied.
+        self.read(inner).map(|bytes| {
+            String::from_utf8(bytes)
+                .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+        })
     }
 
     /// The names in a directory, sorted, without `.` and `..`.

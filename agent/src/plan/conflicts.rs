@@ -6,9 +6,7 @@ use std::path::Path;
 use crate::config::Config;
 use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
-use crate::host::facts::{
-    AvailableModule, Installer, PlacedFile, RootKind, RootMount, RootMountOwner,
-};
+use crate::host::facts::{Installer, PlacedFile, RootKind, RootMount, RootMountOwner};
 use crate::host::modules::is_of_driver;
 use crate::host::places::FIRMWARE_PATH;
 use crate::step::{Leftover, Step};
@@ -146,14 +144,18 @@ fn leftovers_found(config: &Config, facts: &HostFacts) -> Option<Finding> {
 }
 
 /// The modules of a driver among those the kernel has as files.
-fn host_modules(facts: &HostFacts) -> Vec<(&str, &AvailableModule)> {
-    let is_driver = |(name, module): &(&str, &AvailableModule)| {
+fn host_modules(facts: &HostFacts) -> Vec<(String, &str)> {
+    let is_driver = |(name, file): &(String, &str)| {
         // The kernel's own with such names (nvidiafb, nvidia_wmi_ec_backlight) lie below drivers/.
-        let elsewhere = || !module.file.starts_with("kernel/drivers");
-        DRIVER.contains(name) || (name.starts_with("nvidia_") && elsewhere())
+        let elsewhere = || !file.starts_with("kernel/drivers/");
+        DRIVER.contains(&name.as_str()) || (name.starts_with("nvidia_") && elsewhere())
     };
-    let all = facts.available.iter().map(|(name, module)| (name.as_str(), module));
-    all.filter(is_driver).collect()
+    // Of thousands few have such a name: only those are written out.
+    let all = facts.available.iter().filter(|module| module.stem.starts_with("nvidia"));
+    let mut found: Vec<_> =
+        all.map(|module| (module.name(), module.file)).filter(is_driver).collect();
+    found.sort();
+    found
 }
 
 fn host_driver(facts: &HostFacts) -> Option<Finding> {
@@ -161,7 +163,7 @@ fn host_driver(facts: &HostFacts) -> Option<Finding> {
     let modules = host_modules(facts);
     let mut parts = Vec::new();
     if !modules.is_empty() {
-        let files = modules.iter().map(|(_, module)| module.file.display().to_string());
+        let files = modules.iter().map(|(_, file)| (*file).to_owned());
         let release = &facts.kernel.release;
         parts.push(format!("modules in /lib/modules/{release}: {}", some(files.collect())));
     }
@@ -204,9 +206,9 @@ fn autoloads(facts: &HostFacts) -> Option<Finding> {
     }
     let rules = &facts.autoload;
     let mut why = Vec::new();
-    let by_device = modules.iter().filter(|(name, _)| !rules.kept_out.contains(*name));
+    let by_device = modules.iter().filter(|(name, _)| !rules.kept_out.contains(name));
     let by_device: Vec<&str> =
-        by_device.map(|(name, _)| *name).filter(|name| serves_device(name)).collect();
+        by_device.map(|(name, _)| name.as_str()).filter(|name| serves_device(name)).collect();
     if let Some(unread) = facts.unread.get("autoload") {
         why.push(format!("what keeps {} out was not seen: {unread}", by_device.join(", ")));
     } else if !by_device.is_empty() {

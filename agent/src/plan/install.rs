@@ -99,9 +99,9 @@ impl Install {
             return;
         }
         let mut needed: Vec<&str> =
-            ASSISTANTS.into_iter().filter(|name| facts.available.contains_key(*name)).collect();
+            ASSISTANTS.into_iter().filter(|name| facts.available.has(name)).collect();
         // The subnet manager of NVLink5's switches speaks to them through it.
-        if !facts.switch_managers.is_empty() && facts.available.contains_key(MANAGEMENT) {
+        if !facts.switch_managers.is_empty() && facts.available.has(MANAGEMENT) {
             needed.push(MANAGEMENT);
         }
         let own =
@@ -112,7 +112,7 @@ impl Install {
         for (need, by) in depends.filter(|(need, _)| !own(need)) {
             if is_there(facts, need) {
                 continue;
-            } else if facts.available.contains_key(need) {
+            } else if facts.available.has(need) {
                 needed.push(need);
             } else {
                 self.findings.push(missing_dependency(facts, need, by));
@@ -130,7 +130,7 @@ impl Install {
             let Some(module) = facts.available.get(name) else { continue };
             let step = Step::LoadModule {
                 name: name.to_owned(),
-                origin: ModuleOrigin::Kernel { file: module.file.clone() },
+                origin: ModuleOrigin::Kernel { file: module.path() },
                 parameters: String::new(),
                 version: None,
                 srcversion: None,

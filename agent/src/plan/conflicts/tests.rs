@@ -117,8 +117,8 @@ fn leftovers_are_taken_off_in_an_order_that_keeps_their_proof_to_the_end() {
 }
 
 fn available(facts: &mut HostFacts, name: &str, file: &str) {
-    let module = AvailableModule { file: file.into(), needs: String::new() };
-    facts.available.insert(name.into(), module);
+    facts.available.add(file);
+    assert!(facts.available.has(name));
 }
 
 #[rstest]
@@ -126,7 +126,12 @@ fn available(facts: &mut HostFacts, name: &str, file: &str) {
 #[case("nvidia", "kernel/drivers/video/nvidia.ko", true, true)]
 #[case("nvidia_uvm", "updates/dkms/nvidia-uvm.ko", true, false)]
 #[case("nvidiafb", "kernel/drivers/video/fbdev/nvidia/nvidiafb.ko", false, false)]
-#[case("nvidia_wmi_ec_backlight", "kernel/drivers/platform/x86/x.ko", false, false)]
+#[case(
+    "nvidia_wmi_ec_backlight",
+    "kernel/drivers/platform/x86/nvidia-wmi-ec-backlight.ko",
+    false,
+    false
+)]
 fn a_driver_of_the_host_is_told_from_the_kernels_own_modules(
     #[case] name: &str,
     #[case] file: &str,

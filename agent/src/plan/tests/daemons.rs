@@ -111,9 +111,7 @@ fn on_nvlink5_the_subnet_manager_is_started_first_and_both_get_the_port() {
     for daemon in started(&with) {
         assert!(daemon.required && daemon.arguments.contains(&port), "{daemon:?}");
     }
-    assert!(
-        loads(&with).contains(&"ib_umad".to_owned()) == facts.available.contains_key("ib_umad")
-    );
+    assert!(loads(&with).contains(&"ib_umad".to_owned()) == facts.available.has("ib_umad"));
     // One directory is shown once.
     let shown = with.install.iter().filter(|step| matches!(step, Step::Share { .. })).count();
     assert_eq!(shown, 1);

@@ -66,7 +66,7 @@ fn a_needed_module_that_the_kernel_lacks_is_a_refusal() {
 #[test]
 fn an_unreadable_module_tree_is_not_taken_for_an_empty_one() {
     let mut facts = facts("bookworm-t4");
-    facts.available.clear();
+    facts.available = Default::default();
     facts.builtin.clear();
     facts.unread.insert("available".into(), "lib/modules/x/modules.dep: ENOENT".into());
     let catalog = stocked(&facts, Flavour::Proprietary);
