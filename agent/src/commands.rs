@@ -34,6 +34,7 @@ use crate::once::Claims;
 use crate::printable::printable;
 use crate::supplier::Supplier;
 use crate::telemetry::Telemetry;
+use crate::threads;
 
 /// Puts an NVIDIA driver on a host from a container, and takes it off again.
 #[derive(Debug, Parser)]
@@ -124,9 +125,6 @@ const CLEANING: Duration = Duration::from_secs(3);
 /// How long an end waits until the others know that nothing is built for them here.
 const GIVING_BACK: Duration = Duration::from_secs(3);
 
-/// Half of what a huge page has: the kernel would give every thread one (measured on 6.1).
-const STACK: usize = 1 << 20;
-
 /// Carries out a command line.
 ///
 /// # Errors
@@ -157,7 +155,7 @@ pub fn execute(cli: Cli, words: &LastWords, log: &Log) -> Result<End, Failure> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .thread_stack_size(STACK)
+        .thread_stack_size(threads::STACK)
         .enable_all()
         .build()
         .or_fail(ExitCode::Preflight, || "starting threads")

@@ -7,8 +7,9 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
+
+use crate::threads;
 
 /// How long the bytes of a file may take.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -58,7 +59,7 @@ pub(crate) fn in_time<T: Send + 'static>(
 ) -> Option<io::Result<T>> {
     let (found, answer) = mpsc::sync_channel(1);
     // Nobody listens any more where it came too late.
-    let thread = thread::Builder::new().name(name.into()).spawn(move || drop(found.send(look())));
+    let thread = threads::named(name).spawn(move || drop(found.send(look())));
     match thread {
         Ok(_) => answer.recv_timeout(limit).ok(),
         Err(error) => Some(Err(error)),

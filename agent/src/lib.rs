@@ -40,6 +40,7 @@ pub mod store;
 pub mod supplier;
 pub mod telemetry;
 pub mod terminal;
+pub mod threads;
 pub mod upkeep;
 
 pub use failure::{ExitCode, Failure};

@@ -8,13 +8,14 @@
 
 use std::io;
 use std::process::{Child, Command};
-use std::thread;
 
 use nix::sys::signal::SigSet;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs,
 };
+
+use crate::threads;
 
 /// What a capability is for.
 #[derive(Debug, Clone, Copy)]
@@ -142,7 +143,7 @@ pub async fn raised<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
         // Nobody waits any more for what was cancelled.
         let _ = done.send(work());
     };
-    thread::Builder::new().name("changes".to_owned()).spawn(on_thread)?;
+    threads::named("changes").spawn(on_thread)?;
     result.await.map_err(|_| io::Error::other("it broke off"))
 }
 
@@ -171,7 +172,7 @@ pub fn spawn_with_only(names: &[String], mut command: Command) -> io::Result<Chi
         SigSet::empty().thread_set_mask()?;
         command.spawn()
     };
-    let thread = thread::Builder::new().name("narrowed".to_owned()).spawn(on_thread)?;
+    let thread = threads::named("narrowed").spawn(on_thread)?;
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it broke off")))
 }
 
@@ -179,6 +180,7 @@ pub fn spawn_with_only(names: &[String], mut command: Command) -> io::Result<Chi
 mod tests {
     use super::*;
     use std::fs;
+    use std::thread;
 
     /// The set of this name that the calling thread has.
     fn own(name: &str) -> u64 {

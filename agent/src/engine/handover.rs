@@ -1,19 +1,13 @@
 //! A module goes to the kernel: as a file where its bytes need no look any more, else from memory.
 
-use std::time::Duration;
-
 use nix::errno::Errno;
 
 use super::Engine;
-use super::patience::saying_so;
 use crate::failure::Failure;
 use crate::host::VerbError;
 use crate::host::verbs::Image;
 use crate::kernel::image::ModuleFile;
 use crate::step::ModuleOrigin;
-
-/// How often a module load that does not come back is spoken of.
-const SAID_EVERY: Duration = Duration::from_secs(15);
 
 /// How the kernel took a module.
 pub(super) struct Taken {
@@ -41,7 +35,7 @@ impl Engine<'_> {
     ) -> Result<Taken, NotTaken> {
         let mut refused = Vec::new();
         if let Some(file) = self.images.file(name, origin).map_err(NotTaken::Absent)? {
-            match self.give(name, Image::File(file.file()), parameters) {
+            match self.host.load_module(name, Image::File(file.file()), parameters) {
                 Ok(said) => return Ok(Taken { file: Some(file), said }),
                 Err(e) if e.unanswered.is_none() && is_about_the_file(e.errno) => {
                     tracing::info!("{e}: handing over its bytes in place of its file");
@@ -51,7 +45,7 @@ impl Engine<'_> {
             }
         }
         let bytes = self.images.image(name, origin).map_err(NotTaken::Absent)?;
-        match self.give(name, Image::Bytes(&bytes), parameters) {
+        match self.host.load_module(name, Image::Bytes(&bytes), parameters) {
             Ok(said) => Ok(Taken { file: None, said }),
             Err(mut error) => {
                 // Why a policy refuses is told of the file (LoadPin, IMA).
@@ -59,16 +53,6 @@ impl Engine<'_> {
                 Err(NotTaken::Refused(error))
             }
         }
-    }
-
-    fn give(
-        &self,
-        name: &str,
-        image: Image<'_>,
-        parameters: &str,
-    ) -> Result<Vec<String>, VerbError> {
-        let load = || self.host.load_module(name, image, parameters);
-        saying_so(&format!("loading {name}"), SAID_EVERY, load)
     }
 }
 

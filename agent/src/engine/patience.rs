@@ -1,6 +1,5 @@
 //! How long to wait for what another does, and how often to look.
 
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -66,24 +65,4 @@ impl Wait {
     pub(super) fn pause(&self) {
         thread::sleep(self.patience.interval.min(self.left()));
     }
-}
-
-/// Runs `act`, which blocks in the kernel and cannot be interrupted, and says every `interval`
-/// that it has not come back: a person then knows what hangs, and since when.
-pub(super) fn saying_so<T>(what: &str, interval: Duration, act: impl FnOnce() -> T) -> T {
-    thread::scope(|scope| {
-        let (done, waiting) = mpsc::channel::<()>();
-        let watch = move || {
-            let since = Instant::now();
-            while waiting.recv_timeout(interval) == Err(mpsc::RecvTimeoutError::Timeout) {
-                let s = since.elapsed().as_secs();
-                tracing::warn!("{what}: the kernel has not come back from it for {s} s");
-            }
-        };
-        // Where there is no room for one more thread, it is done in silence.
-        let _ = thread::Builder::new().spawn_scoped(scope, watch);
-        let result = act();
-        drop(done);
-        result
-    })
 }

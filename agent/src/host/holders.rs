@@ -11,7 +11,6 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::stat::{major, minor};
@@ -19,6 +18,7 @@ use nix::sys::stat::{major, minor};
 use super::cgroup;
 use super::verbs::{DriverUser, DriverUsers};
 use crate::expose::nodes::character_majors;
+use crate::threads;
 
 /// Major of the DRM devices (include/drm/drm.h and drivers/gpu/drm/drm_drv.c).
 const DRM_MAJOR: u64 = 226;
@@ -35,7 +35,7 @@ pub fn driver_users(root: &Path, limit: Duration) -> io::Result<DriverUsers> {
     let (tell, told) = mpsc::channel();
     let look = move || look_at(&devices, &processes, &tell);
     // It is left behind where it does not come to its end: nothing can take it out of the kernel.
-    thread::Builder::new().name("holders".into()).spawn(look)?;
+    threads::named("holders").spawn(look)?;
     let mut seen = Seen::default();
     let until = Instant::now() + limit;
     loop {

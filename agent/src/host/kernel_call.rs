@@ -52,6 +52,12 @@ pub const ARGUMENT: &str = "__kernel-call";
 /// The longest answer: an errno and a newline.
 const LONGEST_ANSWER: u64 = 16;
 
+/// How often a call that does not come back is spoken of: a person then knows what hangs, and since
+/// when.
+const SAID_EVERY: Duration = Duration::from_secs(15);
+/// What the thread that listens to the child needs.
+const STACK: usize = 64 << 10;
+
 /// How calls are made.
 #[derive(Debug, Clone)]
 pub struct KernelCalls {
@@ -112,7 +118,8 @@ impl KernelCalls {
         self.waiting().take();
     }
 
-    pub(super) fn make(&self, call: Call<'_>) -> Answer {
+    /// Makes a call about `subject`.
+    pub(super) fn make(&self, subject: &str, call: Call<'_>) -> Answer {
         let Some(program) = &self.program else { return Answer::Came(call.carry_out()) };
         if call.line().len() as u64 > LONGEST_CALL {
             return Answer::Came(Err(Errno::E2BIG));
@@ -134,11 +141,18 @@ impl KernelCalls {
             Ok(caller) => caller,
             // No room for one more process is no reason to leave a driver on the host.
             Err(error) => {
-                tracing::warn!("{call}: without a child, for none can be started: {error}");
+                let verb = call.verb();
+                tracing::warn!(
+                    "{verb} {subject}: without a child, for none can be started: {error}"
+                );
                 return Answer::Came(call.carry_out());
             }
         };
-        let answer = caller.answer(within.saturating_sub(since.elapsed()), within);
+        let said = || {
+            let (s, verb) = (since.elapsed().as_secs(), call.verb());
+            tracing::warn!("{verb} {subject}: the kernel has not come back from it for {s} s");
+        };
+        let answer = caller.answer(within.saturating_sub(since.elapsed()), within, said);
         if matches!(answer, Answer::Came(_)) {
             *waiting = Some(caller);
         }
@@ -171,7 +185,8 @@ impl KernelCalls {
         // Whoever does not read keeps nobody waiting.
         fcntl(&calls, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let (tell, answers) = mpsc::channel();
-        thread::Builder::new().name("kernel-call".into()).spawn(move || listen(child, &tell))?;
+        let listener = thread::Builder::new().name("kernel-call".into()).stack_size(STACK);
+        listener.spawn(move || listen(child, &tell))?;
         Ok(Caller { calls, answers })
     }
 }
@@ -224,16 +239,24 @@ impl Caller {
         Ok(())
     }
 
-    /// Waits for the answer so long; `within` is what the whole call was given.
-    fn answer(&self, left: Duration, within: Duration) -> Answer {
-        match self.answers.recv_timeout(left) {
-            Ok(text) => match text.trim().parse() {
-                Ok(0) => Answer::Came(Ok(())),
-                Ok(errno) => Answer::Came(Err(Errno::from_raw(errno))),
-                Err(_) => Answer::Lost,
-            },
-            Err(mpsc::RecvTimeoutError::Timeout) => Answer::NoneWithin(within),
-            Err(mpsc::RecvTimeoutError::Disconnected) => Answer::Lost,
+    /// Waits for the answer so long, and calls `waiting` now and then; `within` is what the whole
+    /// call was given.
+    fn answer(&self, left: Duration, within: Duration, waiting: impl Fn()) -> Answer {
+        let since = Instant::now();
+        loop {
+            let left = left.saturating_sub(since.elapsed());
+            match self.answers.recv_timeout(left.min(SAID_EVERY)) {
+                Ok(text) => {
+                    return match text.trim().parse() {
+                        Ok(0) => Answer::Came(Ok(())),
+                        Ok(errno) => Answer::Came(Err(Errno::from_raw(errno))),
+                        Err(_) => Answer::Lost,
+                    };
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) if left > SAID_EVERY => waiting(),
+                Err(mpsc::RecvTimeoutError::Timeout) => return Answer::NoneWithin(within),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Answer::Lost,
+            }
         }
     }
 }

@@ -125,7 +125,7 @@ impl RealHost {
         call: Call<'_>,
         done: impl FnOnce() -> Result<bool, VerbError>,
     ) -> Result<(), VerbError> {
-        match self.calls.make(call) {
+        match self.calls.make(subject, call) {
             Answer::Came(answer) => answer.map_err(|errno| VerbError::new(verb, subject, errno)),
             Answer::NoneWithin(waited) => Err(VerbError::unanswered(verb, subject, waited)),
             Answer::Lost if done()? => Ok(()),

@@ -16,7 +16,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -32,6 +32,7 @@ pub use answer::Subject;
 pub use pulse::{Heart, Pulse};
 
 use crate::config::Listen;
+use crate::threads;
 
 /// Connections served at a time; one more takes the place of the oldest.
 const MOST_CONNECTIONS: usize = 16;
@@ -65,7 +66,7 @@ impl Server {
         let (stop, stopped) = oneshot::channel();
         let (listen, published) = (listen.clone(), Arc::clone(&address));
         let work = move || serve(&listen, Arc::new(subject), &published, stopped);
-        match thread::Builder::new().name("serve".into()).spawn(work) {
+        match threads::named("serve").spawn(work) {
             Ok(thread) => Some(Self { stop, thread, address }),
             Err(error) => {
                 tracing::warn!("no health, metrics and status are served: {error}");

@@ -1,5 +1,6 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::thread;
 use std::time::Instant;
 
 use rstest::rstest;

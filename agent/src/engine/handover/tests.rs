@@ -1,6 +1,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use rstest::rstest;
 

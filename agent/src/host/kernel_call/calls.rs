@@ -90,16 +90,17 @@ impl Call<'_> {
     }
 }
 
-impl std::fmt::Display for Call<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Call<'_> {
+    /// What is said of it before the name of what it is about.
+    pub(super) fn verb(&self) -> &'static str {
         match self {
-            Call::Load { image: Image::Bytes(_), .. } => write!(f, "init_module"),
-            Call::Load { image: Image::File(_), .. } => write!(f, "finit_module"),
-            Call::Unload { name } => write!(f, "delete_module {}", name.display()),
-            Call::Unmount { target, .. } => write!(f, "umount2 {}", target.display()),
-            Call::Bind { target, .. } => write!(f, "mount --rbind on {}", target.display()),
-            Call::Tmpfs { target, .. } => write!(f, "mount -t tmpfs on {}", target.display()),
-            Call::MakeNode { path, .. } => write!(f, "mknod {}", path.display()),
+            Call::Load { image: Image::Bytes(_), .. } => "init_module",
+            Call::Load { image: Image::File(_), .. } => "finit_module",
+            Call::Unload { .. } => "delete_module",
+            Call::Unmount { .. } => "umount2",
+            Call::Bind { .. } => "mount --rbind on",
+            Call::Tmpfs { .. } => "mount -t tmpfs on",
+            Call::MakeNode { .. } => "mknod",
         }
     }
 }

@@ -39,7 +39,7 @@ fn unload() -> Call<'static> {
 #[case("echo nonsense", Answer::Lost)]
 fn the_answer_is_the_childs(#[case] script: &str, #[case] answer: Answer) {
     let (_dir, calls) = scripted(script, AMPLE);
-    assert_eq!(calls.make(unload()), answer);
+    assert_eq!(calls.make("nvidia", unload()), answer);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn one_child_makes_all_calls_until_it_is_to_rest() {
     let (_script, calls) = scripted(&script, AMPLE);
     calls.prepare();
     for _ in 0..3 {
-        assert_eq!(calls.make(unload()), Answer::Came(Ok(())));
+        assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
     }
     let lines = || fs::read_to_string(&started).unwrap_or_default().lines().count();
     assert_eq!(lines(), 1);
@@ -63,7 +63,7 @@ fn one_child_makes_all_calls_until_it_is_to_rest() {
         assert!(since.elapsed() < AMPLE, "it does not end");
         thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(calls.make(unload()), Answer::Came(Ok(())));
+    assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
     assert_eq!(lines(), 3);
 }
 
@@ -77,14 +77,14 @@ fn a_child_that_was_killed_while_it_waited_is_replaced() {
         first.display()
     );
     let (_script, calls) = scripted(&script, AMPLE);
-    assert_eq!(calls.make(unload()), Answer::Came(Ok(())));
+    assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
     let since = std::time::Instant::now();
     // Until its end of the pipe is closed a call may still be written into it.
     while calls.waiting().as_mut().is_some_and(|caller| caller.calls.write_all(b"x").is_ok()) {
         assert!(since.elapsed() < AMPLE, "it does not end");
         thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(calls.make(unload()), Answer::Came(Ok(())));
+    assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn a_call_that_does_not_come_back_is_given_up_and_the_next_has_another_child() {
     let (_script, blocked) = scripted(&script, within);
     let lock = fs::File::from(std::os::fd::OwnedFd::from(reader));
     let blocked = KernelCalls { lock: Some(Arc::new(lock)), ..blocked };
-    assert_eq!(blocked.make(unload()), Answer::NoneWithin(within));
+    assert_eq!(blocked.make("nvidia", unload()), Answer::NoneWithin(within));
     let ample = KernelCalls { unload: AMPLE, ..blocked };
-    assert_eq!(ample.make(unload()), Answer::Came(Ok(())));
+    assert_eq!(ample.make("nvidia", unload()), Answer::Came(Ok(())));
     // The child that was left behind ends when what it waits for comes.
     drop(writer);
 }
@@ -112,7 +112,7 @@ fn a_child_that_does_not_read_keeps_nobody_waiting() {
     let (_script, calls) = scripted("exec sleep 20", within);
     let image = vec![7; 4 << 20];
     let call = Call::Load { image: Image::Bytes(&image), parameters: "".as_ref() };
-    assert_eq!(calls.make(call), Answer::NoneWithin(within));
+    assert_eq!(calls.make("nvidia", call), Answer::NoneWithin(within));
     assert!(calls.waiting().is_none(), "it is not asked again");
 }
 
@@ -126,7 +126,7 @@ fn the_child_gets_the_image_whole_and_the_lock() {
     let (_script, calls) = scripted(script, AMPLE);
     let calls = KernelCalls { lock: Some(Arc::new(fs::File::create(&lock).unwrap())), ..calls };
     let call = Call::Load { image: Image::Bytes(&image), parameters: "a= b".as_ref() };
-    assert_eq!(calls.make(call), Answer::Came(Ok(())));
+    assert_eq!(calls.make("nvidia", call), Answer::Came(Ok(())));
     assert_eq!(fs::read_to_string(lock).unwrap(), "held\n");
 }
 
@@ -143,14 +143,14 @@ fn the_child_gets_the_file_itself() {
     let (_script, calls) = scripted(&script, AMPLE);
     let file = File::open(&module).unwrap();
     let call = Call::Load { image: Image::File(&file), parameters: "a=1".as_ref() };
-    assert_eq!(calls.make(call), Answer::Came(Ok(())));
+    assert_eq!(calls.make("nvidia", call), Answer::Came(Ok(())));
 }
 
 #[test]
 fn where_no_child_can_be_started_the_call_is_made_all_the_same() {
     let calls = KernelCalls { program: Some("/nonexistent".into()), ..KernelCalls::direct() };
     let call = Call::Unmount { target: Path::new("/nonexistent"), flags: MntFlags::empty() };
-    let answer = calls.make(call);
+    let answer = calls.make("nvidia", call);
     assert!(matches!(answer, Answer::Came(Err(Errno::ENOENT | Errno::EPERM))), "{answer:?}");
 }
 
@@ -189,7 +189,7 @@ fn a_call_that_is_too_long_is_not_sent() {
     let (_script, calls) = scripted(&format!("cat >>{}; echo 0", asked.display()), AMPLE);
     let parameters = "x".repeat(64 << 10);
     let call = Call::Load { image: Image::Bytes(b"image"), parameters: parameters.as_ref() };
-    assert_eq!(calls.make(call), Answer::Came(Err(Errno::E2BIG)));
+    assert_eq!(calls.make("nvidia", call), Answer::Came(Err(Errno::E2BIG)));
     assert!(!asked.exists());
 }
 
@@ -228,5 +228,5 @@ fn a_mount_that_does_not_come_back_is_given_up() {
     let within = Duration::from_millis(300);
     let (_script, calls) = scripted("read call; exec sleep 20", within);
     let (source, target) = (Path::new("/a"), Path::new("/b"));
-    assert_eq!(calls.make(Call::Bind { source, target }), Answer::NoneWithin(within));
+    assert_eq!(calls.make("x", Call::Bind { source, target }), Answer::NoneWithin(within));
 }
