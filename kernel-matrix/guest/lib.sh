@@ -113,7 +113,7 @@ contain() {
         -v /run/nvidia:/run/nvidia:rshared \
         -v /var/lib/longshore:/var/lib/longshore \
         ${MEDIA:+-v $MEDIA:$MEDIA:ro} \
-        ${CONFIG:+-v $CONFIG:/etc/longshore:ro} \
+        ${CONFIG:+-v $CONFIG:/etc/longshore:ro} ${PROGRAMS:+-v $PROGRAMS:/usr:ro} \
         -e LONGSHORE_LOG_FORMAT=pretty \
         -e "LONGSHORE_PERSISTENCED=${PERSISTENCED:-off}" \
         "$@"

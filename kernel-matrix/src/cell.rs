@@ -21,6 +21,8 @@ use crate::vm::{Power, Vm};
 use crate::workbench::{Prepared, Workbench};
 
 const POWER_CUT: &str = include_str!("../guest/power-cut.sh");
+/// Where instructions are counted every round is like the others.
+const COUNTED_ROUNDS: u32 = 2;
 
 /// Runs a cell; whatever happens, there is an outcome.
 pub fn run(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Outcome {
@@ -118,8 +120,27 @@ pub fn shell(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<(
 /// # Errors
 /// Something cannot be had or made, or the guest did not get to its end.
 pub fn time(cell: &Cell, workbench: Workbench, sink: &Sink<'_>) -> Result<Timing, Error> {
-    let records = measured(cell, workbench, "timing", include_str!("../guest/timing.sh"), sink)?;
+    let boot = Boot::of(include_str!("../guest/timing.sh"));
+    let [records] = measured(cell, workbench, "timing", [boot], sink)?;
     Timing::read(&records).map_err(Error::Unexpected)
+}
+
+/// As [`time`], and before it the same in a VM whose clock counts instructions: what is executed,
+/// which is the same in every run. That one comes first.
+///
+/// # Errors
+/// As [`time`].
+pub fn time_and_count(
+    cell: &Cell,
+    workbench: Workbench,
+    sink: &Sink<'_>,
+) -> Result<[Timing; 2], Error> {
+    let script = include_str!("../guest/timing.sh");
+    let name = "counted-".to_owned();
+    let counted = Boot { name, counts: true, rounds: COUNTED_ROUNDS, ..Boot::of(script) };
+    let [counted, timed] = measured(cell, workbench, "timing", [counted, Boot::of(script)], sink)?;
+    let read = |records| Timing::read(records).map_err(Error::Unexpected);
+    Ok([read(&counted)?, read(&timed)?])
 }
 
 /// Boots a cell's VM and measures what the agent takes there while it is Ready.
@@ -127,18 +148,19 @@ pub fn time(cell: &Cell, workbench: Workbench, sink: &Sink<'_>) -> Result<Timing
 /// # Errors
 /// As [`time`].
 pub fn rest(cell: &Cell, workbench: Workbench, sink: &Sink<'_>) -> Result<Rest, Error> {
-    let records = measured(cell, workbench, "rest", include_str!("../guest/rest.sh"), sink)?;
+    let boot = Boot::of(include_str!("../guest/rest.sh"));
+    let [records] = measured(cell, workbench, "rest", [boot], sink)?;
     Rest::read(&records).map_err(Error::Unexpected)
 }
 
-/// What a cell's guest says whose scenario is `script`.
-fn measured(
+/// What a cell's guest says in each of these boots.
+fn measured<const N: usize>(
     cell: &Cell,
     mut workbench: Workbench,
     what: &str,
-    script: &'static str,
+    boots: [Boot; N],
     sink: &Sink<'_>,
-) -> Result<Records, Error> {
+) -> Result<[Records; N], Error> {
     // What is measured takes longer than what happens in a cell.
     const AT_LEAST: u64 = 1800;
     let mut cell = cell.clone();
@@ -146,11 +168,15 @@ fn measured(
     let name = format!("{}.{what}", cell.name);
     let _alone = workbench.cache().lock(&format!("run-{name}"))?;
     let guest = Guest::prepare(&cell, &name, &mut workbench, sink)?;
-    let evidence = guest.watch(&Boot::of(script), sink)?;
-    match judge::unfinished(&cell, &evidence) {
-        Some(why) => Err(Error::Unexpected(why)),
-        None => Ok(evidence.records),
+    let mut all = boots.each_ref().map(|_| Records::default());
+    for (boot, records) in boots.iter().zip(&mut all) {
+        let evidence = guest.watch(boot, sink)?;
+        if let Some(why) = judge::unfinished(&cell, &evidence) {
+            return Err(Error::Unexpected(why));
+        }
+        *records = evidence.records;
     }
+    Ok(all)
 }
 
 /// The workbench, while nobody else prepares.

@@ -68,6 +68,10 @@ pub struct Boot {
     pub after: &'static str,
     /// Where this one's does.
     pub cut: &'static str,
+    /// Whether its clock counts instructions.
+    pub counts: bool,
+    /// How many rounds are measured; as many as the scenario says where it is 0.
+    pub rounds: u32,
 }
 
 impl Boot {
@@ -129,7 +133,7 @@ impl<'a> Guest<'a> {
             "NONCE={nonce}\nIMAGE={}\n{drivers}\
              AGENT_ARGUMENTS='run{flags} --host-apt=false{arguments}'\n\
              IMPORT='{}'\nPRIVILEGES='{}'\nPRELOAD='{}'\nPERSISTENCED={}\nMEDIA={}\nNETWORK={}\n\
-             LOSES_POWER={}\nAFTER={}\nCUT={}\n",
+             LOSES_POWER={}\nAFTER={}\nCUT={}\nROUNDS={}\n",
             image::NAME,
             delivery.import.join(" "),
             cell.privileges.join("\n"),
@@ -140,6 +144,7 @@ impl<'a> Guest<'a> {
             of(boot.loses_power, "yes"),
             boot.after,
             boot.cut,
+            if boot.rounds > 0 { boot.rounds.to_string() } else { String::new() },
         )
     }
 
@@ -184,6 +189,7 @@ impl<'a> Guest<'a> {
             network,
             gpus: self.cell.gpus.clone(),
             memory: MEMORY_MIB,
+            counts: boot.counts,
             on_terminal: false,
         })
     }

@@ -46,6 +46,9 @@ enum Verb {
         /// Name of the cell.
         #[arg(default_value = "bookworm-535-open")]
         cell: String,
+        /// Before it, do the same in a VM whose clock counts instructions, 2 ns each.
+        #[arg(long)]
+        icount: bool,
         #[command(flatten)]
         agent: AgentOptions,
     },
@@ -139,7 +142,14 @@ fn go(line: Line, ending: &Ending) -> Result<bool, Error> {
             Ok(true)
         }
         Verb::Run(options) => run(matrix, &options, ending),
-        Verb::Time { cell, agent } => {
+        Verb::Time { cell, icount: true, agent } => {
+            let count = kernel_matrix::cell::time_and_count;
+            let [counted, timed] = alone(matrix, &cell, &agent, count)?;
+            print(&counted.executed());
+            print(&timed.table());
+            Ok(true)
+        }
+        Verb::Time { cell, icount: false, agent } => {
             let timing = alone(matrix, &cell, &agent, kernel_matrix::cell::time)?;
             print(&timing.table());
             Ok(true)

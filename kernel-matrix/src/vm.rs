@@ -34,6 +34,8 @@ pub struct Spec {
     pub gpus: Vec<gpu::Spec>,
     /// Memory, MiB.
     pub memory: u32,
+    /// Whether its clock counts instructions, 2 ns each, instead of following this machine's.
+    pub counts: bool,
     /// Whether the console is this process's terminal (Ctrl-A X ends QEMU) instead of a stream.
     pub on_terminal: bool,
 }
@@ -225,6 +227,9 @@ fn qemu(spec: &Spec) -> Command {
         .arg("-append")
         // On a busy machine the emulated timer is too late for the kernel's test of it.
         .arg(format!("console=ttyS0 oops=panic panic=-1 no_timer_check {}", spec.arguments));
+    if spec.counts {
+        command.args(["-icount", "shift=1"]);
+    }
     if let Some(firmware) = &spec.firmware {
         let flash = |unit: u8, file: &Path, how: &str| {
             format!("if=pflash,format=raw,unit={unit},{how}=on,file={}", file.display())
@@ -320,6 +325,7 @@ mod tests {
             network: None,
             gpus: Vec::new(),
             memory: 512,
+            counts: false,
             on_terminal: false,
         }
     }
@@ -343,6 +349,12 @@ mod tests {
                       guestfwd=tcp:10.0.2.100:5000-cmd:/b/busybox nc 127.0.0.1 4321";
         assert!(arguments.iter().any(|a| a == wanted), "{arguments:?}");
         assert!(!arguments.iter().any(|a| a == "-net"));
+    }
+
+    #[test]
+    fn a_clock_that_counts_is_asked_for() {
+        let has = |spec: &Spec| arguments(spec).iter().any(|a| a == "-icount");
+        assert!(has(&Spec { counts: true, ..spec() }) && !has(&spec()));
     }
 
     fn arguments(spec: &Spec) -> Vec<String> {
