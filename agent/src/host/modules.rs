@@ -26,7 +26,9 @@ pub fn is_of_driver(name: &str) -> bool {
     name == "nvidia" || (name.starts_with("nvidia_") && !OF_KERNEL.contains(&name))
 }
 
-/// Reads the loaded modules, those built in left out.
+/// Reads the loaded modules, those built in left out. What /proc/modules does not tell (version,
+/// srcversion, parameters) is read of the driver's modules alone: a host has a hundred others, and
+/// each would be six files.
 ///
 /// # Errors
 /// Where neither /sys/module nor /proc/modules can be read.
@@ -35,7 +37,7 @@ pub(super) fn read_loaded(root: &Root) -> io::Result<BTreeMap<String, LoadedModu
     let (mut loaded, names) = match root.read_to_string("proc/modules") {
         Ok(text) => {
             let listed = parse_proc_modules(&text);
-            let names = listed.keys().cloned().collect();
+            let names = listed.keys().filter(|name| is_of_driver(name)).cloned().collect();
             (listed, names)
         }
         Err(_) => (BTreeMap::new(), root.read_dir("sys/module")?),
