@@ -1,6 +1,7 @@
 //! Module parameters: one line per module as insmod takes it, merged by parameter name.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -62,6 +63,10 @@ pub fn merge(below: &mut Parameters, above: &Parameters) {
 /// Exit code 2 where a file is there and cannot be read.
 pub fn read_operator_files(dir: &Path) -> Result<Parameters, Failure> {
     let mut parameters = Parameters::new();
+    // As everywhere but below the operator.
+    if matches!(fs::symlink_metadata(dir), Err(e) if e.kind() == io::ErrorKind::NotFound) {
+        return Ok(parameters);
+    }
     for (file, module) in OPERATOR_FILES {
         let path = dir.join(file);
         match input::read_text(&path, MOST_BYTES) {
@@ -105,7 +110,6 @@ fn words_of_file(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
     use rstest::rstest;
-    use std::fs;
 
     #[rstest]
     #[case("", &[])]
@@ -134,6 +138,7 @@ mod tests {
         fs::write(dir.path().join("nvidia.conf"), "# off\nNVreg_A=0\n\nNVreg_B=\"x y\"\n").unwrap();
         let read = read_operator_files(dir.path()).unwrap();
         assert_eq!(read, Parameters::from([("nvidia".into(), "NVreg_A=0 NVreg_B=\"x y\"".into())]));
+        assert!(read_operator_files(&dir.path().join("none")).unwrap().is_empty());
     }
 
     #[test]
