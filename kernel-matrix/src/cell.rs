@@ -120,7 +120,7 @@ pub fn shell(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<(
 /// # Errors
 /// Something cannot be had or made, or the guest did not get to its end.
 pub fn time(cell: &Cell, workbench: Workbench, sink: &Sink<'_>) -> Result<Timing, Error> {
-    let boot = Boot::of(include_str!("../guest/timing.sh"));
+    let boot = timed(include_str!("../guest/timing.sh"));
     let [records] = measured(cell, workbench, "timing", [boot], sink)?;
     Timing::read(&records).map_err(Error::Unexpected)
 }
@@ -138,7 +138,7 @@ pub fn time_and_count(
     let script = include_str!("../guest/timing.sh");
     let name = "counted-".to_owned();
     let counted = Boot { name, counts: true, rounds: COUNTED_ROUNDS, ..Boot::of(script) };
-    let [counted, timed] = measured(cell, workbench, "timing", [counted, Boot::of(script)], sink)?;
+    let [counted, timed] = measured(cell, workbench, "timing", [counted, timed(script)], sink)?;
     let read = |records| Timing::read(records).map_err(Error::Unexpected);
     Ok([read(&counted)?, read(&timed)?])
 }
@@ -148,9 +148,15 @@ pub fn time_and_count(
 /// # Errors
 /// As [`time`].
 pub fn rest(cell: &Cell, workbench: Workbench, sink: &Sink<'_>) -> Result<Rest, Error> {
-    let boot = Boot::of(include_str!("../guest/rest.sh"));
+    let boot = timed(include_str!("../guest/rest.sh"));
     let [records] = measured(cell, workbench, "rest", [boot], sink)?;
     Rest::read(&records).map_err(Error::Unexpected)
+}
+
+/// A boot with the clock running: what takes the agent's log, podman and conmon, has a processor beside
+/// the agent's, as it has on a host.
+fn timed(script: &'static str) -> Boot {
+    Boot { processors: 2, ..Boot::of(script) }
 }
 
 /// What a cell's guest says in each of these boots.

@@ -56,7 +56,6 @@ fn nonce() -> Result<String, Error> {
 }
 
 /// One boot of a guest.
-#[derive(Default)]
 pub struct Boot {
     /// What the names of its phases and logs begin with.
     pub name: String,
@@ -68,6 +67,9 @@ pub struct Boot {
     pub after: &'static str,
     /// Where this one's does.
     pub cut: &'static str,
+    /// How many processors it has. Scenarios that wait for a moment in the agent's life need there to be
+    /// one (guest/events.sh).
+    pub processors: u32,
     /// Whether its clock counts instructions.
     pub counts: bool,
     /// How many rounds are measured; as many as the scenario says where it is 0.
@@ -77,7 +79,16 @@ pub struct Boot {
 impl Boot {
     /// The one boot of a cell.
     pub fn of(script: &'static str) -> Self {
-        Self { script, ..Self::default() }
+        Self {
+            name: String::new(),
+            script,
+            loses_power: false,
+            after: "",
+            cut: "",
+            processors: 1,
+            counts: false,
+            rounds: 0,
+        }
     }
 }
 
@@ -189,6 +200,7 @@ impl<'a> Guest<'a> {
             network,
             gpus: self.cell.gpus.clone(),
             memory: MEMORY_MIB,
+            processors: boot.processors,
             counts: boot.counts,
             on_terminal: false,
         })

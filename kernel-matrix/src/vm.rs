@@ -34,6 +34,8 @@ pub struct Spec {
     pub gpus: Vec<gpu::Spec>,
     /// Memory, MiB.
     pub memory: u32,
+    /// Processors.
+    pub processors: u32,
     /// Whether its clock counts instructions, 2 ns each, instead of following this machine's.
     pub counts: bool,
     /// Whether the console is this process's terminal (Ctrl-A X ends QEMU) instead of a stream.
@@ -213,7 +215,8 @@ fn qemu(spec: &Spec) -> Command {
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
-        .args(["-accel", "tcg", "-machine", machine, "-cpu", "max", "-smp", "1"])
+        .args(["-accel", "tcg", "-machine", machine, "-cpu", "max"])
+        .args(["-smp", &spec.processors.to_string()])
         // The proxy passes guest memory as descriptors, so it has to have one.
         .arg("-object")
         .arg(format!("memory-backend-memfd,id=m,size={}M,share=on", spec.memory))
@@ -325,6 +328,7 @@ mod tests {
             network: None,
             gpus: Vec::new(),
             memory: 512,
+            processors: 1,
             counts: false,
             on_terminal: false,
         }
