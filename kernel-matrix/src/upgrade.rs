@@ -54,7 +54,7 @@ const ACTS: &[Act] = &[
         name: "adopted",
         since: Some(("installed", &[])),
         like: Some("installed"),
-        says: &[&["driver {first} is ready (adopted, 1 things beside it put right)"]],
+        says: &[&["driver {first} is ready (adopted, 1 put right beside it)"]],
         ..INSTALLED
     },
     Act {

@@ -175,7 +175,7 @@ impl Life {
         let put_right = others.iter().filter(is_new).count();
         let how = match (of_driver.iter().filter(is_new).count(), put_right) {
             (0, 0) => "adopted as it was".to_owned(),
-            (0, n) => format!("adopted, {n} things beside it put right"),
+            (0, n) => format!("adopted, {n} put right beside it"),
             (n, _) => format!("{n} of its modules loaded"),
         };
         let is_ours = !of_driver.is_empty();

@@ -119,7 +119,7 @@ fn good() -> Records {
         &mut records,
         "adopted.log".into(),
         "2026-01-31T23:59:59.500000Z  INFO phase probing\n2026-02-01T00:00:00.400000Z  INFO driver \
-         535.1 is ready (adopted, 1 things beside it put right), 912 ms after the start",
+         535.1 is ready (adopted, 1 put right beside it), 912 ms after the start",
     );
     put(
         &mut records,
