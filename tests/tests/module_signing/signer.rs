@@ -60,6 +60,19 @@ impl Signer {
         path
     }
 
+    /// As [`Signer::encrypted`], and so that OpenSSL refuses `wrong` for its padding: in one encryption of
+    /// 256 what a wrong passphrase gives looks padded, and is refused for what it is.
+    pub(crate) fn encrypted_against(&self, passphrase: &str, wrong: &str) -> PathBuf {
+        let is_padded = |path: &PathBuf| {
+            let mut read = Command::new("openssl");
+            read.args(["pkey", "-noout", "-passin"]).arg(format!("pass:{wrong}"));
+            let told = read.arg("-in").arg(path).output().expect("openssl").stderr;
+            String::from_utf8_lossy(&told).contains("bad decrypt")
+        };
+        let mut keys = (0..8).map(|_| self.encrypted(passphrase));
+        keys.find(is_padded).expect("one in 256, eight times")
+    }
+
     /// The key as PKCS#1.
     pub(crate) fn pkcs1(&self) -> PathBuf {
         let path = self.dir.join("pkcs1.pem");

@@ -55,10 +55,11 @@ fn mute() -> (SocketAddr, Arc<AtomicUsize>) {
     (address, count)
 }
 
-/// So patient that two attempts are made.
+/// So patient that two attempts are made: the first is silent for a second, or somewhat more on a busy
+/// machine, and after the second it is over.
 fn policy() -> Policy {
     let (connect, stall) = (Duration::from_millis(700), Duration::from_secs(1));
-    Policy { connect, stall, silence: Duration::from_millis(1300), ..hasty() }
+    Policy { connect, stall, silence: Duration::from_millis(1950), ..hasty() }
 }
 
 const BOUND: Duration = Duration::from_secs(20);
@@ -91,9 +92,7 @@ async fn a_mirror_that_says_nothing_is_not_asked_again() {
     let fetched = look_and_fetch(&scene, address).await;
     fetched.unwrap_or_else(|failure| panic!("{}", failure.report()));
     assert!(since.elapsed() < BOUND, "{:?}", since.elapsed());
-    // On a busy machine its time may be over after the first.
-    let asked = asked.load(Ordering::SeqCst);
-    assert!((1..=2).contains(&asked), "{asked}: for the header, and never for the file");
+    assert_eq!(asked.load(Ordering::SeqCst), 2, "twice for the header, never for the file");
     scene.assert_fetched("from the second mirror");
 }
 
@@ -112,8 +111,7 @@ async fn a_registrys_mirror_that_says_nothing_is_not_asked_again() {
         registry.describe(digest).await.expect("described");
     }
     registry.pull(digest, &scene.store, &Silent).await.expect("pulled");
-    let asked = asked.load(Ordering::SeqCst);
-    assert!((1..=2).contains(&asked), "{asked}: of four times that something is wanted");
+    assert_eq!(asked.load(Ordering::SeqCst), 2, "once, and once again");
     scene.assert_fetched("from the registry itself");
 }
 
