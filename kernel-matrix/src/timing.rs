@@ -36,7 +36,7 @@ impl Timing {
             timing.bare_load.push(span(records, &format!("bare-load-{round}"))?);
             timing.bare_remove.push(span(records, &format!("bare-remove-{round}"))?);
             let log = records.section(&format!("agent-log-{round}"))?;
-            timing.agent_load.push(between(log, "phase probing", "is ready")?);
+            timing.agent_load.push(since(first(log)?, clock(log, "is ready")?));
             timing.agent_remove.push(between(log, "SIGTERM: stopping", "phase removed")?);
         }
         Ok(timing)
@@ -125,8 +125,20 @@ pub(crate) fn since(from: f64, until: f64) -> f64 {
 pub(crate) fn clock(log: &[String], text: &str) -> Result<f64, String> {
     let bad = || format!("the agent's log has no line with `{text}` and a time");
     let line = log.iter().find(|line| line.contains(text)).ok_or_else(bad)?;
+    time_of(line).ok_or_else(bad)
+}
+
+/// Seconds of the day of a log's first line.
+fn first(log: &[String]) -> Result<f64, String> {
+    log.first()
+        .and_then(|line| time_of(line))
+        .ok_or_else(|| format!("the agent's log does not begin with a time: {:?}", log.first()))
+}
+
+/// Seconds of the day at which a line was logged.
+fn time_of(line: &str) -> Option<f64> {
     let time = line.split_once('T').and_then(|(_, rest)| rest.split_once('Z'));
-    time.and_then(|(time, _)| seconds_of_day(time)).ok_or_else(bad)
+    time.and_then(|(time, _)| seconds_of_day(time))
 }
 
 /// Seconds of the day of `23:59:59.123456`.
@@ -148,7 +160,7 @@ mod tests {
                 format!("@fact bare-load-{round} 10.00 1{}.00", 2 + slow / 9),
                 format!("@fact bare-remove-{round} 20.00 20.50"),
                 format!("@begin agent-log-{round}"),
-                "|2026-01-31T23:59:59.500000Z  INFO phase probing".to_owned(),
+                "|2026-01-31T23:59:59.500000Z  INFO serving health".to_owned(),
                 "|2026-02-01T00:00:02.500000Z  INFO driver 1 is ready".to_owned(),
                 "|2026-02-01T00:00:03.000000Z  INFO SIGTERM: stopping".to_owned(),
                 "|2026-02-01T00:00:03.600000Z  INFO phase removed, after 1 s".to_owned(),
@@ -183,6 +195,9 @@ mod tests {
         let mut unready = records(3);
         unready.sections.get_mut("agent-log-2").unwrap().remove(1);
         assert!(Timing::read(&unready).unwrap_err().contains("is ready"));
+        let mut timeless = records(3);
+        timeless.sections.get_mut("agent-log-2").unwrap().insert(0, "cannot start".into());
+        assert!(Timing::read(&timeless).unwrap_err().contains("cannot start"));
         let mut garbled = records(3);
         garbled.facts.insert("bare-load-2".into(), "x y".into());
         assert!(Timing::read(&garbled).unwrap_err().contains("bare-load-2"));

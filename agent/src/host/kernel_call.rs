@@ -28,11 +28,12 @@
 mod calls;
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -50,12 +51,12 @@ use super::verbs::Image;
 pub const ARGUMENT: &str = "__kernel-call";
 
 /// The longest answer: an errno and a newline.
-const LONGEST_ANSWER: u64 = 16;
+const LONGEST_ANSWER: usize = 16;
 
 /// How often a call that does not come back is spoken of: a person then knows what hangs, and since
 /// when.
 const SAID_EVERY: Duration = Duration::from_secs(15);
-/// What the thread that listens to the child needs.
+/// What the thread that reaps the child needs.
 const STACK: usize = 64 << 10;
 
 /// How calls are made.
@@ -77,7 +78,7 @@ pub struct KernelCalls {
 #[derive(Debug)]
 struct Caller {
     calls: ChildStdin,
-    answers: mpsc::Receiver<String>,
+    answers: ChildStdout,
 }
 
 /// How a call ended.
@@ -137,7 +138,7 @@ impl KernelCalls {
             let begun = caller.begin(call, within);
             begun.is_ok().then_some(caller)
         });
-        let caller = match ready.map_or_else(|| self.start_with(program, call, within), Ok) {
+        let mut caller = match ready.map_or_else(|| self.start_with(program, call, within), Ok) {
             Ok(caller) => caller,
             // No room for one more process is no reason to leave a driver on the host.
             Err(error) => {
@@ -181,29 +182,26 @@ impl KernelCalls {
         // It writes nothing there: this is how it comes to hold the lock, and no other child does.
         command.stderr(lock.map_or_else(Stdio::null, Stdio::from));
         let mut child = command.spawn()?;
-        let calls = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let (Some(calls), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(ErrorKind::BrokenPipe.into());
+        };
         // Whoever does not read keeps nobody waiting.
         fcntl(&calls, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        let (tell, answers) = mpsc::channel();
-        let listener = thread::Builder::new().name("kernel-call".into()).stack_size(STACK);
-        listener.spawn(move || listen(child, &tell))?;
+        let reaper = thread::Builder::new().name("kernel-call".into()).stack_size(STACK);
+        // However it ends: its answers are all that counts.
+        reaper.spawn(move || drop(child.wait()))?;
         Ok(Caller { calls, answers })
     }
 }
 
-/// Hands on what the child answers, and reaps it whenever it ends.
-fn listen(mut child: Child, tell: &mpsc::Sender<String>) {
-    let mut answers = child.stdout.take().map(BufReader::new);
-    while let Some(answers) = &mut answers {
-        let mut line = String::new();
-        let read = answers.take(LONGEST_ANSWER).read_line(&mut line);
-        if !matches!(read, Ok(1..)) || tell.send(line).is_err() {
-            break;
-        }
+/// Waits until the other end of a pipe lets it go on; whether it does within this time.
+fn ready(end: impl AsFd, flags: PollFlags, within: Duration) -> io::Result<bool> {
+    // None waits for ever: more than this can count is as long.
+    let most = Timespec::try_from(within).ok();
+    match poll(&mut [PollFd::new(&end, flags)], most.as_ref()) {
+        Ok(ends) => Ok(ends > 0),
+        Err(error) => Err(error.into()),
     }
-    drop(answers);
-    // However it ended: its answers are all that counts.
-    let _ = child.wait();
 }
 
 impl Caller {
@@ -220,17 +218,15 @@ impl Caller {
     fn write(&mut self, mut bytes: &[u8], left: impl Fn() -> Duration) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.calls.write(bytes) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(n) => bytes = &bytes[n..],
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    let mut ready = [PollFd::new(&self.calls, PollFlags::OUT)];
-                    // None waits for ever: more than this can count is as long.
-                    let most = Timespec::try_from(left()).ok();
-                    match poll(&mut ready, most.as_ref()) {
-                        Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                        Err(e) => return Err(e.into()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    match ready(&self.calls, PollFlags::OUT, left()) {
+                        Ok(true) => {}
+                        Ok(false) => return Err(ErrorKind::TimedOut.into()),
+                        Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                        Err(e) => return Err(e),
                     }
                 }
                 Err(e) => return Err(e),
@@ -241,23 +237,41 @@ impl Caller {
 
     /// Waits for the answer so long, and calls `waiting` now and then; `within` is what the whole
     /// call was given.
-    fn answer(&self, left: Duration, within: Duration, waiting: impl Fn()) -> Answer {
+    fn answer(&mut self, left: Duration, within: Duration, waiting: impl Fn()) -> Answer {
         let since = Instant::now();
+        let mut said = Vec::new();
         loop {
             let left = left.saturating_sub(since.elapsed());
-            match self.answers.recv_timeout(left.min(SAID_EVERY)) {
-                Ok(text) => {
-                    return match text.trim().parse() {
-                        Ok(0) => Answer::Came(Ok(())),
-                        Ok(errno) => Answer::Came(Err(Errno::from_raw(errno))),
-                        Err(_) => Answer::Lost,
-                    };
+            match ready(&self.answers, PollFlags::IN, left.min(SAID_EVERY)) {
+                Ok(true) => {}
+                Ok(false) if left > SAID_EVERY => {
+                    waiting();
+                    continue;
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) if left > SAID_EVERY => waiting(),
-                Err(mpsc::RecvTimeoutError::Timeout) => return Answer::NoneWithin(within),
-                Err(mpsc::RecvTimeoutError::Disconnected) => return Answer::Lost,
+                Ok(false) => return Answer::NoneWithin(within),
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => return Answer::Lost,
+            }
+            let mut bytes = [0; LONGEST_ANSWER];
+            match self.answers.read(&mut bytes) {
+                Ok(n) if n > 0 => said.extend_from_slice(&bytes[..n]),
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                // It has ended.
+                Ok(_) | Err(_) => return Answer::Lost,
+            }
+            if said.ends_with(b"\n") || said.len() >= LONGEST_ANSWER {
+                return answered(&said);
             }
         }
+    }
+}
+
+/// What the line that a child gave says.
+fn answered(line: &[u8]) -> Answer {
+    match std::str::from_utf8(line).ok().and_then(|text| text.trim().parse().ok()) {
+        Some(0) => Answer::Came(Ok(())),
+        Some(errno) => Answer::Came(Err(Errno::from_raw(errno))),
+        None => Answer::Lost,
     }
 }
 

@@ -37,6 +37,9 @@ fn unload() -> Call<'static> {
 #[case("kill -9 $$", Answer::Lost)]
 #[case("read call; kill -9 $$", Answer::Lost)]
 #[case("echo nonsense", Answer::Lost)]
+#[case("read call; printf 1; sleep 0.1; echo 1", Answer::Came(Err(Errno::EAGAIN)))]
+#[case("read call; printf 0", Answer::Lost)]
+#[case("read call; printf 11111111111111111; exec sleep 20", Answer::Lost)]
 fn the_answer_is_the_childs(#[case] script: &str, #[case] answer: Answer) {
     let (_dir, calls) = scripted(script, AMPLE);
     assert_eq!(calls.make("nvidia", unload()), answer);
