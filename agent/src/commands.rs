@@ -26,6 +26,7 @@ pub use usage::{is_wrong_usage, wrong_usage};
 use crate::artifact::{ModuleSet, destination};
 use crate::catalog::UserspaceAtHand;
 use crate::config::{self, Config, Fragment, TerminationMessage};
+use crate::disk;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::lifecycle::last_words::LastWords;
 use crate::lifecycle::{self, signals};
@@ -143,6 +144,7 @@ pub fn execute(cli: Cli, words: &LastWords, log: &Log) -> Result<End, Failure> {
     log.start(&env)?;
     let flags = cli.settings;
     let config = load(&flags, &env)?;
+    disk::give(config.deadlines.disk);
     check_unknown(&asked.into_inner())?;
     let telemetry = Telemetry::default();
     match cli.command {

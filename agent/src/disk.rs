@@ -7,26 +7,43 @@
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use nix::unistd::syncfs;
 
+use crate::config::Deadlines;
 use crate::input;
 
-/// How long a disk may take to write what it was given. It is long: 250 MB of modules on a slow disk
-/// that others write to as well take tens of seconds.
-pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+/// How long a disk may take to write what it was given, in milliseconds: one for the whole process, since
+/// whatever is written anywhere waits for it. As [`Deadlines`] has it until somebody says otherwise; 0
+/// until then.
+///
+/// [`Deadlines`]: crate::config::Deadlines
+static LIMIT: AtomicU64 = AtomicU64::new(0);
 
 /// What is done to a file, or the file system that it lies on.
 type Sync = fn(&File) -> io::Result<()>;
 
+/// From now on a disk may take so long.
+pub(crate) fn give(limit: Duration) {
+    LIMIT.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
+fn limit() -> Duration {
+    match LIMIT.load(Ordering::Relaxed) {
+        0 => Deadlines::default().disk,
+        given => Duration::from_millis(given),
+    }
+}
+
 /// Waits until the file, or directory, is on the disk.
 ///
 /// # Errors
-/// What the kernel says; a timeout where the disk takes longer than two minutes.
+/// What the kernel says; a timeout where the disk takes longer than `disk-deadline`.
 pub fn sync(file: &File) -> io::Result<()> {
-    within(LIMIT, file, File::sync_all)
+    within(limit(), file, File::sync_all)
 }
 
 /// Waits until the whole file system that the file lies on is on the disk.
@@ -34,7 +51,7 @@ pub fn sync(file: &File) -> io::Result<()> {
 /// # Errors
 /// As [`sync`].
 pub fn sync_whole(file: &File) -> io::Result<()> {
-    within(LIMIT, file, |file| Ok(syncfs(file)?))
+    within(limit(), file, |file| Ok(syncfs(file)?))
 }
 
 fn within(limit: Duration, file: &File, sync: Sync) -> io::Result<()> {
@@ -49,7 +66,10 @@ fn within(limit: Duration, file: &File, sync: Sync) -> io::Result<()> {
         Some(Err(e)) if e.kind() == ErrorKind::WouldBlock => sync(&file),
         Some(synced) => synced,
         None => {
-            let why = format!("the disk has not written it within {} s", limit.as_secs_f64());
+            let why = format!(
+                "the disk has not written it within {} s (disk-deadline)",
+                limit.as_secs_f64()
+            );
             Err(io::Error::new(ErrorKind::TimedOut, why))
         }
     }
@@ -74,7 +94,7 @@ mod tests {
         }
         let error = within(Duration::from_millis(20), &on_disk(), hangs).expect_err("it hangs");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        assert_eq!(error.to_string(), "the disk has not written it within 0.02 s");
+        assert_eq!(error.to_string(), "the disk has not written it within 0.02 s (disk-deadline)");
     }
 
     #[test]
@@ -82,15 +102,10 @@ mod tests {
         fn full(_: &File) -> io::Result<()> {
             Err(io::Error::from_raw_os_error(28))
         }
-        let error = within(LIMIT, &on_disk(), full).expect_err("it is full");
+        let error = within(limit(), &on_disk(), full).expect_err("it is full");
         assert_eq!(error.kind(), ErrorKind::StorageFull);
         let file = tempfile::tempfile().expect("a file");
         sync(&file).expect("synced");
         sync_whole(&file).expect("synced");
-    }
-
-    #[test]
-    fn the_page_about_deadlines_has_it() {
-        crate::config::assert_in_page("fsync", LIMIT);
     }
 }

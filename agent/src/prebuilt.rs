@@ -11,7 +11,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::facts::Kernel;
 use crate::module_signing;
 use crate::progress::Progress;
-use crate::registry::{self, Registry, Wish};
+use crate::registry::{Registry, Wish};
 use crate::signature::{Evidence, NotSigned, Trust, refusal};
 use crate::source::http::{Away, Policy};
 use crate::store::Store;
@@ -220,7 +220,8 @@ impl<'a> Prebuilt<'a> {
         let source = source.ok_or_else(|| {
             Failure::new(ExitCode::Bug, format!("{name} is no configured registry"))
         })?;
-        let policy = Policy { away: self.away.clone(), ..registry::policy() };
+        let policy = Policy::of(&self.config.downloads).for_registry();
+        let policy = Policy { away: self.away.clone(), ..policy };
         let env = |name: &str| std::env::var(name).ok();
         Registry::open_with(policy, source, &self.config.paths.host_root, &env)
     }

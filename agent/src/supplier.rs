@@ -10,7 +10,7 @@ mod run_files;
 mod signing;
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tokio::sync::OnceCell;
 
@@ -64,6 +64,8 @@ pub struct Supplier<'a> {
     claims: Claims,
     /// Keeps what it finds in the store from being removed meanwhile.
     in_use: Mutex<Option<InUse>>,
+    /// The store, once it is open.
+    store: OnceLock<Store>,
 }
 
 impl<'a> Supplier<'a> {
@@ -84,6 +86,7 @@ impl<'a> Supplier<'a> {
             retry: false,
             claims: Claims::default(),
             in_use: Mutex::default(),
+            store: OnceLock::new(),
         }
     }
 
@@ -112,7 +115,11 @@ impl<'a> Supplier<'a> {
     /// # Errors
     /// Exit code 15 where it cannot be written.
     pub fn store(&self) -> Result<Store, Failure> {
-        Store::open(&self.config.paths.store)
+        if let Some(store) = self.store.get() {
+            return Ok(store.clone());
+        }
+        let store = Store::open(&self.config.paths.store)?;
+        Ok(self.store.get_or_init(|| store).clone())
     }
 
     /// Facts and plan of this host.
@@ -249,6 +256,7 @@ impl<'a> Supplier<'a> {
         request.kernel_version.clone_from(&wanted.kernel_version);
         request.modules.clone_from(&self.config.driver.extra_modules);
         request.jobs = self.config.jobs;
+        request.limit = self.config.deadlines.build;
         request.patches = self.config.patches.clone();
         request.headers = self.config.header_places();
         request.retry = self.retry;
@@ -311,7 +319,8 @@ impl Archives for Supplier<'_> {
             .get_or_try_init(|| async {
                 let store = self.store()?;
                 let progress = self.progress.as_ref();
-                let policy = Policy { away: self.away.clone(), ..Policy::default() };
+                let policy = Policy::of(&self.config.downloads);
+                let policy = Policy { away: self.away.clone(), ..policy };
                 let archives = &self.config.archives;
                 Archive::open_with(policy, archives, apt_root, &store, progress).await
             })

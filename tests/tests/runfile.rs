@@ -264,7 +264,8 @@ impl Scene {
     async fn extract(&self, file: &Foreign) -> Result<StoredRunFile, Failure> {
         let dir = tempfile::tempdir().expect("temporary directory");
         let root = root(dir.path());
-        let workshop = Workshop { root, helper: Path::new(HELPER), fetcher: &self.fetcher };
+        let (helper, limit) = (Path::new(HELPER), longshore::build::LIMIT);
+        let workshop = Workshop { root, helper, fetcher: &self.fetcher, limit };
         workshop.extract(file, &self.store, &Silent).await
     }
 }

@@ -40,7 +40,8 @@ use remembered::Attempt;
 pub use remembered::failed_before;
 use work::Work;
 
-/// How long a build may take unless the request says otherwise.
+/// How long a program of a build may take, and another process that makes the same is waited for,
+/// unless whoever asks for it says otherwise.
 pub const LIMIT: Duration = Duration::from_secs(60 * 60);
 /// What a build takes of the store's disk: 0.7 GiB of sources, objects and modules (550 open),
 /// 0.4 GiB of packages and root, and as much again to be safe.
@@ -140,7 +141,7 @@ pub async fn build(
     let driver: Vec<Package> = inputs.driver.package().cloned().into_iter().collect();
     let driver = archive.fetch(&driver, store, progress);
     let parts = inputs.root_parts();
-    let root = root::assemble_parts(&parts, archive, store, progress);
+    let root = root::assemble_parts(&parts, request.limit, archive, store, progress);
     let (root, ()) = futures_util::future::try_join(root, driver).await?;
     let work = Work::new(store)?;
     let program = inputs.headers.compiler_program(&root);

@@ -26,8 +26,6 @@ use crate::store::{Store, hex, write_failure};
 
 /// Changes whenever the way a root is made changes what is in it.
 const RECIPE: &str = "1";
-/// How long to wait for another process that assembles the same root.
-const TURN_LIMIT: Duration = Duration::from_secs(600);
 /// What a sandbox mounts on.
 const MOUNT_POINTS: [&str; 4] = ["proc", "dev", "tmp", "build"];
 /// Links that maintainer scripts would have made.
@@ -62,19 +60,21 @@ pub fn path_of(parts: &Parts, store: &Store) -> PathBuf {
 }
 
 /// Assembles the root of `packages`, unless it is there already. What of them the store lacks is
-/// fetched; each is unpacked when it has arrived, while others are still on their way.
+/// fetched; each is unpacked when it has arrived, while others are still on their way. Another process
+/// that assembles the same root is waited for at most `limit`.
 ///
 /// # Errors
 /// Exit code 12 for what cannot be downloaded, 13 for a damaged package, 15 where the store cannot
 /// be written.
 pub async fn assemble(
     packages: &[Package],
+    limit: Duration,
     archive: &Archive,
     store: &Store,
     progress: &dyn Progress,
 ) -> Result<PathBuf, Failure> {
     let packages = packages.to_vec();
-    assemble_parts(&Parts { packages, ..Parts::default() }, archive, store, progress).await
+    assemble_parts(&Parts { packages, ..Parts::default() }, limit, archive, store, progress).await
 }
 
 /// As [`assemble`], with headers that are no packages.
@@ -83,6 +83,7 @@ pub async fn assemble(
 /// As [`assemble`]; 13 for headers that change while they are copied.
 pub async fn assemble_parts(
     parts: &Parts,
+    limit: Duration,
     archive: &Archive,
     store: &Store,
     progress: &dyn Progress,
@@ -92,8 +93,7 @@ pub async fn assemble_parts(
         store.mark_used(path.strip_prefix(store.root()).unwrap_or(&path));
         return Ok(path);
     }
-    let turn =
-        turn::take(&path.with_extension("lock"), TURN_LIMIT, "the build root", progress).await?;
+    let turn = turn::take(&path.with_extension("lock"), limit, "the build root", progress).await?;
     if path.is_dir() {
         return Ok(path);
     }
@@ -246,7 +246,9 @@ mod tests {
         let digest = store.put(b"not a package").expect("put");
         let packages = [package(&digest)];
         let archive = Archive::empty();
-        let assembled = assemble(&packages, &archive, &store, &crate::progress::Silent).await;
+        let assembled =
+            assemble(&packages, crate::build::LIMIT, &archive, &store, &crate::progress::Silent)
+                .await;
         let failure = assembled.expect_err("bad");
         assert_eq!(failure.code(), ExitCode::Verification);
         let parts = Parts { packages: packages.to_vec(), ..Parts::default() };

@@ -25,10 +25,6 @@ use crate::store::{Store, write_failure};
 
 /// The variable that sign-file takes the key's passphrase from.
 pub const PASSPHRASE: &str = "KBUILD_SIGN_PIN";
-/// A signature takes milliseconds; a smart card would take seconds.
-const LIMIT: Duration = Duration::from_secs(60);
-/// How long to wait for another process that signs the same set.
-const TURN_LIMIT: Duration = Duration::from_secs(300);
 /// Where the key is seen inside.
 const KEY: &str = "key.pem";
 const CERTIFICATE: &str = "certificate.der";
@@ -46,6 +42,8 @@ pub struct SignFile {
     pub certificate: Certificate,
     /// The hash to sign; what the kernel signs its own modules with where None.
     pub hash: Option<Hash>,
+    /// How long signing a module may take, and another process that signs the same set is waited for.
+    pub limit: Duration,
 }
 
 impl SignFile {
@@ -59,7 +57,7 @@ impl SignFile {
             .or_fail(ExitCode::Usage, || format!("reading the key {}", key.display()))
             .map_err(|f| f.remedy("give the secret key that modules are signed with (PEM)"))?;
         let helper = PathBuf::from("/proc/self/exe");
-        Ok(Self { helper, key: key.to_path_buf(), certificate, hash })
+        Ok(Self { helper, key: key.to_path_buf(), certificate, hash, limit: super::LIMIT })
     }
 
     /// Signs `set`, or returns the signed set that the store has of it.
@@ -80,7 +78,7 @@ impl SignFile {
         }
         let what = format!("signing {}", set.key.file_stem());
         let lock = store.dir("sets").join(format!(".{}-signed.lock", set.key.file_stem()));
-        let _turn = turn::take(&lock, TURN_LIMIT, &what, progress).await?;
+        let _turn = turn::take(&lock, self.limit, &what, progress).await?;
         if let Some(signed) = there()? {
             return Ok(signed);
         }
@@ -91,7 +89,7 @@ impl SignFile {
             Some(hash) => hash,
             None => kernels_hash(&headers, archive, store, progress).await?,
         };
-        let root = assemble(&headers, archive, store, progress).await?;
+        let root = assemble(&headers, self.limit, archive, store, progress).await?;
         self.sign_in(&root, set, hash, store, progress).await
     }
 
@@ -167,7 +165,7 @@ impl SignFile {
         };
         let mut said: Vec<String> = Vec::new();
         let mut note = |line: &str| said.push(line.trim().to_owned());
-        match sandbox::run(&self.helper, &spec, LIMIT, &mut note).await? {
+        match sandbox::run(&self.helper, &spec, self.limit, &mut note).await? {
             Outcome::Exited(0) => Ok(()),
             outcome => Err(self.refused(outcome, &said)),
         }
@@ -199,6 +197,7 @@ async fn kernels_hash(
 /// A root with sign-file and what it needs.
 async fn assemble(
     headers: &InArchive,
+    limit: Duration,
     archive: &Archive,
     store: &Store,
     progress: &dyn Progress,
@@ -219,7 +218,7 @@ async fn assemble(
     let packages = archive
         .closure(&[wanted])
         .map_err(|unsatisfiable| unsatisfiable.failure(ExitCode::Toolchain))?;
-    root::assemble(&packages, archive, store, progress).await
+    root::assemble(&packages, limit, archive, store, progress).await
 }
 
 const ELSEWHERE: &str = "sign the modules elsewhere and give the signatures (--module-signatures)";

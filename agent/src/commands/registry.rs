@@ -14,6 +14,7 @@ use crate::registry::reference::Reference;
 use crate::registry::{Registry, source_of};
 use crate::signature::key::{PublicKey, SecretKey};
 use crate::signature::{self, Evidence, SignatureImage};
+use crate::source::http::Policy;
 use crate::store::Store;
 use crate::terminal;
 
@@ -67,13 +68,15 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
     }
     let key = push.sign_key.as_deref().map(secret_key).transpose()?;
     let store = Store::open(&config.paths.store)?;
-    let _shared = store.share().await?;
+    let _shared = store.share(config.deadlines.lock).await?;
     let sets = chosen(config, &store, push.kernel.as_deref())?;
     if let (Some(tag), true) = (&push.reference.tag, sets.len() > 1) {
         return Err(ambiguous(&sets, tag));
     }
+    let policy = Policy::of(&config.downloads);
+    let host_root = &config.paths.host_root;
     let registry =
-        Registry::open_to_push(&push.reference.repository, &config.paths.host_root, &env)?;
+        Registry::open_to_push_with(policy, &push.reference.repository, host_root, &env)?;
     let progress = terminal::progress();
     for set in &sets {
         let tag = push.reference.tag.clone().unwrap_or_else(|| set.key.tag());
@@ -194,7 +197,9 @@ pub(super) async fn verify(config: &Config, verify: Verify) -> Result<ExitCode, 
         )
         .remedy("say which set: HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:..."));
     };
-    let registry = Registry::open(&source_of(&reference), &config.paths.host_root, &env)?;
+    let policy = Policy::of(&config.downloads).for_registry();
+    let source = source_of(&reference);
+    let registry = Registry::open_with(policy, &source, &config.paths.host_root, &env)?;
     let set = registry.describe(name).await?;
     let place = format!("{}@{}", reference.repository, set.digest());
     judge(&place, &registry.evidence(&set, &keys).await?, &set.set, &keys)?;

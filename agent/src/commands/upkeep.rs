@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use jiff::tz::TimeZone;
 
@@ -13,9 +13,6 @@ use crate::store::Store;
 use crate::upkeep::check::{Health, check};
 use crate::upkeep::gc::{self, Line, Needed, Report};
 use crate::upkeep::inventory::Kind;
-
-/// How long `gc` waits for others to be done with the store.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What `gc` is given.
 #[derive(Debug, clap::Args)]
@@ -46,7 +43,8 @@ pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
     let bound = gc.max_size.map_or(config.store_max_size, SizeBound::bytes);
     let store = Store::open(&config.paths.store)?;
     // To look, nobody else has to stay away.
-    let held = if gc.dry_run { store.share().await? } else { store.alone(PATIENCE).await? };
+    let lock = config.deadlines.lock;
+    let held = if gc.dry_run { store.share(lock).await? } else { store.alone(lock).await? };
     let (paths, dry_run) = (config.paths.clone(), gc.dry_run);
     let work = move || -> Result<Report, Failure> {
         let needed = Needed::of(&store, &paths)?;
@@ -70,7 +68,7 @@ pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
 pub(super) async fn of_store(config: &Config, what: OfStore) -> Result<ExitCode, Failure> {
     let OfStore::Verify { json } = what;
     let store = Store::open(&config.paths.store)?;
-    let _shared = store.share().await?;
+    let _shared = store.share(config.deadlines.lock).await?;
     let health: Health = tokio::task::spawn_blocking(move || check(&store))
         .await
         .or_fail(ExitCode::Bug, || "reading the store")??;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::Fragment;
 use super::values::{OnBusy, Span};
 use crate::host::real::LOOK;
 
@@ -19,42 +20,46 @@ pub struct Deadlines {
     pub lock: Duration,
     /// Looking at all processes for those that hold the driver.
     pub look: Duration,
+    /// A program of a build, or another process that makes the same.
+    pub build: Duration,
+    /// The disk, to write what it was given.
+    pub disk: Duration,
+    /// Reading the host, and what a step of a change does beside what it waits for.
+    pub step: Duration,
 }
 
 impl Default for Deadlines {
     /// A stop ends within Kubernetes' 30 s of grace. A load has no such bound: what brings up many
-    /// GPUs may take long.
+    /// GPUs may take long. Nor has a disk: 250 MB of modules on a slow one that others write to as
+    /// well take tens of seconds.
     fn default() -> Self {
-        let unload = Duration::from_secs(20);
-        let (load, lock) = (Duration::from_secs(120), Duration::from_secs(60));
-        Self { users: unload, unload, load, lock, look: LOOK }
+        let [unload, load, lock] = [20, 120, 60].map(Duration::from_secs);
+        let [build, disk, step] = [60 * 60, 120, 5 * 60].map(Duration::from_secs);
+        Self { users: unload, unload, load, lock, look: LOOK, build, disk, step }
     }
 }
 
 impl Deadlines {
-    pub(super) fn settle(
-        on_busy: Option<OnBusy>,
-        unload: Option<Span>,
-        load: Option<Span>,
-        lock: Option<Span>,
-        look: Option<Span>,
-    ) -> Self {
+    pub(super) fn settle(all: &Fragment) -> Self {
         let default = Self::default();
         let or = |span: Option<Span>, default| span.map_or(default, Span::duration);
-        let unload_said = or(unload, default.unload);
+        let unload_said = or(all.unload_deadline, default.unload);
         Self {
-            users: on_busy.unwrap_or(OnBusy::Wait(None)).users_deadline(unload_said),
+            users: all.on_busy.unwrap_or(OnBusy::Wait(None)).users_deadline(unload_said),
             // A module that is given no time at all would count as hanging.
             unload: unload_said.max(LEAST),
-            load: or(load, default.load).max(LEAST),
-            lock: or(lock, default.lock),
-            look: or(look, default.look),
+            load: or(all.load_deadline, default.load).max(LEAST),
+            lock: or(all.lock_deadline, default.lock),
+            look: or(all.look_deadline, default.look),
+            build: or(all.build_deadline, default.build).max(LEAST),
+            disk: or(all.disk_deadline, default.disk).max(LEAST),
+            step: or(all.step_deadline, default.step).max(LEAST),
         }
     }
 }
 
-/// What a call into the kernel is given at least: removing nvidia takes seconds on a host with many
-/// GPUs.
+/// What a call into the kernel, a build, a disk and a step are given at least: removing nvidia takes
+/// seconds on a host with many GPUs.
 const LEAST: Duration = Duration::from_secs(5);
 
 /// As docs/deadlines.md writes spans.
@@ -86,6 +91,7 @@ pub(crate) fn assert_in_page(words: &str, span: Duration) {
 #[cfg(test)]
 fn span_setting(span: Duration) -> String {
     match (span.as_secs() / 60, span.as_secs() % 60) {
+        (60, 0) => "`1h`".to_owned(),
         (0, s) => format!("`{s}s`"),
         (m, 0) => format!("`{m}m`"),
         (m, s) => format!("`{m}m{s}s`"),
@@ -98,13 +104,16 @@ mod tests {
 
     #[test]
     fn the_page_has_the_defaults() {
-        let Deadlines { users, unload, load, lock, look } = Deadlines::default();
+        let Deadlines { users, unload, load, lock, look, build, disk, step } = Deadlines::default();
         assert_eq!(users, unload, "the page says that one is as long as the other");
         for (setting, span) in [
             ("| `unload-deadline`", unload),
             ("| `load-deadline`", load),
             ("| `lock-deadline`", lock),
             ("| `look-deadline`", look),
+            ("| `build-deadline`", build),
+            ("| `disk-deadline`", disk),
+            ("| `step-deadline`", step),
             ("at least", LEAST),
         ] {
             assert_in_page(setting, span);

@@ -5,6 +5,7 @@ use std::num::NonZeroU16;
 use std::str::FromStr;
 
 use super::daemons::{DaemonFragment, Wish};
+use super::downloads::{self, DownloadFragment};
 use super::fragment::Fragment;
 use super::module_signing::ModuleSigningFragment;
 use super::patches::PatchFragment;
@@ -80,6 +81,11 @@ impl Fragment {
                 fabricmanager: get(env, "LONGSHORE_FABRICMANAGER", Wish::from_str)?,
                 deadline: get(env, "LONGSHORE_DAEMON_DEADLINE", Span::from_str)?,
             },
+            downloads: DownloadFragment {
+                connect: get(env, "LONGSHORE_DOWNLOAD_CONNECT", downloads::span)?,
+                stall: get(env, "LONGSHORE_DOWNLOAD_STALL", downloads::span)?,
+                busy: get(env, "LONGSHORE_DOWNLOAD_BUSY", Span::from_str)?,
+            },
             store: get(env, "LONGSHORE_STORE", AbsolutePath::strict)?,
             store_max_size: get(env, "LONGSHORE_STORE_MAX_SIZE", SizeBound::from_str)?,
             state_dir: get(env, "LONGSHORE_STATE_DIR", AbsolutePath::strict)?,
@@ -97,6 +103,9 @@ impl Fragment {
             load_deadline: get(env, "LONGSHORE_LOAD_DEADLINE", Span::from_str)?,
             lock_deadline: get(env, "LONGSHORE_LOCK_DEADLINE", Span::from_str)?,
             look_deadline: get(env, "LONGSHORE_LOOK_DEADLINE", Span::from_str)?,
+            build_deadline: get(env, "LONGSHORE_BUILD_DEADLINE", Span::from_str)?,
+            disk_deadline: get(env, "LONGSHORE_DISK_DEADLINE", Span::from_str)?,
+            step_deadline: get(env, "LONGSHORE_STEP_DEADLINE", Span::from_str)?,
         })
     }
 }

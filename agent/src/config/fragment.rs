@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::daemons::DaemonFragment;
+use super::downloads::DownloadFragment;
 use super::malformed::Malformed;
 use super::module_signing::ModuleSigningFragment;
 use super::parameters::{self, Parameters};
@@ -121,6 +122,9 @@ pub struct Fragment {
     /// The driver's daemons.
     #[command(flatten)]
     pub daemons: DaemonFragment,
+    /// How long servers are waited for.
+    #[command(flatten)]
+    pub downloads: DownloadFragment,
     /// Store, on the host's disk
     #[arg(long, global = true, value_name = "DIR")]
     pub store: Option<AbsolutePath>,
@@ -160,6 +164,15 @@ pub struct Fragment {
     /// How long looking for the processes that hold the driver may take
     #[arg(long, global = true, value_name = "SPAN")]
     pub look_deadline: Option<Span>,
+    /// How long the compiler, or another program of a build, may take, and who makes the same is waited for
+    #[arg(long, global = true, value_name = "SPAN")]
+    pub build_deadline: Option<Span>,
+    /// How long the disk may take to write what it was given (fsync)
+    #[arg(long, global = true, value_name = "SPAN")]
+    pub disk_deadline: Option<Span>,
+    /// How long reading the host, or a step of a change beside what it waits for, may take
+    #[arg(long, global = true, value_name = "SPAN")]
+    pub step_deadline: Option<Span>,
 }
 
 impl Fragment {
@@ -230,6 +243,7 @@ impl Fragment {
             jobs: self.jobs.or(below.jobs),
             patches: self.patches.over(below.patches),
             daemons: self.daemons.over(below.daemons),
+            downloads: self.downloads.over(below.downloads),
             store: self.store.or(below.store),
             store_max_size: self.store_max_size.or(below.store_max_size),
             state_dir: self.state_dir.or(below.state_dir),
@@ -243,6 +257,9 @@ impl Fragment {
             load_deadline: self.load_deadline.or(below.load_deadline),
             lock_deadline: self.lock_deadline.or(below.lock_deadline),
             look_deadline: self.look_deadline.or(below.look_deadline),
+            build_deadline: self.build_deadline.or(below.build_deadline),
+            disk_deadline: self.disk_deadline.or(below.disk_deadline),
+            step_deadline: self.step_deadline.or(below.step_deadline),
         }
     }
 

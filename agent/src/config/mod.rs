@@ -2,6 +2,7 @@
 
 mod daemons;
 mod deadlines;
+mod downloads;
 mod environment;
 mod fragment;
 mod malformed;
@@ -26,6 +27,7 @@ pub use daemons::{DaemonConfig, DaemonFragment, Wish};
 pub use deadlines::Deadlines;
 #[cfg(test)]
 pub(crate) use deadlines::assert_in_page;
+pub use downloads::{DownloadFragment, Downloads};
 pub use environment::Env;
 pub use fragment::Fragment;
 pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
@@ -88,6 +90,8 @@ pub struct Config {
     pub listen: Listen,
     /// The file that says why `run` ended, where it failed.
     pub termination_message: Option<PathBuf>,
+    /// How long servers are waited for.
+    pub downloads: Downloads,
     /// How long each thing may take that is waited for.
     pub deadlines: Deadlines,
 }
@@ -192,6 +196,7 @@ fn is_there(path: &Path) -> bool {
 
 fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, Failure> {
     let run_files = all.all_run_files()?;
+    let deadlines = Deadlines::settle(&all);
     let words = |list: Option<Vec<String>>| list.unwrap_or_default();
     let publish = all.publish.settle();
     let mut registries = all.registries.unwrap_or_default();
@@ -255,22 +260,16 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
         store_max_size: all.store_max_size.map_or(Some(STORE_MAX_SIZE), SizeBound::bytes),
         listen: all.listen.unwrap_or_default(),
         termination_message: TerminationMessage::path_of(all.termination_message.as_ref()),
-        deadlines: Deadlines::settle(
-            all.on_busy,
-            all.unload_deadline,
-            all.load_deadline,
-            all.lock_deadline,
-            all.look_deadline,
-        ),
+        downloads: all.downloads.settle(),
+        deadlines,
     })
 }
 
 impl Config {
     /// How long a step of a change may take, with all that it waits for: whatever takes longer hangs.
     pub fn step_limit(&self) -> Duration {
-        let Deadlines { users, unload, load, .. } = self.deadlines;
-        let calls = users + 2 * unload + 2 * load + self.daemons.deadline;
-        calls + crate::lifecycle::stuck::BESIDE
+        let Deadlines { users, unload, load, step, .. } = self.deadlines;
+        users + 2 * unload + 2 * load + self.daemons.deadline + step
     }
 }
 
@@ -287,179 +286,4 @@ fn extra_modules(names: &[ModuleName]) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    use crate::failure::OrFail;
-
-    #[derive(Debug, clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        settings: Fragment,
-        #[command(subcommand)]
-        command: Option<Command>,
-    }
-
-    #[derive(Debug, clap::Subcommand)]
-    enum Command {
-        Plan,
-    }
-
-    fn load_with(
-        args: &[&str],
-        pairs: &[(&str, &str)],
-        file: Option<&str>,
-    ) -> Result<Config, Failure> {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let path = dir.path().join("config.toml");
-        if let Some(text) = file {
-            fs::write(&path, text).expect("write");
-        }
-        let args = ["longshore"].iter().chain(args);
-        let cli = <Cli as clap::Parser>::try_parse_from(args)
-            .or_fail(ExitCode::Usage, || "parsing the command line")?;
-        let env = |name: &str| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-        load(cli.settings, &env, Some(&path))
-    }
-
-    #[test]
-    fn defaults() {
-        let config = load_with(&["plan"], &[], None).unwrap();
-        assert_eq!(config.driver.version, None);
-        assert_eq!(config.driver.flavour, None);
-        assert!(config.compile && config.archives.use_host_apt && !config.archives.frozen);
-        assert_eq!(config.archives.host_components, DRIVER_COMPONENTS);
-        assert_eq!(config.paths.store, Path::new("/var/lib/longshore"));
-        assert_eq!(config.paths.state, Path::new("/run/nvidia/longshore"));
-        assert_eq!(config.paths.driver_root, Path::new("/run/nvidia/driver"));
-        assert_eq!(config.deadlines, Deadlines::default());
-    }
-
-    #[test]
-    fn flags_go_over_environment_over_file() {
-        let file = "driver = \"470\"\nflavour = \"open\"\njobs = 3\ncompile = true\n\
-                    [parameters]\nnvidia = \"a=1 b=1 c=1\"\n";
-        let env = [
-            ("LONGSHORE_DRIVER", "535"),
-            ("LONGSHORE_JOBS", "2"),
-            ("LONGSHORE_PARAMETERS_NVIDIA", "b=2 c=2"),
-        ];
-        let args = ["plan", "--driver", "550.163.01", "--no-compile", "--parameter", "nvidia.c=3"];
-        let config = load_with(&args, &env, Some(file)).unwrap();
-        assert_eq!(config.driver.version.as_deref(), Some("550.163.01"));
-        assert_eq!(config.driver.flavour, Some(Flavour::Open));
-        assert_eq!(config.jobs, Some(2));
-        assert!(!config.compile);
-        assert_eq!(config.driver.parameters["nvidia"], "a=1 b=2 c=3");
-    }
-
-    #[test]
-    fn a_whole_file_is_read() {
-        let file = r#"
-            driver = "535"
-            extra-modules = ["nvidia-drm", "nvidia", "nvidia_drm"]
-            host-apt = false
-            archive-components = ["contrib"]
-            archive-suites = ["bookworm-security"]
-            archive-frozen = true
-            prebuilt = ["/srv/modules"]
-            require-signature = true
-            signature-keys = ["/srv/cosign.pub"]
-            store = "/srv/store"
-            state-dir = "/srv/state"
-            driver-root = "/srv/driver"
-            host-root = "/host"
-            unload-deadline = "1m"
-            on-busy = "wait:5m"
-            load-deadline = "10m"
-            lock-deadline = "2m"
-            look-deadline = "1s"
-            [[archive]]
-            url = "https://archive.example.com/debian"
-            suites = ["bookworm"]
-            components = ["main", "non-free"]
-            keyring = "/usr/share/keyrings/a.gpg"
-            [[registry]]
-            reference = "registry.example.com/nvidia/modules"
-            mirrors = ["http://mirror.example.com:5000/modules"]
-            [[registry]]
-            reference = "localhost:5000/modules"
-            plain-http = true
-        "#;
-        let config = load_with(&[], &[], Some(file)).unwrap();
-        assert_eq!(config.driver.extra_modules, ["nvidia_drm"]);
-        assert_eq!(config.archives.sources[0].components, ["main", "non-free"]);
-        assert_eq!(config.archives.host_components, ["contrib"]);
-        assert_eq!(config.archives.host_suites, ["bookworm-security"]);
-        let [one, other] = &config.registries[..] else { panic!("{:?}", config.registries) };
-        assert!(!one.reference.plain_http() && one.mirrors[0].plain_http());
-        assert!(other.reference.plain_http() && other.mirrors.is_empty());
-        assert!(config.signatures.required && !config.may_compile());
-        assert_eq!(config.signatures.keys, [Path::new("/srv/cosign.pub")]);
-        assert_eq!(config.paths.host_root, Path::new("/host"));
-        let deadlines = Deadlines {
-            users: Duration::from_secs(300),
-            unload: Duration::from_secs(60),
-            load: Duration::from_secs(600),
-            lock: Duration::from_secs(120),
-            look: Duration::from_secs(1),
-        };
-        assert_eq!(config.deadlines, deadlines);
-    }
-
-    #[test]
-    fn a_captured_tree_is_its_own_host_root() {
-        let config = load_with(&["plan", "--root", "/captured"], &[], None).unwrap();
-        assert_eq!(config.paths.host_root, Path::new("/captured"));
-        assert!(config.paths.is_captured());
-    }
-
-    #[test]
-    fn a_named_file_must_exist() {
-        let failure = load_with(&["--config", "/no/such.toml"], &[], None).unwrap_err();
-        assert_eq!(failure.code(), ExitCode::Usage);
-        assert!(failure.to_string().contains("/no/such.toml"));
-    }
-
-    #[test]
-    fn the_usual_file_may_be_absent_but_not_lead_nowhere() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("config.toml");
-        let load = || load(Fragment::default(), &|_| None, Some(&file));
-        load().unwrap();
-        std::os::unix::fs::symlink("nowhere", &file).unwrap();
-        assert_eq!(load().unwrap_err().code(), ExitCode::Usage);
-    }
-
-    #[test]
-    fn a_signature_that_no_key_could_make_good_is_not_required() {
-        let failure = load_with(&["--require-signature"], &[], None).unwrap_err();
-        assert_eq!(failure.code(), ExitCode::Usage);
-        let keys = ["--require-signature", "--signature-key", "/k.pub"];
-        assert!(load_with(&keys, &[], None).unwrap().signatures.required);
-    }
-
-    #[test]
-    fn registries_are_named_by_flag_and_environment() {
-        let env = [("LONGSHORE_REGISTRIES", "registry.example.com/a, http://localhost:5000/b")];
-        let config = load_with(&[], &env, None).unwrap();
-        let names: Vec<_> = config.registries.iter().map(|r| r.reference.to_string()).collect();
-        assert_eq!(names, ["registry.example.com/a", "http://localhost:5000/b"]);
-        let config = load_with(&["--registry", "localhost/c"], &env, None).unwrap();
-        assert_eq!(config.registries[0].reference.name(), "localhost/c");
-        assert!(load_with(&["--registry", "debian"], &[], None).is_err());
-    }
-
-    #[test]
-    fn a_bad_flag_is_refused() {
-        for args in [
-            ["--driver", "new!"],
-            ["--jobs", "0"],
-            ["--unload-deadline", "2d"],
-            ["--on-busy", "kill"],
-        ] {
-            assert_eq!(load_with(&args, &[], None).unwrap_err().code(), ExitCode::Usage);
-        }
-    }
-}
+mod tests;

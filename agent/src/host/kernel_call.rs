@@ -105,6 +105,12 @@ impl KernelCalls {
         Self { program, lock, load, unload, waiting: Arc::default() }
     }
 
+    /// The same calls and the same child, with other deadlines.
+    #[must_use]
+    pub(super) fn within(self, load: Duration, unload: Duration) -> Self {
+        Self { load, unload, ..self }
+    }
+
     /// Starts the child, so that the first call need not wait for it.
     pub(super) fn prepare(&self) {
         let mut waiting = self.waiting();

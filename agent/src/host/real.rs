@@ -18,6 +18,7 @@ use super::kmsg::KernelLog;
 use super::root::is_absent;
 use super::verbs::{DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Stage, VerbError};
 use super::{facts, mounts};
+use crate::config::Deadlines;
 use crate::daemons::output::LastWords;
 use crate::daemons::{Daemon, DaemonSeen, Ending, Settings, process};
 use crate::expose::nodes;
@@ -70,7 +71,7 @@ impl RealHost {
 
     /// Makes what may hang in the kernel by `calls`, and looks at processes for at most `look`.
     #[must_use]
-    pub fn within(self, calls: KernelCalls, look: Duration) -> Self {
+    pub fn calling(self, calls: KernelCalls, look: Duration) -> Self {
         calls.prepare();
         Self { calls, look, ..self }
     }
@@ -146,6 +147,12 @@ impl RealHost {
 impl Host for RealHost {
     fn rest(&self) {
         self.calls.rest();
+    }
+
+    fn within(&self, deadlines: &Deadlines) -> Option<Arc<dyn Host>> {
+        let Deadlines { load, unload, look, .. } = *deadlines;
+        let calls = self.calls.clone().within(load, unload);
+        Some(Arc::new(Self { calls, look, ..self.clone() }))
     }
 
     fn load_module(

@@ -60,10 +60,21 @@ impl Root {
     /// # Errors
     /// What the kernel says, with the path; a larger file is invalid data.
     pub fn read(&self, inner: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+        /// Most files of /proc and /sys are smaller; what is larger says how large it is.
+        const SMALL: usize = 4096;
         let inner = inner.as_ref();
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(SMALL);
         let file = self.file(inner)?;
-        file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|e| at(&self.display(inner), e))?;
+        let read = |bytes: &mut Vec<u8>| {
+            (&file).take(SMALL as u64).read_to_end(bytes)?;
+            if bytes.len() == SMALL {
+                let size = file.metadata()?.len().min(LARGEST);
+                bytes.reserve(usize::try_from(size).unwrap_or(0));
+                (&file).take(LARGEST + 1 - SMALL as u64).read_to_end(bytes)?;
+            }
+            Ok(())
+        };
+        read(&mut bytes).map_err(|e| at(&self.display(inner), e))?;
         if bytes.len() as u64 > LARGEST {
             let error = io::Error::new(io::ErrorKind::InvalidData, "larger than 64 MiB");
             return Err(at(&self.display(inner), error));

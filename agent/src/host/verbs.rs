@@ -7,11 +7,13 @@ use std::fs::{File, Metadata};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::config::Deadlines;
 use crate::daemons::{Daemon, DaemonSeen, Ending};
 use crate::printable::in_line;
 
@@ -195,6 +197,10 @@ pub struct DriverUsers {
 pub trait Host: Send + Sync {
     /// Nothing will be changed for a while: what only changes need may go.
     fn rest(&self) {}
+    /// The same host with these deadlines; None where it has no use for them.
+    fn within(&self, _deadlines: &Deadlines) -> Option<Arc<dyn Host>> {
+        None
+    }
     /// Hands a module to the kernel; returns what the kernel logged meanwhile, as far as that can
     /// be read.
     fn load_module(

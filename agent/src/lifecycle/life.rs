@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::{Configurations, Phase, Provider, Renewal, stuck};
 use crate::config::Config;
 use crate::daemons::Keeper;
+use crate::disk;
 use crate::engine::{CancelFlag, Engine, NotUndone, Patience, Stopped, kept};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::Host;
@@ -32,6 +33,18 @@ pub struct World {
     pub step_limit: Duration,
     /// Hears what becomes of it all.
     pub telemetry: Telemetry,
+}
+
+impl World {
+    /// From now on everything has the time that this configuration gives it.
+    fn follow(&mut self, config: &Config) {
+        self.patience = super::patience(config);
+        self.step_limit = config.step_limit();
+        if let Some(host) = self.host.within(&config.deadlines) {
+            self.host = host;
+        }
+        disk::give(config.deadlines.disk);
+    }
 }
 
 /// One agent's life.

@@ -159,7 +159,7 @@ fn world(config: &Config, store: Store, journal: &Journal, telemetry: &Telemetry
     let calls = KernelCalls::by_child(journal.share_lock(), load, unload);
     let images = ModuleImages::new(store, &config.paths);
     World {
-        host: Arc::new(RealHost::new(&config.paths.root).within(calls, look)),
+        host: Arc::new(RealHost::new(&config.paths.root).calling(calls, look)),
         images: Arc::new(images.always_hashed(config.signatures.required)),
         patience: patience(config),
         step_limit: config.step_limit(),

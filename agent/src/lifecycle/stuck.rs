@@ -10,10 +10,6 @@ use std::time::Duration;
 use crate::failure::{ExitCode, Failure};
 use crate::telemetry::Telemetry;
 
-/// What a step is given for reading the store and looking at the host, beyond the deadlines of the
-/// calls that it makes.
-pub(crate) const BESIDE: Duration = Duration::from_secs(5 * 60);
-
 /// How often it is looked at, as a part of the limit.
 const PART: u32 = 10;
 

@@ -54,18 +54,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Opens a registry to read from it; nothing is sent yet.
+    /// Opens a registry to read from it, as patiently as `policy` says; nothing is sent yet.
     ///
     /// # Errors
     /// Exit code 2 for a docker configuration that cannot be read, or no way to set up TLS.
-    pub fn open(source: &RegistrySource, host_root: &Path, env: Env<'_>) -> Result<Self, Failure> {
-        Self::open_with(policy(), source, host_root, env)
-    }
-
-    /// As [`Registry::open`], as patient as `policy` says.
-    ///
-    /// # Errors
-    /// As [`Registry::open`].
     pub fn open_with(
         policy: Policy,
         source: &RegistrySource,
@@ -195,12 +187,6 @@ impl Registry {
             *failed = Some(failure);
         }
     }
-}
-
-/// How patient it is with a registry: two further sources may follow, and patience is for what has
-/// no other.
-pub fn policy() -> Policy {
-    Policy { attempts: 3, ..Policy::default() }
 }
 
 fn nobody(name: &str) -> Failure {

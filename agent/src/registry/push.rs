@@ -37,7 +37,7 @@ impl Registry {
     /// Opens a repository to write to it.
     ///
     /// # Errors
-    /// As [`Registry::open`].
+    /// As [`Registry::open_with`].
     pub fn open_to_push(
         repository: &Repository,
         host_root: &std::path::Path,
@@ -49,7 +49,7 @@ impl Registry {
     /// As [`Registry::open_to_push`], as patient as `policy` says.
     ///
     /// # Errors
-    /// As [`Registry::open`].
+    /// As [`Registry::open_with`].
     pub fn open_to_push_with(
         policy: Policy,
         repository: &Repository,

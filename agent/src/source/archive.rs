@@ -62,20 +62,21 @@ impl Archive {
         Self::open_with(Policy::default(), config, host_root, store, progress).await
     }
 
-    /// As [`Archive::open`], but an archive that does not answer is given up after some seconds: for
+    /// As [`Archive::open_with`], but an archive that does not answer is given up after some seconds: for
     /// whoever can go on without. What is fetched later is fetched with all patience.
     ///
     /// # Errors
     /// As [`Archive::open`].
     pub async fn open_soon(
+        policy: Policy,
         config: &ArchiveConfig,
         host_root: &Path,
         store: &Store,
         progress: &dyn Progress,
     ) -> Result<Self, Failure> {
         let mut archive =
-            Self::open_with(Policy::hasty(), config, host_root, store, progress).await?;
-        archive.fetcher = Fetcher::new(Policy::default(), host_root)?;
+            Self::open_with(policy.clone().hasty(), config, host_root, store, progress).await?;
+        archive.fetcher = Fetcher::new(policy, host_root)?;
         Ok(archive)
     }
 

@@ -18,8 +18,6 @@ use crate::failure::{ExitCode, Failure};
 
 /// How often a taken lock is tried again: flock has no deadline of its own.
 const EVERY: Duration = Duration::from_millis(50);
-/// Removing a whole store's content takes seconds; nobody who wants to work waits longer.
-const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The store, shared or alone, until dropped. None inside: the store cannot be written, so that
 /// nobody can remove anything either.
@@ -29,12 +27,13 @@ pub struct InUse {
 }
 
 impl Store {
-    /// Shares the store with everybody else who works with it; waits for whoever removes things.
+    /// Shares the store with everybody else who works with it; waits at most `patience` for whoever
+    /// removes things, which takes seconds.
     ///
     /// # Errors
     /// Exit code 15 where it stays taken, or the lock cannot be made.
-    pub async fn share(&self) -> Result<InUse, Failure> {
-        self.take(FlockArg::LockSharedNonblock, PATIENCE).await
+    pub async fn share(&self, patience: Duration) -> Result<InUse, Failure> {
+        self.take(FlockArg::LockSharedNonblock, patience).await
     }
 
     /// Has the store alone, once nobody has used it any more within `patience`.
@@ -93,13 +92,14 @@ mod tests {
     async fn many_share_and_one_has_it_alone() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let store = Store::open(dir.path()).expect("store");
-        let (first, second) = (store.share().await.expect("free"), store.share().await);
+        let (first, second) =
+            (store.share(Duration::ZERO).await.expect("free"), store.share(Duration::ZERO).await);
         let failure = store.alone(Duration::ZERO).await.expect_err("shared");
         assert_eq!(failure.code(), ExitCode::Preflight);
         drop((first, second));
         let alone = store.alone(Duration::ZERO).await.expect("free again");
         store.take(FlockArg::LockSharedNonblock, Duration::ZERO).await.expect_err("taken");
         drop(alone);
-        store.share().await.expect("free once more");
+        store.share(Duration::ZERO).await.expect("free once more");
     }
 }

@@ -23,7 +23,7 @@ impl Supplier<'_> {
         if is_shared() {
             return Ok(());
         }
-        let shared = self.store()?.share().await?;
+        let shared = self.store()?.share(self.config.deadlines.lock).await?;
         *self.in_use.lock().unwrap_or_else(PoisonError::into_inner) = Some(shared);
         Ok(())
     }
@@ -126,7 +126,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_goes_while_somebody_else_is_at_work() {
         let (_dir, config, store, load) = scene("0");
-        let other = store.share().await.expect("shared");
+        let other = store.share(Duration::ZERO).await.expect("shared");
         Supplier::new(&config).look_after_store(&plan(), &[load]).await;
         assert_eq!(blobs(&store), 2);
         drop(other);

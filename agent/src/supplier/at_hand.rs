@@ -8,6 +8,7 @@ use crate::host::HostFacts;
 use crate::host::facts::Kernel;
 use crate::plan::is_within;
 use crate::source::archive::Archive;
+use crate::source::http::Policy;
 use crate::source::userspace;
 
 impl Supplier<'_> {
@@ -51,7 +52,8 @@ impl Supplier<'_> {
         let open = async || {
             let store = self.store()?;
             let (config, progress) = (&self.config.archives, self.progress.as_ref());
-            Archive::open_soon(config, apt_root, &store, progress).await
+            let policy = Policy::of(&self.config.downloads);
+            Archive::open_soon(policy, config, apt_root, &store, progress).await
         };
         self.archive.get_or_try_init(open).await
     }

@@ -2,6 +2,7 @@
 //! farthest. Whoever is farther is asked only where the nearer do not suffice.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use super::Supplier;
 use super::run_files::Archives;
@@ -24,14 +25,16 @@ impl Supplier<'_> {
     ) -> Result<(HostFacts, Catalog), Failure> {
         self.share_store().await?;
         // Where nothing else waits for it: SIGTERM is heard meanwhile.
-        let config = self.config.clone();
+        let (config, store) = (self.config.clone(), self.store()?);
         let read = move || -> Result<_, Failure> {
             let facts = read(&config)?;
-            let catalog = look(&config, &facts)?;
+            let catalog = look(&config, &facts, &store)?;
             Ok((facts, catalog))
         };
-        let (facts, mut catalog) = tokio::task::spawn_blocking(read)
+        let limit = self.config.deadlines.step;
+        let (facts, mut catalog) = tokio::time::timeout(limit, tokio::task::spawn_blocking(read))
             .await
+            .map_err(|_| unanswered(limit))?
             .or_fail(ExitCode::Bug, || "reading the host")??;
         self.leave_out_failed(&mut catalog);
         if plan::adopts(self.config, &facts, &catalog) {
@@ -110,11 +113,10 @@ impl Supplier<'_> {
 }
 
 /// What is at hand but for registries and archives.
-fn look(config: &Config, facts: &HostFacts) -> Result<Catalog, Failure> {
-    let store = Store::open(&config.paths.store)?;
+fn look(config: &Config, facts: &HostFacts, store: &Store) -> Result<Catalog, Failure> {
     let unasked = Known::Unknown("not asked: all that is wanted is at hand".into());
-    let mut catalog = catalog::gather(config, facts, Some(&store), unasked)?;
-    Prebuilt::new(config)?.judge(&facts.kernel, &store, &mut catalog);
+    let mut catalog = catalog::gather(config, facts, Some(store), unasked)?;
+    Prebuilt::new(config)?.judge(&facts.kernel, store, &mut catalog);
     Ok(catalog)
 }
 
@@ -129,4 +131,46 @@ pub(super) fn read_host(config: &Config) -> Result<HostFacts, Failure> {
         facts.ours = state.driver_modules(&facts.loaded);
     }
     Ok(facts.with_places(paths))
+}
+
+/// The thread that hangs is left behind.
+fn unanswered(limit: Duration) -> Failure {
+    let cause = format!(
+        "reading the host and the store has not come to its end in {} s: the kernel, a disk or a file \
+         system does not answer",
+        limit.as_secs_f64()
+    );
+    Failure::new(ExitCode::Preflight, cause).remedy(
+        "see the kernel's log (dmesg) for what does not answer; where the host is only slow, give it \
+         more time (step-deadline)",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::config::{self, Fragment};
+
+    #[tokio::test]
+    async fn a_host_that_does_not_answer_is_given_up_and_said() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let mut config = config::load(Fragment::default(), &|_| None, None).expect("a default");
+        config.paths.store = dir.path().join("store");
+        config.deadlines.step = Duration::from_millis(20);
+        let supplier = Supplier::new(&config);
+        let (answers, hangs) = mpsc::channel::<()>();
+        let read = move |config: &Config| {
+            // Until the disk answers again, here when the test ends.
+            let _ = hangs.recv();
+            read_host(config)
+        };
+        let failure = supplier.gather_for(read).await.expect_err("it hangs");
+        assert_eq!(failure.code(), ExitCode::Preflight);
+        let text = failure.report();
+        assert!(text.contains("has not come to its end in 0.02 s"), "{text}");
+        assert!(text.contains("step-deadline"), "{text}");
+        drop(answers);
+    }
 }

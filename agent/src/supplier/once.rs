@@ -254,7 +254,7 @@ impl Supplier<'_> {
     /// The registry itself, without mirrors: they may be late.
     fn open(&self, publish: &PublishConfig) -> Result<Registry, Failure> {
         // There is always another way: to compile.
-        let policy = Policy { attempts: 3, ..Policy::default() };
+        let policy = Policy::of(&self.config.downloads).for_registry();
         let env = |name: &str| std::env::var(name).ok();
         let host_root = &self.config.paths.host_root;
         Registry::open_to_push_with(policy, &publish.reference, host_root, &env)

@@ -148,9 +148,10 @@ impl<'a> RunFiles<'a> {
                 Looked::Known(file) => file,
                 Looked::Foreign(file) => {
                     let (archive, progress) = (archives.archive().await?, archives.progress());
-                    let root = Workshop::root(archive, store, progress).await?;
+                    let limit = self.config.deadlines.build;
+                    let root = Workshop::root(archive, limit, store, progress).await?;
                     let helper = Path::new("/proc/self/exe");
-                    let workshop = Workshop { root, helper, fetcher: &fetcher };
+                    let workshop = Workshop { root, helper, fetcher: &fetcher, limit };
                     let stored = workshop.extract(&file, store, progress).await?;
                     runfile::at_hand(&stored, file.source.urls)
                 }
@@ -160,7 +161,8 @@ impl<'a> RunFiles<'a> {
     }
 
     fn fetcher(&self) -> Result<Fetcher, Failure> {
-        let policy = Policy { away: self.away.clone(), ..Policy::default() };
+        let policy = Policy::of(&self.config.downloads);
+        let policy = Policy { away: self.away.clone(), ..policy };
         Fetcher::new(policy, &self.config.paths.host_root)
     }
 }

@@ -1,5 +1,7 @@
 //! Signing sets for the kernel, as the configuration says.
 
+use std::time::Duration;
+
 use crate::artifact::{ModuleKey, ModuleSet};
 use crate::build::sign::SignFile;
 use crate::catalog::Catalog;
@@ -14,11 +16,13 @@ use crate::store::Store;
 /// How sets are signed here, or that they are not.
 pub(super) struct Signing<'a> {
     config: Option<&'a ModuleSigning>,
+    /// How long sign-file may take.
+    limit: Duration,
 }
 
 impl<'a> Signing<'a> {
     pub(super) fn new(config: &'a Config) -> Self {
-        Self { config: config.module_signing.as_ref() }
+        Self { config: config.module_signing.as_ref(), limit: config.deadlines.build }
     }
 
     /// Whether key, certificate and signatures can be read: known before anything is compiled.
@@ -71,7 +75,8 @@ impl<'a> Signing<'a> {
         };
         match &signing.by {
             SignBy::Key(key) => {
-                let sign_file = SignFile::new(key, &signing.certificate, signing.hash)?;
+                let read = SignFile::new(key, &signing.certificate, signing.hash)?;
+                let sign_file = SignFile { limit: self.limit, ..read };
                 let certificate = &sign_file.certificate;
                 let there = module_signing::stored(&set, certificate, signing.hash, store)?;
                 if let Some(signed) = there {

@@ -140,6 +140,6 @@ async fn ours(url: &str, suite: &Suite, keyring: &Path, work: &Path) -> Result<(
     let names = archive.names_matching(&|_| true);
     let roots: Vec<Requirement> = names.iter().map(Requirement::any).collect();
     let packages = archive.closure(&roots)?;
-    root::assemble(&packages, &archive, &store, &Silent).await?;
+    root::assemble(&packages, longshore::build::LIMIT, &archive, &store, &Silent).await?;
     Ok(())
 }

@@ -91,6 +91,20 @@ fn a_child_that_was_killed_while_it_waited_is_replaced() {
 }
 
 #[test]
+fn other_deadlines_leave_the_child_what_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let started = dir.path().join("started");
+    let script =
+        format!("echo >>{}; read call; echo 0; read call; exec sleep 20", started.display());
+    let (_script, calls) = scripted(&script, AMPLE);
+    assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
+    let within = Duration::from_millis(300);
+    let hasty = calls.within(AMPLE, within);
+    assert_eq!(hasty.make("nvidia", unload()), Answer::NoneWithin(within));
+    assert_eq!(fs::read_to_string(started).unwrap(), "\n");
+}
+
+#[test]
 fn a_call_that_does_not_come_back_is_given_up_and_the_next_has_another_child() {
     let within = Duration::from_millis(500);
     let dir = tempfile::tempdir().unwrap();

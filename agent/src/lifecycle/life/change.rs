@@ -52,7 +52,7 @@ impl Life {
             }
             other => other?,
         }
-        self.world.patience = super::super::patience(&next);
+        self.world.follow(&next);
         *running = next;
         Ok(())
     }

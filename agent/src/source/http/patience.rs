@@ -174,7 +174,9 @@ mod tests {
     #[case::late(20)]
     fn who_is_busy_for_a_minute_is_waited_for(#[case] seconds: u64) {
         let took = Duration::from_secs(seconds);
-        for policy in [Policy::default(), Policy::hasty(), crate::registry::policy()] {
+        for policy in
+            [Policy::default(), Policy::default().hasty(), Policy::default().for_registry()]
+        {
             // Waits are shortened at random.
             for _ in 0..100 {
                 let (asked, last) = busy(&policy, took);

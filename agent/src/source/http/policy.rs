@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
 use super::Away;
+use crate::config::Downloads;
 
 /// No attempt takes longer, whatever the size.
 const LONGEST: Duration = Duration::from_secs(6 * 3600);
@@ -34,26 +35,41 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
+        Self::of(&Downloads::default())
+    }
+}
+
+impl Policy {
+    /// As patient as the configuration says.
+    pub fn of(downloads: &Downloads) -> Self {
+        let Downloads { connect, stall, busy } = *downloads;
         Self {
-            connect: Duration::from_secs(10),
-            stall: Duration::from_secs(30),
+            connect,
+            stall,
             slowest: 8 << 10,
             attempts: 5,
-            silence: Duration::from_secs(20),
-            busy: Duration::from_secs(90),
+            // Who takes no connection is asked for one twice.
+            silence: 2 * connect,
+            busy,
             backoff: Duration::from_millis(500),
             longest_backoff: Duration::from_secs(10),
             away: Away::default(),
         }
     }
-}
 
-impl Policy {
     /// For what one can do without: who does not answer is asked once more, and given up within some
     /// ten seconds.
-    pub(crate) fn hasty() -> Self {
-        let connect = Duration::from_secs(4);
-        Self { connect, stall: Duration::from_secs(10), attempts: 2, ..Self::default() }
+    #[must_use]
+    pub(crate) fn hasty(self) -> Self {
+        let [connect, stall] = [4, 10].map(Duration::from_secs);
+        let (connect, stall) = (connect.min(self.connect), stall.min(self.stall));
+        Self { connect, stall, attempts: 2, ..self }
+    }
+
+    /// For a registry: two further sources may follow, and patience is for what has no other.
+    #[must_use]
+    pub fn for_registry(self) -> Self {
+        Self { attempts: 3, ..self }
     }
 
     /// Before attempt `attempt` + 1: doubled each time, and shortened by up to a half at random so

@@ -40,8 +40,6 @@ const TOOLS: [&str; 11] = [
 ];
 /// How to ask: as NVIDIA's files want it, and as makeself's own do.
 const WAYS: [&[&str]; 2] = [&["--extract-only", "--target"], &["--noexec", "--target"]];
-/// Decompressing takes seconds on a host, minutes on a very slow one.
-const LIMIT: Duration = Duration::from_secs(600);
 /// How often it is looked at what has been written.
 const PERIOD: Duration = Duration::from_millis(250);
 /// The file and what comes of it, inside.
@@ -67,6 +65,8 @@ pub struct Workshop<'a> {
     pub helper: &'a Path,
     /// Downloads the file.
     pub fetcher: &'a Fetcher,
+    /// How long the file may take.
+    pub limit: Duration,
 }
 
 impl Workshop<'_> {
@@ -104,13 +104,14 @@ impl Workshop<'_> {
     /// Exit code 11 where a tool is not to be had, 12 and 13 for downloads, 15 without space.
     pub async fn root(
         archive: &Archive,
+        limit: Duration,
         store: &Store,
         progress: &dyn Progress,
     ) -> Result<PathBuf, Failure> {
         let tools = TOOLS.map(Requirement::any);
         let packages =
             archive.closure(&tools).map_err(|missing| missing.failure(ExitCode::Toolchain))?;
-        root::assemble(&packages, archive, store, progress).await
+        root::assemble(&packages, limit, archive, store, progress).await
     }
 
     /// Downloads the file to `dir`, verified.
@@ -160,13 +161,13 @@ impl Workshop<'_> {
                 }
             };
             let outcome = tokio::select! {
-                outcome = sandbox::run(self.helper, &spec, LIMIT, &mut note) => outcome?,
+                outcome = sandbox::run(self.helper, &spec, self.limit, &mut note) => outcome?,
                 () = outgrown(&inside) => return Err(too_big(&file.name)),
             };
             match outcome {
                 Outcome::Exited(0) if !is_empty(&out) => return Ok(()),
                 Outcome::TimedOut => {
-                    said = format!("it was not done after {} s", LIMIT.as_secs());
+                    said = format!("it was not done after {} s", self.limit.as_secs());
                     break;
                 }
                 _ => {}

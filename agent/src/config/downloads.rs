@@ -1,0 +1,114 @@
+//! How patient downloads are.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::values::{BadValue, Span};
+
+/// A server that is given no time at all could never answer.
+const LEAST: Duration = Duration::from_secs(1);
+
+/// How long servers are waited for (docs/downloads.md).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Downloads {
+    /// For a connection.
+    pub connect: Duration,
+    /// For the next bytes.
+    pub stall: Duration,
+    /// For a server that says it is busy, all attempts together.
+    pub busy: Duration,
+}
+
+impl Default for Downloads {
+    fn default() -> Self {
+        let [connect, stall, busy] = [10, 30, 90].map(Duration::from_secs);
+        Self { connect, stall, busy }
+    }
+}
+
+/// The same as one place says it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct DownloadFragment {
+    /// How long a server may take to take a connection; from 1s
+    #[arg(id = "download-connect", long, global = true, value_name = "SPAN", value_parser = span)]
+    pub connect: Option<Span>,
+    /// How long a server may say nothing, or next to nothing; from 1s
+    #[arg(id = "download-stall", long, global = true, value_name = "SPAN", value_parser = span)]
+    pub stall: Option<Span>,
+    /// How long a server that says it is busy (5xx, 429) is asked again
+    #[arg(id = "download-busy", long, global = true, value_name = "SPAN")]
+    pub busy: Option<Span>,
+}
+
+/// A span in which a server can answer.
+pub(super) fn span(text: &str) -> Result<Span, BadValue> {
+    let span: Span = text.parse()?;
+    if span.duration() < LEAST {
+        return Err(BadValue::new(text, "a span of time from 1s to 1h"));
+    }
+    Ok(span)
+}
+
+impl DownloadFragment {
+    /// This with what it leaves open taken from `below`.
+    pub(super) fn over(self, below: Self) -> Self {
+        Self {
+            connect: self.connect.or(below.connect),
+            stall: self.stall.or(below.stall),
+            busy: self.busy.or(below.busy),
+        }
+    }
+
+    pub(super) fn settle(self) -> Downloads {
+        let Downloads { connect, stall, busy } = Downloads::default();
+        let or = |span: Option<Span>, default| span.map_or(default, Span::duration);
+        Downloads {
+            connect: or(self.connect, connect).max(LEAST),
+            stall: or(self.stall, stall).max(LEAST),
+            busy: or(self.busy, busy),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settled(above: &str, below: &str) -> Downloads {
+        let [above, below]: [DownloadFragment; 2] =
+            [above, below].map(|text| toml::from_str(text).expect("a fragment"));
+        above.over(below).settle()
+    }
+
+    #[test]
+    fn what_is_said_goes_over_what_is_below_and_the_rest_has_defaults() {
+        assert_eq!(settled("", ""), Downloads::default());
+        let wanted = Downloads {
+            connect: Duration::from_secs(5),
+            stall: Duration::from_secs(300),
+            ..Downloads::default()
+        };
+        assert_eq!(settled("stall = '5m'", "stall = '1m'\nconnect = '5s'"), wanted);
+    }
+
+    #[test]
+    fn the_page_about_deadlines_has_the_defaults() {
+        let Downloads { connect, stall, busy } = Downloads::default();
+        for span in [connect, stall, busy] {
+            crate::config::assert_in_page("| Downloads |", span);
+        }
+    }
+
+    #[test]
+    fn no_server_is_given_no_time() {
+        assert!(span("1s").is_ok());
+        let refused = span("0s").expect_err("too short").to_string();
+        assert!(refused.contains("from 1s"), "{refused}");
+        assert_eq!(
+            settled("connect = '0s'\nstall = '0s'\nbusy = '0s'", ""),
+            Downloads { connect: LEAST, stall: LEAST, busy: Duration::ZERO }
+        );
+    }
+}
