@@ -165,8 +165,15 @@ pub fn execute(cli: Cli, words: &LastWords, log: &Log) -> Result<End, Failure> {
             failure.remedy("raise the limits on open files and processes (ulimit)")
         })?;
     let claims = Claims::default();
+    let (log, words) = (log.clone(), words.clone());
+    // The thread below cannot come back then: this one speaks for it, and ends the process.
+    let stuck = move |failure: &Failure| {
+        log.report(failure);
+        words.tell(failure);
+        std::process::exit(failure.code().number().into());
+    };
     let result = runtime.block_on(async {
-        let result = dispatch(cli.command, flags, &config, &telemetry, &claims).await;
+        let result = dispatch(cli.command, flags, &config, &telemetry, &claims, stuck).await;
         claims.given_back(GIVING_BACK).await;
         result
     });
@@ -203,6 +210,7 @@ async fn dispatch(
     config: &Config,
     telemetry: &Telemetry,
     claims: &Claims,
+    stuck: impl FnOnce(&Failure) + Send + 'static,
 ) -> Result<End, Failure> {
     if !matches!(command, Command::Run) {
         // Whoever stops any other command sees that it was stopped; run waits for its handlers.
@@ -212,7 +220,8 @@ async fn dispatch(
         Command::Run => {
             let (told, claims) = (telemetry.clone(), claims.clone());
             let configurations = Configurations { flags, telemetry: told, claims };
-            lifecycle::run(config.clone(), configurations, telemetry).await.map(End::Code)
+            let ended = lifecycle::run(config.clone(), configurations, telemetry, stuck).await;
+            ended.map(End::Code)
         }
         Command::Plan { json } => stoppable(plan(config, json)).await,
         Command::Doctor(asked) => stoppable(doctor::doctor(config, asked)).await,

@@ -223,4 +223,35 @@ mod tests {
         assert_eq!(failure.report(), "error: a; c is back\n  caused by: b\n  remedy: d");
         assert_eq!(failure.one_line(), "a: b; c is back");
     }
+
+    /// Every exit code, one after the other.
+    fn after(code: ExitCode) -> Option<ExitCode> {
+        use ExitCode::*;
+        Some(match code {
+            Done => Usage,
+            Usage => HostUnsupported,
+            HostUnsupported => Toolchain,
+            Toolchain => Download,
+            Download => Verification,
+            Verification => Compile,
+            Compile => Preflight,
+            Preflight => KernelRefused,
+            KernelRefused => NoDevice,
+            NoDevice => Expose,
+            Expose => InUse,
+            InUse => RolledBack,
+            RolledBack => NotReady,
+            NotReady => Bug,
+            Bug => return None,
+        })
+    }
+
+    #[test]
+    fn the_page_of_exit_codes_has_each_once_and_no_other() {
+        let page = include_str!("../../docs/exit-codes.md");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| "));
+        let rows: Vec<u8> = rows.filter_map(|row| row.split(' ').next()?.parse().ok()).collect();
+        let all = std::iter::successors(Some(ExitCode::Done), |code| after(*code));
+        assert_eq!(rows, all.map(ExitCode::number).collect::<Vec<_>>());
+    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::checks::{self, Expected};
 use crate::confinement;
+use crate::dead_disk;
 use crate::event::Outcome;
 use crate::in_use;
 use crate::matrix::{Cell, Scenario};
@@ -133,6 +134,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         }
         Scenario::Interrupted => wrong.extend(checks::interrupted(records)),
         Scenario::InUse => wrong.extend(in_use::wrong(expected, records)),
+        Scenario::DeadDisk => wrong.extend(dead_disk::wrong(expected, records)),
         Scenario::Killed => wrong.extend(killed(records)),
         Scenario::Upgrade => wrong.extend(upgrade::wrong(expected, records)),
         Scenario::Refused | Scenario::PowerCut | Scenario::Build => {}

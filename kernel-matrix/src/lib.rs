@@ -16,6 +16,7 @@ pub mod compile;
 pub mod confinement;
 pub mod console;
 pub mod cpio;
+pub mod dead_disk;
 pub mod delivery;
 pub mod disk;
 pub mod ending;

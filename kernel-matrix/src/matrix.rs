@@ -89,6 +89,8 @@ pub enum Scenario {
     Interrupted,
     /// TERM while somebody holds the driver; then the next agent.
     InUse,
+    /// The store's disk does not answer: while the agent starts, and at TERM.
+    DeadDisk,
     /// The next driver in the place of the first, and back, by SIGHUP and by a start; one that the
     /// kernel refuses; and with somebody holding the driver.
     Upgrade,

@@ -351,6 +351,11 @@ mod tests {
     use rstest::rstest;
     use std::os::unix::fs::symlink;
 
+    #[test]
+    fn the_page_about_deadlines_has_what_is_short() {
+        crate::config::assert_in_page("What else a build calls", SHORT);
+    }
+
     #[rstest]
     #[case::debian_12("/usr/src/flavour", "/usr/src/common")]
     #[case::debian_13("../../../src/flavour", "../../../src/common")]

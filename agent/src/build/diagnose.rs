@@ -68,7 +68,7 @@ impl Diagnosis {
         };
         let said = match class {
             Class::Space | Class::Memory => class.to_string(),
-            Class::Slow => format!("not done after {} minutes", limit.as_secs() / 60),
+            Class::Slow => format!("not done after {limit:?} (build-deadline)"),
             _ => format!("{class}: {}", self.cause().unwrap_or("it said nothing")),
         };
         let failure = Failure::new(
@@ -189,7 +189,7 @@ make: *** [Makefile:82: modules] Error 2";
         "  CC [M]  a.o",
         Outcome::TimedOut,
         ExitCode::Compile,
-        "not done after 60 minutes"
+        "not done after 3600s (build-deadline)"
     )]
     #[case::modpost(
         "ERROR: modpost: \"foo\" [/build/driver/nvidia.ko] undefined!\nmake: *** [x] Error 1",

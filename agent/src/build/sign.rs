@@ -167,6 +167,12 @@ impl SignFile {
         let mut note = |line: &str| said.push(line.trim().to_owned());
         match sandbox::run(&self.helper, &spec, self.limit, &mut note).await? {
             Outcome::Exited(0) => Ok(()),
+            Outcome::TimedOut => {
+                let (key, s) = (self.key.display(), self.limit.as_secs_f64());
+                let cause = format!("signing with the key {key} has not come to its end in {s} s");
+                Err(Failure::new(ExitCode::Usage, cause)
+                    .remedy("see what sign-file waits for: a key on a card (build-deadline)"))
+            }
             outcome => Err(self.refused(outcome, &said)),
         }
     }

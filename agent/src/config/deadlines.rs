@@ -129,5 +129,6 @@ mod tests {
         let Deadlines { users, unload, load, .. } = config.deadlines;
         assert!(config.step_limit() > users + 2 * unload + 2 * load + config.daemons.deadline);
         assert_in_page("What else a step of a change does", config.step_limit());
+        assert_in_page("| The agent's own task", config.task_limit());
     }
 }

@@ -268,8 +268,13 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
 impl Config {
     /// How long a step of a change may take, with all that it waits for: whatever takes longer hangs.
     pub fn step_limit(&self) -> Duration {
-        let Deadlines { users, unload, load, step, .. } = self.deadlines;
-        users + 2 * unload + 2 * load + self.daemons.deadline + step
+        let Deadlines { users, unload, load, .. } = self.deadlines;
+        users + 2 * unload + 2 * load + self.daemons.deadline + self.task_limit()
+    }
+
+    /// How long the agent's own task may be in a call: it reads, and it waits for the disk.
+    pub fn task_limit(&self) -> Duration {
+        self.deadlines.step + self.deadlines.disk
     }
 }
 

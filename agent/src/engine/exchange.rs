@@ -8,6 +8,7 @@ use super::undo::NEEDS_REBOOT;
 use super::{CancelFlag, Engine, Going, InUse, Left, NotUndone, Stopped};
 use crate::failure::{ExitCode, Failure};
 use crate::journal::{Entry, Journal};
+use crate::kernel::image::Images;
 use crate::step::{ModuleOrigin, Step};
 
 /// Why what was wanted did not take the place of what was there.
@@ -41,14 +42,15 @@ impl Engine<'_> {
         cancel: &CancelFlag,
     ) -> Result<(), NotExchanged> {
         let was_whole = journal.state().whole;
-        if let Err(failure) = self.see_at_hand(&journal.state().previous) {
+        if let Err(failure) = see_at_hand(self.images, &journal.state().previous) {
             tracing::warn!("what is live now could not be brought back: {}", failure.one_line());
         }
-        let done = self.see_at_hand(steps).and_then(|()| match self.undo_those(going, journal) {
-            Ok(()) => Ok(None),
-            Err(NotUndone::InUse(in_use)) => Ok(Some(NotExchanged::InUse(in_use))),
-            Err(NotUndone::Left(left)) => Err(not_taken_off(&left)),
-        });
+        let done =
+            see_at_hand(self.images, steps).and_then(|()| match self.undo_those(going, journal) {
+                Ok(()) => Ok(None),
+                Err(NotUndone::InUse(in_use)) => Ok(Some(NotExchanged::InUse(in_use))),
+                Err(NotUndone::Left(left)) => Err(not_taken_off(&left)),
+            });
         let why = match done {
             // The daemons were ended, for they use what was to go.
             Ok(Some(in_use)) if was_whole && !journal.state().whole => {
@@ -68,27 +70,6 @@ impl Engine<'_> {
         } else {
             self.go_back(why, journal)
         })
-    }
-
-    /// Sees that everything that `steps` take out of the store is there, and is what it should be.
-    ///
-    /// Blocks: what was not read before is read and hashed.
-    ///
-    /// # Errors
-    /// 13 where something is not, with what and where.
-    pub fn see_at_hand(&self, steps: &[Step]) -> Result<(), Failure> {
-        for step in steps {
-            match step {
-                Step::LoadModule { name, origin, .. }
-                    if self.images.file(name, origin)?.is_none() =>
-                {
-                    self.images.image(name, origin)?;
-                }
-                Step::Bind { source, .. } => self.images.check_tree(source)?,
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     /// Brings back what was there; a stop that is asked for meanwhile is heard afterwards.
@@ -177,4 +158,23 @@ fn lost(why: &Failure, name: &str, failure: &Failure) -> Failure {
     );
     Failure::new(ExitCode::RolledBack, cause)
         .remedy("see what is in the way, run `longshore unload`, and start it again")
+}
+
+/// Sees that everything that `steps` take out of the store is there, and is what it should be.
+///
+/// Blocks: what was not read before is read and hashed.
+///
+/// # Errors
+/// 13 where something is not, with what and where.
+pub fn see_at_hand(images: &dyn Images, steps: &[Step]) -> Result<(), Failure> {
+    for step in steps {
+        match step {
+            Step::LoadModule { name, origin, .. } if images.file(name, origin)?.is_none() => {
+                images.image(name, origin)?;
+            }
+            Step::Bind { source, .. } => images.check_tree(source)?,
+            _ => {}
+        }
+    }
+    Ok(())
 }

@@ -17,7 +17,7 @@ use std::fmt;
 
 pub use cancel::CancelFlag;
 pub(crate) use daemons::kept;
-pub use exchange::{NotExchanged, with_mounts_on};
+pub use exchange::{NotExchanged, see_at_hand, with_mounts_on};
 pub use in_use::{Going, Held, InUse};
 pub use patience::Patience;
 pub use undo::{Left, NotUndone};

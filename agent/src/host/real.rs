@@ -118,20 +118,28 @@ impl RealHost {
         self.call(verb, &target.display().to_string(), call, done)
     }
 
-    /// Makes a call; where its answer was lost, `done` tells from the host whether it was done.
+    /// Makes a call. Where its answer was lost, for somebody killed the child that made it, `done` tells
+    /// from the host whether it was done; where it was not, it is made once more.
     fn call(
         &self,
         verb: &'static str,
         subject: &str,
         call: Call<'_>,
-        done: impl FnOnce() -> Result<bool, VerbError>,
+        done: impl Fn() -> Result<bool, VerbError>,
     ) -> Result<(), VerbError> {
-        match self.calls.make(subject, call) {
-            Answer::Came(answer) => answer.map_err(|errno| VerbError::new(verb, subject, errno)),
-            Answer::NoneWithin(waited) => Err(VerbError::unanswered(verb, subject, waited)),
-            Answer::Lost if done()? => Ok(()),
-            Answer::Lost => Err(VerbError::new(verb, subject, Errno::EINTR)),
+        for _ in 0..2 {
+            match self.calls.make(subject, call) {
+                Answer::Came(answer) => {
+                    return answer.map_err(|errno| VerbError::new(verb, subject, errno));
+                }
+                Answer::NoneWithin(waited) => {
+                    return Err(VerbError::unanswered(verb, subject, waited));
+                }
+                Answer::Lost if done()? => return Ok(()),
+                Answer::Lost => tracing::warn!("{verb} {subject}: who was to make it was killed"),
+            }
         }
+        Err(VerbError::new(verb, subject, Errno::EINTR))
     }
 
     /// A value of /proc/driver/nvidia/params, which shows what sysfs does not: the driver gives
@@ -264,7 +272,15 @@ impl Host for RealHost {
 
     fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError> {
         let call = Call::MakeNode { path: &self.at(path), node };
-        let made = || Ok(self.node(path)? == Some(node));
+        let made = || match self.node(path)? {
+            Some(there) if there.same_device(&node) => {
+                // Whoever made it may not have come to its mode.
+                let mode = fs::Permissions::from_mode(node.mode);
+                let set = fs::set_permissions(self.at(path), mode);
+                set.map(|()| true).map_err(|e| VerbError::on_path("chmod", path, &e))
+            }
+            _ => Ok(false),
+        };
         self.call("mknod", &path.display().to_string(), call, made)
     }
 

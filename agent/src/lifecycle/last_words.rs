@@ -107,8 +107,22 @@ impl LastWords {
     }
 }
 
+/// As [`keep`]; nobody waits for it long.
+pub(super) fn keep_soon(paths: &Paths, failure: FailureRecord) {
+    let paths = paths.clone();
+    let kept = input::in_time("last-words", LIMIT, move || {
+        keep(&paths, failure);
+        Ok(())
+    });
+    if !matches!(kept, Some(Ok(()))) {
+        tracing::warn!(
+            "what became of the last agent is not kept: no disk took it within {LIMIT:?}"
+        );
+    }
+}
+
 /// Keeps the record of a failure where its directories are there.
-pub(super) fn keep(paths: &Paths, mut failure: FailureRecord) {
+fn keep(paths: &Paths, mut failure: FailureRecord) {
     for text in [&mut failure.cause, &mut failure.remedy] {
         *text = shortened(text, MOST_OF_EACH);
     }

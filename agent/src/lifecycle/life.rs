@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Configurations, Phase, Provider, Renewal, stuck};
+use super::{Configurations, Phase, Provider, Renewal, Rest, stuck};
 use crate::config::Config;
 use crate::daemons::Keeper;
 use crate::disk;
@@ -33,6 +33,8 @@ pub struct World {
     pub step_limit: Duration,
     /// Hears what becomes of it all.
     pub telemetry: Telemetry,
+    /// Whether the life waits for nothing but signals.
+    pub rest: Rest,
 }
 
 impl World {
@@ -44,6 +46,7 @@ impl World {
             self.host = host;
         }
         disk::give(config.deadlines.disk);
+        self.rest.give(config.task_limit());
     }
 }
 
@@ -118,11 +121,13 @@ impl Life {
             }
             let World { host, telemetry, .. } = &self.world;
             let keeper = Keeper::begin(host, kept(&self.journal), telemetry);
+            self.world.rest.is(true);
             let stopped = tokio::select! {
                 biased;
                 () = self.stop.wait() => true,
                 () = self.renewal.asked() => false,
             };
+            self.world.rest.is(false);
             keeper.end().await;
             if stopped {
                 return self.take_off().await;
@@ -376,7 +381,7 @@ async fn on_engine<T: Send + 'static>(
     mut journal: Journal,
     act: impl FnOnce(&Engine<'_>, &mut Journal) -> T + Send + 'static,
 ) -> Result<(Journal, T), Failure> {
-    let World { host, images, patience, telemetry, step_limit } = world.clone();
+    let World { host, images, patience, telemetry, step_limit, .. } = world.clone();
     let work = move || {
         let engine = Engine { host: &*host, images: &*images, patience, telemetry: &telemetry };
         let result = act(&engine, &mut journal);

@@ -10,6 +10,7 @@ mod starts;
 pub mod status;
 pub(crate) mod stuck;
 mod turn;
+mod watchdog;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ pub use life::{Life, World};
 pub use phase::Phase;
 pub use signals::Renewal;
 pub use status::{StatusReport, status};
+pub use watchdog::Rest;
 
 use crate::catalog::Catalog;
 use crate::config::{Config, Deadlines, Paths};
@@ -68,7 +70,8 @@ pub trait Configurations: Send + Sync {
 }
 
 /// Installs, adopts or changes the driver, stays until SIGTERM or SIGINT, and takes it off again;
-/// meanwhile SIGHUP makes it follow the configuration as it is then.
+/// meanwhile SIGHUP makes it follow the configuration as it is then. `stuck` is told why, where this
+/// can no longer come to its end: it ends the process.
 ///
 /// # Errors
 /// The failure that ended it; the host is then as it was before, or the failure (exit code 20 or
@@ -77,15 +80,40 @@ pub async fn run(
     config: Config,
     configurations: impl Configurations,
     telemetry: &Telemetry,
+    stuck: impl FnOnce(&Failure) + Send + 'static,
 ) -> Result<ExitCode, Failure> {
     let (pulse, heart) = Pulse::new();
+    let asked = Asked::default();
+    asked.rest.give(config.task_limit());
+    // One that /healthz has no part in: who asks there may fill the queue.
+    let (own, beat) = Pulse::new();
+    let (theirs, told) = (asked.clone(), telemetry.clone());
+    let watching = tokio::spawn(async move {
+        stuck(&watchdog::watch(own, theirs.rest, theirs.stop, told).await);
+    });
     let subject = Subject::new(telemetry.clone(), pulse, config.paths.clone());
     let server = Server::begin(&config.listen, subject);
-    let ended = heart.beside(live(config, configurations, telemetry, server.as_ref())).await;
+    let rest = asked.rest.clone();
+    let life = async {
+        let ended = live(config, configurations, telemetry, server.as_ref(), asked).await;
+        // It answers nobody from now on.
+        rest.is(true);
+        ended
+    };
+    let ended = beat.beside(heart.beside(life)).await;
+    watching.abort();
     if let Some(server) = server {
         server.end();
     }
     ended
+}
+
+/// What a life is asked for, and whether it waits for that alone.
+#[derive(Debug, Clone, Default)]
+struct Asked {
+    stop: CancelFlag,
+    renewal: Renewal,
+    rest: Rest,
 }
 
 async fn live(
@@ -93,16 +121,19 @@ async fn live(
     configurations: impl Configurations,
     telemetry: &Telemetry,
     server: Option<&Server>,
+    asked: Asked,
 ) -> Result<ExitCode, Failure> {
     let born = Instant::now();
-    let (stop, renewal) = (CancelFlag::default(), Renewal::default());
+    let Asked { stop, renewal, rest } = asked;
     let _signals = signals::Watch::begin(stop.clone(), renewal.clone())?;
     let Some(journal) = turn::open_journal(&config, &stop).await? else {
         return Ok(ExitCode::Done);
     };
     serve::publish(server, &config.paths.state);
     remember(&config.paths, &journal, telemetry);
-    let world = world(&config, Store::open(&config.paths.store)?, &journal, telemetry);
+    // Whoever reads the host opens it, where a disk that does not answer keeps nobody waiting.
+    let world = world(&config, Store::at(&config.paths.store), &journal, telemetry);
+    let world = World { rest, ..world };
     Life::new(world, journal, stop, renewal, born).live(config, &configurations).await
 }
 
@@ -115,7 +146,7 @@ fn remember(paths: &Paths, journal: &Journal, telemetry: &Telemetry) {
     if !matches!(phase, Phase::Removed | Phase::Failed | Phase::InUse) {
         let failure = FailureRecord::without_a_word(phase, journal::written(&paths.state));
         tracing::warn!("{}", failure.cause);
-        last_words::keep(paths, failure);
+        last_words::keep_soon(paths, failure);
     }
     telemetry.failed_before(last_words::last(paths).map(|last| last.failure));
 }
@@ -164,6 +195,7 @@ fn world(config: &Config, store: Store, journal: &Journal, telemetry: &Telemetry
         patience: patience(config),
         step_limit: config.step_limit(),
         telemetry: telemetry.clone(),
+        rest: Rest::default(),
     }
 }
 

@@ -5,7 +5,7 @@
 //! is gone, reading the store, /proc and /sys of a module that hangs) is done by the thread that
 //! changes the host. Nothing takes it out of the kernel; but it need not keep the agent from saying so.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::failure::{ExitCode, Failure};
 use crate::telemetry::Telemetry;
@@ -13,13 +13,18 @@ use crate::telemetry::Telemetry;
 /// How often it is looked at, as a part of the limit.
 const PART: u32 = 10;
 
-/// Waits until the step in progress has taken longer than `limit`, and says so.
+/// Waits until the step in progress, or what is done between two of them, has taken longer than
+/// `limit`, and says so.
 pub(super) async fn stuck(telemetry: &Telemetry, limit: Duration) -> Failure {
+    let mut between = Instant::now();
     loop {
-        if let Some((what, since)) = telemetry.in_progress()
-            && since >= limit
-        {
-            return failure(&what, since);
+        match telemetry.in_progress() {
+            Some((what, since)) if since >= limit => return failure(&what, since),
+            Some(_) => between = Instant::now(),
+            None if between.elapsed() >= limit => {
+                return failure("looking at the host", between.elapsed());
+            }
+            None => {}
         }
         tokio::time::sleep(limit / PART).await;
     }

@@ -236,6 +236,7 @@ impl Scene {
             images: Arc::clone(&self.images),
             patience: Patience { deadline: Duration::ZERO, interval: Duration::ZERO },
             step_limit: self.step_limit,
+            rest: Rest::default(),
         }
     }
 

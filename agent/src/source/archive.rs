@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
-use super::http::{Expected, Fetcher, Policy};
+use super::http::{Away, Expected, Fetcher, Policy};
 use super::loading::Loader;
 use super::packages::Index;
 use super::release::Rules;
@@ -74,8 +74,9 @@ impl Archive {
         store: &Store,
         progress: &dyn Progress,
     ) -> Result<Self, Failure> {
-        let mut archive =
-            Self::open_with(policy.clone().hasty(), config, host_root, store, progress).await?;
+        // Who does not answer so soon may answer whoever has all patience.
+        let soon = Policy { away: Away::default(), ..policy.clone() }.hasty();
+        let mut archive = Self::open_with(soon, config, host_root, store, progress).await?;
         archive.fetcher = Fetcher::new(policy, host_root)?;
         Ok(archive)
     }

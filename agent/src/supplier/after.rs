@@ -7,6 +7,7 @@ use super::Supplier;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::journal::PlanSummary;
 use crate::step::Step;
+use crate::store::Store;
 use crate::upkeep::gc::{self, Needed, Report};
 use crate::upkeep::history;
 
@@ -31,8 +32,16 @@ impl Supplier<'_> {
     /// Remembers what is installed, and removes what is not needed where the store has grown beyond
     /// its bound. The driver is there: what fails here is a warning.
     pub(super) async fn look_after_store(&self, plan: &PlanSummary, steps: &[Step]) {
-        let recorded =
-            self.store().and_then(|store| history::record(&store, history::installed(plan, steps)));
+        let installed = history::installed(plan, steps);
+        // A stop is heard meanwhile, whatever the disk does.
+        let record = |store: Store| async move {
+            let recorded = tokio::task::spawn_blocking(move || history::record(&store, installed));
+            recorded.await.or_fail(ExitCode::Bug, || "remembering what is installed")?
+        };
+        let recorded = match self.store() {
+            Ok(store) => record(store).await,
+            Err(failure) => Err(failure),
+        };
         if let Err(failure) = recorded {
             tracing::warn!("not remembering what is installed: {}", failure.one_line());
         }

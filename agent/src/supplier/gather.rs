@@ -23,19 +23,16 @@ impl Supplier<'_> {
         &self,
         read: impl FnOnce(&Config) -> Result<HostFacts, Failure> + Send + 'static,
     ) -> Result<(HostFacts, Catalog), Failure> {
-        self.share_store().await?;
         // Where nothing else waits for it: SIGTERM is heard meanwhile.
-        let (config, store) = (self.config.clone(), self.store()?);
+        let store = self.open_store().await?;
+        self.share_store().await?;
+        let config = self.config.clone();
         let read = move || -> Result<_, Failure> {
             let facts = read(&config)?;
             let catalog = look(&config, &facts, &store)?;
             Ok((facts, catalog))
         };
-        let limit = self.config.deadlines.step;
-        let (facts, mut catalog) = tokio::time::timeout(limit, tokio::task::spawn_blocking(read))
-            .await
-            .map_err(|_| unanswered(limit))?
-            .or_fail(ExitCode::Bug, || "reading the host")??;
+        let (facts, mut catalog) = self.in_time(read).await?;
         self.leave_out_failed(&mut catalog);
         if plan::adopts(self.config, &facts, &catalog) {
             return Ok((facts, catalog));
@@ -49,6 +46,27 @@ impl Supplier<'_> {
         }
         self.ask(&facts.kernel, &mut catalog, &self.store()?).await;
         Ok((facts, catalog))
+    }
+
+    /// As [`Supplier::store`], where its disk may not answer.
+    async fn open_store(&self) -> Result<Store, Failure> {
+        if let Some(store) = self.store.get() {
+            return Ok(store.clone());
+        }
+        let root = self.config.paths.store.clone();
+        let store = self.in_time(move || Store::open(&root)).await?;
+        Ok(self.store.get_or_init(|| store).clone())
+    }
+
+    /// What `read` finds of the host and the store within `step-deadline`.
+    async fn in_time<T: Send + 'static>(
+        &self,
+        read: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let limit = self.config.deadlines.step;
+        let read = tokio::task::spawn_blocking(read);
+        let read = tokio::time::timeout(limit, read).await.map_err(|_| unanswered(limit))?;
+        read.or_fail(ExitCode::Bug, || "reading the host")?
     }
 
     /// Adds what the .run files and the archives offer, unless all that is wanted is at hand. That

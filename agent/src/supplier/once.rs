@@ -326,6 +326,12 @@ impl Supplier<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_about_deadlines_has_the_push() {
+        config::assert_in_page("A registry that takes", PUSH_LIMIT);
+    }
+
     use crate::config::{self, Fragment};
 
     fn wanted() -> Wanted {

@@ -167,6 +167,11 @@ impl Telemetry {
         Doing { telemetry: self, kind: step.kind(), what: step.subject(), undo, since: now }
     }
 
+    /// The phase it is in; None before the first.
+    pub fn phase(&self) -> Option<Phase> {
+        self.told().phase.map(|(phase, ..)| phase)
+    }
+
     /// The step in progress, in words, and how long it has been.
     pub fn in_progress(&self) -> Option<(String, Duration)> {
         let told = self.told();

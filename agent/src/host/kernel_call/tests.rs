@@ -9,7 +9,8 @@ use rstest::rstest;
 
 use super::calls::{decoded, encoded, make_all};
 use super::*;
-use crate::host::verbs::Node;
+use crate::host::real::RealHost;
+use crate::host::verbs::{Host, Node};
 
 const AMPLE: Duration = Duration::from_secs(60);
 
@@ -246,4 +247,22 @@ fn a_mount_that_does_not_come_back_is_given_up() {
     let (_script, calls) = scripted("read call; exec sleep 20", within);
     let (source, target) = (Path::new("/a"), Path::new("/b"));
     assert_eq!(calls.make("x", Call::Bind { source, target }), Answer::NoneWithin(within));
+}
+
+#[test]
+fn a_call_whose_child_was_killed_is_made_once_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = |script: &str| {
+        let (kept, calls) = scripted(script, AMPLE);
+        (kept, RealHost::new(dir.path()).calling(calls, AMPLE))
+    };
+    let make = |host: &RealHost| {
+        host.make_node(Path::new("/dev/x"), Node { major: 1, minor: 3, mode: 0o666 })
+    };
+    let first = dir.path().join("first");
+    let once = format!("read call; mkdir {} && kill -9 $$; echo 0", first.display());
+    let (_kept, once) = host(&once);
+    make(&once).unwrap();
+    let (_kept, always) = host("read call; kill -9 $$");
+    assert_eq!(make(&always).unwrap_err().errno, Errno::EINTR);
 }

@@ -1,13 +1,14 @@
 //! One driver in the place of another: what goes, the exchange, and SIGHUP that asks for it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::{Configurations, Phase, Provider};
-use super::{End, Life, is_of_driver};
+use super::{End, Life, is_of_driver, or_stop};
 use crate::config::Config;
-use crate::engine::{Engine, InUse, NotExchanged, with_mounts_on};
-use crate::failure::{ExitCode, Failure};
+use crate::engine::{Engine, InUse, NotExchanged, see_at_hand, with_mounts_on};
+use crate::failure::{ExitCode, Failure, OrFail};
 use crate::journal::{Journal, PlanSummary, Refused};
 use crate::plan::Plan;
 use crate::step::{ModuleOrigin, Step};
@@ -41,8 +42,11 @@ impl Life {
             tracing::warn!("the running configuration stays: another {what} takes a restart");
             return Ok(());
         }
+        // What it is given less or more time for is what it is about to do.
+        self.world.follow(&next);
         match self.change(&configurations.provider(&next)).await {
             Err(End::Failed(failure)) if self.journal.state().whole => {
+                self.world.follow(running);
                 self.world.telemetry.failed(&failure);
                 warn_of(&failure, "the running configuration and its driver stay");
                 if self.journal.phase() != Phase::Ready {
@@ -52,7 +56,6 @@ impl Life {
             }
             other => other?,
         }
-        self.world.follow(&next);
         *running = next;
         Ok(())
     }
@@ -79,11 +82,24 @@ impl Life {
     /// seconds, in which the one that is there is Ready.
     async fn see_at_hand(&mut self, plan: &Plan) -> Result<(), End> {
         let since = Instant::now();
-        let steps = plan.install.clone();
-        self.on_engine(move |engine, _| engine.see_at_hand(&steps)).await??;
+        let (images, steps) = (Arc::clone(&self.world.images), plan.install.clone());
+        let look = tokio::task::spawn_blocking(move || see_at_hand(&*images, &steps));
+        let limit = self.world.step_limit;
+        or_stop(&self.stop, async {
+            let looked = tokio::time::timeout(limit, look).await.map_err(|_| {
+                let cause = format!(
+                    "reading what is to be loaded has not come to its end in {} s: the store's disk does \
+                     not answer",
+                    limit.as_secs_f64()
+                );
+                Failure::new(ExitCode::Preflight, cause).remedy("see the kernel's log (dmesg)")
+            })?;
+            looked.or_fail(ExitCode::Bug, || "reading what is to be loaded")?
+        })
+        .await?;
         let (version, ms) = (&plan.driver_version, since.elapsed().as_millis());
         tracing::info!(driver = version, ms, "driver {version} is at hand, whole ({ms} ms)");
-        if self.stop.is_set() { Err(End::Stopped) } else { Ok(()) }
+        Ok(())
     }
 
     /// Carries out a plan that has something else in the place of what is there. Where that is in

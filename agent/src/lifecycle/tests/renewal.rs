@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::mpsc;
 
 use super::*;
+use crate::config::Deadlines;
 use crate::kernel::image::{Images, ModuleFile};
 
 /// A configuration that differs from the scene's in something no plan here depends on.
@@ -155,4 +157,33 @@ async fn a_stop_while_a_new_configuration_is_followed_is_heard() {
     let (ended, ()) = tokio::join!(scene.live(At::Acquire, plans), asking);
     assert_eq!(ended.unwrap(), ExitCode::Done);
     assert_eq!(scene.host.state(), before);
+}
+
+#[tokio::test]
+async fn what_is_waited_for_has_the_time_that_the_new_configuration_gives_it() {
+    let scene = Scene::new();
+    let mut next = another(&scene);
+    let (none, short) = (Duration::ZERO, Duration::from_millis(50));
+    next.deadlines = Deadlines {
+        users: none,
+        unload: none,
+        load: none,
+        disk: none,
+        step: short,
+        ..next.deadlines
+    };
+    next.daemons.deadline = none;
+    let (answers, hangs) = mpsc::channel::<()>();
+    let hangs = Mutex::new(hangs);
+    let ended = renewed(&scene, At::Never, vec![plan("535")], Ok(next), |scene| {
+        // Until the disk answers again, here when the test ends.
+        scene.host.at_point(move |_| {
+            let _ = hangs.lock().unwrap().recv();
+        });
+    });
+    // With the time that it began with it would be ten minutes.
+    let failure = tokio::time::timeout(Duration::from_secs(120), ended).await.unwrap().unwrap_err();
+    assert_eq!(failure.code(), ExitCode::RolledBack);
+    assert!(failure.report().contains("has not come to its end"), "{}", failure.report());
+    drop(answers);
 }

@@ -45,7 +45,9 @@ async fn steps_that_come_to_their_end_are_waited_for() {
     let (what, _) = telemetry.in_progress().unwrap();
     assert_eq!(what, "undoing make-dir /run/x");
     doing.end(crate::telemetry::StepOutcome::Undone);
-    let pending = super::super::stuck::stuck(&telemetry, Duration::from_millis(1));
+    let pending = super::super::stuck::stuck(&telemetry, Duration::from_secs(600));
     let none = tokio::time::timeout(Duration::from_millis(20), pending).await;
     assert!(none.is_err(), "nothing is in progress");
+    let failure = super::super::stuck::stuck(&telemetry, Duration::from_millis(1)).await;
+    assert!(failure.report().contains("looking at the host has not come"), "{failure}");
 }

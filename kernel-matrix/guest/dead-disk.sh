@@ -1,0 +1,68 @@
+# shellcheck shell=sh
+# A store whose disk does not answer: frozen (fsfreeze), every write to it sleeps in the kernel and no
+# signal takes it out again. The agent that starts then says so and ends, on an untouched host and on one
+# where the agent before it was killed; the next one, with the disk answering, comes to Ready; and once it
+# is frozen again TERM takes the driver off all the same.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. /run/matrix/lib.sh
+# shellcheck source=ready.sh
+. /run/matrix/ready.sh
+# shellcheck source=events.sh
+. /run/matrix/events.sh
+
+STORE=/var/lib/longshore
+USUAL=$AGENT_ARGUMENTS
+
+says() { grep -qF "$1" /run/matrix/agent.log 2>/dev/null; }
+
+# start_frozen WHEN: an agent that starts with the disk frozen, until it says that it ends; then the disk
+# answers again, for until then the kernel keeps what of the process sleeps in it.
+start_frozen() {
+    fsfreeze --freeze $STORE
+    phase "$1"
+    AGENT_ARGUMENTS="$USUAL --step-deadline 5s"
+    start_agent
+    AGENT_ARGUMENTS=$USUAL
+    await says 'serving health'
+    now
+    begun=$NOW
+    await says 'has not come to its end'
+    now
+    fact "$1.seconds" "$begun $NOW"
+    fsfreeze --unfreeze $STORE
+    code=0
+    wait "$RUN" || code=$?
+    fact "$1.exit-code" "$code"
+    section "$1.log" cat /run/matrix/agent.log
+}
+
+prepare
+state before
+start_frozen untouched
+state untouched
+start_agent
+await has_phase ready
+section killed.identity identity
+strike
+wait "$RUN" || true
+start_frozen killed
+section after-killed.identity identity
+start_agent
+if await has_phase ready; then
+    phase ready
+    report_ready ready
+    section adopted.identity identity
+    section ready.look look_around
+    fsfreeze --freeze $STORE
+    phase terminate
+    now
+    begun=$NOW
+    terminate
+    await has_phase removed
+    now
+    fact removed.seconds "$begun $NOW"
+    section removed.modules cat /proc/modules
+    fsfreeze --unfreeze $STORE
+fi
+finish_agent
+after

@@ -1,0 +1,115 @@
+//! A store whose disk does not answer (guest/dead-disk.sh): who starts with it ends by its deadline and
+//! says why; whose driver is Ready takes it off without the store.
+
+use crate::checks::{self, Expected};
+use crate::records::Records;
+use crate::timing;
+use crate::{identity, judge};
+
+/// The guest's `--step-deadline`, the 5 s that last words have, and what a busy machine takes beyond them,
+/// seconds.
+const LONGEST: f64 = 5.0 + 5.0 + 25.0;
+/// The exit code of a host that is not ready, and that was not touched.
+const NOT_READY: &str = "15";
+/// What is said of it.
+const SAID: [&str; 2] =
+    ["reading the host and the store has not come to its end in 5 s", "step-deadline"];
+
+/// What is wrong.
+pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
+    let mut wrong = ended(records, "untouched");
+    wrong.extend(ended(records, "killed"));
+    let touched = judge::differences(records, "untouched").into_iter();
+    wrong.extend(touched.map(|difference| format!("a dead disk: {difference}")));
+    // Neither who found no disk nor who adopted did anything to the driver that was there.
+    for later in ["after-killed", "adopted"] {
+        wrong.extend(identity::compare(records, "killed", later, &[]));
+    }
+    wrong.extend(checks::ready(expected, records, "ready"));
+    wrong.extend(removed(records));
+    wrong
+}
+
+/// How the agent ended that started with the disk frozen.
+fn ended(records: &Records, when: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let code = records.facts.get(&format!("{when}.exit-code")).map_or("none", String::as_str);
+    if code != NOT_READY {
+        wrong.push(format!("{when}: with a dead disk the exit code is {code}, not {NOT_READY}"));
+    }
+    let log = records.text(&format!("{when}.log"));
+    let unsaid = SAID.iter().filter(|text| !log.contains(*text));
+    wrong.extend(unsaid.map(|text| format!("{when}: the log does not say `{text}`")));
+    wrong.extend(in_time(records, &format!("{when}.seconds")));
+    wrong
+}
+
+fn removed(records: &Records) -> Vec<String> {
+    let mut wrong: Vec<String> = in_time(records, "removed.seconds").into_iter().collect();
+    match records.section("removed.modules") {
+        Ok(modules) => {
+            let left = modules.iter().filter(|line| line.starts_with("nvidia"));
+            wrong.extend(left.map(|line| format!("with a dead disk TERM left {line}")));
+        }
+        Err(missing) => wrong.push(missing),
+    }
+    wrong
+}
+
+fn in_time(records: &Records, what: &str) -> Option<String> {
+    match timing::span(records, what) {
+        Ok(seconds) if seconds <= LONGEST => None,
+        Ok(seconds) => Some(format!("{what}: {seconds:.1}, not {LONGEST} at most")),
+        Err(missing) => Some(missing),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Records {
+        let mut records = Records::default();
+        for when in ["untouched", "killed"] {
+            records.take(&format!("@fact {when}.exit-code 15"));
+            records.take(&format!("@fact {when}.seconds 10.0 16.0"));
+            records.sections.insert(format!("{when}.log"), SAID.map(str::to_owned).to_vec());
+        }
+        records.take("@fact removed.seconds 20.0 21.0");
+        records.sections.insert("removed.modules".into(), vec!["drm 1 0 - Live".into()]);
+        records
+    }
+
+    fn all(records: &Records) -> String {
+        let ended = ["untouched", "killed"].map(|when| ended(records, when)).concat();
+        [ended, removed(records)].concat().join("\n")
+    }
+
+    #[test]
+    fn an_agent_that_ends_and_one_that_takes_off_have_nothing_wrong() {
+        assert_eq!(all(&good()), "");
+    }
+
+    #[test]
+    fn what_is_wrong_is_found() {
+        let fact = |key: &str, value: &str, wanted: &str| {
+            let mut records = good();
+            records.facts.insert(key.into(), value.into());
+            assert!(all(&records).contains(wanted), "{wanted}: {}", all(&records));
+        };
+        fact("untouched.exit-code", "70", "exit code is 70");
+        fact("killed.exit-code", "0", "exit code is 0");
+        fact("killed.seconds", "10.0 46.0", "killed.seconds: 36.0");
+        fact("removed.seconds", "10.0 50.0", "removed.seconds: 40.0");
+        let section = |name: &str, text: &str, wanted: &str| {
+            let mut records = good();
+            records.sections.insert(name.into(), vec![text.into()]);
+            assert!(all(&records).contains(wanted), "{wanted}: {}", all(&records));
+        };
+        section("killed.log", "a fault", "killed: the log does not say `step-deadline`");
+        section("removed.modules", "nvidia 1 0 - Live", "TERM left nvidia");
+        let mut untold = good();
+        untold.sections.remove("removed.modules");
+        assert!(all(&untold).contains("removed.modules"), "{}", all(&untold));
+    }
+}
