@@ -20,6 +20,7 @@ pub use life::{Life, World};
 pub use phase::Phase;
 pub use signals::Renewal;
 pub use status::{StatusReport, status};
+use watchdog::Asked;
 pub use watchdog::Rest;
 
 use crate::catalog::Catalog;
@@ -85,35 +86,14 @@ pub async fn run(
     let (pulse, heart) = Pulse::new();
     let asked = Asked::default();
     asked.rest.give(config.task_limit());
-    // One that /healthz has no part in: who asks there may fill the queue.
-    let (own, beat) = Pulse::new();
-    let (theirs, told) = (asked.clone(), telemetry.clone());
-    let watching = tokio::spawn(async move {
-        stuck(&watchdog::watch(own, theirs.rest, theirs.stop, told).await);
-    });
     let subject = Subject::new(telemetry.clone(), pulse, config.paths.clone());
     let server = Server::begin(&config.listen, subject);
-    let rest = asked.rest.clone();
-    let life = async {
-        let ended = live(config, configurations, telemetry, server.as_ref(), asked).await;
-        // It answers nobody from now on.
-        rest.is(true);
-        ended
-    };
-    let ended = beat.beside(heart.beside(life)).await;
-    watching.abort();
+    let life = live(config, configurations, telemetry, server.as_ref(), asked.clone());
+    let ended = watchdog::watched(heart.beside(life), asked, telemetry, stuck).await;
     if let Some(server) = server {
         server.end();
     }
     ended
-}
-
-/// What a life is asked for, and whether it waits for that alone.
-#[derive(Debug, Clone, Default)]
-struct Asked {
-    stop: CancelFlag,
-    renewal: Renewal,
-    rest: Rest,
 }
 
 async fn live(

@@ -5,12 +5,13 @@
 //! gone lets none of that come back. Nothing takes the task out of the kernel, and it hears no signal;
 //! so somebody else asks it whether it still answers, and speaks in its place where it does not.
 
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::Phase;
+use super::{Phase, Renewal};
 use crate::engine::CancelFlag;
 use crate::failure::{ExitCode, Failure};
 use crate::serve::Pulse;
@@ -63,13 +64,41 @@ impl Rest {
     }
 }
 
+/// What a life is asked for, and whether it waits for that alone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Asked {
+    pub stop: CancelFlag,
+    pub renewal: Renewal,
+    pub rest: Rest,
+}
+
+/// Lives `life`, and tells `stuck` why where that does not come to its end any more.
+pub(super) async fn watched<T>(
+    life: impl Future<Output = T>,
+    asked: Asked,
+    telemetry: &Telemetry,
+    stuck: impl FnOnce(&Failure) + Send + 'static,
+) -> T {
+    // One that /healthz has no part in: who asks there may fill the queue.
+    let (pulse, heart) = Pulse::new();
+    let (Asked { stop, rest, .. }, telemetry) = (asked, telemetry.clone());
+    let theirs = rest.clone();
+    let watching = tokio::spawn(async move {
+        stuck(&watch(pulse, theirs, stop, telemetry).await);
+    });
+    let life = async {
+        let ended = life.await;
+        // It answers nobody from now on.
+        rest.is(true);
+        ended
+    };
+    let ended = heart.beside(life).await;
+    watching.abort();
+    ended
+}
+
 /// Waits until a life does not answer `pulse` any more, and says so. At rest it is not asked.
-pub(super) async fn watch(
-    pulse: Pulse,
-    rest: Rest,
-    stop: CancelFlag,
-    telemetry: Telemetry,
-) -> Failure {
+async fn watch(pulse: Pulse, rest: Rest, stop: CancelFlag, telemetry: Telemetry) -> Failure {
     loop {
         rest.over().await;
         let stopping = stop.is_set();
@@ -125,6 +154,29 @@ mod tests {
         let rest = Rest::default();
         rest.give(Duration::from_millis(50));
         (rest, CancelFlag::default(), Telemetry::default())
+    }
+
+    #[test]
+    fn whoever_ends_the_process_is_told_of_a_life_that_is_stuck_and_of_no_other() {
+        for hangs in [true, false] {
+            let (tell, told) = mpsc::channel();
+            let (release, released) = mpsc::channel::<()>();
+            // As in `main`: the life's task is the thread's that started the runtime.
+            let thread = std::thread::spawn(move || {
+                let runtime = tokio::runtime::Runtime::new().unwrap();
+                let asked = Asked::default();
+                asked.rest.give(Duration::from_millis(50));
+                let life = async { if hangs { released.recv().is_err() } else { true } };
+                let stuck = move |failure: &Failure| {
+                    let _ = tell.send(failure.code());
+                };
+                runtime.block_on(watched(life, asked, &Telemetry::default(), stuck))
+            });
+            let wanted = if hangs { Ok(ExitCode::Preflight) } else { Err(mpsc::RecvError) };
+            assert_eq!(told.recv(), wanted);
+            drop(release);
+            assert!(thread.join().unwrap());
+        }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
