@@ -19,6 +19,8 @@ use crate::telemetry::Telemetry;
 
 /// How long a life that was asked to stop before it changed anything may leave that unanswered.
 const STOPPING: Duration = Duration::from_secs(10);
+/// How long it has to answer once more, when everybody was awake.
+const AWAKE: Duration = Duration::from_secs(5);
 /// How often it is asked, as a part of the limit.
 const PART: u32 = 10;
 
@@ -112,7 +114,10 @@ async fn watch(pulse: Pulse, rest: Rest, stop: CancelFlag, telemetry: Telemetry)
             () = stop.wait(), if !stopping => continue,
         };
         if !answers && !rest.is_now() {
-            return stuck(&telemetry, limit);
+            // A container that was paused for so long wakes with all its deadlines over.
+            if !pulse.beats(limit.min(AWAKE)).await && !rest.is_now() {
+                return stuck(&telemetry, limit);
+            }
         }
         // A stop is asked about at once, and only once in a while afterwards.
         tokio::select! {
