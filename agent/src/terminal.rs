@@ -145,7 +145,8 @@ fn amount(done: u64, total: Option<u64>, unit: Unit) -> String {
         Unit::Items => n.to_string(),
     };
     match total {
-        Some(total) => format!("{} of {}", show(done), show(total)),
+        // One that was reckoned beforehand may fall short.
+        Some(total) => format!("{} of {}", show(done), show(total.max(done))),
         None => show(done),
     }
 }
@@ -158,6 +159,7 @@ mod tests {
     fn amounts_are_in_the_units_people_read() {
         let cases = [
             (1_500_000, Some(3_000_000), Unit::Bytes, "1.5 MB of 3.0 MB"),
+            (469, Some(463), Unit::Items, "469 of 469"),
             (7, Some(71), Unit::Items, "7 of 71"),
             (7, None, Unit::Items, "7"),
         ];
