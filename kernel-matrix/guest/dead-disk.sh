@@ -44,7 +44,9 @@ start_agent
 await has_phase ready
 section killed.identity identity
 strike
-wait "$RUN" || true
+code=0
+wait "$RUN" || code=$?
+fact struck.exit-code "$code"
 start_frozen killed
 section after-killed.identity identity
 start_agent

@@ -4,7 +4,7 @@
 use crate::checks::{self, Expected};
 use crate::records::Records;
 use crate::timing;
-use crate::{identity, judge};
+use crate::{identity, judge, trials};
 
 /// The guest's `--step-deadline`, the 5 s that last words have, and what a busy machine takes beyond them,
 /// seconds.
@@ -18,6 +18,7 @@ const SAID: [&str; 2] =
 /// What is wrong.
 pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     let mut wrong = ended(records, "untouched");
+    wrong.extend(struck(records));
     wrong.extend(ended(records, "killed"));
     let touched = judge::differences(records, "untouched").into_iter();
     wrong.extend(touched.map(|difference| format!("a dead disk: {difference}")));
@@ -28,6 +29,12 @@ pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     wrong.extend(checks::ready(expected, records, "ready"));
     wrong.extend(removed(records));
     wrong
+}
+
+/// The Ready agent was killed, and did not end by itself.
+fn struck(records: &Records) -> Option<String> {
+    let code = records.facts.get("struck.exit-code").map_or("none", String::as_str);
+    (code != trials::KILLED).then(|| format!("SIGKILL: the exit code is {code}"))
 }
 
 /// How the agent ended that started with the disk frozen.
@@ -75,6 +82,7 @@ mod tests {
             records.take(&format!("@fact {when}.seconds 10.0 16.0"));
             records.sections.insert(format!("{when}.log"), SAID.map(str::to_owned).to_vec());
         }
+        records.take("@fact struck.exit-code 137");
         records.take("@fact removed.seconds 20.0 21.0");
         records.sections.insert("removed.modules".into(), vec!["drm 1 0 - Live".into()]);
         records
@@ -82,7 +90,8 @@ mod tests {
 
     fn all(records: &Records) -> String {
         let ended = ["untouched", "killed"].map(|when| ended(records, when)).concat();
-        [ended, removed(records)].concat().join("\n")
+        let struck = struck(records).into_iter().collect();
+        [ended, struck, removed(records)].concat().join("\n")
     }
 
     #[test]
@@ -99,6 +108,7 @@ mod tests {
         };
         fact("untouched.exit-code", "70", "exit code is 70");
         fact("killed.exit-code", "0", "exit code is 0");
+        fact("struck.exit-code", "21", "SIGKILL: the exit code is 21");
         fact("killed.seconds", "10.0 46.0", "killed.seconds: 36.0");
         fact("removed.seconds", "10.0 50.0", "removed.seconds: 40.0");
         let section = |name: &str, text: &str, wanted: &str| {

@@ -7,7 +7,7 @@ use crate::judge;
 use crate::records::Records;
 
 /// The exit code of what SIGKILL ended, as podman gives it.
-const KILLED: &str = "137";
+pub(crate) const KILLED: &str = "137";
 
 /// How many lives of a guest have to have been cut off.
 pub const LEAST: usize = 20;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::Fragment;
-use super::values::{OnBusy, Span};
+use super::values::{BadValue, OnBusy, Span};
 use crate::host::real::LOOK;
 
 /// How long each thing may take that is waited for.
@@ -56,6 +56,19 @@ impl Deadlines {
             step: or(all.step_deadline, default.step).max(LEAST),
         }
     }
+}
+
+/// The least that a server, or a builder that renews its claim, is given: with less a server could never
+/// answer, and a claim written anew more often than four times a second would be a burden.
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+
+/// A span from [`SECOND`] on.
+pub(super) fn from_a_second(text: &str) -> Result<Span, BadValue> {
+    let span: Span = text.parse()?;
+    if span.duration() < SECOND {
+        return Err(BadValue::new(text, "a span of time from 1s to 1h"));
+    }
+    Ok(span)
 }
 
 /// What a call into the kernel, a build, a disk and a step are given at least: removing nvidia takes
@@ -117,6 +130,15 @@ mod tests {
             ("at least", LEAST),
         ] {
             assert_in_page(setting, span);
+        }
+    }
+
+    #[test]
+    fn a_span_from_a_second_on_is_no_shorter() {
+        assert!(from_a_second("1s").is_ok());
+        for short in ["0s", "900ms"] {
+            let refused = from_a_second(short).expect_err("too short").to_string();
+            assert!(refused.contains("from 1s"), "{refused}");
         }
     }
 

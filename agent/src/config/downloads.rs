@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::values::{BadValue, Span};
-
-/// A server that is given no time at all could never answer.
-const LEAST: Duration = Duration::from_secs(1);
+use super::deadlines::{SECOND, from_a_second};
+use super::values::Span;
 
 /// How long servers are waited for (docs/downloads.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,23 +30,14 @@ impl Default for Downloads {
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct DownloadFragment {
     /// How long a server may take to take a connection; from 1s
-    #[arg(id = "download-connect", long, global = true, value_name = "SPAN", value_parser = span)]
+    #[arg(id = "download-connect", long, global = true, value_name = "SPAN", value_parser = from_a_second)]
     pub connect: Option<Span>,
     /// How long a server may say nothing, or next to nothing; from 1s
-    #[arg(id = "download-stall", long, global = true, value_name = "SPAN", value_parser = span)]
+    #[arg(id = "download-stall", long, global = true, value_name = "SPAN", value_parser = from_a_second)]
     pub stall: Option<Span>,
     /// How long a server that says it is busy (5xx, 429) is asked again
     #[arg(id = "download-busy", long, global = true, value_name = "SPAN")]
     pub busy: Option<Span>,
-}
-
-/// A span in which a server can answer.
-pub(super) fn span(text: &str) -> Result<Span, BadValue> {
-    let span: Span = text.parse()?;
-    if span.duration() < LEAST {
-        return Err(BadValue::new(text, "a span of time from 1s to 1h"));
-    }
-    Ok(span)
 }
 
 impl DownloadFragment {
@@ -65,8 +54,8 @@ impl DownloadFragment {
         let Downloads { connect, stall, busy } = Downloads::default();
         let or = |span: Option<Span>, default| span.map_or(default, Span::duration);
         Downloads {
-            connect: or(self.connect, connect).max(LEAST),
-            stall: or(self.stall, stall).max(LEAST),
+            connect: or(self.connect, connect).max(SECOND),
+            stall: or(self.stall, stall).max(SECOND),
             busy: or(self.busy, busy),
         }
     }
@@ -103,12 +92,9 @@ mod tests {
 
     #[test]
     fn no_server_is_given_no_time() {
-        assert!(span("1s").is_ok());
-        let refused = span("0s").expect_err("too short").to_string();
-        assert!(refused.contains("from 1s"), "{refused}");
         assert_eq!(
             settled("connect = '0s'\nstall = '0s'\nbusy = '0s'", ""),
-            Downloads { connect: LEAST, stall: LEAST, busy: Duration::ZERO }
+            Downloads { connect: SECOND, stall: SECOND, busy: Duration::ZERO }
         );
     }
 }

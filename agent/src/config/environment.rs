@@ -5,11 +5,12 @@ use std::num::NonZeroU16;
 use std::str::FromStr;
 
 use super::daemons::{DaemonFragment, Wish};
-use super::downloads::{self, DownloadFragment};
+use super::deadlines::from_a_second;
+use super::downloads::DownloadFragment;
 use super::fragment::Fragment;
 use super::module_signing::ModuleSigningFragment;
 use super::patches::PatchFragment;
-use super::publish::{self, PublishFragment};
+use super::publish::PublishFragment;
 use super::values::{
     AbsolutePath, DriverWish, FlavourWish, ModuleName, OnBusy, SizeBound, Span, parse_bool,
 };
@@ -54,7 +55,7 @@ impl Fragment {
             publish: PublishFragment {
                 reference: get(env, "LONGSHORE_PUBLISH", Repository::from_str)?,
                 sign_key: get(env, "LONGSHORE_PUBLISH_KEY", AbsolutePath::strict)?,
-                lease: get(env, "LONGSHORE_PUBLISH_LEASE", publish::lease)?,
+                lease: get(env, "LONGSHORE_PUBLISH_LEASE", from_a_second)?,
                 wait: get(env, "LONGSHORE_PUBLISH_WAIT", Span::from_str)?,
                 unsigned_headers: get(env, "LONGSHORE_PUBLISH_UNSIGNED_HEADERS", parse_bool)?,
             },
@@ -82,8 +83,8 @@ impl Fragment {
                 deadline: get(env, "LONGSHORE_DAEMON_DEADLINE", Span::from_str)?,
             },
             downloads: DownloadFragment {
-                connect: get(env, "LONGSHORE_DOWNLOAD_CONNECT", downloads::span)?,
-                stall: get(env, "LONGSHORE_DOWNLOAD_STALL", downloads::span)?,
+                connect: get(env, "LONGSHORE_DOWNLOAD_CONNECT", from_a_second)?,
+                stall: get(env, "LONGSHORE_DOWNLOAD_STALL", from_a_second)?,
                 busy: get(env, "LONGSHORE_DOWNLOAD_BUSY", Span::from_str)?,
             },
             store: get(env, "LONGSHORE_STORE", AbsolutePath::strict)?,

@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::values::{AbsolutePath, BadValue, Span};
+use super::deadlines::{SECOND, from_a_second};
+use super::values::{AbsolutePath, Span};
 use crate::registry::reference::Repository;
-
-/// A builder that writes its claim anew more often than four times a second would be a burden.
-const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
 /// The registry that what is compiled here is pushed to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +35,7 @@ pub struct PublishFragment {
     #[arg(id = "publish-key", long, global = true, value_name = "FILE")]
     pub sign_key: Option<AbsolutePath>,
     /// How long a host that compiles for all may be silent until another takes over; from 1s
-    #[arg(id = "publish-lease", long, global = true, value_name = "SPAN", value_parser = lease)]
+    #[arg(id = "publish-lease", long, global = true, value_name = "SPAN", value_parser = from_a_second)]
     pub lease: Option<Span>,
     /// How long to wait for a host that compiles for all before compiling all the same
     #[arg(id = "publish-wait", long, global = true, value_name = "SPAN")]
@@ -45,15 +43,6 @@ pub struct PublishFragment {
     /// Also push what was compiled with headers that nobody signed: the host's own, or of --headers
     #[arg(id = "publish-unsigned-headers", long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub unsigned_headers: Option<bool>,
-}
-
-/// A lease as a setting gives it.
-pub(super) fn lease(text: &str) -> Result<Span, BadValue> {
-    let span: Span = text.parse()?;
-    if span.duration() < SHORTEST_LEASE {
-        return Err(BadValue::new(text, "a span of time from 1s to 1h"));
-    }
-    Ok(span)
 }
 
 impl PublishFragment {
@@ -76,7 +65,7 @@ impl PublishFragment {
         Some(PublishConfig {
             reference: self.reference?,
             sign_key: self.sign_key.map(|path| path.as_path().to_path_buf()),
-            lease: or(self.lease, 60).max(SHORTEST_LEASE),
+            lease: or(self.lease, 60).max(SECOND),
             wait: or(self.wait, 30 * 60),
             unsigned_headers: self.unsigned_headers.unwrap_or(false),
         })
@@ -104,12 +93,5 @@ mod tests {
         let all = fragment("reference = 'registry.example.com/a'\nunsigned-headers = true");
         assert!(all.settle().expect("published").unsigned_headers);
         assert_eq!(fragment("wait = '10m'").settle(), None);
-    }
-
-    #[test]
-    fn a_lease_is_at_least_a_second() {
-        assert!(lease("1s").is_ok());
-        let refused = lease("900ms").expect_err("too short").to_string();
-        assert!(refused.contains("from 1s"), "{refused}");
     }
 }

@@ -1,6 +1,7 @@
 //! What a plan is made of: the host as it is, and what is at hand for it, from the nearest to the
 //! farthest. Whoever is farther is asked only where the nearer do not suffice.
 
+use std::path::Path;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -65,7 +66,9 @@ impl Supplier<'_> {
     ) -> Result<T, Failure> {
         let limit = self.config.deadlines.step;
         let read = tokio::task::spawn_blocking(read);
-        let read = tokio::time::timeout(limit, read).await.map_err(|_| unanswered(limit))?;
+        let read = tokio::time::timeout(limit, read)
+            .await
+            .map_err(|_| unanswered(limit, &self.config.paths.store))?;
         read.or_fail(ExitCode::Bug, || "reading the host")?
     }
 
@@ -152,11 +155,12 @@ pub(super) fn read_host(config: &Config) -> Result<HostFacts, Failure> {
 }
 
 /// The thread that hangs is left behind.
-fn unanswered(limit: Duration) -> Failure {
+fn unanswered(limit: Duration, store: &Path) -> Failure {
     let cause = format!(
         "reading the host and the store has not come to its end in {} s: the kernel, a disk or a file \
-         system does not answer",
-        limit.as_secs_f64()
+         system does not answer (the store is {})",
+        limit.as_secs_f64(),
+        store.display()
     );
     Failure::new(ExitCode::Preflight, cause).remedy(
         "see the kernel's log (dmesg) for what does not answer; where the host is only slow, give it \
@@ -189,6 +193,7 @@ mod tests {
         let text = failure.report();
         assert!(text.contains("has not come to its end in 0.02 s"), "{text}");
         assert!(text.contains("step-deadline"), "{text}");
+        assert!(text.contains(&config.paths.store.display().to_string()), "{text}");
         drop(answers);
     }
 }
