@@ -62,7 +62,7 @@ pub(super) struct Addition {
 impl Addition {
     /// Lines to add at the end of Kbuild.
     pub(super) fn text(&self) -> String {
-        let mut text = String::from(FLAGS);
+        let mut text = format!("{FLAGS}{PRUNED}");
         if let Some(objects) = &self.versioned {
             text.push_str(VERSIONLESS);
             for object in objects {
@@ -92,6 +92,17 @@ LONGSHORE_NAMED = $(patsubst -DKBUILD_BASENAME=%,-DKBUILD_BASENAME="conftest",$(
 LONGSHORE_FLAGS = $(patsubst -DKBUILD_MODNAME=%,-DKBUILD_MODNAME="conftest",$(LONGSHORE_NAMED))
 NV_CONFTEST_CFLAGS = $(eval NV_CONFTEST_CFLAGS := $$(LONGSHORE_FLAGS))$(NV_CONFTEST_CFLAGS)
 "#;
+
+/// The kernel's Makefiles name no file after `.SECONDARY`, which makes every file intermediate, and
+/// make before 4.4 walks an intermediate file's prerequisites anew for each file that needs it: hundreds
+/// of conftests, each with all the headers that are looked for, whenever a job has ended. That is
+/// 10 s of a compile, during most of which no compiler runs. With one name after it the others are files like any
+/// other. Later makes have `.NOTINTERMEDIATE` for this, and the kernel's Makefiles use it.
+const PRUNED: &str = r"
+ifeq ($(filter notintermediate,$(.FEATURES)),)
+.SECONDARY: $(obj)/longshore
+endif
+";
 
 /// The version goes only to those that name it: the others are the same in the next version.
 const VERSIONLESS: &str = r"
@@ -145,5 +156,46 @@ mod tests {
             let dir = sources(&[(path, text)]);
             assert_eq!(versioned(dir.path(), &["nvidia"]).expect("reads"), None, "{path}");
         }
+    }
+
+    /// Forty conftests, each with forty headers that are looked for, as a kernel's Makefile has them.
+    const GRAPH: &str = r"
+numbers := $(shell seq 40)
+goal: $(addprefix o,$(numbers))
+	@true
+$(addprefix o,$(numbers)): | functions
+	@true
+functions: $(addprefix test,$(numbers))
+	@true
+test%: headers
+	@true
+headers: $(addprefix part,$(numbers))
+	@true
+part%: release
+	@true
+release:
+	@true
+ifeq ($(filter notintermediate,$(.FEATURES)),)
+.SECONDARY:
+else
+.NOTINTERMEDIATE:
+endif
+";
+
+    #[test]
+    fn make_walks_the_headers_once_a_pass() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        fs::write(dir.path().join("Makefile"), format!("{GRAPH}{PRUNED}")).expect("write");
+        let make = std::process::Command::new("make")
+            .args(["-d", "-j2", "-C"])
+            .arg(dir.path())
+            .env_remove("MAKEFLAGS")
+            .output()
+            .expect("make runs");
+        let text = String::from_utf8_lossy(&make.stdout);
+        assert!(make.status.success(), "{text}");
+        let looks = text.matches("onsidering target file 'release'").count();
+        // Two passes; without the addition make 4.3 looks 64040 times.
+        assert!((1..10).contains(&looks), "{looks}");
     }
 }
