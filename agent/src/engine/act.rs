@@ -209,7 +209,14 @@ impl Engine<'_> {
 
     fn make_nodes(&self, dirs: &[PathBuf], nodes: &[NodeBefore]) -> Result<(), VerbError> {
         dirs.iter().try_for_each(|d| self.host.make_dir(d))?;
-        for node in nodes {
+        let fresh = nodes.iter().filter(|node| node.was.is_none());
+        let fresh: Vec<_> = fresh.map(|node| (node.path.clone(), node.made)).collect();
+        let made = match self.host.make_nodes(&fresh) {
+            Err(e) if e.unanswered.is_some() => return Err(e),
+            // One by one it shows which, and whether it matters; what was made answers EEXIST.
+            made => made.inspect_err(|e| tracing::debug!("{e}: making them one by one")).is_ok(),
+        };
+        for node in nodes.iter().filter(|node| !made || node.was.is_some()) {
             if node.was.is_some() {
                 self.host.remove_file(&node.path)?;
             }

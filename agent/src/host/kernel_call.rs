@@ -18,7 +18,7 @@
 //! umount2 TARGET FLAGS
 //! bind SOURCE TARGET                 with all that is mounted below
 //! tmpfs TARGET DATA
-//! mknod PATH DEVICE MODE             a character device, with exactly this mode
+//! mknod PATH DEVICE MODE ...         character devices, each with exactly this mode
 //! ```
 //!
 //! Its answer is a line with the errno, or 0. In a word, `%XX` stands for any byte that is not a
@@ -133,7 +133,7 @@ impl KernelCalls {
         }
         let mut waiting = self.waiting();
         let within = match call {
-            Call::Load { .. } | Call::Bind { .. } | Call::Tmpfs { .. } | Call::MakeNode { .. } => {
+            Call::Load { .. } | Call::Bind { .. } | Call::Tmpfs { .. } | Call::MakeNodes { .. } => {
                 self.load
             }
             Call::Unload { .. } | Call::Unmount { .. } => self.unload,

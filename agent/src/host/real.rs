@@ -142,6 +142,18 @@ impl RealHost {
         Err(VerbError::new(verb, subject, Errno::EINTR))
     }
 
+    /// Whether a node was made by a child that was killed before it could tell; it has its mode then.
+    fn has_made(&self, path: &Path, node: Node) -> Result<bool, VerbError> {
+        match self.node(path)? {
+            Some(there) if there.same_device(&node) => {
+                let mode = fs::Permissions::from_mode(node.mode);
+                let set = fs::set_permissions(self.at(path), mode);
+                set.map(|()| true).map_err(|e| VerbError::on_path("chmod", path, &e))
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// A value of /proc/driver/nvidia/params, which shows what sysfs does not: the driver gives
     /// its NVreg_ parameters no file below /sys/module/nvidia/parameters (nv-reg.h).
     fn nvidia_registry(&self, name: &str) -> Result<Option<String>, VerbError> {
@@ -271,17 +283,24 @@ impl Host for RealHost {
     }
 
     fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError> {
-        let call = Call::MakeNode { path: &self.at(path), node };
-        let made = || match self.node(path)? {
-            Some(there) if there.same_device(&node) => {
-                // Whoever made it may not have come to its mode.
-                let mode = fs::Permissions::from_mode(node.mode);
-                let set = fs::set_permissions(self.at(path), mode);
-                set.map(|()| true).map_err(|e| VerbError::on_path("chmod", path, &e))
-            }
-            _ => Ok(false),
-        };
+        let call = Call::MakeNodes { nodes: &[(self.at(path), node)] };
+        let made = || self.has_made(path, node);
         self.call("mknod", &path.display().to_string(), call, made)
+    }
+
+    fn make_nodes(&self, nodes: &[(PathBuf, Node)]) -> Result<(), VerbError> {
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let below: Vec<_> = nodes.iter().map(|(path, node)| (self.at(path), *node)).collect();
+        let (call, subject) = (Call::MakeNodes { nodes: &below }, "device nodes");
+        match self.calls.make(subject, call) {
+            Answer::Came(answer) => answer.map_err(|e| VerbError::new("mknod", subject, e)),
+            Answer::NoneWithin(waited) => Err(VerbError::unanswered("mknod", subject, waited)),
+            Answer::Lost => nodes.iter().try_for_each(|(path, node)| {
+                if self.has_made(path, *node)? { Ok(()) } else { self.make_node(path, *node) }
+            }),
+        }
     }
 
     fn node(&self, path: &Path) -> Result<Option<Node>, VerbError> {

@@ -237,6 +237,11 @@ pub trait Host: Send + Sync {
     fn mount_source(&self, target: &Path) -> Result<Option<String>, VerbError>;
     /// Makes a character device node with exactly these permissions.
     fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError>;
+    /// As [`Host::make_node`], one after the other, until one fails; of which one it was, the error says
+    /// nothing.
+    fn make_nodes(&self, nodes: &[(PathBuf, Node)]) -> Result<(), VerbError> {
+        nodes.iter().try_for_each(|(path, node)| self.make_node(path, *node))
+    }
     /// The node at `path`, or None where nothing is there; EEXIST where something else is.
     fn node(&self, path: &Path) -> Result<Option<Node>, VerbError>;
     /// Removes a file or node.

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::kmod::{DeleteModuleFlags, ModuleInitFlags, delete_module, finit_module, init_module};
@@ -33,8 +33,9 @@ pub(in crate::host) enum Call<'a> {
     Bind { source: &'a Path, target: &'a Path },
     /// mount(2): a tmpfs from [`TMPFS_SOURCE`] with these options, which have no blank.
     Tmpfs { target: &'a Path, data: &'a str },
-    /// mknod(2) of a character device, and chmod(2): the umask takes no bit of its mode.
-    MakeNode { path: &'a Path, node: Node },
+    /// mknod(2) of character devices, one after the other, each with chmod(2): the umask takes no bit of
+    /// its mode. The first that fails is the last that is tried.
+    MakeNodes { nodes: &'a [(PathBuf, Node)] },
 }
 
 impl Call<'_> {
@@ -54,10 +55,7 @@ impl Call<'_> {
             }
             Call::Bind { source, target } => ("bind", vec![source.into(), target.into()]),
             Call::Tmpfs { target, data } => ("tmpfs", vec![target.into(), data.into()]),
-            Call::MakeNode { path, node } => {
-                let device = makedev(node.major.into(), node.minor.into()).to_string();
-                ("mknod", vec![path.into(), device.into(), node.mode.to_string().into()])
-            }
+            Call::MakeNodes { nodes } => ("mknod", nodes.iter().flat_map(node_words).collect()),
         };
         let words: Vec<String> = words.iter().map(|word| encoded(word)).collect();
         format!("{verb} {}\n", words.join(" "))
@@ -83,9 +81,9 @@ impl Call<'_> {
                 let tmpfs = Mount::builder().fstype("tmpfs").flags(MountFlags::NOSUID).data(data);
                 mounted(tmpfs.mount(TMPFS_SOURCE, target))
             }
-            Call::MakeNode { path, node } => {
+            Call::MakeNodes { nodes } => nodes.iter().try_for_each(|(path, node)| {
                 make_node(path, makedev(node.major.into(), node.minor.into()), node.mode)
-            }
+            }),
         }
     }
 }
@@ -100,7 +98,7 @@ impl Call<'_> {
             Call::Unmount { .. } => "umount2",
             Call::Bind { .. } => "mount --rbind on",
             Call::Tmpfs { .. } => "mount -t tmpfs on",
-            Call::MakeNode { .. } => "mknod",
+            Call::MakeNodes { .. } => "mknod",
         }
     }
 }
@@ -113,6 +111,12 @@ fn mounted(mount: io::Result<Mount>) -> Result<(), Errno> {
 fn make_node(path: &Path, device: u64, mode: u32) -> Result<(), Errno> {
     mknod(path, SFlag::S_IFCHR, Mode::from_bits_truncate(mode), device)?;
     fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|e| errno_of(&e))
+}
+
+/// A node as words of a call's line: path, device and mode.
+fn node_words((path, node): &(PathBuf, Node)) -> [OsString; 3] {
+    let device = makedev(node.major.into(), node.minor.into());
+    [path.into(), device.to_string().into(), node.mode.to_string().into()]
 }
 
 /// EIO where the error is none of the kernel's.
@@ -213,10 +217,13 @@ fn carry_out(words: &[OsString], rest: &mut impl Read) -> Result<(), Errno> {
             let data = data.to_str().ok_or(Errno::EINVAL)?;
             Call::Tmpfs { target: Path::new(target), data }.carry_out()
         }
-        [verb, path, device, mode] if verb == "mknod" => {
-            let device = device.to_str().and_then(|t| t.parse().ok()).ok_or(Errno::EINVAL)?;
-            let mode = mode.to_str().and_then(|t| t.parse().ok()).ok_or(Errno::EINVAL)?;
-            make_node(Path::new(path), device, mode)
+        [verb, nodes @ ..] if verb == "mknod" => {
+            let (nodes, []) = nodes.as_chunks() else { return Err(Errno::EINVAL) };
+            nodes.iter().try_for_each(|[path, device, mode]| {
+                let device = device.to_str().and_then(|t| t.parse().ok()).ok_or(Errno::EINVAL)?;
+                let mode = mode.to_str().and_then(|t| t.parse().ok()).ok_or(Errno::EINVAL)?;
+                make_node(Path::new(path), device, mode)
+            })
         }
         _ => Err(Errno::EINVAL),
     }

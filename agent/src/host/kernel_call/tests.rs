@@ -191,6 +191,7 @@ fn answers(input: &[u8]) -> Vec<i32> {
 #[case(b"tmpfs /x %ff\n", &[Errno::EINVAL])]
 #[case(b"mknod /x -1 0\n", &[Errno::EINVAL])]
 #[case(b"mknod /nonexistent/x 259 438\n", &[Errno::ENOENT])]
+#[case(b"mknod /nonexistent/x 259 438 /nonexistent/y 260\n", &[Errno::EINVAL])]
 #[case::cut_off_line(b"delete_module nvidia", &[Errno::EINVAL])]
 #[case::nothing_after_what_is_no_line(b"umount2 %zz 0\nreboot\n", &[Errno::EINVAL])]
 #[case::cut_off_image(b"init_module  5\nfour", &[Errno::ENODATA])]
@@ -229,11 +230,13 @@ fn words_arrive_as_they_were() {
             "tmpfs /c mode=0755,size=1m\n",
         ),
         (
-            Call::MakeNode {
-                path: Path::new("/dev/x"),
-                node: Node { major: 1, minor: 3, mode: 0o666 },
+            Call::MakeNodes {
+                nodes: &[
+                    ("/dev/x".into(), Node { major: 1, minor: 3, mode: 0o666 }),
+                    ("/dev/a b".into(), Node { major: 195, minor: 255, mode: 0o444 }),
+                ],
             },
-            "mknod /dev/x 259 438\n",
+            "mknod /dev/x 259 438 /dev/a%20b 50175 292\n",
         ),
     ];
     for (call, line) in lines {
@@ -256,13 +259,26 @@ fn a_call_whose_child_was_killed_is_made_once_more() {
         let (kept, calls) = scripted(script, AMPLE);
         (kept, RealHost::new(dir.path()).calling(calls, AMPLE))
     };
-    let make = |host: &RealHost| {
-        host.make_node(Path::new("/dev/x"), Node { major: 1, minor: 3, mode: 0o666 })
-    };
-    let first = dir.path().join("first");
-    let once = format!("read call; mkdir {} && kill -9 $$; echo 0", first.display());
+    let node = Node { major: 1, minor: 3, mode: 0o666 };
+    let make = |host: &RealHost| host.make_node(Path::new("/dev/x"), node);
+    let make_two =
+        |host: &RealHost| host.make_nodes(&["/dev/x", "/dev/y"].map(|p| (p.into(), node)));
+    let (first, calls) = (dir.path().join("first"), dir.path().join("calls"));
+    let once = format!(
+        "while read call; do echo \"$call\" >>{}; mkdir {} && kill -9 $$; echo 0; done",
+        calls.display(),
+        first.display()
+    );
     let (_kept, once) = host(&once);
     make(&once).unwrap();
+    std::fs::remove_dir(&first).unwrap();
+    std::fs::remove_file(&calls).unwrap();
+    make_two(&once).unwrap();
+    let calls = std::fs::read_to_string(&calls).unwrap();
+    let named = |call: &str| [call.contains("/dev/x"), call.contains("/dev/y")];
+    let called: Vec<_> = calls.lines().map(named).collect();
+    assert_eq!(called, [[true, true], [true, false], [false, true]], "{calls}");
     let (_kept, always) = host("read call; kill -9 $$");
     assert_eq!(make(&always).unwrap_err().errno, Errno::EINTR);
+    assert_eq!(make_two(&always).unwrap_err().errno, Errno::EINTR);
 }
