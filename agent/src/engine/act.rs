@@ -16,7 +16,7 @@ use crate::kernel::{readback, refusal};
 use crate::step::{ModuleOrigin, Step};
 
 impl Engine<'_> {
-    /// Makes one step so. That it was done is [settled](Journal::settle).
+    /// Makes one step so.
     pub(super) fn act(
         &self,
         step: &Step,
@@ -30,16 +30,16 @@ impl Engine<'_> {
             && self.is_so(entry)?
         {
             if matches!(step, Step::RemoveLeftover { .. }) {
-                journal.settle(entry.seq, done(step));
+                journal.mark(entry.seq, done(step))?;
             } else if entry.state != EntryState::Done {
-                journal.settle_done(entry.seq, self.instance(step)?);
+                journal.mark_done(entry.seq, self.instance(step)?)?;
             }
             return Ok(Outcome::StillOurs);
         }
         // What is left of a daemon is found by the mark that its entry has.
         if let (Some(entry), Step::StartDaemon { .. }) = (&ours, step) {
             self.carry_out(step, &entry.before, cancel)?;
-            journal.settle(entry.seq, EntryState::Done);
+            journal.mark(entry.seq, EntryState::Done)?;
             return Ok(Outcome::Done);
         }
         let Some(before) = self.observe(step)? else {
@@ -50,7 +50,7 @@ impl Engine<'_> {
             return self.load(step, seq, journal);
         }
         self.carry_out(step, &before, cancel)?;
-        journal.settle(seq, done(step));
+        journal.mark(seq, done(step))?;
         Ok(Outcome::Done)
     }
 
