@@ -46,7 +46,9 @@ by_agent() {
     contain -d --rm=false --log-driver k8s-file --log-opt path=/run/matrix/agent.k8s --name longshore \
         $IMAGE $AGENT_ARGUMENTS >/dev/null
     while sleep 4 && ! has_phase ready; do
-        [ "$(pod container inspect -f '{{.State.Running}}' longshore)" = true ] || exit 1
+        [ "$(pod container inspect -f '{{.State.Running}}' longshore)" = true ] && continue
+        kept_log "$1"
+        exit 1
     done
     pod kill -s TERM longshore >/dev/null
     sleep 2
@@ -54,9 +56,13 @@ by_agent() {
     phase stopped
     fact exit-code "$code"
     pod rm longshore >/dev/null
-    # Of each line conmon writes when it came, from which stream, and whether it is a whole one.
-    section "agent-log-$1" sed 's/^[^ ]* std[a-z]* [FP] //' /run/matrix/agent.k8s
+    kept_log "$1"
     rm /run/matrix/agent.k8s
+}
+
+# kept_log ROUND: of each line conmon writes when it came, from which stream, and whether it is a whole one.
+kept_log() {
+    section "agent-log-$1" sed 's/^[^ ]* std[a-z]* [FP] //' /run/matrix/agent.k8s
 }
 
 # Each container has the image's own files, as where containers are overlays: the storage driver here

@@ -297,9 +297,12 @@ impl Host for RealHost {
         match self.calls.make(subject, call) {
             Answer::Came(answer) => answer.map_err(|e| VerbError::new("mknod", subject, e)),
             Answer::NoneWithin(waited) => Err(VerbError::unanswered("mknod", subject, waited)),
-            Answer::Lost => nodes.iter().try_for_each(|(path, node)| {
-                if self.has_made(path, *node)? { Ok(()) } else { self.make_node(path, *node) }
-            }),
+            Answer::Lost => {
+                tracing::warn!("mknod {subject}: who was to make them was killed");
+                nodes.iter().try_for_each(|(path, node)| {
+                    if self.has_made(path, *node)? { Ok(()) } else { self.make_node(path, *node) }
+                })
+            }
         }
     }
 

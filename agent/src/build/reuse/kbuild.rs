@@ -94,10 +94,10 @@ NV_CONFTEST_CFLAGS = $(eval NV_CONFTEST_CFLAGS := $$(LONGSHORE_FLAGS))$(NV_CONFT
 "#;
 
 /// The kernel's Makefiles name no file after `.SECONDARY`, which makes every file intermediate, and
-/// make before 4.4 walks an intermediate file's prerequisites anew for each file that needs it: hundreds
-/// of conftests, each with all the headers that are looked for, whenever a job has ended. That is
-/// 10 s of a compile, during most of which no compiler runs. With one name after it the others are files like any
-/// other. Later makes have `.NOTINTERMEDIATE` for this, and the kernel's Makefiles use it.
+/// make walks an intermediate file's prerequisites anew for each file that needs it: hundreds of
+/// conftests, each with all the headers that are looked for, whenever a job has ended. That is 10 s of
+/// a compile, during most of which no compiler runs. With one name after it the others are files like
+/// any other. Make after 4.4 has `.NOTINTERMEDIATE` for this, and newer kernels' Makefiles use it there.
 const PRUNED: &str = r"
 ifeq ($(filter notintermediate,$(.FEATURES)),)
 .SECONDARY: $(obj)/longshore
@@ -190,6 +190,8 @@ endif
             .args(["-d", "-j2", "-C"])
             .arg(dir.path())
             .env_remove("MAKEFLAGS")
+            .env_remove("GNUMAKEFLAGS")
+            .env("LC_ALL", "C")
             .output()
             .expect("make runs");
         let text = String::from_utf8_lossy(&make.stdout);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::kmod::{DeleteModuleFlags, ModuleInitFlags, delete_module, finit_module, init_module};
 use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nix::sys::stat::{Mode, SFlag, makedev, mknod, umask};
 use sys_mount::{Mount, MountFlags};
 
 use crate::host::verbs::{Image, Node, TMPFS_SOURCE};
@@ -110,7 +110,12 @@ fn mounted(mount: io::Result<Mount>) -> Result<(), Errno> {
 
 fn make_node(path: &Path, device: u64, mode: u32) -> Result<(), Errno> {
     mknod(path, SFlag::S_IFCHR, Mode::from_bits_truncate(mode), device)?;
-    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|e| errno_of(&e))
+    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|e| {
+        // One with another mode would be taken for whole by the next look. Where it cannot be taken away,
+        // either, the step's undo says so.
+        let _ = fs::remove_file(path);
+        errno_of(&e)
+    })
 }
 
 /// A node as words of a call's line: path, device and mode.
@@ -161,6 +166,8 @@ pub(super) fn decoded(word: &[u8]) -> Option<OsString> {
 /// What the child does: makes the calls that its standard input names, until that ends. Returns its
 /// exit code.
 pub fn kernel_call_main() -> u8 {
+    // Whoever kills it between a node and its mode leaves the node with that mode all the same.
+    umask(Mode::empty());
     // Standard error is the lock, which names its holder.
     std::panic::set_hook(Box::new(|_| {}));
     u8::from(make_all(&mut io::stdin().lock(), &mut io::stdout()).is_err())
