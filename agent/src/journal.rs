@@ -2,7 +2,8 @@
 //!
 //! `/run/nvidia/longshore/state.json`, written whole by temporary name, fsync and rename. Every
 //! step's intent, with what was there before, is on disk before the step acts, so whoever finds
-//! the file can undo what its writer did, wherever the writer died.
+//! the file can undo what its writer did, wherever the writer died. That a step acted is written with
+//! the next one's intent.
 
 mod host_root;
 mod lock;
@@ -25,6 +26,8 @@ use crate::store::write_remedy;
 pub use host_root::HostRoot;
 pub use lock::{Holder, Lock, holder};
 pub use record::{Before, Entry, EntryState, FORMAT, NodeBefore, PlanSummary, Refused, State};
+#[cfg(test)]
+pub(crate) use state_file::Point;
 use state_file::StateFile;
 
 /// The state file, held open for changes by the one agent that holds the lock.
@@ -32,6 +35,8 @@ use state_file::StateFile;
 pub struct Journal {
     state: State,
     place: Place,
+    /// Whether the state has something that is not in the file yet.
+    unwritten: bool,
 }
 
 #[derive(Debug)]
@@ -79,7 +84,7 @@ impl Journal {
         state.format = FORMAT;
         state.agent = std::process::id();
         state.boot_id = state.boot_id.or(boot_id);
-        Ok(Ok(Self { state, place: Place::Dir { file, lock } }))
+        Ok(Ok(Self { state, place: Place::Dir { file, lock }, unwritten: false }))
     }
 
     /// The lock, for a child that is to hold it as long as this journal does, and longer where it
@@ -91,7 +96,7 @@ impl Journal {
 
     /// A journal that is on no disk, for tests.
     pub fn in_memory() -> Self {
-        Self { state: State::fresh(None), place: Place::Memory }
+        Self { state: State::fresh(None), place: Place::Memory, unwritten: false }
     }
 
     /// What it holds.
@@ -120,7 +125,9 @@ impl Journal {
         let mut bytes = serde_json::to_vec_pretty(&self.state)
             .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;
         bytes.push(b'\n');
-        file.write(&bytes).map_err(|e| unwritable(&path, e))
+        file.write(&bytes).map_err(|e| unwritable(&path, e))?;
+        self.unwritten = false;
+        Ok(())
     }
 
     /// Acts at every point of every write of the state file.

@@ -16,7 +16,7 @@ use crate::kernel::{readback, refusal};
 use crate::step::{ModuleOrigin, Step};
 
 impl Engine<'_> {
-    /// Makes one step so.
+    /// Makes one step so. That it was done is [settled](Journal::settle).
     pub(super) fn act(
         &self,
         step: &Step,
@@ -30,16 +30,16 @@ impl Engine<'_> {
             && self.is_so(entry)?
         {
             if matches!(step, Step::RemoveLeftover { .. }) {
-                journal.mark(entry.seq, done(step))?;
+                journal.settle(entry.seq, done(step));
             } else if entry.state != EntryState::Done {
-                journal.mark_done(entry.seq, self.instance(step)?)?;
+                journal.settle_done(entry.seq, self.instance(step)?);
             }
             return Ok(Outcome::StillOurs);
         }
         // What is left of a daemon is found by the mark that its entry has.
         if let (Some(entry), Step::StartDaemon { .. }) = (&ours, step) {
             self.carry_out(step, &entry.before, cancel)?;
-            journal.mark(entry.seq, EntryState::Done)?;
+            journal.settle(entry.seq, EntryState::Done);
             return Ok(Outcome::Done);
         }
         let Some(before) = self.observe(step)? else {
@@ -50,7 +50,7 @@ impl Engine<'_> {
             return self.load(step, seq, journal);
         }
         self.carry_out(step, &before, cancel)?;
-        journal.mark(seq, done(step))?;
+        journal.settle(seq, done(step));
         Ok(Outcome::Done)
     }
 

@@ -51,7 +51,7 @@ impl Engine<'_> {
             return Err(Failure::new(ExitCode::KernelRefused, cause).remedy(UNLOADED_BY_OTHERS));
         };
         // Before anything is compared: it is ours, be it what was wanted or not.
-        journal.mark_done(seq, state.instance)?;
+        journal.settle_done(seq, state.instance);
         taken.file.map_or(Ok(()), |file| file.check_unwritten())?;
         self.compare(step, &state, &taken.said)?;
         Ok(Outcome::Done)

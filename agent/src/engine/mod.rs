@@ -78,16 +78,26 @@ impl Engine<'_> {
         journal: &mut Journal,
         cancel: &CancelFlag,
     ) -> Result<(), Stopped> {
+        let walked = self.walk(steps, journal, cancel);
+        // Also where it was stopped: an undo writes only what it comes to.
+        let written = journal.flush().map_err(Stopped::Failed);
+        walked.and(written)?;
+        self.verify(steps, journal).map_err(Stopped::Failed)
+    }
+
+    fn walk(
+        &self,
+        steps: &[Step],
+        journal: &mut Journal,
+        cancel: &CancelFlag,
+    ) -> Result<(), Stopped> {
         for step in steps {
             if cancel.is_set() {
                 return Err(Stopped::Cancelled);
             }
             self.act_and_tell(step, journal, cancel).map_err(Stopped::Failed)?;
         }
-        if cancel.is_set() {
-            return Err(Stopped::Cancelled);
-        }
-        self.verify(steps, journal).map_err(Stopped::Failed)
+        if cancel.is_set() { Err(Stopped::Cancelled) } else { Ok(()) }
     }
 
     /// Whether all that `steps` make is there, whole; says nothing of why it is not.

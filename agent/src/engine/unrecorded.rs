@@ -1,8 +1,13 @@
 //! A journal that can no longer be written.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nix::errno::Errno;
+
 use super::tests::{engine, failed, gpu_host, install};
 use super::*;
 use crate::config::Paths;
+use crate::journal::Point;
 
 #[test]
 fn a_step_the_journal_cannot_record_is_not_begun() {
@@ -23,6 +28,25 @@ fn what_the_journal_cannot_record_is_undone_all_the_same() {
     dir.close().unwrap();
     engine(&host).undo(&mut journal).unwrap();
     assert_eq!(host.state(), before);
+}
+
+/// The last step is settled, and there is no next one whose intent would be written.
+#[test]
+fn a_last_step_that_the_journal_cannot_record_is_undone() {
+    let host = gpu_host();
+    let before = host.state();
+    let (dir, mut journal) = journal_on_disk();
+    let writes = AtomicUsize::new(0);
+    let intents = install().len();
+    journal.at_point(Box::new(move |point| {
+        let begun = point == Point::Begun;
+        let writes = writes.fetch_add(usize::from(begun), Ordering::Relaxed);
+        if begun && writes == intents { Err(Errno::ENOSPC.into()) } else { Ok(()) }
+    }));
+    let stopped = engine(&host).apply(&install(), &mut journal, &CancelFlag::default());
+    assert_eq!(failed(stopped).code(), ExitCode::Preflight);
+    assert_eq!(host.state(), before);
+    drop(dir);
 }
 
 fn journal_on_disk() -> (tempfile::TempDir, Journal) {

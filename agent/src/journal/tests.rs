@@ -1,5 +1,7 @@
 use std::path::Path;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::host::facts::LoadedModule;
@@ -221,10 +223,41 @@ fn the_state_of_an_older_agent_is_understood_and_written_anew() {
     let mut journal = Journal::open(&scene.paths).unwrap();
     let live: Vec<_> = journal.live().map(|e| (e.seq, e.instance)).collect();
     assert_eq!(live, [(2, None)]);
-    journal.mark_done(2, Some(77)).unwrap();
+    journal.settle_done(2, Some(77));
+    journal.flush().unwrap();
     drop(journal);
     let state = read_state(&scene.paths.state).unwrap().unwrap();
     assert_eq!((state.format, state.entries[1].instance), (FORMAT, Some(77)));
+}
+
+#[test]
+fn that_a_step_acted_is_written_with_the_next_intent_or_when_asked() {
+    let scene = Scene::new();
+    let mut journal = Journal::open(&scene.paths).unwrap();
+    let on_disk = || {
+        let state = read_state(&scene.paths.state).unwrap().unwrap();
+        state.entries.into_iter().map(|entry| entry.state).collect::<Vec<_>>()
+    };
+    let intend = |journal: &mut Journal, path: &str| {
+        let step = Step::MountTmpfs { target: path.into() };
+        journal.intend(step, Before::Mounts { count: 0 }).unwrap()
+    };
+    let first = intend(&mut journal, "/one");
+    journal.settle(first, EntryState::Done);
+    assert_eq!(on_disk(), [EntryState::Intended]);
+    let second = intend(&mut journal, "/two");
+    assert_eq!(on_disk(), [EntryState::Done, EntryState::Intended]);
+    journal.settle(second, EntryState::Done);
+    journal.flush().unwrap();
+    assert_eq!(on_disk(), [EntryState::Done, EntryState::Done]);
+    let writes = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&writes);
+    journal.at_point(Box::new(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }));
+    journal.flush().unwrap();
+    assert_eq!(writes.load(Ordering::Relaxed), 0, "nothing is left to be written");
 }
 
 /// What lies where a file of ours should: it is refused, and nobody waits for it.

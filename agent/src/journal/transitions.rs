@@ -108,21 +108,34 @@ impl Journal {
     /// # Errors
     /// 15 where the state cannot be written; in memory it is recorded all the same.
     pub fn mark(&mut self, seq: u64, state: EntryState) -> Result<(), Failure> {
+        self.settle(seq, state);
+        self.save()
+    }
+
+    /// Records in memory how far an entry came, for the next write to put on disk: that of the next
+    /// step's intent, or [`Journal::flush`]. Whoever reads the file before finds the entry intended, and
+    /// looks at the host for what became of it, as where its writer died right after the act.
+    pub fn settle(&mut self, seq: u64, state: EntryState) {
         self.state.whole &= matches!(state, EntryState::Done);
         if let Some(entry) = self.state.entries.iter_mut().find(|e| e.seq == seq) {
             entry.state = state;
         }
-        self.save()
+        self.unwritten = true;
     }
 
-    /// Records that an entry acted; of a module, which loading of it that was.
-    ///
-    /// # Errors
-    /// As [`Journal::mark`].
-    pub fn mark_done(&mut self, seq: u64, instance: Option<u64>) -> Result<(), Failure> {
+    /// As [`Journal::settle`]: that an entry acted; of a module, which loading of it that was.
+    pub fn settle_done(&mut self, seq: u64, instance: Option<u64>) {
         if let Some(entry) = self.state.entries.iter_mut().find(|e| e.seq == seq) {
             entry.instance = instance;
         }
-        self.mark(seq, EntryState::Done)
+        self.settle(seq, EntryState::Done);
+    }
+
+    /// Writes what is recorded in memory alone.
+    ///
+    /// # Errors
+    /// 15 where the state cannot be written.
+    pub fn flush(&mut self) -> Result<(), Failure> {
+        if self.unwritten { self.save() } else { Ok(()) }
     }
 }
