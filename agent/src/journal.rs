@@ -35,7 +35,7 @@ use state_file::StateFile;
 pub struct Journal {
     state: State,
     place: Place,
-    /// Whether the state has something that is not in the file yet.
+    /// Whether the state has something that is not in the file: settled, or a write that failed.
     unwritten: bool,
 }
 
@@ -121,6 +121,7 @@ impl Journal {
 
     fn save(&mut self) -> Result<(), Failure> {
         let Place::Dir { file, .. } = &mut self.place else { return Ok(()) };
+        self.unwritten = true;
         let path = file.path();
         let mut bytes = serde_json::to_vec_pretty(&self.state)
             .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;

@@ -38,6 +38,8 @@ impl Engine<'_> {
         }
         // What is left of a daemon is found by the mark that its entry has.
         if let (Some(entry), Step::StartDaemon { .. }) = (&ours, step) {
+            // It has no intent of its own, and may take long.
+            journal.flush()?;
             self.carry_out(step, &entry.before, cancel)?;
             journal.settle(entry.seq, EntryState::Done);
             return Ok(Outcome::Done);

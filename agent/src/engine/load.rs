@@ -50,7 +50,8 @@ impl Engine<'_> {
             let cause = format!("the kernel took {name}, and does not list it as loaded");
             return Err(Failure::new(ExitCode::KernelRefused, cause).remedy(UNLOADED_BY_OTHERS));
         };
-        // Before anything is compared: it is ours, be it what was wanted or not.
+        // Before anything is compared: it is ours, be it what was wanted or not. What fails is written
+        // before anything is undone.
         journal.settle_done(seq, state.instance);
         taken.file.map_or(Ok(()), |file| file.check_unwritten())?;
         self.compare(step, &state, &taken.said)?;

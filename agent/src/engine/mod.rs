@@ -81,6 +81,9 @@ impl Engine<'_> {
         let walked = self.walk(steps, journal, cancel);
         // Also where it was stopped: an undo writes only what it comes to.
         let written = journal.flush().map_err(Stopped::Failed);
+        if let (Err(_), Err(Stopped::Failed(failure))) = (&walked, &written) {
+            tracing::warn!("{}", failure.one_line());
+        }
         walked.and(written)?;
         self.verify(steps, journal).map_err(Stopped::Failed)
     }

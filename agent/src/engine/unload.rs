@@ -151,6 +151,10 @@ impl Engine<'_> {
                 left.push(Left { what: entry.step.to_string(), why, wedged });
             }
         }
+        // No step follows, and whoever holds the driver may be waited for long.
+        if let Err(failure) = journal.flush() {
+            tracing::warn!("{}", failure.one_line());
+        }
         left
     }
 }

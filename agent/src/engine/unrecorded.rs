@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use super::tests::{engine, failed, gpu_host, install};
 use super::*;
 use crate::config::Paths;
-use crate::journal::Point;
+use crate::journal::{EntryState, Point};
 
 #[test]
 fn a_step_the_journal_cannot_record_is_not_begun() {
@@ -47,6 +47,31 @@ fn a_last_step_that_the_journal_cannot_record_is_undone() {
     assert_eq!(failed(stopped).code(), ExitCode::Preflight);
     assert_eq!(host.state(), before);
     drop(dir);
+}
+
+/// A driver that somebody opens while it is taken off is loaded again: the record then says of each
+/// module which loading of it is ours.
+#[test]
+fn what_is_put_back_is_on_disk_as_it_is() {
+    let host = gpu_host();
+    let (dir, mut journal) = journal_on_disk();
+    engine(&host).apply(&install(), &mut journal, &CancelFlag::default()).unwrap();
+    host.on_look(|state, _| {
+        if !state.loaded.contains_key("nvidia_uvm") {
+            state.references.insert("nvidia".to_owned(), 1);
+        }
+    });
+    let failure = engine(&host).undo(&mut journal).unwrap_err().into_failure();
+    assert_eq!(failure.code(), ExitCode::InUse);
+    let written = crate::journal::read_state(dir.path()).unwrap().unwrap();
+    assert_eq!(&written.entries, &journal.state().entries);
+    let instances = host.state().instances;
+    for entry in written.entries.iter().filter(|entry| entry.is_live()) {
+        assert_eq!(entry.state, EntryState::Done, "{entry:?}");
+        if let Step::LoadModule { name, .. } = &entry.step {
+            assert_eq!(entry.instance, instances.get(name).copied(), "{name}");
+        }
+    }
 }
 
 fn journal_on_disk() -> (tempfile::TempDir, Journal) {

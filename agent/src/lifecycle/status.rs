@@ -102,7 +102,7 @@ pub struct EntryStatus {
     pub seq: u64,
     /// What the step does.
     pub step: String,
-    /// Whether the step was carried out; otherwise its agent died on the way.
+    /// Whether the step was carried out; otherwise its agent died on the way, or is at it.
     pub done: bool,
 }
 
