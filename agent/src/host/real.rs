@@ -289,12 +289,13 @@ impl Host for RealHost {
     }
 
     fn make_nodes(&self, nodes: &[(PathBuf, Node)]) -> Result<(), VerbError> {
-        if nodes.is_empty() {
-            return Ok(());
-        }
+        let subject = match nodes {
+            [] => return Ok(()),
+            [(path, _)] => path.display().to_string(),
+            [(path, _), more @ ..] => format!("{} and {} more", path.display(), more.len()),
+        };
         let below: Vec<_> = nodes.iter().map(|(path, node)| (self.at(path), *node)).collect();
-        let (call, subject) = (Call::MakeNodes { nodes: &below }, "device nodes");
-        match self.calls.make(subject, call) {
+        match self.calls.make(&subject, Call::MakeNodes { nodes: &below }) {
             Answer::Came(answer) => answer.map_err(|e| VerbError::new("mknod", subject, e)),
             Answer::NoneWithin(waited) => Err(VerbError::unanswered("mknod", subject, waited)),
             Answer::Lost => {
