@@ -25,6 +25,12 @@ if [ -n "$NETWORK" ]; then
     ip address add "$NETWORK" dev eth0
 fi
 
+if [ -n "$ARCHIVE" ]; then
+    # The host's own apt sources, at the address by which this guest reaches them.
+    rm -f /etc/apt/sources.list.d/*
+    echo "deb $ARCHIVE $SUITE main" >/etc/apt/sources.list
+fi
+
 for name in /sys/class/virtio-ports/*/name; do
     if [ "$(cat "$name")" = results ]; then
         port=${name%/name}

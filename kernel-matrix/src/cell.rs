@@ -48,7 +48,8 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
     if cell.scenario == Scenario::PowerCut {
         return cut_power(&guest, &expected, sink);
     }
-    let boot = Boot::of(scenario(cell));
+    let processors = if cell.from == Supply::Compile { 2 } else { 1 };
+    let boot = Boot { processors, ..Boot::of(scenario(cell)) };
     if cell.from == Supply::Store {
         let first = Boot { name: "first-boot-".into(), loses_power: true, ..Boot::of(boot.script) };
         let outcome = judge::first_boot(cell, &expected, &guest.watch(&first, sink)?);

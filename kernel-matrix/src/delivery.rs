@@ -11,6 +11,7 @@ use crate::error::{At, Error};
 use crate::matrix::{Cell, Scenario, Supply};
 use crate::process::{LIMIT, run};
 use crate::registry::{self, Registry};
+use crate::relay::Relay;
 use crate::runfile::RunFile;
 use crate::seed::{self, Seed};
 use crate::vm::Disk;
@@ -33,6 +34,8 @@ pub struct Delivery {
     pub media: Option<PathBuf>,
     /// The registry it reaches; nothing where there is none.
     pub registry: Option<Registry>,
+    /// The archive it reaches; nothing where there is none.
+    pub archive: Option<Relay>,
     /// Its store, where that is one it keeps from boot to boot.
     pub kept_store: Option<Disk>,
 }
@@ -69,6 +72,10 @@ fn supply(
         (Supply::Bundle, _) => {
             let command = workbench.longshore("bundle", &prepared.kernel.release, cell);
             of_bundle(command, &Signed::new(workbench.agent(), dir)?)
+        }
+        (Supply::Compile, _) => {
+            let archive = Relay::start(&cell.kernel.suite, Path::new("/"))?;
+            Ok(Delivery { archive: Some(archive), ..Delivery::default() })
         }
         (Supply::Registry, _) => of_registry(&prepared.seed, &Signed::new(workbench.agent(), dir)?),
         (Supply::Store, _) => {

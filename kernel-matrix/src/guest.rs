@@ -16,6 +16,7 @@ use crate::matrix::{Cell, DriverWanted};
 use crate::power;
 use crate::records::Taken;
 use crate::registry;
+use crate::relay::Relay;
 use crate::vm::{Disk, Ended, Network, Power, Said, Spec, Vm};
 use crate::workbench::{Prepared, Workbench};
 
@@ -130,6 +131,8 @@ impl<'a> Guest<'a> {
         let Self { cell, delivery, .. } = self;
         let of = |flag: bool, word: &'static str| if flag { word } else { "" };
         let arguments: String = delivery.arguments.iter().map(|word| format!(" {word}")).collect();
+        // An agent that compiles has the host's apt sources; every other one has no archive.
+        let host_apt = of(delivery.archive.is_none(), " --host-apt=false");
         let words = |driver: &DriverWanted| (driver.branch.clone(), driver.flavour_name());
         let (branch, flavour) = words(&cell.driver);
         // A driver that is changed is named by a file: what a start's flags say stays.
@@ -142,8 +145,8 @@ impl<'a> Guest<'a> {
         };
         format!(
             "NONCE={nonce}\nIMAGE={}\n{drivers}\
-             AGENT_ARGUMENTS='run{flags} --host-apt=false{arguments}'\n\
-             IMPORT='{}'\nPRIVILEGES='{}'\nPRELOAD='{}'\nPERSISTENCED={}\nMEDIA={}\nNETWORK={}\n\
+             AGENT_ARGUMENTS='run{flags}{host_apt}{arguments}'\n\
+             IMPORT='{}'\nPRIVILEGES='{}'\nPRELOAD='{}'\nPERSISTENCED={}\nMEDIA={}\nNETWORK={}\nARCHIVE={}\nSUITE={}\n\
              LOSES_POWER={}\nAFTER={}\nCUT={}\nROUNDS={}\n",
             image::NAME,
             delivery.import.join(" "),
@@ -151,12 +154,20 @@ impl<'a> Guest<'a> {
             cell.preload.join(" "),
             of(cell.persistenced, "auto"),
             of(delivery.media.is_some(), delivery::PLACE),
-            of(delivery.registry.is_some(), "10.0.2.15/24"),
+            of(delivery.registry.is_some() || delivery.archive.is_some(), "10.0.2.15/24"),
+            self.archive_url(),
+            cell.kernel.suite,
             of(boot.loses_power, "yes"),
             boot.after,
             boot.cut,
             if boot.rounds > 0 { boot.rounds.to_string() } else { String::new() },
         )
+    }
+
+    /// The archive as the guest reaches it; nothing where it reaches none.
+    fn archive_url(&self) -> String {
+        let url = |relay: &Relay| format!("http://{}{}", registry::IN_GUEST, relay.path);
+        self.delivery.archive.as_ref().map(url).unwrap_or_default()
     }
 
     /// The VM of a boot.
@@ -186,9 +197,11 @@ impl<'a> Guest<'a> {
         initrd.extend(payload);
         let path = self.work.path().join("initrd");
         fs::write(&path, initrd).at("write", &path)?;
-        let network = self.delivery.registry.as_ref().map(|registry| Network {
+        let Delivery { registry, archive, .. } = &self.delivery;
+        let port = registry.as_ref().map(|r| r.port).or(archive.as_ref().map(|a| a.port));
+        let network = port.map(|port| Network {
             address: registry::IN_GUEST.to_owned(),
-            port: registry.port,
+            port,
             busybox: rootfs.busybox.clone(),
         });
         Ok(Spec {
@@ -199,7 +212,7 @@ impl<'a> Guest<'a> {
             disks,
             network,
             gpus: self.cell.gpus.clone(),
-            memory: MEMORY_MIB,
+            memory: if archive.is_some() { 2 * MEMORY_MIB } else { MEMORY_MIB },
             processors: boot.processors,
             counts: boot.counts,
             on_terminal: false,

@@ -36,6 +36,7 @@ pub mod process;
 pub mod proxy;
 pub mod records;
 pub mod registry;
+pub mod relay;
 pub mod report;
 pub mod rest;
 pub mod rootfs;

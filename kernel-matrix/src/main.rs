@@ -85,6 +85,9 @@ struct AgentOptions {
 struct Run {
     /// Names of cells.
     cells: Vec<String>,
+    /// Run the core set: the cells that CI runs after every change.
+    #[arg(long, conflicts_with = "cells")]
+    core: bool,
     /// Write the results here as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -168,8 +171,9 @@ fn go(line: Line, ending: &Ending) -> Result<bool, Error> {
 fn describe(cell: &Cell) -> String {
     let gpus: Vec<String> = cell.gpus.iter().map(ToString::to_string).collect();
     format!(
-        "{:40} {:?}: {} of {}, {} {} from {:?}, gpus [{}], exit {}",
+        "{:40} {:4} {:?}: {} of {}, {} {} from {:?}, gpus [{}], exit {}",
         cell.name,
+        if cell.core { "core" } else { "" },
         cell.scenario,
         cell.kernel.package,
         cell.kernel.suite,
@@ -183,7 +187,8 @@ fn describe(cell: &Cell) -> String {
 
 fn run(matrix: Matrix, options: &Run, ending: &Ending) -> Result<bool, Error> {
     let began = Instant::now();
-    let cells: Vec<Cell> = matrix.select(&options.cells)?.into_iter().cloned().collect();
+    let chosen = if options.core { matrix.core() } else { matrix.select(&options.cells)? };
+    let cells: Vec<Cell> = chosen.into_iter().cloned().collect();
     let cells: Vec<&Cell> = cells.iter().collect();
     let report = Mutex::new((Report::new(&cells), BTreeMap::new()));
     let detail = Detail { looks: options.show, console: options.console };

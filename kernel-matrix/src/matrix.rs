@@ -39,6 +39,9 @@ pub struct Cell {
     pub name: String,
     /// What happens.
     pub scenario: Scenario,
+    /// Part of the core set: the cells that CI runs after every change.
+    #[serde(default)]
+    pub core: bool,
     /// The kernel.
     pub kernel: KernelWanted,
     /// The driver.
@@ -102,8 +105,8 @@ pub enum Scenario {
     Build,
 }
 
-/// Where the agent in the guest has the driver from. Modules are always compiled on this machine:
-/// in an emulated one that takes an hour.
+/// Where the agent in the guest has the driver from. Modules are compiled on this machine but for
+/// [`Supply::Compile`]: in an emulated one a compile from nothing takes an hour.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Supply {
@@ -121,6 +124,9 @@ pub enum Supply {
     /// The store that a first boot filled as with `Registry`, and that lost its power when the
     /// driver was Ready. The second boot, without a network, is what is judged.
     Store,
+    /// The archive that this machine uses, through a relay: the guest fetches and compiles. Its store
+    /// has the objects and conftest results of a compile on this machine, and nothing else.
+    Compile,
 }
 
 impl Supply {
@@ -250,6 +256,11 @@ impl Matrix {
         Ok(matrix)
     }
 
+    /// The cells of the core set, in the order of the matrix.
+    pub fn core(&self) -> Vec<&Cell> {
+        self.cells.iter().filter(|cell| cell.core).collect()
+    }
+
     /// The cells with these names, in the order of the matrix; all where no name is given.
     ///
     /// # Errors
@@ -294,6 +305,16 @@ mod tests {
         assert_eq!(matrix.select(&[]).unwrap().len(), matrix.cells.len());
         let one = matrix.select(&["bookworm-535-open".into()]).unwrap();
         assert_eq!(one[0].gpus[0].to_string(), "t4");
+    }
+
+    #[test]
+    fn the_core_set_has_every_scenario_in_a_vm() {
+        let matrix = Matrix::parse(OWN).unwrap();
+        let core = matrix.core();
+        assert!(core.len() < matrix.cells.len());
+        for cell in matrix.cells.iter().filter(|cell| cell.scenario != Scenario::Build) {
+            assert!(core.iter().any(|c| c.scenario == cell.scenario), "{:?}", cell.scenario);
+        }
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Seed {
 struct Parts {
     modules: bool,
     userspace: bool,
+    /// Objects and conftest results of earlier compiles.
+    compiled: bool,
 }
 
 impl Parts {
@@ -42,12 +44,14 @@ impl Parts {
             Supply::Archive => (true, true),
             Supply::RunFile => (true, false),
             Supply::Registry | Supply::Store => (false, true),
-            Supply::Bundle => (false, false),
+            Supply::Bundle | Supply::Compile => (false, false),
         };
-        Self { modules, userspace }
+        Self { modules, userspace, compiled: from == Supply::Compile }
     }
 }
 
+/// Directories of a store with what earlier compiles left for later ones.
+const COMPILED: [&str; 2] = ["conftests", "objects"];
 /// Packages of a toolchain, a driver and its compiling.
 const FETCH_LIMIT: Duration = Duration::from_secs(1800);
 /// Room for the guest to write to, MiB: an unpacked .run file takes most. Nothing here until used.
@@ -171,6 +175,11 @@ fn fill(dir: &Path, store: &Store, drivers: &[Fetched], parts: Parts) -> Result<
         }
         if parts.userspace {
             run(Command::new("cp").arg("-a").arg(userspace).arg(own.dir("userspace")), LIMIT)?;
+        }
+    }
+    if parts.compiled {
+        for part in COMPILED {
+            run(Command::new("cp").arg("-a").arg(store.dir(part)).arg(&tree), LIMIT)?;
         }
     }
     disk::make(&tree, &dir.join("store.ext4"), SPARE)?;
