@@ -200,6 +200,7 @@ fn scenario(cell: &Cell) -> &'static str {
         Scenario::PowerCut => POWER_CUT,
         Scenario::InUse => include_str!("../guest/in-use.sh"),
         Scenario::DeadDisk => include_str!("../guest/dead-disk.sh"),
+        Scenario::Attacked => include_str!("../guest/attacked.sh"),
         Scenario::Killed => include_str!("../guest/killed.sh"),
         Scenario::Upgrade => include_str!("../guest/upgrade.sh"),
     }

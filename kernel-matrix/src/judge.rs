@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::attacked;
 use crate::checks::{self, Expected};
 use crate::confinement;
 use crate::dead_disk;
@@ -135,6 +136,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::Interrupted => wrong.extend(checks::interrupted(records)),
         Scenario::InUse => wrong.extend(in_use::wrong(expected, records)),
         Scenario::DeadDisk => wrong.extend(dead_disk::wrong(expected, records)),
+        Scenario::Attacked => wrong.extend(attacked::wrong(expected, records)),
         Scenario::Killed => wrong.extend(killed(records)),
         Scenario::Upgrade => wrong.extend(upgrade::wrong(expected, records)),
         Scenario::Refused | Scenario::PowerCut | Scenario::Build => {}

@@ -8,6 +8,7 @@
 //! driver takes the place of another, [`upgrade`] has what has to come of it. [`secure_boot`] makes guests whose kernel asks for signed modules. Everything that happens is an [`event`]; [`show`] and [`report`] consume them.
 
 pub mod apt;
+pub mod attacked;
 pub mod bits;
 pub mod cache;
 pub mod cell;

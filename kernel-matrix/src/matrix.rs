@@ -97,6 +97,8 @@ pub enum Scenario {
     /// The next driver in the place of the first, and back, by SIGHUP and by a start; one that the
     /// kernel refuses; and with somebody holding the driver.
     Upgrade,
+    /// As a round trip, while an unprivileged user and a container with /run/nvidia attack the agent.
+    Attacked,
     /// SIGKILL at many points, one life after the other.
     Killed,
     /// Losses of power while the store is filled and the driver installed, one boot after the other.

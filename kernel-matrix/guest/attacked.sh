@@ -1,0 +1,168 @@
+# shellcheck shell=sh
+# An unprivileged user of the host, and a container that has /run/nvidia mounted and is not privileged, try
+# to hold up, mislead and take over the agent from before its start until after its end.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. /run/matrix/lib.sh
+# shellcheck source=ready.sh
+. /run/matrix/ready.sh
+
+ATTACK=/tmp/attack
+
+# The user's attempts, again and again until $ATTACK/over is there. Each line of $ATTACK/user is one that
+# had an effect: `locked PATH`, `read PATH`, `wrote PATH`, `signalled PROCESS`, `entered PROCESS`.
+user_attempts() {
+    cat <<'END'
+cd /tmp/attack
+held=0
+found() { echo "$1 $2" >>user; }
+while [ ! -e over ]; do
+    for place in $(find /var/lib/longshore /run/longshore /run/nvidia -maxdepth 3 2>/dev/null | head -n 200); do
+        if [ -f "$place" ] && [ "${place#/run/nvidia/driver}" = "$place" ]; then
+            cat "$place" >/dev/null 2>&1 && found read "$place"
+        fi
+        if [ -d "$place" ]; then
+            (: >"$place/attack") 2>/dev/null && found wrote "$place"
+            ln -s /etc/passwd "$place/state.json.next" 2>/dev/null && found wrote "$place"
+        fi
+        if [ -r "$place" ] && [ $held -lt 40 ] && [ ! -p "$place" ]; then
+            if flock -n -x "$place" true 2>/dev/null; then
+                found locked "$place"
+                held=$((held + 1))
+                flock -x "$place" sleep 600 &
+            fi
+        fi
+    done
+    for process in /proc/[0-9]*; do
+        read -r name 2>/dev/null <"$process/comm" || continue
+        case $name in
+            longshore | make | cc1 | gcc* | x86_64-linux-gn* | ld* | as | sh | nvidia-persiste)
+                pid=${process#/proc/}
+                [ "$(stat -c %u "$process" 2>/dev/null)" = "$(id -u)" ] && continue
+                kill -0 "$pid" 2>/dev/null && found signalled "$name"
+                ls "$process/root/build" >/dev/null 2>&1 && found entered "$name"
+                cat "$process/environ" >/dev/null 2>&1 && found entered "$name"
+                ;;
+        esac
+    done
+    sleep 2
+done
+END
+}
+
+# The container's attempts. Each line that it prints is one that had an effect on what the agent shows to
+# others: `wrote PATH` and `removed PATH`.
+container_attempts() {
+    cat <<'END'
+own=/run/nvidia/longshore
+root=/run/nvidia/driver
+try() { (: >"$1") 2>/dev/null && echo "wrote $1"; }
+forge() {
+    mkdir -p $own
+    echo "{\"format\":2,\"boot_id\":\"$1\",\"agent\":1,\"phase\":\"ready\",\"plan\":null,\"entries\":[
+        {\"seq\":1,\"step\":{\"do\":\"write-parameter\",\"path\":\"/proc/sys/kernel/core_pattern\",\"value\":\"core\"},
+         \"before\":{\"was\":\"value\",\"value\":\"|/evil\"},\"state\":\"done\"},
+        {\"seq\":2,\"step\":{\"do\":\"make-dir\",\"path\":\"/etc/ssl\"},
+         \"before\":{\"was\":\"nothing\"},\"state\":\"done\"}]}" >$own/forged
+    chmod 600 $own/forged
+    mv -f $own/forged $own/state.json
+}
+boot=$(cat /proc/sys/kernel/random/boot_id)
+while :; do
+    forge "$boot"
+    rm -f $own/last-failure.json $own/lock
+    busybox ln -s /etc/passwd $own/last-failure.json 2>/dev/null
+    busybox mkfifo $own/lock 2>/dev/null
+    if [ -e $root/usr ]; then
+        for file in usr/lib/x86_64-linux-gnu/libkmod.so.2 usr/lib/x86_64-linux-gnu/libc.so.6 \
+            usr/bin/nvidia-smi lib/firmware/attack usr/attack attack; do
+            try $root/$file
+        done
+        rm $root/usr/bin/nvidia-smi 2>/dev/null && echo "removed $root/usr/bin/nvidia-smi"
+        for link in run/nvidia-fabricmanager/fabricmanager.cfg run/fabricmanager.cfg; do
+            busybox ln -s /etc/passwd $root/$link 2>/dev/null
+        done
+    fi
+    busybox sleep 1
+done
+END
+}
+
+start_attacks() {
+    mkdir -p $ATTACK
+    chmod 777 $ATTACK
+    : >$ATTACK/user
+    chmod 666 $ATTACK/user
+    user_attempts >$ATTACK/user.sh
+    container_attempts >$ATTACK/container.sh
+    setpriv --reuid 65534 --regid 65534 --clear-groups sh $ATTACK/user.sh >$ATTACK/user.log 2>&1 &
+    USER_JOB=$!
+    # Processes that wear a daemon's mark, as far as a user can know it.
+    LONGSHORE_DAEMON=00000000000000000000000000000000 \
+        setpriv --reuid 65534 --regid 65534 --clear-groups sleep 86400 &
+    MARKED=$!
+    # shellcheck disable=SC2086
+    pod run --detach --name attacker --network none -v /run/nvidia:/run/nvidia:rslave \
+        -v $ATTACK:$ATTACK:ro --entrypoint /bin/sh $IMAGE $ATTACK/container.sh >/dev/null
+}
+
+# Sixteen connections at a time that ask for /healthz, and beside them a prober that has to be answered.
+flood() {
+    # shellcheck disable=SC2016
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do
+        setpriv --reuid 65534 --regid 65534 --clear-groups bash -c '
+            for n in {1..20}; do
+                exec 4<>/dev/tcp/127.0.0.1/9470 || continue
+                printf "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" >&4
+                cat <&4 >/dev/null
+                exec 4>&-
+            done' 2>/dev/null &
+        FLOOD="$FLOOD $!"
+    done
+    healthy=0
+    for _ in 1 2 3 4 5; do
+        # shellcheck disable=SC2016
+        answer=$(bash -c 'exec 4<>/dev/tcp/127.0.0.1/9470 &&
+            printf "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" >&4 &&
+            head -n 1 <&4' || true)
+        case $answer in *' 200 '*) healthy=$((healthy + 1)) ;; esac
+        sleep 1
+    done
+    fact probes-answered "$healthy"
+    for one in $FLOOD; do
+        wait "$one" || true
+    done
+}
+
+end_attacks() {
+    touch $ATTACK/over
+    wait $USER_JOB || true
+    fact marked-process "$(kill -0 $MARKED 2>/dev/null && echo lives || echo ended)"
+    kill $MARKED
+    wait $MARKED || true
+    pkill -u 65534 || true
+    section attack.user sort -u $ATTACK/user
+    section attack.user-log cat $ATTACK/user.log
+    section attack.container pod logs attacker
+    pod rm --force --time 0 attacker >/dev/null
+    # Its own droppings, and nothing that the agent made.
+    rm -rf /run/nvidia/longshore $ATTACK
+    # A process that was ended here may take a moment to be gone.
+    while pgrep -u 65534 >/dev/null; do sleep 0.1; done
+}
+
+prepare
+core_pattern=$(cat /proc/sys/kernel/core_pattern)
+state before
+start_attacks
+start_agent
+if await has_phase ready; then
+    phase ready
+    report_ready ready
+    flood
+    phase terminate
+    pod kill -s TERM longshore >/dev/null
+fi
+finish_agent
+fact core-pattern-kept "$([ "$(cat /proc/sys/kernel/core_pattern)" = "$core_pattern" ] && echo yes || echo no)"
+end_attacks
+after
