@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use longshore::artifact::Flavour;
+use longshore::artifact::{Flavour, HeadersFrom};
 use longshore::build::compile::{Compile, MODULES};
 use longshore::build::sandbox::{INIT_SUBCOMMAND, SUBCOMMAND, sandbox_main};
+use longshore::config::BuildUser;
 use longshore::progress::Silent;
 use longshore::store::Store;
 
@@ -45,6 +46,9 @@ fn compile(args: &[PathBuf]) -> Result<(), String> {
         helper: Path::new("/proc/self/exe"),
         root,
         work,
+        held: None,
+        user: BuildUser::default(),
+        headers_from: HeadersFrom::Archive,
         driver: "535.261.03",
         flavour: Flavour::Open,
         release: release.to_str().unwrap_or_default(),

@@ -27,12 +27,12 @@ mod evidence;
 pub(crate) mod known;
 mod landing;
 mod modules;
+mod private;
 mod sets;
 pub mod usage;
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -56,10 +56,10 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store at `root` and makes its directories.
+    /// Opens the store at `root`, which is its owner's alone from then on, and makes its directories.
     ///
     /// # Errors
-    /// Exit code 15 where the directories cannot be made.
+    /// Exit code 15 where the directories cannot be made, or others could get into the store.
     pub fn open(root: &Path) -> Result<Self, Failure> {
         const DIRS: [&str; 9] = [
             "blobs/sha256",
@@ -72,7 +72,7 @@ impl Store {
             "failures",
             "tmp",
         ];
-        make_private(root).map_err(|e| write_failure(root, e))?;
+        private::make(root)?;
         for dir in DIRS {
             let path = root.join(dir);
             fs::create_dir_all(&path).map_err(|e| write_failure(&path, e))?;
@@ -247,19 +247,6 @@ impl Write for BlobWriter {
     }
 }
 
-/// Makes a directory for its owner alone, unless there is one: whoever may open a file may lock it,
-/// and the store's locks are for the agents. What is mounted elsewhere is seen there all the same.
-fn make_private(dir: &Path) -> io::Result<()> {
-    if let Some(parent) = dir.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    match DirBuilder::new().mode(0o700).create(dir) {
-        // In the way, or the very directory: what is made in it says which.
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
-}
-
 /// Locks a file or a directory.
 pub(crate) fn lock(file: File, how: FlockArg) -> io::Result<Flock<File>> {
     Flock::lock(file, how).map_err(|(_, errno)| errno.into())
@@ -293,8 +280,6 @@ fn corrupt(path: &Path, found: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn store() -> (tempfile::TempDir, Store) {
@@ -309,19 +294,6 @@ mod tests {
         let digest = store.put(b"bytes").expect("put");
         assert!(store.has_blob(&digest));
         assert_eq!(store.read_blob(&digest).expect("read"), b"bytes");
-    }
-
-    #[test]
-    fn a_new_store_is_its_owners_alone_and_an_old_one_stays_as_it_is() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
-        let (new, old) = (dir.path().join("a/new"), dir.path().join("old"));
-        Store::open(&new).expect("opens");
-        assert_eq!(mode(&new), 0o700);
-        fs::create_dir(&old).expect("directory");
-        fs::set_permissions(&old, fs::Permissions::from_mode(0o755)).expect("permissions");
-        Store::open(&old).expect("opens");
-        assert_eq!(mode(&old), 0o755);
     }
 
     #[test]

@@ -256,6 +256,7 @@ impl<'a> Supplier<'a> {
         request.kernel_version.clone_from(&wanted.kernel_version);
         request.modules.clone_from(&self.config.driver.extra_modules);
         request.jobs = self.config.jobs;
+        request.user = self.config.build_user;
         request.limit = self.config.deadlines.build;
         request.patches = self.config.patches.clone();
         request.headers = self.config.header_places();

@@ -44,6 +44,7 @@ impl Scene {
             directory: "/build".into(),
             user: Some(65534),
             outcome: self.path("outcome"),
+            held: None,
         }
     }
 

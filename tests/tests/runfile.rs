@@ -15,7 +15,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use longshore::catalog::RunFileAtHand;
-use longshore::config::{Pin, RunFileSource};
+use longshore::config::{BuildUser, Pin, RunFileSource};
 use longshore::progress::Silent;
 use longshore::source::http::{Fetcher, Policy};
 use longshore::source::runfile::{self, Foreign, Looked, StoredRunFile, Workshop};
@@ -265,7 +265,8 @@ impl Scene {
         let dir = tempfile::tempdir().expect("temporary directory");
         let root = root(dir.path());
         let (helper, limit) = (Path::new(HELPER), longshore::build::LIMIT);
-        let workshop = Workshop { root, helper, fetcher: &self.fetcher, limit };
+        let user = BuildUser::default();
+        let workshop = Workshop { root, helper, fetcher: &self.fetcher, limit, user };
         workshop.extract(file, &self.store, &Silent).await
     }
 }

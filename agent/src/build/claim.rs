@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use nix::fcntl::{Flock, FlockArg};
@@ -50,8 +51,11 @@ pub(crate) fn claim(store: &Store, purpose: &str) -> Result<Claimed, Failure> {
         // Nobody sees a directory that is made but not locked yet.
         let _turn = lock(File::open(&tmp)?, FlockArg::LockExclusive)?;
         sweep(&tmp)?;
-        let dir =
-            tempfile::Builder::new().prefix(&format!("{PREFIX}{purpose}-")).tempdir_in(&tmp)?;
+        // Its owner's alone, be the store's root what it may: kernel code is made in it.
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("{PREFIX}{purpose}-"))
+            .permissions(fs::Permissions::from_mode(0o700))
+            .tempdir_in(&tmp)?;
         let held = lock(File::open(dir.path())?, FlockArg::LockExclusiveNonblock)?;
         Ok(Claimed { dir, _held: held })
     };

@@ -4,13 +4,18 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::claim::claim;
 use super::diagnose::{Class, Diagnosis, Subject};
-use super::reuse::Reuse;
-use super::sandbox::{self, Bind, Log, Outcome, Spec};
-use super::steps;
-use crate::artifact::{Flavour, ModuleEntry};
+use super::outputs::OutputDir;
+use super::reuse::{Purpose, Reuse};
+use super::sandbox::{self, Bind, Held, Log, Outcome, Spec};
+use super::{steps, user};
+use crate::artifact::layout::MAX_MODULE;
+use crate::artifact::{Flavour, HeadersFrom, ModuleEntry};
+use crate::config::BuildUser;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::{Progress, Unit};
 use crate::store::{Store, write_failure};
@@ -23,8 +28,6 @@ pub const ALWAYS: usize = 3;
 
 /// Where the sources lie inside: always the same place, since the compiler writes it into modules.
 pub(super) const INSIDE: &str = "/build/driver";
-/// Nobody, on every distribution: a compiler needs no rights.
-pub(crate) const NOBODY: u32 = 65534;
 /// For what is not the compile itself: asking the compiler its name, stripping.
 const SHORT: Duration = Duration::from_secs(300);
 
@@ -37,15 +40,23 @@ pub struct Compile<'a> {
     pub helper: &'a Path,
     /// The hermetic root.
     pub root: &'a Path,
-    /// A directory of its own, with the sources in `driver`.
+    /// A directory of its own, with the sources in `driver` and an empty `tmp`. It is the user's that
+    /// compiles from then on.
     pub work: &'a Path,
+    /// Kept until nothing that was started writes to `work` any more.
+    pub held: Held,
+    /// The user that compiles.
+    pub user: BuildUser,
+    /// Where the kernel's headers are from.
+    pub headers_from: HeadersFrom,
     /// Driver version.
     pub driver: &'a str,
     /// Flavour.
     pub flavour: Flavour,
     /// `uname -r`.
     pub release: &'a str,
-    /// The compiler's program, where the kernel's Makefile would take another.
+    /// The compiler's program; None leaves the choice to the driver's Makefile. That of drivers until 470
+    /// takes `cc`, whatever the kernel was built with.
     pub compiler: Option<&'a str>,
     /// Modules wanted, of [`MODULES`].
     pub modules: &'a [&'static str],
@@ -59,20 +70,26 @@ pub struct Compile<'a> {
     pub log: &'a Path,
 }
 
-/// Asks the compiler in `root` what it calls itself: the first line of `--version`.
+/// Asks the compiler in `root` what it calls itself: the first line of `--version`. It runs in an empty
+/// directory of its own.
 ///
 /// # Errors
-/// Exit code 11 where there is no such compiler, or it does not run; 15 where `work` cannot be
-/// given to who runs it.
+/// Exit code 11 where there is no such compiler, or it does not run; 15 where there can be no
+/// directory for it, or `user` is no user for it.
 pub async fn compiler_version(
     helper: &Path,
     root: &Path,
-    work: &Path,
+    store: &Store,
     program: &str,
+    user: BuildUser,
 ) -> Result<String, Failure> {
-    hand_over(work).map_err(|e| write_failure(work, e))?;
+    let scratch = Arc::new(claim(store, "compiler")?);
+    let (held, work): (Held, _) = (Some(Arc::clone(&scratch) as _), scratch.path().join("build"));
+    fs::create_dir_all(work.join("tmp")).map_err(|e| write_failure(&work, e))?;
+    user::hand_over(work.clone(), user, held.clone()).await?;
     let command = vec![format!("/usr/bin/{program}"), "--version".to_owned()];
-    let spec = spec(root, work, command, "/", "compiler");
+    let place = Place { root, work: &work, user, held };
+    let spec = place.spec(command, "/", "compiler");
     let mut first = None;
     let mut note = |line: &str| {
         first.get_or_insert_with(|| line.trim().to_owned());
@@ -109,34 +126,57 @@ impl Compile<'_> {
     /// # Errors
     /// Exit code 14 where it does not compile, with the compiler's first error; 15 without space.
     pub async fn run(&self, progress: &dyn Progress) -> Result<Vec<PathBuf>, Failed> {
-        let sources = self.work.join("driver");
-        let mut reuse = Reuse::prepare(self.store, self.root, self.work, self.modules);
-        hand_over(self.work).map_err(|e| write_failure(self.work, e))?;
+        let mut reuse = Reuse::prepare(self.purpose());
+        let make = self.make_spec(&reuse)?;
+        let total = steps::total(&self.work.join("driver"), self.modules);
+        // Nothing is written there as root from here on, and nothing read as it lies.
+        user::hand_over(self.work.to_path_buf(), self.user, self.held.clone()).await?;
         let mut log = Log::create(self.log)?;
-        self.make(&sources, &mut reuse, &mut log, progress).await?;
-        let files: Vec<PathBuf> =
-            self.modules.iter().map(|m| sources.join(format!("{m}.ko"))).collect();
-        if let Some(absent) = files.iter().find(|file| !file.is_file()) {
-            return Err(self.failure(format!("make left no {}", absent.display())).into());
+        self.make(make, total, &mut reuse, &mut log, progress).await?;
+        let names = self.modules.iter().map(|m| PathBuf::from(format!("driver/{m}.ko")));
+        let files: Vec<PathBuf> = names.collect();
+        let left = OutputDir::open(self.work)
+            .or_fail(ExitCode::Compile, || format!("reading {}", self.work.display()))?;
+        for file in &files {
+            if let Err(error) = left.file(file) {
+                let cause = format!("make left no module in {}: {error}", file.display());
+                return Err(self.failure(cause).into());
+            }
         }
         self.strip(&mut log).await?;
         reuse.keep(self.store, progress);
         Ok(files)
     }
 
+    fn purpose(&self) -> Purpose<'_> {
+        let Self { store, root, work, modules, user, headers_from, .. } = *self;
+        Purpose { store, root, work, modules, user, headers_from }
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place { root: self.root, work: self.work, user: self.user, held: self.held.clone() }
+    }
+
+    /// How make is run.
+    fn make_spec(&self, reuse: &Reuse) -> Result<Spec, Failure> {
+        let sources = self.work.join("driver");
+        let mut spec = self.place().spec(self.command(&sources)?, INSIDE, "make");
+        spec.environment.extend(self.dated(&sources)?.into_iter().chain(reuse.environment()));
+        spec.binds.extend(reuse.binds());
+        Ok(spec)
+    }
+
     async fn make(
         &self,
-        sources: &Path,
+        spec: Spec,
+        total: Option<u64>,
         reuse: &mut Reuse,
         log: &mut Log,
         progress: &dyn Progress,
     ) -> Result<(), Failed> {
         let what = format!("compiling {} {} for {}", self.driver, self.flavour, self.release);
-        let task = progress.begin(&what, steps::total(sources, self.modules), Unit::Items);
+        let task = progress.begin(&what, total, Unit::Items);
         let mut diagnosis = Diagnosis::default();
-        let mut spec = spec(self.root, self.work, self.command(sources)?, INSIDE, "make");
-        spec.environment.extend(self.dated(sources)?.into_iter().chain(reuse.environment()));
-        spec.binds.extend(reuse.binds());
         let mut note = |line: &str| {
             log.line(line);
             diagnosis.line(line);
@@ -197,7 +237,7 @@ impl Compile<'_> {
     async fn strip(&self, log: &mut Log) -> Result<(), Failure> {
         let mut command = vec!["/usr/bin/strip".to_owned(), "--strip-debug".to_owned()];
         command.extend(self.modules.iter().map(|m| format!("{m}.ko")));
-        let spec = spec(self.root, self.work, command, INSIDE, "strip");
+        let spec = self.place().spec(command, INSIDE, "strip");
         let mut last = String::new();
         let mut note = |line: &str| {
             log.line(line);
@@ -223,7 +263,8 @@ impl Compile<'_> {
     }
 }
 
-/// Reads the finished modules, checks them against the kernel and the driver, and stores them.
+/// Reads the finished modules, which are named below the directory that the compile worked in, checks
+/// them against the kernel and the driver, and stores them.
 ///
 /// # Errors
 /// Exit code 14 where one is not for this kernel or not of this driver, 15 where the store cannot
@@ -233,12 +274,14 @@ pub fn store_modules(
     compile: &Compile<'_>,
     store: &Store,
 ) -> Result<Vec<ModuleEntry>, Failure> {
+    let what = || format!("reading {}", compile.work.display());
+    let left = OutputDir::open(compile.work).or_fail(ExitCode::Compile, what)?;
     files
         .iter()
         .map(|path| {
-            let what = || format!("checking {}", path.display());
+            let what = || format!("checking {}", compile.work.join(path).display());
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let image = fs::read(path).or_fail(ExitCode::Compile, what)?;
+            let image = left.read(path, MAX_MODULE).or_fail(ExitCode::Compile, what)?;
             let entry = ModuleEntry::describe(&name, &image, compile.release)
                 .or_fail(ExitCode::Compile, what)?;
             if entry.version.as_deref().is_some_and(|v| v != compile.driver) {
@@ -250,53 +293,46 @@ pub fn store_modules(
         .collect()
 }
 
-fn spec(root: &Path, work: &Path, command: Vec<String>, directory: &str, name: &str) -> Spec {
-    let arch = if std::env::consts::ARCH == "aarch64" { "arm64" } else { "amd64" };
-    let environment = [
-        ("PATH", "/usr/bin:/usr/sbin"),
-        ("HOME", "/build"),
-        ("TMPDIR", "/tmp"),
-        ("LC_ALL", "C"),
-        ("TZ", "UTC"),
-        ("KBUILD_BUILD_USER", "longshore"),
-        ("KBUILD_BUILD_HOST", "longshore"),
-        // Debian's headers ask dpkg otherwise, which is not in the root.
-        ("DEB_BUILD_ARCH", arch),
-        ("DEB_HOST_ARCH", arch),
-    ];
-    let bind = |name: &str, target: &str| Bind::new(work.join(name), target);
-    Spec {
-        root: root.to_path_buf(),
-        binds: vec![bind("", "/build"), bind("tmp", "/tmp")],
-        command,
-        environment: environment.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
-        handed_on: Vec::new(),
-        directory: directory.into(),
-        user: fs::metadata(work.join("tmp")).ok().map(|m| m.uid()).filter(|uid| *uid == NOBODY),
-        outcome: work.with_extension(name),
+/// A directory that programs of the root work in.
+struct Place<'a> {
+    root: &'a Path,
+    work: &'a Path,
+    user: BuildUser,
+    held: Held,
+}
+
+impl Place<'_> {
+    fn spec(self, command: Vec<String>, directory: &str, name: &str) -> Spec {
+        let Self { root, work, user, held } = self;
+        let arch = if std::env::consts::ARCH == "aarch64" { "arm64" } else { "amd64" };
+        let environment = [
+            ("PATH", "/usr/bin:/usr/sbin"),
+            ("HOME", "/build"),
+            ("TMPDIR", "/tmp"),
+            ("LC_ALL", "C"),
+            ("TZ", "UTC"),
+            ("KBUILD_BUILD_USER", "longshore"),
+            ("KBUILD_BUILD_HOST", "longshore"),
+            // Debian's headers ask dpkg otherwise, which is not in the root.
+            ("DEB_BUILD_ARCH", arch),
+            ("DEB_HOST_ARCH", arch),
+        ];
+        let bind = |name: &str, target: &str| Bind::new(work.join(name), target);
+        Spec {
+            root: root.to_path_buf(),
+            binds: vec![bind("", "/build"), bind("tmp", "/tmp")],
+            command,
+            environment: environment.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
+            handed_on: Vec::new(),
+            directory: directory.into(),
+            user: Some(user.id()),
+            outcome: work.with_extension(name),
+            held,
+        }
     }
 }
 
-/// Gives the work directory to nobody, so that the build can run as nobody.
-pub(crate) fn hand_over(dir: &Path) -> io::Result<()> {
-    if give(&dir.join("tmp"))? {
-        walk(dir, &mut |path| give(path).map(drop))?;
-    }
-    Ok(())
-}
-
-/// Gives one path to nobody. Where that is not allowed (a user namespace without that user) builds
-/// run as who the agent is; then this is false.
-pub(super) fn give(path: &Path) -> io::Result<bool> {
-    use nix::errno::Errno;
-    const NOT_ALLOWED: [i32; 2] = [Errno::EPERM as i32, Errno::EINVAL as i32];
-    match std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY)) {
-        Err(e) if e.raw_os_error().is_some_and(|n| NOT_ALLOWED.contains(&n)) => Ok(false),
-        given => given.map(|()| true),
-    }
-}
-
-/// Visits `path` and, if it is a directory, everything below.
+/// Visits `path` and, if it is a directory, everything below. Nobody else may write to it.
 pub(super) fn walk(path: &Path, visit: &mut dyn FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
     visit(path)?;
     if path.is_dir() && !path.is_symlink() {

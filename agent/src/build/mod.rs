@@ -9,6 +9,7 @@ pub mod compile;
 pub mod diagnose;
 mod inputs;
 mod known;
+pub(crate) mod outputs;
 pub mod patches;
 mod remembered;
 mod reuse;
@@ -17,6 +18,7 @@ pub mod sandbox;
 pub mod sign;
 mod steps;
 mod turn;
+pub(crate) mod user;
 mod work;
 
 use std::path::{Path, PathBuf};
@@ -26,7 +28,7 @@ use jiff::Timestamp;
 
 use crate::artifact::{ModuleKey, ModuleSet};
 use crate::catalog::DriverAtHand;
-use crate::config::PatchConfig;
+use crate::config::{BuildUser, PatchConfig};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::Progress;
 use crate::source::archive::{Archive, Package};
@@ -60,6 +62,8 @@ pub struct Request {
     pub modules: Vec<String>,
     /// Parallel jobs; all processors where None.
     pub jobs: Option<usize>,
+    /// The user that compiles.
+    pub user: BuildUser,
     /// How long the compile may take.
     pub limit: Duration,
     /// Which compatibility patches may be applied.
@@ -82,6 +86,7 @@ impl Request {
             kernel_version: None,
             modules: Vec::new(),
             jobs: None,
+            user: BuildUser::default(),
             limit: LIMIT,
             patches: PatchConfig::default(),
             headers: Places::default(),
@@ -143,10 +148,11 @@ pub async fn build(
     let parts = inputs.root_parts();
     let root = root::assemble_parts(&parts, request.limit, archive, store, progress);
     let (root, ()) = futures_util::future::try_join(root, driver).await?;
-    let work = Work::new(store)?;
     let program = inputs.headers.compiler_program(&root);
-    let compiler = compile::compiler_version(&request.helper, &root, &work.dir(), &program).await?;
+    let (helper, user) = (&request.helper, request.user);
+    let compiler = compile::compiler_version(helper, &root, store, &program, user).await?;
     headers::check_compiler(&inputs.headers.stated.compiler, &compiler)?;
+    let work = Work::new(store)?;
     let prepared = Prepared { inputs, attempt, root, work, program, compiler };
     let set = prepared.compile(request, store, progress).await?;
     prepared.work.remove();
@@ -212,10 +218,13 @@ impl Prepared {
             helper: &request.helper,
             root: &self.root,
             work: &self.work.dir(),
+            held: self.work.held(),
+            user: request.user,
+            headers_from: self.inputs.headers.from,
             driver: &request.driver.version,
             flavour: request.driver.flavour,
             release: &request.kernel_release,
-            compiler: self.program_to_name(),
+            compiler: Some(&self.program),
             modules: &self.inputs.modules,
             options: &self.inputs.options,
             jobs: request.jobs(),
@@ -243,12 +252,6 @@ impl Prepared {
             None
         });
         Failed { failure, known: known.map(Box::new) }
-    }
-
-    /// The compiler's program, where the kernel's own Makefile would take another.
-    fn program_to_name(&self) -> Option<&str> {
-        let own = self.inputs.headers.stated.compiler_program();
-        (own != self.program).then_some(self.program.as_str())
     }
 
     /// Unpacks the sources and finds out which patches they need for this kernel.
@@ -317,6 +320,7 @@ fn check_space(store: &Store) -> Result<(), Failure> {
 #[cfg(test)]
 pub(crate) mod tests {
     pub(crate) use super::known::tests::known;
+    pub(crate) use super::reuse::make_objects;
     use super::*;
     use rstest::rstest;
 

@@ -14,11 +14,13 @@
 
 mod inside;
 
+use std::any::Any;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
@@ -28,6 +30,7 @@ use tokio::net::unix::pipe;
 
 use crate::failure::{ExitCode, Failure, OrFail};
 
+pub(super) use inside::INIT_NAME;
 pub use inside::sandbox_main;
 
 /// First argument of the first stage.
@@ -63,7 +66,13 @@ pub struct Spec {
     pub user: Option<u32>,
     /// File that gets the command's [`Outcome`], outside; it must not exist.
     pub outcome: PathBuf,
+    /// Kept until everything inside has ended.
+    #[serde(skip)]
+    pub held: Held,
 }
+
+/// Something that has to stay while a sandbox is there: the directory that is written to inside.
+pub type Held = Option<Arc<dyn Any + Send + Sync>>;
 
 /// A directory or file of the outside; its target is there already.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -134,7 +143,7 @@ pub async fn run(
         Err(_) => return Ok(Outcome::TimedOut),
         Ok(copied) => copied.or_fail(ExitCode::Bug, what)?,
     }
-    running.end();
+    running.end().await;
     let last = tail.last;
     let outcome = fs::read(&spec.outcome).unwrap_or_default();
     if outcome.is_empty() {
@@ -188,11 +197,18 @@ async fn copy_lines(mut reader: pipe::Receiver, tail: &mut Tail<'_>) -> std::io:
 
 /// The first stage and the lifeline of the second.
 ///
-/// Dropping it ends both and waits for them, which takes milliseconds: only then can the
-/// directories they write to be removed. That is why this Drop has an effect.
+/// Dropping it closes the lifeline, which ends both, and leaves the waiting for them, which mostly takes
+/// milliseconds, to a thread that may block. The directories they write to can be removed only then, and
+/// are kept so long ([`Spec::held`]). That is why this Drop has an effect.
 struct Running {
+    ending: Option<Ending>,
+}
+
+/// What is waited for at the end.
+struct Ending {
     child: Child,
     lifeline: Option<ChildStdin>,
+    held: Held,
 }
 
 impl Running {
@@ -211,40 +227,69 @@ impl Running {
             // Ctrl-C in a terminal is for the agent, which then ends this in its own way.
             .process_group(0)
             .spawn()?;
-        let lifeline = child.stdin.take();
-        Ok((Self { child, lifeline }, reader))
+        let (lifeline, held) = (child.stdin.take(), spec.held.clone());
+        Ok((Self { ending: Some(Ending { child, lifeline, held }) }, reader))
     }
 
-    /// Closes the lifeline and waits until everything inside is gone: the first stage ends after
-    /// process 1, and that after all the others. The result is in the outcome file, never in the
-    /// wait status: whoever reaps for the agent as process 1 may have taken that.
-    fn end(&mut self) {
+    /// Ends everything inside, and comes back when it is gone.
+    async fn end(&mut self) {
+        if let Some(waited_for) = self.ending.take().and_then(Ending::begin) {
+            // It does not panic; and where the runtime ends, nobody waits.
+            let _ = waited_for.await;
+        }
+    }
+}
+
+impl Ending {
+    /// Closes the lifeline, and waits for the end on a thread that may block; None where it is waited for
+    /// already, since there is no runtime.
+    fn begin(mut self) -> Option<tokio::task::JoinHandle<()>> {
         drop(self.lifeline.take());
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => Some(runtime.spawn_blocking(move || self.wait())),
+            Err(_) => {
+                self.wait();
+                None
+            }
+        }
+    }
+
+    /// Waits until everything inside is gone: the first stage ends after process 1, and that after all
+    /// the others. The result is in the outcome file, never in the wait status: whoever reaps for the
+    /// agent as process 1 may have taken that.
+    fn wait(mut self) {
         let deadline = Instant::now() + END_LIMIT;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > deadline {
                 tracing::warn!("the build sandbox does not end; killing its first stage");
                 let _ = self.child.kill();
                 let _ = self.child.wait();
-                return;
+                break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        drop(self.held);
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.end();
+        drop(self.ending.take().map(Ending::begin));
     }
 }
 
-/// A log file that gets every line; a disk that fills up ends the logging, not the build.
+/// A log file that gets every line, up to [`MOST_LOGGED`] bytes; a disk that fills up ends the logging,
+/// not the build.
 #[derive(Debug)]
 pub struct Log {
     file: File,
+    left: usize,
     failed: bool,
 }
+
+/// Bytes of a log: a driver's compile writes less than 1 MiB, and what a program says without end must
+/// not fill the store's disk.
+pub const MOST_LOGGED: usize = 32 << 20;
 
 impl Log {
     /// Starts a new log at `path`.
@@ -253,7 +298,7 @@ impl Log {
     /// Exit code 15 where it cannot be written.
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let file = File::create(path).map_err(|e| crate::store::write_failure(path, e))?;
-        Ok(Self { file, failed: false })
+        Ok(Self { file, left: MOST_LOGGED, failed: false })
     }
 
     /// Adds one line.
@@ -261,7 +306,17 @@ impl Log {
         if self.failed {
             return;
         }
-        if let Err(error) = writeln!(self.file, "{line}") {
+        let written = match self.left.checked_sub(line.len() + 1) {
+            Some(left) => {
+                self.left = left;
+                writeln!(self.file, "{line}")
+            }
+            None => {
+                self.failed = true;
+                writeln!(self.file, "(the log ends here: it has {MOST_LOGGED} bytes)")
+            }
+        };
+        if let Err(error) = written {
             tracing::warn!("the build's log ends here: {error}");
             self.failed = true;
         }

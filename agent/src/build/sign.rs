@@ -10,9 +10,11 @@
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::claim::claim;
+use super::outputs::OutputDir;
 use super::sandbox::{self, Bind, Outcome, Spec};
 use super::{root, turn};
 use crate::artifact::ModuleSet;
@@ -30,6 +32,8 @@ const KEY: &str = "key.pem";
 const CERTIFICATE: &str = "certificate.der";
 /// So many lines of sign-file's go into a failure.
 const LINES: usize = 6;
+/// A detached signature has some 700 bytes; one with a chain of certificates some kB.
+const MOST_SIGNATURE: u64 = 1 << 20;
 
 /// Who signs.
 #[derive(Debug, Clone)]
@@ -106,7 +110,7 @@ impl SignFile {
         progress: &dyn Progress,
     ) -> Result<ModuleSet, Failure> {
         let program = find_sign_file(root)?;
-        let work = claim(store, "sign")?;
+        let work = Arc::new(claim(store, "sign")?);
         let dir = work.path().join("build");
         let written = |name: &str, bytes: &[u8]| {
             let path = dir.join(name);
@@ -124,10 +128,12 @@ impl SignFile {
         for module in &set.modules {
             task.note(&module.file);
             written(&module.file, &store.read_blob(&module.sha256)?)?;
-            self.run(root, &program, &dir, &module.file, hash).await?;
-            let path = dir.join(format!("{}.p7s", module.file));
-            let bytes =
-                fs::read(&path).or_fail(ExitCode::Bug, || format!("reading {}", path.display()))?;
+            let spec = self.spec(root, &program, &dir, &module.file, hash);
+            self.run(Spec { held: Some(Arc::clone(&work) as _), ..spec }).await?;
+            let name = format!("{}.p7s", module.file);
+            let bytes = OutputDir::open(&dir)
+                .and_then(|left| left.read(&name, MOST_SIGNATURE))
+                .or_fail(ExitCode::Bug, || format!("reading {}", dir.join(&name).display()))?;
             let message = Message::parse(&bytes).or_fail(ExitCode::Bug, || {
                 format!("reading what sign-file made of {}", module.file)
             })?;
@@ -135,20 +141,15 @@ impl SignFile {
             task.advance(1);
         }
         let signed = module_signing::attach(set, &self.certificate, &messages, store);
-        work.close().map_err(|e| write_failure(&dir, e))?;
+        if let Some(work) = Arc::into_inner(work) {
+            work.close().map_err(|e| write_failure(&dir, e))?;
+        }
         signed
     }
 
-    async fn run(
-        &self,
-        root: &Path,
-        program: &str,
-        dir: &Path,
-        file: &str,
-        hash: Hash,
-    ) -> Result<(), Failure> {
+    fn spec(&self, root: &Path, program: &str, dir: &Path, file: &str, hash: Hash) -> Spec {
         let inside = |name: &str| format!("/build/{name}");
-        let spec = Spec {
+        Spec {
             root: root.to_path_buf(),
             binds: vec![Bind::new(dir, "/build"), Bind::read_only(&self.key, inside(KEY))],
             command: [program, "-d", &hash.to_string(), &inside(KEY), &inside(CERTIFICATE)]
@@ -162,9 +163,17 @@ impl SignFile {
             // The key is its owner's alone, and that is who the agent is.
             user: None,
             outcome: dir.with_extension(file),
-        };
+            held: None,
+        }
+    }
+
+    async fn run(&self, spec: Spec) -> Result<(), Failure> {
         let mut said: Vec<String> = Vec::new();
-        let mut note = |line: &str| said.push(line.trim().to_owned());
+        let mut note = |line: &str| {
+            if said.len() < LINES {
+                said.push(line.trim().to_owned());
+            }
+        };
         match sandbox::run(&self.helper, &spec, self.limit, &mut note).await? {
             Outcome::Exited(0) => Ok(()),
             Outcome::TimedOut => {
@@ -178,9 +187,8 @@ impl SignFile {
     }
 
     fn refused(&self, outcome: Outcome, said: &[String]) -> Failure {
-        let first: Vec<&str> = said.iter().take(LINES).map(String::as_str).collect();
         let cause = format!("signing with the key {}: {outcome:?}", self.key.display());
-        Failure::new(ExitCode::Usage, cause).because(first.join("; ")).remedy(format!(
+        Failure::new(ExitCode::Usage, cause).because(said.join("; ")).remedy(format!(
             "give the key as PEM (PKCS#8 or PKCS#1), its passphrase, where it has one, in \
              {PASSPHRASE}, and the certificate that belongs to it"
         ))

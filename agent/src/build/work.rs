@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::claim::{Claimed, claim};
+use super::sandbox::Held;
 use crate::catalog::DriverAtHand;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::source::driver;
@@ -38,6 +39,11 @@ impl Work {
     /// What the sandbox sees as /build.
     pub(super) fn dir(&self) -> PathBuf {
         self.dir.path().join("build")
+    }
+
+    /// Keeps the directory as long as something may write to it.
+    pub(super) fn held(&self) -> Held {
+        Some(Arc::clone(&self.dir) as _)
     }
 
     /// Where [`Work::unpack`] puts the kernel sources.

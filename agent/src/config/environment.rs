@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::str::FromStr;
 
+use super::build_user::BuildUser;
 use super::daemons::{DaemonFragment, Wish};
 use super::deadlines::from_a_second;
 use super::downloads::DownloadFragment;
@@ -71,6 +72,7 @@ impl Fragment {
             compile: get(env, "LONGSHORE_COMPILE", parse_bool)?,
             no_compile: false,
             jobs: get(env, "LONGSHORE_JOBS", NonZeroU16::from_str)?,
+            build_uid: get(env, "LONGSHORE_BUILD_UID", BuildUser::from_str)?,
             patches: PatchFragment {
                 apply: get(env, "LONGSHORE_PATCHES_APPLY", parse_bool)?,
                 off: list(env, "LONGSHORE_PATCHES_OFF", String::from_str)?,

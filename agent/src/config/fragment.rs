@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::build_user::BuildUser;
 use super::daemons::DaemonFragment;
 use super::downloads::DownloadFragment;
 use super::malformed::Malformed;
@@ -116,6 +117,9 @@ pub struct Fragment {
     /// Parallel compile jobs
     #[arg(long, global = true, value_name = "N")]
     pub jobs: Option<NonZeroU16>,
+    /// User id, and group id, that compilers run as: one that no other program has
+    #[arg(long, global = true, value_name = "UID")]
+    pub build_uid: Option<BuildUser>,
     /// Compatibility patches.
     #[command(flatten)]
     pub patches: PatchFragment,
@@ -241,6 +245,7 @@ impl Fragment {
             compile: self.no_compile.then_some(false).or(self.compile).or(below.compile),
             no_compile: false,
             jobs: self.jobs.or(below.jobs),
+            build_uid: self.build_uid.or(below.build_uid),
             patches: self.patches.over(below.patches),
             daemons: self.daemons.over(below.daemons),
             downloads: self.downloads.over(below.downloads),
@@ -294,6 +299,7 @@ mod tests {
     #[case("driver = \"535\"\nflavor = \"open\"\n", "line 2, key flavor: unknown field")]
     #[case("flavour = \"closed\"\n", "line 1, key flavour: `closed` is not auto, open")]
     #[case("jobs = 0\n", "line 1, key jobs: invalid value")]
+    #[case("build-uid = 65534\n", "line 1, key build-uid: `65534` is not a user id")]
     #[case("store = \"relative\"\n", "line 1, key store: `relative` is not an absolute path")]
     #[case("unload-deadline = 20\n", "line 1, key unload-deadline: invalid type")]
     #[case("prebuilt = [\n  \"/a\",\n  \"b\",\n]\n", "key prebuilt: `b` is not an absolute path")]

@@ -1,5 +1,6 @@
 //! Configuration: fragments from file, environment and flags, merged and validated into [`Config`].
 
+mod build_user;
 mod daemons;
 mod deadlines;
 mod downloads;
@@ -23,6 +24,7 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use build_user::BuildUser;
 pub use daemons::{DaemonConfig, DaemonFragment, Wish};
 pub use deadlines::Deadlines;
 #[cfg(test)]
@@ -78,6 +80,8 @@ pub struct Config {
     pub compile: bool,
     /// Number of parallel compile jobs; all cores where None.
     pub jobs: Option<usize>,
+    /// The user that compilers run as.
+    pub build_user: BuildUser,
     /// Which compatibility patches a compile may apply.
     pub patches: PatchConfig,
     /// Which daemons of the driver run.
@@ -248,6 +252,7 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
             .collect(),
         compile: all.compile.unwrap_or(true),
         jobs: all.jobs.map(NonZeroU16::get).map(usize::from),
+        build_user: all.build_uid.unwrap_or_default(),
         patches: all.patches.settle(),
         daemons: all.daemons.settle(),
         paths: Paths::settle(

@@ -49,6 +49,7 @@ fn flags_go_over_environment_over_file() {
     let env = [
         ("LONGSHORE_DRIVER", "535"),
         ("LONGSHORE_JOBS", "2"),
+        ("LONGSHORE_BUILD_UID", "70001"),
         ("LONGSHORE_PARAMETERS_NVIDIA", "b=2 c=2"),
     ];
     let args = ["plan", "--driver", "550.163.01", "--no-compile", "--parameter", "nvidia.c=3"];
@@ -56,6 +57,7 @@ fn flags_go_over_environment_over_file() {
     assert_eq!(config.driver.version.as_deref(), Some("550.163.01"));
     assert_eq!(config.driver.flavour, Some(Flavour::Open));
     assert_eq!(config.jobs, Some(2));
+    assert_eq!(config.build_user.id(), 70001);
     assert!(!config.compile);
     assert_eq!(config.driver.parameters["nvidia"], "a=1 b=2 c=3");
 }
@@ -169,9 +171,13 @@ fn registries_are_named_by_flag_and_environment() {
 
 #[test]
 fn a_bad_flag_is_refused() {
-    for args in
-        [["--driver", "new!"], ["--jobs", "0"], ["--unload-deadline", "2d"], ["--on-busy", "kill"]]
-    {
+    for args in [
+        ["--driver", "new!"],
+        ["--jobs", "0"],
+        ["--build-uid", "0"],
+        ["--unload-deadline", "2d"],
+        ["--on-busy", "kill"],
+    ] {
         assert_eq!(load_with(&args, &[], None).unwrap_err().code(), ExitCode::Usage);
     }
 }

@@ -148,10 +148,10 @@ impl<'a> RunFiles<'a> {
                 Looked::Known(file) => file,
                 Looked::Foreign(file) => {
                     let (archive, progress) = (archives.archive().await?, archives.progress());
-                    let limit = self.config.deadlines.build;
+                    let (limit, user) = (self.config.deadlines.build, self.config.build_user);
                     let root = Workshop::root(archive, limit, store, progress).await?;
                     let helper = Path::new("/proc/self/exe");
-                    let workshop = Workshop { root, helper, fetcher: &fetcher, limit };
+                    let workshop = Workshop { root, helper, fetcher: &fetcher, limit, user };
                     let stored = workshop.extract(&file, store, progress).await?;
                     runfile::at_hand(&stored, file.source.urls)
                 }

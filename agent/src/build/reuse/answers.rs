@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::script::Script;
-use crate::build::compile::walk;
+use crate::build::outputs::OutputDir;
 use crate::store::{Store, hex};
 
 /// Sets of answers kept for one root: drivers differ in the flags they compile with.
@@ -24,6 +24,12 @@ const MOST_SETS: usize = 4;
 const MOST_ROOTS: usize = 32;
 /// A set is 50 kB; a file far larger is none of ours.
 const MOST_BYTES: u64 = 8 << 20;
+/// An answer is a few lines; headers.h is 20 kB.
+const MOST_TEXT: u64 = 1 << 20;
+/// A directory of answers has some 250.
+const MOST_ANSWERS: usize = 10_000;
+/// A header lies three directories deep at most.
+const DEEPEST: usize = 16;
 /// What conftest-verbose prints of the flags that all questions are asked with.
 const FLAGS: &str = "NV_CONFTEST_CFLAGS=";
 /// What is asked instead of conftest.sh.
@@ -125,18 +131,18 @@ impl Answers {
 
     /// Keeps what lies in `conftest` after a compile that succeeded; returns how many questions were
     /// asked.
-    pub(super) fn keep(self, store: &Store, conftest: &Path) -> io::Result<usize> {
+    pub(super) fn keep(self, store: &Store, conftest: &OutputDir) -> io::Result<usize> {
         // It stands in single quotes in a shell's script.
         let Some(flags) = self.flags.filter(|flags| !flags.contains('\'')) else {
             return Ok(self.known);
         };
-        let headers = fs::read_to_string(conftest.join("headers.h"))?;
+        let headers = conftest.read_text("headers.h", MOST_TEXT)?;
         let answer = |question: Option<String>, text| Some(Answer { question: question?, text });
         let mut found = Set { flags, names: self.names, headers, ..Set::default() };
-        for (name, text) in texts(&conftest.join("compile-tests"), ".h")? {
+        for (name, text) in texts(conftest, "compile-tests", ".h")? {
             found.tests.extend(answer(self.script.test(&name), text).map(|a| (name, a)));
         }
-        for (path, text) in texts(&conftest.join("header_presence"), ".part")? {
+        for (path, text) in texts(conftest, "header_presence", ".part")? {
             found.presence.extend(answer(self.script.header(&path), text).map(|a| (path, a)));
         }
         let asked = found.tests.len() + found.presence.len();
@@ -173,16 +179,33 @@ fn merged(known: Known, found: Set) -> Known {
 }
 
 /// The texts of the files below `dir` by their paths without `ending`.
-fn texts(dir: &Path, ending: &str) -> io::Result<Vec<(String, String)>> {
+fn texts(conftest: &OutputDir, dir: &str, ending: &str) -> io::Result<Vec<(String, String)>> {
     let mut texts = Vec::new();
-    walk(dir, &mut |path| {
-        let name = path.strip_prefix(dir).unwrap_or(path).to_string_lossy();
-        if let Some(name) = name.strip_suffix(ending).filter(|_| path.is_file()) {
-            texts.push((name.to_owned(), fs::read_to_string(path)?));
-        }
-        Ok(())
-    })?;
+    add_texts(&conftest.below(dir)?, Path::new(""), ending, DEEPEST, &mut texts)?;
     Ok(texts)
+}
+
+fn add_texts(
+    dir: &OutputDir,
+    path: &Path,
+    ending: &str,
+    deepest: usize,
+    texts: &mut Vec<(String, String)>,
+) -> io::Result<()> {
+    for entry in dir.entries(MOST_ANSWERS)? {
+        let path = path.join(&entry.name);
+        if entry.is_dir() {
+            let left = deepest.checked_sub(1).ok_or_else(|| {
+                io::Error::other(format!("answers lie more than {DEEPEST} directories deep"))
+            })?;
+            add_texts(&dir.below(&entry.name)?, &path, ending, left, texts)?;
+        } else if let Some(name) = path.to_string_lossy().strip_suffix(ending)
+            && entry.is_file()
+        {
+            texts.push((name.to_owned(), dir.read_text(&entry.name, MOST_TEXT)?));
+        }
+    }
+    Ok(())
 }
 
 /// Removes the files of the roots that were longest not built in.
@@ -232,7 +255,7 @@ mod tests {
             fs::create_dir_all(path.parent().expect("a parent")).expect("directory");
             fs::write(path, text).expect("write");
         }
-        answers.keep(store, work.path()).expect("keeps");
+        answers.keep(store, &OutputDir::open(work.path()).expect("opens")).expect("keeps");
     }
 
     fn written(mut answers: Answers) -> (tempfile::TempDir, usize) {

@@ -18,11 +18,31 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::compile::walk;
+use super::outputs::OutputDir;
 use super::sandbox::Bind;
+use crate::artifact::HeadersFrom;
+use crate::config::BuildUser;
 use crate::progress::{Progress, Reused};
 use crate::store::{Store, hex};
 use answers::Answers;
+#[cfg(test)]
+pub(crate) use objects::make_dir as make_objects;
 use script::Script;
+
+/// A compile as far as it matters for what is used again.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Purpose<'a> {
+    pub(super) store: &'a Store,
+    /// The hermetic root.
+    pub(super) root: &'a Path,
+    /// The directory with the sources in `driver`.
+    pub(super) work: &'a Path,
+    pub(super) modules: &'a [&'static str],
+    /// The user that compiles.
+    pub(super) user: BuildUser,
+    /// Where the kernel's headers are from: what was compiled with signed ones is kept apart.
+    pub(super) headers_from: HeadersFrom,
+}
 
 /// What is known before a compile, and what is learnt from it.
 pub(super) struct Reuse {
@@ -35,10 +55,10 @@ pub(super) struct Reuse {
 impl Reuse {
     /// Prepares the sources in `work/driver` for what the store knows of `root`; where something
     /// stands against it, the build knows nothing.
-    pub(super) fn prepare(store: &Store, root: &Path, work: &Path, modules: &[&str]) -> Self {
-        Self::try_prepare(store, root, work, modules).unwrap_or_else(|error| {
+    pub(super) fn prepare(purpose: Purpose<'_>) -> Self {
+        Self::try_prepare(purpose).unwrap_or_else(|error| {
             tracing::warn!("building without what earlier builds found out: {error}");
-            Self::nothing(work)
+            Self::nothing(purpose.work)
         })
     }
 
@@ -47,7 +67,8 @@ impl Reuse {
         Self { answers: None, environment, binds, work: work.to_path_buf() }
     }
 
-    fn try_prepare(store: &Store, root: &Path, work: &Path, modules: &[&str]) -> io::Result<Self> {
+    fn try_prepare(purpose: Purpose<'_>) -> io::Result<Self> {
+        let Purpose { store, root, work, modules, user, headers_from } = purpose;
         let mut reuse = Self::nothing(work);
         let sources = work.join("driver");
         let kbuild_path = sources.join("Kbuild");
@@ -65,11 +86,13 @@ impl Reuse {
             reuse.answers = Some(answers);
         }
         if objects::are_kept(root) {
-            objects::make_dir(store, work)?;
+            let objects = objects::make_dir(store, user, headers_from)?;
+            // What it is mounted on.
+            fs::create_dir_all(work.join("objects"))?;
             store.mark_used(Path::new("objects"));
             let context = hex(&Sha256::digest(format!("{kernel} {}", names.join("\n"))));
             reuse.environment = objects::environment(&context);
-            reuse.binds.push(objects::bind(store));
+            reuse.binds.push(objects::bind(objects));
         }
         let addition = kbuild::Addition {
             asks: reuse.answers.is_some(),
@@ -99,12 +122,20 @@ impl Reuse {
 
     /// Keeps what a compile that succeeded has found out.
     pub(super) fn keep(self, store: &Store, progress: &dyn Progress) {
-        let (objects, compiled) = objects::used(&self.work);
+        let left = match OutputDir::open(&self.work) {
+            Ok(left) => left,
+            Err(error) => {
+                tracing::warn!("not keeping what this build found out: {error}");
+                return;
+            }
+        };
+        let (objects, compiled) = objects::used(&left);
         progress.reused(Reused::Object, objects as u64, compiled as u64);
         if let Some(answers) = self.answers {
             let answered = answers.known();
             tracing::info!(answered, objects, "taken from earlier builds");
-            match answers.keep(store, &self.work.join("driver/conftest")) {
+            let kept = left.below("driver/conftest").and_then(|dir| answers.keep(store, &dir));
+            match kept {
                 Ok(asked) => {
                     let missed = asked.saturating_sub(answered);
                     progress.reused(Reused::Conftest, answered as u64, missed as u64);

@@ -1,16 +1,23 @@
 //! Objects, kept by ccache.
 //!
-//! Its cache lies in the store as `objects`, and is never larger than [`LARGEST`]. An object is found
+//! Its caches lie in the store below `objects`, and none is larger than [`LARGEST`]: one of compiles
+//! with signed headers, and one of those with headers that nobody signed, whose compile may have put
+//! anything into it. Each is the user's that compiles, below a directory of root's alone. An object is found
 //! by the contents of its source and of every header that went into it, by the command line, and by
 //! what stands for the compiler: the build root, which is named after all that is in it, and the
 //! names of the driver's headers, because a header that was not there before could be found first.
 
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, lchown};
+use std::path::{Path, PathBuf};
 
-use crate::build::compile::give;
+use nix::unistd::geteuid;
+
+use crate::artifact::HeadersFrom;
+use crate::build::outputs::OutputDir;
 use crate::build::sandbox::Bind;
+use crate::config::BuildUser;
 use crate::store::Store;
 
 /// Inside the sandbox.
@@ -20,22 +27,44 @@ const INSIDE: &str = "/build/objects";
 const EVENTS: &str = "tmp/objects.log";
 /// A driver in one flavour takes 10 MB of it.
 const LARGEST: &str = "500M";
+/// A line for each object, of which a driver has some 300.
+const MOST_EVENTS: u64 = 16 << 20;
 
 /// Whether the build root has what keeps objects.
 pub(super) fn are_kept(root: &Path) -> bool {
     root.join(PROGRAM).is_file()
 }
 
-/// Makes the directory in the store, and where it is seen inside.
-pub(super) fn make_dir(store: &Store, work: &Path) -> io::Result<()> {
-    let dir = store.dir("objects");
-    fs::create_dir_all(&dir)?;
-    give(&dir).map(drop)?;
-    fs::create_dir_all(work.join("objects"))
+/// Makes the directory in the store.
+pub(crate) fn make_dir(store: &Store, user: BuildUser, from: HeadersFrom) -> io::Result<PathBuf> {
+    let all = store.dir("objects");
+    make_owned(&all, geteuid().as_raw())?;
+    let own = all.join(if from.are_signed() { "signed" } else { "unsigned" });
+    make_owned(&own, user.id())?;
+    Ok(own)
 }
 
-pub(super) fn bind(store: &Store) -> Bind {
-    Bind::new(store.dir("objects"), INSIDE)
+/// Makes a directory that is `owner`'s alone. One of another's is removed with all in it: it could have
+/// put there what it liked.
+fn make_owned(dir: &Path, owner: u32) -> io::Result<()> {
+    match dir.symlink_metadata() {
+        Ok(found) if found.is_dir() && found.uid() == owner && found.mode() & 0o077 == 0 => {
+            return Ok(());
+        }
+        Ok(found) if found.is_dir() => fs::remove_dir_all(dir)?,
+        Ok(_) => fs::remove_file(dir)?,
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+    }
+    match DirBuilder::new().mode(0o700).create(dir) {
+        // Another build was faster.
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => made.and_then(|()| lchown(dir, Some(owner), Some(owner))),
+    }
+}
+
+pub(super) fn bind(dir: PathBuf) -> Bind {
+    Bind::new(dir, INSIDE)
 }
 
 /// ccache's settings; `context` is a digest of what stands for the compiler.
@@ -52,8 +81,60 @@ pub(super) fn environment(context: &str) -> Vec<(String, String)> {
 }
 
 /// How many objects of a build were taken from earlier ones, and how many were not.
-pub(super) fn used(work: &Path) -> (usize, usize) {
-    let events = fs::read_to_string(work.join(EVENTS)).unwrap_or_default();
+pub(super) fn used(work: &OutputDir) -> (usize, usize) {
+    let events = work.read_text(EVENTS, MOST_EVENTS).unwrap_or_else(|error| {
+        // Where nothing is kept there is no such file.
+        tracing::debug!("not counting the objects that were used again: {EVENTS}: {error}");
+        String::new()
+    });
     let count = |event: &str| events.lines().filter(|line| *line == event).count();
     (count("direct_cache_hit"), count("cache_miss"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn seen(path: &Path) -> (u32, u32) {
+        let found = path.symlink_metadata().expect("there");
+        (found.uid(), found.mode() & 0o777)
+    }
+
+    #[test]
+    fn objects_are_apart_and_below_a_directory_of_roots_alone() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store opens");
+        let user = BuildUser::default();
+        let made = |from| make_dir(&store, user, from).expect("made");
+        let signed = made(HeadersFrom::Archive);
+        let unsigned = made(HeadersFrom::Host);
+        assert_ne!(signed, unsigned);
+        assert_eq!(made(HeadersFrom::Named), unsigned);
+        assert_eq!(seen(&store.dir("objects")), (0, 0o700));
+        for own in [signed, unsigned] {
+            assert_eq!(seen(&own), (user.id(), 0o700));
+        }
+    }
+
+    #[test]
+    fn what_another_user_could_write_is_not_used() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store opens");
+        let all = store.dir("objects");
+        // As longshore made it before, for nobody.
+        fs::create_dir(&all).expect("directory");
+        fs::set_permissions(&all, fs::Permissions::from_mode(0o755)).expect("mode");
+        lchown(&all, Some(65534), Some(65534)).expect("chown");
+        fs::write(all.join("planted"), "").expect("write");
+        let make = |user: &str| {
+            let user = user.parse().expect("a user id");
+            make_dir(&store, user, HeadersFrom::Archive).expect("made")
+        };
+        let own = make("2104104100");
+        assert_eq!(fs::read_dir(&all).expect("listed").count(), 1);
+        fs::write(own.join("kept"), "").expect("write");
+        assert_eq!(fs::read_dir(make("2104104100")).expect("listed").count(), 1);
+        assert_eq!(fs::read_dir(make("2104104101")).expect("listed").count(), 0, "another user's");
+    }
 }

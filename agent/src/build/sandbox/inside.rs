@@ -1,7 +1,7 @@
 //! The two stages of the sandbox that run in processes of their own.
 
 use std::error::Error;
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
@@ -22,6 +22,10 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// What a command has that stays who the agent is: a signing key may be another user's. (With
 /// CAP_DAC_READ_SEARCH it could open any file of the outside by its handle: open_by_handle_at(2).)
 const READS_ALL: &str = "CAP_DAC_OVERRIDE";
+
+/// What process 1 of a sandbox is called, as /proc/PID/status has it: at most 15 characters
+/// (TASK_COMM_LEN). What runs in a sandbox is known by it.
+pub(in crate::build) const INIT_NAME: &str = "longshore-build";
 
 /// Exit status of a stage that failed; what failed is on its standard error.
 const FAILED: u8 = 125;
@@ -70,6 +74,8 @@ fn leave_namespaces(spec: &OsString) -> Result<()> {
 }
 
 fn be_init(spec: &Spec) -> Result<()> {
+    let name = CString::new(INIT_NAME)?;
+    nix::sys::prctl::set_name(&name).map_err(|e| format!("naming process 1: {e}"))?;
     watch_lifeline()?;
     // Opened while the outside can still be reached, held until the command has ended.
     let mut outcome = OpenOptions::new()
@@ -107,8 +113,7 @@ fn mount_all(spec: &Spec) -> Result<()> {
     let read_only =
         MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID;
     call_mount(None, root, None, read_only, None)?;
-    let plain = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC | MsFlags::MS_NODEV;
-    call_mount(Some(Path::new("proc")), &root.join("proc"), Some("proc"), plain, None)?;
+    mount_proc(&root.join("proc"))?;
     mount_dev(&root.join("dev"))?;
     for one in &spec.binds {
         let target = inside(root, &one.target);
@@ -124,6 +129,15 @@ fn mount_all(spec: &Spec) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What is inside may look at itself there. It may write nothing: /proc/sys and sysrq-trigger ask for
+/// root's user id and no capability, which sign-file has (fs/proc/proc_sysctl.c, test_perm).
+fn mount_proc(proc: &Path) -> Result<()> {
+    let plain = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC | MsFlags::MS_NODEV;
+    call_mount(Some(Path::new("proc")), proc, Some("proc"), plain, None)?;
+    let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    call_mount(None, proc, None, read_only | plain, None)
 }
 
 /// The nodes a compiler needs, bound from outside: that works without CAP_MKNOD too.

@@ -4,7 +4,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufRead, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -168,9 +168,20 @@ pub(super) fn decoded(word: &[u8]) -> Option<OsString> {
 pub fn kernel_call_main() -> u8 {
     // Whoever kills it between a node and its mode leaves the node with that mode all the same.
     umask(Mode::empty());
-    // Standard error is the lock, which names its holder.
     std::panic::set_hook(Box::new(|_| {}));
+    // Standard error is the lock, which names its holder: it is held by another number from here on, and
+    // what the runtime has to say, as when memory runs out, is not written over that name.
+    // Where that cannot be, it stays where it is, and is held all the same.
+    let _lock = hold_standard_error();
     u8::from(make_all(&mut io::stdin().lock(), &mut io::stdout()).is_err())
+}
+
+/// Standard error under another number, with nothing in its own place.
+fn hold_standard_error() -> io::Result<OwnedFd> {
+    let held = io::stderr().as_fd().try_clone_to_owned()?;
+    let nothing = File::options().write(true).open("/dev/null")?;
+    nix::unistd::dup2_stderr(&nothing)?;
+    Ok(held)
 }
 
 pub(super) fn make_all(calls: &mut impl BufRead, answers: &mut impl Write) -> io::Result<()> {

@@ -21,7 +21,7 @@ pub(super) const MOST_FILES: usize = 100_000;
 /// No path in a .run file, and no link's target, is longer: the system's are at most four times so.
 const LONGEST_PATH: usize = 1024;
 /// Nothing of a .run file lies deeper: of those of today less than 10.
-const DEEPEST: usize = 64;
+pub(super) const DEEPEST: usize = 64;
 
 /// What a person can do about a file that is what it should be and cannot be read.
 pub(super) const REMEDY: &str = "get the file from NVIDIA again; if its sha256 is the published one, take \

@@ -1,0 +1,227 @@
+//! The store's root as its owner's alone, whoever made it.
+//!
+//! What lies below it is linked into kernel modules, and whoever may open a file may lock it. A runtime
+//! or a kubelet makes a host's directory with mode 0755 before the agent sees it. What is mounted
+//! elsewhere is seen there all the same.
+
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
+
+use super::write_failure;
+use crate::failure::{ExitCode, Failure};
+
+/// What others may do to a file.
+const OF_OTHERS: u32 = 0o077;
+
+/// Makes `dir`, where it is not there, and takes away what others may do to it.
+///
+/// # Errors
+/// Exit code 15 where it cannot be made, is another user's, or cannot be closed to others.
+pub(super) fn make(dir: &Path) -> Result<(), Failure> {
+    let made = make_dir(dir).map_err(|e| write_failure(dir, e))?;
+    let found = made.metadata().map_err(|e| write_failure(dir, e))?;
+    let own = geteuid().as_raw();
+    if found.uid() != own {
+        let cause = format!(
+            "{} is the directory of uid {}, and not of uid {own}, which longshore runs as",
+            dir.display(),
+            found.uid()
+        );
+        return Err(refusal(cause, dir));
+    }
+    if is_private(&found) {
+        return Ok(());
+    }
+    let closed = made.set_permissions(Permissions::from_mode(0o700));
+    closed
+        .and_then(|()| made.metadata())
+        .map_err(io_error)
+        .and_then(|now| match is_private(&now) {
+            true => {
+                let was = found.mode() & 0o7777;
+                tracing::info!(
+                    "{} had the mode {was:o}, and is its owner's alone now",
+                    dir.display()
+                );
+                Ok(())
+            }
+            false => Err("its file system keeps no modes".to_owned()),
+        })
+        .map_err(|why| {
+            let cause =
+                format!("others may get into {}, and that cannot be changed: {why}", dir.display());
+            refusal(cause, dir)
+        })
+}
+
+fn io_error(error: io::Error) -> String {
+    error.to_string()
+}
+
+fn is_private(found: &Metadata) -> bool {
+    found.mode() & OF_OTHERS == 0
+}
+
+fn refusal(cause: String, dir: &Path) -> Failure {
+    let dir = dir.display();
+    Failure::new(ExitCode::Preflight, cause).remedy(format!(
+        "make it root's alone (chown root:root {dir}; chmod 0700 {dir}) and remove what another could \
+         have put there, or set --store to another directory, on a file system that can be written and \
+         keeps modes"
+    ))
+}
+
+fn make_dir(dir: &Path) -> io::Result<File> {
+    if let Some(parent) = dir.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(dir) {
+        // In the way, or the very directory: opening it says which.
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+        made => made?,
+    }
+    let flags = OFlag::O_DIRECTORY.bits();
+    File::options().read(true).custom_flags(flags).open(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use std::os::unix::fs::chown;
+    use std::os::unix::process::CommandExt;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    use crate::artifact::HeadersFrom;
+    use crate::build::claim::{Claimed, claim};
+    use crate::build::tests::make_objects;
+    use crate::config::BuildUser;
+    use crate::store::Store;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).expect("there").mode() & 0o777
+    }
+
+    #[rstest]
+    #[case::new(None)]
+    #[case::of_mkdir(Some(0o755))]
+    #[case::of_all(Some(0o1777))]
+    #[case::of_a_group(Some(0o750))]
+    fn a_store_is_its_owners_alone_whoever_made_it(#[case] before: Option<u32>) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = dir.path().join("a/store");
+        if let Some(before) = before {
+            fs::create_dir_all(&store).expect("directory");
+            fs::set_permissions(&store, Permissions::from_mode(before)).expect("permissions");
+        }
+        Store::open(&store).expect("opens");
+        assert_eq!(mode(&store), 0o700);
+    }
+
+    #[test]
+    fn a_store_of_another_user_is_refused() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = dir.path().join("store");
+        fs::create_dir(&store).expect("directory");
+        chown(&store, Some(1000), None).expect("chown");
+        let failure = Store::open(&store).expect_err("another's");
+        assert_eq!(failure.code(), ExitCode::Preflight);
+        assert!(failure.to_string().contains("uid 1000"), "{failure}");
+        assert!(failure.remedy_text().expect("a remedy").contains("chmod 0700"));
+        assert_eq!(fs::read_dir(&store).expect("listed").count(), 0);
+    }
+
+    /// Every path below `dir`.
+    fn all(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).expect("listed") {
+            let path = entry.expect("an entry").path();
+            found.push(path.clone());
+            if path.is_dir() && !path.is_symlink() {
+                all(&path, found);
+            }
+        }
+    }
+
+    /// Which of `paths` a process of nobody can reach.
+    fn reached(paths: &[PathBuf]) -> Vec<String> {
+        let script = "for path; do [ -e \"$path\" ] && echo \"$path\"; done; true";
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script, "sh"]).args(paths).uid(65534).gid(65534).current_dir("/");
+        let output = command.output().expect("sh runs");
+        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    }
+
+    /// Everything that is made in a store before it is finished, as a killed process leaves it.
+    fn fill(store: &Store) {
+        let purposes = [
+            "build",
+            "compiler",
+            "driver",
+            "extract",
+            "gc",
+            "headers",
+            "import",
+            "root",
+            "sign",
+            "userspace",
+        ];
+        let claimed = purposes.map(|purpose| claim(store, purpose).expect("claim"));
+        for dir in &claimed {
+            assert_eq!(mode(dir.path()), 0o700, "{}", dir.path().display());
+            fs::create_dir_all(dir.path().join("build/tmp")).expect("directories");
+            fs::write(dir.path().join("build/file"), "").expect("write");
+        }
+        claimed.into_iter().for_each(Claimed::moved);
+        store.put(b"bytes").expect("put");
+        store.write_file(Path::new("history.json"), b"{}").expect("write");
+        for from in [HeadersFrom::Archive, HeadersFrom::Host] {
+            let objects = make_objects(store, BuildUser::default(), from).expect("objects");
+            fs::write(objects.join("object"), "").expect("write");
+        }
+    }
+
+    /// Does `work` with another umask than the other tests have.
+    fn with_umask(umask: u32, work: impl FnOnce() + Send + 'static) {
+        let on_thread = move || {
+            // From here on the thread's umask is its own.
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS).expect("unshare");
+            nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(umask));
+            work();
+        };
+        std::thread::spawn(on_thread).join().expect("it ends well");
+    }
+
+    #[rstest]
+    fn no_other_user_reaches_anything_in_a_store(
+        #[values(0o022, 0)] umask: u32,
+        #[values(None, Some(0o755))] before: Option<u32>,
+    ) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("permissions");
+        let root = dir.path().join("store");
+        if let Some(before) = before {
+            fs::create_dir(&root).expect("directory");
+            fs::set_permissions(&root, Permissions::from_mode(before)).expect("permissions");
+        }
+        let path = root.clone();
+        with_umask(umask, move || fill(&Store::open(&path).expect("store opens")));
+        let mut paths = Vec::new();
+        all(&root, &mut paths);
+        assert!(paths.len() > 50, "{paths:?}");
+        assert_eq!(reached(&paths), Vec::<String>::new());
+        // Nor what is being made, were the root open.
+        fs::set_permissions(&root, Permissions::from_mode(0o755)).expect("permissions");
+        let making = ["tmp", "objects"].map(|name| root.join(name));
+        paths.retain(|path| {
+            let parent = path.parent().unwrap_or(path);
+            making.iter().any(|dir| path.starts_with(dir) && parent != dir && path != dir)
+        });
+        assert_eq!(reached(&paths), Vec::<String>::new());
+    }
+}
