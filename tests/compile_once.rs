@@ -1,13 +1,14 @@
 //! One compile in a build root that is there already:
 //!
 //! ```text
-//! compile-once ROOT WORK STORE RELEASE JOBS
+//! compile-once ROOT WORK STORE RELEASE JOBS [UID]
 //! ```
 //!
 //! WORK holds the sources in `driver`. Ends with longshore's exit code and says what went wrong.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::Duration;
 
 use longshore::artifact::{Flavour, HeadersFrom};
@@ -38,7 +39,10 @@ fn complain(what: &str) {
 }
 
 fn compile(args: &[PathBuf]) -> Result<(), String> {
-    let [root, work, store, release, jobs] = args else { return Err("wants five words".into()) };
+    let [root, work, store, release, jobs, uid @ ..] = args else {
+        return Err("wants five words".into());
+    };
+    let uid = uid.first().and_then(|uid| uid.to_str()).map(BuildUser::from_str).transpose();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let store = Store::open(store).map_err(|f| f.report())?;
     let compile = Compile {
@@ -47,7 +51,7 @@ fn compile(args: &[PathBuf]) -> Result<(), String> {
         root,
         work,
         held: None,
-        user: BuildUser::default(),
+        user: uid.map_err(|e| e.to_string())?.unwrap_or_default(),
         headers_from: HeadersFrom::Archive,
         driver: "535.261.03",
         flavour: Flavour::Open,

@@ -13,7 +13,7 @@
 //! patches/DIGEST.json    which patches a driver needs for a kernel, as found by an earlier build
 //! failures/NAME.json     compiles that failed and are not tried again for a while
 //! conftests/ROOT.json    what NVIDIA's conftests said in a build root (see build::reuse)
-//! objects/               ccache's directory, at most 500 MB (see build::reuse)
+//! objects/               ccache's directories, at most 500 MB each (see build::reuse)
 //! tmp/                   what is not finished, locked by who makes it; a build removes the rest
 //! history.json           what ran on this host, and what before (see upkeep::history)
 //! hashed.json            the modules that were hashed since the host booted (see modules)

@@ -168,6 +168,31 @@ async fn only_the_work_directory_can_be_written() {
 }
 
 #[tokio::test]
+async fn no_setting_of_the_kernel_can_be_written_inside() {
+    let scene = Scene::new();
+    // What is written is what is there already, and the list of the trigger's letters.
+    let script = "read pattern < /proc/sys/kernel/core_pattern; \
+                  echo \"$pattern\" > /proc/sys/kernel/core_pattern && echo core_pattern; \
+                  echo h > /proc/sysrq-trigger && echo sysrq-trigger; \
+                  echo 0 > /proc/self/oom_score_adj && echo oom_score_adj; true";
+    for user in [None, Some(65534)] {
+        let mut spec = scene.spec(script);
+        (spec.user, spec.outcome) = (user, scene.path(&format!("outcome-{user:?}")));
+        let (outcome, lines) = scene.run_as(&spec, MINUTE).await;
+        assert_eq!(outcome.expect("it runs"), Outcome::Exited(0));
+        assert!(lines.iter().all(|line| line.contains(": cannot create")), "{user:?}: {lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_said_is_heard_by_every_name_of_the_output() {
+    let (outcome, lines) =
+        Scene::new().run("echo a > /dev/stdout; echo b > /proc/self/fd/2; echo c >&2").await;
+    assert_eq!(outcome.expect("it runs"), Outcome::Exited(0));
+    assert_eq!(lines, ["a", "b", "c"]);
+}
+
+#[tokio::test]
 async fn the_root_is_read_only_for_root_too() {
     let scene = Scene::new();
     let mut spec = scene.spec("id -u; touch /x && exit 2; true");
@@ -203,9 +228,27 @@ async fn at_the_deadline_everything_is_killed() {
     assert_eq!(scene.processes(), 0);
 }
 
-#[tokio::test]
-async fn a_dropped_run_leaves_no_process_and_no_mount() {
+#[test]
+fn a_dropped_run_leaves_no_process_and_no_mount() {
     let scene = Scene::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let held = std::sync::Arc::new(());
+    let spec = Spec { held: Some(held.clone()), ..scene.spec(&scene.endless()) };
+    let took = runtime.block_on(drop_when_started(&spec));
+    // The thread that drops it is the agent's own, and hears signals.
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    drop(spec);
+    // Waits for the thread that waits for the end.
+    drop(runtime);
+    assert_eq!(std::sync::Arc::strong_count(&held), 1);
+    assert_eq!(scene.processes(), 0);
+    assert!(!scene.is_mounted());
+    scene.dir.close().expect("nothing holds the directory");
+}
+
+/// Runs a program until it says `started`, and drops it then; how long the dropping took.
+async fn drop_when_started(spec: &Spec) -> Duration {
     let (started, wait) = tokio::sync::oneshot::channel();
     let mut started = Some(started);
     let mut note = |line: &str| {
@@ -213,16 +256,14 @@ async fn a_dropped_run_leaves_no_process_and_no_mount() {
             started.take().map(|s| s.send(()));
         }
     };
-    let spec = scene.spec(&scene.endless());
+    let mut run = Box::pin(sandbox::run(Path::new(HELPER), spec, MINUTE, &mut note));
     tokio::select! {
-        outcome = sandbox::run(Path::new(HELPER), &spec, MINUTE, &mut note) => {
-            panic!("it ended: {outcome:?}")
-        }
+        outcome = &mut run => panic!("it ended: {outcome:?}"),
         begun = wait => begun.expect("it started"),
     }
-    assert_eq!(scene.processes(), 0);
-    assert!(!scene.is_mounted());
-    scene.dir.close().expect("nothing holds the directory");
+    let since = std::time::Instant::now();
+    drop(run);
+    since.elapsed()
 }
 
 #[test]

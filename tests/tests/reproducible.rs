@@ -4,15 +4,15 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use sha2::{Digest, Sha256};
 
 const RELEASE: &str = "6.1.0-test";
 /// What the build root has of this machine, with the libraries that these need.
-const PROGRAMS: [&str; 16] = [
+const PROGRAMS: [&str; 19] = [
     "make", "sh", "gcc", "as", "ld", "strip", "cat", "cmp", "mkdir", "grep", "dirname", "id",
-    "hostname", "echo", "date", "env",
+    "hostname", "echo", "date", "env", "mkfifo", "ln", "mv",
 ];
 
 /// In the form of NVIDIA's, as far as a compile depends on it.
@@ -123,25 +123,8 @@ impl Scene {
 
     /// Compiles at another path each time; the module's sha256, and how often conftest.sh was asked.
     fn compile(&self, root: &Path, store: &str, jobs: u32) -> (String, usize) {
-        let place = tempfile::Builder::new().prefix("elsewhere").tempdir_in(&self.dir);
-        let place = place.expect("temporary directory");
-        let (work, store) = (place.path().join("work"), self.dir.path().join(store));
-        fs::create_dir_all(work.join("tmp")).expect("directory");
-        let source = "const char *where(void) { return __FILE__ \" \" MADE; }\n\
-                      int answer(void) { return ANSWER; }\n";
-        for (path, text) in [
-            ("Kbuild", KBUILD),
-            ("conftest.sh", CONFTEST),
-            ("Makefile", MAKEFILE),
-            ("nvidia/nv.c", "const char version[] = NV_VERSION_STRING;\n"),
-            ("nvidia/os.c", source),
-            ("nvidia/list.c", "int list[3];\n"),
-        ] {
-            write(&work.join("driver").join(path), text);
-            let file = fs::File::options().write(true).open(work.join("driver").join(path));
-            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
-            file.and_then(|file| file.set_modified(time)).expect("time");
-        }
+        let (place, store) = (self.place(MAKEFILE), self.dir.path().join(store));
+        let work = place.path().join("work");
         let mut command = Command::new(env!("CARGO_BIN_EXE_compile-once"));
         command.args([root, &work, &store]);
         let output = command.args([RELEASE, &jobs.to_string()]).output().expect("runs");
@@ -152,6 +135,86 @@ impl Scene {
         let asked = log.lines().filter(|line| line.starts_with("asked: ")).count();
         (longshore::store::hex(&Sha256::digest(module)), asked)
     }
+
+    /// Compiles with a Makefile that has more to it, as `uid`; what went wrong, empty where nothing did.
+    fn compile_as(&self, root: &Path, makefile: &str, uid: &str) -> String {
+        let place = self.place(makefile);
+        let mut command = Command::new("timeout");
+        command.args(["120", env!("CARGO_BIN_EXE_compile-once")]);
+        command.args([root, &place.path().join("work"), &place.path().join("store")]);
+        let output = command.args([RELEASE, "1", uid]).output().expect("runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(i32::from(!said.is_empty())), "{said}");
+        said
+    }
+
+    /// A directory with sources in `work`.
+    fn place(&self, makefile: &str) -> tempfile::TempDir {
+        let place = tempfile::Builder::new().prefix("elsewhere").tempdir_in(&self.dir);
+        let place = place.expect("temporary directory");
+        let work = place.path().join("work");
+        fs::create_dir_all(work.join("tmp")).expect("directory");
+        let source = "const char *where(void) { return __FILE__ \" \" MADE; }\n\
+                      int answer(void) { return ANSWER; }\n";
+        for (path, text) in [
+            ("Kbuild", KBUILD),
+            ("conftest.sh", CONFTEST),
+            ("Makefile", makefile),
+            ("nvidia/nv.c", "const char version[] = NV_VERSION_STRING;\n"),
+            ("nvidia/os.c", source),
+            ("nvidia/list.c", "int list[3];\n"),
+        ] {
+            write(&work.join("driver").join(path), text);
+            let file = fs::File::options().write(true).open(work.join("driver").join(path));
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
+            file.and_then(|file| file.set_modified(time)).expect("time");
+        }
+        place
+    }
+}
+
+/// Does nothing but what `lines` say.
+fn makefile_of(lines: &str) -> String {
+    format!("modules:\n\t@{}\n", lines.replace('\n', "\n\t@"))
+}
+
+#[test]
+fn what_a_compile_leaves_is_taken_only_where_it_is_a_file() {
+    let scene = Scene::new();
+    let root = scene.root("root", "42");
+    for lines in [
+        "ln -s /etc/hostname nvidia.ko",
+        "mkfifo nvidia.ko",
+        "mkdir nvidia.ko",
+        "mkdir ../other\necho x > ../other/nvidia.ko\nmv ../driver ../old\nln -s other ../driver",
+    ] {
+        let said = scene.compile_as(&root, &makefile_of(lines), "2104104110");
+        assert!(said.contains("make left no module in driver/nvidia.ko"), "{lines}: {said}");
+    }
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_record_keeps_nobody_waiting() {
+    let scene = Scene::new();
+    let root = scene.root("root", "42");
+    let makefile = format!("{MAKEFILE}\tmkfifo /tmp/objects.log\n");
+    assert_eq!(scene.compile_as(&root, &makefile, "2104104111"), "");
+}
+
+#[test]
+fn nothing_is_compiled_as_a_user_that_another_process_has() {
+    use std::os::unix::process::CommandExt;
+    let scene = Scene::new();
+    let root = scene.root("root", "42");
+    let uid = 2_104_104_112;
+    let mut other = Command::new("/bin/cat");
+    other.uid(uid).gid(uid).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut other = other.spawn().expect("cat starts");
+    let said = scene.compile_as(&root, MAKEFILE, &uid.to_string());
+    assert!(said.contains(&format!("process {} (cat) runs as uid {uid}", other.id())), "{said}");
+    drop(other.stdin.take());
+    other.wait().expect("cat ends");
+    assert_eq!(scene.compile_as(&root, MAKEFILE, &uid.to_string()), "");
 }
 
 #[test]

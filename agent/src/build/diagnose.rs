@@ -100,6 +100,11 @@ impl Diagnosis {
     }
 }
 
+/// Words of conftest.sh where the compiler at hand does not work or is not the kernel's; drivers until
+/// 470 have other words than later ones.
+const COMPILER_CHECKS: [&str; 3] =
+    ["Compiler version check failed", "Failed CC version check", "Failed CC sanity check"];
+
 /// Whether this line is where a compile went wrong: an error of the compiler, of modpost or of the
 /// linker. The lines of make that follow are only its consequence.
 fn is_error(line: &str) -> bool {
@@ -109,7 +114,8 @@ fn is_error(line: &str) -> bool {
         || (line.contains("ld: ") && line.contains("error:"))
         || line.contains("undefined reference to")
         || line.contains("objtool: error")
-        || line.contains("does not appear to be able to create")
+        || line.contains("does not appear to be able to")
+        || COMPILER_CHECKS.iter().any(|check| line.contains(check))
         || line.contains("PREEMPT_RT kernel!")
         || line.contains("incompatible gcc/plugin versions")
         || (line.contains("error: unrecognized command") && line.contains("line option"))
@@ -197,6 +203,13 @@ make: *** [Makefile:82: modules] Error 2";
         ExitCode::Compile,
         "\"foo\" [/build/driver/nvidia.ko] undefined!"
     )]
+    #[case::no_compiler(NO_CC, Outcome::Exited(2), ExitCode::Compile, "does not fit the headers")]
+    #[case::other_compiler(
+        "*** Failed CC version check. Bailing out! ***",
+        Outcome::Exited(2),
+        ExitCode::Compile,
+        "does not fit the headers"
+    )]
     #[case::missing_header(
         "a.c:3:10: fatal error: linux/x.h: No such file or directory",
         Outcome::Exited(2),
@@ -221,6 +234,17 @@ make: *** [Makefile:82: modules] Error 2";
         assert!(failure.to_string().contains(said), "{failure}");
         assert!(failure.remedy_text().is_some());
     }
+
+    /// What 470.256.02 says on Debian's 5.10.0-32 where there is no `cc`.
+    const NO_CC: &str = "\
+make[2]: cc: No such file or directory
+
+The C compiler 'cc' does not appear to be able to
+create executables.  Please make sure you have
+*** Failed CC sanity check. Bailing out! ***
+
+make[3]: *** [/build/driver/Kbuild:281: cc_sanity_check] Error 1
+*** Failed CC version check. Bailing out! ***";
 
     #[rstest]
     #[case("note: error: in a message", false)]

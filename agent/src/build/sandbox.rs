@@ -313,12 +313,29 @@ impl Log {
             }
             None => {
                 self.failed = true;
-                writeln!(self.file, "(the log ends here: it has {MOST_LOGGED} bytes)")
+                writeln!(self.file, "(the log ends here: it may have {MOST_LOGGED} bytes)")
             }
         };
         if let Err(error) = written {
             tracing::warn!("the build's log ends here: {error}");
             self.failed = true;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_does_not_grow_without_end() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("log");
+        let mut log = Log::create(&path).expect("created");
+        let line = "x".repeat(MAX_LINE);
+        (0..2 * MOST_LOGGED / MAX_LINE).for_each(|_| log.line(&line));
+        let text = fs::read_to_string(&path).expect("read");
+        assert!(text.len() < MOST_LOGGED + 100, "{}", text.len());
+        assert!(text.ends_with("(the log ends here: it may have 33554432 bytes)\n"));
     }
 }

@@ -5,7 +5,6 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -37,8 +36,6 @@ pub(super) async fn take(
     progress: &dyn Progress,
 ) -> Result<Turn, Failure> {
     let mut options = OpenOptions::new();
-    // Whoever may open it may lock it.
-    options.mode(0o600);
     // Not truncated: what is in it is whose turn it is.
     let opened = options.read(true).write(true).create(true).truncate(false).open(path);
     let mut file = opened.map_err(|e| write_failure(path, e))?;

@@ -49,3 +49,31 @@ fn a_panic_is_a_failure_with_a_message() {
     }
     assert!(panics > 0, "the runtime had all its threads each time, or went on without");
 }
+
+#[test]
+fn what_a_runtime_says_of_a_kernel_call_is_not_written_over_the_lock() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::Stdio;
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("lock");
+    fs::write(&path, "the holder's name").expect("write");
+    let lock = fs::File::options().append(true).open(&path).expect("opens");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_longshore-under-test"))
+        .arg("__kernel-call")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(lock)
+        .spawn()
+        .expect("starts");
+    let mut calls = child.stdin.take().expect("a pipe");
+    writeln!(calls, "delete_module longshore-there-is-none").expect("it reads");
+    let mut answer = String::new();
+    BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut answer).expect("an answer");
+    let opened = |fd: &str| fs::read_link(format!("/proc/{}/fd/{fd}", child.id())).expect("a file");
+    assert_eq!(opened("2"), std::path::Path::new("/dev/null"));
+    let all = fs::read_dir(format!("/proc/{}/fd", child.id())).expect("listed");
+    let held = all.flatten().filter(|entry| fs::read_link(entry.path()).is_ok_and(|to| to == path));
+    assert_eq!(held.count(), 1, "it holds the lock");
+    drop(calls);
+    assert!(child.wait().expect("it ends").success());
+}

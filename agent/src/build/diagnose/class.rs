@@ -31,12 +31,14 @@ pub enum Class {
 
 const GPL_ONLY: &str = "GPL-only symbol";
 
-const COMPILER: [&str; 6] = [
+const COMPILER: [&str; 8] = [
     "unrecognized command-line option",
     "unrecognized command line option",
     "incompatible gcc/plugin versions",
     "Compiler version check failed",
-    "does not appear to be able to create",
+    "Failed CC version check",
+    "Failed CC sanity check",
+    "does not appear to be able to",
     "error trying to exec",
 ];
 
