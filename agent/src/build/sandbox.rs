@@ -139,11 +139,12 @@ pub async fn run(
     let (mut running, reader) = Running::start(program, spec)
         .or_fail(ExitCode::Bug, || format!("starting {}", program.display()))?;
     let mut tail = Tail { output, last: String::new() };
-    match tokio::time::timeout(limit, copy_lines(reader, &mut tail)).await {
+    let copied = tokio::time::timeout(limit, copy_lines(reader, &mut tail)).await;
+    running.end().await;
+    match copied {
         Err(_) => return Ok(Outcome::TimedOut),
         Ok(copied) => copied.or_fail(ExitCode::Bug, what)?,
     }
-    running.end().await;
     let last = tail.last;
     let outcome = fs::read(&spec.outcome).unwrap_or_default();
     if outcome.is_empty() {
