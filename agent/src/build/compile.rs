@@ -89,7 +89,8 @@ pub async fn compiler_version(
     user::hand_over(work.clone(), user, held.clone()).await?;
     let command = vec![format!("/usr/bin/{program}"), "--version".to_owned()];
     let place = Place { root, work: &work, user, held };
-    let spec = place.spec(command, "/", "compiler");
+    let mut spec = place.spec(command, "/", "compiler");
+    spec.binds.push(fresh_tmp(&work));
     let mut first = None;
     let mut note = |line: &str| {
         first.get_or_insert_with(|| line.trim().to_owned());
@@ -162,6 +163,7 @@ impl Compile<'_> {
         let sources = self.work.join("driver");
         let mut spec = self.place().spec(self.command(&sources)?, INSIDE, "make");
         spec.environment.extend(self.dated(&sources)?.into_iter().chain(reuse.environment()));
+        spec.binds.push(fresh_tmp(self.work));
         spec.binds.extend(reuse.binds());
         Ok(spec)
     }
@@ -233,11 +235,15 @@ impl Compile<'_> {
         ])
     }
 
-    /// Debug information is nine tenths of a module; the kernel loads it and throws it away.
-    async fn strip(&self, log: &mut Log) -> Result<(), Failure> {
+    fn strip_spec(&self) -> Spec {
         let mut command = vec!["/usr/bin/strip".to_owned(), "--strip-debug".to_owned()];
         command.extend(self.modules.iter().map(|m| format!("{m}.ko")));
-        let spec = self.place().spec(command, INSIDE, "strip");
+        self.place().spec(command, INSIDE, "strip")
+    }
+
+    /// Debug information is nine tenths of a module; the kernel loads it and throws it away.
+    async fn strip(&self, log: &mut Log) -> Result<(), Failure> {
+        let spec = self.strip_spec();
         let mut last = String::new();
         let mut note = |line: &str| {
             log.line(line);
@@ -293,6 +299,12 @@ pub fn store_modules(
         .collect()
 }
 
+/// /tmp, where no program has been at work in the directory yet: one could have put a link in its place,
+/// which a mount follows, outside.
+fn fresh_tmp(work: &Path) -> Bind {
+    Bind::new(work.join("tmp"), "/tmp")
+}
+
 /// A directory that programs of the root work in.
 struct Place<'a> {
     root: &'a Path,
@@ -317,10 +329,9 @@ impl Place<'_> {
             ("DEB_BUILD_ARCH", arch),
             ("DEB_HOST_ARCH", arch),
         ];
-        let bind = |name: &str, target: &str| Bind::new(work.join(name), target);
         Spec {
             root: root.to_path_buf(),
-            binds: vec![bind("", "/build"), bind("tmp", "/tmp")],
+            binds: vec![Bind::new(work, "/build")],
             command,
             environment: environment.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
             handed_on: Vec::new(),
@@ -390,6 +401,33 @@ mod tests {
     #[test]
     fn the_page_about_deadlines_has_what_is_short() {
         crate::config::assert_in_page("What else a build calls", SHORT);
+    }
+
+    #[test]
+    fn what_make_could_have_put_a_link_in_the_place_of_is_not_mounted_after_it() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store opens");
+        let work = dir.path().join("work");
+        let compile = Compile {
+            store: &store,
+            helper: Path::new("/proc/self/exe"),
+            root: dir.path(),
+            work: &work,
+            held: None,
+            user: BuildUser::default(),
+            headers_from: HeadersFrom::Archive,
+            driver: "535.261.03",
+            flavour: Flavour::Open,
+            release: "6.1.0-50-amd64",
+            compiler: Some("gcc-12"),
+            modules: &MODULES[..1],
+            options: &[],
+            jobs: 1,
+            limit: SHORT,
+            log: Path::new("/log"),
+        };
+        let sources: Vec<_> = compile.strip_spec().binds.into_iter().map(|b| b.source).collect();
+        assert_eq!(sources, [work]);
     }
 
     #[rstest]
