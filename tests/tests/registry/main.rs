@@ -6,6 +6,7 @@
 //! and oras of a later Debian (scripts/setup).
 
 mod behind;
+mod compiled_elsewhere;
 mod cosign;
 mod cut;
 mod failing;
