@@ -98,7 +98,7 @@ pub struct Fragment {
     /// The registry that what is compiled here is pushed to.
     #[command(flatten)]
     pub publish: PublishFragment,
-    /// Load no module that is not signed by one of the signature keys; so it is where there are any
+    /// Load no module that is not signed by one of the signature keys; the default where there are any
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub require_signature: Option<bool>,
     /// Public key that may sign sets, a cosign.pub (repeatable)
