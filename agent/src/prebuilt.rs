@@ -39,7 +39,7 @@ enum Unfit {
     NotSigned(String),
 }
 
-/// Whether a set of a registry is for a kernel, and counts as signed.
+/// The question that a set of a registry has to pass: is it for this kernel, and signed as required?
 struct Fit<'a> {
     of: &'a Prebuilt<'a>,
     registry: &'a Registry,

@@ -20,7 +20,7 @@ use crate::store::{Store, hex};
 
 /// More names than any directory of modules has.
 const MOST_NAMES: usize = 10_000;
-/// How modules are installed compressed.
+/// Endings of compressed modules.
 const COMPRESSED: [&str; 3] = [".ko.xz", ".ko.zst", ".ko.gz"];
 /// In the key for what nobody said.
 const UNKNOWN: &str = "unknown";

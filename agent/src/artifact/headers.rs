@@ -17,7 +17,7 @@ pub enum HeadersFrom {
     Host,
     /// A place that its configuration named, without saying what should be there.
     Named,
-    /// Nobody said: the modules were compiled elsewhere.
+    /// Not known: the modules were compiled elsewhere.
     Unknown,
 }
 

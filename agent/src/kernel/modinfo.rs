@@ -93,7 +93,7 @@ pub fn read(image: &[u8]) -> Result<ModInfo, ModInfoError> {
     Ok(info)
 }
 
-/// Who made a module, as its ELF file says.
+/// Machine and compiler of a module, as its ELF file says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provenance {
     /// `uname -m` of the machine it is for.

@@ -51,14 +51,14 @@ pub trait Judge {
     /// Why a set is not taken.
     type Why: Send;
 
-    /// Whether a set is taken.
+    /// Takes a set, or not.
     ///
     /// # Errors
     /// Why it is not.
     fn judge(&self, set: &Described) -> impl Future<Output = Result<(), Self::Why>> + Send;
 }
 
-/// What a registry and its mirrors have of what is looked for.
+/// Sets of a registry and its mirrors that are looked for.
 pub struct Found<W> {
     /// Sets that were taken, all of one place.
     pub taken: Vec<Described>,

@@ -47,7 +47,7 @@ impl Repository {
         self.plain_http
     }
 
-    /// Whether what is sent to it stays on this machine: `localhost`, or an address of loopback.
+    /// True where what is sent to it stays on this machine: `localhost`, or an address of loopback.
     pub fn is_loopback(&self) -> bool {
         let name = match self.host.strip_prefix('[') {
             Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -187,7 +187,7 @@ impl FromStr for Reference {
 pub struct Host(String);
 
 impl Host {
-    /// Whether the repository is there.
+    /// True for a repository of this host.
     pub fn has(&self, repository: &Repository) -> bool {
         self.0.eq_ignore_ascii_case(&repository.host)
     }

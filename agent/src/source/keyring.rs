@@ -13,7 +13,7 @@ use pgp::types::{KeyDetails, PublicParams, Tag, Timestamp};
 
 use super::cleartext;
 
-/// How many seconds a signature may be ahead of this host's clock.
+/// Seconds that a signature may be ahead of this host's clock.
 const CLOCK_SKEW: u64 = 24 * 3600;
 /// Bits of an RSA or DSA key that counts at least (NIST SP 800-57 part 1: 112 bits of strength).
 const SHORTEST_KEY: u16 = 2048;
@@ -302,7 +302,7 @@ fn issuer(signature: &Signature) -> String {
     }
 }
 
-/// Whether an RSA or DSA key is shorter than 2048 bits: such keys can be computed from their public
+/// True for an RSA or DSA key of less than 2048 bits: such keys can be computed from their public
 /// half.
 fn is_weak(key: &impl KeyDetails) -> bool {
     let parameters = key.public_params();

@@ -43,7 +43,10 @@ async fn open(
 }
 
 fn line(server: &Server, suite: &str) -> String {
-    format!("deb [signed-by=/usr/share/keyrings/test-archive-keyring.asc] {} {suite} main\n", server.url())
+    format!(
+        "deb [signed-by=/usr/share/keyrings/test-archive-keyring.asc] {} {suite} main\n",
+        server.url()
+    )
 }
 
 #[tokio::test]

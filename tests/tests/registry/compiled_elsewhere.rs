@@ -14,7 +14,7 @@ use crate::scene::LONGSHORE;
 const RELEASE: &str = "6.6.30-vendor";
 const VERSION: &str = "#2 SMP PREEMPT Vendor 6.6.30-2";
 
-/// What a module of the driver says of itself.
+/// The `.modinfo` of a module of the driver.
 fn info(name: &str, change: &[(&str, &str)]) -> String {
     let depends = if name == "nvidia" { "" } else { "nvidia" };
     let fields = [
