@@ -21,7 +21,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::{emulate_default_handler, signal_name};
 use signal_hook_tokio::Signals;
 
-pub use usage::{is_wrong_usage, wrong_usage};
+pub use usage::{is_wrong_usage, without_secrets, wrong_usage};
 
 use crate::artifact::{ModuleSet, destination};
 use crate::catalog::UserspaceAtHand;

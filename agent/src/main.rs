@@ -58,21 +58,7 @@ fn main() -> ProcessExit {
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        // A page of help stays one: nobody reads a log for it.
-        Err(error) if commands::is_wrong_usage(&error) && log.format() == LogFormat::Json => {
-            let failure = commands::wrong_usage(&error);
-            log.report(&failure);
-            return ProcessExit::from(failure.code().number());
-        }
-        Err(error) => {
-            // clap's own text; its exit code for wrong usage is 2, for --help and --version 0.
-            let code = error.exit_code();
-            return match error.print() {
-                Err(e) if e.kind() != ErrorKind::BrokenPipe => ProcessExit::from(2),
-                // A reader who has seen enough is no failure: `longshore --help | head`.
-                _ => ProcessExit::from(u8::try_from(code).unwrap_or(2)),
-            };
-        }
+        Err(error) => return refuse(commands::without_secrets(error), &log),
     };
     match commands::execute(cli, &words, &log) {
         Ok(End::Code(code)) => ProcessExit::from(code.number()),
@@ -81,6 +67,27 @@ fn main() -> ProcessExit {
             log.report(&failure);
             words.tell(&failure);
             ProcessExit::from(failure.code().number())
+        }
+    }
+}
+
+/// Tells of a command line that is none, or shows the page that was asked for.
+fn refuse(error: clap::Error, log: &Log) -> ProcessExit {
+    match error {
+        // A page of help stays one: nobody reads a log for it.
+        error if commands::is_wrong_usage(&error) && log.format() == LogFormat::Json => {
+            let failure = commands::wrong_usage(&error);
+            log.report(&failure);
+            ProcessExit::from(failure.code().number())
+        }
+        error => {
+            // clap's own text; its exit code for wrong usage is 2, for --help and --version 0.
+            let code = error.exit_code();
+            match error.print() {
+                Err(e) if e.kind() != ErrorKind::BrokenPipe => ProcessExit::from(2),
+                // A reader who has seen enough is no failure: `longshore --help | head`.
+                _ => ProcessExit::from(u8::try_from(code).unwrap_or(2)),
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::facts::Kernel;
 use crate::module_signing;
 use crate::progress::Progress;
-use crate::registry::{Registry, Wish};
+use crate::registry::{Judge, Registry, Wish};
 use crate::signature::{Evidence, NotSigned, Trust, refusal};
 use crate::source::http::{Away, Policy};
 use crate::store::Store;
@@ -30,6 +30,41 @@ impl Offers {
         catalog.sets.extend_from_slice(&self.sets);
         catalog.refused.extend_from_slice(&self.refused);
         catalog.unread.extend_from_slice(&self.unread);
+    }
+}
+
+/// Why a set of a registry is not taken.
+enum Unfit {
+    OtherKernel,
+    NotSigned(String),
+}
+
+/// The question that a set of a registry has to pass: is it for this kernel, and signed as required?
+struct Fit<'a> {
+    of: &'a Prebuilt<'a>,
+    registry: &'a Registry,
+    kernel: &'a Kernel,
+}
+
+impl Judge for Fit<'_> {
+    type Why = Unfit;
+
+    async fn judge(&self, described: &Described) -> Result<(), Unfit> {
+        let (key, kernel) = (&described.set.key, self.kernel);
+        // Of a kernel that does not run here the version is not known.
+        let same_version = kernel.version.is_empty() || key.kernel_version == kernel.version;
+        if key.kernel_release != kernel.release || !same_version || key.arch != kernel.arch {
+            tracing::info!(
+                "{}@{} is for another kernel: {} {} {}",
+                self.registry.name(),
+                described.digest(),
+                key.kernel_release,
+                key.kernel_version,
+                key.arch
+            );
+            return Err(Unfit::OtherKernel);
+        }
+        self.of.counts(self.registry, described).await.map_err(Unfit::NotSigned)
     }
 }
 
@@ -103,48 +138,25 @@ impl<'a> Prebuilt<'a> {
         for source in &self.config.registries {
             let name = source.reference.to_string();
             let registry = self.open(&name)?;
-            match registry.find(wish).await {
-                Ok(found) => {
-                    for described in found {
-                        self.add(&registry, described, kernel, &mut offers).await;
-                    }
-                }
-                Err(failure) => {
-                    tracing::warn!("going on without {name}: {}", failure.one_line());
-                    offers.unread.push(UnreadRegistry { name, why: failure.one_line() });
+            let found = registry.find(wish, &Fit { of: self, registry: &registry, kernel }).await;
+            if let Some(failure) = found.failed.filter(|_| found.taken.is_empty()) {
+                tracing::warn!("going on without {name}: {}", failure.one_line());
+                let why = failure.one_line();
+                offers.unread.push(UnreadRegistry { name: name.clone(), why });
+            }
+            let at_hand = |described: Described| {
+                let place =
+                    SetPlace::Registry { registry: name.clone(), manifest: described.digest() };
+                SetAtHand { set: described.set, place }
+            };
+            offers.sets.extend(found.taken.into_iter().map(at_hand));
+            for (described, unfit) in found.refused {
+                if let Unfit::NotSigned(why) = unfit {
+                    offers.refused.push(RefusedSet { at_hand: at_hand(described), why });
                 }
             }
         }
         Ok(offers)
-    }
-
-    async fn add(
-        &self,
-        registry: &Registry,
-        described: Described,
-        kernel: &Kernel,
-        offers: &mut Offers,
-    ) {
-        let (key, manifest) = (&described.set.key, described.digest());
-        let registry_name = registry.name().to_owned();
-        // Of a kernel that does not run here the version is not known.
-        let same_version = kernel.version.is_empty() || key.kernel_version == kernel.version;
-        if key.kernel_release != kernel.release || !same_version || key.arch != kernel.arch {
-            tracing::info!(
-                "{registry_name}@{manifest} is for another kernel: {} {} {}",
-                key.kernel_release,
-                key.kernel_version,
-                key.arch
-            );
-            return;
-        }
-        let verdict = self.counts(registry, &described).await;
-        let place = SetPlace::Registry { registry: registry_name, manifest };
-        let at_hand = SetAtHand { set: described.set, place };
-        match verdict {
-            Ok(()) => offers.sets.push(at_hand),
-            Err(why) => offers.refused.push(RefusedSet { at_hand, why }),
-        }
     }
 
     /// Whether a set of a registry counts as signed, where that is required.

@@ -17,6 +17,8 @@ pub enum HeadersFrom {
     Host,
     /// A place that its configuration named, without saying what should be there.
     Named,
+    /// Not known: the modules were compiled elsewhere.
+    Unknown,
 }
 
 impl HeadersFrom {
@@ -32,6 +34,7 @@ impl fmt::Display for HeadersFrom {
             Self::Archive => "an archive",
             Self::Host => "the host that compiled it",
             Self::Named => "a place that was named where it was compiled",
+            Self::Unknown => "a place that is not known, for the modules were compiled elsewhere",
         })
     }
 }
@@ -63,7 +66,7 @@ mod tests {
         let mut set = set();
         let json = serde_json::to_string(&set).expect("serializes");
         assert!(!json.contains("headers_from") && set.has_signed_headers(), "{json}");
-        for from in [HeadersFrom::Host, HeadersFrom::Named] {
+        for from in [HeadersFrom::Host, HeadersFrom::Named, HeadersFrom::Unknown] {
             set.headers_from = from;
             let json = serde_json::to_string(&set).expect("serializes");
             assert_eq!(serde_json::from_str::<ModuleSet>(&json).expect("reads"), set);

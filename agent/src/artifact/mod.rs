@@ -1,6 +1,7 @@
 //! A set of built kernel modules: what it is keyed by, and what it holds.
 
 pub mod destination;
+pub mod elsewhere;
 mod headers;
 pub mod image;
 pub mod index;

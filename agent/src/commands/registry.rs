@@ -5,8 +5,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::print;
+use crate::artifact::elsewhere::CompiledElsewhere;
 use crate::artifact::{ModuleKey, ModuleSet, layout};
-use crate::config::Config;
+use crate::config::{Config, Paths};
 use crate::disk;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::HostFacts;
@@ -28,9 +29,22 @@ pub(super) struct Push {
     /// Kernel release as uname -r gives it; this host's where absent
     #[arg(long, value_name = "RELEASE")]
     kernel: Option<String>,
+    /// Push the driver's modules in this directory, compiled elsewhere, and not a set of the store
+    #[arg(long, value_name = "DIR")]
+    modules: Option<PathBuf>,
+    /// Version of the kernel that --modules are for, as uname -v gives it; this host's where it runs
+    /// that release
+    #[arg(long, value_name = "VERSION", requires = "modules", value_parser = kernel_version)]
+    kernel_version: Option<String>,
     /// Sign with this key: a cosign.key, its password in COSIGN_PASSWORD
     #[arg(long, value_name = "FILE")]
     sign_key: Option<PathBuf>,
+}
+
+/// A kernel's version: what uname(2) can hold.
+fn kernel_version(text: &str) -> Result<String, &'static str> {
+    let valid = text.starts_with('#') && text.len() < 65 && !text.contains(char::is_control);
+    valid.then(|| text.to_owned()).ok_or("not a kernel version as uname -v gives it: #1 SMP ...")
 }
 
 /// What `verify` is given.
@@ -69,7 +83,10 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
     let key = push.sign_key.as_deref().map(secret_key).transpose()?;
     let store = Store::open(&config.paths.store)?;
     let _shared = store.share(config.deadlines.lock).await?;
-    let sets = chosen(config, &store, push.kernel.as_deref())?;
+    let sets = match &push.modules {
+        Some(dir) => vec![compiled_elsewhere(config, &store, dir, &push).await?],
+        None => chosen(config, &store, push.kernel.as_deref())?,
+    };
     if let (Some(tag), true) = (&push.reference.tag, sets.len() > 1) {
         return Err(ambiguous(&sets, tag));
     }
@@ -94,6 +111,40 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
         print(&format!("{line}\n"))?;
     }
     Ok(ExitCode::Done)
+}
+
+/// The set of the modules in a directory, brought into the store.
+async fn compiled_elsewhere(
+    config: &Config,
+    store: &Store,
+    dir: &Path,
+    push: &Push,
+) -> Result<ModuleSet, Failure> {
+    let modules = CompiledElsewhere { dir: dir.to_path_buf(), release: push.kernel.clone() };
+    let (given, paths, store) = (push.kernel_version.clone(), config.paths.clone(), store.clone());
+    let import = move || {
+        let examined = modules.examine()?;
+        let version = match given {
+            Some(version) => version,
+            None => version_of(examined.release(), &paths)?,
+        };
+        examined.import(&version, &store)
+    };
+    tokio::task::spawn_blocking(import).await.or_fail(ExitCode::Bug, || "reading modules")?
+}
+
+/// `uname -v` of this host, where it runs this release.
+fn version_of(release: &str, paths: &Paths) -> Result<String, Failure> {
+    let kernel = HostFacts::read(&paths.root, &paths.host_root)?.kernel;
+    if kernel.release == release {
+        return Ok(kernel.version);
+    }
+    let cause = format!(
+        "the modules are for the kernel {release}, this host runs {}, and a release has several builds",
+        kernel.release
+    );
+    Err(Failure::new(ExitCode::Usage, cause)
+        .remedy("give --kernel-version what `uname -v` prints where the modules are to be loaded"))
 }
 
 /// The sets of the store for the kernel and of the driver asked for; one for each tag.

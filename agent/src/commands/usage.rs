@@ -1,11 +1,27 @@
 //! A wrong command line, where it is a line of the log.
 
+use clap::error::{ContextKind, ContextValue};
+
 use crate::failure::{ExitCode, Failure};
+use crate::source::http::shown;
 
 /// Whether clap tells of a wrong command line, and does not show a page that was asked for.
 pub fn is_wrong_usage(error: &clap::Error) -> bool {
     let page = clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     error.use_stderr() && error.kind() != page
+}
+
+/// The same without the secrets of URLs on the command line.
+pub fn without_secrets(mut error: clap::Error) -> clap::Error {
+    for kind in [ContextKind::InvalidValue, ContextKind::InvalidArg] {
+        if let Some(ContextValue::String(text)) = error.get(kind)
+            && text.contains(['@', '?'])
+        {
+            let text = shown(text);
+            error.insert(kind, ContextValue::String(text));
+        }
+    }
+    error
 }
 
 /// A command line that is none, as clap tells it.
@@ -25,6 +41,19 @@ mod tests {
 
     use super::super::Cli;
     use super::*;
+
+    #[test]
+    fn a_token_on_the_command_line_is_not_shown() {
+        for words in [
+            &["longshore", "plan", "--registry", "https://secret@registry.example.com/a"][..],
+            &["longshore", "plan", "https://secret@registry.example.com/a?secret"],
+        ] {
+            let error = without_secrets(Cli::try_parse_from(words).expect_err("wrong"));
+            let told = error.render().to_string();
+            assert!(told.contains("registry.example.com"), "{told}");
+            assert!(!told.contains("secret"), "{told}");
+        }
+    }
 
     #[test]
     fn wrong_usage_is_told_without_clap_s_page() {

@@ -19,7 +19,7 @@ use super::{Listen, RegistrySource, TerminationMessage};
 use crate::artifact::Flavour;
 use crate::failure::{ExitCode, Failure};
 use crate::module_signing::Hash;
-use crate::registry::reference::Repository;
+use crate::registry::reference::{Host, Repository};
 
 /// Looks up an environment variable.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -53,6 +53,7 @@ impl Fragment {
             run_file_checksum: get(env, "LONGSHORE_RUN_FILE_CHECKSUM", String::from_str)?,
             prebuilt: list(env, "LONGSHORE_PREBUILT", AbsolutePath::strict)?,
             registries: list(env, "LONGSHORE_REGISTRIES", RegistrySource::from_str)?,
+            insecure_registries: list(env, "LONGSHORE_INSECURE_REGISTRIES", Host::from_str)?,
             publish: PublishFragment {
                 reference: get(env, "LONGSHORE_PUBLISH", Repository::from_str)?,
                 sign_key: get(env, "LONGSHORE_PUBLISH_KEY", AbsolutePath::strict)?,
@@ -172,7 +173,10 @@ fn list<T, E: std::fmt::Display>(
 }
 
 fn in_env(name: &str, text: &str, error: &dyn std::fmt::Display) -> Failure {
-    Failure::new(ExitCode::Usage, format!("environment variable {name}={text}: {error}"))
+    // A list of URLs cannot be told into its URLs for sure, and they may hold secrets; the error
+    // names the one that is wrong.
+    let value = if text.contains(['@', '?']) { String::new() } else { format!("={text}") };
+    Failure::new(ExitCode::Usage, format!("environment variable {name}{value}: {error}"))
         .remedy("correct or unset it; docs/configuration.md has every setting")
 }
 
@@ -191,6 +195,7 @@ mod tests {
     #[case(&[("LONGSHORE_JOBS", "0")], "LONGSHORE_JOBS=0")]
     #[case(&[("OPEN_KERNEL_MODULES_ENABLED", "perhaps")], "OPEN_KERNEL_MODULES_ENABLED=perhaps")]
     #[case(&[("LONGSHORE_PREBUILT", "/a,b")], "LONGSHORE_PREBUILT=/a,b")]
+    #[case(&[("LONGSHORE_INSECURE_REGISTRIES", "http://a.b")], "a host is wanted here")]
     fn a_bad_variable_is_named(
         #[case] pairs: &'static [(&'static str, &'static str)],
         #[case] wanted: &str,
@@ -198,6 +203,14 @@ mod tests {
         let failure = Fragment::from_env(&env_of(pairs)).expect_err("refused");
         assert!(failure.to_string().contains(wanted), "{failure}");
         assert_eq!(failure.code(), ExitCode::Usage);
+    }
+
+    #[test]
+    fn a_secret_in_a_bad_variable_is_not_shown() {
+        const ENV: &[(&str, &str)] =
+            &[("LONGSHORE_REGISTRIES", "a.example.com/b https://secret@b.example.com/c")];
+        let failure = Fragment::from_env(&env_of(ENV)).expect_err("refused").report();
+        assert!(failure.contains("b.example.com") && !failure.contains("secret"), "{failure}");
     }
 
     #[rstest]

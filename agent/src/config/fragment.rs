@@ -21,6 +21,7 @@ use super::values::{
 use super::{ArchiveSource, Listen, RegistrySource, TerminationMessage};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::input;
+use crate::registry::reference::Host;
 
 /// No configuration is larger; what is, is something else.
 const MOST_BYTES: u64 = 1 << 20;
@@ -92,10 +93,13 @@ pub struct Fragment {
     #[serde(rename = "registry")]
     #[arg(long = "registry", global = true, value_name = "REFERENCE")]
     pub registries: Option<Vec<RegistrySource>>,
+    /// Registry that modules may come from without TLS and without a signature, HOST:PORT (repeatable)
+    #[arg(long = "insecure-registry", global = true, value_name = "HOST")]
+    pub insecure_registries: Option<Vec<Host>>,
     /// The registry that what is compiled here is pushed to.
     #[command(flatten)]
     pub publish: PublishFragment,
-    /// Load no module that is not signed by one of the signature keys
+    /// Load no module that is not signed by one of the signature keys; the default where there are any
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub require_signature: Option<bool>,
     /// Public key that may sign sets, a cosign.pub (repeatable)
@@ -237,6 +241,7 @@ impl Fragment {
             run_file: self.run_file.or(below.run_file),
             prebuilt: self.prebuilt.or(below.prebuilt),
             registries: self.registries.or(below.registries),
+            insecure_registries: self.insecure_registries.or(below.insecure_registries),
             publish: self.publish.over(below.publish),
             require_signature: self.require_signature.or(below.require_signature),
             signature_keys: self.signature_keys.or(below.signature_keys),

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::failure::{ExitCode, Failure};
+use crate::source::http::redacted;
 
 /// What is wrong in a TOML text, and where.
 pub(super) struct Malformed {
@@ -17,7 +18,7 @@ impl Malformed {
         Self {
             line: before.map(|b| b.matches('\n').count() + 1),
             key: error.span().and_then(|span| key_at(text, span.start)),
-            message: error.message().to_owned(),
+            message: redacted(error.message()).into_owned(),
         }
     }
 

@@ -155,6 +155,16 @@ pub struct SignatureConfig {
     pub keys: Vec<PathBuf>,
 }
 
+impl SignatureConfig {
+    /// Keys are given so that they count: only an explicit `false` lets unsigned modules in beside
+    /// them.
+    fn settle(required: Option<bool>, keys: Option<Vec<AbsolutePath>>) -> Self {
+        let keys = keys.unwrap_or_default();
+        let keys: Vec<PathBuf> = keys.iter().map(|path| path.as_path().to_path_buf()).collect();
+        Self { required: required.unwrap_or(!keys.is_empty()), keys }
+    }
+}
+
 /// Merges flags over environment over operator files over configuration file over defaults.
 ///
 /// `file` is read where it exists and neither `--config` nor `LONGSHORE_CONFIG` names another,
@@ -176,20 +186,32 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     parameters::merge(&mut parameters, &parameters::read_operator_files(&dir)?);
     parameters::merge(&mut parameters, &above.kernel_parameters());
     parameters::check(&parameters)?;
-    let config = settle(above.over(below), parameters)?;
+    let all = above.over(below);
+    let insecure = all.insecure_registries.clone().unwrap_or_default();
+    let config = settle(all, parameters)?;
     places::check(&config.paths)?;
-    if config.signatures.required && config.signatures.keys.is_empty() {
+    check_signatures(&config.signatures)?;
+    if !config.signatures.required {
+        sources::refuse_plain_http(&config.registries, &insecure)?;
+    }
+    Ok(config)
+}
+
+/// Refuses a policy that nothing could meet, and warns of keys that decide nothing.
+fn check_signatures(signatures: &SignatureConfig) -> Result<(), Failure> {
+    if signatures.required && signatures.keys.is_empty() {
         let cause = "require-signature is set, and no signature-keys are: nothing could be loaded";
         return Err(Failure::new(ExitCode::Usage, cause).remedy(
             "name the public keys (signature-keys, --signature-key, LONGSHORE_SIGNATURE_KEYS)",
         ));
     }
-    if !config.signatures.required && !config.signatures.keys.is_empty() {
+    if !signatures.required && !signatures.keys.is_empty() {
         tracing::warn!(
-            "signature-keys are set and require-signature is not: modules are loaded unsigned"
+            "require-signature is false though signature-keys are set: modules that nobody signed are \
+             loaded too"
         );
     }
-    Ok(config)
+    Ok(())
 }
 
 /// Whether there is something under this name, though it be a link to nothing or out of reach: a
@@ -234,15 +256,7 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
             .collect(),
         registries,
         publish,
-        signatures: SignatureConfig {
-            required: all.require_signature.unwrap_or(false),
-            keys: all
-                .signature_keys
-                .unwrap_or_default()
-                .iter()
-                .map(|path| path.as_path().to_path_buf())
-                .collect(),
-        },
+        signatures: SignatureConfig::settle(all.require_signature, all.signature_keys),
         module_signing: all.module_signing.settle()?,
         headers: all
             .headers

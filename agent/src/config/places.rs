@@ -1,12 +1,11 @@
 //! Where things lie, and directories that would get in each other's way or in the way of the whole
 //! system.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::values::AbsolutePath;
 use crate::failure::{ExitCode, Failure};
+use crate::host::process::{FirstProcess, first_process};
 
 /// Where things lie.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,14 +67,11 @@ impl Paths {
     }
 }
 
-/// `/proc/1/root` where that is another directory than `/`: in a container that shares the host's
-/// PID namespace process 1 is the host's.
+/// `/proc/1/root` where process 1 is the host's: in a container that shares the host's PID namespace.
 fn own_host_root(root: &Path) -> PathBuf {
-    let first_process = root.join("proc/1/root");
-    let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-    match (identity(&first_process), identity(root)) {
-        (Some(theirs), Some(ours)) if theirs != ours => first_process,
-        _ => root.to_path_buf(),
+    match first_process(root) {
+        FirstProcess::Hosts => root.join("proc/1/root"),
+        FirstProcess::Own | FirstProcess::Foreign => root.to_path_buf(),
     }
 }
 
@@ -125,15 +121,16 @@ fn plain(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
     use rstest::rstest;
+    use std::fs;
 
     #[test]
-    fn another_root_of_process_1_is_the_hosts() {
+    fn the_root_of_a_process_1_that_is_the_hosts_is_the_hosts() {
         let dir = tempfile::tempdir().unwrap();
-        fs::create_dir_all(dir.path().join("proc/1/root")).unwrap();
+        fs::create_dir_all(dir.path().join("proc/1/root/lib/modules")).unwrap();
+        assert_eq!(own_host_root(dir.path()), dir.path(), "it may be a pause container's");
+        fs::create_dir_all(dir.path().join("proc/1/root/etc")).unwrap();
+        fs::write(dir.path().join("proc/1/root/etc/os-release"), "ID=debian").unwrap();
         assert_eq!(own_host_root(dir.path()), dir.path().join("proc/1/root"));
-        fs::remove_dir(dir.path().join("proc/1/root")).unwrap();
-        std::os::unix::fs::symlink("../..", dir.path().join("proc/1/root")).unwrap();
-        assert_eq!(own_host_root(dir.path()), dir.path());
     }
 
     #[rstest]

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Deserializer};
 
 use super::values::AbsolutePath;
-use crate::registry::reference::{BadReference, Repository};
+use crate::failure::{ExitCode, Failure};
+use crate::registry::reference::{BadReference, Host, Repository};
 use crate::source::http::shown;
 
 /// One archive: base URL, suites, components, keyring.
@@ -60,6 +61,32 @@ impl std::str::FromStr for RegistrySource {
     fn from_str(text: &str) -> Result<Self, BadReference> {
         Ok(Self { reference: text.parse()?, mirrors: Vec::new() })
     }
+}
+
+/// Refuses registries that modules would come from without TLS and without a signature, but for
+/// those on this machine and those in `insecure`.
+///
+/// # Errors
+/// Exit code 2, naming the first.
+pub(super) fn refuse_plain_http(
+    registries: &[RegistrySource],
+    insecure: &[Host],
+) -> Result<(), Failure> {
+    let places =
+        registries.iter().flat_map(|source| source.mirrors.iter().chain([&source.reference]));
+    let mut unsafe_ones = places.filter(|place| {
+        place.plain_http() && !place.is_loopback() && !insecure.iter().any(|host| host.has(place))
+    });
+    let Some(place) = unsafe_ones.next() else { return Ok(()) };
+    let cause = format!(
+        "the registry {place} is spoken to without TLS, and no signature is required: every host on \
+         the way could put its own kernel modules in place of the registry's"
+    );
+    Err(Failure::new(ExitCode::Usage, cause).remedy(format!(
+        "use TLS, or require signatures (signature-keys); where the network is to be trusted, say so: \
+         insecure-registries = [\"{}\"], --insecure-registry or LONGSHORE_INSECURE_REGISTRIES",
+        place.host()
+    )))
 }
 
 fn archive_url<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {

@@ -1,4 +1,5 @@
 use super::*;
+use rstest::rstest;
 use std::time::Duration;
 
 use crate::failure::OrFail;
@@ -156,6 +157,85 @@ fn a_signature_that_no_key_could_make_good_is_not_required() {
     assert_eq!(failure.code(), ExitCode::Usage);
     let keys = ["--require-signature", "--signature-key", "/k.pub"];
     assert!(load_with(&keys, &[], None).unwrap().signatures.required);
+}
+
+#[test]
+fn keys_are_required_of_signatures_unless_it_is_said_that_they_are_not() {
+    let keys = [("LONGSHORE_SIGNATURE_KEYS", "/k.pub")];
+    let config = load_with(&[], &keys, None).unwrap();
+    assert!(config.signatures.required && !config.may_compile());
+    let config = load_with(&[], &keys, Some("require-signature = false")).unwrap();
+    assert!(!config.signatures.required && config.may_compile());
+}
+
+const PLAIN: &str = "http://registry.example.com:5000/a";
+
+#[rstest]
+#[case::tls("reference = 'registry.example.com/a'", "", true)]
+#[case::plain("reference = 'http://registry.example.com:5000/a'", "", false)]
+#[case::by_the_entry("reference = 'registry.example.com:5000/a'\nplain-http = true", "", false)]
+#[case::loopback("reference = 'http://127.0.0.1:5000/a'", "", true)]
+#[case::its_mirror(
+    "reference = 'registry.example.com/a'\nmirrors = ['http://registry.example.com:5000/a']",
+    "",
+    false
+)]
+#[case::signed(
+    "reference = 'http://registry.example.com:5000/a'",
+    "signature-keys = ['/k.pub']",
+    true
+)]
+#[case::not_signed_after_all(
+    "reference = 'http://registry.example.com:5000/a'",
+    "signature-keys = ['/k.pub']\nrequire-signature = false",
+    false
+)]
+#[case::insecure(
+    "reference = 'http://registry.example.com:5000/a'",
+    "insecure-registries = ['registry.example.com:5000']",
+    true
+)]
+#[case::another_is(
+    "reference = 'http://registry.example.com:5000/a'",
+    "insecure-registries = ['registry.example.com']",
+    false
+)]
+fn modules_come_over_plain_http_only_where_that_proves_nothing_away(
+    #[case] entry: &str,
+    #[case] settings: &str,
+    #[case] accepted: bool,
+) {
+    let loaded = load_with(&[], &[], Some(&format!("{settings}\n[[registry]]\n{entry}\n")));
+    let failure = loaded.err();
+    assert_eq!(failure.is_none(), accepted, "{failure:?}");
+    if let Some(failure) = failure {
+        assert_eq!(failure.code(), ExitCode::Usage);
+        let report = failure.report();
+        assert!(report.contains(PLAIN), "{report}");
+        assert!(
+            report.contains("insecure-registries = [\"registry.example.com:5000\"]"),
+            "{report}"
+        );
+    }
+}
+
+#[rstest]
+#[case("LONGSHORE_REGISTRIES")]
+#[case("LONGSHORE_PUBLISH")]
+fn plain_http_of_the_environment_is_refused_unless_it_is_named(#[case] name: &str) {
+    let failure = load_with(&[], &[(name, PLAIN)], None).unwrap_err();
+    assert_eq!(failure.code(), ExitCode::Usage);
+    let named = ["--insecure-registry", "registry.example.com:5000"];
+    load_with(&named, &[(name, PLAIN)], None).unwrap();
+    let named = [(name, PLAIN), ("LONGSHORE_INSECURE_REGISTRIES", "registry.example.com:5000")];
+    load_with(&[], &named, None).unwrap();
+}
+
+#[test]
+fn a_secret_in_a_bad_file_is_not_shown() {
+    let file = "prebuilt = 'https://secret@a.example.com/?secret'\n";
+    let failure = load_with(&[], &[], Some(file)).unwrap_err().report();
+    assert!(!failure.contains("secret"), "{failure}");
 }
 
 #[test]

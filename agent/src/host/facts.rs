@@ -52,6 +52,9 @@ pub struct HostFacts {
     /// Whether this process is in the initial user namespace: elsewhere no capability counts for
     /// modules and device nodes.
     pub initial_user_namespace: Known<bool>,
+    /// Process 1, as seen from here, is another container's and so not the host's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub foreign_first_process: bool,
     /// Devices that manage NVLink5 switches, and that a subnet manager has to speak to.
     #[serde(default)]
     pub switch_managers: Vec<SwitchManager>,

@@ -1,7 +1,10 @@
 //! What this process may do, from /proc/self.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use super::facts::Known;
 use super::root::Root;
@@ -58,6 +61,41 @@ pub(super) struct Process {
     pub(super) initial_user_namespace: Known<bool>,
 }
 
+/// The process with the number 1, as this one sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FirstProcess {
+    /// It has the same root directory, or is out of reach: the host itself, or a container with PIDs
+    /// of its own.
+    Own,
+    /// The host's: this is a container in the host's PID namespace.
+    Hosts,
+    /// That of another container: the pause container of a pod with `shareProcessNamespace`.
+    Foreign,
+}
+
+/// The initial PID namespace: PROC_PID_INIT_INO of include/linux/proc_ns.h.
+const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// Tells of process 1 below `root`, from its PID namespace, or, where that is nested (a node in a
+/// container), from the files that a host has and a pause container does not.
+pub(crate) fn first_process(root: &Path) -> FirstProcess {
+    let theirs = root.join("proc/1/root");
+    let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    match (identity(&theirs), identity(root)) {
+        (Some(theirs), Some(ours)) if theirs != ours => {}
+        _ => return FirstProcess::Own,
+    }
+    let namespace = fs::read_link(root.join("proc/1/ns/pid"));
+    let is_initial = namespace.is_ok_and(|name| name == Path::new(INITIAL_PID_NAMESPACE));
+    if is_initial || is_hosts_tree(&theirs) { FirstProcess::Hosts } else { FirstProcess::Foreign }
+}
+
+fn is_hosts_tree(path: &Path) -> bool {
+    let Ok(root) = Root::open(path) else { return false };
+    let has = |inner| root.exists(inner).unwrap_or(false);
+    has("lib/modules") && (has("etc/os-release") || has("usr/lib/os-release"))
+}
+
 /// Reads /proc/self/status and /proc/self/uid_map.
 pub(super) fn read(root: &Root) -> Process {
     let status = root.read_to_string("proc/self/status");
@@ -101,6 +139,47 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use rstest::rstest;
+
+    /// A tree whose process 1 is in this PID namespace and has these files.
+    fn tree(namespace: &str, files: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let process = dir.path().join("proc/1");
+        fs::create_dir_all(process.join("root")).unwrap();
+        fs::create_dir_all(process.join("ns")).unwrap();
+        std::os::unix::fs::symlink(namespace, process.join("ns/pid")).unwrap();
+        for file in files {
+            let file = process.join("root").join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "").unwrap();
+        }
+        dir
+    }
+
+    #[rstest]
+    #[case::pause("pid:[4026532800]", &["pause", "etc/hostname", "dev/null"], FirstProcess::Foreign)]
+    #[case::another_container("pid:[4026532800]", &["etc/os-release"], FirstProcess::Foreign)]
+    #[case::a_node_in_a_container(
+        "pid:[4026532800]",
+        &["usr/lib/os-release", "lib/modules/6.1.0/modules.dep"],
+        FirstProcess::Hosts
+    )]
+    #[case::the_host(INITIAL_PID_NAMESPACE, &[], FirstProcess::Hosts)]
+    fn whose_process_1_is(
+        #[case] namespace: &str,
+        #[case] files: &[&str],
+        #[case] expected: FirstProcess,
+    ) {
+        assert_eq!(first_process(tree(namespace, files).path()), expected);
+    }
+
+    #[test]
+    fn a_process_1_with_this_root_is_no_other_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(first_process(dir.path()), FirstProcess::Own);
+        fs::create_dir_all(dir.path().join("proc/1")).unwrap();
+        std::os::unix::fs::symlink("../..", dir.path().join("proc/1/root")).unwrap();
+        assert_eq!(first_process(dir.path()), FirstProcess::Own);
+    }
 
     #[test]
     fn a_privileged_container_has_them_all() {

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::facts::{HostFacts, Known, Mount, Places};
+use super::process::FirstProcess;
 use super::root::Root;
 use super::{fabric, installed, kernel, modules, mounts, pci, places, process, security};
 use crate::config::Paths;
@@ -46,6 +47,7 @@ impl HostFacts {
             capabilities: process.capabilities,
             euid: process.euid,
             initial_user_namespace: process.initial_user_namespace,
+            foreign_first_process: process::first_process(root.path()) == FirstProcess::Foreign,
             host_peer_groups: match mounts::read_host_peer_groups(&root) {
                 Ok(groups) => Known::Yes(groups),
                 Err(e) => Known::Unknown(e.to_string()),

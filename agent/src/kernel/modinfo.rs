@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use object::read::elf::ElfFile;
-use object::{FileKind, Object, ObjectSection};
+use object::{Architecture, FileKind, Object, ObjectSection};
 
 use crate::module_signing::{Hash, Message, appended};
 
@@ -91,6 +91,39 @@ pub fn read(image: &[u8]) -> Result<ModInfo, ModInfoError> {
     let mut info = parse(&section);
     info.signature = appended_to(image);
     Ok(info)
+}
+
+/// Machine and compiler of a module, as its ELF file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Provenance {
+    /// `uname -m` of the machine it is for.
+    pub arch: &'static str,
+    /// The compiler as it names itself in `.comment`, where that was not stripped.
+    pub compiler: Option<String>,
+}
+
+/// Reads which machine a module is for, and which compiler made it.
+///
+/// # Errors
+/// Where `image` is no ELF file of 64 bits, or for a machine that is not known.
+pub fn provenance(image: &[u8]) -> Result<Provenance, ModInfoError> {
+    let not_elf = |e: object::Error| ModInfoError::NotElf(e.to_string());
+    let file = ElfFile::<object::elf::FileHeader64<object::Endianness>>::parse(image);
+    let file = file.map_err(not_elf)?;
+    let arch = match file.architecture() {
+        Architecture::X86_64 => "x86_64",
+        Architecture::Aarch64 => "aarch64",
+        other => return Err(ModInfoError::NotElf(format!("it is for {other:?}"))),
+    };
+    let compiler = match file.section_by_name(".comment") {
+        Some(section) => {
+            let data = section.uncompressed_data().map_err(not_elf)?;
+            let first = data.split(|b| *b == 0).find(|text| !text.is_empty());
+            first.map(|text| String::from_utf8_lossy(text).trim().chars().take(200).collect())
+        }
+        None => None,
+    };
+    Ok(Provenance { arch, compiler })
 }
 
 fn appended_to(image: &[u8]) -> Option<AppendedSignature> {

@@ -5,7 +5,7 @@ use super::driver::Choice;
 use super::live;
 use super::signing::{self, Standing};
 use super::{Acquire, Reason};
-use crate::artifact::ModuleSet;
+use crate::artifact::{HeadersFrom, ModuleSet};
 use crate::build;
 use crate::catalog::{Catalog, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand};
 use crate::config::{Config, PublishConfig};
@@ -352,6 +352,9 @@ fn headers_missing(release: &str, nearest: &[String]) -> Finding {
 fn headers_of(set: &ModuleSet) -> String {
     let names: Vec<&str> = set.key.headers.keys().map(String::as_str).collect();
     let names = names.join(", ");
+    if set.headers_origin() == HeadersFrom::Unknown {
+        return format!("from {}", set.headers_origin());
+    }
     match set.has_signed_headers() {
         true => format!("from {}: {names}", set.headers_origin()),
         false => format!("from {}, signed by nobody: {names}", set.headers_origin()),

@@ -98,12 +98,13 @@ impl Install {
         if choice.live && supply.set.is_none() && !supply.builds {
             return;
         }
-        let mut needed: Vec<&str> =
-            ASSISTANTS.into_iter().filter(|name| facts.available.has(name)).collect();
         // The subnet manager of NVLink5's switches speaks to them through it.
-        if !facts.switch_managers.is_empty() && facts.available.has(MANAGEMENT) {
-            needed.push(MANAGEMENT);
-        }
+        let management = (!facts.switch_managers.is_empty()).then_some(MANAGEMENT);
+        // No module of the driver names these, so whoever keeps them out of this host is obeyed.
+        let is_wanted =
+            |name: &&str| facts.available.has(name) && !facts.autoload.kept_out.contains(*name);
+        let mut needed: Vec<&str> =
+            ASSISTANTS.into_iter().chain(management).filter(is_wanted).collect();
         let own =
             |name: &str| supply.set.is_some_and(|set| set.modules.iter().any(|m| m.name == name));
         let depends = entries.iter().flat_map(|entry| {

@@ -192,10 +192,13 @@ pub(crate) fn is_host_hidden(config: &Config, facts: &HostFacts) -> bool {
 /// Only the host's own /dev is seen by whatever is not given the driver root.
 fn host_root_hidden(config: &Config, facts: &HostFacts) -> Option<Finding> {
     is_host_hidden(config, facts).then(|| {
-        Finding::warning(
-            Code::HostRootHidden,
-            "the host's own file system is out of reach: its /dev gets no device nodes, only the driver root and this container do",
-        )
+        let seen = "the host's own file system is out of reach: its /dev gets no device nodes, only the driver root and this container do";
+        if facts.foreign_first_process {
+            let why = "process 1 is another container's, not the host's (shareProcessNamespace?)";
+            let remedy = "replace shareProcessNamespace by hostPID: true, or mount the host's / and set host-root";
+            return Finding::warning(Code::HostRootHidden, format!("{seen}; {why}")).remedy(remedy);
+        }
+        Finding::warning(Code::HostRootHidden, seen)
     })
 }
 

@@ -1,5 +1,7 @@
 //! Finding sets by their tags: which tags are asked for, and what lies under them.
 
+use std::cmp::Reverse;
+
 use reqwest::header::LINK;
 use reqwest::{Method, StatusCode, Url};
 use serde::Deserialize;
@@ -10,9 +12,13 @@ use super::session::{Answer, Call, Session, unexpected};
 use crate::artifact::image::Described;
 use crate::artifact::{Flavour, legal, tag};
 use crate::failure::{ExitCode, Failure};
+use crate::source::http::shown;
 
 /// Pages of tags that are asked for; at a thousand each that is more than any fleet has.
 const MOST_PAGES: usize = 50;
+/// Sets of one place that are asked for, of the newest drivers: each costs two requests or more. One
+/// kernel has a set for each driver and flavour.
+const MOST_SETS: usize = 64;
 
 /// The sets of one place that are looked for.
 pub(super) async fn find_in(session: &Session, wish: Wish<'_>) -> Result<Vec<Described>, Failure> {
@@ -41,8 +47,16 @@ async fn tags_for(session: &Session, wish: Wish<'_>) -> Result<Vec<String>, Fail
             .map(|flavour| tag(version, flavour, wish.kernel_release, wish.arch))
             .collect()),
         driver => {
-            let tags = list_tags(session).await?;
-            Ok(tags.into_iter().filter(|t| is_wished(t, driver, &flavours, wish)).collect())
+            let fits = |tag: &str| is_wished(tag, driver, &flavours, wish);
+            let (tags, left_out) = list_tags(session, fits).await?;
+            if left_out > 0 {
+                tracing::warn!(
+                    "{} has {left_out} more sets for this kernel, of older drivers, which are not \
+                     looked at: name the driver's whole version to have one of them",
+                    session.repository
+                );
+            }
+            Ok(tags)
         }
     }
 }
@@ -58,37 +72,59 @@ fn is_wished(candidate: &str, driver: Option<&str>, flavours: &[Flavour], wish: 
     within && version == legal(version) && flavours.iter().any(of)
 }
 
+/// Keeps the tags of the newest drivers, at most [`MOST_SETS`]; gives the number of the others.
+fn keep_newest(tags: &mut Vec<String>) -> usize {
+    let driver = |tag: &String| -> Vec<u64> {
+        let version = tag.split('-').next().unwrap_or_default();
+        version.split('.').map(|part| part.parse().unwrap_or(0)).collect()
+    };
+    tags.sort_by_cached_key(|tag| (Reverse(driver(tag)), tag.clone()));
+    tags.dedup();
+    let others = tags.len().saturating_sub(MOST_SETS);
+    tags.truncate(MOST_SETS);
+    others
+}
+
 #[derive(Deserialize)]
 struct Tags {
     tags: Option<Vec<String>>,
 }
 
-async fn list_tags(session: &Session) -> Result<Vec<String>, Failure> {
+/// The tags that fit, of the newest drivers, and the number of those left out. As many as a registry
+/// may list, no more are kept.
+async fn list_tags(
+    session: &Session,
+    fits: impl Fn(&str) -> bool,
+) -> Result<(Vec<String>, usize), Failure> {
     let mut url = session.url("tags/list")?;
     url.query_pairs_mut().append_pair("n", "1000");
-    let mut tags = Vec::new();
+    let (mut tags, mut left_out) = (Vec::new(), 0);
     for _ in 0..MOST_PAGES {
         let call = Call::new(Method::GET, url.clone());
         let answer = session.exchange(&call).await?;
         match answer.status {
             StatusCode::OK => {}
             // A repository comes into being with the first push.
-            StatusCode::NOT_FOUND => return Ok(tags),
+            StatusCode::NOT_FOUND => return Ok((tags, left_out)),
             _ => return Err(unexpected(&call, &answer)),
         }
         let page: Tags = serde_json::from_slice(&answer.body).map_err(|e| {
-            Failure::new(ExitCode::Verification, format!("{url} is no list of tags"))
-                .because(e)
-                .remedy("check that this is a registry")
+            Failure::new(
+                ExitCode::Verification,
+                format!("{} is no list of tags", shown(url.as_str())),
+            )
+            .because(e)
+            .remedy("check that this is a registry")
         })?;
-        tags.extend(page.tags.unwrap_or_default());
+        tags.extend(page.tags.unwrap_or_default().into_iter().filter(|tag| fits(tag)));
+        left_out += keep_newest(&mut tags);
         match next_page(&url, &answer) {
             Some(next) => url = next,
-            None => return Ok(tags),
+            None => return Ok((tags, left_out)),
         }
     }
     tracing::warn!("{} has more tags than are looked at", session.repository);
-    Ok(tags)
+    Ok((tags, left_out))
 }
 
 /// `Link: </v2/...>; rel="next"` (RFC 8288), on the same host.
@@ -104,6 +140,18 @@ fn next_page(url: &Url, answer: &Answer) -> Option<Url> {
 mod tests {
     use super::*;
     use rstest::rstest;
+
+    #[test]
+    fn the_newest_drivers_are_asked_for_and_not_all_that_are_listed() {
+        let tag = |n: usize| format!("535.{n}.1-open-6.1.0-50-amd64-x86_64");
+        let mut tags: Vec<String> = (1..=50_000).map(tag).collect();
+        assert_eq!(keep_newest(&mut tags), 50_000 - MOST_SETS);
+        assert_eq!(tags.len(), MOST_SETS);
+        assert_eq!(tags[..2], [tag(50_000), tag(49_999)]);
+        let mut few = vec![tag(9), tag(10), tag(9)];
+        assert_eq!(keep_newest(&mut few), 0);
+        assert_eq!(few, [tag(10), tag(9)]);
+    }
 
     #[rstest]
     #[case("535.261.03-open-6.1.0-50-amd64-x86_64", Some("535"), None, true)]

@@ -15,7 +15,7 @@ use super::challenge::{self, Challenge};
 use super::credentials::{Credential, DockerConfig};
 use super::reference::Repository;
 use super::session::{Answer, Call, send};
-use crate::source::http::Fetcher;
+use crate::source::http::{Fetcher, shown};
 
 /// A token older than this may have run out; a younger one that is refused does not suffice.
 const MAY_HAVE_ENDED: std::time::Duration = std::time::Duration::from_secs(30);
@@ -157,8 +157,10 @@ impl Login {
         let Challenge::Bearer { realm, service, .. } = challenge else {
             return Err("it asks for no token".into());
         };
-        let mut url =
-            Url::parse(realm).map_err(|e| format!("its realm {realm:?} is no URL: {e}"))?;
+        let mut url = Url::parse(realm)
+            .map_err(|e| format!("its realm {:?} is no URL: {e}", shown(realm)))?;
+        // A registry may name a realm with a token in it.
+        let realm = shown(realm);
         if url.scheme() != "https" && !(self.repository.plain_http() && url.scheme() == "http") {
             return Err(format!("its realm {realm} is not reached over TLS"));
         }

@@ -46,6 +46,55 @@ pub struct Wish<'a> {
     pub arch: &'a str,
 }
 
+/// Judges sets where they are found.
+pub trait Judge {
+    /// Why a set is not taken.
+    type Why: Send;
+
+    /// Takes a set, or not.
+    ///
+    /// # Errors
+    /// Why it is not.
+    fn judge(&self, set: &Described) -> impl Future<Output = Result<(), Self::Why>> + Send;
+}
+
+/// Sets of a registry and its mirrors that are looked for.
+pub struct Found<W> {
+    /// Sets that were taken, all of one place.
+    pub taken: Vec<Described>,
+    /// Sets that were not, and why.
+    pub refused: Vec<(Described, W)>,
+    /// Why a place that was asked did not answer, the gravest reason: exit code 12 or 13.
+    pub failed: Option<Failure>,
+}
+
+impl<W> Found<W> {
+    /// Sorts the sets of one place.
+    async fn add(&mut self, sets: Vec<Described>, judge: &impl Judge<Why = W>) {
+        for set in sets {
+            // The same set of another place is no better.
+            if self.refused.iter().any(|(known, _)| known.manifest == set.manifest) {
+                continue;
+            }
+            match judge.judge(&set).await {
+                Ok(()) => self.taken.push(set),
+                Err(why) => self.refused.push((set, why)),
+            }
+        }
+    }
+
+    /// The sets taken.
+    ///
+    /// # Errors
+    /// Why a place did not answer, where no other has any set of what is looked for.
+    pub fn into_taken(self) -> Result<Vec<Described>, Failure> {
+        match self.failed {
+            Some(failure) if self.taken.is_empty() && self.refused.is_empty() => Err(failure),
+            _ => Ok(self.taken),
+        }
+    }
+}
+
 /// A registry with its mirrors.
 pub struct Registry {
     name: String,
@@ -94,21 +143,21 @@ impl Registry {
         &self.name
     }
 
-    /// The sets whose tags say that they are what is looked for. What lies under such a tag and is
-    /// no set is passed over with a warning.
-    ///
-    /// # Errors
-    /// Exit code 12 where neither the registry nor a mirror of it answers.
-    pub async fn find(&self, wish: Wish<'_>) -> Result<Vec<Described>, Failure> {
-        let mut failed = None;
+    /// The sets whose tags say that they are what is looked for, of the first place that has one
+    /// which `judge` takes: a mirror may hold older ones, or others'. What lies under such a tag and
+    /// is no set is passed over with a warning.
+    pub async fn find<J: Judge>(&self, wish: Wish<'_>, judge: &J) -> Found<J::Why> {
+        let mut found = Found { taken: Vec::new(), refused: Vec::new(), failed: None };
         for session in &self.sessions {
             match find_in(session, wish).await {
-                Ok(found) if !found.is_empty() => return Ok(found),
-                Ok(_) => {}
-                Err(failure) => self.next_mirror(session, failure, &mut failed),
+                Ok(sets) => found.add(sets, judge).await,
+                Err(failure) => self.next_mirror(session, failure, &mut found.failed),
+            }
+            if !found.taken.is_empty() {
+                break;
             }
         }
-        failed.map_or(Ok(Vec::new()), Err)
+        found
     }
 
     /// The set with a tag or a digest.

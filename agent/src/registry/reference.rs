@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::artifact::is_sha256;
+use crate::source::http::shown;
 
 /// Why a text is no reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +45,16 @@ impl Repository {
     /// Whether it is spoken to without TLS.
     pub fn plain_http(&self) -> bool {
         self.plain_http
+    }
+
+    /// True where what is sent to it stays on this machine: `localhost`, or an address of loopback.
+    pub fn is_loopback(&self) -> bool {
+        let name = match self.host.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or_default(),
+            None => self.host.split(':').next().unwrap_or_default(),
+        };
+        let is_address = |a: std::net::IpAddr| a.is_loopback();
+        name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_address)
     }
 
     /// The same, without TLS where `plain` says so.
@@ -170,8 +181,40 @@ impl FromStr for Reference {
     }
 }
 
+/// A registry's host, with its port where that is not the scheme's own: `registry.example.com:5000`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Host(String);
+
+impl Host {
+    /// True for a repository of this host.
+    pub fn has(&self, repository: &Repository) -> bool {
+        self.0.eq_ignore_ascii_case(&repository.host)
+    }
+}
+
+impl FromStr for Host {
+    type Err = BadReference;
+
+    fn from_str(text: &str) -> Result<Self, BadReference> {
+        if is_host(text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(bad(text, "a host is wanted here, without scheme and repository, as in HOST:PORT"))
+        }
+    }
+}
+
+impl TryFrom<String> for Host {
+    type Error = BadReference;
+
+    fn try_from(text: String) -> Result<Self, BadReference> {
+        text.parse()
+    }
+}
+
 fn bad(given: &str, why: &'static str) -> BadReference {
-    BadReference { given: given.to_owned(), why }
+    BadReference { given: shown(given), why }
 }
 
 fn is_host(host: &str) -> bool {
@@ -284,6 +327,29 @@ mod tests {
         assert_eq!(parsed.digest, Some(format!("sha256:{HEX}")));
         assert_eq!(parsed.to_string(), text);
         assert_eq!(parsed.repository.url("tags/list"), "http://localhost:5000/v2/a/tags/list");
+    }
+
+    #[rstest]
+    #[case("localhost/a", true)]
+    #[case("LOCALHOST:5000/a", true)]
+    #[case("127.0.0.1:5000/a", true)]
+    #[case("127.8.9.1:5000/a", true)]
+    #[case("[::1]:5000/a", true)]
+    #[case("[::2]:5000/a", false)]
+    #[case("10.0.0.1:5000/a", false)]
+    #[case("localhost.example.com/a", false)]
+    #[case("127.0.0.1.example.com/a", false)]
+    fn loopback(#[case] text: &str, #[case] expected: bool) {
+        assert_eq!(text.parse::<Repository>().expect("parses").is_loopback(), expected);
+    }
+
+    #[rstest]
+    #[case("https://secret@registry.example.com/a")]
+    #[case("user:secret@registry.example.com/a")]
+    #[case("registry.example.com/a?secret")]
+    fn a_secret_in_what_is_no_reference_is_not_shown(#[case] text: &str) {
+        let bad = text.parse::<Reference>().expect_err("refused").to_string();
+        assert!(bad.contains("registry.example.com") && !bad.contains("secret"), "{bad}");
     }
 
     #[test]

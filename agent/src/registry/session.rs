@@ -13,7 +13,7 @@ use super::reference::Repository;
 use crate::failure::{ExitCode, Failure};
 use crate::source::http::{
     Fetcher, Pace, Patience, Policy, Trouble, is_busy, is_certificate, proxies, retry_after,
-    root_cause,
+    root_cause, shown,
 };
 
 /// No answer that is read into memory is longer, but for what a caller allows.
@@ -60,9 +60,7 @@ impl Call {
 
     fn shown(&self) -> String {
         // The query of an upload's URL may hold a state that logs in.
-        let mut url = self.url.clone();
-        url.set_query(None);
-        format!("{} {url}", self.method)
+        format!("{} {}", self.method, shown(self.url.as_str()))
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::control::{self, BadLine, Paragraph};
 use super::keyring::{Keyring, Signer};
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::host::root::read_below;
+use crate::host::root::{is_absent, read_below};
 
 /// One source: an archive and some of its suites.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -247,19 +247,20 @@ impl SignedBy {
 
     /// The keys that count, from files below `root`.
     ///
-    /// Without any word on keys these are apt's trusted ones; where apt has none, the distribution's
-    /// in /usr/share/keyrings.
+    /// Without any word on keys these are apt's trusted ones; where apt has none, those of the
+    /// distribution in /usr/share/keyrings, by its `ids` (ID and ID_LIKE of os-release, in this
+    /// order). What else lies there may sign only what names it.
     ///
     /// # Errors
     /// Exit code 13 where a keyring cannot be read or no key is left.
-    pub fn keyring(&self, root: &Path) -> Result<Keyring, Failure> {
+    pub fn keyring(&self, root: &Path, ids: &[String]) -> Result<Keyring, Failure> {
         let mut keyring = Keyring::default();
         if let Some(key) = &self.inline {
             keyring.extend(Keyring::read(key.as_bytes()));
         } else if self.files.is_empty() {
-            keyring.extend(trusted(root, &["/etc/apt/trusted.gpg"], "/etc/apt/trusted.gpg.d"));
+            keyring.extend(trusted(root));
             if keyring.is_empty() {
-                keyring.extend(trusted(root, &[], "/usr/share/keyrings"));
+                keyring.extend(distributions_own(root, ids));
             }
         }
         for file in &self.files {
@@ -282,10 +283,11 @@ impl SignedBy {
     }
 }
 
-/// The keys of some files and of a directory's .gpg and .asc files.
-fn trusted(root: &Path, files: &[&str], dir: &str) -> Keyring {
+/// The keys that apt trusts for every source: apt-key(8), "FILES".
+fn trusted(root: &Path) -> Keyring {
+    let dir = "/etc/apt/trusted.gpg.d";
     let listed = fs::read_dir(root.join(dir.trim_start_matches('/'))).into_iter().flatten();
-    let mut paths: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
+    let mut paths = vec![PathBuf::from("/etc/apt/trusted.gpg")];
     paths.extend(listed.flatten().map(|entry| Path::new(dir).join(entry.file_name())).filter(
         |path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -294,10 +296,30 @@ fn trusted(root: &Path, files: &[&str], dir: &str) -> Keyring {
         },
     ));
     paths.sort();
+    read_keyrings(root, paths)
+}
+
+/// The keys of a distribution's own archive, as its keyring package has them: `debian` has
+/// `debian-archive-keyring.gpg`, `ubuntu` has `ubuntu-archive-keyring.gpg`. A distribution that has
+/// none takes those of the one that it is like.
+fn distributions_own(root: &Path, ids: &[String]) -> Keyring {
+    let plain = |id: &&String| id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    let keyrings = ids.iter().filter(plain).map(|id| {
+        let path = |kind| format!("/usr/share/keyrings/{id}-archive-keyring.{kind}").into();
+        read_keyrings(root, ["asc", "gpg", "pgp"].map(path))
+    });
+    keyrings.into_iter().find(|keyring| !keyring.is_empty()).unwrap_or_default()
+}
+
+/// The keys of those files that are there.
+fn read_keyrings(root: &Path, paths: impl IntoIterator<Item = PathBuf>) -> Keyring {
     let mut keyring = Keyring::default();
     for path in paths {
-        if let Ok(bytes) = read_below(root, &path) {
-            keyring.extend(Keyring::read(&bytes));
+        match read_below(root, &path) {
+            Ok(bytes) => keyring.extend(Keyring::read(&bytes)),
+            Err(e) if is_absent(&e) => {}
+            // Another one may have the key.
+            Err(e) => tracing::warn!("the keys of {} do not count: {e}", path.display()),
         }
     }
     keyring

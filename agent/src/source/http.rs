@@ -6,6 +6,7 @@ mod local;
 mod pace;
 mod patience;
 mod policy;
+mod redact;
 
 use std::path::{Path, PathBuf};
 
@@ -13,17 +14,19 @@ use reqwest::header::HeaderValue;
 use reqwest::redirect::Policy as Redirects;
 
 use goal::Goal;
-pub(crate) use goal::{is_certificate, proxies, root_cause, shown};
+pub(crate) use goal::{is_certificate, proxies, root_cause};
 pub(crate) use pace::Pace;
 pub use patience::Away;
 pub(crate) use patience::{Patience, Trouble, is_busy, retry_after};
 pub use policy::Policy;
+pub(crate) use redact::{redacted, shown};
 
 pub(crate) use super::sink::{Alive, Writers};
 use super::sink::{Committed, Reading, Sink, Writing};
 pub(super) use super::sink::{ReadOnce, Reader};
 use super::space;
 use crate::failure::{ExitCode, Failure};
+use crate::host::root::{is_absent, read_below};
 use crate::progress::{Silent, Task};
 use crate::store::Store;
 
@@ -115,6 +118,8 @@ impl Fetcher {
             let client = reqwest::Client::builder()
                 .connect_timeout(policy.connect)
                 .read_timeout(policy.stall)
+                // A URL's query may hold a token, and is not for the host that a redirection names.
+                .referer(false)
                 .user_agent(concat!("longshore/", env!("CARGO_PKG_VERSION")));
             with(client)
         };
@@ -275,15 +280,36 @@ impl Fetcher {
     }
 }
 
-/// The host's certificate bundle, where it differs from this file system's.
+/// Certificate bundles as distributions have them: Debian's, and Red Hat's (a link to an absolute
+/// path).
+const BUNDLES: [&str; 2] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
+
+/// The host's certificate bundle, where it differs from this file system's. Links are resolved
+/// within the host's root.
 fn host_certificates(host_root: &Path) -> Vec<reqwest::Certificate> {
     if host_root == Path::new("/") {
         return Vec::new();
     }
-    ["etc/ssl/certs/ca-certificates.crt", "etc/pki/tls/certs/ca-bundle.crt"]
-        .iter()
-        .filter_map(|path| std::fs::read(host_root.join(path)).ok())
-        .filter_map(|pem| reqwest::Certificate::from_pem_bundle(&pem).ok())
-        .next()
-        .unwrap_or_default()
+    let bundle = |path: &&str| match read_below(host_root, Path::new(path)) {
+        Ok(pem) => match reqwest::Certificate::from_pem_bundle(&pem) {
+            Ok(found) => Some(found),
+            Err(e) => {
+                tracing::warn!(
+                    "the host's certificates in {path} are not used: {}",
+                    root_cause(&e)
+                );
+                None
+            }
+        },
+        Err(e) if is_absent(&e) => None,
+        Err(e) => {
+            tracing::warn!("the host's certificates are not used: {e}");
+            None
+        }
+    };
+    BUNDLES.iter().find_map(bundle).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

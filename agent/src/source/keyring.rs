@@ -1,14 +1,22 @@
 //! OpenPGP keyrings, and whether one of their keys signed something.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{BufReader, Read};
 
 use pgp::armor::Dearmor;
 use pgp::composed::{Deserializable, SignedPublicKey, SignedPublicSubKey};
 use pgp::crypto::hash::HashAlgorithm;
 use pgp::packet::{Packet, PacketParser, Signature, SignatureType};
-use pgp::types::{KeyDetails, Tag, Timestamp};
+use pgp::ser::Serialize;
+use pgp::types::{KeyDetails, PublicParams, Tag, Timestamp};
 
 use super::cleartext;
+
+/// Seconds that a signature may be ahead of this host's clock.
+const CLOCK_SKEW: u64 = 24 * 3600;
+/// Bits of an RSA or DSA key that counts at least (NIST SP 800-57 part 1: 112 bits of strength).
+const SHORTEST_KEY: u16 = 2048;
 
 /// A text that no good key signed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +35,8 @@ pub enum SignatureError {
 /// Certificates whose keys may sign.
 #[derive(Debug, Clone, Default)]
 pub struct Keyring {
-    certificates: Vec<SignedPublicKey>,
+    /// By fingerprint: each holds what all its copies say.
+    certificates: BTreeMap<String, SignedPublicKey>,
     /// Keys that alone may sign; all where there are none.
     signers: Vec<Signer>,
 }
@@ -55,27 +64,32 @@ impl Keyring {
     /// Reads a keyring: binary, or one or more armored blocks. What cannot be read of it (keys of
     /// kinds long gone) is left out.
     pub fn read(bytes: &[u8]) -> Self {
-        let mut certificates = Vec::new();
+        let mut keyring = Self::default();
         for block in blocks(bytes, "PUBLIC KEY BLOCK") {
             let parsed = SignedPublicKey::from_bytes_many(BufReader::new(&block[..]));
-            certificates.extend(parsed.into_iter().flatten().take(10_000).flatten());
+            let certificates = parsed.into_iter().flatten().take(10_000).flatten();
+            certificates.for_each(|certificate| keyring.add(certificate));
         }
-        Self { certificates, signers: Vec::new() }
+        keyring
     }
 
-    /// Adds another keyring's certificates.
+    /// Adds another keyring's certificates. Of one that both have the newest self-signature, and every
+    /// revocation, counts, in whichever copy it stands.
     pub fn extend(&mut self, other: Self) {
-        for certificate in other.certificates {
-            if !self.certificates.contains(&certificate) {
-                self.certificates.push(certificate);
-            }
+        other.certificates.into_values().for_each(|certificate| self.add(certificate));
+    }
+
+    fn add(&mut self, certificate: SignedPublicKey) {
+        match self.certificates.entry(certificate.primary_key.fingerprint().to_string()) {
+            Entry::Occupied(mut known) => merge(known.get_mut(), certificate),
+            Entry::Vacant(free) => drop(free.insert(certificate)),
         }
     }
 
     /// Lets only these keys sign.
     pub fn only(&mut self, signers: &[Signer]) {
         self.signers = signers.to_vec();
-        self.certificates.retain(|certificate| {
+        self.certificates.retain(|_, certificate| {
             let primary = &certificate.primary_key;
             may_sign(signers, primary, primary)
                 || certificate.public_subkeys.iter().any(|s| may_sign(signers, &s.key, primary))
@@ -90,7 +104,8 @@ impl Keyring {
     /// Verifies a cleartext-signed message and returns the text that was signed, and nothing else.
     ///
     /// One good signature suffices: made with SHA-256 or better by a key of the keyring that is
-    /// neither expired nor revoked `now` (seconds since 1970) and may sign.
+    /// neither expired nor revoked `now` (seconds since 1970) and may sign, and not more than a day
+    /// after that. RSA and DSA keys have 2048 bits or more.
     ///
     /// # Errors
     /// Why no signature counts.
@@ -136,11 +151,21 @@ impl Keyring {
                 return Err(format!("the signature of {issuer} uses the weak hash {hash}"));
             }
         }
+        match signature.created().map(|made| u64::from(made.as_secs())) {
+            None => return Err(format!("the signature of {issuer} does not say when it was made")),
+            Some(made) if made > now.saturating_add(CLOCK_SKEW) => {
+                return Err(format!(
+                    "the signature of {issuer} was made {} hours in the future: is the clock right?",
+                    (made - now) / 3600
+                ));
+            }
+            Some(_) => {}
+        }
         if is_past(signature.created(), signature.signature_expiration_time(), now) {
             return Err(format!("the signature of {issuer} has expired"));
         }
         let mut reason = format!("{issuer} is not in the keyring");
-        for certificate in &self.certificates {
+        for certificate in self.certificates.values() {
             match check_certificate(certificate, &self.signers, signature, data, now) {
                 Found::Good => return Ok(()),
                 Found::Bad(why) => reason = format!("{issuer}: {why}"),
@@ -197,6 +222,9 @@ fn may_sign(signers: &[Signer], key: &dyn KeyDetails, primary: &dyn KeyDetails) 
 fn primary_refusal(certificate: &SignedPublicKey, signs: bool, now: u64) -> Option<&'static str> {
     let key = &certificate.primary_key;
     let details = &certificate.details;
+    if is_weak(key) {
+        return Some("the key is too short");
+    }
     if details.revocation_signatures.iter().any(|revocation| revocation.verify_key(key).is_ok()) {
         return Some("the key is revoked");
     }
@@ -229,6 +257,9 @@ fn subkey_refusal(
     now: u64,
 ) -> Option<&'static str> {
     let primary = &certificate.primary_key;
+    if is_weak(&subkey.key) {
+        return Some("the subkey is too short");
+    }
     let valid = |typ| {
         subkey.signatures.iter().filter(move |s| {
             s.typ() == Some(typ) && s.verify_subkey_binding(primary, &subkey.key).is_ok()
@@ -268,6 +299,51 @@ fn issuer(signature: &Signature) -> String {
     match signature.issuer_key_id().first() {
         Some(id) => format!("key {id}"),
         None => "an unnamed key".to_owned(),
+    }
+}
+
+/// True for an RSA or DSA key of less than 2048 bits: such keys can be computed from their public
+/// half.
+fn is_weak(key: &impl KeyDetails) -> bool {
+    let parameters = key.public_params();
+    if !matches!(parameters, PublicParams::RSA(_) | PublicParams::DSA(_)) {
+        return false;
+    }
+    // The modulus comes first (RFC 9580, 5.5.5.1 and 5.5.5.2), and a number begins with its length in
+    // bits (3.2).
+    let bits = match parameters.to_bytes().as_deref() {
+        Ok([high, low, ..]) => u16::from_be_bytes([*high, *low]),
+        _ => 0,
+    };
+    bits < SHORTEST_KEY
+}
+
+/// Adds what a copy of a certificate says that is not in `known`.
+fn merge(known: &mut SignedPublicKey, copy: SignedPublicKey) {
+    let (details, more) = (&mut known.details, copy.details);
+    add_new(&mut details.revocation_signatures, more.revocation_signatures);
+    add_new(&mut details.direct_signatures, more.direct_signatures);
+    for user in more.users {
+        match details.users.iter_mut().find(|there| there.id.id() == user.id.id()) {
+            Some(there) => add_new(&mut there.signatures, user.signatures),
+            None => details.users.push(user),
+        }
+    }
+    for subkey in copy.public_subkeys {
+        let fingerprint = subkey.key.fingerprint();
+        let mut subkeys = known.public_subkeys.iter_mut();
+        match subkeys.find(|there| there.key.fingerprint() == fingerprint) {
+            Some(there) => add_new(&mut there.signatures, subkey.signatures),
+            None => known.public_subkeys.push(subkey),
+        }
+    }
+}
+
+fn add_new(there: &mut Vec<Signature>, more: Vec<Signature>) {
+    for signature in more {
+        if !there.contains(&signature) {
+            there.push(signature);
+        }
     }
 }
 

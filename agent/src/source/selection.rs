@@ -123,7 +123,7 @@ impl Selection {
                 tracing::debug!(url = shown(&source.url), "not a source of this distribution");
                 continue;
             }
-            match source.signed_by.keyring(host_root) {
+            match source.signed_by.keyring(host_root, &os.origins) {
                 Ok(keyring) => {
                     let place = Place { url: source.url.clone(), keyring };
                     own.push((source, place));

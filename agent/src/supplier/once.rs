@@ -16,7 +16,7 @@ use crate::config::{Config, PublishConfig};
 use crate::failure::{ExitCode, Failure};
 use crate::once::{Alone, Prospect, Round, Search, Times, Turn};
 use crate::prebuilt::Prebuilt;
-use crate::registry::{Registry, Wish};
+use crate::registry::{Judge, Registry, Wish};
 use crate::signature::key::SecretKey;
 use crate::source::headers;
 use crate::source::http::Policy;
@@ -89,6 +89,20 @@ struct Published<'a> {
     wanted: &'a Wanted,
 }
 
+impl Judge for Published<'_> {
+    /// It was told in the log.
+    type Why = ();
+
+    async fn judge(&self, set: &Described) -> Result<(), ()> {
+        if !self.wanted.is_met_by(&set.set, self.config) {
+            return Err(());
+        }
+        self.prebuilt.counts(&self.registry, set).await.map_err(|why| {
+            tracing::warn!("{} does not count: {why}", set.digest());
+        })
+    }
+}
+
 impl Search for Published<'_> {
     /// The digest of its manifest.
     type Found = String;
@@ -100,16 +114,8 @@ impl Search for Published<'_> {
             kernel_release: &self.wanted.kernel_release,
             arch: std::env::consts::ARCH,
         };
-        for described in self.registry.find(wish).await? {
-            if !self.wanted.is_met_by(&described.set, self.config) {
-                continue;
-            }
-            match self.prebuilt.counts(&self.registry, &described).await {
-                Ok(()) => return Ok(Some(described.digest())),
-                Err(why) => tracing::warn!("{} does not count: {why}", described.digest()),
-            }
-        }
-        Ok(None)
+        let taken = self.registry.find(wish, self).await.into_taken()?;
+        Ok(taken.first().map(Described::digest))
     }
 
     /// Who may write to the registry may say that something fails. Where sets have to be signed that

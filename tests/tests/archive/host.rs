@@ -17,7 +17,7 @@ fn host(scene: &Scene, files: &[(&str, String)]) {
     let root = scene.dir.path().join("host");
     let os = "ID=test\nVERSION_CODENAME=stable\n".to_owned();
     let key = String::from_utf8(mini::certificate(&scene.key)).expect("text");
-    let fixed = [("etc/os-release", os), ("usr/share/keyrings/test.asc", key)];
+    let fixed = [("etc/os-release", os), ("usr/share/keyrings/test-archive-keyring.asc", key)];
     for (path, text) in fixed.iter().chain(files) {
         let path = root.join(path);
         fs::create_dir_all(path.parent().expect("parent")).expect("dir");
@@ -43,7 +43,10 @@ async fn open(
 }
 
 fn line(server: &Server, suite: &str) -> String {
-    format!("deb [signed-by=/usr/share/keyrings/test.asc] {} {suite} main\n", server.url())
+    format!(
+        "deb [signed-by=/usr/share/keyrings/test-archive-keyring.asc] {} {suite} main\n",
+        server.url()
+    )
 }
 
 #[tokio::test]

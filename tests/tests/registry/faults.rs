@@ -80,10 +80,10 @@ async fn a_manifest_of_another_kind_is_refused_and_passed_over() {
         kernel_release: "6.1.0-50-amd64",
         arch: "x86_64",
     };
-    assert!(scene.open(&[]).find(wish).await.expect("finds").is_empty());
+    assert!(find(&scene.open(&[]), wish).await.expect("finds").is_empty());
     // A set takes its place.
     scene.push().await.expect("pushes");
-    assert_eq!(scene.open(&[]).find(wish).await.expect("finds").len(), 1);
+    assert_eq!(find(&scene.open(&[]), wish).await.expect("finds").len(), 1);
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn a_set_without_its_config_hides_no_other() {
         kernel_release: "6.1.0-50-amd64",
         arch: "x86_64",
     };
-    let found = scene.open(&[]).find(wish).await.expect("finds");
+    let found = find(&scene.open(&[]), wish).await.expect("finds");
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].set, scene.set);
 }

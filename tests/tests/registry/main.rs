@@ -6,6 +6,7 @@
 //! and oras of a later Debian (scripts/setup).
 
 mod behind;
+mod compiled_elsewhere;
 mod cosign;
 mod cut;
 mod failing;
@@ -39,9 +40,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use longshore::artifact::ModuleSet;
+use longshore::artifact::image::Described;
 use longshore::config::RegistrySource;
 use longshore::progress::Silent;
-use longshore::registry::{Registry, Wish};
+use longshore::registry::{Judge, Registry, Wish};
 use longshore::source::http::Policy;
 use longshore::store::Store;
 use longshore::{ExitCode, Failure};
@@ -66,6 +68,21 @@ fn hasty() -> Policy {
         backoff: Duration::from_millis(1),
         ..Policy::default()
     }
+}
+
+/// Takes every set.
+struct Everything;
+
+impl Judge for Everything {
+    type Why = ();
+
+    async fn judge(&self, _: &Described) -> Result<(), ()> {
+        Ok(())
+    }
+}
+
+async fn find(registry: &Registry, wish: Wish<'_>) -> Result<Vec<Described>, Failure> {
+    registry.find(wish, &Everything).await.into_taken()
 }
 
 impl Scene {
@@ -132,7 +149,7 @@ async fn what_is_pushed_is_found_and_pulled() {
     for (driver, count) in [(Some("535.261.03"), 1), (Some("535"), 1), (None, 1), (Some("550"), 0)]
     {
         let wish = Wish { driver, flavour: None, kernel_release: "6.1.0-50-amd64", arch: "x86_64" };
-        let found = registry.find(wish).await.expect("finds");
+        let found = find(&registry, wish).await.expect("finds");
         assert_eq!(found.len(), count, "{driver:?}");
         assert!(found.iter().all(|f| f.set == scene.set && f.digest() == digest));
     }
@@ -160,7 +177,7 @@ async fn a_second_push_sends_nothing() {
 async fn an_empty_registry_has_nothing() {
     let scene = Scene::new();
     let wish = Wish { driver: None, flavour: None, kernel_release: "x", arch: "x86_64" };
-    assert!(scene.open(&[]).find(wish).await.expect("finds").is_empty());
+    assert!(find(&scene.open(&[]), wish).await.expect("finds").is_empty());
     let absent = format!("sha256:{}", "0".repeat(64));
     scene.refuses(&absent, ExitCode::Download, "has no sha256:0000").await;
 }

@@ -180,6 +180,42 @@ async fn a_mirror_with_another_signature_does_not_hide_the_registrys() {
     assert!(counts(&strict.ask().await, ""));
 }
 
+/// Puts a set under the tag of the scene's into a mirror, which is asked first from then on.
+async fn mirror_of(strict: &mut Strict, change: impl FnOnce(&mut ModuleSet)) -> Hub {
+    let mirror = Hub::start(None);
+    let name = format!("http://{}/nvidia/modules", mirror.address);
+    let to_mirror = name.parse().expect("a repository");
+    let registry = Registry::open_to_push(&to_mirror, Path::new("/"), &|_| None).expect("opens");
+    let mut stale = strict.scene.set.clone();
+    change(&mut stale);
+    let store = &strict.scene.store;
+    registry.push(&stale, &stale.key.tag(), store, &Silent).await.expect("pushes");
+    strict.config.registries[0].mirrors.push(to_mirror);
+    mirror
+}
+
+#[tokio::test]
+async fn a_mirror_with_a_set_for_another_build_of_the_kernel_does_not_hide_the_registrys() {
+    let mut strict = Strict::new();
+    let digest = strict.scene.push().await.expect("pushes");
+    strict.sign(&digest, &strict.key).await;
+    let _mirror = mirror_of(&mut strict, |set| set.key.kernel_version = "#1 older".into()).await;
+    assert!(counts(&strict.ask().await, ""));
+}
+
+#[tokio::test]
+async fn a_mirror_with_an_unsigned_set_does_not_hide_the_registrys() {
+    let mut strict = Strict::new();
+    let digest = strict.scene.push().await.expect("pushes");
+    strict.sign(&digest, &strict.key).await;
+    let _mirror = mirror_of(&mut strict, |set| set.key.compiler = "another".into()).await;
+    let catalog = strict.ask().await;
+    let [set] = &catalog.sets[..] else { panic!("one set: {:?}", catalog.sets) };
+    assert_eq!(set.set, strict.scene.set);
+    // It is said why the mirror's is not taken.
+    assert_eq!(catalog.refused.len(), 1);
+}
+
 #[tokio::test]
 async fn a_set_put_in_place_of_a_signed_one_does_not_count() {
     let mut strict = Strict::new();

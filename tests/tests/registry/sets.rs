@@ -47,7 +47,11 @@ fn noise(length: usize) -> impl Iterator<Item = u8> {
 /// An ELF file with nothing but `.modinfo` and the names of its sections.
 pub(crate) fn module(name: &str, release: &str) -> Vec<u8> {
     let name = name.replace('-', "_");
-    let info = format!("name={name}\0version=535.261.03\0vermagic={release} SMP \0");
+    elf(&format!("name={name}\0version=535.261.03\0vermagic={release} SMP \0"))
+}
+
+/// The same with this `.modinfo`.
+pub(crate) fn elf(info: &str) -> Vec<u8> {
     let names = b"\0.modinfo\0.shstrtab\0";
     let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
     // ET_REL, EM_X86_64, EV_CURRENT, no entry, no program headers, then the section headers.

@@ -67,7 +67,7 @@ async fn ask(wanted: &'static str, docker: bool) -> (Result<usize, Failure>, Vec
     let source = format!("http://{address}/a").parse().expect("a registry");
     let registry = Registry::open_with(hasty(), &source, Path::new("/"), &env).expect("opens");
     let wish = Wish { driver: None, flavour: None, kernel_release: "x", arch: "x86_64" };
-    let found = registry.find(wish).await.map(|found| found.len());
+    let found = find(&registry, wish).await.map(|found| found.len());
     // An empty request ends the server.
     drop(TcpStream::connect(address));
     server.join().expect("the server ends");

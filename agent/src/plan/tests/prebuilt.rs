@@ -45,6 +45,11 @@ fn where_the_headers_of_a_set_were_from_is_said() {
             "from the host that compiled it, signed by nobody: /usr/s",
         ),
         (HeadersFrom::Named, "/usr/src/a", "from a place that was named where it was compiled, s"),
+        (
+            HeadersFrom::Unknown,
+            "x",
+            "from a place that is not known, for the modules were compiled e",
+        ),
     ];
     for (from, name, wanted) in cases {
         for local in [false, true] {

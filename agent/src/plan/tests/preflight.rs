@@ -123,6 +123,16 @@ fn a_realtime_kernel_is_warned_of() {
 }
 
 #[test]
+fn another_containers_process_1_is_named() {
+    let mut facts = facts("bookworm-t4-container");
+    facts.foreign_first_process = true;
+    let plan = plan(&config("535", "auto"), &facts, &archives()).unwrap();
+    let finding = plan.findings.iter().find(|f| f.code == Code::HostRootHidden).unwrap();
+    assert!(finding.seen.contains("shareProcessNamespace"), "{}", finding.seen);
+    assert!(finding.remedy.contains("hostPID: true"), "{}", finding.remedy);
+}
+
+#[test]
 fn a_store_in_the_containers_own_file_system_is_warned_of() {
     let facts = facts("bookworm-t4-container");
     let plan = plan(&config("535", "auto"), &facts, &archives()).unwrap();

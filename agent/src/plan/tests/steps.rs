@@ -31,6 +31,15 @@ fn a_stocked_store_gives_an_exact_plan_in_load_order() {
 }
 
 #[test]
+fn what_a_host_keeps_out_is_loaded_only_where_a_module_needs_it() {
+    let mut facts = facts("bookworm-t4");
+    facts.autoload.kept_out.extend(["ipmi_msghandler".to_owned(), "drm".to_owned()]);
+    let config = config("535.261.03", "proprietary");
+    let plan = plan(&config, &facts, &stocked(&facts, Flavour::Proprietary)).unwrap();
+    assert_eq!(loads(&plan), ["drm", "wmi", "video", "nvidia", "nvidia_uvm", "nvidia_modeset"]);
+}
+
+#[test]
 fn the_plan_names_the_patches_of_the_modules_it_uses() {
     let facts = facts("bookworm-t4");
     let config = config("535.261.03", "proprietary");

@@ -149,7 +149,35 @@ fn a_host_without_apt_has_no_sources() {
 fn a_source_without_any_key_is_refused() {
     let root = host(&[("usr/share/keyrings/removed-keys.gpg", "x"), ("k.gpg", "junk")]);
     for signed_by in ["", "/k.gpg", "/missing.gpg"] {
-        let failure = SignedBy::of_field(signed_by).keyring(root.path()).expect_err("refused");
+        let failure = SignedBy::of_field(signed_by).keyring(root.path(), &[]).expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Verification, "{signed_by}");
     }
+}
+
+/// An armored certificate of a new key.
+fn certificate() -> String {
+    use pgp::composed::{ArmorOptions, KeyType, SecretKeyParamsBuilder};
+    let mut params = SecretKeyParamsBuilder::default();
+    params.key_type(KeyType::Ed25519Legacy).can_sign(true).primary_user_id("a".into());
+    let key = params.build().expect("parameters").generate(rand::thread_rng()).expect("key");
+    key.to_public_key().to_armored_string(ArmorOptions::default()).expect("armor")
+}
+
+#[rstest]
+#[case::debian("usr/share/keyrings/debian-archive-keyring.gpg", &["debian"], true)]
+#[case::trixie("usr/share/keyrings/debian-archive-keyring.pgp", &["debian"], true)]
+#[case::ubuntu("usr/share/keyrings/ubuntu-archive-keyring.gpg", &["ubuntu", "debian"], true)]
+#[case::a_derivative("usr/share/keyrings/ubuntu-archive-keyring.gpg", &["mint", "ubuntu"], true)]
+#[case::another_distribution("usr/share/keyrings/ubuntu-archive-keyring.gpg", &["debian"], false)]
+#[case::a_vendor("usr/share/keyrings/docker-archive-keyring.gpg", &["debian"], false)]
+#[case::removed("usr/share/keyrings/debian-archive-removed-keys.gpg", &["debian"], false)]
+#[case::odd_id("usr/share/keyrings/debian-archive-keyring.gpg", &["x/../debian"], false)]
+#[case::trusted("etc/apt/trusted.gpg.d/docker.asc", &["debian"], true)]
+fn keys_for_every_source(#[case] file: &str, #[case] ids: &[&str], #[case] counts: bool) {
+    let root = host(&[(file, &certificate())]);
+    let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
+    let keyring = SignedBy::default().keyring(root.path(), &ids);
+    assert_eq!(keyring.is_ok(), counts, "{:?}", keyring.err());
+    let named = SignedBy::of_field(&format!("/{file}")).keyring(root.path(), &ids);
+    assert!(named.is_ok(), "a source may name it");
 }

@@ -9,6 +9,7 @@ use reqwest::{Response, StatusCode, Url};
 use super::super::sink::Sink;
 use super::FetchError;
 use super::patience::{is_busy, retry_after};
+use super::redact::{redacted, shown};
 use crate::failure::{ExitCode, Failure};
 use crate::progress::Task;
 
@@ -33,7 +34,7 @@ impl From<Failure> for Ended {
 /// A file to fetch.
 pub(super) struct Goal {
     pub(super) url: Url,
-    /// The URL without a password, as messages show it.
+    /// The URL without secrets, as messages show it.
     pub(super) shown: String,
     /// Bytes, where known.
     pub(super) size: Option<u64>,
@@ -209,27 +210,8 @@ pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    innermost.to_string()
-}
-
-/// A URL as messages may show it: without the password that apt's sources may carry.
-pub(crate) fn shown(url: &str) -> String {
-    let Ok(mut parsed) = Url::parse(url) else { return masked(url) };
-    if parsed.password().is_none() || parsed.set_password(Some("***")).is_err() {
-        return url.to_owned();
-    }
-    parsed.to_string()
-}
-
-/// What is no URL may have been meant as one.
-fn masked(text: &str) -> String {
-    let masked = || {
-        let (scheme, rest) = text.split_once("://")?;
-        let (who, place) = rest.rsplit_once('@')?;
-        let (user, _) = who.split_once(':')?;
-        Some(format!("{scheme}://{user}:***@{place}"))
-    };
-    masked().unwrap_or_else(|| text.to_owned())
+    // reqwest's own errors name the URL.
+    redacted(&innermost.to_string()).into_owned()
 }
 
 /// The proxy variables that are set, by name: their values may hold passwords.
@@ -287,16 +269,6 @@ mod tests {
             headers.insert(CONTENT_RANGE, value.parse().expect("value"));
         }
         assert_eq!(starts_at(&headers, offset), expected);
-    }
-
-    #[rstest]
-    #[case("http://user:secret@archive.example.com/x", "http://user:***@archive.example.com/x")]
-    #[case("http://archive.example.com/x", "http://archive.example.com/x")]
-    #[case("http://user:secret@:99999/x", "http://user:***@:99999/x")]
-    #[case("http://user:se/cr@et@:99999/x", "http://user:***@:99999/x")]
-    #[case("nonsense", "nonsense")]
-    fn passwords_are_not_shown(#[case] url: &str, #[case] expected: &str) {
-        assert_eq!(shown(url), expected);
     }
 
     #[test]

@@ -4,7 +4,6 @@ use pgp::composed::{
     SignedKeyDetails, SignedSecretKey, SubkeyParamsBuilder,
 };
 use pgp::packet::{KeyFlags, SignatureConfig, Subpacket, SubpacketData};
-use pgp::ser::Serialize;
 use pgp::types::{Duration, Password, SigningKey};
 use rand::thread_rng;
 use rstest::rstest;
@@ -204,9 +203,18 @@ fn self_signature(
     typ: SignatureType,
     data: Vec<SubpacketData>,
 ) -> Signature {
+    self_signature_at(key, typ, data, Timestamp::now())
+}
+
+fn self_signature_at(
+    key: &SignedSecretKey,
+    typ: SignatureType,
+    data: Vec<SubpacketData>,
+    made: Timestamp,
+) -> Signature {
     let mut config = SignatureConfig::v4(typ, key.primary_key.algorithm(), HashAlgorithm::Sha256);
     let mut hashed = vec![
-        SubpacketData::SignatureCreationTime(Timestamp::now()),
+        SubpacketData::SignatureCreationTime(made),
         SubpacketData::IssuerFingerprint(key.primary_key.fingerprint()),
     ];
     hashed.extend(data);
@@ -264,6 +272,88 @@ fn revoked_keys_and_keys_for_other_purposes_do_not_count() {
     let foreign = self_signature(&self::key(false), SignatureType::CertPositive, vec![flags(true)]);
     let foreign = certificate(&key, foreign);
     assert!(refusal(&ring(&foreign), &message).contains("no valid self-signature"));
+}
+
+#[rstest]
+#[case::revoked_first(true)]
+#[case::revoked_last(false)]
+fn a_revocation_counts_in_whichever_copy_it_is(#[case] first: bool) {
+    let key = key(false);
+    let message = sign(&key.primary_key);
+    let mut revoked = key.to_public_key();
+    let revocation = self_signature(&key, SignatureType::KeyRevocation, vec![]);
+    revoked.details.revocation_signatures.push(revocation);
+    let (mut one, mut other) = (ring(&key.to_public_key()), ring(&revoked));
+    if first {
+        std::mem::swap(&mut one, &mut other);
+    }
+    one.extend(other);
+    assert_eq!(one.certificates.len(), 1);
+    assert!(refusal(&one, &message).contains("revoked"));
+    let bytes = |certificate: &SignedPublicKey| certificate.to_bytes().expect("bytes");
+    let both = Keyring::read(&[bytes(&key.to_public_key()), bytes(&revoked)].concat());
+    assert!(refusal(&both, &message).contains("revoked"));
+}
+
+#[test]
+fn a_shortened_expiry_counts_beside_an_older_copy() {
+    let key = key(false);
+    let message = sign(&key.primary_key);
+    // Newer than the key's own, which may be of this very second.
+    let later = Timestamp::from_secs(Timestamp::now().as_secs() + 1);
+    let lasts = SubpacketData::KeyExpirationTime(Duration::from_secs(3600));
+    let data = vec![flags(true), lasts];
+    let signature = self_signature_at(&key, SignatureType::CertPositive, data, later);
+    let mut keyring = ring(&key.to_public_key());
+    keyring.verify_cleartext(&message, now() + 3601).expect("the older copy never expires");
+    keyring.extend(ring(&certificate(&key, signature)));
+    let late = keyring.verify_cleartext(&message, now() + 3601).expect_err("refused");
+    assert!(late.to_string().contains("expired"), "{late}");
+}
+
+/// Of gpg 2.2 (`--quick-gen-key ... rsa1024 sign`, `--detach-sign`, over [`TEXT`]): the library makes no
+/// such key.
+#[test]
+fn a_short_rsa_key_does_not_count() {
+    let keyring = Keyring::read(include_bytes!("testdata/rsa1024.asc"));
+    let signature = include_bytes!("testdata/rsa1024.sig");
+    let refused = keyring.verify(TEXT.as_bytes(), signature, now()).expect_err("refused");
+    assert!(refused.to_string().contains("the key is too short"), "{refused}");
+}
+
+#[rstest]
+#[case::rsa(KeyType::Rsa(2048), true)]
+#[case::dsa(KeyType::Dsa(pgp::composed::DsaKeySize::B1024), false)]
+fn short_keys_do_not_count(#[case] kind: KeyType, #[case] counts: bool) {
+    let mut params = SecretKeyParamsBuilder::default();
+    params.key_type(kind).can_sign(true).primary_user_id("a".into());
+    let key = params.build().expect("parameters").generate(thread_rng()).expect("key");
+    let signature = DetachedSignature::sign_binary_data(
+        thread_rng(),
+        &key.primary_key,
+        &NO_PASSWORD(),
+        HashAlgorithm::Sha256,
+        TEXT.as_bytes(),
+    );
+    let signature = signature.expect("signs").to_bytes().expect("bytes");
+    let verified = ring(&key.to_public_key()).verify(TEXT.as_bytes(), &signature, now());
+    assert_eq!(verified.is_ok(), counts, "{verified:?}");
+    if let Err(refused) = verified {
+        assert!(refused.to_string().contains("too short"), "{refused}");
+    }
+}
+
+#[rstest]
+#[case::a_clock_that_is_late(23, true)]
+#[case::the_future(26, false)]
+fn signatures_of_the_future_do_not_count(#[case] hours: u64, #[case] counts: bool) {
+    let key = key(false);
+    let message = sign(&key.primary_key);
+    let verified = ring(&key.to_public_key()).verify_cleartext(&message, now() - hours * 3600);
+    assert_eq!(verified.is_ok(), counts, "{verified:?}");
+    if let Err(refused) = verified {
+        assert!(refused.to_string().contains("in the future"), "{refused}");
+    }
 }
 
 #[test]
