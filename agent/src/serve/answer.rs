@@ -14,6 +14,7 @@ use super::pulse::Pulse;
 use super::seen::Sight;
 use crate::config::Paths;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::look::Looker;
 use crate::lifecycle::status;
 use crate::telemetry::exposition::{self, Format};
 use crate::telemetry::{Live, Telemetry, metrics};
@@ -58,10 +59,10 @@ fn text(status: StatusCode, body: impl Into<String>) -> Answer {
 }
 
 impl Subject {
-    /// An agent that begins now.
-    pub fn new(telemetry: Telemetry, pulse: Pulse, paths: Paths) -> Self {
+    /// An agent that begins now; `holders` looks for those who hold the driver.
+    pub fn new(telemetry: Telemetry, pulse: Pulse, paths: Paths, holders: Looker) -> Self {
         let instance = format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
-        let sight = Arc::new(Sight::of(&paths.root));
+        let sight = Arc::new(Sight::of(&paths.root, holders));
         let (looks, ready) = (Arc::new(Semaphore::new(LOOKS)), Arc::new(Semaphore::new(1)));
         Self { telemetry, pulse, paths, instance, sight, looks, ready }
     }

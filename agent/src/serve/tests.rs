@@ -7,6 +7,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::config::Paths;
+use crate::host::look::Looker;
 use crate::lifecycle::Phase;
 use crate::telemetry::{DriverInfo, Telemetry};
 
@@ -24,7 +25,8 @@ impl Scene {
         let dir = tempfile::tempdir().expect("temporary directory");
         let telemetry = Telemetry::default();
         let (pulse, heart) = Pulse::new();
-        let subject = Subject::new(telemetry.clone(), pulse, Paths::below(dir.path()));
+        let subject =
+            Subject::new(telemetry.clone(), pulse, Paths::below(dir.path()), Looker::default());
         let server = Server::begin(listen, subject);
         Self { server, dir, telemetry, heart: Some(heart) }
     }
