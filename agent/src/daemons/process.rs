@@ -237,4 +237,4 @@ fn is_gone(pid: u32) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -10,6 +10,7 @@ use hyper::{Method, Request, Response, StatusCode};
 
 use tokio::sync::Semaphore;
 
+use super::connections;
 use super::pulse::Pulse;
 use super::seen::Sight;
 use crate::config::Paths;
@@ -26,6 +27,12 @@ const LOOKS: usize = 4;
 /// Threads that all looks together can take, the one for readiness among them.
 pub(super) const MOST_THREADS: usize = LOOKS + 1;
 
+/// Questions but for health that are answered at a time: what they look at can hang, and health is asked
+/// for over the connections that are left.
+const OTHERS: usize = connections::MOST - 4;
+/// How long one more of them waits.
+const BUSY: Duration = Duration::from_secs(1);
+
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
@@ -41,6 +48,8 @@ pub struct Subject {
     /// Tells this agent from every other.
     pub(super) instance: String,
     sight: Arc<Sight>,
+    /// For questions but for health.
+    others: Semaphore,
     /// For looks that can hang where a mount does.
     looks: Arc<Semaphore>,
     /// For readiness, which no other look is to keep waiting.
@@ -64,7 +73,8 @@ impl Subject {
         let instance = format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
         let sight = Arc::new(Sight::of(&paths.root, holders));
         let (looks, ready) = (Arc::new(Semaphore::new(LOOKS)), Arc::new(Semaphore::new(1)));
-        Self { telemetry, pulse, paths, instance, sight, looks, ready }
+        let others = Semaphore::new(OTHERS);
+        Self { telemetry, pulse, paths, instance, sight, others, looks, ready }
     }
 
     pub(super) async fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
@@ -74,15 +84,26 @@ impl Subject {
                 text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n")
             }
             "/healthz" => self.health().await,
+            path @ ("/readyz" | "/metrics" | "/status") => {
+                match tokio::time::timeout(BUSY, self.others.acquire()).await {
+                    Ok(_permit) => self.other(path, request).await,
+                    Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, "too many ask at once\n"),
+                }
+            }
+            _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz, /metrics and /status\n"),
+        };
+        self.respond(answer)
+    }
+
+    async fn other<B>(&self, path: &str, request: &Request<B>) -> Answer {
+        match path {
             "/readyz" => self.readiness().await,
             "/metrics" => {
                 let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
                 self.metrics(Format::accepted(accept.unwrap_or_default())).await
             }
-            "/status" => self.status().await,
-            _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz, /metrics and /status\n"),
-        };
-        self.respond(answer)
+            _ => self.status().await,
+        }
     }
 
     fn respond(&self, answer: Answer) -> Response<Full<Bytes>> {

@@ -273,13 +273,13 @@ fn a_program_with_a_setuid_bit_that_a_stranger_gave_the_mark_is_not_ours() {
 }
 
 /// A /proc whose process 4194304, which no system has, is root's and hangs when its environment is read.
-struct Stuck {
+pub(crate) struct Stuck {
     root: tempfile::TempDir,
     environ: PathBuf,
 }
 
 impl Stuck {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let process = root.path().join("proc/4194304");
         fs::create_dir_all(&process).unwrap();
@@ -290,12 +290,12 @@ impl Stuck {
         Self { root, environ }
     }
 
-    fn host(&self, look: Duration) -> RealHost {
+    pub(crate) fn host(&self, look: Duration) -> RealHost {
         RealHost::new(self.root.path()).calling(KernelCalls::direct(), look)
     }
 
     /// It goes on, as where its memory map is unlocked.
-    fn let_go(&self) {
+    pub(crate) fn let_go(&self) {
         let writer = fs::OpenOptions::new().write(true).open(&self.environ).unwrap();
         fs::remove_file(&self.environ).unwrap();
         drop(writer);
