@@ -21,7 +21,7 @@ use crate::telemetry::exposition::{self, Format};
 use crate::telemetry::{Live, Telemetry, metrics};
 
 /// How long the agent's own task may take to answer.
-const BEAT: Duration = Duration::from_secs(5);
+pub(super) const BEAT: Duration = Duration::from_secs(5);
 /// Looks at a time. One more waits, and is given up where none of them comes back.
 const LOOKS: usize = 4;
 /// Threads that all looks together can take, the one for readiness among them.

@@ -1,8 +1,8 @@
 //! The connections that are served at a time, and the one that makes room for another.
 //!
-//! A connection whose request has come in is answered. One that has sent none gives way to a newcomer:
-//! the oldest of the peer that has most of them. Where all are being answered the newcomer waits, and
-//! those behind it in the kernel's queue.
+//! A connection whose request is being answered stays. One that has sent no request, or does not take
+//! its answer, gives way to a newcomer: the oldest of the peer that has most connections. Where all are
+//! being answered the newcomer waits, and those behind it in the kernel's queue.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,12 +21,12 @@ const ROUNDS: usize = 3;
 /// An address that connections come from; None for a socket in the file system.
 pub(super) type Peer = Option<IpAddr>;
 
-/// Set once a request has come in whole.
-pub(super) type Asked = Arc<AtomicBool>;
+/// Set from the moment a request has come in whole until there is an answer.
+pub(super) type Answering = Arc<AtomicBool>;
 
 struct Connection {
     peer: Peer,
-    asked: Asked,
+    answering: Answering,
     task: AbortHandle,
 }
 
@@ -39,14 +39,14 @@ pub(super) struct Connections {
 
 impl Connections {
     /// Serves one more, once there is room for it.
-    pub(super) async fn add<F>(&mut self, peer: Peer, serve: impl FnOnce(Asked) -> F)
+    pub(super) async fn add<F>(&mut self, peer: Peer, serve: impl FnOnce(Answering) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
         self.make_room().await;
-        let asked = Asked::default();
-        let task = self.tasks.spawn(serve(Arc::clone(&asked)));
-        self.open.push(Connection { peer, asked, task });
+        let answering = Answering::default();
+        let task = self.tasks.spawn(serve(Arc::clone(&answering)));
+        self.open.push(Connection { peer, answering, task });
     }
 
     async fn make_room(&mut self) {
@@ -62,7 +62,7 @@ impl Connections {
             if self.open.len() < MOST {
                 return;
             }
-            let all = self.open.iter().map(|one| (one.peer, one.asked.load(Ordering::Relaxed)));
+            let all = self.open.iter().map(|one| (one.peer, one.answering.load(Ordering::Relaxed)));
             match gives_way(&all.collect::<Vec<_>>()) {
                 Some(number) => self.open.remove(number).task.abort(),
                 None => drop(self.tasks.join_next().await),
@@ -76,16 +76,16 @@ impl Connections {
     }
 }
 
-/// The connection that makes room, of those with their peer and whether they have asked, the oldest
-/// first; None where all have asked.
+/// The connection that makes room, of those with their peer and whether they are being answered, the
+/// oldest first; None where all are.
 fn gives_way(open: &[(Peer, bool)]) -> Option<usize> {
     let mut of: BTreeMap<Peer, usize> = BTreeMap::new();
     for (peer, _) in open {
         *of.entry(*peer).or_default() += 1;
     }
-    let silent = open.iter().enumerate().filter(|(_, (_, asked))| !asked);
+    let idle = open.iter().enumerate().filter(|(_, (_, answering))| !answering);
     // Of several as busy the first is taken, which is the oldest.
-    silent.min_by_key(|(_, (peer, _))| std::cmp::Reverse(of[peer])).map(|(number, _)| number)
+    idle.min_by_key(|(_, (peer, _))| std::cmp::Reverse(of[peer])).map(|(number, _)| number)
 }
 
 #[cfg(test)]
@@ -106,5 +106,37 @@ mod tests {
     #[case::the_busiest_has_asked_throughout(&[(A, true), (B, false), (A, true)], Some(1))]
     fn who_makes_room(#[case] open: &[(Peer, bool)], #[case] number: Option<usize>) {
         assert_eq!(gives_way(open), number);
+    }
+
+    /// With [`MOST`] that are being answered until they are told.
+    async fn full(peer: Peer) -> (Connections, tokio::sync::watch::Sender<bool>) {
+        let mut connections = Connections::default();
+        let (end, ended) = tokio::sync::watch::channel(false);
+        for _ in 0..MOST {
+            let mut ended = ended.clone();
+            let serve = |answering: Answering| async move {
+                answering.store(true, Ordering::Relaxed);
+                let _ = ended.changed().await;
+                answering.store(false, Ordering::Relaxed);
+                // The peer does not take it.
+                std::future::pending::<()>().await;
+            };
+            connections.add(peer, serve).await;
+        }
+        (connections, end)
+    }
+
+    #[tokio::test]
+    async fn a_newcomer_waits_while_all_are_answered_and_then_takes_the_place_of_one_that_idles() {
+        let (mut connections, end) = full(A).await;
+        tokio::select! {
+            biased;
+            () = connections.add(B, |_| async {}) => panic!("one that is answered was cut off"),
+            () = async { for _ in 0..100 { tokio::task::yield_now().await } } => {}
+        }
+        end.send(true).expect("they wait");
+        connections.add(B, |_| async {}).await;
+        assert_eq!(connections.open.len(), MOST);
+        assert_eq!(connections.open.iter().filter(|one| one.peer == B).count(), 1);
     }
 }

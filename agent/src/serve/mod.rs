@@ -31,7 +31,7 @@ pub use address::Address;
 pub use answer::Subject;
 pub use pulse::{Heart, Pulse};
 
-use connections::{Asked, Connections, Peer};
+use connections::{Answering, Connections, Peer};
 
 use crate::config::Listen;
 use crate::threads;
@@ -141,7 +141,7 @@ async fn listen_and_answer(listen: &Listen, subject: Arc<Subject>, address: &add
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let subject = Arc::clone(&subject);
-                connections.add(peer, |asked| answer_one(stream, subject, asked)).await;
+                connections.add(peer, |answering| answer_one(stream, subject, answering)).await;
             }
             Err(error) => {
                 // Too many open files, most likely: it passes, or the kernel has it again at once.
@@ -226,11 +226,15 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-async fn answer_one(stream: Box<dyn Stream>, subject: Arc<Subject>, asked: Asked) {
+async fn answer_one(stream: Box<dyn Stream>, subject: Arc<Subject>, answering: Answering) {
     let service = service_fn(move |request| {
-        asked.store(true, Ordering::Relaxed);
-        let subject = Arc::clone(&subject);
-        async move { Ok::<_, std::convert::Infallible>(subject.answer(&request).await) }
+        let (subject, answering) = (Arc::clone(&subject), Arc::clone(&answering));
+        async move {
+            answering.store(true, Ordering::Relaxed);
+            let answer = subject.answer(&request).await;
+            answering.store(false, Ordering::Relaxed);
+            Ok::<_, std::convert::Infallible>(answer)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -238,6 +238,11 @@ fn what_hangs_for_others_does_not_make_health_fail() {
 }
 
 #[test]
+fn the_page_has_the_time_for_an_answer_about_health() {
+    crate::config::assert_in_page("An answer to `/healthz`", answer::BEAT);
+}
+
+#[test]
 fn metrics_are_given_in_the_format_that_is_asked_for() {
     let scene = Scene::tcp();
     let plain = scene.raw(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
