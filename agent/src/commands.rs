@@ -30,6 +30,7 @@ use crate::disk;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::lifecycle::last_words::LastWords;
 use crate::lifecycle::{self, signals};
+use crate::locks;
 use crate::logging::{Log, LogFormat};
 use crate::once::Claims;
 use crate::printable::printable;
@@ -145,6 +146,7 @@ pub fn execute(cli: Cli, words: &LastWords, log: &Log) -> Result<End, Failure> {
     let flags = cli.settings;
     let config = load(&flags, &env)?;
     disk::give(config.deadlines.disk);
+    locks::give(config.deadlines.lock);
     check_unknown(&asked.into_inner())?;
     let telemetry = Telemetry::default();
     match cli.command {
@@ -349,10 +351,16 @@ async fn build(
     let key = sign_key.as_deref().map(registry::secret_key).transpose()?;
     let set = supplier.build(kernel.as_deref()).await?;
     if let Some(dir) = out {
-        let manifest = crate::artifact::layout::export(&set, &supplier.store()?, &dir)?;
-        if let Some(key) = &key {
-            registry::sign_layout(&dir, &manifest, key)?;
-        }
+        let (of, store, into) = (set.clone(), supplier.store()?, dir.clone());
+        let write = move || -> Result<String, Failure> {
+            let manifest = crate::artifact::layout::export(&of, &store, &into)?;
+            if let Some(key) = &key {
+                registry::sign_layout(&into, &manifest, key)?;
+            }
+            Ok(manifest)
+        };
+        let written = tokio::task::spawn_blocking(write).await;
+        let manifest = written.or_fail(ExitCode::Bug, || "writing an image layout")??;
         // Standard output is the set's JSON alone.
         tracing::info!(layout = %dir.display(), %manifest, "the image layout is written");
     }

@@ -23,6 +23,7 @@ pub mod input;
 pub mod journal;
 pub mod kernel;
 pub mod lifecycle;
+mod locks;
 pub mod logging;
 pub mod module_signing;
 pub mod once;

@@ -36,11 +36,12 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::locks;
 
 pub(crate) use landing::land;
 pub use landing::{write_atomically, write_failure, write_remedy};
@@ -111,14 +112,8 @@ impl Store {
     /// Exit code 15 where the temporary file cannot be made.
     pub fn blob_writer(&self) -> Result<BlobWriter, Failure> {
         let tmp = self.dir("tmp");
-        let make = || -> io::Result<(NamedTempFile, Flock<File>)> {
-            // Whoever removes what dead processes left keeps this from being seen unlocked.
-            let _turn = lock(File::open(&tmp)?, FlockArg::LockShared)?;
-            let file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&tmp)?;
-            let held = lock(file.as_file().try_clone()?, FlockArg::LockExclusiveNonblock)?;
-            Ok((file, held))
-        };
-        let (file, held) = make().map_err(|e| write_failure(&tmp, e))?;
+        let make = || tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&tmp);
+        let (file, held) = locks::made_locked(make).map_err(|e| write_failure(&tmp, e))?;
         Ok(BlobWriter { file, _held: held, hash: Sha256::new(), size: 0, store: self.clone() })
     }
 
@@ -247,11 +242,6 @@ impl Write for BlobWriter {
     }
 }
 
-/// Locks a file or a directory.
-pub(crate) fn lock(file: File, how: FlockArg) -> io::Result<Flock<File>> {
-    Flock::lock(file, how).map_err(|(_, errno)| errno.into())
-}
-
 /// Lower-case hex.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
@@ -294,6 +284,16 @@ mod tests {
         let digest = store.put(b"bytes").expect("put");
         assert!(store.has_blob(&digest));
         assert_eq!(store.read_blob(&digest).expect("read"), b"bytes");
+    }
+
+    #[test]
+    fn a_stranger_who_locks_the_directory_of_unfinished_files_keeps_no_blob_out() {
+        let dir = locks::tests::for_all();
+        let store = Store::open(dir.path()).expect("store opens");
+        locks::tests::loosen(dir.path(), &store.dir("tmp"));
+        let _holder = locks::tests::Holder::of(&store.dir("tmp"));
+        let digest = store.put(b"bytes").expect("put");
+        assert!(store.has_blob(&digest));
     }
 
     #[test]

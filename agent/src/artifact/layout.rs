@@ -24,12 +24,15 @@ pub use super::image::{
 use super::image::{Described, MAX_JSON, json, parse_config, parse_manifest};
 use super::{ModuleSet, image};
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::locks::{self, Attempt, Kind};
 use crate::signature::{self, Evidence, SignatureImage, signature_tag};
 use crate::store::{Store, hex, write_atomically};
 
 pub(crate) const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 /// What the file `oci-layout` says.
 pub(crate) const LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
+/// There while somebody writes.
+const LOCK: &str = ".lock";
 /// How `cosign save` marks the manifest of signatures.
 pub(crate) const SAVED_SIGNATURES: &str = "dev.cosignproject.cosign/sigs";
 pub(crate) const REF_NAME: &str = "org.opencontainers.image.ref.name";
@@ -61,13 +64,16 @@ pub struct Entry {
 /// already in it. Returns `sha256:...` of the manifest.
 ///
 /// Blobs come first, the index last and by rename: a reader sees the set whole or not at all. Two
-/// exports into one directory take turns.
+/// exports into one directory take turns; it blocks for at most `lock-deadline`.
 ///
 /// # Errors
 /// Exit code 13 where a module in the store is damaged or `dir` is another kind of directory, 15
 /// where `dir` cannot be written.
 pub fn export(set: &ModuleSet, store: &Store, dir: &Path) -> Result<String, Failure> {
-    let _turn = prepare(dir)?;
+    written(dir, || export_alone(set, store, dir))
+}
+
+fn export_alone(set: &ModuleSet, store: &Store, dir: &Path) -> Result<String, Failure> {
     let mut index = read_index(dir)?;
     for module in &set.modules {
         copy_module(store, &module.sha256, dir)?;
@@ -88,7 +94,10 @@ pub fn export(set: &ModuleSet, store: &Store, dir: &Path) -> Result<String, Fail
 /// # Errors
 /// As [`export`].
 pub fn add_signatures(dir: &Path, digest: &str, image: &SignatureImage) -> Result<(), Failure> {
-    let _turn = prepare(dir)?;
+    written(dir, || add_signatures_alone(dir, digest, image))
+}
+
+fn add_signatures_alone(dir: &Path, digest: &str, image: &SignatureImage) -> Result<(), Failure> {
     let mut index = read_index(dir)?;
     for blob in &image.blobs {
         write_blob(dir, blob)?;
@@ -188,8 +197,8 @@ pub fn import(dir: &Path, manifest: &str, store: &Store) -> Result<ModuleSet, Fa
     Ok(set)
 }
 
-/// Makes the layout's skeleton and waits for other writers of this directory.
-fn prepare(dir: &Path) -> Result<nix::fcntl::Flock<File>, Failure> {
+/// Makes the layout's skeleton.
+fn prepare(dir: &Path) -> Result<(), Failure> {
     let blobs = dir.join("blobs/sha256");
     let is_new = fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
     let marker = dir.join("oci-layout");
@@ -201,9 +210,23 @@ fn prepare(dir: &Path) -> Result<nix::fcntl::Flock<File>, Failure> {
     if !marker.is_file() {
         write_atomically(&marker, LAYOUT).map_err(|e| unwritable(&marker, e))?;
     }
-    let handle = File::open(dir).map_err(|e| unwritable(dir, e))?;
-    nix::fcntl::Flock::lock(handle, nix::fcntl::FlockArg::LockExclusive)
-        .map_err(|(_, e)| unwritable(dir, e.into()))
+    Ok(())
+}
+
+/// Writes to the layout at `dir`, one writer at a time. The lock is a file that goes with its holder: a
+/// layout is copied and handed on.
+fn written<T>(dir: &Path, write: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    prepare(dir)?;
+    let lock = dir.join(LOCK);
+    let fail = |e| unwritable(&lock, e);
+    let mut attempt = Attempt::begin(&lock, Kind::Exclusive, locks::limit()).map_err(fail)?;
+    let held = attempt.within_limit_here().map_err(fail)?.ok_or_else(|| attempt.still_held())?;
+    let written = write();
+    // While it is held: the next one finds it gone, and makes another.
+    let removed = fs::remove_file(&lock);
+    drop(held);
+    let written = written?;
+    removed.map(|()| written).map_err(fail)
 }
 
 fn entry_of(dir: &Path, listed: &Descriptor) -> Result<Option<Entry>, Failure> {

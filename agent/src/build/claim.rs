@@ -1,19 +1,20 @@
-//! Temporary directories that are somebody's, and the removal of those that are nobody's.
+//! Locked scratch directories, and removal of those whose owner died.
 //!
 //! A process that is killed leaves its directory behind, a gigabyte of it after a build. Each is
 //! locked by its owner; the kernel gives the lock back when the owner dies, and the next who wants
 //! a directory removes what is no longer locked.
 
-use std::fs::{self, File};
-use std::io;
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
 use tempfile::TempDir;
 
 use crate::failure::Failure;
-use crate::store::{Store, UNFINISHED, lock, write_failure};
+use crate::locks;
+use crate::store::{Store, UNFINISHED, write_failure};
 
 /// What every directory's name begins with, before what it is for.
 const PREFIX: &str = "work-";
@@ -47,19 +48,13 @@ impl Claimed {
 /// Exit code 15 where the store cannot be written.
 pub(crate) fn claim(store: &Store, purpose: &str) -> Result<Claimed, Failure> {
     let tmp = store.dir("tmp");
-    let make = || -> io::Result<Claimed> {
-        // Nobody sees a directory that is made but not locked yet.
-        let _turn = lock(File::open(&tmp)?, FlockArg::LockExclusive)?;
-        sweep(&tmp)?;
-        // Its owner's alone, be the store's root what it may: kernel code is made in it.
-        let dir = tempfile::Builder::new()
-            .prefix(&format!("{PREFIX}{purpose}-"))
-            .permissions(fs::Permissions::from_mode(0o700))
-            .tempdir_in(&tmp)?;
-        let held = lock(File::open(dir.path())?, FlockArg::LockExclusiveNonblock)?;
-        Ok(Claimed { dir, _held: held })
-    };
-    make().map_err(|e| write_failure(&tmp, e))
+    let prefix = format!("{PREFIX}{purpose}-");
+    // One that others may open they may lock.
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(&prefix).permissions(Permissions::from_mode(0o700));
+    let claimed = sweep(&tmp).and_then(|()| locks::made_locked(|| builder.tempdir_in(&tmp)));
+    let (dir, held) = claimed.map_err(|e| write_failure(&tmp, e))?;
+    Ok(Claimed { dir, _held: held })
 }
 
 fn sweep(tmp: &Path) -> io::Result<()> {
@@ -74,11 +69,17 @@ fn sweep(tmp: &Path) -> io::Result<()> {
         };
         // A download may land, or be given up, at this moment.
         let Ok(file) = File::open(&path) else { continue };
-        if lock(file, FlockArg::LockExclusiveNonblock).is_ok() {
-            tracing::info!(path = %path.display(), "removing what an ended process left");
-            if let Err(error) = remove(&path) {
+        // Held while it is removed: its maker, if it is new, then makes another (locks::made_locked).
+        let Some(held) = locks::try_alone(file)? else { continue };
+        if !locks::is_at(&held, &path)? {
+            continue;
+        }
+        tracing::info!(path = %path.display(), "removing what an ended process left");
+        match remove(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
                 tracing::warn!(path = %path.display(), "removing: {error}");
             }
+            _ => {}
         }
     }
     Ok(())
@@ -90,6 +91,36 @@ mod tests {
 
     fn names(store: &Store) -> usize {
         fs::read_dir(store.dir("tmp")).expect("list").count()
+    }
+
+    #[test]
+    fn a_stranger_who_locks_the_directory_of_scratch_directories_keeps_nobody_from_one() {
+        let dir = locks::tests::for_all();
+        let store = Store::open(dir.path()).expect("store opens");
+        locks::tests::loosen(dir.path(), &store.dir("tmp"));
+        let _holder = locks::tests::Holder::of(&store.dir("tmp"));
+        let claimed = claim(&store, "build").expect("claim");
+        let mode = fs::metadata(claimed.path()).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "nobody else may open it, and so lock it");
+    }
+
+    /// Makers and removers at once: none is ever without what it made.
+    #[test]
+    fn what_is_claimed_stays_while_others_sweep() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store opens");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let (claimed, blob) =
+                            (claim(&store, "build").expect("claim"), store.put(b"x").expect("put"));
+                        assert!(claimed.path().is_dir() && store.has_blob(&blob));
+                    }
+                });
+            }
+        });
+        assert_eq!(names(&store), 0);
     }
 
     #[test]

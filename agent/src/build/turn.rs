@@ -3,20 +3,20 @@
 //! A lock file has in it who holds it, for those who wait. It says nothing more: the lock itself is
 //! the kernel's, who takes it back from a process that dies.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
 
 use crate::builder::Builder;
 use crate::failure::{ExitCode, Failure};
+use crate::locks::{Attempt, Kind};
 use crate::progress::{Progress, Task, Unit};
 use crate::store::write_failure;
 
-/// How often a taken lock is tried again: flock has no deadline of its own.
+/// Time between two tries: the holder's record is read after each.
 const EVERY: Duration = Duration::from_millis(200);
 /// Larger than what any holder writes.
 const MAX_RECORD: u64 = 4096;
@@ -35,23 +35,16 @@ pub(super) async fn take(
     what: &str,
     progress: &dyn Progress,
 ) -> Result<Turn, Failure> {
-    let mut options = OpenOptions::new();
-    // Not truncated: what is in it is whose turn it is.
-    let opened = options.read(true).write(true).create(true).truncate(false).open(path);
-    let mut file = opened.map_err(|e| write_failure(path, e))?;
-    let deadline = tokio::time::Instant::now() + limit;
+    let fail = |e| write_failure(path, e);
+    let mut attempt = Attempt::begin(path, Kind::Exclusive, limit).map_err(fail)?;
     let mut waiting = Waiting::default();
     loop {
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(turn) => {
-                sign(&turn, &Builder::here(what)).map_err(|e| write_failure(path, e))?;
-                return Ok(turn);
-            }
-            Err((back, Errno::EWOULDBLOCK)) if tokio::time::Instant::now() < deadline => {
-                file = back;
-            }
-            Err((_, Errno::EWOULDBLOCK)) => return Err(still_held(path, limit)),
-            Err((_, errno)) => return Err(write_failure(path, errno.into())),
+        if let Some(turn) = attempt.once().map_err(fail)? {
+            sign(&turn, &Builder::here(what)).map_err(fail)?;
+            return Ok(turn);
+        }
+        if attempt.is_over() {
+            return Err(still_held(path, limit, &attempt.holders()));
         }
         waiting.look(path, progress);
         tokio::time::sleep(EVERY).await;
@@ -99,17 +92,22 @@ fn read(path: &Path) -> Option<Builder> {
     serde_json::from_str(&text).ok()
 }
 
-fn still_held(path: &Path, limit: Duration) -> Failure {
+fn still_held(path: &Path, limit: Duration, holders: &str) -> Failure {
     let who = read(path).map(|builder| format!(": {builder}")).unwrap_or_default();
     Failure::new(
         ExitCode::Preflight,
-        format!("{} is still held by another process after {limit:?}{who}", path.display()),
+        format!(
+            "{} is still held by another process after {limit:?}{holders}{who}",
+            path.display()
+        ),
     )
     .remedy("another longshore is at the same work: let it finish, or end it")
 }
 
 #[cfg(test)]
 mod tests {
+    use nix::fcntl::FlockArg;
+
     use super::*;
     use crate::progress::Silent;
 

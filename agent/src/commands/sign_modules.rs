@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::{print, registry};
 use crate::artifact::{ModuleSet, destination, layout};
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{ExitCode, Failure, OrFail};
 use crate::module_signing::detached;
 use crate::store::Store;
 use crate::supplier::Supplier;
@@ -55,7 +55,10 @@ pub(super) async fn sign_modules(config: &Config, asked: SignModules) -> Result<
         let by = signed.key.signed_by.as_ref().map(ToString::to_string).unwrap_or_default();
         print(&format!("{}: {}, signed by {by}\n", signed.key.file_stem(), files(&signed)))?;
         if let Some(dir) = &asked.out {
-            let manifest = layout::export(&signed, &store, dir)?;
+            let (of, store, into) = (signed, store.clone(), dir.clone());
+            let write = move || layout::export(&of, &store, &into);
+            let written = tokio::task::spawn_blocking(write).await;
+            let manifest = written.or_fail(ExitCode::Bug, || "writing an image layout")??;
             print(&format!("{}@{manifest}\n", dir.display()))?;
         }
     }

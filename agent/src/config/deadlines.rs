@@ -134,6 +134,14 @@ mod tests {
     }
 
     #[test]
+    fn every_row_of_the_page_has_four_cells() {
+        let page = include_str!("../../../docs/deadlines.md");
+        let rows = page.lines().filter(|line| line.starts_with('|'));
+        let wrong: Vec<_> = rows.filter(|row| row.matches('|').count() != 5).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    #[test]
     fn a_span_from_a_second_on_is_no_shorter() {
         assert!(from_a_second("1s").is_ok());
         for short in ["0s", "900ms"] {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use nix::errno::Errno;
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -71,11 +72,11 @@ async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, telemetry: &
         tell(DaemonState::BackingOff);
         let wait = backoff.after(since.take().map(|since| since.elapsed()));
         let why = match ended {
-            Ok(None) => String::new(),
-            Ok(Some(said)) => format!(" (it said: {said})"),
-            Err(error) => format!(" ({error})"),
+            Ok(None) => "does not run".to_owned(),
+            Ok(Some(said)) => format!("does not run (it said: {said})"),
+            Err(error) => format!("is not seen to run ({error})"),
         };
-        tracing::warn!("{daemon} does not run{why}: starting it in {:.1} s", wait.as_secs_f64());
+        tracing::warn!("{daemon} {why}: starting it in {:.1} s", wait.as_secs_f64());
         tokio::select! {
             biased;
             () = &mut stopped => return,
@@ -102,11 +103,17 @@ async fn lives(
     kept: &Kept,
     telemetry: &Telemetry,
 ) -> Result<Option<String>, VerbError> {
-    let Kept { daemon, mark } = kept;
+    let daemon = &kept.daemon;
     loop {
-        // Looked for before it is asked: what ends in between is seen at once.
-        let processes = host.daemon_processes(mark)?;
-        let seen = host.daemon(daemon, mark)?;
+        let (at, of) = (Arc::clone(host), kept.clone());
+        let look = move || -> Result<_, VerbError> {
+            // Looked for before it is asked: what ends in between is seen at once.
+            Ok((at.daemon_processes(&of.mark)?, at.daemon(&of.daemon, &of.mark)?))
+        };
+        // Not here: it waits for other processes, and this thread may be the one that hears signals.
+        let looked = tokio::task::spawn_blocking(look).await;
+        let (processes, seen) =
+            looked.map_err(|_| VerbError::new("look for", daemon.to_string(), Errno::EIO))??;
         if seen.answers != Answers::Ours {
             return Ok(seen.said);
         }

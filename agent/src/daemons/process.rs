@@ -3,15 +3,18 @@
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use nix::errno::Errno;
+use nix::libc::AT_SECURE;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
+use nix::unistd::geteuid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::output::{LastWords, Output};
@@ -20,6 +23,9 @@ use crate::privileges;
 
 /// No process's environment is read further; the mark is among its first variables.
 const ENVIRONMENT: u64 = 64 << 10;
+
+/// No process's auxiliary vector is read further; it has some twenty pairs of words.
+const AUXILIARY: u64 = 4096;
 
 /// One that forks and ends between the listing of /proc and the look at it is missed, and its child
 /// was not listed yet. Each miss takes a fork, and no daemon forks so often on its way.
@@ -105,13 +111,18 @@ fn with_settings(template: &str, set: &[(String, String)]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The processes with the mark, each with a pidfd that stands for it and no other.
+/// A process, and a pidfd that stands for it and no other.
+pub(crate) type Found = (u32, OwnedFd);
+
+/// The processes with the mark, as the /proc below `root` shows them. It can hang where a process of
+/// root's does (see [`crate::host::look`]).
 ///
 /// # Errors
 /// Where /proc cannot be listed, or no pidfd can be had (Linux 5.3).
-pub(crate) fn find(mark: &str) -> io::Result<Vec<(u32, OwnedFd)>> {
+pub(crate) fn find(root: &Path, mark: &str) -> io::Result<Vec<Found>> {
+    let proc = root.join("proc");
     for _ in 0..LOOKS {
-        let found = look_for(mark)?;
+        let found = look_for(&proc, mark)?;
         if !found.is_empty() {
             return Ok(found);
         }
@@ -119,20 +130,21 @@ pub(crate) fn find(mark: &str) -> io::Result<Vec<(u32, OwnedFd)>> {
     Ok(Vec::new())
 }
 
-fn look_for(mark: &str) -> io::Result<Vec<(u32, OwnedFd)>> {
+fn look_for(proc: &Path, mark: &str) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
-        else {
+    for entry in fs::read_dir(proc)? {
+        let entry = entry?;
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        if !has_mark(pid, mark) {
+        let has_mark = || is_own_start(&entry.path()) && has_mark(&entry.path(), mark);
+        if !has_mark() {
             continue;
         }
         let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { continue };
         match pidfd_open(raw, PidfdFlags::empty()) {
             // Read again: until the pidfd was there another may have got the number.
-            Ok(fd) if has_mark(pid, mark) => found.push((pid, fd)),
+            Ok(fd) if has_mark() => found.push((pid, fd)),
             Ok(_) | Err(rustix::io::Errno::SRCH) => {}
             Err(e) => return Err(e.into()),
         }
@@ -140,27 +152,49 @@ fn look_for(mark: &str) -> io::Result<Vec<(u32, OwnedFd)>> {
     Ok(found)
 }
 
+/// Whether a process can be one that we started: of the agent's own user, who is root, and executed by
+/// that user. Anybody may give an environment to a program with a setuid bit, which then has root's
+/// effective user id, and AT_SECURE as well (getauxval(3), proc_pid_auxv(5)).
+fn is_own_start(process: &Path) -> bool {
+    // The directory belongs to the effective user (fs/proc/base.c, task_dump_owner).
+    let is_own = fs::metadata(process).is_ok_and(|dir| dir.uid() == geteuid().as_raw());
+    is_own && !was_given_rights(process)
+}
+
+/// Whether a process was given rights by the file it executed. One that does not say was.
+fn was_given_rights(process: &Path) -> bool {
+    let mut words = Vec::new();
+    let read = fs::File::open(process.join("auxv"))
+        .and_then(|file| file.take(AUXILIARY).read_to_end(&mut words));
+    let secure = words.chunks_exact(2 * size_of::<usize>()).find_map(|pair| {
+        let (key, value) = pair.split_at(size_of::<usize>());
+        let word = |bytes: &[u8]| bytes.try_into().map(usize::from_ne_bytes).ok();
+        (word(key)? == AT_SECURE as usize).then(|| word(value))?
+    });
+    read.is_err() || secure != Some(0)
+}
+
 /// Whether the environment that a process was executed with has the mark. One that is gone, is a
 /// thread of the kernel, or may not be looked at, is none that we started.
-fn has_mark(pid: u32, mark: &str) -> bool {
+fn has_mark(process: &Path, mark: &str) -> bool {
     let mut environment = Vec::new();
-    let read = fs::File::open(format!("/proc/{pid}/environ"))
+    let read = fs::File::open(process.join("environ"))
         .and_then(|file| file.take(ENVIRONMENT).read_to_end(&mut environment));
     let wanted = format!("{MARK_VARIABLE}={mark}");
     read.is_ok() && environment.split(|&byte| byte == 0).any(|one| one == wanted.as_bytes())
 }
 
-/// Signals every process with the mark; returns those that it found.
+/// Signals every one of the processes; returns those that were there.
 ///
 /// # Errors
-/// As [`find`], and where one may not be signalled.
-pub(crate) fn end(mark: &str, how: Ending) -> io::Result<Vec<OwnedFd>> {
+/// Where one may not be signalled.
+pub(crate) fn end(found: Vec<Found>, how: Ending) -> io::Result<Vec<OwnedFd>> {
     let signal = match how {
         Ending::Term => Signal::TERM,
         Ending::Kill => Signal::KILL,
     };
     let mut signalled = Vec::new();
-    for (_, fd) in find(mark)? {
+    for (_, fd) in found {
         match pidfd_send_signal(fd.as_fd(), signal) {
             Ok(()) => signalled.push(fd),
             Err(rustix::io::Errno::SRCH) => {}
@@ -168,6 +202,12 @@ pub(crate) fn end(mark: &str, how: Ending) -> io::Result<Vec<OwnedFd>> {
         }
     }
     Ok(signalled)
+}
+
+/// Whether the process has not ended.
+pub(crate) fn is_alive(process: &OwnedFd) -> bool {
+    let mut ended = [PollFd::new(process, PollFlags::IN)];
+    matches!(poll(&mut ended, Some(&Timespec::default())), Ok(0))
 }
 
 /// Who listens on `path`, as the kernel says (unix(7), SO_PEERCRED: who called listen(2)).
@@ -197,4 +237,4 @@ fn is_gone(pid: u32) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -10,6 +10,7 @@ use crate::build;
 use crate::failure::ExitCode;
 use crate::finding::{Code, Finding};
 use crate::host::holders;
+use crate::host::look::Looker;
 use crate::host::modules::is_of_driver;
 use crate::journal::{self, Refused, State};
 use crate::lifecycle::Phase;
@@ -101,7 +102,8 @@ impl OfAgent {
             .filter(|holder| !own.contains(holder))
             .map(|holder| format!("module {holder}"))
             .collect();
-        match holders::driver_users(look.root.path(), look.config.deadlines.look) {
+        let (limit, looker) = (look.config.deadlines.look, Looker::default());
+        match holders::driver_users(look.root.path(), limit, &looker) {
             Ok(seen) => {
                 who.extend(seen.users.iter().map(ToString::to_string));
                 let others = |why: &String| format!("who else holds it could not be seen: {why}");

@@ -6,38 +6,43 @@
 //! when the process' first thread has ended: `/proc/PID/task/TID/fd`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, Metadata};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use nix::sys::stat::{major, minor};
+use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statx};
 
 use super::cgroup;
+use super::look::Looker;
 use super::verbs::{DriverUser, DriverUsers};
 use crate::expose::nodes::character_majors;
-use crate::threads;
 
 /// Major of the DRM devices (include/drm/drm.h and drivers/gpu/drm/drm_drv.c).
-const DRM_MAJOR: u64 = 226;
+const DRM_MAJOR: u32 = 226;
+
+/// Bytes that are read of a process' list of mappings, and of each of its other files.
+const MAPS: u64 = 64 << 20;
+const TEXT: u64 = 64 << 10;
 
 /// The processes that hold a device of the driver, by process id, as far as they could be looked
 /// at within `limit`: a file of theirs can lie on a network file system that no longer answers,
-/// and whoever looks at it then waits as long as they do. What ends meanwhile is left out.
+/// and whoever looks at it then waits as long as they do. What ends meanwhile is left out. While an
+/// earlier look of `looker` hangs nothing is looked at.
 ///
 /// # Errors
 /// Where /proc cannot be listed, or /proc/devices cannot be read.
-pub fn driver_users(root: &Path, limit: Duration) -> io::Result<DriverUsers> {
+pub fn driver_users(root: &Path, limit: Duration, looker: &Looker) -> io::Result<DriverUsers> {
     let devices = DriverDevices::read(root)?;
     let processes = processes(root)?;
     let (tell, told) = mpsc::channel();
     let look = move || look_at(&devices, &processes, &tell);
-    // It is left behind where it does not come to its end: nothing can take it out of the kernel.
-    threads::named("holders").spawn(look)?;
     let mut seen = Seen::default();
     let until = Instant::now() + limit;
+    if let Err(unseen) = looker.begin("holders", until, look) {
+        return Ok(DriverUsers { users: Vec::new(), unseen: Some(unseen.to_string()) });
+    }
     loop {
         match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(news) => seen.note(news),
@@ -127,14 +132,14 @@ fn processes(root: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
 
 struct DriverDevices {
     root: PathBuf,
-    majors: BTreeSet<u64>,
+    majors: BTreeSet<u32>,
 }
 
 impl DriverDevices {
     fn read(root: &Path) -> io::Result<Self> {
         let devices = character_majors(root)?;
         let nvidia = devices.into_iter().filter(|(name, _)| name.starts_with("nvidia"));
-        let majors = nvidia.map(|(_, major)| u64::from(major)).collect();
+        let majors = nvidia.map(|(_, major)| major).collect();
         Ok(Self { root: root.to_path_buf(), majors })
     }
 
@@ -171,7 +176,7 @@ impl DriverDevices {
             }
             // It takes CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; the list of mappings does not.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-                let maps = fs::read_to_string(process.join("maps"))?;
+                let maps = text(&process.join("maps"), MAPS)?;
                 let names = maps.lines().filter_map(|line| line.split_once('/').map(|(_, p)| p));
                 let ours = |p: &&str| p.starts_with("dev/nvidia") || p.starts_with("dev/dri/");
                 Ok(names.filter(ours).map(|path| format!("/{path}")).collect())
@@ -188,25 +193,39 @@ impl DriverDevices {
                 return is_exported_by_driver(process, link);
             }
             // Sockets, pipes and the like are no devices.
-            text.is_absolute() && fs::metadata(link).is_ok_and(|file| self.has(&file))
+            text.is_absolute() && as_known(link).is_ok_and(|file| self.has(&file))
         };
         let held = links.iter().filter(|(link, text)| leads_here(link, text));
         held.map(|(_, text)| text.display().to_string()).collect()
     }
 
-    fn has(&self, file: &Metadata) -> bool {
-        if !file.file_type().is_char_device() {
+    fn has(&self, file: &Statx) -> bool {
+        if FileType::from_raw_mode(file.stx_mode.into()) != FileType::CharacterDevice {
             return false;
         }
-        let (major, minor) = (major(file.rdev()), minor(file.rdev()));
+        let (major, minor) = (file.stx_rdev_major, file.stx_rdev_minor);
         self.majors.contains(&major) || (major == DRM_MAJOR && self.is_nvidia_drm(minor))
     }
 
-    fn is_nvidia_drm(&self, minor: u64) -> bool {
+    fn is_nvidia_drm(&self, minor: u32) -> bool {
         let driver = format!("sys/dev/char/{DRM_MAJOR}:{minor}/device/driver");
         fs::read_link(self.root.join(driver))
             .is_ok_and(|link| link.file_name().is_some_and(|name| name == "nvidia"))
     }
+}
+
+/// The file that a link leads to, as the kernel has it in memory: a server that is gone is not asked
+/// (statx(2), AT_STATX_DONT_SYNC).
+fn as_known(link: &Path) -> rustix::io::Result<Statx> {
+    statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)
+}
+
+/// A file of a process, of so many bytes at most. A process names itself and its cgroups as it likes, in
+/// UTF-8 or not.
+fn text(path: &Path, most: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The links of a directory, with their texts.
@@ -224,16 +243,13 @@ fn own(process: &Path, link: &Path) -> PathBuf {
 /// (drivers/dma-buf/dma-buf.c, `dma_buf_show_fdinfo`).
 fn is_exported_by_driver(process: &Path, link: &Path) -> bool {
     let info = process.join("fdinfo").join(link.file_name().unwrap_or_default());
-    let text = fs::read_to_string(info).unwrap_or_default();
+    let text = text(&info, TEXT).unwrap_or_default();
     let exporter = text.lines().find_map(|line| line.strip_prefix("exp_name:"));
     exporter.is_some_and(|name| name.trim().starts_with("nv"))
 }
 
 fn describe(pid: u32, process: &Path, devices: Vec<String>) -> DriverUser {
-    // A process names itself and its cgroups as it likes, in UTF-8 or not.
-    let read = |file: &str| {
-        String::from_utf8_lossy(&fs::read(process.join(file)).unwrap_or_default()).into_owned()
-    };
+    let read = |file: &str| text(&process.join(file), TEXT).unwrap_or_default();
     let cgroup::Owner { container, pod } = cgroup::owner(&read("cgroup"));
     let comm = read("comm").trim_end().to_owned();
     DriverUser { pid, inside: inside(&read("status")), comm, container, pod, devices }

@@ -10,6 +10,7 @@ mod kernel;
 pub mod kernel_call;
 mod keys;
 pub mod kmsg;
+pub mod look;
 pub mod module_files;
 pub mod modules;
 pub mod mounts;

@@ -15,11 +15,13 @@ use nix::sys::stat::{major, minor};
 
 use super::kernel_call::{Answer, Call, KernelCalls};
 use super::kmsg::KernelLog;
+use super::look::Looker;
 use super::root::is_absent;
 use super::verbs::{DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Stage, VerbError};
 use super::{facts, mounts};
 use crate::config::Deadlines;
 use crate::daemons::output::LastWords;
+use crate::daemons::process::Found;
 use crate::daemons::{Daemon, DaemonSeen, Ending, Settings, process};
 use crate::expose::nodes;
 
@@ -29,8 +31,13 @@ pub struct RealHost {
     root: PathBuf,
     /// Mark -> what the daemon said last.
     daemons: Arc<Mutex<BTreeMap<String, LastWords>>>,
+    /// Mark -> the processes that were found with it last.
+    found: Arc<Mutex<BTreeMap<String, Vec<Found>>>>,
     calls: KernelCalls,
     look: Duration,
+    /// For the daemons' processes: those of others can keep nobody from finding them.
+    marks: Looker,
+    holders: Looker,
 }
 
 /// Device nodes are all that lies in such a tmpfs, and sockets of daemons.
@@ -47,6 +54,9 @@ impl RealHost {
             calls: KernelCalls::direct(),
             look: LOOK,
             daemons: Arc::default(),
+            found: Arc::default(),
+            marks: Looker::default(),
+            holders: Looker::default(),
         }
     }
 
@@ -74,6 +84,48 @@ impl RealHost {
     pub fn calling(self, calls: KernelCalls, look: Duration) -> Self {
         calls.prepare();
         Self { calls, look, ..self }
+    }
+
+    /// Has `holders` look for those who hold the driver, which others look with as well.
+    #[must_use]
+    pub fn looking_for_holders_with(self, holders: Looker) -> Self {
+        Self { holders, ..self }
+    }
+
+    /// Takes these for the processes that were found with the mark last.
+    #[cfg(test)]
+    pub(crate) fn remember(&self, mark: &str, found: &[Found]) {
+        let mut known = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(mark.to_owned(), copied(found).unwrap());
+    }
+
+    /// The processes with the mark. Where one that hangs keeps them from being looked for, those that
+    /// were found last and still live.
+    fn marked(&self, mark: &str) -> Result<Vec<Found>, VerbError> {
+        let (root, wanted) = (self.root.clone(), mark.to_owned());
+        let looked = self.marks.look("marks", self.look, move || process::find(&root, &wanted));
+        let mut known = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        match looked {
+            Ok(found) => {
+                let found = found.map_err(|e| in_proc(&e))?;
+                known.remove(mark);
+                if !found.is_empty() {
+                    known.insert(mark.to_owned(), copied(&found)?);
+                }
+                Ok(found)
+            }
+            Err(unseen) => {
+                let last = copied(known.get(mark).map_or(&[], Vec::as_slice))?;
+                let alive: Vec<_> =
+                    last.into_iter().filter(|(_, fd)| process::is_alive(fd)).collect();
+                if alive.is_empty() {
+                    let subject = format!("the processes of a daemon in /proc: {unseen}");
+                    return Err(VerbError::new("look for", subject, Errno::ETIMEDOUT));
+                }
+                tracing::warn!("daemons' processes: {unseen}: going on with those found before");
+                Ok(alive)
+            }
+        }
     }
 
     fn at(&self, path: &Path) -> PathBuf {
@@ -235,7 +287,7 @@ impl Host for RealHost {
     }
 
     fn driver_users(&self) -> Result<DriverUsers, VerbError> {
-        super::holders::driver_users(&self.root, self.look)
+        super::holders::driver_users(&self.root, self.look, &self.holders)
             .map_err(|e| VerbError::on_path("read", &self.root.join("proc"), &e))
     }
 
@@ -364,17 +416,17 @@ impl Host for RealHost {
     }
 
     fn end_daemon(&self, mark: &str, how: Ending) -> Result<Vec<OwnedFd>, VerbError> {
-        process::end(mark, how)
+        process::end(self.marked(mark)?, how)
             .map_err(|e| VerbError::on_path("pidfd_send_signal", Path::new("a daemon"), &e))
     }
 
     fn daemon_processes(&self, mark: &str) -> Result<Vec<OwnedFd>, VerbError> {
-        let found = process::find(mark).map_err(|e| in_proc(&e))?;
+        let found = self.marked(mark)?;
         Ok(found.into_iter().map(|(_, fd)| fd).collect())
     }
 
     fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonSeen, VerbError> {
-        let found = process::find(mark).map_err(|e| in_proc(&e))?;
+        let found = self.marked(mark)?;
         let processes: Vec<u32> = found.iter().map(|(pid, _)| *pid).collect();
         let answers = process::answers(&self.at(&daemon.socket), &processes);
         let said = self.lock_daemons().get(mark).and_then(LastWords::get);
@@ -385,6 +437,11 @@ impl Host for RealHost {
         nodes::wanted(&self.root)
             .map_err(|e| VerbError::on_path("read", &self.root.join("proc/devices"), &e))
     }
+}
+
+fn copied(found: &[Found]) -> Result<Vec<Found>, VerbError> {
+    let copy = |(pid, fd): &Found| Ok((*pid, fd.try_clone().map_err(|e| in_proc(&e))?));
+    found.iter().map(copy).collect()
 }
 
 fn in_proc(error: &io::Error) -> VerbError {

@@ -15,6 +15,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::Host;
 use crate::journal::{Entry, Journal, PlanSummary};
 use crate::kernel::image::Images;
+use crate::locks;
 use crate::plan::{Plan, Severity};
 use crate::privileges;
 use crate::step::{ModuleOrigin, Step};
@@ -46,6 +47,7 @@ impl World {
             self.host = host;
         }
         disk::give(config.deadlines.disk);
+        locks::give(config.deadlines.lock);
         self.rest.give(config.task_limit());
     }
 }

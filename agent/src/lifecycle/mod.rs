@@ -28,6 +28,7 @@ use crate::config::{Config, Deadlines, Paths};
 use crate::engine::{CancelFlag, Patience};
 use crate::failure::{ExitCode, Failure};
 use crate::host::kernel_call::KernelCalls;
+use crate::host::look::Looker;
 use crate::host::{HostFacts, RealHost};
 use crate::journal::{self, Journal, PlanSummary};
 use crate::kernel::image::ModuleImages;
@@ -86,9 +87,10 @@ pub async fn run(
     let (pulse, heart) = Pulse::new();
     let asked = Asked::default();
     asked.rest.give(config.task_limit());
-    let subject = Subject::new(telemetry.clone(), pulse, config.paths.clone());
+    let holders = Looker::default();
+    let subject = Subject::new(telemetry.clone(), pulse, config.paths.clone(), holders.clone());
     let server = Server::begin(&config.listen, subject);
-    let life = live(config, configurations, telemetry, server.as_ref(), asked.clone());
+    let life = live(config, configurations, telemetry, server.as_ref(), asked.clone(), holders);
     let ended = watchdog::watched(heart.beside(life), asked, telemetry, stuck).await;
     if let Some(server) = server {
         server.end();
@@ -102,6 +104,7 @@ async fn live(
     telemetry: &Telemetry,
     server: Option<&Server>,
     asked: Asked,
+    holders: Looker,
 ) -> Result<ExitCode, Failure> {
     let born = Instant::now();
     let Asked { stop, renewal, rest } = asked;
@@ -112,7 +115,8 @@ async fn live(
     serve::publish(server, &config.paths.state);
     remember(&config.paths, &journal, telemetry);
     // Whoever reads the host opens it, where a disk that does not answer keeps nobody waiting.
-    let world = world(&config, Store::at(&config.paths.store), &journal, telemetry);
+    let store = Store::at(&config.paths.store);
+    let world = world(&config, store, &journal, telemetry, holders);
     let world = World { rest, ..world };
     Life::new(world, journal, stop, renewal, born).live(config, &configurations).await
 }
@@ -160,17 +164,25 @@ pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, 
     }
     // Nothing is written to the store, and seldom read: that it is out of reach keeps nobody's driver
     // on a host.
-    let world = world(config, Store::at(&config.paths.store), &journal, telemetry);
+    let store = Store::at(&config.paths.store);
+    let world = world(config, store, &journal, telemetry, Looker::default());
     life::remove(&world, journal).await.1
 }
 
 /// What may hang in the kernel is done by a child that holds the journal's lock.
-fn world(config: &Config, store: Store, journal: &Journal, telemetry: &Telemetry) -> World {
+fn world(
+    config: &Config,
+    store: Store,
+    journal: &Journal,
+    telemetry: &Telemetry,
+    holders: Looker,
+) -> World {
     let Deadlines { unload, load, look, .. } = config.deadlines;
     let calls = KernelCalls::by_child(journal.share_lock(), load, unload);
     let images = ModuleImages::new(store, &config.paths);
+    let host = RealHost::new(&config.paths.root);
     World {
-        host: Arc::new(RealHost::new(&config.paths.root).calling(calls, look)),
+        host: Arc::new(host.calling(calls, look).looking_for_holders_with(holders)),
         images: Arc::new(images.always_hashed(config.signatures.required)),
         patience: patience(config),
         step_limit: config.step_limit(),

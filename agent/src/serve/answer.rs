@@ -10,20 +10,28 @@ use hyper::{Method, Request, Response, StatusCode};
 
 use tokio::sync::Semaphore;
 
+use super::connections;
 use super::pulse::Pulse;
 use super::seen::Sight;
 use crate::config::Paths;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::look::Looker;
 use crate::lifecycle::status;
 use crate::telemetry::exposition::{self, Format};
 use crate::telemetry::{Live, Telemetry, metrics};
 
 /// How long the agent's own task may take to answer.
-const BEAT: Duration = Duration::from_secs(5);
+pub(super) const BEAT: Duration = Duration::from_secs(5);
 /// Looks at a time. One more waits, and is given up where none of them comes back.
 const LOOKS: usize = 4;
 /// Threads that all looks together can take, the one for readiness among them.
 pub(super) const MOST_THREADS: usize = LOOKS + 1;
+
+/// Questions but for health that are answered at a time: what they look at can hang, and health is asked
+/// for over the connections that are left.
+const OTHERS: usize = connections::MOST - 4;
+/// How long one more of them waits.
+const BUSY: Duration = Duration::from_secs(1);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -40,6 +48,8 @@ pub struct Subject {
     /// Tells this agent from every other.
     pub(super) instance: String,
     sight: Arc<Sight>,
+    /// For questions but for health.
+    others: Semaphore,
     /// For looks that can hang where a mount does.
     looks: Arc<Semaphore>,
     /// For readiness, which no other look is to keep waiting.
@@ -58,12 +68,13 @@ fn text(status: StatusCode, body: impl Into<String>) -> Answer {
 }
 
 impl Subject {
-    /// An agent that begins now.
-    pub fn new(telemetry: Telemetry, pulse: Pulse, paths: Paths) -> Self {
+    /// An agent that begins now; `holders` looks for those who hold the driver.
+    pub fn new(telemetry: Telemetry, pulse: Pulse, paths: Paths, holders: Looker) -> Self {
         let instance = format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
-        let sight = Arc::new(Sight::of(&paths.root));
+        let sight = Arc::new(Sight::of(&paths.root, holders));
         let (looks, ready) = (Arc::new(Semaphore::new(LOOKS)), Arc::new(Semaphore::new(1)));
-        Self { telemetry, pulse, paths, instance, sight, looks, ready }
+        let others = Semaphore::new(OTHERS);
+        Self { telemetry, pulse, paths, instance, sight, others, looks, ready }
     }
 
     pub(super) async fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
@@ -73,15 +84,26 @@ impl Subject {
                 text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n")
             }
             "/healthz" => self.health().await,
+            path @ ("/readyz" | "/metrics" | "/status") => {
+                match tokio::time::timeout(BUSY, self.others.acquire()).await {
+                    Ok(_permit) => self.other(path, request).await,
+                    Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, "too many ask at once\n"),
+                }
+            }
+            _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz, /metrics and /status\n"),
+        };
+        self.respond(answer)
+    }
+
+    async fn other<B>(&self, path: &str, request: &Request<B>) -> Answer {
+        match path {
             "/readyz" => self.readiness().await,
             "/metrics" => {
                 let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
                 self.metrics(Format::accepted(accept.unwrap_or_default())).await
             }
-            "/status" => self.status().await,
-            _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz, /metrics and /status\n"),
-        };
-        self.respond(answer)
+            _ => self.status().await,
+        }
     }
 
     fn respond(&self, answer: Answer) -> Response<Full<Bytes>> {

@@ -1,21 +1,22 @@
 //! Health, readiness, metrics and status over HTTP, for probes, Prometheus and `longshore status`.
 //!
 //! On a thread and a runtime of its own: it answers, and says so, also where the agent's own runtime
-//! does not. While nobody asks it sleeps. Whoever is slow, says too much or comes in numbers is
-//! dropped for whoever asks properly.
+//! does not. While nobody asks it sleeps. A connection that is slow, says too much or is one of many is
+//! dropped for one that asks properly.
 
 mod address;
 mod answer;
 pub mod client;
+mod connections;
 mod pulse;
 mod seen;
 
-use std::collections::VecDeque;
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,17 +26,16 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::oneshot;
-use tokio::task::{AbortHandle, JoinSet};
 
 pub use address::Address;
 pub use answer::Subject;
 pub use pulse::{Heart, Pulse};
 
+use connections::{Answering, Connections, Peer};
+
 use crate::config::Listen;
 use crate::threads;
 
-/// Connections served at a time; one more takes the place of the oldest.
-const MOST_CONNECTIONS: usize = 16;
 /// How long the head of a request may take: what asks from this host takes microseconds.
 const HEAD: Duration = Duration::from_secs(5);
 /// How long a connection may take altogether.
@@ -139,7 +139,10 @@ async fn listen_and_answer(listen: &Listen, subject: Arc<Subject>, address: &add
     let mut connections = Connections::default();
     loop {
         match listener.accept().await {
-            Ok(stream) => connections.add(stream, Arc::clone(&subject)),
+            Ok((stream, peer)) => {
+                let subject = Arc::clone(&subject);
+                connections.add(peer, |answering| answer_one(stream, subject, answering)).await;
+            }
             Err(error) => {
                 // Too many open files, most likely: it passes, or the kernel has it again at once.
                 tracing::debug!("accepting a connection: {error}");
@@ -196,10 +199,13 @@ impl Listener {
         }
     }
 
-    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer)> {
         Ok(match self {
-            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
-            Self::Unix(listener, _) => Box::new(listener.accept().await?.0),
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                (Box::new(stream), Some(peer.ip()))
+            }
+            Self::Unix(listener, _) => (Box::new(listener.accept().await?.0), None),
         })
     }
 }
@@ -220,30 +226,15 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// The connections that are being served, the oldest first.
-#[derive(Default)]
-struct Connections {
-    tasks: JoinSet<()>,
-    handles: VecDeque<AbortHandle>,
-}
-
-impl Connections {
-    fn add(&mut self, stream: Box<dyn Stream>, subject: Arc<Subject>) {
-        while self.tasks.try_join_next().is_some() {}
-        self.handles.retain(|handle| !handle.is_finished());
-        if self.handles.len() >= MOST_CONNECTIONS
-            && let Some(oldest) = self.handles.pop_front()
-        {
-            oldest.abort();
-        }
-        self.handles.push_back(self.tasks.spawn(answer_one(stream, subject)));
-    }
-}
-
-async fn answer_one(stream: Box<dyn Stream>, subject: Arc<Subject>) {
+async fn answer_one(stream: Box<dyn Stream>, subject: Arc<Subject>, answering: Answering) {
     let service = service_fn(move |request| {
-        let subject = Arc::clone(&subject);
-        async move { Ok::<_, std::convert::Infallible>(subject.answer(&request).await) }
+        let (subject, answering) = (Arc::clone(&subject), Arc::clone(&answering));
+        async move {
+            answering.store(true, Ordering::Relaxed);
+            let answer = subject.answer(&request).await;
+            answering.store(false, Ordering::Relaxed);
+            Ok::<_, std::convert::Infallible>(answer)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -1,35 +1,55 @@
-//! Whether the agent's own task still runs: it is asked, and has to answer itself.
+//! Liveness of the agent's own task: it is asked, and has to answer itself.
 //!
 //! Nothing ticks: a question wakes the task, which answers between two things that it does. Where its
-//! thread is stuck, or its runtime has no thread left, no answer comes.
+//! thread is stuck, or its runtime has no thread left, no answer comes. There is one question at a time,
+//! and its answer is for all who wait for one: however many ask, none is kept out.
 
 use std::future::Future;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, watch};
+
+/// How long an answer counts: those who ask without pause wake the task once in this time.
+const FRESH: Duration = Duration::from_millis(500);
 
 /// Asks.
 #[derive(Debug, Clone)]
-pub struct Pulse(mpsc::Sender<oneshot::Sender<()>>);
+pub struct Pulse {
+    ask: mpsc::Sender<()>,
+    /// When the task answered last.
+    answered: watch::Receiver<Option<Instant>>,
+}
 
 /// Answers.
 #[derive(Debug)]
-pub struct Heart(mpsc::Receiver<oneshot::Sender<()>>);
+pub struct Heart {
+    asked: mpsc::Receiver<()>,
+    answer: watch::Sender<Option<Instant>>,
+}
 
 impl Pulse {
     /// One that asks and the one that answers.
     pub fn new() -> (Self, Heart) {
-        // Whoever finds the queue full knows that nobody has answered the others either.
-        let (ask, asked) = mpsc::channel(4);
-        (Self(ask), Heart(asked))
+        let (ask, asked) = mpsc::channel(1);
+        let (answer, answered) = watch::channel(None);
+        (Self { ask, answered }, Heart { asked, answer })
     }
 
-    /// Whether an answer comes within `limit`.
+    /// Whether the task answers within `limit`, or did a moment ago.
     pub async fn beats(&self, limit: Duration) -> bool {
-        let (answer, answered) = oneshot::channel();
-        self.0.try_send(answer).is_ok()
-            && matches!(tokio::time::timeout(limit, answered).await, Ok(Ok(())))
+        let mut answered = self.answered.clone();
+        // It has ended, and what it answered before is of no interest.
+        if answered.has_changed().is_err() {
+            return false;
+        }
+        let last = *answered.borrow_and_update();
+        if last.is_some_and(|at| at.elapsed() < FRESH) {
+            return true;
+        }
+        // Where one is waiting to be heard, its answer is this one's as well.
+        let _ = self.ask.try_send(());
+        matches!(tokio::time::timeout(limit, answered.changed()).await, Ok(Ok(())))
     }
 }
 
@@ -41,8 +61,7 @@ impl Heart {
             tokio::select! {
                 biased;
                 ended = &mut life => return ended,
-                // Whoever asked may have gone away.
-                Some(answer) = self.0.recv() => drop(answer.send(())),
+                Some(()) = self.asked.recv() => drop(self.answer.send_replace(Some(Instant::now()))),
             }
         }
     }
@@ -51,6 +70,7 @@ impl Heart {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::sync::oneshot;
 
     const SOON: Duration = Duration::from_secs(10);
 
@@ -81,5 +101,35 @@ mod tests {
         for _ in 0..100 {
             assert!(!pulse.beats(Duration::ZERO).await);
         }
+    }
+
+    /// Sixteen callers at once were told that the task had not answered for five seconds, at once.
+    #[tokio::test]
+    async fn however_many_ask_before_the_task_wakes_all_are_answered() {
+        let (pulse, heart) = Pulse::new();
+        let asking: Vec<_> = (0..64)
+            .map(|_| {
+                let pulse = pulse.clone();
+                tokio::spawn(async move { pulse.beats(SOON).await })
+            })
+            .collect();
+        // All of them have asked, and none was heard yet.
+        tokio::task::yield_now().await;
+        let (_end, ended) = oneshot::channel::<()>();
+        let life = tokio::spawn(heart.beside(ended));
+        for one in asking {
+            assert!(one.await.expect("joins"));
+        }
+        life.abort();
+    }
+
+    #[tokio::test]
+    async fn an_answer_of_long_ago_counts_no_more() {
+        let (pulse, heart) = Pulse::new();
+        let long_ago = Instant::now().checked_sub(2 * FRESH).expect("the clock has run");
+        heart.answer.send_replace(Some(long_ago));
+        assert!(!pulse.beats(Duration::ZERO).await);
+        heart.answer.send_replace(Some(Instant::now()));
+        assert!(pulse.beats(Duration::ZERO).await);
     }
 }

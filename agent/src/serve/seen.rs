@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::host::holders::driver_users;
+use crate::host::look::Looker;
 use crate::host::modules::is_of_driver;
 use crate::host::real::LOOK;
 use crate::host::verbs::DriverUsers;
@@ -21,12 +22,13 @@ const EVERY: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Sight {
     root: PathBuf,
+    looker: Looker,
     holders: Mutex<Option<(Instant, Option<usize>)>>,
 }
 
 impl Sight {
-    pub(super) fn of(root: &Path) -> Self {
-        Self { root: root.to_path_buf(), holders: Mutex::default() }
+    pub(super) fn of(root: &Path, looker: Looker) -> Self {
+        Self { root: root.to_path_buf(), looker, holders: Mutex::default() }
     }
 
     /// What is there now. Blocks.
@@ -55,7 +57,8 @@ impl Sight {
         match *last {
             Some((at, count)) if at.elapsed() < EVERY => count,
             _ => {
-                let count = driver_users(&self.root, LOOK).ok().as_ref().and_then(count);
+                let count =
+                    driver_users(&self.root, LOOK, &self.looker).ok().as_ref().and_then(count);
                 *last = Some((Instant::now(), count));
                 count
             }
@@ -130,7 +133,7 @@ mod tests {
         module(root.path(), "nvidia_uvm", "0\n", &[]);
         module(root.path(), "nvidia", "1\n", &["nvidia_uvm"]);
         module(root.path(), "drm", "7\n", &[]);
-        let seen = Sight::of(root.path()).look();
+        let seen = Sight::of(root.path(), Looker::default()).look();
         assert_eq!(seen.references, [("nvidia".to_owned(), 1), ("nvidia_uvm".to_owned(), 0)]);
         assert_eq!(seen.holders, Some(0));
     }
@@ -139,7 +142,7 @@ mod tests {
     fn holders_that_cannot_be_seen_are_unknown_and_not_none() {
         let root = tempfile::tempdir().expect("temporary directory");
         module(root.path(), "nvidia", "3\n", &[]);
-        assert_eq!(Sight::of(root.path()).look().holders, None);
+        assert_eq!(Sight::of(root.path(), Looker::default()).look().holders, None);
     }
 
     #[test]
@@ -165,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_process_knows_what_it_takes() {
-        let seen = Sight::of(Path::new("/")).look();
+        let seen = Sight::of(Path::new("/"), Looker::default()).look();
         assert!(seen.resident_bytes.expect("memory") > 1 << 20);
         assert!(seen.cpu_seconds.expect("time") >= 0.0);
     }

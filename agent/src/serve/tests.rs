@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use rstest::rstest;
 
+use super::connections::MOST as MOST_CONNECTIONS;
 use super::*;
 use crate::config::Paths;
+use crate::host::look::Looker;
 use crate::lifecycle::Phase;
 use crate::telemetry::{DriverInfo, Telemetry};
 
@@ -24,7 +26,8 @@ impl Scene {
         let dir = tempfile::tempdir().expect("temporary directory");
         let telemetry = Telemetry::default();
         let (pulse, heart) = Pulse::new();
-        let subject = Subject::new(telemetry.clone(), pulse, Paths::below(dir.path()));
+        let subject =
+            Subject::new(telemetry.clone(), pulse, Paths::below(dir.path()), Looker::default());
         let server = Server::begin(listen, subject);
         Self { server, dir, telemetry, heart: Some(heart) }
     }
@@ -149,6 +152,94 @@ fn an_agent_whose_task_runs_is_healthy_and_one_whose_task_does_not_is_not() {
     let answer = scene.ask("/healthz");
     assert_eq!(answer.status, 503);
     assert!(answer.body.contains("has not answered"), "{}", answer.body);
+}
+
+/// What keeps an agent's task running until it is dropped.
+type Running = (tokio::runtime::Runtime, oneshot::Sender<()>);
+
+fn running(scene: &mut Scene) -> Running {
+    let (end, ended) = oneshot::channel::<()>();
+    let runtime = tokio::runtime::Runtime::new().expect("runtime");
+    runtime.spawn(scene.heart.take().expect("a heart").beside(ended));
+    (runtime, end)
+}
+
+const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// The kubelet takes an agent for dead after three answers that are no 200, and ends it.
+#[test]
+fn many_that_ask_for_health_without_pause_do_not_make_it_fail_for_another() {
+    let mut scene = Scene::tcp();
+    let _running = running(&mut scene);
+    let address = scene.address();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let hammer = || {
+        while !done.load(Ordering::Relaxed) {
+            let mut stream = TcpStream::connect(&address.listen).expect("connects");
+            stream.set_read_timeout(Some(2 * HEAD)).expect("timeout");
+            stream.write_all(HEALTH).expect("asks");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("an answer");
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        }
+    };
+    thread::scope(|scope| {
+        let hammering: Vec<_> = (0..64).map(|_| scope.spawn(hammer)).collect();
+        let ask = |_| client::ask(&address, "/healthz", WHOLE).expect("an answer");
+        let answers: Vec<_> = (0..50).map(ask).collect();
+        done.store(true, Ordering::Relaxed);
+        for answer in answers {
+            assert_eq!(answer, client::Answer { status: 200, body: "ok\n".into() });
+        }
+        for one in hammering {
+            one.join().expect("answered each time");
+        }
+    });
+}
+
+#[test]
+fn many_connections_at_once_do_not_cut_off_one_that_has_asked() {
+    let mut scene = Scene::tcp();
+    // The agent's task is busy for a moment.
+    let mut earlier = scene.connect();
+    earlier.write_all(HEALTH).expect("asks");
+    let burst: Vec<TcpStream> = (0..128).map(|_| scene.connect()).collect();
+    // Accepted after all of them.
+    assert_eq!(scene.ask("/readyz").status, 503);
+    let _running = running(&mut scene);
+    let mut answer = String::new();
+    earlier.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    drop(burst);
+}
+
+/// What the others ask for hangs, and they are as many as there are connections.
+#[test]
+fn what_hangs_for_others_does_not_make_health_fail() {
+    let mut scene = Scene::tcp();
+    let _running = running(&mut scene);
+    let hangs = scene.dir.path().join("proc/sys/kernel/random/boot_id");
+    fs::create_dir_all(hangs.parent().expect("a directory")).expect("directory");
+    nix::unistd::mkfifo(&hangs, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    let asking: Vec<TcpStream> = (0..2 * MOST_CONNECTIONS)
+        .map(|_| {
+            let mut stream = scene.connect();
+            stream.write_all(b"GET /status HTTP/1.1\r\nHost: a\r\n\r\n").expect("asks");
+            stream
+        })
+        .collect();
+    let since = Instant::now();
+    assert_eq!(scene.ask("/healthz").status, 200);
+    assert!(since.elapsed() < HEAD, "{:?}", since.elapsed());
+    drop(asking);
+    // Who waits in the kernel is let go.
+    let _writer = fs::OpenOptions::new().read(true).write(true).open(&hangs).expect("opens");
+    drop(scene);
+}
+
+#[test]
+fn the_page_has_the_time_for_an_answer_about_health() {
+    crate::config::assert_in_page("An answer to `/healthz`", answer::BEAT);
 }
 
 #[test]

@@ -4,20 +4,15 @@
 //! It is a lock on the file `lock`, which the kernel takes back from a process that dies. An agent
 //! whose driver is installed no longer holds it: what it needs from then on stands in its journal.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
-use tokio::time::Instant;
+use nix::fcntl::Flock;
 
 use super::{Store, write_failure};
 use crate::failure::{ExitCode, Failure};
-
-/// How often a taken lock is tried again: flock has no deadline of its own.
-const EVERY: Duration = Duration::from_millis(50);
+use crate::locks::{Attempt, Kind};
 
 /// The store, shared or alone, until dropped. None inside: the store cannot be written, so that
 /// nobody can remove anything either.
@@ -33,7 +28,7 @@ impl Store {
     /// # Errors
     /// Exit code 15 where it stays taken, or the lock cannot be made.
     pub async fn share(&self, patience: Duration) -> Result<InUse, Failure> {
-        self.take(FlockArg::LockSharedNonblock, patience).await
+        self.take(Kind::Shared, patience).await
     }
 
     /// Has the store alone, once nobody has used it any more within `patience`.
@@ -41,46 +36,35 @@ impl Store {
     /// # Errors
     /// Exit code 15 where it is used for longer, or the lock cannot be made.
     pub async fn alone(&self, patience: Duration) -> Result<InUse, Failure> {
-        self.take(FlockArg::LockExclusiveNonblock, patience).await
+        self.take(Kind::Exclusive, patience).await
     }
 
-    async fn take(&self, how: FlockArg, patience: Duration) -> Result<InUse, Failure> {
+    async fn take(&self, kind: Kind, patience: Duration) -> Result<InUse, Failure> {
         let path = self.root().join("lock");
-        let opened = File::open(&path).or_else(|absent| match absent.kind() {
-            ErrorKind::NotFound => {
-                // Whoever may open it may hold it.
-                let mut options = OpenOptions::new();
-                options.read(true).write(true).create(true).truncate(false).mode(0o600);
-                options.open(&path)
-            }
-            _ => Err(absent),
-        });
-        let mut file = match opened {
-            Ok(file) => file,
+        let mut attempt = match Attempt::begin(&path, kind, patience) {
+            Ok(attempt) => attempt,
             Err(e) if e.kind() == ErrorKind::ReadOnlyFilesystem => {
                 return Ok(InUse { _lock: None });
             }
             Err(e) => return Err(write_failure(&path, e)),
         };
-        let deadline = Instant::now() + patience;
-        loop {
-            match Flock::lock(file, how) {
-                Ok(lock) => return Ok(InUse { _lock: Some(lock) }),
-                Err((back, Errno::EWOULDBLOCK)) if Instant::now() < deadline => file = back,
-                Err((_, Errno::EWOULDBLOCK)) => return Err(self.is_busy(patience)),
-                Err((_, errno)) => return Err(write_failure(&path, errno.into())),
-            }
-            tokio::time::sleep(EVERY).await;
+        match attempt.within_limit().await.map_err(|e| write_failure(&path, e))? {
+            Some(lock) => Ok(InUse { _lock: Some(lock) }),
+            None => Err(self.is_busy(patience, &attempt.holders())),
         }
     }
 
-    fn is_busy(&self, patience: Duration) -> Failure {
+    fn is_busy(&self, patience: Duration, holders: &str) -> Failure {
         let cause = format!(
-            "the store {} is still in use by another longshore after {patience:?}",
-            self.root().display()
+            "the store {} is still in use by another longshore after {patience:?}: its lock {} is \
+             held{holders}",
+            self.root().display(),
+            self.root().join("lock").display(),
         );
-        Failure::new(ExitCode::Preflight, cause)
-            .remedy("let it finish its build, fetch or installation, and try again")
+        Failure::new(ExitCode::Preflight, cause).remedy(
+            "let it finish its build, fetch or installation, and try again; where it is no longshore \
+             that holds the lock, end that process",
+        )
     }
 }
 
@@ -98,8 +82,24 @@ mod tests {
         assert_eq!(failure.code(), ExitCode::Preflight);
         drop((first, second));
         let alone = store.alone(Duration::ZERO).await.expect("free again");
-        store.take(FlockArg::LockSharedNonblock, Duration::ZERO).await.expect_err("taken");
+        store.take(Kind::Shared, Duration::ZERO).await.expect_err("taken");
         drop(alone);
         store.share(Duration::ZERO).await.expect("free once more");
+    }
+
+    #[tokio::test]
+    async fn a_stranger_who_holds_an_older_stores_lock_keeps_nobody_waiting_beyond_the_deadline() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = crate::locks::tests::for_all();
+        let store = Store::open(dir.path()).expect("store");
+        let path = dir.path().join("lock");
+        std::fs::write(&path, "").expect("write");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).expect("mode");
+        crate::locks::tests::loosen(dir.path(), dir.path());
+        let holder = crate::locks::tests::Holder::of(&path);
+        let failure = store.share(Duration::from_millis(200)).await.expect_err("held");
+        assert_eq!(failure.code(), ExitCode::Preflight);
+        let said = failure.to_string();
+        assert!(said.contains(&format!("held by pid {}, perl", holder.0.id())), "{said}");
     }
 }

@@ -8,13 +8,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use nix::fcntl::FlockArg;
 use serde::Serialize;
 
 use crate::artifact::{ModuleSet, is_sha256};
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::locks;
 use crate::source::userspace::{self, Depth};
-use crate::store::{Store, lock};
+use crate::store::Store;
 
 /// What a thing in the store is; cheaper to have again comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -217,8 +217,8 @@ fn is_leftover(name: &OsStr) -> bool {
 
 /// Whether a living process is at work on it (see build::claim).
 fn is_held(path: &Path) -> bool {
-    let locked = |file| lock(file, FlockArg::LockExclusiveNonblock).is_err();
-    File::open(path).is_ok_and(locked)
+    let is_locked = |file| !matches!(locks::try_alone(file), Ok(Some(_)));
+    File::open(path).is_ok_and(is_locked)
 }
 
 /// None where it is gone meanwhile.

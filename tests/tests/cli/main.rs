@@ -8,6 +8,7 @@ mod debs;
 mod doctor;
 mod hosts;
 mod leftovers;
+mod locks;
 mod observability;
 mod panics;
 mod process_one;

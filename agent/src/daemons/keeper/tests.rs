@@ -68,6 +68,29 @@ async fn a_daemon_that_dies_is_started_again() {
     assert!(scene.fake.state().daemons.contains_key("m"), "it is for the undo to end it");
 }
 
+/// On a host where a process of root's hangs: the one thread of the runtime goes on all the same.
+#[tokio::test]
+async fn while_processes_cannot_be_looked_at_the_runtime_goes_on_and_the_keeper_too() {
+    let stuck = crate::daemons::process::tests::Stuck::new();
+    let host: Arc<dyn Host> = Arc::new(stuck.host(Duration::from_secs(2)));
+    let telemetry = Telemetry::default();
+    let kept = vec![Kept { daemon: daemon(), mark: "m".to_owned() }];
+    let keeper = Keeper::begin(&host, kept, &telemetry);
+    let since = Instant::now();
+    let state = || telemetry.live().daemons.first().map(|daemon| daemon.state);
+    while state() != Some(DaemonState::BackingOff) {
+        let asleep = Instant::now();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(
+            asleep.elapsed() < Duration::from_secs(1),
+            "a worker was kept from its other tasks"
+        );
+        assert!(since.elapsed() < Duration::from_secs(20), "it gave no word");
+    }
+    keeper.end().await;
+    stuck.let_go();
+}
+
 #[tokio::test]
 async fn one_that_will_not_start_is_tried_again_until_the_stop() {
     let scene = kept();

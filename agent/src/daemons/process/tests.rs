@@ -1,16 +1,19 @@
 //! Real processes stand in for the daemons: perl scripts that listen, fork, hang, die or ignore
 //! signals as they are told.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal as SigSignal};
 use rstest::rstest;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 use crate::daemons::{bring_up, new_mark, stop};
 use crate::engine::CancelFlag;
+use crate::host::kernel_call::KernelCalls;
 use crate::host::{Host, RealHost};
+use crate::locks::tests::STRANGER;
 
 const STAND_IN: &str = r#"
 use Socket; use POSIX qw(setsid);
@@ -61,7 +64,11 @@ impl Scene {
 
     fn stop(&self, daemon: &Daemon) {
         stop(&self.host, daemon, &self.mark, Duration::from_secs(5)).unwrap();
-        assert!(find(&self.mark).unwrap().is_empty());
+        assert!(self.find().is_empty());
+    }
+
+    fn find(&self) -> Vec<Found> {
+        find(Path::new("/"), &self.mark).unwrap()
     }
 }
 
@@ -93,7 +100,7 @@ fn it_has_no_capability_and_can_get_none() {
     let scene = Scene::new();
     let daemon = scene.daemon("");
     scene.start(&daemon).unwrap();
-    let (pid, _) = find(&scene.mark).unwrap().remove(0);
+    let (pid, _) = scene.find().remove(0);
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     for line in ["NoNewPrivs:\t1", "CapPrm:\t0000000000000000", "CapEff:\t0000000000000000"] {
         assert!(status.lines().any(|l| l == line), "{line} is not in {status}");
@@ -107,10 +114,10 @@ fn it_hears_of_signals_that_the_agents_threads_hold_back() {
     held.thread_block().unwrap();
     let scene = Scene::new();
     scene.start(&scene.daemon("forks")).unwrap();
-    let (pid, _) = find(&scene.mark).unwrap().remove(0);
+    let (pid, _) = scene.find().remove(0);
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     assert!(status.lines().any(|line| line == "SigBlk:\t0000000000000000"), "{status}");
-    let [term] = end(&scene.mark, Ending::Term).unwrap().try_into().unwrap();
+    let [term] = end(scene.find(), Ending::Term).unwrap().try_into().unwrap();
     let mut ended = [PollFd::new(&term, PollFlags::IN)];
     let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
     assert_eq!(poll(&mut ended, Some(&limit)).unwrap(), 1, "SIGTERM did not end it");
@@ -166,7 +173,7 @@ fn one_that_ignores_sigterm_is_killed_and_what_it_left_is_no_hindrance() {
     let daemon = scene.daemon("stubborn");
     scene.start(&daemon).unwrap();
     stop(&scene.host, &daemon, &scene.mark, Duration::from_millis(100)).unwrap();
-    assert!(find(&scene.mark).unwrap().is_empty());
+    assert!(scene.find().is_empty());
     assert!(daemon.socket.exists());
     scene.start(&daemon).unwrap();
     scene.stop(&daemon);
@@ -206,4 +213,131 @@ fn settings_are_the_templates_but_for_those_that_are_set() {
     write_settings(&Settings { template: at("template"), set: set.to_vec(), file: at("file") })
         .unwrap();
     assert_eq!(fs::read_to_string(at("file")).unwrap(), "# about A\nA=1\n\nB=2\nDAEMONIZE=0\nC=\n");
+}
+
+/// A process of `uid` that has the mark of the scene's daemons in its environment, until it is dropped.
+struct Pretender(Child);
+
+impl Pretender {
+    fn of(scene: &Scene, program: &Path, uid: u32) -> Self {
+        let mut command = Command::new(program);
+        command.arg("600").env_clear().env(MARK_VARIABLE, &scene.mark).uid(uid).gid(uid);
+        let pretender = Self(command.spawn().unwrap());
+        // It is what it pretends to be once it was executed: until then it is a copy of this process.
+        let environment = format!("/proc/{}/environ", pretender.0.id());
+        let since = Instant::now();
+        while !fs::read(&environment).unwrap().starts_with(MARK_VARIABLE.as_bytes()) {
+            assert!(since.elapsed() < Duration::from_secs(20), "it is not executed");
+            std::thread::yield_now();
+        }
+        pretender
+    }
+
+    fn lives(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Pretender {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Everybody may give a mark to a process that they learned of; its user id tells it from ours.
+#[test]
+fn a_strangers_process_with_the_mark_is_neither_waited_for_nor_ended() {
+    let scene = Scene::new();
+    let mut pretender = Pretender::of(&scene, Path::new("/bin/sleep"), STRANGER);
+    let daemon = scene.daemon("");
+    // As [`stop`] does, it would wait for the stranger and then kill it.
+    scene.start(&daemon).unwrap();
+    assert_eq!(scene.find().len(), 1);
+    scene.stop(&daemon);
+    assert!(pretender.lives());
+}
+
+/// A stranger's `su` that asks for its password is root's, by its effective user id.
+#[test]
+fn a_program_with_a_setuid_bit_that_a_stranger_gave_the_mark_is_not_ours() {
+    let scene = Scene::new();
+    let program = scene.dir.path().join("sleep");
+    fs::set_permissions(scene.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::copy("/bin/sleep", &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let pretender = Pretender::of(&scene, &program, STRANGER);
+    let process = PathBuf::from(format!("/proc/{}", pretender.0.id()));
+    assert_eq!(fs::metadata(process).unwrap().uid(), 0, "it has root's effective user id");
+    assert_eq!(scene.find().len(), 0);
+}
+
+/// A /proc whose process 4194304, which no system has, is root's and hangs when its environment is read.
+pub(crate) struct Stuck {
+    root: tempfile::TempDir,
+    environ: PathBuf,
+}
+
+impl Stuck {
+    pub(crate) fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let process = root.path().join("proc/4194304");
+        fs::create_dir_all(&process).unwrap();
+        let auxv = [AT_SECURE as usize, 0, 0, 0].map(usize::to_ne_bytes).concat();
+        fs::write(process.join("auxv"), auxv).unwrap();
+        let environ = process.join("environ");
+        nix::unistd::mkfifo(&environ, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        Self { root, environ }
+    }
+
+    pub(crate) fn host(&self, look: Duration) -> RealHost {
+        RealHost::new(self.root.path()).calling(KernelCalls::direct(), look)
+    }
+
+    /// It goes on, as where its memory map is unlocked.
+    pub(crate) fn let_go(&self) {
+        let writer = fs::OpenOptions::new().write(true).open(&self.environ).unwrap();
+        fs::remove_file(&self.environ).unwrap();
+        drop(writer);
+    }
+}
+
+const SHORT: Duration = Duration::from_millis(100);
+
+/// As SIGTERM has it done.
+#[test]
+fn an_end_comes_to_its_end_though_a_process_hangs() {
+    let (stuck, scene) = (Stuck::new(), Scene::new());
+    let host = stuck.host(SHORT);
+    let since = Instant::now();
+    for why in ["it took longer than 100ms", "an earlier look at the processes has not come back"] {
+        let error =
+            stop(&host, &scene.daemon(""), &scene.mark, Duration::from_secs(60)).unwrap_err();
+        assert_eq!(error.errno, Errno::ETIMEDOUT);
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+    stuck.let_go();
+    let since = Instant::now();
+    while stop(&host, &scene.daemon(""), &scene.mark, SHORT).is_err() {
+        assert!(since.elapsed() < Duration::from_secs(20), "nothing hangs any more");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn while_a_process_hangs_those_that_were_found_before_are_known() {
+    let (stuck, scene) = (Stuck::new(), Scene::new());
+    let daemon = scene.daemon("forks");
+    scene.start(&daemon).unwrap();
+    let found = scene.find();
+    let host = stuck.host(SHORT);
+    host.remember(&scene.mark, &found);
+    let seen = host.daemon_processes(&scene.mark).unwrap();
+    assert_eq!(seen.len(), found.len());
+    // What hangs still hangs: that nothing is left is not known.
+    let error = stop(&host, &daemon, &scene.mark, Duration::from_secs(20)).unwrap_err();
+    assert_eq!(error.errno, Errno::ETIMEDOUT, "{error}");
+    assert!(scene.find().is_empty(), "it was ended all the same");
+    stuck.let_go();
 }

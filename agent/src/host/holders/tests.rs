@@ -36,7 +36,7 @@ impl Scene {
     }
 
     fn users(&self) -> DriverUsers {
-        driver_users(self.dir.path(), AMPLE).unwrap()
+        driver_users(self.dir.path(), AMPLE, &Looker::default()).unwrap()
     }
 
     /// Process ids and what they hold.
@@ -150,9 +150,41 @@ fn a_process_that_cannot_be_looked_at_in_time_keeps_nobody_waiting() {
     scene.link("91/fd/3", "/dev/null");
     // Whoever opens it waits for a writer who never comes.
     nix::unistd::mkfifo(&scene.at("91/comm"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let seen = driver_users(scene.dir.path(), Duration::from_secs(2)).unwrap();
+    let looker = Looker::default();
+    let seen = driver_users(scene.dir.path(), Duration::from_secs(2), &looker).unwrap();
     assert_eq!(seen.users.iter().map(|user| user.pid).collect::<Vec<_>>(), [90]);
     assert!(seen.unseen.is_some_and(|why| why.contains("pid 91")));
+}
+
+/// Its memory map is locked, for good as far as anybody can tell; somebody asks for the metrics.
+#[test]
+fn however_often_it_is_looked_there_is_one_thread_for_a_process_that_hangs() {
+    let scene = Scene::new();
+    scene.link("90/fd/3", "/dev/null");
+    let hangs = scene.at("90/cgroup");
+    nix::unistd::mkfifo(&hangs, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let looker = Looker::default();
+    let threads = || {
+        let all = fs::read_dir("/proc/self/task").unwrap().flatten();
+        // Other tests look as well, but none of theirs has this scene's process open.
+        all.filter(|task| {
+            fs::read_to_string(task.path().join("comm")).is_ok_and(|c| c == "holders\n")
+        })
+        .count()
+    };
+    let limit = Duration::from_millis(100);
+    driver_users(scene.dir.path(), limit, &looker).unwrap();
+    let before = threads();
+    let since = Instant::now();
+    for _ in 0..50 {
+        let seen = driver_users(scene.dir.path(), AMPLE, &looker).unwrap();
+        let why = seen.unseen.unwrap();
+        assert!(why.contains("an earlier look at the processes has not come back"), "{why}");
+    }
+    assert!(since.elapsed() < AMPLE / 2, "{:?}", since.elapsed());
+    // Fifty more there would be, but for a few of other tests.
+    assert!(threads() < before + 25, "{before} threads, and {} after", threads());
+    let _writer = fs::OpenOptions::new().read(true).write(true).open(&hangs).unwrap();
 }
 
 /// The machine this runs on: this very process, which holds a device.

@@ -9,11 +9,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Permissions};
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::FlockArg;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::gpus::SupportedGpus;
@@ -24,8 +25,11 @@ use crate::disk;
 use crate::expose::tree::Machine;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::source::driver;
-use crate::source::userspace::{self, Entry, compare, measure};
-use crate::store::{Store, lock, write_failure};
+use crate::source::userspace::{self, Entry, compare, is_taken, measure};
+use crate::store::{Store, write_failure};
+
+/// Tries of giving a driver its name: each miss takes another process that put or removed it meanwhile.
+const TRIES: usize = 64;
 
 /// The version of driver.json's form; a driver with another is fetched again.
 const FORMAT: u32 = 1;
@@ -208,15 +212,30 @@ pub(super) fn keep(
     let text = serde_json::to_vec_pretty(&written)
         .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;
     fs::write(&path, text).map_err(|e| write_failure(&path, e))?;
-    let drivers = store.dir("drivers");
-    let turn = File::open(&drivers).and_then(|dir| lock(dir, FlockArg::LockExclusive));
-    let _turn = turn.map_err(|e| write_failure(&drivers, e))?;
-    // Another process may have been faster, and have it in use.
-    if let Some(there) = find(store, sha256).filter(|there| there.verify().is_ok()) {
-        return Ok(there);
+    let target = store.dir("drivers").join(sha256);
+    let failed = |e| write_failure(&target, e);
+    let dir = unpacked.dir.path();
+    fs::set_permissions(dir, Permissions::from_mode(0o755)).map_err(failed)?;
+    // One call for thousands of files; the rename must not reach the disk before their content.
+    File::open(dir).and_then(|dir| disk::sync_whole(&dir)).map_err(failed)?;
+    let mut tries = 0;
+    let is_moved = loop {
+        // Another process may have been faster, and have it in use.
+        if let Some(there) = find(store, sha256).filter(|there| there.verify().is_ok()) {
+            return Ok(there);
+        }
+        tries += 1;
+        match land(dir, &target) {
+            // Another one came or went since it was looked for.
+            Err(e) if tries < TRIES && (is_taken(&e) || e.kind() == ErrorKind::NotFound) => {}
+            landed => break landed.map_err(failed)?,
+        }
+    };
+    if is_moved {
+        unpacked.dir.moved();
     }
-    let target = drivers.join(sha256);
-    land(unpacked, &target).map_err(|e| write_failure(&target, e))?;
+    let parent = target.parent().unwrap_or(Path::new("/"));
+    File::open(parent).and_then(|dir| disk::sync(&dir)).map_err(failed)?;
     Ok(StoredRunFile { written, tree: target.join("tree") })
 }
 
@@ -246,23 +265,23 @@ pub(super) fn describe(unpacked: &Unpacked, name: &str, sha256: &str) -> Result<
     })
 }
 
-/// Syncs and renames.
-fn land(unpacked: Unpacked, target: &Path) -> io::Result<()> {
-    let dir = unpacked.dir.path();
-    fs::set_permissions(dir, Permissions::from_mode(0o755))?;
-    // One call for thousands of files; the rename must not reach the disk before their content.
-    disk::sync_whole(&File::open(dir)?)?;
-    if target.exists() {
-        // It was found damaged.
-        let aside = dir.join("replaced");
-        fs::rename(target, &aside)?;
-        fs::rename(dir, target)?;
-        fs::remove_dir_all(target.join("replaced"))?;
-    } else {
-        fs::rename(dir, target)?;
+/// Gives the directory its name, also where a damaged one has it; returns whether nothing is left under
+/// its old name. Each step replaces one whole directory by another: no lock is needed.
+fn land(dir: &Path, target: &Path) -> io::Result<bool> {
+    match fs::rename(dir, target) {
+        Err(e) if is_taken(&e) => {}
+        renamed => return renamed.map(|()| true),
     }
-    unpacked.dir.moved();
-    disk::sync(&File::open(target.parent().unwrap_or(Path::new("/")))?)
+    match renameat_with(CWD, dir, CWD, target, RenameFlags::EXCHANGE) {
+        // Not every file system exchanges (renameat2(2)).
+        Err(Errno::INVAL | Errno::NOSYS) => {}
+        exchanged => return exchanged.map(|()| false).map_err(io::Error::from),
+    }
+    let aside = dir.with_extension("replaced");
+    fs::rename(target, &aside)?;
+    fs::rename(dir, target)?;
+    fs::remove_dir_all(aside)?;
+    Ok(true)
 }
 
 /// Removes what the manifest does not list for this machine, and gives the rest its modes.

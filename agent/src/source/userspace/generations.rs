@@ -9,15 +9,16 @@
 //! What nobody uses any more is for `upkeep::gc` to remove.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-
-use nix::fcntl::FlockArg;
 
 use crate::build::claim::Claimed;
 use crate::disk;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::{Store, lock, write_atomically, write_failure};
+use crate::store::{Store, write_atomically, write_failure};
+
+/// Tries of giving a tree a name: each miss takes another process that took the name meanwhile.
+const TRIES: usize = 64;
 
 /// Says of a tree that it is damaged, where a quick look does not show it; beside its root.
 const DAMAGED: &str = "damaged";
@@ -84,24 +85,37 @@ pub(super) fn land(
     // One call for hundreds of files; the rename must not reach the disk before their content.
     let opened = File::open(scratch.path()).map_err(failed)?;
     disk::sync_whole(&opened).map_err(failed)?;
-    let turn = File::open(&trees).and_then(|dir| lock(dir, FlockArg::LockExclusive));
-    let _turn = turn.map_err(failed)?;
-    let there = numbered(&trees, name)?;
-    if let Some((_, path)) = there.iter().find(|(_, path)| is_it(path)) {
-        scratch.close().map_err(failed)?;
-        return Ok(path.clone());
-    }
-    let target = trees.join(match there.first() {
-        None => name.to_owned(),
-        Some((last, path)) => {
-            tracing::warn!("{} cannot be used and stays: another is put beside it", path.display());
-            format!("{name}.{}", last.saturating_add(1))
+    for _ in 0..TRIES {
+        let there = numbered(&trees, name)?;
+        if let Some((_, path)) = there.iter().find(|(_, path)| is_it(path)) {
+            scratch.close().map_err(failed)?;
+            return Ok(path.clone());
         }
-    });
-    fs::rename(scratch.path(), &target).map_err(failed)?;
-    scratch.moved();
-    File::open(&trees).and_then(|dir| disk::sync(&dir)).map_err(failed)?;
-    Ok(target)
+        let target = trees.join(match there.first() {
+            None => name.to_owned(),
+            Some((last, path)) => {
+                let path = path.display();
+                tracing::warn!("{path} cannot be used and stays: another is put beside it");
+                format!("{name}.{}", last.saturating_add(1))
+            }
+        });
+        // It replaces nothing but an empty directory (rename(2)): no lock is needed.
+        match fs::rename(scratch.path(), &target) {
+            Ok(()) => {
+                scratch.moved();
+                File::open(&trees).and_then(|dir| disk::sync(&dir)).map_err(failed)?;
+                return Ok(target);
+            }
+            Err(e) if is_taken(&e) => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    Err(failed(io::Error::other("other processes took every name that was tried")))
+}
+
+/// Whether a rename failed because another directory has the name.
+pub(in crate::source) fn is_taken(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty)
 }
 
 /// A temporary directory is its owner's alone, and the tree is for everybody.
@@ -143,6 +157,27 @@ mod tests {
     #[case(".2", ".2", 1)]
     fn a_name_has_a_generation(#[case] name: &str, #[case] of: &str, #[case] number: u32) {
         assert_eq!((family(name), split(name).1), (of, number));
+    }
+
+    #[test]
+    fn many_that_land_at_once_all_get_the_one_that_was_first() {
+        let dir = crate::locks::tests::for_all();
+        let store = Store::open(dir.path()).expect("store");
+        // A stranger who locks the directory keeps nobody waiting.
+        crate::locks::tests::loosen(dir.path(), &store.dir("userspace"));
+        let _holder = crate::locks::tests::Holder::of(&store.dir("userspace"));
+        let land_one = || {
+            let scratch = claim(&store, "userspace").expect("claim");
+            fs::write(scratch.path().join("file"), "text").expect("write");
+            let is_it = |path: &Path| path.join("file").exists();
+            land(scratch, "1.2-x86_64-ab", &store, is_it).expect("landed")
+        };
+        let landed: Vec<PathBuf> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(land_one)).collect();
+            all.into_iter().map(|one| one.join().expect("joins")).collect()
+        });
+        assert_eq!(landed, vec![store.dir("userspace/1.2-x86_64-ab"); 8]);
+        assert_eq!(fs::read_dir(store.dir("tmp")).expect("listed").count(), 0);
     }
 
     #[test]

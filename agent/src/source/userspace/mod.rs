@@ -28,6 +28,7 @@ use crate::store::Store;
 
 pub use assemble::{assemble, assemble_run_file};
 pub(crate) use generations::family;
+pub(super) use generations::is_taken;
 pub use manifest::{Depth, Entry, Manifest, PackageUsed};
 pub(super) use manifest::{compare, measure};
 pub use manifest::{examine, manifest_of, verify, verify_root};

@@ -1,0 +1,277 @@
+//! File locks (flock(2)), taken by tries that never block, until a deadline.
+//!
+//! A call that blocks in flock(2) has no deadline and hears no signal that another thread takes. A
+//! process that may open a file may lock it (flock(2)): lock files are for their owner alone, and an
+//! older one that others may open is made so.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::sys::stat::{major, minor};
+
+use crate::config::Deadlines;
+use crate::failure::{ExitCode, Failure};
+use crate::printable;
+
+/// Time between two tries.
+const EVERY: Duration = Duration::from_millis(50);
+
+const OWNER_ALONE: u32 = 0o600;
+
+/// Bytes that are read of /proc/locks: some ten thousand locks.
+const LISTED: u64 = 1 << 20;
+
+/// Bytes that are read of a process' name.
+const NAME: u64 = 64;
+
+/// Tries of making something that nobody removes before it is locked.
+const BIRTHS: usize = 64;
+
+/// `lock-deadline` in milliseconds, one for the whole process as [`crate::disk`] has its own; 0 until
+/// it is given.
+static LIMIT: AtomicU64 = AtomicU64::new(0);
+
+/// Sets `lock-deadline` for locks that are taken from now on.
+pub(crate) fn give(limit: Duration) {
+    // 0 says that none was given.
+    let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1);
+    LIMIT.store(millis, Ordering::Relaxed);
+}
+
+/// `lock-deadline`.
+pub(crate) fn limit() -> Duration {
+    match LIMIT.load(Ordering::Relaxed) {
+        0 => Deadlines::default().lock,
+        given => Duration::from_millis(given),
+    }
+}
+
+/// Number of holders a lock may have at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Many.
+    Shared,
+    /// One.
+    Exclusive,
+}
+
+/// A lock file on its way to be locked.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    path: PathBuf,
+    kind: Kind,
+    limit: Duration,
+    since: Instant,
+    /// None where the file has to be opened again.
+    file: Option<File>,
+}
+
+impl Attempt {
+    /// Opens the lock file at `path`, which is made for its owner alone where there is none.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn begin(path: &Path, kind: Kind, limit: Duration) -> io::Result<Self> {
+        let file = Some(open(path)?);
+        Ok(Self { path: path.to_path_buf(), kind, limit, since: Instant::now(), file })
+    }
+
+    /// Tries once; None where it is held otherwise.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn once(&mut self) -> io::Result<Option<Flock<File>>> {
+        let how = match self.kind {
+            Kind::Shared => FlockArg::LockSharedNonblock,
+            Kind::Exclusive => FlockArg::LockExclusiveNonblock,
+        };
+        // Twice: a file that its last holder removed is opened again.
+        for _ in 0..2 {
+            let file = match self.file.take() {
+                Some(file) => file,
+                None => open(&self.path)?,
+            };
+            match Flock::lock(file, how) {
+                Ok(locked) if is_at(&locked, &self.path)? => return Ok(Some(locked)),
+                Ok(_) => {}
+                Err((back, Errno::EWOULDBLOCK)) => {
+                    self.file = Some(back);
+                    break;
+                }
+                Err((_, errno)) => return Err(errno.into()),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether its time is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.since.elapsed() >= self.limit
+    }
+
+    /// Tries until its time is over; None where it is held otherwise until then.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) async fn within_limit(&mut self) -> io::Result<Option<Flock<File>>> {
+        loop {
+            match self.once()? {
+                None if !self.is_over() => tokio::time::sleep(EVERY).await,
+                tried => return Ok(tried),
+            }
+        }
+    }
+
+    /// As [`Attempt::within_limit`], on a thread that may wait.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn within_limit_here(&mut self) -> io::Result<Option<Flock<File>>> {
+        loop {
+            match self.once()? {
+                None if !self.is_over() => thread::sleep(EVERY),
+                tried => return Ok(tried),
+            }
+        }
+    }
+
+    /// The processes that hold it, for a message: ` (held by pid 12, backup)`; empty where the kernel
+    /// names none.
+    pub(crate) fn holders(&self) -> String {
+        let Ok(file) = fs::symlink_metadata(&self.path) else { return String::new() };
+        let mut listed = String::new();
+        let read =
+            File::open("/proc/locks").and_then(|f| f.take(LISTED).read_to_string(&mut listed));
+        let pids = match read {
+            Ok(_) => holding(&listed, (major(file.dev()), minor(file.dev()), file.ino())),
+            Err(_) => Vec::new(),
+        };
+        let named: Vec<String> = pids.into_iter().map(named).collect();
+        match named.is_empty() {
+            true => String::new(),
+            false => format!(" (held by {})", named.join("; ")),
+        }
+    }
+
+    /// The failure at its end, exit code 15.
+    pub(crate) fn still_held(&self) -> Failure {
+        let (path, limit, holders) = (self.path.display(), self.limit, self.holders());
+        let cause = format!("the lock {path} is still held after {limit:?}{holders}");
+        Failure::new(ExitCode::Preflight, cause).remedy(
+            "let the process that holds it finish, or end it, and run again; lock-deadline says how \
+             long is waited",
+        )
+    }
+}
+
+/// Opens a lock file: no link, no pipe, and for its owner alone from now on.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+    options.read(true).mode(OWNER_ALONE).custom_flags(flags.bits());
+    let file = match options.clone().write(true).create(true).truncate(false).open(path) {
+        // It can be locked all the same, where it is there.
+        Err(e) if e.kind() == ErrorKind::ReadOnlyFilesystem => options.open(path).map_err(|_| e)?,
+        opened => opened?,
+    };
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    if found.mode() & 0o077 != 0 {
+        match file.set_permissions(Permissions::from_mode(OWNER_ALONE)) {
+            Err(e) if e.kind() != ErrorKind::ReadOnlyFilesystem => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(file)
+}
+
+/// Tries to lock what nobody else is to have open, once; None where it is held.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn try_alone(file: File) -> io::Result<Option<Flock<File>>> {
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(locked) => Ok(Some(locked)),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, errno)) => Err(errno.into()),
+    }
+}
+
+/// Whether the file that is open has this name now.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let open = file.metadata()?;
+    match fs::symlink_metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (open.dev(), open.ino())),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Makes a temporary file or directory and locks it. One that was taken for an ended process' and
+/// removed, before it was locked, is made again: so nobody has to wait for anybody here.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn made_locked<T: AsRef<Path>>(
+    make: impl Fn() -> io::Result<T>,
+) -> io::Result<(T, Flock<File>)> {
+    for _ in 0..BIRTHS {
+        let made = make()?;
+        let file = match File::open(made.as_ref()) {
+            Err(e) if e.kind() == ErrorKind::NotFound => continue,
+            opened => opened?,
+        };
+        if let Some(locked) = try_alone(file)?
+            && is_at(&locked, made.as_ref())?
+        {
+            return Ok((made, locked));
+        }
+    }
+    Err(io::Error::other(format!(
+        "another process locked or removed {BIRTHS} files just made here"
+    )))
+}
+
+/// The processes that hold a flock on the file (major and minor of its device, inode), as
+/// /proc/locks lists them (proc_locks(5)); those that wait are not among them.
+fn holding(listed: &str, file: (u64, u64, u64)) -> Vec<u32> {
+    let holder = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [_, "FLOCK", _, _, pid, id, ..] = fields[..] else { return None };
+        let mut id = id.split(':');
+        let mut hex = || u64::from_str_radix(id.next()?, 16).ok();
+        let device = (hex()?, hex()?);
+        let inode = id.next()?.parse().ok()?;
+        // 0 and below stand for a process of another PID namespace.
+        let pid = pid.parse().ok().filter(|pid| *pid > 0)?;
+        ((device.0, device.1, inode) == file).then_some(pid)
+    };
+    listed.lines().filter_map(holder).collect()
+}
+
+fn named(pid: u32) -> String {
+    let mut name = Vec::new();
+    let comm = File::open(format!("/proc/{pid}/comm"));
+    match comm.and_then(|file| file.take(NAME).read_to_end(&mut name)) {
+        Ok(_) => {
+            let name = String::from_utf8_lossy(&name);
+            format!("pid {pid}, {}", printable::in_line(name.trim_end()))
+        }
+        Err(_) => format!("pid {pid}"),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
