@@ -10,7 +10,7 @@ use rstest::rstest;
 use super::calls::{decoded, encoded, make_all};
 use super::*;
 use crate::host::real::RealHost;
-use crate::host::verbs::{Host, Node};
+use crate::host::verbs::{Host, Node, Owner};
 
 const AMPLE: Duration = Duration::from_secs(60);
 
@@ -232,11 +232,22 @@ fn words_arrive_as_they_were() {
         (
             Call::MakeNodes {
                 nodes: &[
-                    ("/dev/x".into(), Node { major: 1, minor: 3, mode: 0o666 }),
-                    ("/dev/a b".into(), Node { major: 195, minor: 255, mode: 0o444 }),
+                    (
+                        "/dev/x".into(),
+                        Node { major: 1, minor: 3, mode: 0o666, owner: Owner::default() },
+                    ),
+                    (
+                        "/dev/a b".into(),
+                        Node {
+                            major: 195,
+                            minor: 255,
+                            mode: 0o444,
+                            owner: Owner { uid: 0, gid: 44 },
+                        },
+                    ),
                 ],
             },
-            "mknod /dev/x 259 438 /dev/a%20b 50175 292\n",
+            "mknod /dev/x 259 438 0 0 /dev/a%20b 50175 292 0 44\n",
         ),
     ];
     for (call, line) in lines {
@@ -259,7 +270,7 @@ fn a_call_whose_child_was_killed_is_made_once_more() {
         let (kept, calls) = scripted(script, AMPLE);
         (kept, RealHost::new(dir.path()).calling(calls, AMPLE))
     };
-    let node = Node { major: 1, minor: 3, mode: 0o666 };
+    let node = Node { major: 1, minor: 3, mode: 0o666, owner: Owner::default() };
     let make = |host: &RealHost| host.make_node(Path::new("/dev/x"), node);
     let make_two =
         |host: &RealHost| host.make_nodes(&["/dev/x", "/dev/y"].map(|p| (p.into(), node)));
