@@ -124,6 +124,7 @@ fn catalog() -> Catalog {
         run_files: Known::Yes(Vec::new()),
         headers: Known::Unknown(unknown()),
         signer: None,
+        fits: Default::default(),
     }
 }
 
