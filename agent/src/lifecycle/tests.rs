@@ -18,6 +18,7 @@ mod adopt;
 mod change;
 mod crash;
 mod daemons;
+mod fabric;
 mod renewal;
 mod stuck;
 
