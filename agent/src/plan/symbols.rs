@@ -12,6 +12,9 @@ pub(super) fn judged(catalog: &Catalog, supply: &Supply<'_>) -> (Option<Finding>
     let reason = |why: String| Some(Reason { what: "symbols of the modules".to_owned(), why });
     match fit {
         None => (None, None),
+        Some(Fit::Fits { symbols: 0, .. }) => {
+            (None, reason("the modules name no CRCs; their vermagic is the kernel's".to_owned()))
+        }
         Some(Fit::Fits { place, symbols }) => {
             (None, reason(format!("{symbols} have the CRCs that {place} names")))
         }

@@ -123,8 +123,11 @@ impl Host<'_> {
             format!("{file}: {symbol} wants {:#010x}, the kernel has {:#010x}", d.wanted, d.kernel)
         }));
         if lines.is_empty() {
-            let compared = wanted.iter().filter(|symbol| kernel.contains_key(**symbol)).count();
-            return Fit::Fits { place, symbols: compared };
+            let symbols = wanted.iter().filter(|symbol| kernel.contains_key(**symbol)).count();
+            if symbols == 0 && !wanted.is_empty() {
+                return Fit::Unchecked { why: format!("{place}: none of their symbols is in it") };
+            }
+            return Fit::Fits { place, symbols };
         }
         lines.truncate(MOST_SYMBOLS);
         let more = count.saturating_sub(MOST_SYMBOLS);

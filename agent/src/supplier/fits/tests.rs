@@ -161,6 +161,20 @@ fn where_there_is_nothing_to_compare_with_it_says_so() {
     assert!(scene.store.known_to_fit().is_empty());
 }
 
+/// A kernel without CONFIG_MODVERSIONS.
+#[test]
+fn without_crcs_vermagic_alone_counts() {
+    let scene = Scene::new(&[("nvidia.ko", module("nvidia", MAGIC, &[]))]);
+    let fit = scene.with_own_modules(&KERNEL).fit();
+    assert!(matches!(fit, Some(Fit::Fits { symbols: 0, .. })), "{fit:?}");
+}
+
+#[test]
+fn symbols_that_no_module_of_the_kernels_imports_are_not_said_to_be_checked() {
+    let fit = Scene::of(MAGIC, &TAMPERED).with_own_modules(&[("other", 1)]).fit();
+    assert!(matches!(fit, Some(Fit::Unchecked { .. })), "{fit:?}");
+}
+
 /// Headers of a later build of the same release lie beside the kernel that runs.
 #[test]
 fn the_kernels_own_modules_count_for_more_than_headers() {
