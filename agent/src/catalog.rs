@@ -1,5 +1,6 @@
 //! What is at hand: built module sets, driver packages, user-mode trees, headers.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,38 @@ pub struct Catalog {
     /// Who signs modules for the kernel here, where the configuration says so.
     #[serde(default)]
     pub signer: Option<Signer>,
+    /// Of sets of the store that are for this kernel, by their names there: whether the kernel takes
+    /// their modules. Those that are known to fit are left out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fits: BTreeMap<String, Fit>,
+}
+
+/// What a comparison of a set's modules with the kernel came to: vermagic, and the CRCs of the symbols
+/// that they import.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fit {
+    /// They are the kernel's.
+    Fits {
+        /// What they were compared with.
+        place: String,
+        /// How many symbols could be compared.
+        symbols: usize,
+    },
+    /// The kernel would refuse a module.
+    Differs {
+        /// What they were compared with.
+        place: String,
+        /// A line for each difference, 18 at most.
+        lines: Vec<String>,
+        /// How many more there are.
+        more: usize,
+    },
+    /// There is nothing to compare them with.
+    Unchecked {
+        /// Why.
+        why: String,
+    },
 }
 
 /// A built set of modules.
@@ -256,7 +289,8 @@ pub fn gather(
     let (refused, unread) = (Vec::new(), Vec::new());
     let run_files = Known::Yes(Vec::new());
     let signer = signer(config)?;
-    Ok(Catalog { sets, refused, unread, userspace: trees, drivers, run_files, headers, signer })
+    let (userspace, fits) = (trees, BTreeMap::new());
+    Ok(Catalog { sets, refused, unread, userspace, drivers, run_files, headers, signer, fits })
 }
 
 /// Who signs modules here.
@@ -271,7 +305,6 @@ fn signer(config: &Config) -> Result<Option<Signer>, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::path::Path;
 
     use super::*;

@@ -16,6 +16,7 @@
 //! objects/               ccache's directories, at most 500 MB each (see build::reuse)
 //! tmp/                   what is not finished, locked by who makes it; a build removes the rest
 //! history.json           what ran on this host, and what before (see upkeep::history)
+//! fits.json              the sets that are known to fit their kernel (see fits)
 //! hashed.json            the modules that were hashed since the host booted (see modules)
 //! archives.json          how new the archives' metadata was (see source::rollback)
 //! lock                   shared by who works with the store (see usage)
@@ -24,6 +25,7 @@
 //! Everything lands by: temporary name in the same file system, verify, fsync, rename.
 
 mod evidence;
+mod fits;
 pub(crate) mod known;
 mod landing;
 mod modules;

@@ -3,12 +3,14 @@
 
 mod after;
 mod at_hand;
+mod fits;
 mod gather;
 mod ladder;
 mod once;
 mod run_files;
 mod signing;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -174,6 +176,7 @@ impl<'a> Supplier<'a> {
             run_files: Known::Unknown(unasked()),
             headers: Known::Unknown(unasked()),
             signer: None,
+            fits: BTreeMap::new(),
         };
         let plan = plan::plan(self.config, facts, &catalog)?;
         let planned = driver::find(&drivers, Some(&plan.driver_version), Some(plan.flavour));

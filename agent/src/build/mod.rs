@@ -238,6 +238,7 @@ impl Prepared {
         let modules = compile::store_modules(&files, &compile, store)?;
         let set = ModuleSet { key, modules, headers_from: self.inputs.headers.from };
         store.put_set(&set)?;
+        store.note_compiled(&set);
         Ok(set)
     }
 

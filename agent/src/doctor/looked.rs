@@ -67,7 +67,7 @@ pub(super) const ITEMS: [Item; 28] = [
     item(
         Area::Kernel,
         "the kernel's own modules",
-        &[Code::KernelUnknown, Code::DependencyMissing],
+        &[Code::KernelUnknown, Code::DependencyMissing, Code::SymbolsDiffer],
         |s| {
             let facts = s.look.facts;
             let (files, builtin) = (facts.available.len(), facts.builtin.len());

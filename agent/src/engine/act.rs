@@ -9,7 +9,7 @@ use super::undo::NEEDS_REBOOT;
 use super::{CancelFlag, Engine, Outcome};
 use crate::daemons::Answers;
 use crate::failure::{ExitCode, Failure};
-use crate::host::verbs::TMPFS_SOURCE;
+use crate::host::verbs::{Node, NodeKeeper, TMPFS_SOURCE, WantedNode};
 use crate::host::{Host, VerbError};
 use crate::journal::{Before, Entry, EntryState, Journal, NodeBefore};
 use crate::kernel::{readback, refusal};
@@ -71,7 +71,7 @@ impl Engine<'_> {
                 Some(entry) => self.is_so(entry)?,
                 None => false,
             };
-            if !ours && self.observe(step)?.is_some() {
+            if !ours && self.observe(step)?.is_some_and(|before| is_absent(step, &before)) {
                 let cause = format!("{step}: it was done, and now it is not so");
                 return Err(Failure::new(ExitCode::Expose, cause)
                     .remedy("something else on this host changes the same: see its log"));
@@ -144,6 +144,7 @@ impl Engine<'_> {
         Ok(None)
     }
 
+    /// The nodes that are missing, are another device's, or have other permissions than they should.
     fn observe_nodes(&self, dirs: &[PathBuf]) -> Result<Option<Before>, Failure> {
         let wanted = self.host.wanted_nodes().map_err(exposing)?;
         if wanted.is_empty() {
@@ -154,21 +155,64 @@ impl Engine<'_> {
         }
         let mut nodes = Vec::new();
         let mut missing = BTreeSet::new();
-        for dir in distinct_dirs(self.host, dirs)? {
-            for (name, made) in &wanted {
-                let path = dir.join(name);
-                if let Some(parent) = path.parent() {
+        let dirs = distinct_dirs(self.host, dirs)?;
+        for dir in &dirs {
+            let source = self.host.mount_source(dir).map_err(exposing)?;
+            let own = source.as_deref() == Some(TMPFS_SOURCE);
+            for wanted in &wanted {
+                let node = self.node_before(dir, own, wanted, &dirs).map_err(exposing)?;
+                let Some(node) = node else { continue };
+                if let Some(parent) = node.path.parent() {
                     missing.extend(missing_dirs(self.host, parent).map_err(exposing)?);
                 }
-                let was = self.host.node(&path).map_err(exposing)?;
-                if !was.is_some_and(|was| was.same_device(made)) {
-                    nodes.push(NodeBefore { path, made: *made, was });
-                }
+                nodes.push(node);
             }
         }
         // A set of paths is in order outermost first.
         let missing_dirs = missing.into_iter().collect();
         Ok((!nodes.is_empty()).then_some(Before::Nodes { missing_dirs, nodes }))
+    }
+
+    /// The node to be made or changed in `dir`, which is a tmpfs of ours where `own`; None where it is
+    /// as it should be, or somebody else sees to it.
+    fn node_before(
+        &self,
+        dir: &Path,
+        own: bool,
+        wanted: &WantedNode,
+        dirs: &[&PathBuf],
+    ) -> Result<Option<NodeBefore>, VerbError> {
+        let made = match (wanted.keeper, own) {
+            (NodeKeeper::Installer, _) | (NodeKeeper::Kernel, false) => wanted.node,
+            (NodeKeeper::Kernel, true) | (NodeKeeper::Admin, false) => return Ok(None),
+            (NodeKeeper::Admin, true) => match self.node_of_admin(dir, wanted, dirs)? {
+                Some(theirs) => theirs,
+                None => return Ok(None),
+            },
+        };
+        let path = dir.join(&wanted.name);
+        let was = self.host.node(&path)?;
+        let right = match wanted.keeper {
+            NodeKeeper::Kernel => was.is_some_and(|was| was.same_device(&made)),
+            _ => was == Some(made),
+        };
+        Ok((!right).then_some(NodeBefore { path, made, was }))
+    }
+
+    /// The very device in another /dev, with the permissions that the host's administrator gave it.
+    fn node_of_admin(
+        &self,
+        own: &Path,
+        wanted: &WantedNode,
+        dirs: &[&PathBuf],
+    ) -> Result<Option<Node>, VerbError> {
+        for dir in dirs.iter().filter(|dir| dir.as_path() != own) {
+            let there = self.host.node(&dir.join(&wanted.name))?;
+            if let Some(there) = there.filter(|there| there.same_device(&wanted.node)) {
+                return Ok(Some(there));
+            }
+        }
+        Ok(None)
     }
 
     fn carry_out(&self, step: &Step, before: &Before, cancel: &CancelFlag) -> Result<(), Failure> {
@@ -219,8 +263,13 @@ impl Engine<'_> {
             made => made.inspect_err(|e| tracing::debug!("{e}: making them one by one")).is_ok(),
         };
         for node in nodes.iter().filter(|node| !made || node.was.is_some()) {
-            if node.was.is_some() {
-                self.host.remove_file(&node.path)?;
+            match node.was {
+                Some(was) if was.same_device(&node.made) => {
+                    self.host.set_node(&node.path, node.made)?;
+                    continue;
+                }
+                Some(_) => self.host.remove_file(&node.path)?,
+                None => {}
             }
             let made = self.host.make_node(&node.path, node.made);
             if !self.somebody_was_faster(&made, node)? {
@@ -230,18 +279,22 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Whether the host's device manager made the very node since it was looked for.
+    /// Whether the host's device manager made the very node since it was looked for; it has the
+    /// permissions that it should have then.
     fn somebody_was_faster(
         &self,
         made: &Result<(), VerbError>,
         node: &NodeBefore,
     ) -> Result<bool, VerbError> {
-        match made {
-            Err(e) if e.errno == Errno::EEXIST => {
-                Ok(self.host.node(&node.path)?.is_some_and(|there| there.same_device(&node.made)))
-            }
-            _ => Ok(false),
+        let theirs = match made {
+            Err(e) if e.errno == Errno::EEXIST => self.host.node(&node.path)?,
+            _ => None,
+        };
+        let theirs = theirs.filter(|theirs| theirs.same_device(&node.made));
+        if theirs.is_some_and(|theirs| theirs != node.made) {
+            self.host.set_node(&node.path, node.made)?;
         }
+        Ok(theirs.is_some())
     }
 
     /// Whether what the entry made is (still) there, whole.
@@ -286,6 +339,21 @@ fn is_verified(step: &Step) -> bool {
         Step::RemoveLeftover { .. } => false,
         _ => true,
     }
+}
+
+/// Whether what a step makes is not there, by what was seen before it. Device nodes with other
+/// permissions are there: a device manager that sets them after us is no reason to take the driver
+/// off.
+fn is_absent(step: &Step, before: &Before) -> bool {
+    let Before::Nodes { nodes, .. } = before else { return true };
+    let changed = |node: &&NodeBefore| node.was.is_some_and(|was| was.same_device(&node.made));
+    for node in nodes.iter().filter(changed) {
+        tracing::warn!(
+            "{step}: something else on this host changes mode or owner of {}",
+            node.path.display()
+        );
+    }
+    !nodes.iter().all(|node| changed(&node))
 }
 
 /// Which of `path` and the directories that lead to it are missing, outermost first.

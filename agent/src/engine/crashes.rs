@@ -20,7 +20,7 @@ use super::tests::{FIRMWARE, engine, gpu_host, install};
 use super::*;
 use crate::config::Paths;
 use crate::host::fake::{FakeHost, FakeModule, FakeState};
-use crate::host::verbs::Node;
+use crate::host::verbs::{Node, Owner};
 use crate::journal::{Before, State};
 use crate::lifecycle::Phase;
 
@@ -273,7 +273,7 @@ fn crowded_host() -> FakeHost {
         state.dirs.insert("/run/nvidia".into());
         state.parameters.insert(FIRMWARE.into(), "/theirs".to_owned());
         state.mounts.push(("theirs".to_owned(), "/store/tree/dev".into()));
-        let node = |major, minor| Node { major, minor, mode: 0o600 };
+        let node = |major, minor| Node { major, minor, mode: 0o600, owner: Owner::default() };
         state.nodes.insert("/dev/nvidia0".into(), node(195, 0));
         state.nodes.insert("/dev/nvidia-uvm".into(), node(400, 0));
     });

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::tests::{FIRMWARE, engine, gpu_host, install, load};
 use super::*;
 use crate::host::fake::{FakeHost, Fault};
-use crate::host::verbs::Node;
+use crate::host::verbs::{Node, Owner};
 
 /// What can be there before longshore comes.
 fn other_peoples_things() -> impl Strategy<Value = FakeHost> {
@@ -29,7 +29,10 @@ fn other_peoples_things() -> impl Strategy<Value = FakeHost> {
                 state.mounts.push(("theirs".to_owned(), "/store/tree/dev".into()));
             }
             let mut node_at = |path: &str, major| {
-                state.nodes.insert(path.into(), Node { major, minor: 0, mode: 0o600 });
+                state.nodes.insert(
+                    path.into(),
+                    Node { major, minor: 0, mode: 0o600, owner: Owner::default() },
+                );
             };
             if node {
                 node_at("/dev/nvidia0", 195);

@@ -281,10 +281,17 @@ fn undo_mount(host: &dyn Host, target: &Path, count: usize) -> Result<(), VerbEr
 }
 
 fn undo_node(host: &dyn Host, node: &NodeBefore) -> Result<(), VerbError> {
-    match host.node(&node.path)? {
-        Some(there) if there.same_device(&node.made) => host.remove_file(&node.path)?,
-        Some(_) => return Ok(()),
-        None => {}
+    let there = host.node(&node.path)?;
+    match (there, node.was) {
+        // Its permissions alone were changed, unless somebody changed them after us.
+        (Some(there), Some(was)) if was.same_device(&node.made) => {
+            let ours = there != was && there.is_between(&was, &node.made);
+            return if ours { host.set_node(&node.path, was) } else { Ok(()) };
+        }
+        (None, Some(was)) if was.same_device(&node.made) => return Ok(()),
+        (Some(there), _) if there.same_device(&node.made) => host.remove_file(&node.path)?,
+        (Some(_), _) => return Ok(()),
+        (None, _) => {}
     }
     node.was.map_or(Ok(()), |was| host.make_node(&node.path, was))
 }

@@ -190,6 +190,10 @@ codes! {
         means "a module needs another that the kernel has neither built in nor as a module"
         matters "the kernel would refuse it: unknown symbol"
         remedy "install the package with the kernel's further modules, or give modules that do without it"
+    SymbolsDiffer "symbols-differ" Kernel Refuses Preflight
+        means "modules that were compiled elsewhere have another vermagic than the kernel's, or import symbols with other CRCs; at most 18 are named, each with module, CRC wanted and the kernel's"
+        matters "the kernel would refuse them (`disagrees about version of symbol`, `version magic`), or they would use its structures with another layout"
+        remedy "give modules that were compiled with the headers of exactly this kernel (release and `uname -v`), boot the kernel that they are for, or remove the set from the store (its file below `sets/`) so that they are compiled here"
     ModuleNotBuilt "module-not-built" Sources Refuses Preflight
         means "the set at hand, or NVIDIA's driver, lacks a module asked for"
         matters "what was asked for could not be loaded"

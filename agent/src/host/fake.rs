@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 
-use super::verbs::{DriverUser, FileId, Node, Stage, VerbError};
+use super::verbs::{DriverUser, FileId, Node, NodeKeeper, Stage, VerbError};
 use crate::failure::Failure;
 use crate::kernel::image::{Images, ModuleFile};
 use crate::step::ModuleOrigin;
@@ -107,6 +107,7 @@ struct Inner {
     aliases: BTreeMap<PathBuf, PathBuf>,
     busy_mounts: BTreeSet<PathBuf>,
     rivals: BTreeMap<PathBuf, Node>,
+    keepers: BTreeMap<PathBuf, NodeKeeper>,
     rival_loads: BTreeMap<String, String>,
     loadings: u64,
     at_point: Option<AtPoint>,
@@ -202,6 +203,11 @@ impl FakeHost {
         let mut inner = self.lock();
         inner.state.dirs.insert(PathBuf::from(alias));
         inner.aliases.insert(PathBuf::from(alias), PathBuf::from(dir));
+    }
+
+    /// Says who sees to the node of this name below a /dev; else that is the installer.
+    pub fn kept_by(&self, name: &str, keeper: NodeKeeper) {
+        self.lock().keepers.insert(PathBuf::from(name), keeper);
     }
 
     /// Makes somebody else make `node` just before it would be made at `path`.

@@ -18,7 +18,8 @@
 //! umount2 TARGET FLAGS
 //! bind SOURCE TARGET                 with all that is mounted below
 //! tmpfs TARGET DATA
-//! mknod PATH DEVICE MODE ...         character devices, each with exactly this mode
+//! mknod PATH DEVICE MODE UID GID ... character devices, each with exactly this mode and owner
+//! chnod PATH DEVICE MODE UID GID     mode and owner of the device that is there
 //! ```
 //!
 //! Its answer is a line with the errno, or 0. In a word, `%XX` stands for any byte that is not a
@@ -133,10 +134,8 @@ impl KernelCalls {
         }
         let mut waiting = self.waiting();
         let within = match call {
-            Call::Load { .. } | Call::Bind { .. } | Call::Tmpfs { .. } | Call::MakeNodes { .. } => {
-                self.load
-            }
             Call::Unload { .. } | Call::Unmount { .. } => self.unload,
+            _ => self.load,
         };
         let since = Instant::now();
         // One that was killed meanwhile, or that does not read, takes no call: nothing was begun then.

@@ -17,7 +17,9 @@ use super::kernel_call::{Answer, Call, KernelCalls};
 use super::kmsg::KernelLog;
 use super::look::Looker;
 use super::root::is_absent;
-use super::verbs::{DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Stage, VerbError};
+use super::verbs::{
+    DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Owner, Stage, VerbError, WantedNode,
+};
 use super::{facts, mounts};
 use crate::config::Deadlines;
 use crate::daemons::output::LastWords;
@@ -194,13 +196,15 @@ impl RealHost {
         Err(VerbError::new(verb, subject, Errno::EINTR))
     }
 
-    /// Whether a node was made by a child that was killed before it could tell; it has its mode then.
+    /// Whether a node was made by a child that was killed before it could tell; it has its mode and
+    /// owner then.
     fn has_made(&self, path: &Path, node: Node) -> Result<bool, VerbError> {
         match self.node(path)? {
             Some(there) if there.same_device(&node) => {
-                let mode = fs::Permissions::from_mode(node.mode);
-                let set = fs::set_permissions(self.at(path), mode);
-                set.map(|()| true).map_err(|e| VerbError::on_path("chmod", path, &e))
+                if there != node {
+                    self.set_node(path, node)?;
+                }
+                Ok(true)
             }
             _ => Ok(false),
         }
@@ -359,6 +363,13 @@ impl Host for RealHost {
         }
     }
 
+    fn set_node(&self, path: &Path, node: Node) -> Result<(), VerbError> {
+        let at = self.at(path);
+        let call = Call::SetNode { path: &at, node };
+        let set = || Ok(self.node(path)? == Some(node));
+        self.call("chown and chmod", &path.display().to_string(), call, set)
+    }
+
     fn node(&self, path: &Path) -> Result<Option<Node>, VerbError> {
         let found = match fs::symlink_metadata(self.at(path)) {
             Ok(found) => found,
@@ -373,6 +384,7 @@ impl Host for RealHost {
             major: major(found.rdev()) as u32,
             minor: minor(found.rdev()) as u32,
             mode: found.mode() & 0o7777,
+            owner: Owner { uid: found.uid(), gid: found.gid() },
         }))
     }
 
@@ -433,7 +445,7 @@ impl Host for RealHost {
         Ok(DaemonSeen { processes, answers, said })
     }
 
-    fn wanted_nodes(&self) -> Result<Vec<(PathBuf, Node)>, VerbError> {
+    fn wanted_nodes(&self) -> Result<Vec<WantedNode>, VerbError> {
         nodes::wanted(&self.root)
             .map_err(|e| VerbError::on_path("read", &self.root.join("proc/devices"), &e))
     }

@@ -119,6 +119,9 @@ pub struct Node {
     pub minor: u32,
     /// Permission bits.
     pub mode: u32,
+    /// User and group; root's in a record of an older longshore, which knew no other.
+    #[serde(default, skip_serializing_if = "Owner::is_root")]
+    pub owner: Owner,
 }
 
 impl Node {
@@ -126,6 +129,54 @@ impl Node {
     pub fn same_device(&self, other: &Node) -> bool {
         (self.major, self.minor) == (other.major, other.minor)
     }
+
+    /// Whether this is what setting `made` on what was `was` leaves, at any point of it: mode and
+    /// owner are set one after the other, and whoever sets them can die in between.
+    pub fn is_between(&self, was: &Node, made: &Node) -> bool {
+        self.same_device(made)
+            && [was.mode, made.mode].contains(&self.mode)
+            && [was.owner, made.owner].contains(&self.owner)
+    }
+}
+
+/// User and group of a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+impl Owner {
+    /// Whether it is root and root's group.
+    pub fn is_root(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A device node that belongs below a /dev.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedNode {
+    /// Its path below the /dev, for example `nvidia-caps/nvidia-cap1`.
+    pub name: PathBuf,
+    /// The device, with the permissions that it gets where it is made.
+    pub node: Node,
+    /// Who sees to it.
+    pub keeper: NodeKeeper,
+}
+
+/// Who sees to a device node in the host's /dev.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeKeeper {
+    /// The driver's installer: the node is made, and its mode and owner are put right.
+    Installer,
+    /// Someone else (NVreg_ModifyDeviceFiles=0, DeviceFileModify: 0): it is neither made nor
+    /// changed. The driver root's own /dev, which nobody else fills, gets a copy of it.
+    Admin,
+    /// The kernel's devtmpfs: it is made where it is missing, for example in a container's /dev that
+    /// was filled before the device was there, and not changed. The driver root does without it.
+    Kernel,
 }
 
 /// What makes a directory the same directory under another path: device and inode.
@@ -235,13 +286,15 @@ pub trait Host: Send + Sync {
     fn mounts_on(&self, target: &Path) -> Result<usize, VerbError>;
     /// What the topmost mount on exactly `target` says it is from; None where none is there.
     fn mount_source(&self, target: &Path) -> Result<Option<String>, VerbError>;
-    /// Makes a character device node with exactly these permissions.
+    /// Makes a character device node with exactly these permissions and this owner.
     fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError>;
     /// As [`Host::make_node`], one after the other, until one fails; of which one it was, the error says
     /// nothing.
     fn make_nodes(&self, nodes: &[(PathBuf, Node)]) -> Result<(), VerbError> {
         nodes.iter().try_for_each(|(path, node)| self.make_node(path, *node))
     }
+    /// Gives the node at `path` these permissions and this owner; ENXIO where it is not this device.
+    fn set_node(&self, path: &Path, node: Node) -> Result<(), VerbError>;
     /// The node at `path`, or None where nothing is there; EEXIST where something else is.
     fn node(&self, path: &Path) -> Result<Option<Node>, VerbError>;
     /// Removes a file or node.
@@ -267,6 +320,6 @@ pub trait Host: Send + Sync {
     fn daemon_processes(&self, mark: &str) -> Result<Vec<OwnedFd>, VerbError>;
     /// Who runs under the mark, and who answers on the daemon's socket.
     fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonSeen, VerbError>;
-    /// The device nodes the loaded driver wants below a /dev, with their names relative to it.
-    fn wanted_nodes(&self) -> Result<Vec<(PathBuf, Node)>, VerbError>;
+    /// The device nodes the loaded driver wants below a /dev.
+    fn wanted_nodes(&self) -> Result<Vec<WantedNode>, VerbError>;
 }

@@ -146,11 +146,12 @@ pub enum Before {
         /// What [`crate::daemons::MARK_VARIABLE`] is in their environment.
         mark: String,
     },
-    /// These directories were missing and these nodes were missing or another device's.
+    /// These directories were missing, and these nodes were missing, another device's, or had other
+    /// permissions.
     Nodes {
         /// Absolute paths, outermost first.
         missing_dirs: Vec<PathBuf>,
-        /// The nodes to be made.
+        /// The nodes to be made or changed.
         nodes: Vec<NodeBefore>,
     },
 }

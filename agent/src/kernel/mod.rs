@@ -5,3 +5,4 @@ pub mod index;
 pub mod modinfo;
 pub mod readback;
 pub mod refusal;
+pub mod symbols;

@@ -14,6 +14,7 @@ use super::last_words::{self, LastFailure};
 use crate::config::{Config, Paths};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::modules::is_of_driver;
+use crate::host::verbs::{NodeKeeper, WantedNode};
 use crate::host::{Host, RealHost, VerbError};
 use crate::input;
 use crate::journal::{self, Before, Entry, EntryState, State};
@@ -277,8 +278,10 @@ fn mounts(host: &dyn Host, live: &[&Entry]) -> Result<Vec<MountStatus>, VerbErro
 
 fn nodes(paths: &Paths, host: &dyn Host, live: &[&Entry]) -> Result<Vec<NodeStatus>, VerbError> {
     let mut wanted = BTreeMap::new();
-    for (name, node) in host.wanted_nodes()? {
-        wanted.insert(paths.host_root.join("dev").join(name), (node, false));
+    for WantedNode { name, node, keeper } in host.wanted_nodes()? {
+        if keeper == NodeKeeper::Installer {
+            wanted.insert(paths.host_root.join("dev").join(name), (node, false));
+        }
     }
     for entry in live {
         if let Before::Nodes { nodes, .. } = &entry.before {
@@ -300,7 +303,7 @@ mod tests {
 
     use super::*;
     use crate::host::fake::{FakeHost, FakeModule};
-    use crate::host::verbs::Node;
+    use crate::host::verbs::{Node, Owner};
     use crate::journal::Journal;
     use crate::step::ModuleOrigin;
 
@@ -320,7 +323,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("sys/module/nvidia")).unwrap();
         let host = FakeHost::with_dirs(["/dev"]);
-        let ctl = Node { major: 195, minor: 255, mode: 0o666 };
+        let ctl = Node { major: 195, minor: 255, mode: 0o666, owner: Owner::default() };
         let gpu = Node { minor: 0, ..ctl };
         let nodes = vec![("nvidiactl".into(), ctl), ("nvidia0".into(), gpu)];
         let version = Some("535.1".to_owned());

@@ -10,7 +10,7 @@ use crate::engine::Patience;
 use crate::finding::{Code, Finding};
 use crate::host::facts::Known;
 use crate::host::fake::{FakeHost, FakeImages, FakeModule, FakeState};
-use crate::host::verbs::Node;
+use crate::host::verbs::{Node, Owner};
 use crate::plan::{Acquire, Replaced};
 use crate::step::{ModuleOrigin, Step};
 
@@ -18,6 +18,7 @@ mod adopt;
 mod change;
 mod crash;
 mod daemons;
+mod fabric;
 mod renewal;
 mod stuck;
 
@@ -124,6 +125,7 @@ fn catalog() -> Catalog {
         run_files: Known::Yes(Vec::new()),
         headers: Known::Unknown(unknown()),
         signer: None,
+        fits: Default::default(),
     }
 }
 
@@ -207,7 +209,7 @@ impl Scene {
         let dirs = ["/dev", "/run/driver/dev", "/store/535", "/store/550", "/store/refused"];
         let host = FakeHost::with_dirs(dirs);
         host.change(|state| state.parameters.insert(FIRMWARE.into(), "/theirs".to_owned()));
-        let node = Node { major: 195, minor: 255, mode: 0o666 };
+        let node = Node { major: 195, minor: 255, mode: 0o666, owner: Owner::default() };
         let nodes = vec![("nvidiactl".into(), node)];
         host.knows("nvidia", FakeModule { nodes, ..FakeModule::default() });
         let depends = vec!["nvidia".to_owned()];

@@ -16,7 +16,13 @@ const PERSISTENCED: &str = "nvidia-persistenced";
 const FABRICMANAGER: &str = "nv-fabricmanager";
 const SUBNET_MANAGER: &str = "nvlsm";
 
-/// Where the subnet manager waits for the fabric manager.
+/// Where the settings of the subnet manager name further files of its package: nvlsm.conf has
+/// `plugin_options -grpc_mgr --config_file /usr/share/nvidia/nvlsm/grpc_mgr.conf`, and without that
+/// plugin nothing listens on its socket.
+const SUBNET_SETTINGS: &str = "/usr/share/nvidia/nvlsm";
+
+/// Where the subnet manager waits for the fabric manager: the default of FM_SM_IPC_INTERFACE (the
+/// Fabric Manager User Guide). NVIDIA's start script waits five seconds in place of asking.
 const SUBNET_SOCKET: &str = "/run/nvidia-fabricmanager/fm_sm_ipc.socket";
 
 /// Where the fabric manager's own parts talk to each other: by default that is a TCP port.
@@ -51,11 +57,12 @@ pub(super) fn daemons(
         // Clients look below the driver root, and the daemons' paths cannot be chosen.
         let dir = daemon.socket.parent().unwrap_or(Path::new("/run")).to_path_buf();
         if !shared.contains(&dir) {
-            let source = place.driver_root().join(dir.strip_prefix("/").unwrap_or(&dir));
-            found.steps.push(Step::MakeDir { path: source.clone() });
-            found.steps.push(Step::MakeDir { path: dir.clone() });
-            found.steps.push(Step::Share { source, target: dir.clone() });
+            found.steps.push(Step::MakeDir { path: place.in_root(&dir) });
+            found.share(&place, &dir);
             shared.push(dir);
+        }
+        if daemon.name == SUBNET_MANAGER {
+            found.share(&place, Path::new(SUBNET_SETTINGS));
         }
         found.steps.push(Step::StartDaemon { daemon });
     }
@@ -71,6 +78,11 @@ struct Place<'a> {
 impl Place<'_> {
     fn driver_root(&self) -> &Path {
         &self.config.paths.driver_root
+    }
+
+    /// The same path below the driver root.
+    fn in_root(&self, path: &Path) -> PathBuf {
+        self.driver_root().join(path.strip_prefix("/").unwrap_or(path))
     }
 
     fn has(&self, program: &str) -> bool {
@@ -156,6 +168,13 @@ impl Daemons {
         daemons
     }
 
+    /// Shows a directory of the driver root under the path that a daemon knows.
+    fn share(&mut self, place: &Place<'_>, target: &Path) {
+        let (source, target) = (place.in_root(target), target.to_path_buf());
+        self.steps.push(Step::MakeDir { path: target.clone() });
+        self.steps.push(Step::Share { source, target });
+    }
+
     fn decide(&mut self, what: &str, why: &str) {
         self.reasons.push(Reason { what: format!("daemon {what}"), why: why.to_owned() });
     }
@@ -170,7 +189,10 @@ fn is_foreign(facts: &HostFacts, socket: &str) -> bool {
     facts.foreign_daemons.iter().any(|there| there == Path::new(socket))
 }
 
-/// No CUDA program runs on such a host without it.
+/// No CUDA program runs on such a host without it. It opens the switches' nodes, nvidia-nvlink and the
+/// capability fabric-mgmt, and makes by itself what of these has not the mode and the owner that
+/// /proc names (nvidia-modprobe-utils.c, `mknod_helper`). They are made before it is started, so
+/// that it does without CAP_MKNOD.
 fn fabric_manager(place: &Place<'_>) -> Daemon {
     let share = place.driver_root().join("usr/share/nvidia/nvswitch");
     let run = Path::new(FABRICMANAGER_SOCKET).parent().unwrap_or(Path::new("/run"));
@@ -199,10 +221,15 @@ fn fabric_manager(place: &Place<'_>) -> Daemon {
     }
 }
 
+/// As NVIDIA's nvidia-fabricmanager-start.sh runs it (`nvlsm -F CONF -B --pid_file FILE -g GUID`), but
+/// in the foreground and with its log for us. It speaks through the umad device of that port.
 fn subnet_manager(place: &Place<'_>, manager: &SwitchManager) -> Daemon {
-    let file = place.driver_root().join("usr/share/nvidia/nvlsm/nvlsm.conf").display().to_string();
+    let file = place.in_root(Path::new(SUBNET_SETTINGS)).join("nvlsm.conf").display().to_string();
+    let pid_file = Path::new(SUBNET_SOCKET).with_file_name("nvlsm.pid").display().to_string();
+    let arguments =
+        ["-F", &file, "-g", &manager.port, "--pid_file", &pid_file, "--log_file", "stdout"];
     Daemon {
-        arguments: vec!["-F".to_owned(), file, "-g".to_owned(), manager.port.clone()],
+        arguments: arguments.map(str::to_owned).to_vec(),
         required: true,
         ..place.daemon(SUBNET_MANAGER, SUBNET_SOCKET, Wish::On)
     }

@@ -11,6 +11,7 @@ mod live;
 mod preflight;
 mod render;
 mod signing;
+mod symbols;
 
 use std::path::PathBuf;
 
@@ -151,6 +152,9 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     findings.extend(live.finding);
     if wanted.iter().any(|name| !facts.loaded.contains_key(*name)) || !live.replaced.is_empty() {
         findings.extend(signing::finding(facts, catalog, &supply));
+        let (finding, reason) = symbols::judged(catalog, &supply);
+        findings.extend(finding);
+        supply.reasons.extend(reason);
     }
     findings.extend(preflight::room(facts, &supply.acquire));
     findings.append(&mut supply.findings);

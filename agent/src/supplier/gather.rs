@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use super::Supplier;
 use super::run_files::Archives;
+use super::{Supplier, fits};
 use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, OrFail};
@@ -138,6 +138,7 @@ fn look(config: &Config, facts: &HostFacts, store: &Store) -> Result<Catalog, Fa
     let unasked = Known::Unknown("not asked: all that is wanted is at hand".into());
     let mut catalog = catalog::gather(config, facts, Some(store), unasked)?;
     Prebuilt::new(config)?.judge(&facts.kernel, store, &mut catalog);
+    catalog.fits = fits::of(config, facts, store, &catalog.sets);
     Ok(catalog)
 }
 

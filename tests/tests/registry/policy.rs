@@ -82,6 +82,7 @@ fn nothing() -> Catalog {
         run_files: Known::Yes(Vec::new()),
         headers: Known::Unknown(String::new()),
         signer: None,
+        fits: Default::default(),
     }
 }
 

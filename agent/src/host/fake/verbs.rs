@@ -11,7 +11,8 @@ use nix::errno::Errno;
 use super::{FakeHost, FakeModule, Ill, Inner};
 use crate::daemons::{Answers, Daemon, DaemonSeen, Ending};
 use crate::host::verbs::{
-    DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Stage, TMPFS_SOURCE, VerbError,
+    DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, NodeKeeper, Stage, TMPFS_SOURCE,
+    VerbError, WantedNode,
 };
 
 /// How long the fake's callers waited for an answer that did not come.
@@ -212,6 +213,18 @@ impl Host for FakeHost {
         })
     }
 
+    fn set_node(&self, path: &Path, node: Node) -> Result<(), VerbError> {
+        self.path_verb("chnod", path, |inner| {
+            let path = inner.real(path);
+            match inner.state.nodes.get_mut(&path) {
+                Some(there) if there.same_device(&node) => *there = node,
+                Some(_) => return Err(Errno::ENXIO),
+                None => return Err(Errno::ENOENT),
+            }
+            Ok(())
+        })
+    }
+
     fn node(&self, path: &Path) -> Result<Option<Node>, VerbError> {
         let inner = self.lock();
         Ok(inner.state.nodes.get(&inner.real(path)).copied())
@@ -324,9 +337,13 @@ impl Host for FakeHost {
         Ok(DaemonSeen { processes, answers, said: None })
     }
 
-    fn wanted_nodes(&self) -> Result<Vec<(PathBuf, Node)>, VerbError> {
+    fn wanted_nodes(&self) -> Result<Vec<WantedNode>, VerbError> {
         let inner = self.lock();
         let loaded = inner.state.loaded.keys().filter_map(|name| inner.kernel.get(name));
-        Ok(loaded.flat_map(|module| module.nodes.clone()).collect())
+        let wanted = |(name, node): &(PathBuf, Node)| {
+            let keeper = inner.keepers.get(name).copied().unwrap_or(NodeKeeper::Installer);
+            WantedNode { name: name.clone(), node: *node, keeper }
+        };
+        Ok(loaded.flat_map(|module| module.nodes.iter().map(wanted)).collect())
     }
 }

@@ -10,12 +10,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, open};
 use nix::kmod::{DeleteModuleFlags, ModuleInitFlags, delete_module, finit_module, init_module};
 use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::{Mode, SFlag, makedev, mknod, umask};
+use nix::sys::stat::{Mode, SFlag, fstat, major, makedev, minor, mknod, umask};
+use nix::unistd::{Gid, Uid, fchownat};
 use sys_mount::{Mount, MountFlags};
 
-use crate::host::verbs::{Image, Node, TMPFS_SOURCE};
+use crate::host::verbs::{Image, Node, Owner, TMPFS_SOURCE};
 
 /// The longest call: what a module's parameters and two paths may take.
 pub(super) const LONGEST_CALL: u64 = 64 << 10;
@@ -33,9 +35,11 @@ pub(in crate::host) enum Call<'a> {
     Bind { source: &'a Path, target: &'a Path },
     /// mount(2): a tmpfs from [`TMPFS_SOURCE`] with these options, which have no blank.
     Tmpfs { target: &'a Path, data: &'a str },
-    /// mknod(2) of character devices, one after the other, each with chmod(2): the umask takes no bit of
-    /// its mode. The first that fails is the last that is tried.
+    /// mknod(2) of character devices, one after the other, each with chown(2) and chmod(2): the umask
+    /// takes no bit of its mode. The first that fails is the last that is tried.
     MakeNodes { nodes: &'a [(PathBuf, Node)] },
+    /// chown(2) and chmod(2) of a character device, where it is this one.
+    SetNode { path: &'a Path, node: Node },
 }
 
 impl Call<'_> {
@@ -55,7 +59,10 @@ impl Call<'_> {
             }
             Call::Bind { source, target } => ("bind", vec![source.into(), target.into()]),
             Call::Tmpfs { target, data } => ("tmpfs", vec![target.into(), data.into()]),
-            Call::MakeNodes { nodes } => ("mknod", nodes.iter().flat_map(node_words).collect()),
+            Call::MakeNodes { nodes } => {
+                ("mknod", nodes.iter().flat_map(|(path, node)| node_words(path, *node)).collect())
+            }
+            Call::SetNode { path, node } => ("chnod", node_words(path, *node).into()),
         };
         let words: Vec<String> = words.iter().map(|word| encoded(word)).collect();
         format!("{verb} {}\n", words.join(" "))
@@ -81,9 +88,10 @@ impl Call<'_> {
                 let tmpfs = Mount::builder().fstype("tmpfs").flags(MountFlags::NOSUID).data(data);
                 mounted(tmpfs.mount(TMPFS_SOURCE, target))
             }
-            Call::MakeNodes { nodes } => nodes.iter().try_for_each(|(path, node)| {
-                make_node(path, makedev(node.major.into(), node.minor.into()), node.mode)
-            }),
+            Call::MakeNodes { nodes } => {
+                nodes.iter().try_for_each(|(path, node)| make_node(path, *node))
+            }
+            Call::SetNode { path, node } => set_node(path, *node),
         }
     }
 }
@@ -99,6 +107,7 @@ impl Call<'_> {
             Call::Bind { .. } => "mount --rbind on",
             Call::Tmpfs { .. } => "mount -t tmpfs on",
             Call::MakeNodes { .. } => "mknod",
+            Call::SetNode { .. } => "chown and chmod",
         }
     }
 }
@@ -108,20 +117,57 @@ fn mounted(mount: io::Result<Mount>) -> Result<(), Errno> {
     mount.map(drop).map_err(|e| errno_of(&e))
 }
 
-fn make_node(path: &Path, device: u64, mode: u32) -> Result<(), Errno> {
-    mknod(path, SFlag::S_IFCHR, Mode::from_bits_truncate(mode), device)?;
-    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|e| {
-        // One with another mode would be taken for whole by the next look. Where it cannot be taken away,
-        // either, the step's undo says so.
+fn device_of(node: Node) -> u64 {
+    makedev(node.major.into(), node.minor.into())
+}
+
+fn make_node(path: &Path, node: Node) -> Result<(), Errno> {
+    mknod(path, SFlag::S_IFCHR, Mode::from_bits_truncate(node.mode), device_of(node))?;
+    set_node(path, node).inspect_err(|_| {
+        // It has an owner or a mode that nobody asked for. Where it cannot be taken away, either, the
+        // step's undo says so.
         let _ = fs::remove_file(path);
-        errno_of(&e)
     })
 }
 
-/// A node as words of a call's line: path, device and mode.
-fn node_words((path, node): &(PathBuf, Node)) -> [OsString; 3] {
-    let device = makedev(node.major.into(), node.minor.into());
-    [path.into(), device.to_string().into(), node.mode.to_string().into()]
+/// Sets owner and mode of exactly this device: what takes the path meanwhile, be it a link, is left as
+/// it is. The owner comes first, for chown(2) may take bits of the mode.
+fn set_node(path: &Path, node: Node) -> Result<(), Errno> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let there = open(path, flags, Mode::empty())?;
+    let found = fstat(&there)?;
+    let kind = found.st_mode & SFlag::S_IFMT.bits();
+    if kind != SFlag::S_IFCHR.bits() || found.st_rdev != device_of(node) {
+        return Err(Errno::ENXIO);
+    }
+    let Owner { uid, gid } = node.owner;
+    // An owner that is right already asks for no capability.
+    if (found.st_uid, found.st_gid) != (uid, gid) {
+        let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        fchownat(&there, "", uid, gid, AtFlags::AT_EMPTY_PATH)?;
+    }
+    // fchmod(2) takes no descriptor that is a path alone.
+    let by_fd = format!("/proc/self/fd/{}", there.as_raw_fd());
+    fs::set_permissions(by_fd, Permissions::from_mode(node.mode)).map_err(|e| errno_of(&e))
+}
+
+/// A node as words of a call's line: path, device, mode, user and group.
+fn node_words(path: &Path, node: Node) -> [OsString; 5] {
+    let Owner { uid, gid } = node.owner;
+    let number = |number: u64| OsString::from(number.to_string());
+    let [mode, uid, gid] = [node.mode, uid, gid].map(|n| number(n.into()));
+    [path.into(), number(device_of(node)), mode, uid, gid]
+}
+
+/// The node that such words name.
+fn node_of([path, device, mode, uid, gid]: &[OsString; 5]) -> Result<(&Path, Node), Errno> {
+    let text = |word: &OsString| word.to_str().map(str::to_owned).ok_or(Errno::EINVAL);
+    let number = |word| text(word)?.parse::<u32>().map_err(|_| Errno::EINVAL);
+    let device: u64 = text(device)?.parse().map_err(|_| Errno::EINVAL)?;
+    let part = |part: u64| u32::try_from(part).map_err(|_| Errno::EINVAL);
+    let owner = Owner { uid: number(uid)?, gid: number(gid)? };
+    let (major, minor) = (part(major(device))?, part(minor(device))?);
+    Ok((Path::new(path), Node { major, minor, mode: number(mode)?, owner }))
 }
 
 /// EIO where the error is none of the kernel's.
@@ -237,11 +283,14 @@ fn carry_out(words: &[OsString], rest: &mut impl Read) -> Result<(), Errno> {
         }
         [verb, nodes @ ..] if verb == "mknod" => {
             let (nodes, []) = nodes.as_chunks() else { return Err(Errno::EINVAL) };
-            nodes.iter().try_for_each(|[path, device, mode]| {
-                let device = device.to_str().and_then(|t| t.parse().ok()).ok_or(Errno::EINVAL)?;
-                let mode = mode.to_str().and_then(|t| t.parse().ok()).ok_or(Errno::EINVAL)?;
-                make_node(Path::new(path), device, mode)
+            nodes.iter().try_for_each(|words| {
+                let (path, node) = node_of(words)?;
+                make_node(path, node)
             })
+        }
+        [verb, node @ ..] if verb == "chnod" => {
+            let (path, node) = node_of(node.try_into().map_err(|_| Errno::EINVAL)?)?;
+            Call::SetNode { path, node }.carry_out()
         }
         _ => Err(Errno::EINVAL),
     }

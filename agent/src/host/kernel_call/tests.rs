@@ -10,7 +10,7 @@ use rstest::rstest;
 use super::calls::{decoded, encoded, make_all};
 use super::*;
 use crate::host::real::RealHost;
-use crate::host::verbs::{Host, Node};
+use crate::host::verbs::{Host, Node, Owner};
 
 const AMPLE: Duration = Duration::from_secs(60);
 
@@ -190,8 +190,11 @@ fn answers(input: &[u8]) -> Vec<i32> {
 #[case(b"bind /x\n", &[Errno::EINVAL])]
 #[case(b"tmpfs /x %ff\n", &[Errno::EINVAL])]
 #[case(b"mknod /x -1 0\n", &[Errno::EINVAL])]
-#[case(b"mknod /nonexistent/x 259 438\n", &[Errno::ENOENT])]
-#[case(b"mknod /nonexistent/x 259 438 /nonexistent/y 260\n", &[Errno::EINVAL])]
+#[case(b"mknod /nonexistent/x 259 438 0 0\n", &[Errno::ENOENT])]
+#[case(b"chnod /nonexistent/x 259 438 0 0\n", &[Errno::ENOENT])]
+#[case(b"chnod /nonexistent/x 259 438 0\n", &[Errno::EINVAL])]
+#[case(b"mknod /nonexistent/x 259 438 0 -1\n", &[Errno::EINVAL])]
+#[case(b"mknod /nonexistent/x 259 438 0 0 /nonexistent/y 260\n", &[Errno::EINVAL])]
 #[case::cut_off_line(b"delete_module nvidia", &[Errno::EINVAL])]
 #[case::nothing_after_what_is_no_line(b"umount2 %zz 0\nreboot\n", &[Errno::EINVAL])]
 #[case::cut_off_image(b"init_module  5\nfour", &[Errno::ENODATA])]
@@ -232,11 +235,22 @@ fn words_arrive_as_they_were() {
         (
             Call::MakeNodes {
                 nodes: &[
-                    ("/dev/x".into(), Node { major: 1, minor: 3, mode: 0o666 }),
-                    ("/dev/a b".into(), Node { major: 195, minor: 255, mode: 0o444 }),
+                    (
+                        "/dev/x".into(),
+                        Node { major: 1, minor: 3, mode: 0o666, owner: Owner::default() },
+                    ),
+                    (
+                        "/dev/a b".into(),
+                        Node {
+                            major: 195,
+                            minor: 255,
+                            mode: 0o444,
+                            owner: Owner { uid: 0, gid: 44 },
+                        },
+                    ),
                 ],
             },
-            "mknod /dev/x 259 438 /dev/a%20b 50175 292\n",
+            "mknod /dev/x 259 438 0 0 /dev/a%20b 50175 292 0 44\n",
         ),
     ];
     for (call, line) in lines {
@@ -259,7 +273,7 @@ fn a_call_whose_child_was_killed_is_made_once_more() {
         let (kept, calls) = scripted(script, AMPLE);
         (kept, RealHost::new(dir.path()).calling(calls, AMPLE))
     };
-    let node = Node { major: 1, minor: 3, mode: 0o666 };
+    let node = Node { major: 1, minor: 3, mode: 0o666, owner: Owner::default() };
     let make = |host: &RealHost| host.make_node(Path::new("/dev/x"), node);
     let make_two =
         |host: &RealHost| host.make_nodes(&["/dev/x", "/dev/y"].map(|p| (p.into(), node)));

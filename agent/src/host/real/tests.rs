@@ -135,3 +135,43 @@ fn a_file_is_told_from_a_directory_and_a_link_is_not_followed() {
     host.remove_file(Path::new("/run/link")).unwrap();
     assert!(host.file(Path::new("/run/link")).unwrap().is_none());
 }
+
+/// The device of /dev/null stands in for a driver's: any device would do, it is not opened.
+const NULL: Node = Node { major: 1, minor: 3, mode: 0o640, owner: Owner { uid: 7, gid: 44 } };
+
+#[test]
+fn a_node_is_made_with_its_owner_and_set_to_another_one() {
+    let (dir, host) = scene();
+    fs::create_dir(dir.path().join("dev")).unwrap();
+    let path = Path::new("/dev/nvidia0");
+    host.make_nodes(&[(path.into(), NULL)]).unwrap();
+    assert_eq!(host.node(path).unwrap(), Some(NULL));
+    let other = Node { mode: 0o606, owner: Owner { uid: 0, gid: 0 }, ..NULL };
+    host.set_node(path, other).unwrap();
+    assert_eq!(host.node(path).unwrap(), Some(other));
+    let error = host.set_node(path, Node { minor: 5, ..other }).unwrap_err();
+    assert_eq!(error.errno, Errno::ENXIO);
+    assert_eq!(host.node(path).unwrap(), Some(other));
+}
+
+/// What took the node's place keeps its mode and owner, and so does what a link leads to.
+#[test]
+fn what_took_the_place_of_a_node_is_not_changed() {
+    let (dir, host) = scene();
+    write(&dir, "secret", "");
+    let at = |path: &str| dir.path().join(path);
+    fs::create_dir(at("dev")).unwrap();
+    std::os::unix::fs::symlink(at("secret"), at("dev/link")).unwrap();
+    host.make_node(Path::new("/dev/node"), NULL).unwrap();
+    std::os::unix::fs::symlink("node", at("dev/to-node")).unwrap();
+    write(&dir, "dev/file", "");
+    let before = fs::metadata(at("secret")).unwrap();
+    for path in ["/dev/link", "/dev/to-node", "/dev/file", "/dev", "/dev/none"] {
+        let wide = Node { mode: 0o666, ..NULL };
+        let errno = host.set_node(Path::new(path), wide).unwrap_err().errno;
+        assert!([Errno::ENXIO, Errno::ENOENT].contains(&errno), "{path}: {errno}");
+    }
+    let after = fs::metadata(at("secret")).unwrap();
+    assert_eq!((before.mode(), before.uid()), (after.mode(), after.uid()));
+    assert_eq!(host.node(Path::new("/dev/node")).unwrap(), Some(NULL));
+}

@@ -9,7 +9,10 @@ const DAMAGES: [Damage; 6] = [
     ("nothing", |_| {}),
     ("a node", |state| state.nodes.clear()),
     ("another device's node", |state| {
-        state.nodes.insert("/dev/nvidiactl".into(), Node { major: 1, minor: 3, mode: 0o600 });
+        state.nodes.insert(
+            "/dev/nvidiactl".into(),
+            Node { major: 1, minor: 3, mode: 0o600, owner: Owner::default() },
+        );
     }),
     ("the tmpfs", |state| state.mounts.truncate(1)),
     ("all mounts", |state| state.mounts.clear()),

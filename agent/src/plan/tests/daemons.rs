@@ -112,9 +112,22 @@ fn on_nvlink5_the_subnet_manager_is_started_first_and_both_get_the_port() {
         assert!(daemon.required && daemon.arguments.contains(&port), "{daemon:?}");
     }
     assert!(loads(&with).contains(&"ib_umad".to_owned()) == facts.available.has("ib_umad"));
-    // One directory is shown once.
-    let shown = with.install.iter().filter(|step| matches!(step, Step::Share { .. })).count();
-    assert_eq!(shown, 1);
+    // One directory is shown once, and what each daemon needs is there before it.
+    let nodes = with.install.iter().position(|s| matches!(s, Step::MakeNodes { .. })).unwrap();
+    let lines: Vec<String> = with.install[nodes + 1..].iter().map(ToString::to_string).collect();
+    assert_eq!(
+        lines,
+        [
+            "mount a tmpfs on /run/nvidia/driver/run",
+            "make directory /run/nvidia/driver/run/nvidia-fabricmanager",
+            "make directory /run/nvidia-fabricmanager",
+            "show /run/nvidia/driver/run/nvidia-fabricmanager as /run/nvidia-fabricmanager",
+            "make directory /usr/share/nvidia/nvlsm",
+            "show /run/nvidia/driver/usr/share/nvidia/nvlsm as /usr/share/nvidia/nvlsm",
+            "start nvlsm",
+            "start nv-fabricmanager",
+        ]
+    );
 }
 
 #[test]

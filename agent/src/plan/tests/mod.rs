@@ -85,6 +85,7 @@ fn catalog(drivers: Vec<DriverAtHand>) -> Catalog {
             passed_over: Vec::new(),
         }),
         signer: None,
+        fits: BTreeMap::new(),
     }
 }
 

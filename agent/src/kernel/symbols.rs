@@ -1,0 +1,213 @@
+//! Symbols that a module imports: their CRCs, compared with those that the kernel exports.
+//!
+//! A kernel with CONFIG_MODVERSIONS gives each exported symbol a CRC over its type, and a module has
+//! in `__versions` the CRCs that it was compiled against: entries of 64 bytes, CRC and name
+//! (include/linux/module.h, `struct modversion_info`). The kernel refuses a module with another one
+//! (kernel/module/version.c, `check_version`): "disagrees about version of symbol".
+
+use std::collections::BTreeMap;
+
+use object::read::ReadRef;
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectSection};
+
+use super::modinfo;
+
+/// Symbol -> CRC.
+pub type Crcs = BTreeMap<String, u32>;
+
+/// Bytes of an entry on 64-bit machines, and of the CRC in it.
+const ENTRY: usize = 64;
+const CRC: usize = 8;
+/// No module's section is larger: the largest has some thousand entries.
+const LARGEST_SECTION: u64 = 16 << 20;
+
+/// What a module was compiled against.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Imports {
+    /// modinfo `vermagic`.
+    pub vermagic: Option<String>,
+    /// Of the symbols that it imports; none where its kernel has no CONFIG_MODVERSIONS.
+    pub crcs: Crcs,
+}
+
+/// A symbol that the kernel has with another CRC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Differing {
+    /// Its name.
+    pub symbol: String,
+    /// What the module was compiled against.
+    pub wanted: u32,
+    /// What the kernel has.
+    pub kernel: u32,
+}
+
+/// Reads what the module in `data`, a `.ko` that is not compressed, was compiled against. Of a file
+/// ([`object::ReadCache`]) the tables and the two sections are read alone.
+///
+/// # Errors
+/// Why it is no module that can be read.
+pub fn imports<'a, R: ReadRef<'a>>(data: R) -> Result<Imports, String> {
+    let file = ElfFile64::<Endianness, R>::parse(data).map_err(|e| e.to_string())?;
+    let section = |name: &str| match file.section_by_name(name) {
+        Some(section) if section.size() > LARGEST_SECTION => {
+            Err(format!("its section {name} has {} bytes", section.size()))
+        }
+        Some(section) => section.data().map(Some).map_err(|e| e.to_string()),
+        None => Ok(None),
+    };
+    let info = section(".modinfo")?.map(modinfo::parse).unwrap_or_default();
+    let little = file.endianness() == Endianness::Little;
+    let versions = section("__versions")?.unwrap_or_default();
+    Ok(Imports { vermagic: info.vermagic, crcs: versions_of(versions, little) })
+}
+
+fn versions_of(section: &[u8], little: bool) -> Crcs {
+    let entry = |entry: &[u8]| {
+        let (crc, name) = entry.split_first_chunk::<CRC>()?;
+        let crc = if little { u64::from_le_bytes(*crc) } else { u64::from_be_bytes(*crc) };
+        let name = name.split(|byte| *byte == 0).next().filter(|name| !name.is_empty())?;
+        // The kernel compares 32 bits, too.
+        Some((String::from_utf8_lossy(name).into_owned(), crc as u32))
+    };
+    section.chunks_exact(ENTRY).filter_map(entry).collect()
+}
+
+/// The CRCs of a Module.symvers: `0xCRC SYMBOL MODULE TYPE [NAMESPACE]`, with tabs between
+/// (Documentation/kbuild/modules.rst). Where the kernel has no CONFIG_MODVERSIONS they are 0, and left
+/// out here.
+pub fn symvers(text: &str) -> Crcs {
+    let line = |line: &str| {
+        let mut words = line.split('\t');
+        let crc = words.next()?.strip_prefix("0x")?;
+        let crc = u32::from_str_radix(crc, 16).ok().filter(|crc| *crc != 0)?;
+        Some((words.next()?.to_owned(), crc))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Those of `wanted` that `kernel` has with another CRC. A symbol that it has not may be another
+/// module's.
+pub fn differing(wanted: &Crcs, kernel: &Crcs) -> Vec<Differing> {
+    let differs = |(symbol, wanted): (&String, &u32)| {
+        let kernel = kernel.get(symbol).filter(|kernel| *kernel != wanted)?;
+        Some(Differing { symbol: symbol.clone(), wanted: *wanted, kernel: *kernel })
+    };
+    wanted.iter().filter_map(differs).collect()
+}
+
+/// Whether two vermagics are of kernels with the same options. The release before them is looked at
+/// elsewhere, and by kernels with CONFIG_MODVERSIONS not at all (`same_magic`).
+pub fn same_options(one: &str, other: &str) -> bool {
+    let options = |magic: &str| {
+        magic.split_ascii_whitespace().skip(1).map(str::to_owned).collect::<Vec<String>>()
+    };
+    options(one) == options(other)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    /// A relocatable ELF64 file of a little-endian machine with these sections.
+    fn elf(sections: &[(&str, Vec<u8>)]) -> Vec<u8> {
+        let mut names = vec![0];
+        let mut file = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let mut headers = vec![[0u64; 4]];
+        let content: usize = sections.iter().map(|(_, content)| content.len()).sum();
+        let mut at = 64;
+        for (name, content) in sections {
+            headers.push([names.len() as u64, 1, at, content.len() as u64]);
+            names.extend_from_slice(name.as_bytes());
+            names.push(0);
+            at += content.len() as u64;
+        }
+        let own_name = names.len() as u64;
+        names.extend_from_slice(b".shstrtab\0");
+        headers.push([own_name, 3, at, names.len() as u64]);
+        let headers_at = (64 + content + names.len()) as u64;
+        file.extend([1u16, 62].map(u16::to_le_bytes).concat());
+        file.extend(1u32.to_le_bytes());
+        file.extend([0, 0, headers_at].map(u64::to_le_bytes).concat());
+        file.extend(0u32.to_le_bytes());
+        let (count, last) = (headers.len() as u16, headers.len() as u16 - 1);
+        file.extend([64u16, 0, 0, 64, count, last].map(u16::to_le_bytes).concat());
+        file.extend(sections.iter().flat_map(|(_, content)| content));
+        file.extend(&names);
+        for [name, kind, offset, size] in headers {
+            file.extend([name as u32, kind as u32].map(u32::to_le_bytes).concat());
+            file.extend([0, 0, offset, size].map(u64::to_le_bytes).concat());
+            file.extend([0; 8]);
+            file.extend([1u64, 0].map(u64::to_le_bytes).concat());
+        }
+        file
+    }
+
+    /// A module called `name` that was compiled against these.
+    pub(crate) fn module(name: &str, vermagic: &str, crcs: &[(&str, u32)]) -> Vec<u8> {
+        let entry = |(symbol, crc): &(&str, u32)| {
+            let mut entry = u64::from(*crc).to_le_bytes().to_vec();
+            entry.extend_from_slice(symbol.as_bytes());
+            entry.resize(ENTRY, 0);
+            entry
+        };
+        let info = format!("license=MIT\0name={name}\0vermagic={vermagic}\0");
+        let versions = crcs.iter().flat_map(entry).collect();
+        elf(&[(".modinfo", info.into_bytes()), ("__versions", versions)])
+    }
+
+    const MAGIC: &str = "6.1.0-50-amd64 SMP preempt mod_unload modversions ";
+
+    #[test]
+    fn a_module_says_what_it_was_compiled_against() {
+        let image =
+            module("nvidia", MAGIC, &[("module_layout", 0x1234_5678), ("vmap", 0xdead_beef)]);
+        let found = imports(image.as_slice()).expect("a module");
+        assert_eq!(found.vermagic.as_deref(), Some(MAGIC));
+        let crcs = [("module_layout", 0x1234_5678), ("vmap", 0xdead_beef)];
+        assert_eq!(found.crcs, crcs.map(|(symbol, crc)| (symbol.to_owned(), crc)).into());
+        let plain = modinfo::tests::module(".modinfo", b"vermagic=6.1 SMP \0");
+        assert!(imports(plain.as_slice()).expect("a module").crcs.is_empty());
+        assert!(imports(&b"no module"[..]).is_err());
+    }
+
+    #[test]
+    fn module_symvers_is_read_and_what_differs_is_named() {
+        let kernel = symvers(
+            "0x12345678\tmodule_layout\tvmlinux\tEXPORT_SYMBOL\t\n\
+             0x00000001\tvmap\tvmlinux\tEXPORT_SYMBOL\t\n\
+             0x00000000\tunversioned\tvmlinux\tEXPORT_SYMBOL\t\nnonsense\n0xzz\tx\n",
+        );
+        assert_eq!(kernel.len(), 2);
+        let wanted = [("module_layout", 0x1234_5678), ("vmap", 2), ("nvidia_own", 3)];
+        let wanted = wanted.map(|(symbol, crc)| (symbol.to_owned(), crc)).into();
+        let differing = differing(&wanted, &kernel);
+        assert_eq!(differing, [Differing { symbol: "vmap".into(), wanted: 2, kernel: 1 }]);
+    }
+
+    #[rstest]
+    #[case(MAGIC, "6.1.0-49-amd64 SMP preempt mod_unload modversions", true)]
+    #[case(MAGIC, "6.1.0-50-amd64 SMP preempt_rt mod_unload modversions ", false)]
+    #[case(MAGIC, "", false)]
+    fn options_are_compared_without_the_release(
+        #[case] one: &str,
+        #[case] other: &str,
+        #[case] same: bool,
+    ) {
+        assert_eq!(same_options(one, other), same);
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_modules_and_tables_do_not_panic(at in 0usize..700, value in any::<u8>()) {
+            let mut image = module("nvidia", MAGIC, &[("vmap", 1)]);
+            let at = at % image.len();
+            image[at] = value;
+            let _ = imports(image.as_slice());
+            let _ = imports(&image[..at]);
+            let _ = symvers(&String::from_utf8_lossy(&image));
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Vermagic and symbols of the modules that are to be loaded, against the kernel's.
+
+use super::Reason;
+use super::acquire::Supply;
+use crate::catalog::{Catalog, Fit};
+use crate::finding::{Code, Finding};
+
+/// What stands in the way, and what was compared. Nothing is said of a set that is known to fit, or
+/// that is not in the store yet: the plan is made again when it is.
+pub(super) fn judged(catalog: &Catalog, supply: &Supply<'_>) -> (Option<Finding>, Option<Reason>) {
+    let fit = supply.set.and_then(|set| catalog.fits.get(&set.key.file_stem()));
+    let reason = |why: String| Some(Reason { what: "symbols of the modules".to_owned(), why });
+    match fit {
+        None => (None, None),
+        Some(Fit::Fits { symbols: 0, .. }) => {
+            (None, reason("the modules name no CRCs; their vermagic is the kernel's".to_owned()))
+        }
+        Some(Fit::Fits { place, symbols }) => {
+            (None, reason(format!("{symbols} have the CRCs that {place} names")))
+        }
+        Some(Fit::Unchecked { why }) => (None, reason(format!("not checked: {why}"))),
+        Some(Fit::Differs { place, lines, more }) => {
+            let more = match more {
+                0 => String::new(),
+                more => format!("; and {more} more"),
+            };
+            let seen = format!(
+                "the modules were compiled for another build of this kernel (compared with {place}): \
+                 {}{more}",
+                lines.join("; ")
+            );
+            (Some(Finding::refusal(Code::SymbolsDiffer, seen)), None)
+        }
+    }
+}

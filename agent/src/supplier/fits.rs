@@ -1,0 +1,254 @@
+//! Modules of the store and the kernel that is to load them: vermagic and symbol CRCs, compared before
+//! anything is touched.
+//!
+//! What was compiled here was linked against the CRCs of this kernel's headers, and a set that fits
+//! once fits again: `fits.json` in the store names both, and they are not looked at any more. Of all
+//! others a few kilobytes per module are read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use object::ReadCache;
+
+use crate::artifact::ModuleSet;
+use crate::catalog::{Fit, SetAtHand, SetPlace};
+use crate::config::Config;
+use crate::host::HostFacts;
+use crate::host::root::Root;
+use crate::kernel::image::unpack;
+use crate::kernel::symbols::{Crcs, Imports, differing, imports, same_options, symvers};
+use crate::printable::in_line;
+use crate::store::Store;
+
+/// How long the kernel's own modules are read for symbols that no headers tell of.
+const READING: Duration = Duration::from_secs(1);
+/// How many of them are read at most.
+const MOST_MODULES: usize = 128;
+/// No module of a kernel's own is larger on the disk.
+const LARGEST: u64 = 64 << 20;
+/// What a finding has room for.
+const MOST_SYMBOLS: usize = 18;
+
+/// What the sets of the store that are for this kernel come to, by their names in the store; those
+/// that are known to fit are left out.
+pub(super) fn of(
+    config: &Config,
+    facts: &HostFacts,
+    store: &Store,
+    sets: &[SetAtHand],
+) -> BTreeMap<String, Fit> {
+    let mut fits = BTreeMap::new();
+    if config.paths.is_captured() {
+        return fits;
+    }
+    let kernel = &facts.kernel;
+    let is_for_kernel = |at_hand: &&SetAtHand| {
+        let key = &at_hand.set.key;
+        at_hand.place == SetPlace::Store
+            && key.kernel_release == kernel.release
+            && key.kernel_version == kernel.version
+    };
+    let known = store.known_to_fit();
+    let mut learnt = BTreeSet::new();
+    for at_hand in sets.iter().filter(is_for_kernel) {
+        let name = at_hand.set.key.file_stem();
+        if known.contains(&name) {
+            continue;
+        }
+        let fit = Host { config, facts }.fit(&at_hand.set, store);
+        if matches!(fit, Fit::Fits { .. }) {
+            learnt.insert(name.clone());
+        }
+        fits.insert(name, fit);
+    }
+    if !learnt.is_empty() {
+        store.note_fits(learnt);
+    }
+    fits
+}
+
+/// The host whose kernel is to load modules.
+struct Host<'a> {
+    config: &'a Config,
+    facts: &'a HostFacts,
+}
+
+/// What the kernel's own modules tell.
+#[derive(Default)]
+struct OwnModules {
+    vermagic: Option<String>,
+    crcs: Crcs,
+}
+
+impl Host<'_> {
+    fn fit(&self, set: &ModuleSet, store: &Store) -> Fit {
+        let mut modules = Vec::new();
+        for module in &set.modules {
+            match read(&store.blob_path(&module.sha256)) {
+                Ok(imports) => modules.push((module.file.as_str(), imports)),
+                Err(why) => return Fit::Unchecked { why: format!("{}: {why}", module.file) },
+            }
+        }
+        let mut wanted: BTreeSet<&str> = BTreeSet::new();
+        wanted.extend(modules.iter().flat_map(|(_, m)| m.crcs.keys().map(String::as_str)));
+        let headers = self.symvers();
+        // With headers at hand one module tells the kernel's vermagic.
+        let unknown = if headers.is_some() { BTreeSet::new() } else { wanted.clone() };
+        let mut own = self.own_modules(unknown);
+        let (place, kernel) = match headers {
+            Some((place, crcs)) => (place, crcs),
+            None if own.crcs.is_empty() && own.vermagic.is_none() => {
+                let release = &self.facts.kernel.release;
+                let why = format!(
+                    "neither Module.symvers nor modules of {release} are at hand to compare with"
+                );
+                return Fit::Unchecked { why };
+            }
+            None => ("the host's own modules".to_owned(), own.crcs.clone()),
+        };
+        let mut others: Vec<_> = differing_of(&modules, &kernel);
+        if !others.is_empty() && place != "the host's own modules" {
+            // Headers can be of another build than the kernel that runs; its own modules are not.
+            own = self.own_modules(others.iter().map(|(_, d)| d.symbol.as_str()).collect());
+            others.retain(|(_, d)| own.crcs.get(&d.symbol) != Some(&d.wanted));
+        }
+        let magics = other_magics(&modules, own.vermagic.as_deref());
+        let count = others.len();
+        let mut lines = magics;
+        lines.extend(others.iter().take(MOST_SYMBOLS).map(|(file, d)| {
+            let symbol = in_line(&d.symbol);
+            format!("{file}: {symbol} wants {:#010x}, the kernel has {:#010x}", d.wanted, d.kernel)
+        }));
+        if lines.is_empty() {
+            let symbols = wanted.iter().filter(|symbol| kernel.contains_key(**symbol)).count();
+            if symbols == 0 && !wanted.is_empty() {
+                return Fit::Unchecked { why: format!("{place}: none of their symbols is in it") };
+            }
+            return Fit::Fits { place, symbols };
+        }
+        lines.truncate(MOST_SYMBOLS);
+        let more = count.saturating_sub(MOST_SYMBOLS);
+        Fit::Differs { place, lines, more }
+    }
+
+    /// The CRCs of the kernel's headers where they lie on this host: below /lib/modules, or where the
+    /// configuration says.
+    fn symvers(&self) -> Option<(String, Crcs)> {
+        let release = &self.facts.kernel.release;
+        let build = PathBuf::from("lib/modules").join(release).join("build");
+        let tree = PathBuf::from("usr/src").join(format!("linux-headers-{release}"));
+        let given = self.config.headers.iter().filter(|dir| dir.is_dir());
+        let places = given
+            .flat_map(|dir| {
+                [PathBuf::new(), build.clone(), tree.clone()].map(|at| (dir.clone(), at))
+            })
+            .chain([(self.config.paths.host_root.clone(), build.clone())]);
+        for (root, dir) in places {
+            let Ok(root) = Root::open(&root) else { continue };
+            let of_kernel = root.read_to_string(dir.join("include/config/kernel.release"));
+            if of_kernel.is_ok_and(|found| found.trim() != release) {
+                continue;
+            }
+            let Ok(text) = root.read_to_string(dir.join("Module.symvers")) else { continue };
+            let crcs = symvers(&text);
+            if !crcs.is_empty() {
+                return Some((
+                    root.display(dir.join("Module.symvers")).display().to_string(),
+                    crcs,
+                ));
+            }
+        }
+        None
+    }
+
+    /// What the kernel's own modules import of `symbols`, until all were seen, time is up or enough was
+    /// read; and their vermagic.
+    fn own_modules(&self, mut symbols: BTreeSet<&str>) -> OwnModules {
+        let mut own = OwnModules::default();
+        let Ok(root) = Root::open(&self.config.paths.host_root) else { return own };
+        let dir = Path::new("lib/modules").join(&self.facts.kernel.release);
+        let mut files: Vec<_> = self.facts.available.iter().map(|module| module.file).collect();
+        files.retain(|file| file.starts_with("kernel/"));
+        files.sort_by_key(|file| likelihood(file));
+        let until = Instant::now() + READING;
+        for file in files.into_iter().take(MOST_MODULES) {
+            if own.vermagic.is_some() && (symbols.is_empty() || Instant::now() > until) {
+                break;
+            }
+            let Ok(found) = root.file(dir.join(file)).map_err(|e| e.to_string()).and_then(of_file)
+            else {
+                continue;
+            };
+            own.vermagic = own.vermagic.or(found.vermagic);
+            for (symbol, crc) in found.crcs {
+                if symbols.remove(symbol.as_str()) {
+                    own.crcs.insert(symbol, crc);
+                }
+            }
+        }
+        own
+    }
+}
+
+/// Modules that import much of what a driver of GPUs imports come first.
+fn likelihood(file: &str) -> usize {
+    const LIKELY: [&str; 6] = [
+        "kernel/drivers/gpu/drm/drm.ko",
+        "kernel/drivers/gpu/drm/nouveau",
+        "kernel/drivers/gpu/drm/amd",
+        "kernel/drivers/gpu/drm",
+        "kernel/drivers/net/ethernet/mellanox",
+        "kernel/drivers/infiniband/core",
+    ];
+    LIKELY.iter().position(|likely| file.starts_with(likely)).unwrap_or(LIKELY.len())
+}
+
+fn differing_of<'a>(
+    modules: &[(&'a str, Imports)],
+    kernel: &Crcs,
+) -> Vec<(&'a str, crate::kernel::symbols::Differing)> {
+    let of = |(file, imports): &(&'a str, Imports)| {
+        let file = *file;
+        differing(&imports.crcs, kernel).into_iter().map(move |differing| (file, differing))
+    };
+    modules.iter().flat_map(of).collect()
+}
+
+/// A line for each module with another vermagic than the kernel's own have.
+fn other_magics(modules: &[(&str, Imports)], own: Option<&str>) -> Vec<String> {
+    let Some(own) = own else { return Vec::new() };
+    let line = |(file, imports): &(&str, Imports)| {
+        let found = imports.vermagic.as_deref().unwrap_or_default();
+        let (found_line, own_line) = (in_line(found.trim()), in_line(own.trim()));
+        (!same_options(found, own))
+            .then(|| format!("{file}: vermagic is {found_line:?}, the kernel's is {own_line:?}"))
+    };
+    modules.iter().filter_map(line).collect()
+}
+
+fn read(path: &Path) -> Result<Imports, String> {
+    File::open(path).map_err(|e| e.to_string()).and_then(of_file)
+}
+
+/// What the module in an open file was compiled against. One that is compressed is read whole.
+fn of_file(mut file: File) -> Result<Imports, String> {
+    let size = file.metadata().map_err(|e| e.to_string())?.len();
+    let mut magic = [0; 4];
+    file.read_exact(&mut magic).map_err(|e| e.to_string())?;
+    if magic == *b"\x7fELF" {
+        return imports(&ReadCache::new(file));
+    }
+    if size > LARGEST {
+        return Err(format!("it has {size} bytes"));
+    }
+    let mut bytes = magic.to_vec();
+    file.take(LARGEST).read_to_end(&mut bytes).map_err(|e: io::Error| e.to_string())?;
+    let image = unpack(Path::new("it"), bytes).map_err(|failure| failure.one_line())?;
+    imports(image.as_slice())
+}
+
+#[cfg(test)]
+mod tests;
