@@ -17,6 +17,7 @@
 //! delete_module NAME
 //! umount2 TARGET FLAGS
 //! bind SOURCE TARGET                 with all that is mounted below
+//! bind-ro SOURCE TARGET              the same, read-only in every copy of the mount
 //! tmpfs TARGET DATA
 //! mknod PATH DEVICE MODE ...         character devices, each with exactly this mode
 //! ```
@@ -26,6 +27,7 @@
 //! answered with E2BIG.
 
 mod calls;
+mod read_only;
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -133,9 +135,11 @@ impl KernelCalls {
         }
         let mut waiting = self.waiting();
         let within = match call {
-            Call::Load { .. } | Call::Bind { .. } | Call::Tmpfs { .. } | Call::MakeNodes { .. } => {
-                self.load
-            }
+            Call::Load { .. }
+            | Call::Bind { .. }
+            | Call::BindReadOnly { .. }
+            | Call::Tmpfs { .. }
+            | Call::MakeNodes { .. } => self.load,
             Call::Unload { .. } | Call::Unmount { .. } => self.unload,
         };
         let since = Instant::now();
