@@ -107,7 +107,8 @@ impl PrivateDir {
             return Err(io::Error::other("it is no file"));
         }
         check_owner(&found)?;
-        if found.nlink() != 1 {
+        // None: it was replaced since it was opened.
+        if found.nlink() > 1 {
             return Err(not_ours(format!("it has {} names (hard links)", found.nlink())));
         }
         let mut bytes = Vec::new();
