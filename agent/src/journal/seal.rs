@@ -16,8 +16,8 @@ use crate::input;
 
 /// In the root of the store.
 const NAME: &str = "record.key";
-/// The key that is being written.
-const NEXT: &str = "record.key.next";
+/// Beginning of the key's name while it is written.
+const NEXT: &str = ".record.key.";
 const BYTES: usize = 32;
 /// What the last line of a sealed record begins with.
 const LINE: &str = "seal hmac-sha256 ";
@@ -141,14 +141,17 @@ fn make(dir: &PrivateDir) -> io::Result<Key> {
     SystemRandom::new()
         .fill(&mut bytes)
         .map_err(|_| io::Error::other("the kernel gives no random bytes"))?;
-    // What an agent left that died here.
-    dir.remove(NEXT)?;
-    let mut file = dir.create(NEXT)?;
+    let mut file = tempfile::Builder::new().prefix(NEXT).tempfile_in(dir.path())?;
     file.write_all(&bytes)?;
-    disk::sync(&file)?;
-    dir.rename(NEXT, NAME)?;
+    disk::sync(file.as_file())?;
+    match file.persist_noclobber(dir.path().join(NAME)) {
+        Ok(_) => {}
+        // Another agent with this store was faster: there is one key.
+        Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(e.error),
+    }
     dir.sync()?;
-    Ok(key(&bytes))
+    read(dir)?.ok_or_else(|| io::Error::other(format!("{NAME} was removed again")))
 }
 
 fn key(bytes: &[u8]) -> Key {
@@ -177,6 +180,18 @@ mod tests {
         assert_eq!(opened(&sealed, Some(&again)), (b"{}\n".as_slice(), Seal::Right));
         let found = fs::metadata(store.path().join(NAME)).unwrap();
         assert_eq!((found.mode() & 0o777, found.len()), (0o600, 32));
+    }
+
+    #[test]
+    fn agents_that_make_it_at_once_have_the_same_key() {
+        let store = tempfile::tempdir().unwrap();
+        let make = || Key::find_or_make(store.path()).unwrap().seal(Vec::new());
+        let sealed: Vec<Vec<u8>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(sealed.iter().all(|one| *one == sealed[0]));
+        assert_eq!(fs::read_dir(store.path()).unwrap().count(), 1, "nothing else is left");
     }
 
     #[test]

@@ -170,8 +170,13 @@ fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str)
     let before = host.state();
 
     let dir = tempfile::tempdir().unwrap();
-    let paths =
-        config::Paths { state: dir.path().join("run"), any_entry: false, ..config.paths.clone() };
+    let paths = config::Paths {
+        state: dir.path().join("run"),
+        any_entry: false,
+        sealed: false,
+        earlier_state: None,
+        ..config.paths.clone()
+    };
     let (patience, telemetry) = (Patience::of(std::time::Duration::ZERO), Telemetry::default());
     let engine = Engine { host: &host, images: &FakeImages, patience, telemetry: &telemetry };
     let mut journal = Journal::open(&paths).unwrap();
