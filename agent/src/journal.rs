@@ -83,11 +83,15 @@ impl Journal {
         if let (Some(FoundRecord { earlier: true, .. }), Some(dir)) = (&found, &paths.earlier_state)
         {
             // The agent that wrote it may be at work.
-            match Lock::take(dir)? {
-                Ok(lock) => earlier = Some(lock),
-                Err(holder) => return Ok(Err(holder)),
+            match Lock::take(dir) {
+                Ok(Ok(lock)) => earlier = Some(lock),
+                Ok(Err(holder)) => return Ok(Err(holder)),
+                // What lies in the place of its lock is no agent's.
+                Err(failure) => tracing::warn!("{}", failure.one_line()),
             }
-            found = believed::find(paths)?;
+            found = if earlier.is_some() { believed::find(paths)? } else { None };
+        } else if let (None, Some(failure)) = (&found, believed::passed_over(paths)) {
+            tracing::warn!("an earlier record is passed over: {}", failure.one_line());
         }
         let key = key(paths)?;
         let moved = found.as_ref().is_some_and(|found| found.earlier);
@@ -209,8 +213,7 @@ fn key(paths: &Paths) -> Result<Option<Key>, Failure> {
     }
     // The store may be out of reach, which keeps no driver on a host.
     if paths.earlier_state.is_some()
-        && paths.store.exists()
-        && let Err(error) = Key::find_or_make(&paths.store)
+        && let Err(error) = Key::leave(&paths.store)
     {
         tracing::debug!("leaving a key in {}: {error}", paths.store.display());
     }

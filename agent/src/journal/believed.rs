@@ -19,8 +19,8 @@ pub(super) struct FoundRecord {
     pub(super) earlier: bool,
 }
 
-/// The record in the place for it, or where an earlier agent left it; None where there is none, or one
-/// in the earlier place that is not to be believed.
+/// The record in the place for it, or where an earlier agent left it; None where there is none, and where
+/// one in the earlier place is [passed over](passed_over).
 ///
 /// # Errors
 /// 15 where it cannot be read; 13 where it cannot be understood or is not to be believed.
@@ -32,10 +32,18 @@ pub(super) fn find(paths: &Paths) -> Result<Option<FoundRecord>, Failure> {
         };
         return checked(&path, text, paths, false).map(Some);
     }
-    match &paths.earlier_state {
-        Some(dir) => find_earlier(dir, paths),
-        None => Ok(None),
+    match earlier(paths) {
+        Ok(found) => Ok(found),
+        Err(failure) => {
+            tracing::debug!("{}", failure.one_line());
+            Ok(None)
+        }
     }
+}
+
+/// Why a record in the earlier place is passed over, where one is.
+pub(super) fn passed_over(paths: &Paths) -> Option<Failure> {
+    earlier(paths).err()
 }
 
 /// A record where others can write is believed by its seal alone. One without a seal is an older agent's,
@@ -53,32 +61,20 @@ fn unsealed<'a>(path: &Path, bytes: &'a [u8], store: &Path) -> Result<&'a [u8], 
 }
 
 /// An earlier record is believed where it has the seal of this store, or none and this store was never
-/// an agent's that seals. What others put there later keeps no agent from its work.
-fn find_earlier(dir: &Path, paths: &Paths) -> Result<Option<FoundRecord>, Failure> {
+/// an agent's that seals.
+///
+/// # Errors
+/// Why it is not believed. Others can put what they like there, and keep no agent from its work by it.
+fn earlier(paths: &Paths) -> Result<Option<FoundRecord>, Failure> {
+    let Some(dir) = &paths.earlier_state else { return Ok(None) };
     // Nothing there needs no key.
-    let there = read(dir);
-    if matches!(there, Ok(None)) {
-        return Ok(None);
-    }
+    let Some((path, bytes)) = read(dir)? else { return Ok(None) };
     let key = Key::find(&paths.store).map_err(|e| no_key(&paths.store, e))?;
-    let found = there.and_then(|there| {
-        let Some((path, bytes)) = there else { return Ok(None) };
-        let text = match (seal::opened(&bytes, key.as_ref()), &key) {
-            ((text, Seal::Right), _) | ((text, Seal::None), None) => text,
-            _ => return Err(forged(&path, "it has no seal by the key in this store")),
-        };
-        checked(&path, text, paths, true).map(Some)
-    });
-    match found {
-        Err(failure) if key.is_some() => {
-            tracing::warn!(
-                "{} is passed over: {} (docs/decisions/record-place.md)",
-                dir.display(),
-                failure.one_line()
-            );
-            Ok(None)
+    match (seal::opened(&bytes, key.as_ref()), &key) {
+        ((text, Seal::Right), _) | ((text, Seal::None), None) => {
+            checked(&path, text, paths, true).map(Some)
         }
-        found => found,
+        _ => Err(forged(&path, "it has no seal by the key in this store")),
     }
 }
 

@@ -25,6 +25,8 @@ const LINE: &str = "seal hmac-sha256 ";
 const PURPOSE: &[u8] = b"longshore record 1\n";
 /// How long the store may take to give the key.
 const LIMIT: Duration = Duration::from_secs(10);
+/// The same where the record needs none.
+const UNNEEDED: Duration = Duration::from_secs(1);
 
 /// The key of a store.
 #[derive(Clone)]
@@ -55,7 +57,7 @@ impl Key {
     /// What the kernel says; a timeout where the store does not answer; where others can have written
     /// the key, or it is none.
     pub(super) fn find(store: &Path) -> io::Result<Option<Self>> {
-        in_time(store, |store| match PrivateDir::open(store) {
+        in_time(store, LIMIT, |store| match PrivateDir::open(store) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             dir => read(&dir?),
         })
@@ -66,12 +68,18 @@ impl Key {
     /// # Errors
     /// As [`Key::find`], and where it cannot be written.
     pub(super) fn find_or_make(store: &Path) -> io::Result<Self> {
-        in_time(store, |store| {
-            let dir = PrivateDir::make(store)?;
-            match read(&dir)? {
-                Some(key) => Ok(key),
-                None => make(&dir),
-            }
+        in_time(store, LIMIT, find_or_make)
+    }
+
+    /// Leaves a key in the store for no record: it says that one without a seal is no earlier agent's any
+    /// more. Where there is no store yet, the next agent leaves it.
+    ///
+    /// # Errors
+    /// As [`Key::find_or_make`].
+    pub(super) fn leave(store: &Path) -> io::Result<()> {
+        in_time(store, UNNEEDED, |store| match store.is_dir() {
+            true => find_or_make(store).map(drop),
+            false => Ok(()),
         })
     }
 
@@ -112,8 +120,17 @@ fn parts(bytes: &[u8]) -> Option<(&[u8], Option<Vec<u8>>)> {
     Some((text, digits.chunks(2).map(pair).collect()))
 }
 
+fn find_or_make(store: &Path) -> io::Result<Key> {
+    let dir = PrivateDir::make(store)?;
+    match read(&dir)? {
+        Some(key) => Ok(key),
+        None => make(&dir),
+    }
+}
+
 fn in_time<T: Send + 'static>(
     store: &Path,
+    limit: Duration,
     look: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let store = store.to_path_buf();
@@ -122,8 +139,8 @@ fn in_time<T: Send + 'static>(
         let real = std::fs::canonicalize(&store).unwrap_or(store);
         look(&real)
     };
-    input::in_time("record-key", LIMIT, look).unwrap_or_else(|| {
-        let why = format!("the store does not answer within {LIMIT:?}");
+    input::in_time("record-key", limit, look).unwrap_or_else(|| {
+        let why = format!("the store does not answer within {limit:?}");
         Err(io::Error::new(io::ErrorKind::TimedOut, why))
     })
 }
@@ -168,6 +185,7 @@ mod tests {
     #[test]
     fn the_page_about_deadlines_has_their_span() {
         crate::config::assert_in_page("The key that seals the record", LIMIT);
+        crate::config::assert_in_page("The same where no seal is needed", UNNEEDED);
     }
 
     #[test]
