@@ -1,14 +1,18 @@
 //! The record on disk of what was done to the host, for undoing it.
 //!
-//! `/run/nvidia/longshore/state.json`, written whole by temporary name, fsync and rename. Every
-//! step's intent, with what was there before, is on disk before the step acts, so whoever finds
+//! `state.json` in the record's directory (docs/decisions/record-place.md), written whole by temporary
+//! name, fsync and rename. Every step's intent, with what was there before, is on disk before the step acts, so whoever finds
 //! the file can undo what its writer did, wherever the writer died. That a step acted is written with
 //! the next one's intent.
 
+mod believed;
 mod host_root;
 mod lock;
+mod private_dir;
 mod record;
+mod seal;
 mod state_file;
+mod table;
 mod transitions;
 
 use std::fs::{self, File};
@@ -21,11 +25,18 @@ use serde::Deserialize;
 use crate::config::Paths;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::lifecycle::phase::Phase;
+use crate::step::Step;
 use crate::store::write_remedy;
+use private_dir::{NotOurs, PrivateDir};
+use seal::Key;
+use table::Table;
 
+use believed::FoundRecord;
 pub use host_root::HostRoot;
 pub use lock::{Holder, Lock, holder};
-pub use record::{Before, Entry, EntryState, FORMAT, NodeBefore, PlanSummary, Refused, State};
+pub use record::{
+    Before, Entry, EntryState, FORMAT, MadeFor, NodeBefore, PlanSummary, Refused, State,
+};
 #[cfg(test)]
 pub(crate) use state_file::Point;
 use state_file::StateFile;
@@ -41,7 +52,7 @@ pub struct Journal {
 
 #[derive(Debug)]
 enum Place {
-    Dir { file: StateFile, lock: Lock },
+    Dir { file: StateFile, key: Option<Key>, lock: Lock, table: Table, _earlier: Option<Lock> },
     Memory,
 }
 
@@ -51,7 +62,7 @@ impl Journal {
     /// # Errors
     /// 15 where another agent holds the lock, the directory cannot be read or written, a newer
     /// longshore wrote the state, or its entries are below a host root that is not the one now; 13
-    /// where the state cannot be understood.
+    /// where the state cannot be understood, or others can have written it.
     pub fn open(paths: &Paths) -> Result<Self, Failure> {
         Self::try_open(paths)?.map_err(|holder| holder.into_failure(&paths.state, Duration::ZERO))
     }
@@ -62,29 +73,48 @@ impl Journal {
     /// As there.
     pub fn try_open(paths: &Paths) -> Result<Result<Self, Holder>, Failure> {
         let dir = &paths.state;
-        let file = StateFile::open(dir).map_err(|e| unwritable(dir, e))?;
+        let file = StateFile::open(dir).map_err(|e| not_opened(dir, e))?;
         let lock = match Lock::take(dir)? {
             Ok(lock) => lock,
             Err(holder) => return Ok(Err(holder)),
         };
-        let boot_id = boot_id(&paths.root);
-        let mut state = read_state(dir)?.unwrap_or_else(|| State::fresh(boot_id.clone()));
-        if state.is_of_another_boot(boot_id.as_deref()) {
-            let void = state.entries.iter().filter(|entry| entry.is_live()).count();
-            tracing::info!("the host was booted since: {void} entries of the last boot are void");
-            state = State::fresh(boot_id.clone());
-        }
-        let host_root = HostRoot::of(paths);
-        match &state.host_root {
-            Some(then) if state.entries.iter().any(Entry::is_live) => {
-                then.check(host_root.as_ref())?;
+        let mut found = believed::find(paths)?;
+        let mut earlier = None;
+        if let (Some(FoundRecord { earlier: true, .. }), Some(dir)) = (&found, &paths.earlier_state)
+        {
+            // The agent that wrote it may be at work.
+            match Lock::take(dir) {
+                Ok(Ok(lock)) => earlier = Some(lock),
+                Ok(Err(holder)) => return Ok(Err(holder)),
+                // What lies in the place of its lock is no agent's.
+                Err(failure) => tracing::warn!("{}", failure.one_line()),
             }
-            _ => state.host_root = host_root,
+            found = if earlier.is_some() { believed::find(paths)? } else { None };
+        } else if let (None, Some(failure)) = (&found, believed::passed_over(paths)) {
+            tracing::warn!("an earlier record is passed over: {}", failure.one_line());
         }
-        state.format = FORMAT;
-        state.agent = std::process::id();
-        state.boot_id = state.boot_id.or(boot_id);
-        Ok(Ok(Self { state, place: Place::Dir { file, lock }, unwritten: false }))
+        let key = key(paths)?;
+        let moved = found.as_ref().is_some_and(|found| found.earlier);
+        let state = resumed(found.map(|found| found.state), paths)?;
+        let table = Table::of(&state, paths);
+        let place = Place::Dir { file, key, lock, table, _earlier: earlier };
+        let mut journal = Self { state, place, unwritten: false };
+        if let (true, Some(dir)) = (moved, &paths.earlier_state) {
+            journal.take_over(dir)?;
+        }
+        Ok(Ok(journal))
+    }
+
+    /// Writes the record of an earlier agent to its new place, and removes it from the old one.
+    fn take_over(&mut self, dir: &Path) -> Result<(), Failure> {
+        self.save()?;
+        let removed = PrivateDir::open(dir).and_then(|dir| dir.remove(state_file::NAME));
+        match removed {
+            Ok(()) => tracing::info!("the record of the last agent was in {}", dir.display()),
+            // The new one counts from now on.
+            Err(error) => tracing::warn!("removing the record in {}: {error}", dir.display()),
+        }
+        Ok(())
     }
 
     /// The lock, for a child that is to hold it as long as this journal does, and longer where it
@@ -119,13 +149,24 @@ impl Journal {
         self.state.entries.last().map_or(1, |e| e.seq + 1)
     }
 
+    /// Refuses a step that no record of this program's has: the next agent would not believe it.
+    fn check(&self, step: &Step, before: &Before) -> Result<(), Failure> {
+        let Place::Dir { table, .. } = &self.place else { return Ok(()) };
+        table.entry(step, before).map_err(|why| {
+            Failure::new(ExitCode::Bug, format!("recording the intent of a step: {why}"))
+        })
+    }
+
     fn save(&mut self) -> Result<(), Failure> {
-        let Place::Dir { file, .. } = &mut self.place else { return Ok(()) };
+        let Place::Dir { file, key, .. } = &mut self.place else { return Ok(()) };
         self.unwritten = true;
         let path = file.path();
         let mut bytes = serde_json::to_vec_pretty(&self.state)
             .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;
         bytes.push(b'\n');
+        if let Some(key) = key {
+            bytes = key.seal(bytes);
+        }
         file.write(&bytes).map_err(|e| unwritable(&path, e))?;
         self.unwritten = false;
         Ok(())
@@ -140,16 +181,51 @@ impl Journal {
     }
 }
 
-/// Reads the state file in `dir` without taking the lock; None where there is none.
+/// The state as an agent goes on with it: that of another boot is void.
+fn resumed(found: Option<State>, paths: &Paths) -> Result<State, Failure> {
+    let boot_id = boot_id(&paths.root);
+    let mut state = found.unwrap_or_else(|| State::fresh(boot_id.clone()));
+    if state.is_of_another_boot(boot_id.as_deref()) {
+        let void = state.entries.iter().filter(|entry| entry.is_live()).count();
+        tracing::info!("the host was booted since: {void} entries of the last boot are void");
+        state = State::fresh(boot_id.clone());
+    }
+    let host_root = HostRoot::of(paths);
+    match &state.host_root {
+        Some(then) if state.entries.iter().any(Entry::is_live) => {
+            then.check(host_root.as_ref())?;
+        }
+        _ => state.host_root = host_root,
+    }
+    state.format = FORMAT;
+    state.agent = std::process::id();
+    state.boot_id = state.boot_id.or(boot_id);
+    state.follow_places(paths);
+    Ok(state)
+}
+
+/// The key to seal the record with. Where it needs no seal there is one in the store all the same: it
+/// says that a record without one is none of an earlier agent's any more.
+fn key(paths: &Paths) -> Result<Option<Key>, Failure> {
+    if paths.sealed {
+        let made = Key::find_or_make(&paths.store);
+        return made.map(Some).map_err(|e| believed::no_key(&paths.store, e));
+    }
+    // The store may be out of reach, which keeps no driver on a host.
+    if paths.earlier_state.is_some()
+        && let Err(error) = Key::leave(&paths.store)
+    {
+        tracing::debug!("leaving a key in {}: {error}", paths.store.display());
+    }
+    Ok(None)
+}
+
+/// Reads the state without taking the lock; None where there is none.
 ///
 /// # Errors
 /// As [`Journal::open`].
-pub fn read_state(dir: &Path) -> Result<Option<State>, Failure> {
-    match state_file::read(dir) {
-        (path, Ok(Some(bytes))) => parse_state(&path, &bytes).map(Some),
-        (_, Ok(None)) => Ok(None),
-        (path, Err(e)) => Err(unread(&path, e)),
-    }
+pub fn read_state(paths: &Paths) -> Result<Option<State>, Failure> {
+    Ok(believed::find(paths)?.map(|found| found.state))
 }
 
 /// When the state file in `dir` was last written; None where there is none.
@@ -187,14 +263,6 @@ fn parse_state(path: &Path, bytes: &[u8]) -> Result<State, Failure> {
     serde_json::from_slice(bytes).map_err(|e| unreadable(path).because(e))
 }
 
-fn unread(path: &Path, error: io::Error) -> Failure {
-    let remedy = write_remedy(&error, "--state-dir")
-        .unwrap_or_else(|| "check the file system of --state-dir".to_owned());
-    Failure::new(ExitCode::Preflight, format!("reading {}", path.display()))
-        .because(error)
-        .remedy(remedy)
-}
-
 fn unreadable(path: &Path) -> Failure {
     Failure::new(
         ExitCode::Verification,
@@ -207,10 +275,17 @@ fn unreadable(path: &Path) -> Failure {
     )
 }
 
+fn not_opened(dir: &Path, error: io::Error) -> Failure {
+    if NotOurs::is_cause_of(&error) {
+        return believed::forged(dir, &error.to_string());
+    }
+    unwritable(dir, error)
+}
+
 fn unwritable(path: &Path, error: io::Error) -> Failure {
     let remedy = write_remedy(&error, "--state-dir").unwrap_or_else(|| {
         "--state-dir must be a directory on the host's /run that this process may write (mount \
-         /run/nvidia into the container with rshared propagation)"
+         /run/longshore into the container, -v /run/longshore:/run/longshore)"
             .to_owned()
     });
     Failure::new(ExitCode::Preflight, format!("writing {}", path.display()))

@@ -5,7 +5,7 @@
 
 # shellcheck disable=SC2034
 DRIVER_ROOT=/run/nvidia/driver
-STATE=/run/nvidia/longshore/state.json
+STATE=/run/longshore/state.json
 
 phase() { echo "@phase $1" >&3; }
 fact() { echo "@fact $1 $2" >&3; }

@@ -192,11 +192,11 @@ pub(crate) fn differences_between(records: &Records, before: &str, after: &str) 
 /// what became of the agent. Whatever else is in its directory is a leftover.
 fn is_own_record(difference: &str) -> bool {
     const RECORD: &[(&str, &str)] = &[
-        ("d", "/run/nvidia/longshore"),
-        ("f", "/run/nvidia/longshore/state.json"),
-        ("f", "/run/nvidia/longshore/lock"),
-        ("f", "/run/nvidia/longshore/starts.json"),
-        ("f", "/run/nvidia/longshore/last-failure.json"),
+        ("d", "/run/longshore"),
+        ("f", "/run/longshore/state.json"),
+        ("f", "/run/longshore/lock"),
+        ("f", "/run/longshore/starts.json"),
+        ("f", "/run/longshore/last-failure.json"),
     ];
     let Some(line) = difference.strip_prefix("run: after ") else { return false };
     let mut words = line.split_whitespace();
@@ -348,9 +348,9 @@ mod tests {
                 e.records.sections.insert("after.run".into(), lines);
             }
         };
-        assert_eq!(why(with("f 600 /run/nvidia/longshore/state.json")), "Passed");
-        assert_eq!(why(with("f 644 /run/nvidia/longshore/starts.json")), "Passed");
-        assert!(why(with("f 600 /run/nvidia/longshore/other")).contains("longshore/other"));
+        assert_eq!(why(with("f 600 /run/longshore/state.json")), "Passed");
+        assert_eq!(why(with("f 644 /run/longshore/starts.json")), "Passed");
+        assert!(why(with("f 600 /run/longshore/other")).contains("longshore/other"));
         assert!(why(with("d 755 /run/nvidia/driver")).contains("/run/nvidia/driver"));
         let record = |text: &'static str| {
             move |e: &mut Evidence| {

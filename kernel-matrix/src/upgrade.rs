@@ -310,7 +310,7 @@ impl Act {
 /// and goes with one that ends; and who holds the driver came at some point, with references of his.
 fn is_of_others(difference: &str) -> bool {
     let is = |aspect: &str, what: &str| difference.starts_with(aspect) && difference.contains(what);
-    is("run: ", " /run/nvidia/longshore/serving.json")
+    is("run: ", " /run/longshore/serving.json")
         || is("processes: ", " sleep")
         || is("modules: ", " nvidia refcount ")
 }

@@ -3,17 +3,28 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use super::record_place::RecordPlace;
 use super::values::AbsolutePath;
 use crate::failure::{ExitCode, Failure};
 use crate::host::process::{FirstProcess, first_process};
+use crate::host::root::Root;
+
+/// The driver root where nothing else is said.
+pub(crate) const DRIVER_ROOT: &str = "/run/nvidia/driver";
+/// The store where nothing else is said.
+pub(crate) const STORE: &str = "/var/lib/longshore";
 
 /// Where things lie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
     /// Content-addressed store; default `/var/lib/longshore`.
     pub store: PathBuf,
-    /// Lock, state and journal; default `/run/nvidia/longshore`.
+    /// Lock, state and journal; by default the host's `/run/longshore`, where that can be had.
     pub state: PathBuf,
+    /// Whether others can write to the state's directory, so that the record there has a seal.
+    pub sealed: bool,
+    /// Where an earlier agent may have left its record.
+    pub earlier_state: Option<PathBuf>,
     /// Driver root; default `/run/nvidia/driver`.
     pub driver_root: PathBuf,
     /// Root of the tree that /proc and /sys are read from; `/` but for captured trees.
@@ -21,6 +32,9 @@ pub struct Paths {
     /// Root of the host's own file system (its /lib/modules, /etc, /dev): `/` on the host itself,
     /// `/proc/1/root` in a container that shares the host's PID namespace.
     pub host_root: PathBuf,
+    /// Whether a record may have any entry, in tests whose steps are none of a real host.
+    #[cfg(test)]
+    pub any_entry: bool,
 }
 
 impl Paths {
@@ -40,12 +54,28 @@ impl Paths {
             None if root == Path::new("/") => own_host_root(Path::new("/")),
             None => root.clone(),
         };
+        let driver_root = or(driver_root, DRIVER_ROOT);
+        let record = RecordPlace::find(state.map(AbsolutePath::as_path), &root, &driver_root);
         Self {
-            store: or(store, "/var/lib/longshore"),
-            state: or(state, "/run/nvidia/longshore"),
-            driver_root: or(driver_root, "/run/nvidia/driver"),
+            store: or(store, STORE),
+            state: record.dir,
+            sealed: record.sealed,
+            earlier_state: record.earlier,
+            driver_root,
             root,
             host_root,
+            #[cfg(test)]
+            any_entry: false,
+        }
+    }
+
+    /// The same with the record's places as they are seen from outside of a captured tree.
+    #[must_use]
+    pub fn record_below(&self, root: &Root) -> Self {
+        Self {
+            state: root.display(&self.state),
+            earlier_state: self.earlier_state.as_ref().map(|dir| root.display(dir)),
+            ..self.clone()
         }
     }
 
@@ -55,9 +85,12 @@ impl Paths {
         Self {
             store: dir.join("store"),
             state: dir.join("run"),
+            sealed: false,
+            earlier_state: None,
             driver_root: dir.join("driver"),
             root: dir.to_path_buf(),
             host_root: dir.to_path_buf(),
+            any_entry: true,
         }
     }
 
@@ -104,7 +137,7 @@ pub(super) fn check(paths: &Paths) -> Result<(), Failure> {
 }
 
 /// An absolute path without its `.` and `..`.
-fn plain(path: &Path) -> PathBuf {
+pub(super) fn plain(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut plain, part| {
         match part {
             Component::ParentDir => {
@@ -152,8 +185,7 @@ mod tests {
             store: store.into(),
             state: state.into(),
             driver_root: driver_root.into(),
-            root: "/".into(),
-            host_root: "/".into(),
+            ..Paths::below(Path::new("/"))
         };
         let cause = check(&paths).err().map(|failure| failure.to_string());
         let matches = match (&cause, refused) {

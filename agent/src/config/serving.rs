@@ -119,7 +119,7 @@ mod tests {
     #[case("127.0.0.1:9470", Some("127.0.0.1:9470"))]
     #[case("0.0.0.0:0", Some("0.0.0.0:0"))]
     #[case("[::1]:80", Some("[::1]:80"))]
-    #[case("unix:/run/nvidia/longshore/http", Some("unix:/run/nvidia/longshore/http"))]
+    #[case("unix:/run/longshore/http", Some("unix:/run/longshore/http"))]
     #[case("unix:http", None)]
     #[case("unix:", None)]
     #[case("9470", None)]

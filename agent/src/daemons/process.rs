@@ -1,19 +1,21 @@
 //! Daemons as real processes: started, found by their mark, asked, and ended by pidfd.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
 use nix::libc::AT_SECURE;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
-use nix::unistd::geteuid;
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -94,11 +96,33 @@ fn follow(
 }
 
 /// Writes the settings: the template's lines, those that are set otherwise in their place or at
-/// the end.
+/// the end. Others may write to the directory: what they put under either name is not followed.
 fn write_settings(settings: &Settings) -> io::Result<()> {
     let mut text = String::new();
-    fs::File::open(&settings.template)?.take(SETTINGS).read_to_string(&mut text)?;
-    fs::write(&settings.file, with_settings(&text, &settings.set))
+    let nonblocking = OFlag::O_NONBLOCK.bits();
+    let template =
+        fs::File::options().read(true).custom_flags(nonblocking).open(&settings.template)?;
+    if !template.metadata()?.is_file() {
+        return Err(io::Error::other(format!("{} is no file", settings.template.display())));
+    }
+    template.take(SETTINGS).read_to_string(&mut text)?;
+    let (Some(dir), Some(name)) = (settings.file.parent(), settings.file.file_name()) else {
+        return Err(io::Error::other(format!("{} names no file", settings.file.display())));
+    };
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let dir = openat(AT_FDCWD, dir, flags, Mode::empty())?;
+    let mut next = name.to_owned();
+    next.push(".next");
+    // A link is removed, and not what it leads to.
+    match unlinkat(&dir, next.as_os_str(), UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let flags =
+        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let file = openat(&dir, next.as_os_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    fs::File::from(file).write_all(with_settings(&text, &settings.set).as_bytes())?;
+    Ok(renameat(&dir, next.as_os_str(), &dir, name)?)
 }
 
 fn with_settings(template: &str, set: &[(String, String)]) -> String {

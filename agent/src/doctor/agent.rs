@@ -49,9 +49,9 @@ pub(super) fn look(look: &Look<'_>) -> OfAgent {
 
 impl OfAgent {
     fn record(&mut self, look: &Look<'_>) {
-        let dir = look.root.display(&look.config.paths.state);
-        let holder = journal::holder(&dir);
-        let state = match journal::read_state(&dir) {
+        let paths = look.config.paths.record_below(look.root);
+        let holder = journal::holder(&paths.state);
+        let state = match journal::read_state(&paths) {
             Ok(state) => state,
             Err(failure) => {
                 let code = match failure.code() {

@@ -125,7 +125,7 @@ pub async fn diagnose(config: &Config, online: bool) -> Result<Report, Failure> 
     let open = |path| Root::open(path).or_fail(ExitCode::HostUnsupported, || "opening the root");
     let (root, host) = (open(&paths.root)?, open(&paths.host_root)?);
     // A record that cannot be read is a finding; which modules are ours is not known then.
-    if let Ok(Some(state)) = journal::read_state(&root.display(&paths.state))
+    if let Ok(Some(state)) = journal::read_state(&paths.record_below(&root))
         && !state.is_of_another_boot(facts.kernel.boot_id.as_deref())
     {
         facts.ours = state.driver_modules(&facts.loaded);

@@ -7,11 +7,13 @@ use super::*;
 use crate::config::{self, Fragment};
 
 fn config(root: &Path) -> Config {
-    let flags = Fragment { driver: Some("535".parse().unwrap()), ..Fragment::default() };
-    let mut config = config::load(flags, &|_| None, None).unwrap();
-    config.paths.root = root.to_path_buf();
-    config.paths.host_root = root.to_path_buf();
-    config
+    let root = root.to_str().unwrap();
+    let flags = Fragment {
+        driver: Some("535".parse().unwrap()),
+        root: Some(root.parse().unwrap()),
+        ..Fragment::default()
+    };
+    config::load(flags, &|_| None, None).unwrap()
 }
 
 async fn told(config: &Config) -> Report {
@@ -89,7 +91,7 @@ fn write(root: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-const STATE: &str = "run/nvidia/longshore/state.json";
+const STATE: &str = "run/longshore/state.json";
 const BOOT: &str = "6f1d3b52-8a0e-4c39-9d57-2f4a6b7c8d90";
 const CONFIG: &str = "boot/config-6.1.0-50-amd64";
 
@@ -101,14 +103,15 @@ fn state(boot: &str, phase: &str, entries: &str) -> String {
 
 /// The kernel refused 550 in the place of what is live.
 fn refused(boot: &str) -> String {
-    let load = r#"{"do":"load-module","name":"nvidia","origin":{"driver":{"sha256":"a"}},"parameters":"","version":"550.163.01","srcversion":null}"#;
+    let load = r#"{"do":"load-module","name":"nvidia","origin":{"driver":{"sha256":"SHA256"}},"parameters":"","version":"550.163.01","srcversion":null}"#;
+    let load = load.replace("SHA256", &"a".repeat(64));
     let refused = format!(
         r#""refused":{{"loads":[{load}],"why":"init_module nvidia: EINVAL","no_device":false}},"#
     );
     state(boot, "removed", "").replacen('{', &format!("{{{refused}"), 1)
 }
 
-const DIR: &str = r#"{"seq":1,"step":{"do":"make-dir","path":"/x"},"before":{"was":"missing-dirs","dirs":[]},"state":"done"}"#;
+const DIR: &str = r#"{"seq":1,"step":{"do":"make-dir","path":"/run/nvidia/driver"},"before":{"was":"missing-dirs","dirs":["/run/nvidia/driver"]},"state":"done"}"#;
 const FAILURE: &str = r#"{"inputs":"a","at":"NOW","why":"inputs","jobs":1,"limit-seconds":9,"cause":"no strncpy","remedy":null}"#;
 
 #[rstest]
@@ -154,7 +157,7 @@ async fn one_thing_that_is_not_well(
     assert_eq!(report.exit_code.number(), wanted.map_or(0, |(_, exit)| exit));
     let told = report.findings.first().map(|told| told.matters.is_empty());
     assert_ne!(told, Some(true));
-    assert!(!dir.path().join("run/nvidia/longshore/lock").exists(), "nothing is made");
+    assert!(!dir.path().join("run/longshore/lock").exists(), "nothing is made");
 }
 
 #[tokio::test]
@@ -197,7 +200,7 @@ async fn a_driver_that_the_kernel_refused_is_named_with_its_reason() {
 #[tokio::test]
 async fn an_agent_at_work_is_a_note() {
     let (dir, config) = changed(|root| write(root, STATE, &state(BOOT, "ready", DIR)));
-    let lock = crate::journal::Lock::take(&dir.path().join("run/nvidia/longshore")).unwrap();
+    let lock = crate::journal::Lock::take(&dir.path().join("run/longshore")).unwrap();
     let report = told(&config).await;
     let seen: Vec<&str> = report.findings.iter().map(|told| told.seen.as_str()).collect();
     let pid = std::process::id();

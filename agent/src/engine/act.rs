@@ -224,7 +224,7 @@ impl Engine<'_> {
             (Step::RemoveLeftover { what }, _) => self.remove_leftover(what),
             (Step::Bind { source, target }, _) => {
                 self.images.check_tree(source)?;
-                self.host.bind(source, target).map_err(exposing)
+                self.host.bind_read_only(source, target).map_err(exposing)
             }
             (Step::Share { source, target }, _) => self.host.bind(source, target).map_err(exposing),
             (Step::StartDaemon { daemon }, Before::NoDaemon { mark }) => {
@@ -234,9 +234,10 @@ impl Engine<'_> {
             (Step::MakeNodes { .. }, Before::Nodes { missing_dirs, nodes }) => {
                 self.make_nodes(missing_dirs, nodes).map_err(exposing)
             }
-            (step, before) => Err(Failure::new(
+            // Not with what is before it: that may be a daemon's mark.
+            (step, _) => Err(Failure::new(
                 ExitCode::Bug,
-                format!("{step}: {before:?} is not what such a step has before it"),
+                format!("{step}: the record has before it what such a step never has"),
             )),
         }
     }

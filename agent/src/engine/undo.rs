@@ -185,10 +185,9 @@ impl Engine<'_> {
             }
             (Step::RemoveLeftover { .. }, _) => {}
             (_, Before::MissingDirs { dirs }) => return undo_dirs(host, dirs),
-            (step, before) => {
-                tracing::warn!(
-                    "{step}: the journal has {before:?} before it, which undoes nothing"
-                );
+            // Not with what is before it: that may be a daemon's mark.
+            (step, _) => {
+                tracing::warn!("{step}: the journal has nothing before it that undoes it");
             }
         }
         Ok(EntryState::Undone)

@@ -63,7 +63,7 @@ fn what_is_put_back_is_on_disk_as_it_is() {
     });
     let failure = engine(&host).undo(&mut journal).unwrap_err().into_failure();
     assert_eq!(failure.code(), ExitCode::InUse);
-    let written = crate::journal::read_state(dir.path()).unwrap().unwrap();
+    let written = crate::journal::read_state(&paths(&dir)).unwrap().unwrap();
     assert_eq!(&written.entries, &journal.state().entries);
     let instances = host.state().instances;
     for entry in written.entries.iter().filter(|entry| entry.is_live()) {
@@ -76,7 +76,10 @@ fn what_is_put_back_is_on_disk_as_it_is() {
 
 fn journal_on_disk() -> (tempfile::TempDir, Journal) {
     let dir = tempfile::tempdir().unwrap();
-    let paths = Paths { state: dir.path().to_path_buf(), ..Paths::below(dir.path()) };
-    let journal = Journal::open(&paths).unwrap();
+    let journal = Journal::open(&paths(&dir)).unwrap();
     (dir, journal)
+}
+
+fn paths(dir: &tempfile::TempDir) -> Paths {
+    Paths { state: dir.path().to_path_buf(), ..Paths::below(dir.path()) }
 }

@@ -171,13 +171,13 @@ codes! {
         matters "without them nothing can be compiled for this kernel"
         remedy "make an archive reachable that has this kernel"
     StateUnreadable "state-unreadable" Agent Refuses Verification
-        means "the record of what was done to this host (state.json) cannot be understood"
+        means "the record of what was done to this host (state.json) cannot be understood, or others may have written it"
         matters "it is the only list of what is to be undone, so it is not overwritten"
         remedy "look at what is loaded and mounted, take it off by hand, move the file away and start again; a reboot clears it, too"
     StateOutOfReach "state-out-of-reach" Agent Refuses Preflight
         means "the record of what was done to this host cannot be read, or a newer longshore wrote it"
         matters "nothing is done to a host whose record is not known"
-        remedy "mount the host's /run/nvidia into the container, and use the newest longshore that ran here"
+        remedy "mount the host's /run/longshore and /run/nvidia into the container, and use the newest longshore that ran here"
     StoreUnusable "store-unusable" Agent Refuses Preflight
         means "the store's directory cannot be read, or is none"
         matters "whatever is fetched or built goes through the store"

@@ -17,6 +17,7 @@
 //! delete_module NAME
 //! umount2 TARGET FLAGS
 //! bind SOURCE TARGET                 with all that is mounted below
+//! bind-ro SOURCE TARGET              the same, read-only in every copy of the mount
 //! tmpfs TARGET DATA
 //! mknod PATH DEVICE MODE UID GID ... character devices, each with exactly this mode and owner
 //! chnod PATH DEVICE MODE UID GID     mode and owner of the device that is there
@@ -27,6 +28,7 @@
 //! answered with E2BIG.
 
 mod calls;
+mod read_only;
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};

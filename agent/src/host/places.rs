@@ -27,7 +27,7 @@ use crate::step::Step;
 const PID_FILE: &str = "nvidia-driver.pid";
 const LONGEST_PID: u64 = 32;
 /// The order in which they are taken away: what proves whose they are goes last.
-const FILES: [&str; 4] = [
+pub(crate) const FILES: [&str; 4] = [
     "validations/.driver-ctr-ready",
     "validations/.driver-daemons-status",
     "nvidia-driver.state",
@@ -45,7 +45,7 @@ const LIMIT: Duration = Duration::from_secs(3);
 pub fn read(paths: &Paths, mounts: &[Mount]) -> io::Result<Places> {
     let root = Root::open(&paths.root)?;
     // Whoever opens the journal fails on one that cannot be read.
-    let state = journal::read_state(&root.display(&paths.state)).ok().flatten();
+    let state = journal::read_state(&paths.record_below(&root)).ok().flatten();
     let boot = journal::boot_id(&paths.root);
     let state = state.filter(|state| !state.is_of_another_boot(boot.as_deref()));
     let look = Look { root: &root, paths, mounts, state: state.as_ref() };

@@ -317,6 +317,11 @@ impl Host for RealHost {
         self.mount("mount --rbind on", target, call)
     }
 
+    fn bind_read_only(&self, source: &Path, target: &Path) -> Result<(), VerbError> {
+        let call = Call::BindReadOnly { source: &self.at(source), target: &self.at(target) };
+        self.mount("mount --rbind on", target, call)
+    }
+
     fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError> {
         let call = Call::Tmpfs { target: &self.at(target), data: TMPFS_OPTIONS };
         self.mount("mount -t tmpfs on", target, call)

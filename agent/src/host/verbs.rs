@@ -275,6 +275,10 @@ pub trait Host: Send + Sync {
     fn parameter(&self, path: &Path) -> Result<Option<String>, VerbError>;
     /// Mounts the tree `source` on `target`, recursively.
     fn bind(&self, source: &Path, target: &Path) -> Result<(), VerbError>;
+    /// The same, so that nobody can write to the tree by that mount or a copy of it.
+    fn bind_read_only(&self, source: &Path, target: &Path) -> Result<(), VerbError> {
+        self.bind(source, target)
+    }
     /// Mounts a small tmpfs (mode 0755, device nodes allowed) from [`TMPFS_SOURCE`] on `target`.
     fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError>;
     /// Unmounts the topmost mount on `target`.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::HostRoot;
+use crate::config::Paths;
 use crate::host::facts::LoadedModule;
 use crate::host::verbs::Node;
 use crate::lifecycle::phase::Phase;
@@ -14,8 +15,19 @@ use crate::step::{ModuleOrigin, Step};
 
 /// The format this longshore writes, and the newest it understands.
 ///
-/// 2 added `instance` to entries, `whole` and `previous`; a state of format 1 is one without them.
-pub const FORMAT: u32 = 2;
+/// 2 added `instance` to entries, `whole` and `previous`, 3 added `made_for`; a state of an earlier format
+/// is one without them.
+pub const FORMAT: u32 = 3;
+
+/// Settings that an agent made its entries with: their paths are below these.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MadeFor {
+    /// Driver root.
+    pub driver_root: PathBuf,
+    /// Store.
+    pub store: PathBuf,
+}
 
 /// What the state file holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +40,9 @@ pub struct State {
     /// The host root that the entries' paths are below, where it is not the agent's own.
     #[serde(default)]
     pub host_root: Option<HostRoot>,
+    /// The settings of the agents that made the entries.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub made_for: Vec<MadeFor>,
     /// Process id of the agent that wrote it, in its own PID namespace.
     pub agent: u32,
     /// What the agent was at.
@@ -208,11 +223,23 @@ impl State {
         ours
     }
 
+    /// From now on entries are made with these settings, too.
+    pub(super) fn follow_places(&mut self, paths: &Paths) {
+        let now = MadeFor { driver_root: paths.driver_root.clone(), store: paths.store.clone() };
+        if !self.entries.iter().any(Entry::is_live) {
+            self.made_for.clear();
+        }
+        if !self.made_for.contains(&now) {
+            self.made_for.push(now);
+        }
+    }
+
     pub(super) fn fresh(boot_id: Option<String>) -> Self {
         Self {
             format: FORMAT,
             boot_id,
             host_root: None,
+            made_for: Vec::new(),
             agent: std::process::id(),
             phase: Phase::Removed,
             plan: None,

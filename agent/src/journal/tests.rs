@@ -45,7 +45,7 @@ fn an_intent_is_on_disk_when_intend_returns() {
     let scene = Scene::new();
     let mut journal = Journal::open(&scene.paths).unwrap();
     let seq = journal.intend(step(), before()).unwrap();
-    let seen = read_state(&scene.paths.state).unwrap().unwrap();
+    let seen = read_state(&scene.paths).unwrap().unwrap();
     assert_eq!(
         seen.entries,
         [Entry {
@@ -57,7 +57,7 @@ fn an_intent_is_on_disk_when_intend_returns() {
         }]
     );
     journal.mark(seq, EntryState::Done).unwrap();
-    assert_eq!(read_state(&scene.paths.state).unwrap().unwrap().entries[0].state, EntryState::Done);
+    assert_eq!(read_state(&scene.paths).unwrap().unwrap().entries[0].state, EntryState::Done);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn what_cannot_be_understood_is_refused_and_left_alone() {
         (b"{\"format\": 1}", ExitCode::Verification, "cannot be understood"),
         (b"{\"format\": -3}", ExitCode::Verification, "cannot be understood"),
         (b"{\"format\": 0, \"boot_id\": null}", ExitCode::Verification, "cannot be understood"),
-        (b"{\"format\": 3, \"new\": []}", ExitCode::Preflight, "has format 3"),
+        (b"{\"format\": 4, \"new\": []}", ExitCode::Preflight, "has format 4"),
     ];
     for (bytes, code, text) in cases {
         let scene = Scene::new();
@@ -168,7 +168,8 @@ fn a_new_life_forgets_what_is_undone_but_counts_on() {
 
 #[test]
 fn there_is_no_state_where_no_agent_ever_was() {
-    assert_eq!(read_state(Path::new("/nonexistent/longshore")).unwrap(), None);
+    let paths = Paths::below(Path::new("/nonexistent/longshore"));
+    assert_eq!(read_state(&paths).unwrap(), None);
     assert_eq!(holder(Path::new("/nonexistent/longshore")), Ok(None));
 }
 
@@ -226,7 +227,7 @@ fn the_state_of_an_older_agent_is_understood_and_written_anew() {
     journal.settle_done(2, Some(77));
     journal.flush().unwrap();
     drop(journal);
-    let state = read_state(&scene.paths.state).unwrap().unwrap();
+    let state = read_state(&scene.paths).unwrap().unwrap();
     assert_eq!((state.format, state.entries[1].instance), (FORMAT, Some(77)));
 }
 
@@ -235,7 +236,7 @@ fn that_a_step_acted_is_written_with_the_next_intent_or_when_asked() {
     let scene = Scene::new();
     let mut journal = Journal::open(&scene.paths).unwrap();
     let on_disk = || {
-        let state = read_state(&scene.paths.state).unwrap().unwrap();
+        let state = read_state(&scene.paths).unwrap().unwrap();
         state.entries.into_iter().map(|entry| entry.state).collect::<Vec<_>>()
     };
     let intend = |journal: &mut Journal, path: &str| {
@@ -299,7 +300,7 @@ fn what_is_no_file_in_the_place_of_the_state_is_refused() {
     for what in InTheWay::ALL {
         let scene = Scene::new();
         what.put(&scene.state_file());
-        let failure = read_state(&scene.paths.state).unwrap_err();
+        let failure = read_state(&scene.paths).unwrap_err();
         assert_eq!(failure.code(), ExitCode::Preflight, "{what:?}");
         assert!(failure.remedy_text().is_some(), "{what:?}");
         assert_eq!(Journal::open(&scene.paths).unwrap_err().code(), ExitCode::Preflight);
@@ -326,7 +327,7 @@ fn what_lies_under_the_temporary_name_is_no_hindrance() {
         let mut journal = Journal::open(&scene.paths).unwrap();
         journal.intend(step(), before()).unwrap();
         assert!(fs::symlink_metadata(&next).is_err(), "{what:?}");
-        assert_eq!(read_state(&scene.paths.state).unwrap().unwrap().entries.len(), 1);
+        assert_eq!(read_state(&scene.paths).unwrap().unwrap().entries.len(), 1);
     }
 }
 
@@ -424,7 +425,7 @@ fn the_modules_that_are_ours_are_told_from_what_took_their_place() {
 fn what_is_to_come_back_is_on_disk_from_before_the_change_until_it_is_decided() {
     let scene = Scene::new();
     let mut journal = Journal::open(&scene.paths).unwrap();
-    let on_disk = || read_state(&scene.paths.state).unwrap().unwrap();
+    let on_disk = || read_state(&scene.paths).unwrap().unwrap();
     journal.begin(Phase::Probing).unwrap();
     let seq = journal.intend(step(), before()).unwrap();
     journal.mark(seq, EntryState::Done).unwrap();
@@ -446,4 +447,235 @@ fn what_is_to_come_back_is_on_disk_from_before_the_change_until_it_is_decided() 
     assert_eq!(on_disk().previous, [step()]);
     journal.enter(Phase::Ready).unwrap();
     assert!(on_disk().whole && on_disk().previous.is_empty());
+}
+
+mod place {
+    //! The record where others can write, and the move from there.
+
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A record as an agent before the move wrote it, with an entry that others would like.
+    const FORGED: &str = r#"{
+      "format": 2, "boot_id": "one", "agent": 7, "phase": "ready", "plan": null,
+      "entries": [{"seq": 1,
+        "step": {"do": "write-parameter", "path": "/proc/sys/kernel/core_pattern", "value": "core"},
+        "before": {"was": "value", "value": "|/evil"}, "state": "done"}]
+    }"#;
+
+    /// The same of a step that agents make.
+    const EARLIER: &str = r#"{
+      "format": 2, "boot_id": "one", "agent": 7, "phase": "ready", "plan": null,
+      "entries": [{"seq": 1, "step": {"do": "mount-tmpfs", "target": "/run/nvidia/driver/dev"},
+        "before": {"was": "mounts", "count": 0}, "state": "done"}]
+    }"#;
+
+    impl Scene {
+        /// An agent with a record that others can write to.
+        fn sealed() -> Self {
+            let mut scene = Self::new();
+            scene.paths.sealed = true;
+            scene.paths.any_entry = false;
+            scene
+        }
+
+        /// An agent after which one of before the move left its record.
+        fn moved() -> Self {
+            let mut scene = Self::new();
+            scene.paths.any_entry = false;
+            scene.paths.earlier_state = Some(scene.earlier().parent().unwrap().to_path_buf());
+            fs::create_dir_all(&scene.paths.store).unwrap();
+            scene
+        }
+
+        fn earlier(&self) -> PathBuf {
+            self.paths.root.join("shared/longshore/state.json")
+        }
+
+        fn put(&self, path: &Path, text: &str) {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn refuses(&self, why: &str) {
+            for failure in
+                [Journal::open(&self.paths).unwrap_err(), read_state(&self.paths).unwrap_err()]
+            {
+                assert_eq!(failure.code(), ExitCode::Verification, "{failure}");
+                assert!(failure.to_string().contains(why), "{failure}");
+                assert!(failure.remedy_text().is_some());
+            }
+        }
+    }
+
+    fn tmpfs() -> (Step, Before) {
+        let target = PathBuf::from("/run/nvidia/driver/dev");
+        (Step::MountTmpfs { target }, Before::Mounts { count: 0 })
+    }
+
+    #[test]
+    fn a_sealed_record_is_read_again_and_one_byte_makes_it_nobodys() {
+        let scene = Scene::sealed();
+        let mut journal = Journal::open(&scene.paths).unwrap();
+        let (step, before) = tmpfs();
+        journal.intend(step, before).unwrap();
+        drop(journal);
+        assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 1);
+        let text = fs::read_to_string(scene.state_file()).unwrap();
+        fs::write(scene.state_file(), text.replace("intended", "undone")).unwrap();
+        scene.refuses("its seal is not by the key in this store");
+        fs::write(scene.state_file(), text.split("seal ").next().unwrap()).unwrap();
+        scene.refuses("it has no seal");
+        fs::write(scene.state_file(), &text).unwrap();
+        assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 1);
+        fs::remove_dir_all(&scene.paths.store).unwrap();
+        scene.refuses("this store has no key");
+        assert_eq!(fs::read_to_string(scene.state_file()).unwrap(), text, "it is left alone");
+    }
+
+    #[test]
+    fn a_forged_record_is_refused_with_the_entry_named_and_left_alone() {
+        let mut private = Scene::new();
+        private.paths.any_entry = false;
+        for scene in [Scene::sealed(), private] {
+            scene.put(&scene.state_file(), FORGED);
+            scene.refuses("entry 1 (write-parameter)");
+            assert_eq!(fs::read_to_string(scene.state_file()).unwrap(), FORGED);
+        }
+    }
+
+    /// Root in a container with /run/nvidia can put anything there before the first agent starts.
+    #[test]
+    fn what_is_forged_in_the_earlier_place_is_passed_over_and_keeps_no_agent_from_its_work() {
+        for text in [FORGED, "{", "{\"format\": 99}"] {
+            let scene = Scene::moved();
+            scene.put(&scene.earlier(), text);
+            assert_eq!(read_state(&scene.paths).unwrap(), None);
+            let why = believed::passed_over(&scene.paths).unwrap();
+            assert!(why.to_string().contains("state.json"), "{why}");
+            assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 0);
+            assert_eq!(fs::read_to_string(scene.earlier()).unwrap(), text, "it is left alone");
+        }
+        let why = {
+            let scene = Scene::moved();
+            scene.put(&scene.earlier(), FORGED);
+            believed::passed_over(&scene.paths).unwrap().to_string()
+        };
+        assert!(why.contains("entry 1 (write-parameter)"), "{why}");
+        for what in InTheWay::ALL {
+            let scene = Scene::moved();
+            what.put(&scene.earlier());
+            Journal::open(&scene.paths).unwrap();
+            let scene = Scene::moved();
+            scene.put(&scene.earlier(), EARLIER);
+            what.put(&scene.earlier().with_file_name("lock"));
+            assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 0, "{what:?}");
+        }
+    }
+
+    #[test]
+    fn an_earlier_record_is_taken_over_once() {
+        let scene = Scene::moved();
+        scene.put(&scene.earlier(), EARLIER);
+        assert_eq!(read_state(&scene.paths).unwrap().unwrap().entries.len(), 1);
+        assert!(scene.earlier().exists(), "who only looks moves nothing");
+        let journal = Journal::open(&scene.paths).unwrap();
+        assert_eq!(journal.live().count(), 1);
+        assert!(!scene.earlier().exists());
+        drop(journal);
+        // As after a reboot, when somebody else is there first.
+        fs::remove_file(scene.state_file()).unwrap();
+        scene.put(&scene.earlier(), EARLIER);
+        assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 0);
+        assert!(scene.earlier().exists(), "it is passed over");
+    }
+
+    #[test]
+    fn the_record_of_an_agent_that_seals_is_taken_over_whenever_it_is_found() {
+        let moved = Scene::moved();
+        let dir = moved.paths.earlier_state.clone().unwrap();
+        let sealing =
+            Paths { state: dir, earlier_state: None, sealed: true, ..moved.paths.clone() };
+        for _ in 0..2 {
+            let mut journal = Journal::open(&sealing).unwrap();
+            let (step, before) = tmpfs();
+            journal.intend(step, before).unwrap();
+            let held = Journal::try_open(&moved.paths).unwrap().unwrap_err();
+            assert_eq!(held.pid, Some(std::process::id()), "it is at work");
+            drop(journal);
+            assert_eq!(Journal::open(&moved.paths).unwrap().live().count(), 1);
+            assert!(!moved.earlier().exists());
+            fs::remove_file(moved.state_file()).unwrap();
+        }
+    }
+
+    /// Changes an earlier record and its directory so that it is not root's alone.
+    type Change = fn(&Path);
+
+    #[test]
+    fn an_earlier_record_that_is_not_roots_alone_is_passed_over() {
+        let cases: [(&str, Change); 5] = [
+            ("belongs to user 4711", |file| chown(file, Some(4711), None).unwrap()),
+            ("others can write", |file| {
+                fs::set_permissions(file, fs::Permissions::from_mode(0o666)).unwrap();
+            }),
+            ("others can write", |file| {
+                let dir = file.parent().unwrap();
+                fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
+            }),
+            ("belongs to user 4711", |file| {
+                chown(file.parent().unwrap(), Some(4711), None).unwrap();
+            }),
+            ("2 names", |file| fs::hard_link(file, file.with_extension("link")).unwrap()),
+        ];
+        for (why, change) in cases {
+            let scene = Scene::moved();
+            scene.put(&scene.earlier(), EARLIER);
+            change(&scene.earlier());
+            let told = believed::passed_over(&scene.paths).unwrap().to_string();
+            assert!(told.contains(why), "{told}");
+            assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 0, "{why}");
+            assert_eq!(fs::read_to_string(scene.earlier()).unwrap(), EARLIER, "it is left alone");
+        }
+    }
+
+    #[test]
+    fn the_record_is_its_owners_alone_and_nobody_else_reads_the_mark() {
+        let scene = Scene::new();
+        // As `mkdir`, a runtime or the kubelet makes it.
+        fs::create_dir(&scene.paths.state).unwrap();
+        fs::set_permissions(&scene.paths.root, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&scene.paths.state, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut journal = Journal::open(&scene.paths).unwrap();
+        journal.intend(step(), before()).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!((mode(&scene.paths.state), mode(&scene.state_file())), (0o700, 0o600));
+        let read =
+            Command::new("cat").arg(scene.state_file()).uid(4711).gid(4711).output().unwrap();
+        assert!(!read.status.success() && read.stdout.is_empty());
+    }
+
+    #[test]
+    fn a_state_directory_that_others_can_have_written_is_refused() {
+        let scene = Scene::new();
+        fs::create_dir(&scene.paths.state).unwrap();
+        fs::set_permissions(&scene.paths.state, fs::Permissions::from_mode(0o777)).unwrap();
+        scene.put(&scene.state_file(), EARLIER);
+        scene.refuses("others can write to it (mode 0777)");
+    }
+
+    #[test]
+    fn a_step_that_the_next_agent_would_not_believe_is_not_begun() {
+        let mut scene = Scene::new();
+        scene.paths.any_entry = false;
+        let mut journal = Journal::open(&scene.paths).unwrap();
+        let failure = journal.intend(step(), before()).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Bug);
+        assert_eq!(journal.live().count(), 0);
+        let (step, before) = tmpfs();
+        journal.intend(step, before).unwrap();
+    }
 }

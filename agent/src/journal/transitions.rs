@@ -90,8 +90,9 @@ impl Journal {
     /// Records an intent, and returns its number. The act may follow only after this returned.
     ///
     /// # Errors
-    /// 15 where the state cannot be written; nothing is recorded then.
+    /// 15 where the state cannot be written, 70 where no record has such a step; nothing is recorded then.
     pub fn intend(&mut self, step: Step, before: Before) -> Result<u64, Failure> {
+        self.check(&step, &before)?;
         let seq = self.next_seq();
         self.state.whole = false;
         let state = EntryState::Intended;

@@ -6,7 +6,7 @@
 //! the host's PID namespace (as under the GPU operator) the agent is not process 1, and the
 //! host's init reaps.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -65,6 +65,11 @@ pub fn as_process_one() -> Result<Option<Ended>, Failure> {
         again.arg0(name);
     }
     again.args(arguments);
+    // What the loader was told for this process is not for the agent.
+    let loaders = |name: &OsString| name.as_encoded_bytes().starts_with(b"LD_");
+    for name in std::env::vars_os().map(|(name, _)| name).filter(loaders) {
+        again.env_remove(name);
+    }
     supervise(again).map(Some)
 }
 

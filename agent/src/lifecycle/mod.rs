@@ -142,10 +142,10 @@ fn remember(paths: &Paths, journal: &Journal, telemetry: &Telemetry) {
 /// undone.
 pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, Failure> {
     let dir = &config.paths.state;
-    if journal::holder(dir) == Ok(None) && journal::read_state(dir)?.is_none() {
+    if journal::holder(dir) == Ok(None) && journal::read_state(&config.paths)?.is_none() {
         tracing::info!(
             "nothing to undo: there is no record in {} (a container sees the host's only where \
-             /run/nvidia is mounted into it)",
+             /run/longshore or /run/nvidia is mounted into it, or with the host's PID namespace)",
             dir.display()
         );
         return Ok(ExitCode::Done);

@@ -43,7 +43,7 @@ pub fn probe(paths: &Paths, question: Question) -> (bool, String) {
 }
 
 fn written_down(paths: &Paths, question: Question) -> (bool, String) {
-    let phase = match journal::read_state(&paths.state) {
+    let phase = match journal::read_state(paths) {
         Ok(state) => state.map(|state| state.phase),
         Err(failure) => return (false, failure.one_line()),
     };

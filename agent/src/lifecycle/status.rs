@@ -176,7 +176,7 @@ pub fn of_agent(paths: &Paths, live: Live) -> Result<StatusReport, Failure> {
 
 fn of_host(paths: &Paths) -> Result<Seen, Failure> {
     let boot = journal::boot_id(&paths.root);
-    let (state, record) = match journal::read_state(&paths.state) {
+    let (state, record) = match journal::read_state(paths) {
         Ok(state) => (state.filter(|s| !s.is_of_another_boot(boot.as_deref())), Ok(())),
         Err(failure) => (None, Err(failure)),
     };

@@ -259,7 +259,7 @@ impl Scene {
     }
 
     fn state(&self) -> journal::State {
-        journal::read_state(&self.paths.state).unwrap().unwrap()
+        journal::read_state(&self.paths).unwrap().unwrap()
     }
 
     /// The driver that is loaded.
@@ -311,7 +311,7 @@ impl Scene {
     }
 
     fn phase(&self) -> Option<Phase> {
-        journal::read_state(&self.paths.state).unwrap().map(|state| state.phase)
+        journal::read_state(&self.paths).unwrap().map(|state| state.phase)
     }
 
     /// A life that comes to Ready, and is killed there: its journal and its driver stay.

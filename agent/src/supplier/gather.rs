@@ -147,7 +147,7 @@ pub(super) fn read_host(config: &Config) -> Result<HostFacts, Failure> {
     let paths = &config.paths;
     let mut facts = HostFacts::read(&paths.root, &paths.host_root)?;
     if !paths.is_captured()
-        && let Some(state) = journal::read_state(&paths.state)?
+        && let Some(state) = journal::read_state(paths)?
         && !state.is_of_another_boot(facts.kernel.boot_id.as_deref())
     {
         facts.ours = state.driver_modules(&facts.loaded);

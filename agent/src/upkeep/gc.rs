@@ -56,7 +56,7 @@ impl Needed {
     /// Exit code 13 or 15 where the journal cannot be understood: then it is not known what runs.
     pub fn of(store: &Store, paths: &Paths) -> Result<Self, Failure> {
         let mut needed = Self::default();
-        if let Some(state) = journal::read_state(&paths.state)? {
+        if let Some(state) = journal::read_state(paths)? {
             let live = state.entries.iter().filter(|entry| entry.is_live());
             let live = Taken::by(live.map(|entry| &entry.step));
             needed.in_use.extend(live.trees.iter().cloned());

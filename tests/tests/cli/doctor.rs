@@ -86,7 +86,7 @@ fn whoever_may_not_see_an_agent_is_told_so_and_takes_it_for_no_dead_one() {
     assert!(alive.code == Some(30) && alive.out.contains("for root to see"), "{alive}");
 }
 
-const ENTRY: &str = r#"{"seq":1,"step":{"do":"make-dir","path":"/x"},"before":{"was":"missing-dirs","dirs":[]},"state":"done"}"#;
+const ENTRY: &str = r#"{"seq":1,"step":{"do":"make-dir","path":"/run/nvidia/driver"},"before":{"was":"missing-dirs","dirs":["/run/nvidia/driver"]},"state":"done"}"#;
 
 #[test]
 fn a_plan_ends_with_the_same_exit_code() {

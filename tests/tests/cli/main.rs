@@ -7,6 +7,7 @@ mod configuration;
 mod debs;
 mod doctor;
 mod hosts;
+mod image;
 mod leftovers;
 mod locks;
 mod observability;

@@ -341,3 +341,42 @@ fn while_a_process_hangs_those_that_were_found_before_are_known() {
     assert!(scene.find().is_empty(), "it was ended all the same");
     stuck.let_go();
 }
+
+/// Root in a container that has the driver root mounted plants links where root will write.
+#[test]
+fn settings_are_written_through_no_link() {
+    use std::os::unix::fs::{MetadataExt, symlink};
+    for planted in ["file", "file.next"] {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("template"), "A=1\n").unwrap();
+        fs::write(at("victim"), "theirs").unwrap();
+        symlink(at("victim"), at(planted)).unwrap();
+        let settings = Settings { template: at("template"), set: Vec::new(), file: at("file") };
+        write_settings(&settings).unwrap();
+        assert_eq!(fs::read_to_string(at("victim")).unwrap(), "theirs", "{planted}");
+        assert_eq!(fs::read_to_string(at("file")).unwrap(), "A=1\n");
+        let written = fs::symlink_metadata(at("file")).unwrap();
+        assert!(written.is_file() && written.mode() & 0o777 == 0o600);
+        assert!(fs::symlink_metadata(at("file.next")).is_err());
+    }
+}
+
+#[test]
+fn settings_are_read_from_no_pipe_and_written_to_no_linked_directory() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let settings = |template: &str, file: &str| Settings {
+        template: at(template),
+        set: Vec::new(),
+        file: at(file),
+    };
+    nix::unistd::mkfifo(&at("pipe"), Mode::S_IRWXU).unwrap();
+    assert!(write_settings(&settings("pipe", "file")).is_err());
+    fs::write(at("template"), "A=1\n").unwrap();
+    fs::create_dir(at("victim")).unwrap();
+    symlink(at("victim"), at("run")).unwrap();
+    assert!(write_settings(&settings("template", "run/file")).is_err());
+    assert!(fs::read_dir(at("victim")).unwrap().next().is_none());
+}

@@ -17,6 +17,7 @@ use nix::sys::stat::{Mode, SFlag, fstat, major, makedev, minor, mknod, umask};
 use nix::unistd::{Gid, Uid, fchownat};
 use sys_mount::{Mount, MountFlags};
 
+use super::read_only;
 use crate::host::verbs::{Image, Node, Owner, TMPFS_SOURCE};
 
 /// The longest call: what a module's parameters and two paths may take.
@@ -33,6 +34,8 @@ pub(in crate::host) enum Call<'a> {
     Unmount { target: &'a Path, flags: MntFlags },
     /// mount(2): `source` with all below it on `target`.
     Bind { source: &'a Path, target: &'a Path },
+    /// The same, read-only in every copy of the mount.
+    BindReadOnly { source: &'a Path, target: &'a Path },
     /// mount(2): a tmpfs from [`TMPFS_SOURCE`] with these options, which have no blank.
     Tmpfs { target: &'a Path, data: &'a str },
     /// mknod(2) of character devices, one after the other, each with chown(2) and chmod(2): the umask
@@ -58,6 +61,9 @@ impl Call<'_> {
                 ("umount2", vec![target.into(), flags.bits().to_string().into()])
             }
             Call::Bind { source, target } => ("bind", vec![source.into(), target.into()]),
+            Call::BindReadOnly { source, target } => {
+                ("bind-ro", vec![source.into(), target.into()])
+            }
             Call::Tmpfs { target, data } => ("tmpfs", vec![target.into(), data.into()]),
             Call::MakeNodes { nodes } => {
                 ("mknod", nodes.iter().flat_map(|(path, node)| node_words(path, *node)).collect())
@@ -84,6 +90,7 @@ impl Call<'_> {
                 let flags = MountFlags::BIND | MountFlags::REC;
                 mounted(Mount::builder().fstype("none").flags(flags).mount(source, target))
             }
+            Call::BindReadOnly { source, target } => read_only::bind(source, target),
             Call::Tmpfs { target, data } => {
                 let tmpfs = Mount::builder().fstype("tmpfs").flags(MountFlags::NOSUID).data(data);
                 mounted(tmpfs.mount(TMPFS_SOURCE, target))
@@ -104,7 +111,7 @@ impl Call<'_> {
             Call::Load { image: Image::File(_), .. } => "finit_module",
             Call::Unload { .. } => "delete_module",
             Call::Unmount { .. } => "umount2",
-            Call::Bind { .. } => "mount --rbind on",
+            Call::Bind { .. } | Call::BindReadOnly { .. } => "mount --rbind on",
             Call::Tmpfs { .. } => "mount -t tmpfs on",
             Call::MakeNodes { .. } => "mknod",
             Call::SetNode { .. } => "chown and chmod",
@@ -276,6 +283,10 @@ fn carry_out(words: &[OsString], rest: &mut impl Read) -> Result<(), Errno> {
         }
         [verb, source, target] if verb == "bind" => {
             Call::Bind { source: Path::new(source), target: Path::new(target) }.carry_out()
+        }
+        [verb, source, target] if verb == "bind-ro" => {
+            let (source, target) = (Path::new(source), Path::new(target));
+            Call::BindReadOnly { source, target }.carry_out()
         }
         [verb, target, data] if verb == "tmpfs" => {
             let data = data.to_str().ok_or(Errno::EINVAL)?;

@@ -69,7 +69,7 @@ async fn what_changes_nothing_on_the_host_touches_nothing() {
 
 /// A store that remembers the phase in which each tree was looked at first.
 struct Looked {
-    state: PathBuf,
+    paths: Paths,
     at: Mutex<BTreeMap<PathBuf, Phase>>,
 }
 
@@ -83,7 +83,7 @@ impl Images for Looked {
     }
 
     fn check_tree(&self, tree: &Path) -> Result<(), Failure> {
-        let phase = journal::read_state(&self.state).unwrap().unwrap().phase;
+        let phase = journal::read_state(&self.paths).unwrap().unwrap().phase;
         self.at.lock().unwrap().entry(tree.to_path_buf()).or_insert(phase);
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Images for Looked {
 #[tokio::test]
 async fn what_is_wanted_is_looked_at_while_the_driver_before_is_ready() {
     let scene = Scene::new();
-    let looked = Arc::new(Looked { state: scene.paths.state.clone(), at: Mutex::default() });
+    let looked = Arc::new(Looked { paths: scene.paths.clone(), at: Mutex::default() });
     let images: Arc<dyn Images> = Arc::<Looked>::clone(&looked);
     let scene = Scene { images, ..scene };
     let next = Ok(another(&scene));

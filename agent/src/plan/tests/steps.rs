@@ -128,3 +128,73 @@ fn every_kernel_module_is_loaded_after_what_it_needs(
         assert!(!order[..at].contains(name), "{name} is loaded twice: {order:?}");
     }
 }
+
+/// The table of entries (journal/table.rs) knows nothing that a plan cannot have, and all that it can.
+#[rstest]
+#[case("bookworm-t4")]
+#[case("bookworm-h100-nvswitch")]
+fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str) {
+    use crate::engine::{CancelFlag, Engine, Patience};
+    use crate::host::facts::SwitchManager;
+    use crate::host::fake::{FakeHost, FakeImages, FakeModule};
+    use crate::host::verbs::{Node, Owner};
+    use crate::journal::Journal;
+    use crate::telemetry::Telemetry;
+
+    let mut facts = facts(tree);
+    facts.switch_managers.push(SwitchManager { name: "mlx5_4".into(), port: "0xb83f".into() });
+    let mut catalog = stocked(&facts, Flavour::Proprietary);
+    catalog.userspace[0].tools =
+        ["nvidia-persistenced", "nvlsm", "nv-fabricmanager"].map(str::to_owned).to_vec();
+    let mut config = config("535.261.03", "proprietary");
+    config.driver.extra_modules.push("nvidia_drm".into());
+    let plan = plan(&config, &facts, &catalog).unwrap();
+    assert!(plan.install.iter().filter(|s| matches!(s, Step::StartDaemon { .. })).count() == 3);
+
+    let tree = "/var/lib/longshore/userspace/x/root";
+    let host = FakeHost::with_dirs([
+        "/dev",
+        "/run",
+        "/run/nvidia/driver/dev",
+        "/run/nvidia/driver/run",
+        tree,
+    ]);
+    for name in loads(&plan) {
+        let driver = name.starts_with("nvidia");
+        let node = |path: &str, minor| {
+            (path.into(), Node { major: 195, minor, mode: 0o666, owner: Owner::default() })
+        };
+        let nodes = [node("nvidiactl", 255), node("nvidia-caps/nvidia-cap1", 1)];
+        host.knows(
+            &name.clone(),
+            FakeModule {
+                version: driver.then(|| "535.261.03".into()),
+                srcversion: driver.then(|| format!("SRC{name}")),
+                nodes: if name == "nvidia" { nodes.into() } else { Vec::new() },
+                ..FakeModule::default()
+            },
+        );
+    }
+    host.change(|state| {
+        state.parameters.insert(crate::host::places::FIRMWARE_PATH.into(), String::new());
+    });
+    let before = host.state();
+
+    let dir = tempfile::tempdir().unwrap();
+    let paths = config::Paths {
+        state: dir.path().join("run"),
+        any_entry: false,
+        sealed: false,
+        earlier_state: None,
+        ..config.paths.clone()
+    };
+    let (patience, telemetry) = (Patience::of(std::time::Duration::ZERO), Telemetry::default());
+    let engine = Engine { host: &host, images: &FakeImages, patience, telemetry: &telemetry };
+    let mut journal = Journal::open(&paths).unwrap();
+    engine.apply(&plan.install, &mut journal, &CancelFlag::default()).unwrap();
+    drop(journal);
+    let mut journal = Journal::open(&paths).unwrap();
+    assert!(journal.live().count() >= plan.install.len() - 1);
+    engine.undo(&mut journal).unwrap();
+    assert_eq!(host.state().whichever_loading(), before.whichever_loading());
+}

@@ -30,8 +30,7 @@ impl Scene {
             store: self.store.root().to_path_buf(),
             state: below("state"),
             driver_root: below("driver-root"),
-            root: "/".into(),
-            host_root: "/".into(),
+            ..Paths::below(Path::new("/"))
         }
     }
 

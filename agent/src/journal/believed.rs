@@ -1,0 +1,132 @@
+//! Reading of the record, and the decision to believe it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::private_dir::{NotOurs, PrivateDir};
+use super::seal::{self, Key, Seal};
+use super::state_file::{MOST_BYTES, NAME};
+use super::{State, table};
+use crate::config::Paths;
+use crate::failure::{ExitCode, Failure};
+use crate::store::write_remedy;
+
+/// A record that is believed.
+#[derive(Debug)]
+pub(super) struct FoundRecord {
+    pub(super) state: State,
+    /// Whether it lies where an earlier agent left it.
+    pub(super) earlier: bool,
+}
+
+/// The record in the place for it, or where an earlier agent left it; None where there is none, and where
+/// one in the earlier place is [passed over](passed_over).
+///
+/// # Errors
+/// 15 where it cannot be read; 13 where it cannot be understood or is not to be believed.
+pub(super) fn find(paths: &Paths) -> Result<Option<FoundRecord>, Failure> {
+    if let Some((path, bytes)) = read(&paths.state)? {
+        let text = match paths.sealed {
+            true => unsealed(&path, &bytes, &paths.store)?,
+            false => &bytes,
+        };
+        return checked(&path, text, paths, false).map(Some);
+    }
+    match earlier(paths) {
+        Ok(found) => Ok(found),
+        Err(failure) => {
+            tracing::debug!("{}", failure.one_line());
+            Ok(None)
+        }
+    }
+}
+
+/// Why a record in the earlier place is passed over, where one is.
+pub(super) fn passed_over(paths: &Paths) -> Option<Failure> {
+    earlier(paths).err()
+}
+
+/// A record where others can write is believed by its seal alone. One without a seal is an older agent's,
+/// as long as none that seals was there.
+fn unsealed<'a>(path: &Path, bytes: &'a [u8], store: &Path) -> Result<&'a [u8], Failure> {
+    let key = Key::find(store).map_err(|e| no_key(store, e))?;
+    match (seal::opened(bytes, key.as_ref()), &key) {
+        ((text, Seal::Right), _) | ((text, Seal::None), None) => Ok(text),
+        ((_, Seal::None), Some(_)) => Err(forged(path, "it has no seal")),
+        ((_, Seal::Wrong), Some(_)) => {
+            Err(forged(path, "its seal is not by the key in this store"))
+        }
+        ((_, Seal::Wrong), None) => Err(forged(path, "it is sealed, and this store has no key")),
+    }
+}
+
+/// An earlier record is believed where it has the seal of this store, or none and this store was never
+/// an agent's that seals.
+///
+/// # Errors
+/// Why it is not believed. Others can put what they like there, and keep no agent from its work by it.
+fn earlier(paths: &Paths) -> Result<Option<FoundRecord>, Failure> {
+    let Some(dir) = &paths.earlier_state else { return Ok(None) };
+    // Nothing there needs no key.
+    let Some((path, bytes)) = read(dir)? else { return Ok(None) };
+    let key = Key::find(&paths.store).map_err(|e| no_key(&paths.store, e))?;
+    match (seal::opened(&bytes, key.as_ref()), &key) {
+        ((text, Seal::Right), _) | ((text, Seal::None), None) => {
+            checked(&path, text, paths, true).map(Some)
+        }
+        _ => Err(forged(&path, "it has no seal by the key in this store")),
+    }
+}
+
+fn checked(path: &Path, text: &[u8], paths: &Paths, earlier: bool) -> Result<FoundRecord, Failure> {
+    let state = super::parse_state(path, text)?;
+    table::check(&state, paths).map_err(|why| forged(path, &why))?;
+    Ok(FoundRecord { state, earlier })
+}
+
+/// The bytes of the record in `dir`, with its path; None where there is none.
+fn read(dir: &Path) -> Result<Option<(PathBuf, Vec<u8>)>, Failure> {
+    let path = dir.join(NAME);
+    let opened = match PrivateDir::open(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened,
+    };
+    match opened.and_then(|dir| dir.read(NAME, MOST_BYTES)) {
+        Ok(bytes) => Ok(bytes.map(|bytes| (path, bytes))),
+        Err(e) if NotOurs::is_cause_of(&e) => Err(forged(&path, &e.to_string())),
+        Err(e) => Err(unread(&path, e)),
+    }
+}
+
+fn unread(path: &Path, error: io::Error) -> Failure {
+    let remedy = write_remedy(&error, "--state-dir")
+        .unwrap_or_else(|| "check the file system of --state-dir".to_owned());
+    Failure::new(ExitCode::Preflight, format!("reading {}", path.display()))
+        .because(error)
+        .remedy(remedy)
+}
+
+pub(super) fn no_key(store: &Path, error: io::Error) -> Failure {
+    let remedy = write_remedy(&error, "--store").unwrap_or_else(|| {
+        "the store has to be root's alone, and the one that the last agent had (--store)".to_owned()
+    });
+    Failure::new(
+        ExitCode::Preflight,
+        format!("reading the key that seals the record, in {}", store.display()),
+    )
+    .because(error)
+    .remedy(remedy)
+}
+
+pub(super) fn forged(path: &Path, why: &str) -> Failure {
+    Failure::new(
+        ExitCode::Verification,
+        format!("{} is not believed: {why}", path.display()),
+    )
+    .remedy(
+        "others may have written it, so nothing of it is undone: find out who did, look at what is \
+         loaded and mounted and take off by hand what is longshore's, move the file away and start \
+         again; a reboot clears it, too. Where it is an agent's of another store or version, run \
+         `longshore unload` with that one first (docs/decisions/record-place.md)",
+    )
+}

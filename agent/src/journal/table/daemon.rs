@@ -1,0 +1,85 @@
+//! The daemons that a record may name: their programs, sockets, settings and capabilities.
+//!
+//! Older agents may have started them with other arguments, so these are known by their form: nothing
+//! in them leads outside the driver root and the directories of the sockets.
+
+use std::path::Path;
+
+use super::{below, is, is_hex, is_plain};
+use crate::daemons::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Settings};
+
+/// A daemon's name, the directory of its socket, and the most that its processes may keep.
+type Row = (&'static str, &'static str, &'static [&'static str]);
+
+const ROWS: [Row; 3] = [
+    ("nvidia-persistenced", PERSISTENCED_SOCKET, &[]),
+    ("nvlsm", FABRICMANAGER_SOCKET, &[]),
+    ("nv-fabricmanager", FABRICMANAGER_SOCKET, &["CAP_SYS_ADMIN"]),
+];
+
+/// No daemon has so many arguments, or settings.
+const MOST: usize = 64;
+
+/// The directories of the daemons' sockets.
+pub(super) fn socket_dirs() -> impl Iterator<Item = &'static Path> {
+    [PERSISTENCED_SOCKET, FABRICMANAGER_SOCKET].into_iter().filter_map(dir_of)
+}
+
+fn dir_of(socket: &'static str) -> Option<&'static Path> {
+    Path::new(socket).parent()
+}
+
+/// Whether this is a daemon of a driver with this root.
+pub(super) fn is_of_table(daemon: &Daemon, root: &Path) -> bool {
+    let Some((name, socket, capabilities)) = ROWS.iter().find(|row| row.0 == daemon.name) else {
+        return false;
+    };
+    let Some(dir) = dir_of(socket) else { return false };
+    let kept = daemon.capabilities.iter().all(|kept| capabilities.contains(&kept.as_str()));
+    let may = |word: &str| is_harmless(word, root, dir);
+    kept && is(&daemon.program, &below(root, &Path::new("/usr/bin").join(name)))
+        && is_plain(&daemon.libraries)
+        && daemon.libraries.starts_with(root)
+        && is_file_in(&daemon.socket, dir)
+        && daemon.arguments.len() <= MOST
+        && daemon.arguments.iter().all(|argument| is_flag(argument) || may(argument))
+        && daemon.settings.as_ref().is_none_or(|settings| are_settings(settings, root, dir))
+}
+
+fn are_settings(settings: &Settings, root: &Path, dir: &Path) -> bool {
+    let is_key = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    let is_set = |(key, value): &(String, String)| {
+        !key.is_empty() && key.bytes().all(is_key) && is_harmless(value, root, dir)
+    };
+    is_plain(&settings.template)
+        && settings.template.starts_with(root.join("usr/share/nvidia"))
+        && is_file_in(&settings.file, dir)
+        && settings.set.len() <= MOST
+        && settings.set.iter().all(is_set)
+}
+
+/// Nothing, a number, a GUID, or a path below the driver root or in the socket's directory.
+fn is_harmless(word: &str, root: &Path, dir: &Path) -> bool {
+    let number = word.strip_prefix("0x").unwrap_or(word);
+    if number.len() <= 32 && number.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return true;
+    }
+    let path = Path::new(word);
+    is_plain(path) && (path.starts_with(root) || is_file_in(path, dir))
+}
+
+fn is_file_in(path: &Path, dir: &Path) -> bool {
+    is_plain(path) && path.parent() == Some(dir)
+}
+
+/// `-c`, `--verbose`.
+fn is_flag(word: &str) -> bool {
+    let is_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    word.len() > 1 && word.len() <= 32 && word.starts_with('-') && word.bytes().all(is_byte)
+}
+
+/// The word that a daemon's processes are known by: one of another form could be in the environment of
+/// processes that are no daemon's.
+pub(super) fn mark(mark: &str) -> Result<(), String> {
+    if is_hex(mark, 32) { Ok(()) } else { Err("no daemon has such a mark".to_owned()) }
+}

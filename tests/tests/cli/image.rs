@@ -1,0 +1,52 @@
+//! Files of the agent's image.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn images() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../images")
+}
+
+#[test]
+fn nothing_of_the_driver_root_is_named_to_the_agents_loader() {
+    let text = fs::read_to_string(images().join("Containerfile")).expect("the file");
+    let settings: Vec<&str> =
+        text.lines().map(str::trim).filter(|line| !line.starts_with('#')).collect();
+    for named in ["LD_", "/run/nvidia"] {
+        assert!(!settings.iter().any(|line| line.contains(named)), "{named}");
+    }
+}
+
+/// By the shells that it may meet: the image has busybox's.
+#[test]
+fn nvidia_smi_is_that_of_the_driver_root_with_its_libraries_and_arguments() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let root = dir.path().join("driver root");
+    let program = root.join("usr/bin/nvidia-smi");
+    fs::create_dir_all(root.join("usr/bin")).expect("directory");
+    let text = "#!/bin/sh\necho \"$LD_LIBRARY_PATH|$1|$2|$#\"\nexit 9\n";
+    fs::write(&program, text).expect("program");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("mode");
+    let ended = Command::new(images().join("nvidia-smi"))
+        .env_clear()
+        .env("LONGSHORE_DRIVER_ROOT", &root)
+        .args(["-q", "two words"])
+        .output()
+        .expect("it runs");
+    let lib = root.join("usr/lib").display().to_string();
+    let libraries = format!("{lib}/x86_64-linux-gnu:{lib}/aarch64-linux-gnu");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert_eq!(said.trim_end(), format!("{libraries}|-q|two words|2"));
+    assert_eq!(ended.status.code(), Some(9));
+}
+
+#[test]
+fn nvidia_smi_without_a_driver_fails_as_a_program_that_is_not_there() {
+    let ended = Command::new(images().join("nvidia-smi"))
+        .env("LONGSHORE_DRIVER_ROOT", "/nonexistent")
+        .output()
+        .expect("it runs");
+    assert_eq!(ended.status.code(), Some(127));
+}
