@@ -40,6 +40,7 @@ fn defaults() {
     assert_eq!(config.paths.state, Path::new("/run/nvidia/longshore"));
     assert_eq!(config.paths.driver_root, Path::new("/run/nvidia/driver"));
     assert_eq!(config.deadlines, Deadlines::default());
+    assert_eq!(config.missing_gpus, MissingGpus::Warn);
 }
 
 #[test]
@@ -49,6 +50,7 @@ fn flags_go_over_environment_over_file() {
     let env = [
         ("LONGSHORE_DRIVER", "535"),
         ("LONGSHORE_JOBS", "2"),
+        ("LONGSHORE_MISSING_GPUS", "refuse"),
         ("LONGSHORE_PARAMETERS_NVIDIA", "b=2 c=2"),
     ];
     let args = ["plan", "--driver", "550.163.01", "--no-compile", "--parameter", "nvidia.c=3"];
@@ -56,6 +58,7 @@ fn flags_go_over_environment_over_file() {
     assert_eq!(config.driver.version.as_deref(), Some("550.163.01"));
     assert_eq!(config.driver.flavour, Some(Flavour::Open));
     assert_eq!(config.jobs, Some(2));
+    assert!(config.missing_gpus.refuses());
     assert!(!config.compile);
     assert_eq!(config.driver.parameters["nvidia"], "a=1 b=2 c=3");
 }
@@ -78,6 +81,7 @@ fn a_whole_file_is_read() {
         host-root = "/host"
         unload-deadline = "1m"
         on-busy = "wait:5m"
+        missing-gpus = "refuse"
         load-deadline = "10m"
         lock-deadline = "2m"
         look-deadline = "1s"
@@ -109,6 +113,7 @@ fn a_whole_file_is_read() {
     assert!(config.signatures.required && !config.may_compile());
     assert_eq!(config.signatures.keys, [Path::new("/srv/cosign.pub")]);
     assert_eq!(config.paths.host_root, Path::new("/host"));
+    assert!(config.missing_gpus.refuses());
     let deadlines = Deadlines {
         users: Duration::from_secs(300),
         unload: Duration::from_secs(60),
@@ -169,9 +174,13 @@ fn registries_are_named_by_flag_and_environment() {
 
 #[test]
 fn a_bad_flag_is_refused() {
-    for args in
-        [["--driver", "new!"], ["--jobs", "0"], ["--unload-deadline", "2d"], ["--on-busy", "kill"]]
-    {
+    for args in [
+        ["--driver", "new!"],
+        ["--jobs", "0"],
+        ["--unload-deadline", "2d"],
+        ["--on-busy", "kill"],
+        ["--missing-gpus", "ignore"],
+    ] {
         assert_eq!(load_with(&args, &[], None).unwrap_err().code(), ExitCode::Usage);
     }
 }

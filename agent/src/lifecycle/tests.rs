@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::artifact::Flavour;
+use crate::config::MissingGpus;
 use crate::engine::Patience;
 use crate::finding::{Code, Finding};
 use crate::host::facts::Known;
@@ -19,6 +20,7 @@ mod change;
 mod crash;
 mod daemons;
 mod renewal;
+mod stay;
 mod stuck;
 
 const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
@@ -200,6 +202,9 @@ struct Scene {
     told: Told,
     telemetry: Telemetry,
     step_limit: Duration,
+    missing_gpus: MissingGpus,
+    /// Asks for a look at the driver, as an event of the kernel does.
+    again: Renewal,
 }
 
 impl Scene {
@@ -226,6 +231,8 @@ impl Scene {
             told: Arc::default(),
             telemetry: Telemetry::default(),
             step_limit: Duration::from_secs(600),
+            missing_gpus: MissingGpus::Warn,
+            again: Renewal::default(),
         }
     }
 
@@ -237,6 +244,8 @@ impl Scene {
             patience: Patience { deadline: Duration::ZERO, interval: Duration::ZERO },
             step_limit: self.step_limit,
             rest: Rest::default(),
+            missing_gpus: self.missing_gpus,
+            triggers: Triggers { again: self.again.clone(), kernel: false },
         }
     }
 

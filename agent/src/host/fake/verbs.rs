@@ -10,6 +10,7 @@ use nix::errno::Errno;
 
 use super::{FakeHost, FakeModule, Ill, Inner};
 use crate::daemons::{Answers, Daemon, DaemonSeen, Ending};
+use crate::host::gpus::Gpu;
 use crate::host::verbs::{
     DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Stage, TMPFS_SOURCE, VerbError,
 };
@@ -328,5 +329,9 @@ impl Host for FakeHost {
         let inner = self.lock();
         let loaded = inner.state.loaded.keys().filter_map(|name| inner.kernel.get(name));
         Ok(loaded.flat_map(|module| module.nodes.clone()).collect())
+    }
+
+    fn gpus(&self) -> Result<Vec<Gpu>, VerbError> {
+        Ok(self.lock().state.gpus.clone())
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{FailureStatus, ModuleStatus, StatusReport};
+use crate::finding::Finding;
 use crate::telemetry::Live;
 
 impl StatusReport {
@@ -92,6 +93,14 @@ fn tell_live(live: &Live, line: &mut impl FnMut(&str, String)) {
         let installed =
             format!("{} {} for {}{origin}", driver.version, driver.flavour, driver.kernel);
         line("installed", installed);
+    }
+    if let Some(gpus) = &live.gpus {
+        line("gpus", format!("{} of {} driven", gpus.bound, gpus.expected));
+    }
+    for finding in &live.findings {
+        let Finding { code, severity, seen, remedy } = finding;
+        line("finding", format!("{} {code}: {seen}", severity.as_str()));
+        line("remedy", remedy.clone());
     }
     for daemon in &live.daemons {
         let required = if daemon.required { "" } else { ", not required" };
