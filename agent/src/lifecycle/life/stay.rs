@@ -93,12 +93,12 @@ impl Repairs {
         if self.failed.is_some_and(|(next, _)| now < next) {
             return false;
         }
-        if self.left == REPAIRS {
-            self.since = now;
-        }
         while self.left < REPAIRS && now.duration_since(self.since) >= REFILL {
             self.left += 1;
             self.since += REFILL;
+        }
+        if self.left == REPAIRS {
+            self.since = now;
         }
         if self.left == 0 {
             return false;

@@ -119,15 +119,15 @@ async fn however_many_events_come_a_look_is_made_twice_a_second_at_most() {
     let dir = tempfile::tempdir().unwrap();
     let mut watch = Watch::begin(&Triggers { kernel: true, ..Triggers::default() });
     assert!(watch.left_out().is_empty(), "{:?}", watch.left_out());
-    let flood = || {
+    let flood = |round| {
         for n in 0..1000 {
-            fs::write(dir.path().join(format!("nvidia{n}")), "").unwrap();
+            fs::write(dir.path().join(format!("nvidia{round}-{n}")), "").unwrap();
         }
     };
     let begun = Instant::now();
     watch.arm(&of_nodes(dir.path()));
-    for _ in 0..3 {
-        flood();
+    for round in 0..3 {
+        flood(round);
         timeout(AMPLE, watch.changed()).await.unwrap();
         watch.arm(&of_nodes(dir.path()));
     }
