@@ -124,8 +124,10 @@ fn numbers(address: &str) -> Option<(u32, u32, u32)> {
 /// # Errors
 /// Where the bus or the driver's list cannot be read.
 pub(super) fn read(root: &Root) -> io::Result<Vec<Gpu>> {
+    let is_loaded = root.exists("sys/module/nvidia/refcnt")?;
     let taken: BTreeSet<String> = match root.read_dir(TAKEN) {
-        Err(e) if is_absent(&e) => BTreeSet::new(),
+        // A driver that is loaded has this directory, though it have no GPU.
+        Err(e) if is_absent(&e) && !is_loaded => BTreeSet::new(),
         other => other?.into_iter().collect(),
     };
     let mut gpus = Vec::new();
@@ -142,7 +144,7 @@ pub(super) fn read(root: &Root) -> io::Result<Vec<Gpu>> {
         let (address, device) = (device.address, device.device);
         gpus.push(Gpu { address, device, taken: by, said: None });
     }
-    if root.exists("sys/module/nvidia/refcnt")? {
+    if is_loaded {
         add_words(&mut gpus, &root.display("dev/kmsg"));
     }
     Ok(gpus)
@@ -286,6 +288,16 @@ mod tests {
         assert_eq!(findings.len(), 2);
         assert_eq!(findings[0].severity, Severity::Warning);
         assert!(findings[0].seen.starts_with("0000:02:00.0 (10de:1eb8) is on the PCI bus"));
+    }
+
+    #[test]
+    fn a_list_of_the_drivers_that_is_not_seen_is_not_an_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        device(dir.path(), "0000:01:00.0", "0x030200", Some("nvidia"));
+        assert!(read(&Root::open(dir.path()).unwrap()).is_ok(), "nothing is loaded");
+        fs::create_dir_all(dir.path().join("sys/module/nvidia")).unwrap();
+        fs::write(dir.path().join("sys/module/nvidia/refcnt"), "0\n").unwrap();
+        assert!(read(&Root::open(dir.path()).unwrap()).is_err());
     }
 
     #[rstest]

@@ -20,6 +20,8 @@ use crate::telemetry::{Condition, GpuCount};
 
 /// A look that has not come to its end by then makes the driver not ready.
 const LOOK: Duration = Duration::from_secs(10);
+/// The first wait after something that did not become right.
+const FIRST: Duration = Duration::from_secs(1);
 /// The longest time between two looks while something is not right.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Repairs that may follow one another at once.
@@ -77,7 +79,7 @@ impl Base {
 pub(super) struct Repairs {
     left: u32,
     since: Instant,
-    /// When the next one may be tried, and how long it was waited for, after one that failed.
+    /// When the last one failed, and how long after it the next may be tried.
     failed: Option<(Instant, Duration)>,
 }
 
@@ -90,7 +92,7 @@ impl Default for Repairs {
 impl Repairs {
     /// Whether one may be made now; it is counted then.
     fn take(&mut self, now: Instant) -> bool {
-        if self.failed.is_some_and(|(next, _)| now < next) {
+        if self.failed.is_some_and(|(at, wait)| now < at + wait) {
             return false;
         }
         while self.left < REPAIRS && now.duration_since(self.since) >= REFILL {
@@ -107,11 +109,18 @@ impl Repairs {
         true
     }
 
+    /// One that failed is not counted: those are kept apart by their waits.
     fn ended(&mut self, well: bool, now: Instant) {
-        self.failed = (!well).then(|| {
-            let wait = self.failed.map_or(Duration::from_secs(1), |(_, last)| longer(last));
-            (now + wait, wait)
-        });
+        let wait = self.failed.map_or(FIRST, |(_, last)| longer(last));
+        self.failed = (!well).then_some((now, wait));
+        self.left = (self.left + u32::from(!well)).min(REPAIRS);
+    }
+
+    /// Something changed: what failed may have become possible.
+    fn heard(&mut self) {
+        if let Some((_, wait)) = &mut self.failed {
+            *wait = FIRST;
+        }
     }
 }
 
@@ -145,8 +154,7 @@ impl Life {
 
     async fn watch(&mut self, keeper: &mut Keeper) -> Result<Next, End> {
         let mut watch = Watch::begin(&self.world.triggers);
-        let first = Duration::from_secs(1);
-        let mut wait = first;
+        let mut wait = FIRST;
         loop {
             watch.arm(&self.base.steps);
             let seen = match self.look(watch.left_out()).await {
@@ -165,12 +173,15 @@ impl Life {
                 biased;
                 () = stopped.wait() => return Ok(Next::Stop),
                 () = renewal.asked() => return Ok(Next::Renew),
-                () = watch.changed() => wait = first,
+                () = watch.changed() => {
+                    self.repairs.heard();
+                    wait = FIRST;
+                }
                 // What is not right may become so without an event.
                 () = tokio::time::sleep(wait), if !seen.is_right => wait = longer(wait),
             }
             if seen.is_right {
-                wait = first;
+                wait = FIRST;
             }
         }
     }
@@ -364,13 +375,18 @@ mod tests {
     #[test]
     fn after_one_that_failed_the_next_waits_longer_each_time() {
         let (mut repairs, start) = (Repairs::default(), Instant::now());
-        for wait in [1, 2, 4] {
-            repairs.ended(false, start);
-            assert!(!repairs.take(start + Duration::from_secs(wait) - Duration::from_millis(1)));
+        let mut now = start;
+        for wait in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
+            assert!(repairs.take(now));
+            repairs.ended(false, now);
+            now += Duration::from_secs(wait);
+            assert!(!repairs.take(now - Duration::from_millis(1)));
         }
-        assert!(repairs.take(start + Duration::from_secs(4)));
-        repairs.ended(true, start);
-        assert!(repairs.take(start));
+        repairs.ended(false, now);
+        repairs.heard();
+        assert!(repairs.take(now + FIRST), "after an event it is not waited for long");
+        repairs.ended(true, now);
+        assert!(repairs.take(now));
     }
 
     #[test]
