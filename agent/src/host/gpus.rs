@@ -74,8 +74,8 @@ impl Gpu {
                 )
             }
             (_, None) => {
-                "is on the PCI bus, and the driver did not take it; the kernel's log says \
-                          nothing of it"
+                "is on the PCI bus, and the driver did not take it; no line about it was found \
+                          in the kernel's log"
                     .to_owned()
             }
         };

@@ -162,10 +162,11 @@ impl Life {
                 Err(next) => return Ok(next),
             };
             self.tell_condition(seen.condition);
-            if !seen.repairable.is_empty() && self.repairs.take(Instant::now()) {
-                if self.repair(&seen.repairable, keeper).await? {
-                    continue;
-                }
+            if !seen.repairable.is_empty()
+                && self.repairs.take(Instant::now())
+                && self.repair(&seen.repairable, keeper).await?
+            {
+                continue;
             }
             let stopped = self.stop.clone();
             let renewal = self.renewal.clone();
