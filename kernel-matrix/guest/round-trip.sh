@@ -18,15 +18,6 @@ confinement() {
     done
 }
 
-# ask PATH: what the agent answers over HTTP, head and body. (busybox, which is static, crashes where it
-# looks up an address.)
-ask() {
-    # shellcheck disable=SC2016
-    bash -c 'exec 4<>/dev/tcp/127.0.0.1/9470 &&
-        printf "GET /%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" "$1" >&4 &&
-        cat <&4' ask "$1" | tr -d '\r'
-}
-
 # What it answers while nobody holds the driver, and its metrics while a process of the host does.
 served() {
     for path in healthz readyz status metrics; do

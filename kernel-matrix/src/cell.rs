@@ -199,6 +199,7 @@ fn scenario(cell: &Cell) -> &'static str {
         Scenario::Interrupted => include_str!("../guest/interrupted.sh"),
         Scenario::PowerCut => POWER_CUT,
         Scenario::InUse => include_str!("../guest/in-use.sh"),
+        Scenario::Restored => include_str!("../guest/restored.sh"),
         Scenario::DeadDisk => include_str!("../guest/dead-disk.sh"),
         Scenario::Attacked => include_str!("../guest/attacked.sh"),
         Scenario::Killed => include_str!("../guest/killed.sh"),

@@ -11,6 +11,7 @@ use crate::event::Outcome;
 use crate::in_use;
 use crate::matrix::{Cell, Scenario};
 use crate::records::Records;
+use crate::restored;
 use crate::scene::Scene;
 use crate::served;
 use crate::trials;
@@ -135,6 +136,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         }
         Scenario::Interrupted => wrong.extend(checks::interrupted(records)),
         Scenario::InUse => wrong.extend(in_use::wrong(expected, records)),
+        Scenario::Restored => wrong.extend(restored::wrong(expected, records)),
         Scenario::DeadDisk => wrong.extend(dead_disk::wrong(expected, records)),
         Scenario::Attacked => wrong.extend(attacked::wrong(expected, records)),
         Scenario::Killed => wrong.extend(killed(records)),

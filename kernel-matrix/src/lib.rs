@@ -40,6 +40,7 @@ pub mod registry;
 pub mod relay;
 pub mod report;
 pub mod rest;
+pub mod restored;
 pub mod rootfs;
 pub mod runfile;
 pub mod said;

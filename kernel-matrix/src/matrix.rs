@@ -92,6 +92,8 @@ pub enum Scenario {
     Interrupted,
     /// TERM while somebody holds the driver; then the next agent.
     InUse,
+    /// Nodes and mounts are taken away while the driver is Ready.
+    Restored,
     /// The store's disk does not answer: while the agent starts, and at TERM.
     DeadDisk,
     /// The next driver in the place of the first, and back, by SIGHUP and by a start; one that the

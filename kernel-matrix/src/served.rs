@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::checks::Expected;
+use crate::gpu::Model;
 use crate::matrix::Cell;
 use crate::records::Records;
 
@@ -16,6 +17,7 @@ pub fn wrong(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String>
         }
     }
     wrong.extend(status(expected, records));
+    wrong.extend(missing(cell, records));
     for (section, least) in [("ready.metrics", 0), ("ready.held-metrics", 1)] {
         match answered(records, section) {
             Ok(said) => wrong.extend(metrics(cell, expected, &said, least)),
@@ -26,7 +28,7 @@ pub fn wrong(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String>
 }
 
 /// The body of an answer with status 200; else all of it.
-fn answered(records: &Records, section: &str) -> Result<String, String> {
+pub(crate) fn answered(records: &Records, section: &str) -> Result<String, String> {
     let said = records.text(section);
     match said.split_once("\n\n") {
         Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.to_owned()),
@@ -49,12 +51,46 @@ fn status(expected: &Expected, records: &Records) -> Option<String> {
     (!right).then(|| format!("/status does not tell of the driver as Ready: {json}"))
 }
 
+/// How many GPUs the driver is to have, and takes.
+fn gpus(cell: &Cell) -> (usize, usize) {
+    let gpus = || cell.gpus.iter().filter(|gpu| gpu.model != Model::NvSwitch);
+    (gpus().count(), gpus().filter(|gpu| gpu.fault.is_none()).count())
+}
+
+/// Each GPU that the driver did not take is a finding, with the kernel's own line, for programs and for
+/// people; and where it took all there is none.
+fn missing(cell: &Cell, records: &Records) -> Vec<String> {
+    let (expected, bound) = gpus(cell);
+    let json = answered(records, "ready.status").unwrap_or_default();
+    let status: Value = serde_json::from_str(&json).unwrap_or_default();
+    let none = Vec::new();
+    let findings = status["live"]["findings"].as_array().unwrap_or(&none);
+    let missing: Vec<&str> = findings
+        .iter()
+        .filter(|finding| finding["code"] == "gpu-missing")
+        .filter_map(|finding| finding["seen"].as_str())
+        .collect();
+    let mut wrong = Vec::new();
+    if missing.len() != expected - bound {
+        wrong.push(format!("{} GPUs are missing, and /status says {missing:?}", expected - bound));
+    }
+    let wordless = missing.iter().filter(|seen| !seen.contains("the kernel says: "));
+    wrong.extend(wordless.map(|seen| format!("without a line of the kernel's: {seen}")));
+    if expected > bound && !records.text("ready.look").contains("gpu-missing: ") {
+        wrong.push("`longshore status` does not tell of the missing GPU".into());
+    }
+    wrong
+}
+
 /// The driver that is there, and `least` holders; a daemon may hold it as well.
 fn metrics(cell: &Cell, expected: &Expected, said: &str, least: u64) -> Vec<String> {
     let driver = format!("longshore_driver_info{{version=\"{}\",", expected.version);
     let references = "longshore_module_references{module=\"nvidia\"} ";
     let has = |start: &&&str| said.lines().any(|line| line.starts_with(**start));
-    let samples = ["longshore_ready 1", &driver, references];
+    let (expected, bound) = gpus(cell);
+    let expected = format!("longshore_gpus_expected {expected}");
+    let bound = format!("longshore_gpus_bound {bound}");
+    let samples = ["longshore_ready 1", &driver, references, &expected, &bound];
     let missing = samples.iter().filter(|start| !has(start));
     let mut wrong: Vec<String> = missing.map(|start| format!("no sample `{start}`")).collect();
     let seen = said.lines().find_map(|line| line.strip_prefix("longshore_driver_holders "));
@@ -74,7 +110,7 @@ mod tests {
         toml::from_str(&format!(
             "name = 'a'\nscenario = 'round-trip'\npersistenced = {persistenced}\n\
              kernel = {{ suite = 's', package = 'p' }}\n\
-             driver = {{ branch = '535', flavour = 'open' }}"
+             driver = {{ branch = '535', flavour = 'open' }}\ngpus = ['t4', 't4:off-bus']"
         ))
         .unwrap()
     }
@@ -87,17 +123,22 @@ mod tests {
         http(&format!(
             "# TYPE longshore_ready gauge\nlongshore_ready 1\n\
              longshore_driver_info{{version=\"535.1\",flavour=\"open\"}} 1\n\
-             longshore_module_references{{module=\"nvidia\"}} 2\n{holders}"
+             longshore_module_references{{module=\"nvidia\"}} 2\n\
+             longshore_gpus_expected 2\nlongshore_gpus_bound 1\n{holders}"
         ))
     }
 
+    const SILENT: &str = r#"{"live":{"findings":[{"code":"gpu-missing","seen":"0000:00:05.0"}]}}"#;
+
     fn why(persistenced: bool, section: &str, text: &str) -> String {
         let mut records = Records::default();
-        let status = r#"{"phase":"ready","driver_version":"535.1","live":{"ready":true}}"#;
+        let status = r#"{"phase":"ready","driver_version":"535.1","live":{"ready":true,
+            "findings":[{"code":"gpu-missing","seen":"0000:00:05.0; the kernel says: off"}]}}"#;
         for (name, text) in [
             ("ready.healthz", http("ok\n")),
             ("ready.readyz", http("ready\n")),
             ("ready.status", http(status)),
+            ("ready.look", "finding   warning gpu-missing: 0000:00:05.0".to_owned()),
             ("ready.metrics", metrics("longshore_driver_holders 0\n")),
             ("ready.held-metrics", metrics("longshore_driver_holders 1\n")),
             (section, text.to_owned()),
@@ -118,6 +159,10 @@ mod tests {
             ("ready.readyz", "HTTP/1.1 503 no\n\nready\n".to_owned(), "/readyz answered Err"),
             ("ready.readyz", http("not ready: x"), "/readyz answered Ok(\"not ready: x\")"),
             ("ready.status", http("{}"), "does not tell"),
+            ("ready.status", http("{}"), "1 GPUs are missing, and /status says []"),
+            ("ready.status", http(SILENT), "without a line of the kernel's: 0000:00:05.0"),
+            ("ready.look", String::new(), "does not tell of the missing GPU"),
+            ("ready.metrics", http("x"), "no sample `longshore_gpus_bound 1`"),
             ("ready.status", http("{"), "no JSON"),
             ("ready.status", "refused".to_owned(), "/status was answered `refused`"),
             ("ready.metrics", http("x"), "no sample `longshore_ready 1`"),

@@ -13,7 +13,8 @@ use super::module_signing::ModuleSigningFragment;
 use super::patches::PatchFragment;
 use super::publish::PublishFragment;
 use super::values::{
-    AbsolutePath, DriverWish, FlavourWish, ModuleName, OnBusy, SizeBound, Span, parse_bool,
+    AbsolutePath, DriverWish, FlavourWish, MissingGpus, ModuleName, OnBusy, SizeBound, Span,
+    parse_bool,
 };
 use super::{Listen, RegistrySource, TerminationMessage};
 use crate::artifact::Flavour;
@@ -96,6 +97,7 @@ impl Fragment {
             driver_root: get(env, "LONGSHORE_DRIVER_ROOT", AbsolutePath::strict)?,
             root: get(env, "LONGSHORE_ROOT", AbsolutePath::strict)?,
             host_root: get(env, "LONGSHORE_HOST_ROOT", AbsolutePath::strict)?,
+            missing_gpus: get(env, "LONGSHORE_MISSING_GPUS", MissingGpus::from_str)?,
             on_busy: get(env, "LONGSHORE_ON_BUSY", OnBusy::from_str)?,
             unload_deadline: get(env, "LONGSHORE_UNLOAD_DEADLINE", Span::from_str)?,
             listen: get(env, "LONGSHORE_LISTEN", Listen::from_str)?,

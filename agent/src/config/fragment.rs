@@ -16,7 +16,8 @@ use super::patches::PatchFragment;
 use super::publish::PublishFragment;
 use super::run_file::{RunFileSource, absolute_place, from_parts};
 use super::values::{
-    AbsolutePath, DriverWish, FlavourWish, ModuleName, ModuleParameter, OnBusy, SizeBound, Span,
+    AbsolutePath, DriverWish, FlavourWish, MissingGpus, ModuleName, ModuleParameter, OnBusy,
+    SizeBound, Span,
 };
 use super::{ArchiveSource, Listen, RegistrySource, TerminationMessage};
 use crate::failure::{ExitCode, Failure, OrFail};
@@ -151,6 +152,9 @@ pub struct Fragment {
     /// Root of the host's own file system
     #[arg(long, global = true, value_name = "DIR")]
     pub host_root: Option<AbsolutePath>,
+    /// What follows from a GPU that the driver did not take: warn or refuse
+    #[arg(long, global = true, value_name = "warn|refuse")]
+    pub missing_gpus: Option<MissingGpus>,
     /// What SIGTERM does about a driver in use: leave, wait, or wait:SPAN
     #[arg(long, global = true, value_name = "leave|wait[:SPAN]")]
     pub on_busy: Option<OnBusy>,
@@ -260,6 +264,7 @@ impl Fragment {
             driver_root: self.driver_root.or(below.driver_root),
             root: self.root.or(below.root),
             host_root: self.host_root.or(below.host_root),
+            missing_gpus: self.missing_gpus.or(below.missing_gpus),
             on_busy: self.on_busy.or(below.on_busy),
             unload_deadline: self.unload_deadline.or(below.unload_deadline),
             listen: self.listen.or(below.listen),

@@ -42,8 +42,8 @@ pub use run_file::{Pin, RunFileSource};
 pub use serving::{Listen, TerminationMessage};
 pub use sources::{ArchiveSource, RegistrySource};
 pub use values::{
-    AbsolutePath, BadValue, DriverWish, FlavourWish, ModuleName, ModuleParameter, OnBusy,
-    SizeBound, Span,
+    AbsolutePath, BadValue, DriverWish, FlavourWish, MissingGpus, ModuleName, ModuleParameter,
+    OnBusy, SizeBound, Span,
 };
 
 use crate::artifact::Flavour;
@@ -88,6 +88,8 @@ pub struct Config {
     pub patches: PatchConfig,
     /// Which daemons of the driver run.
     pub daemons: DaemonConfig,
+    /// What follows from a GPU that the driver did not take.
+    pub missing_gpus: MissingGpus,
     /// Where things lie.
     pub paths: Paths,
     /// Bytes the store may have once the driver is installed; None is no bound.
@@ -271,6 +273,7 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
         build_user: all.build_uid.unwrap_or_default(),
         patches: all.patches.settle(),
         daemons: all.daemons.settle(),
+        missing_gpus: all.missing_gpus.unwrap_or_default(),
         paths: Paths::settle(
             all.store.as_ref(),
             all.state_dir.as_ref(),

@@ -43,6 +43,7 @@ fn defaults() {
     assert_eq!(captured.paths.state, Path::new("/run/longshore"));
     assert_eq!(config.paths.driver_root, Path::new("/run/nvidia/driver"));
     assert_eq!(config.deadlines, Deadlines::default());
+    assert_eq!(config.missing_gpus, MissingGpus::Warn);
 }
 
 #[test]
@@ -53,6 +54,7 @@ fn flags_go_over_environment_over_file() {
         ("LONGSHORE_DRIVER", "535"),
         ("LONGSHORE_JOBS", "2"),
         ("LONGSHORE_BUILD_UID", "70001"),
+        ("LONGSHORE_MISSING_GPUS", "refuse"),
         ("LONGSHORE_PARAMETERS_NVIDIA", "b=2 c=2"),
     ];
     let args = ["plan", "--driver", "550.163.01", "--no-compile", "--parameter", "nvidia.c=3"];
@@ -61,6 +63,7 @@ fn flags_go_over_environment_over_file() {
     assert_eq!(config.driver.flavour, Some(Flavour::Open));
     assert_eq!(config.jobs, Some(2));
     assert_eq!(config.build_user.id(), 70001);
+    assert!(config.missing_gpus.refuses());
     assert!(!config.compile);
     assert_eq!(config.driver.parameters["nvidia"], "a=1 b=2 c=3");
 }
@@ -83,6 +86,7 @@ fn a_whole_file_is_read() {
         host-root = "/host"
         unload-deadline = "1m"
         on-busy = "wait:5m"
+        missing-gpus = "refuse"
         load-deadline = "10m"
         lock-deadline = "2m"
         look-deadline = "1s"
@@ -114,6 +118,7 @@ fn a_whole_file_is_read() {
     assert!(config.signatures.required && !config.may_compile());
     assert_eq!(config.signatures.keys, [Path::new("/srv/cosign.pub")]);
     assert_eq!(config.paths.host_root, Path::new("/host"));
+    assert!(config.missing_gpus.refuses());
     let deadlines = Deadlines {
         users: Duration::from_secs(300),
         unload: Duration::from_secs(60),
@@ -259,6 +264,7 @@ fn a_bad_flag_is_refused() {
         ["--build-uid", "0"],
         ["--unload-deadline", "2d"],
         ["--on-busy", "kill"],
+        ["--missing-gpus", "ignore"],
     ] {
         assert_eq!(load_with(&args, &[], None).unwrap_err().code(), ExitCode::Usage);
     }

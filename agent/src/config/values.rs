@@ -219,6 +219,36 @@ impl FromStr for OnBusy {
     }
 }
 
+/// What follows from a GPU that the driver is to drive and did not take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum MissingGpus {
+    /// A warning.
+    #[default]
+    Warn,
+    /// The driver is not installed, and not Ready.
+    Refuse,
+}
+
+impl MissingGpus {
+    /// Whether it refuses.
+    pub fn refuses(self) -> bool {
+        self == Self::Refuse
+    }
+}
+
+impl FromStr for MissingGpus {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        match text {
+            "warn" => Ok(Self::Warn),
+            "refuse" => Ok(Self::Refuse),
+            _ => Err(bad(text, "warn or refuse")),
+        }
+    }
+}
+
 /// A path that has been made absolute.
 ///
 /// In the environment and in a file it must be absolute; a flag may be relative to the working
@@ -311,7 +341,7 @@ macro_rules! from_string {
     )*};
 }
 
-from_string!(DriverWish, FlavourWish, ModuleName, OnBusy, SizeBound, Span);
+from_string!(DriverWish, FlavourWish, MissingGpus, ModuleName, OnBusy, SizeBound, Span);
 
 impl fmt::Display for ModuleName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -13,6 +13,7 @@ use super::kernel_config::KernelConfig;
 use super::{Look, Looked, NOT_ASKED};
 use crate::finding::{Area, Code, Finding};
 use crate::host::facts::{Known, RootKind};
+use crate::host::gpus::Taken;
 use crate::plan::{self, Plan};
 
 /// What the words are made of.
@@ -35,7 +36,7 @@ pub(super) struct Item {
 }
 
 /// All of them, in the order in which they are shown.
-pub(super) const ITEMS: [Item; 28] = [
+pub(super) const ITEMS: [Item; 29] = [
     item(Area::Devices, "machine", &[Code::ArchUnsupported], |s| {
         Ok(s.look.facts.kernel.arch.clone())
     }),
@@ -51,6 +52,17 @@ pub(super) const ITEMS: [Item; 28] = [
         ],
         |s| Ok(plan::device_lines(&s.look.facts.devices).join("; ")),
     ),
+    item(Area::Devices, "GPUs that the driver took", &[Code::GpuMissing], |s| {
+        let facts = s.look.facts;
+        match unread(s, &["gpus"]) {
+            Some(why) => Err(why),
+            None if !facts.loaded.contains_key("nvidia") => Err("no driver is loaded".to_owned()),
+            None => {
+                let taken = facts.gpus.iter().filter(|gpu| gpu.taken == Taken::Driver);
+                Ok(format!("{}, and none is missing", taken.count()))
+            }
+        }
+    }),
     item(Area::Devices, "clock", &[Code::ClockWrong], |s| match s.look.captured() {
         true => Err(CAPTURED.to_owned()),
         false => Ok(day(Timestamp::now())),
@@ -126,7 +138,7 @@ pub(super) const ITEMS: [Item; 28] = [
     item(
         Area::OtherDrivers,
         "driver that is loaded",
-        &[Code::OtherDriverLive, Code::LoadedUnread, Code::DaemonForeign],
+        &[Code::OtherDriverLive, Code::LoadedUnread, Code::DaemonForeign, Code::ModuleReplaced],
         |s| {
             let live = s.look.facts.live_driver.as_ref();
             Ok(live.map_or_else(|| "none".to_owned(), |live| live.version.clone()))
@@ -162,7 +174,7 @@ pub(super) const ITEMS: [Item; 28] = [
         false if nodes(s.look).is_empty() => Ok("no nodes".to_owned()),
         false => Ok("none: the nodes are the loaded driver's".to_owned()),
     }),
-    item(Area::Places, "driver root", &[Code::DriverRootOdd], |s| {
+    item(Area::Places, "driver root", &[Code::DriverRootOdd, Code::ExposureLost], |s| {
         let path = s.look.config.paths.driver_root.display();
         match (unread(s, &PLACES), &s.look.facts.places.kind) {
             (Some(why), _) => Err(why),
@@ -220,7 +232,13 @@ pub(super) const ITEMS: [Item; 28] = [
     item(
         Area::Agent,
         "agent",
-        &[Code::AgentAlive, Code::AgentFailed, Code::StateUnreadable, Code::StateOutOfReach],
+        &[
+            Code::AgentAlive,
+            Code::AgentFailed,
+            Code::StateUnreadable,
+            Code::StateOutOfReach,
+            Code::WatchLimited,
+        ],
         |s| s.notes.record.clone(),
     ),
     item(Area::Agent, "drivers that were refused", &[Code::DriverRefusedBefore], |_| {

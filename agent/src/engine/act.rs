@@ -81,7 +81,7 @@ impl Engine<'_> {
     }
 
     /// What is there before the step; None where the step's result is already there.
-    fn observe(&self, step: &Step) -> Result<Option<Before>, Failure> {
+    pub(super) fn observe(&self, step: &Step) -> Result<Option<Before>, Failure> {
         match step {
             Step::MakeDir { path } => {
                 let dirs = missing_dirs(self.host, path).map_err(exposing)?;
@@ -299,7 +299,7 @@ impl Engine<'_> {
     }
 
     /// Whether what the entry made is (still) there, whole.
-    fn is_so(&self, entry: &Entry) -> Result<bool, Failure> {
+    pub(super) fn is_so(&self, entry: &Entry) -> Result<bool, Failure> {
         match (&entry.step, &entry.before) {
             // What lies on a mount is seen only through it; and a mount more than we made is
             // somebody else's, so what is right is a count above the one before.

@@ -93,7 +93,9 @@ impl Engine<'_> {
     /// Carries out again what of the journal's `previous` steps does not hold.
     fn bring_back(&self, journal: &mut Journal) -> Result<(), Failure> {
         let before = journal.state().previous.clone();
-        match self.apply(&before, journal, &CancelFlag::default()) {
+        // It was Ready with the GPUs that it had.
+        let forgiving = Self { refuses_missing_gpus: false, ..*self };
+        match forgiving.apply(&before, journal, &CancelFlag::default()) {
             Ok(()) => journal.restored(),
             Err(Stopped::Failed(failure)) => Err(failure),
             Err(Stopped::Cancelled) => {

@@ -222,8 +222,13 @@ mod tests {
             }
             let what = Leftover::Mount { target: target.clone(), device, inode };
             let (images, telemetry) = (FakeImages, Telemetry::default());
-            let engine =
-                Engine { host: &host, images: &images, patience: HASTY, telemetry: &telemetry };
+            let engine = Engine {
+                host: &host,
+                images: &images,
+                patience: HASTY,
+                telemetry: &telemetry,
+                refuses_missing_gpus: false,
+            };
             let steps = [Step::RemoveLeftover { what }];
             engine.apply(&steps, &mut Journal::in_memory(), &CancelFlag::default()).unwrap();
             assert_eq!(host.mounts_on(&target).unwrap(), if covered { 3 } else { 0 });

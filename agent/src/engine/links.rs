@@ -16,7 +16,13 @@ fn a_driver_root_that_became_a_link_stays_and_so_does_what_it_leads_to() {
     fs::create_dir(&elsewhere).unwrap();
     let host = RealHost::new(dir.path());
     let telemetry = Box::leak(Box::default());
-    let engine = Engine { host: &host, images: &FakeImages, patience: HASTY, telemetry };
+    let engine = Engine {
+        host: &host,
+        images: &FakeImages,
+        patience: HASTY,
+        telemetry,
+        refuses_missing_gpus: false,
+    };
     let mut journal = Journal::in_memory();
     let steps = [Step::MakeDir { path: "/run/nvidia/driver".into() }];
     engine.apply(&steps, &mut journal, &CancelFlag::default()).unwrap();

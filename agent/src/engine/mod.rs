@@ -4,12 +4,14 @@ mod act;
 mod cancel;
 mod daemons;
 mod exchange;
+mod gpus;
 mod handover;
 mod in_use;
 mod known;
 mod leftover;
 mod load;
 mod patience;
+mod standing;
 mod undo;
 mod unload;
 
@@ -20,6 +22,7 @@ pub(crate) use daemons::kept;
 pub use exchange::{NotExchanged, see_at_hand, with_mounts_on};
 pub use in_use::{Going, Held, InUse};
 pub use patience::Patience;
+pub use standing::{Instances, Lost, Standing};
 pub use undo::{Left, NotUndone};
 
 use crate::failure::{ExitCode, Failure};
@@ -41,6 +44,8 @@ pub struct Engine<'a> {
     pub patience: Patience,
     /// Hears what becomes of every step.
     pub telemetry: &'a Telemetry,
+    /// Whether a driver that did not take every GPU counts as not installed.
+    pub refuses_missing_gpus: bool,
 }
 
 /// Why the steps were not all carried out. The host is then as it was before, or the failure
@@ -85,7 +90,8 @@ impl Engine<'_> {
             tracing::warn!("{}", failure.one_line());
         }
         walked.and(written)?;
-        self.verify(steps, journal).map_err(Stopped::Failed)
+        self.verify(steps, journal).map_err(Stopped::Failed)?;
+        self.check_gpus(steps).map_err(Stopped::Failed)
     }
 
     fn walk(

@@ -25,7 +25,7 @@ pub(super) fn engine(host: &FakeHost) -> Engine<'_> {
 /// An engine with images of another kind. What it tells of its steps nobody asks.
 pub(super) fn engine_over<'a>(host: &'a FakeHost, images: &'a dyn Images) -> Engine<'a> {
     let telemetry = Box::leak(Box::default());
-    Engine { host, images, patience: HASTY, telemetry }
+    Engine { host, images, patience: HASTY, telemetry, refuses_missing_gpus: false }
 }
 
 pub(super) fn module(depends: &[&str], nodes: &[(&str, u32, u32)]) -> FakeModule {

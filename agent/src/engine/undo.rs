@@ -256,7 +256,7 @@ fn mounted_by_others(target: &Path) -> EntryState {
 
 /// Whether what is seen at `target` is another directory than `source`; where the source is gone
 /// that cannot be told.
-fn is_another(host: &dyn Host, source: &Path, target: &Path) -> Result<bool, VerbError> {
+pub(super) fn is_another(host: &dyn Host, source: &Path, target: &Path) -> Result<bool, VerbError> {
     Ok(host.dir(source)?.is_some_and(|wanted| host.dir(target).is_ok_and(|d| d != Some(wanted))))
 }
 

@@ -21,7 +21,8 @@ Codes and exit codes never change their meaning.
 - A *note* is worth knowing.
 
 `plan` and `run` look at what stands in the way now. `doctor` also looks at what will matter later
-(the next boot, an unload, a compile); those codes are marked with a star. Where a finding knows more
+(the next boot, an unload, a compile); those codes are marked with a star. What only an agent that is
+Ready finds, and tells in its log and in `longshore status`, is marked with a dagger. Where a finding knows more
 than this page, its own remedy says so.
 
 ";
@@ -47,12 +48,19 @@ const OF_DOCTOR: [Code; 17] = [
     Code::AgentAlive,
 ];
 
+/// What only an agent that is Ready finds.
+const OF_AGENT: [Code; 3] = [Code::ModuleReplaced, Code::ExposureLost, Code::WatchLimited];
+
 fn page() -> Result<String, fmt::Error> {
     let mut page = HEAD.to_owned();
     writeln!(page, "| Code | Severity | Exit code | About |\n|---|---|---|---|")?;
     for code in Code::ALL {
         let entry = code.entry();
-        let star = if OF_DOCTOR.contains(code) { "\\*" } else { "" };
+        let star = match code {
+            code if OF_DOCTOR.contains(code) => "\\*",
+            code if OF_AGENT.contains(code) => "†",
+            _ => "",
+        };
         writeln!(
             page,
             "| [`{0}`](#{0}){star} | {1} | {2} | {3} |",

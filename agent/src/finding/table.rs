@@ -66,6 +66,10 @@ codes! {
         means "nouveau, nova, vfio-pci or another driver has a device; a warning where others are free"
         matters "a device has one driver at a time: NVIDIA's is never asked for one that is bound"
         remedy "unbind it from that driver"
+    GpuMissing "gpu-missing" Devices RefusesOrWarns NoDevice
+        means "a GPU is on the PCI bus, bound to no other driver, and the loaded driver did not take it, or it has left the bus since; a refusal where missing-gpus says so"
+        matters "the driver serves the other GPUs, and programs find fewer than the host has"
+        remedy "see the kernel's line in the finding and PCI errors in its log (dmesg); check power and seating, a cold reboot often brings it back; bind it to vfio-pci where it is to stay out"
     NotRoot "not-root" Privileges Refuses Preflight
         means "the effective user is not root"
         matters "modules, mounts and device nodes are root's to make"
@@ -290,4 +294,16 @@ codes! {
         means "an agent is at work on this host"
         matters "one works at a time: another would end with exit code 15"
         remedy "nothing: `longshore status` has what it is at"
+    ModuleReplaced "module-replaced" OtherDrivers Warns KernelRefused
+        means "a module of the driver was unloaded, or unloaded and loaded again, by another program while the agent was Ready"
+        matters "nodes and user-mode files may not fit what is loaded now, and it is no longer longshore's to unload"
+        remedy "find out what loads and unloads modules on this host and stop that, then restart the agent: it adopts what is loaded, loads what is missing, or says why not"
+    ExposureLost "exposure-lost" Places Warns Expose
+        means "a mount, a directory, a device node or the firmware path that the agent had made is gone or changed while the agent was Ready"
+        matters "containers that start now do not get the driver; it is put back where nothing else has taken its place"
+        remedy "find out what takes it away (another installer, a clean-up job, udev rules); where it was not put back, look at what is there in its place and remove that"
+    WatchLimited "watch-limited" Agent Notes Preflight
+        means "some of the kernel's events that tell of a change to the driver cannot be heard, or the host could not be looked at"
+        matters "such a change is then found with the next event of another kind, and not within a second"
+        remedy "allow the container netlink sockets, inotify and /proc/self/mountinfo (docs/privileges.md); raise fs.inotify.max_user_instances where it is used up"
 }

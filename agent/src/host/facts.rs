@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::gpus::Gpu;
 use super::module_files::ModuleFiles;
 use crate::artifact::Flavour;
 use crate::host::verbs::FileId;
@@ -28,6 +29,9 @@ pub struct HostFacts {
     pub os: OsRelease,
     /// NVIDIA GPUs and NVSwitches on the PCI bus, by address.
     pub devices: Vec<PciDevice>,
+    /// The GPUs among them that nvidia.ko may drive, and which driver has each.
+    #[serde(default)]
+    pub gpus: Vec<Gpu>,
     /// Modules loaded, by kernel name.
     pub loaded: BTreeMap<String, LoadedModule>,
     /// The driver's modules that an agent of this store's has loaded, by its journal: kernel name ->
@@ -71,7 +75,7 @@ pub struct HostFacts {
     /// The driver root and the room where longshore writes; empty until they are looked at.
     pub places: Places,
     /// Sources of the lists above that could not be read, and why: the list they fill is then
-    /// unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `mounts`, `os-release`, `installed`, `autoload`, `places`, `switch-managers`.
+    /// unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `mounts`, `os-release`, `installed`, `autoload`, `places`, `switch-managers`, `gpus`.
     pub unread: BTreeMap<String, String>,
 }
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 
+use super::gpus::Gpu;
 use super::verbs::{DriverUser, FileId, Node, NodeKeeper, Stage, VerbError};
 use crate::failure::Failure;
 use crate::kernel::image::{Images, ModuleFile};
@@ -56,6 +57,8 @@ pub struct FakeState {
     pub nodes: BTreeMap<PathBuf, Node>,
     /// Files.
     pub files: BTreeMap<PathBuf, FileId>,
+    /// GPUs on the PCI bus.
+    pub gpus: Vec<Gpu>,
     /// Daemons: mark -> name.
     pub daemons: BTreeMap<String, String>,
 }

@@ -10,6 +10,8 @@ use nix::fcntl::OFlag;
 
 /// At most so many lines are kept.
 const LINES: usize = 1000;
+/// Records that are looked at, at most: the largest buffer a kernel is given has fewer.
+const RECORDS: usize = 1 << 18;
 
 /// The kernel's log from the moment this was made. Where the log may not be read, it says nothing.
 #[derive(Debug)]
@@ -25,6 +27,31 @@ impl KernelLog {
             Ok(file)
         };
         Self(open().ok())
+    }
+
+    /// The kernel's log from the oldest record that it still has.
+    pub fn whole(device: &Path) -> Self {
+        let flags = OFlag::O_NONBLOCK.bits();
+        Self(OpenOptions::new().read(true).custom_flags(flags).open(device).ok())
+    }
+
+    /// Calls `see` with each message of the kernel's own, oldest first. What programs write into its
+    /// log has another facility.
+    pub fn each_of_kernel(self, mut see: impl FnMut(&str)) {
+        let Some(mut file) = self.0 else { return };
+        let mut record = vec![0; 8192];
+        for _ in 0..RECORDS {
+            match file.read(&mut record) {
+                Ok(0) => break,
+                Ok(n) if is_of_kernel(&record[..n]) => {
+                    text_of(&record[..n]).iter().for_each(|text| see(text));
+                }
+                Ok(_) => {}
+                Err(e) if e.raw_os_error() == Some(Errno::EPIPE as i32) => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
     }
 
     /// The messages logged since, without their prefixes; one may have several lines.
@@ -45,6 +72,14 @@ impl KernelLog {
         }
         lines
     }
+}
+
+/// Whether a record has the kernel's facility, 0: the first number is level and, above its three bits,
+/// facility.
+fn is_of_kernel(record: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(record);
+    let number = text.split_once(',').and_then(|(number, _)| number.parse::<u32>().ok());
+    number.is_some_and(|number| number >> 3 == 0)
 }
 
 /// The message of `6,1234,56789,-;message\n KEY=value`. A message of several lines has them
@@ -94,6 +129,15 @@ mod tests {
         ];
         for (record, message) in cases {
             assert_eq!(text_of(record).as_deref(), message);
+        }
+    }
+
+    #[test]
+    fn only_what_the_kernel_says_itself_counts_as_its_words() {
+        for (record, kernels) in
+            [("4,1,2,-;NVRM: x\n", true), ("12,1,2,-;NVRM: forged\n", false), ("x,1;y", false)]
+        {
+            assert_eq!(is_of_kernel(record.as_bytes()), kernels, "{record}");
         }
     }
 

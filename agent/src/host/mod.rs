@@ -4,6 +4,7 @@ mod cgroup;
 mod fabric;
 pub mod facts;
 pub mod fake;
+pub mod gpus;
 pub mod holders;
 mod installed;
 mod kernel;

@@ -5,7 +5,7 @@ use std::io;
 use super::facts::{DeviceKind, PciDevice};
 use super::root::{Root, is_absent};
 
-const DEVICES: &str = "sys/bus/pci/devices";
+pub(super) const DEVICES: &str = "sys/bus/pci/devices";
 const NVIDIA: u32 = 0x10de;
 
 /// Reads the GPUs and NVSwitches, by address.

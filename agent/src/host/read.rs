@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::facts::{HostFacts, Known, Mount, Places};
 use super::process::FirstProcess;
 use super::root::Root;
-use super::{fabric, installed, kernel, modules, mounts, pci, places, process, security};
+use super::{fabric, gpus, installed, kernel, modules, mounts, pci, places, process, security};
 use crate::config::Paths;
 use crate::daemons;
 use crate::failure::{ExitCode, Failure, OrFail};
@@ -35,6 +35,7 @@ impl HostFacts {
         Ok(Self {
             os: unread.keep("os-release", kernel::read_os_release(&root, &host)),
             devices: unread.keep("pci", pci::read(&root)),
+            gpus: unread.keep("gpus", gpus::read(&root)),
             live_driver: modules::read_live_driver(&root, &loaded),
             loaded,
             ours: BTreeMap::new(),

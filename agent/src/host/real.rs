@@ -13,10 +13,11 @@ use nix::errno::Errno;
 use nix::mount::MntFlags;
 use nix::sys::stat::{major, minor};
 
+use super::gpus::{self, Gpu};
 use super::kernel_call::{Answer, Call, KernelCalls};
 use super::kmsg::KernelLog;
 use super::look::Looker;
-use super::root::is_absent;
+use super::root::{Root, is_absent};
 use super::verbs::{
     DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Owner, Stage, VerbError, WantedNode,
 };
@@ -453,6 +454,12 @@ impl Host for RealHost {
     fn wanted_nodes(&self) -> Result<Vec<WantedNode>, VerbError> {
         nodes::wanted(&self.root)
             .map_err(|e| VerbError::on_path("read", &self.root.join("proc/devices"), &e))
+    }
+
+    fn gpus(&self) -> Result<Vec<Gpu>, VerbError> {
+        Root::open(&self.root)
+            .and_then(|root| gpus::read(&root))
+            .map_err(|e| VerbError::on_path("read", &self.root.join("sys/bus/pci/devices"), &e))
     }
 }
 

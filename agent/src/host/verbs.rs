@@ -13,6 +13,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::gpus::Gpu;
 use crate::config::Deadlines;
 use crate::daemons::{Daemon, DaemonSeen, Ending};
 use crate::printable::in_line;
@@ -326,4 +327,6 @@ pub trait Host: Send + Sync {
     fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonSeen, VerbError>;
     /// The device nodes the loaded driver wants below a /dev.
     fn wanted_nodes(&self) -> Result<Vec<WantedNode>, VerbError>;
+    /// The GPUs on the PCI bus that nvidia.ko may drive, and which driver has each.
+    fn gpus(&self) -> Result<Vec<Gpu>, VerbError>;
 }

@@ -1,16 +1,16 @@
 //! One agent's life, over a host and a provider that may be the real ones or a test's.
 
 mod change;
+mod stay;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Configurations, Phase, Provider, Renewal, Rest, stuck};
-use crate::config::Config;
-use crate::daemons::Keeper;
+use super::{Configurations, Phase, Provider, Renewal, Rest, Triggers, stuck};
+use crate::config::{Config, MissingGpus};
 use crate::disk;
-use crate::engine::{CancelFlag, Engine, NotUndone, Patience, Stopped, kept};
+use crate::engine::{CancelFlag, Engine, NotUndone, Patience, Stopped};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::Host;
 use crate::journal::{Entry, Journal, PlanSummary};
@@ -20,6 +20,7 @@ use crate::plan::{Plan, Severity};
 use crate::privileges;
 use crate::step::{ModuleOrigin, Step};
 use crate::telemetry::{DriverInfo, Origin, Telemetry};
+use stay::{Base, Next, Repairs};
 
 /// What a life acts on.
 #[derive(Clone)]
@@ -36,6 +37,10 @@ pub struct World {
     pub telemetry: Telemetry,
     /// Whether the life waits for nothing but signals.
     pub rest: Rest,
+    /// What follows from a GPU that the driver did not take.
+    pub missing_gpus: MissingGpus,
+    /// Where changes to the driver that is Ready are heard of.
+    pub triggers: Triggers,
 }
 
 impl World {
@@ -43,12 +48,24 @@ impl World {
     fn follow(&mut self, config: &Config) {
         self.patience = super::patience(config);
         self.step_limit = config.step_limit();
+        self.missing_gpus = config.missing_gpus;
         if let Some(host) = self.host.within(&config.deadlines) {
             self.host = host;
         }
         disk::give(config.deadlines.disk);
         locks::give(config.deadlines.lock);
         self.rest.give(config.task_limit());
+    }
+
+    fn engine(&self) -> Engine<'_> {
+        let Self { host, images, patience, telemetry, missing_gpus, .. } = self;
+        Engine {
+            host: &**host,
+            images: &**images,
+            patience: *patience,
+            telemetry,
+            refuses_missing_gpus: missing_gpus.refuses(),
+        }
     }
 }
 
@@ -61,6 +78,9 @@ pub struct Life {
     /// What asked for what is done now, and when.
     asked: (&'static str, Instant),
     entered: Instant,
+    /// What the driver that is Ready stands on.
+    base: Base,
+    repairs: Repairs,
 }
 
 /// Why a life did not come to Ready.
@@ -87,7 +107,9 @@ impl Life {
         renewal: Renewal,
         born: Instant,
     ) -> Self {
-        Self { world, journal, stop, renewal, asked: ("the start", born), entered: Instant::now() }
+        let (asked, entered) = (("the start", born), Instant::now());
+        let (base, repairs) = (Base::default(), Repairs::default());
+        Self { world, journal, stop, renewal, asked, entered, base, repairs }
     }
 
     /// Lives: installs what `config` wants, stays, removes. A provider, which may know whole
@@ -121,20 +143,11 @@ impl Life {
                 Err(End::Stopped) => return self.take_off().await,
                 Err(End::Failed(failure)) => return Err(self.give_up(failure).await),
             }
-            let World { host, telemetry, .. } = &self.world;
-            let keeper = Keeper::begin(host, kept(&self.journal), telemetry);
-            self.world.rest.is(true);
-            let stopped = tokio::select! {
-                biased;
-                () = self.stop.wait() => true,
-                () = self.renewal.asked() => false,
+            lived = match self.stay().await {
+                Ok(Next::Stop) => return self.take_off().await,
+                Ok(Next::Renew) => self.renew(&mut config, configurations).await,
+                Err(end) => Err(end),
             };
-            self.world.rest.is(false);
-            keeper.end().await;
-            if stopped {
-                return self.take_off().await;
-            }
-            lived = self.renew(&mut config, configurations).await;
         }
     }
 
@@ -200,6 +213,7 @@ impl Life {
         };
         let is_ours = !of_driver.is_empty();
         self.world.telemetry.driver(installed(plan, &self.journal, first));
+        self.base = Base::of(&plan.install);
         self.enter(Phase::Ready)?;
         let version = &plan.driver_version;
         let (what, since) = self.asked;
@@ -383,11 +397,10 @@ async fn on_engine<T: Send + 'static>(
     mut journal: Journal,
     act: impl FnOnce(&Engine<'_>, &mut Journal) -> T + Send + 'static,
 ) -> Result<(Journal, T), Failure> {
-    let World { host, images, patience, telemetry, step_limit, .. } = world.clone();
+    let (at, step_limit) = (world.clone(), world.step_limit);
     let work = move || {
-        let engine = Engine { host: &*host, images: &*images, patience, telemetry: &telemetry };
-        let result = act(&engine, &mut journal);
-        host.rest();
+        let result = act(&at.engine(), &mut journal);
+        at.host.rest();
         (journal, result)
     };
     tokio::select! {

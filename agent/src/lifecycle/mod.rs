@@ -10,6 +10,7 @@ mod starts;
 pub mod status;
 pub(crate) mod stuck;
 mod turn;
+mod watch;
 mod watchdog;
 
 use std::future::Future;
@@ -20,6 +21,7 @@ pub use life::{Life, World};
 pub use phase::Phase;
 pub use signals::Renewal;
 pub use status::{StatusReport, status};
+pub use watch::Triggers;
 use watchdog::Asked;
 pub use watchdog::Rest;
 
@@ -188,6 +190,8 @@ fn world(
         step_limit: config.step_limit(),
         telemetry: telemetry.clone(),
         rest: Rest::default(),
+        missing_gpus: config.missing_gpus,
+        triggers: Triggers { kernel: true, ..Triggers::default() },
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::artifact::Flavour;
+use crate::config::MissingGpus;
 use crate::engine::Patience;
 use crate::finding::{Code, Finding};
 use crate::host::facts::Known;
@@ -20,6 +21,7 @@ mod crash;
 mod daemons;
 mod fabric;
 mod renewal;
+mod stay;
 mod stuck;
 
 const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
@@ -202,6 +204,9 @@ struct Scene {
     told: Told,
     telemetry: Telemetry,
     step_limit: Duration,
+    missing_gpus: MissingGpus,
+    /// Asks for a look at the driver, as an event of the kernel does.
+    again: Renewal,
 }
 
 impl Scene {
@@ -228,6 +233,8 @@ impl Scene {
             told: Arc::default(),
             telemetry: Telemetry::default(),
             step_limit: Duration::from_secs(600),
+            missing_gpus: MissingGpus::Warn,
+            again: Renewal::default(),
         }
     }
 
@@ -239,6 +246,8 @@ impl Scene {
             patience: Patience { deadline: Duration::ZERO, interval: Duration::ZERO },
             step_limit: self.step_limit,
             rest: Rest::default(),
+            missing_gpus: self.missing_gpus,
+            triggers: Triggers { again: self.again.clone(), kernel: false },
         }
     }
 

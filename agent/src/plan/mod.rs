@@ -149,6 +149,9 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     let set = supply.set;
     let modules = wanted.as_slice();
     let live = live::differences(live::Wanted { config, facts, choice: &choice, set, modules });
+    if choice.live && live.replaced.is_empty() && live.finding.is_none() {
+        findings.extend(preflight::missing_gpus(config, facts));
+    }
     findings.extend(live.finding);
     if wanted.iter().any(|name| !facts.loaded.contains_key(*name)) || !live.replaced.is_empty() {
         findings.extend(signing::finding(facts, catalog, &supply));

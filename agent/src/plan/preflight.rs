@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
 use crate::host::facts::{DeviceKind, Known, ModuleLoading, Mount, PciDevice, Propagation, Room};
-use crate::host::mounts;
+use crate::host::{gpus, mounts};
 use crate::privileges::{self, NEEDS};
 
 /// Everything that is found without knowing what will be loaded.
@@ -72,6 +72,13 @@ fn bound_elsewhere(facts: &HostFacts) -> Option<Finding> {
         return Some(found.remedy(unbind_remedy(first)));
     }
     Some(Finding::refusal(Code::GpuBoundElsewhere, seen).remedy(unbind_remedy(first)))
+}
+
+/// GPUs that the driver which stays loaded did not take. Before it is loaded nothing is known of them.
+pub(super) fn missing_gpus(config: &Config, facts: &HostFacts) -> Vec<Finding> {
+    let parameters = config.driver.parameters.get("nvidia").map_or("", String::as_str);
+    let gpus = gpus::assigned(facts.gpus.clone(), parameters);
+    gpus::missing(&gpus, config.missing_gpus.refuses())
 }
 
 fn unbind_remedy(driver: &str) -> String {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{DaemonState, Origin, StepOutcome, Told};
 use crate::engine::InUse;
 use crate::failure::Failure;
+use crate::finding::Finding;
 use crate::host::verbs::DriverUser;
 use crate::lifecycle::Phase;
 use crate::progress::Reused;
@@ -51,6 +52,12 @@ pub struct Live {
     pub holders: Option<Holders>,
     /// The daemons that belong to the driver.
     pub daemons: Vec<Daemon>,
+    /// What was found when the driver that is installed was last looked at.
+    #[serde(default)]
+    pub findings: Vec<Finding>,
+    /// The GPUs that the driver is to have, and has; None before it was installed.
+    #[serde(default)]
+    pub gpus: Option<GpuCount>,
     /// Failures in this agent's life.
     pub failures: u64,
     /// The last failure, of this agent or one before it.
@@ -134,6 +141,26 @@ impl From<&InUse> for Holders {
             unseen: in_use.unseen.clone(),
         }
     }
+}
+
+/// How many GPUs the driver is to have, and has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuCount {
+    /// GPUs on the PCI bus that no other driver has, and those that it had and that left the bus.
+    pub expected: usize,
+    /// GPUs that the driver took.
+    pub bound: usize,
+}
+
+/// What was found when the driver that is installed was looked at.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// Its GPUs; None where they were not looked at.
+    pub gpus: Option<GpuCount>,
+    /// What is not as it should be.
+    pub findings: Vec<Finding>,
+    /// What of it makes the driver not ready, in words.
+    pub not_ready: Vec<String>,
 }
 
 /// A daemon that belongs to the driver.
@@ -238,6 +265,8 @@ impl Told {
             cache_misses: self.missed.clone(),
             holders: self.holders.clone(),
             daemons: self.daemons.clone(),
+            findings: self.condition.findings.clone(),
+            gpus: self.condition.gpus,
             failures: self.failures,
             last_failure: self.last_failure.clone(),
         }
@@ -257,6 +286,7 @@ impl Told {
                 why.push(format!("{} is {}", daemon.name, daemon.state));
             }
         }
+        why.extend(self.condition.not_ready.iter().cloned());
         why
     }
 

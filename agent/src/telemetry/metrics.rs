@@ -92,6 +92,8 @@ fn driver(live: &Live, seen: &Seen) -> Vec<Family> {
     });
     let references =
         seen.references.iter().map(|(name, count)| labelled([("module", name)], *count as f64));
+    let expected = live.gpus.map(|gpus| plain(gpus.expected as f64));
+    let bound = live.gpus.map(|gpus| plain(gpus.bound as f64));
     let daemons = || live.daemons.iter();
     let up = daemons().map(|daemon| {
         let is_live = daemon.state == super::DaemonState::Live;
@@ -105,6 +107,8 @@ fn driver(live: &Live, seen: &Seen) -> Vec<Family> {
         gauge("module_references", "", "References to a module of the driver").with(references),
         gauge("driver_holders", "", "Processes that hold a device of the driver")
             .with(seen.holders.map(|count| plain(count as f64))),
+        gauge("gpus_expected", "", "GPUs that the driver is to have").with(expected),
+        gauge("gpus_bound", "", "GPUs that the driver has").with(bound),
         gauge("daemon_up", "", "Whether a daemon of the driver serves").with(up),
         counter("daemon_restarts", "", "How often a daemon was started again").with(restarts),
     ]
@@ -177,7 +181,7 @@ fn since_epoch(at: jiff::Timestamp) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::{DaemonState, DriverInfo, StepOutcome, Telemetry};
+    use crate::telemetry::{Condition, DaemonState, DriverInfo, GpuCount, StepOutcome, Telemetry};
 
     /// An agent of which everything is told.
     fn told() -> Live {
@@ -194,6 +198,8 @@ mod tests {
             origin: Some(Origin::Compiled),
         });
         telemetry.daemon("nvidia-persistenced", true, DaemonState::Live);
+        let gpus = Some(GpuCount { expected: 2, bound: 1 });
+        telemetry.condition(Condition { gpus, ..Condition::default() });
         telemetry.reused(crate::progress::Reused::Conftest, 3, 1);
         telemetry.failed(&crate::Failure::new(crate::ExitCode::InUse, "in use"));
         telemetry.enter(Phase::Ready);

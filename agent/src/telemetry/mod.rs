@@ -18,7 +18,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use counted::Counted;
-pub use live::{Daemon, DriverInfo, FailureRecord, Holders, Live, StepAt, StepCount, StepRecord};
+pub use live::{
+    Condition, Daemon, DriverInfo, FailureRecord, GpuCount, Holders, Live, StepAt, StepCount,
+    StepRecord,
+};
 
 use crate::engine::InUse;
 use crate::failure::Failure;
@@ -105,6 +108,7 @@ struct Told {
     missed: BTreeMap<Reused, u64>,
     holders: Option<Holders>,
     daemons: Vec<Daemon>,
+    condition: Condition,
     starts: Option<u64>,
     failures: u64,
     last_failure: Option<FailureRecord>,
@@ -127,6 +131,7 @@ impl Default for Told {
             missed: BTreeMap::new(),
             holders: None,
             daemons: Vec::new(),
+            condition: Condition::default(),
             starts: None,
             failures: 0,
             last_failure: None,
@@ -153,6 +158,7 @@ impl Telemetry {
                 told.driver = None;
                 told.origin = None;
                 told.holders = None;
+                told.condition = Condition::default();
             }
             Phase::Ready => told.holders = None,
             _ => {}
@@ -230,6 +236,12 @@ impl Telemetry {
                 told.daemons.push(Daemon { name: name.to_owned(), required, state, restarts: 0 });
             }
         }
+    }
+
+    /// What was found when the driver that is installed was last looked at; returns what was found
+    /// before it.
+    pub fn condition(&self, condition: Condition) -> Condition {
+        std::mem::replace(&mut self.told().condition, condition)
     }
 
     /// Agents that began their life since the host was booted, this one among them.

@@ -25,13 +25,24 @@ impl Scene {
 
     fn engine(&self) -> Engine<'_> {
         let (host, telemetry) = (&*self.host, &self.telemetry);
-        Engine { host, images: &FakeImages, patience: HASTY, telemetry }
+        Engine {
+            host,
+            images: &FakeImages,
+            patience: HASTY,
+            telemetry,
+            refuses_missing_gpus: false,
+        }
     }
 
     fn apply(&mut self, steps: &[Step]) -> Result<(), crate::engine::Stopped> {
         let (host, telemetry) = (Arc::clone(&self.host), self.telemetry.clone());
-        let engine =
-            Engine { host: &*host, images: &FakeImages, patience: HASTY, telemetry: &telemetry };
+        let engine = Engine {
+            host: &*host,
+            images: &FakeImages,
+            patience: HASTY,
+            telemetry: &telemetry,
+            refuses_missing_gpus: false,
+        };
         engine.apply(steps, &mut self.journal, &CancelFlag::default())
     }
 

@@ -10,6 +10,7 @@ use nix::errno::Errno;
 
 use super::{FakeHost, FakeModule, Ill, Inner};
 use crate::daemons::{Answers, Daemon, DaemonSeen, Ending};
+use crate::host::gpus::Gpu;
 use crate::host::verbs::{
     DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, NodeKeeper, Stage, TMPFS_SOURCE,
     VerbError, WantedNode,
@@ -345,5 +346,9 @@ impl Host for FakeHost {
             WantedNode { name: name.clone(), node: *node, keeper }
         };
         Ok(loaded.flat_map(|module| module.nodes.iter().map(wanted)).collect())
+    }
+
+    fn gpus(&self) -> Result<Vec<Gpu>, VerbError> {
+        Ok(self.lock().state.gpus.clone())
     }
 }

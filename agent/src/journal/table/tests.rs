@@ -456,7 +456,7 @@ proptest! {
             Ok(mut journal) => {
                 // Whether all could be undone does not matter here.
                 let (patience, telemetry) = (Patience::of(Duration::from_millis(1)), Telemetry::default());
-                let engine = Engine { host: &host, images: &FakeImages, patience, telemetry: &telemetry };
+                let engine = Engine { host: &host, images: &FakeImages, patience, telemetry: &telemetry, refuses_missing_gpus: false };
                 drop(engine.undo(&mut journal));
                 prop_assert_eq!(of_others(&host), others);
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::{Configurations, Phase, Provider};
-use super::{End, Life, is_of_driver, or_stop};
+use super::{Base, End, Life, is_of_driver, or_stop};
 use crate::config::Config;
 use crate::engine::{Engine, InUse, NotExchanged, see_at_hand, with_mounts_on};
 use crate::failure::{ExitCode, Failure, OrFail};
@@ -50,6 +50,8 @@ impl Life {
                 self.world.telemetry.failed(&failure);
                 warn_of(&failure, "the running configuration and its driver stay");
                 if self.journal.phase() != Phase::Ready {
+                    // It was loaded anew.
+                    self.base = Base::of(&self.base.steps);
                     self.enter(Phase::Ready)?;
                 }
                 return Ok(());
@@ -69,6 +71,7 @@ impl Life {
         if going.is_empty() && self.holds(&plan).await? {
             tracing::info!("driver {} is what is wanted already", plan.driver_version);
             self.journal.carry_out(PlanSummary::from(&plan))?;
+            self.base.follow(&plan.install);
             return Ok(());
         }
         self.see_at_hand(&plan).await?;

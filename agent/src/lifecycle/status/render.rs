@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{FailureStatus, ModuleStatus, StatusReport};
+use crate::finding::Finding;
 use crate::telemetry::Live;
 
 impl StatusReport {
@@ -93,6 +94,14 @@ fn tell_live(live: &Live, line: &mut impl FnMut(&str, String)) {
             format!("{} {} for {}{origin}", driver.version, driver.flavour, driver.kernel);
         line("installed", installed);
     }
+    if let Some(gpus) = &live.gpus {
+        line("gpus", format!("{} of {} driven", gpus.bound, gpus.expected));
+    }
+    for finding in &live.findings {
+        let Finding { code, severity, seen, remedy } = finding;
+        line("finding", format!("{} {code}: {seen}", severity.as_str()));
+        line("remedy", remedy.clone());
+    }
     for daemon in &live.daemons {
         let required = if daemon.required { "" } else { ", not required" };
         let restarts = daemon.restarts;
@@ -120,8 +129,9 @@ fn tell_failure(last: &FailureStatus, line: &mut impl FnMut(&str, String)) {
 mod tests {
     use super::*;
     use crate::failure::{ExitCode, Failure};
+    use crate::finding::Code;
     use crate::lifecycle::Phase;
-    use crate::telemetry::{DaemonState, DriverInfo, Telemetry};
+    use crate::telemetry::{Condition, DaemonState, DriverInfo, GpuCount, Telemetry};
 
     fn report() -> StatusReport {
         StatusReport {
@@ -151,6 +161,10 @@ mod tests {
         });
         telemetry.enter(Phase::Ready);
         telemetry.daemon("nvidia-persistenced", true, DaemonState::BackingOff);
+        let finding = Finding::warning(Code::GpuMissing, "0000:02:00.0 is").remedy("look");
+        let gpus = Some(GpuCount { expected: 2, bound: 1 });
+        let findings = vec![finding];
+        telemetry.condition(Condition { gpus, findings, not_ready: Vec::new() });
         let mut live = telemetry.live();
         live.phase_since = "2026-01-02T03:04:05.6Z".parse().ok();
         let text = StatusReport { live: Some(live), ..report() }.render();
@@ -161,6 +175,9 @@ agent     running, pid 7
 since     2026-01-02T03:04:05Z
 ready     no: nvidia-persistenced is backing-off
 installed 535.1 open for 6.1, stored
+gpus      1 of 2 driven
+finding   warning gpu-missing: 0000:02:00.0 is
+remedy    look
 daemon    nvidia-persistenced backing-off, 0 restarts
 ";
         assert_eq!(text, expected);

@@ -103,7 +103,13 @@ impl Fabric {
         let host = RealHost::new(self.dir.path());
         let patience = Patience { deadline: Duration::from_secs(1), interval: Duration::ZERO };
         let telemetry = Telemetry::default();
-        let engine = Engine { host: &host, images: &FakeImages, patience, telemetry: &telemetry };
+        let engine = Engine {
+            host: &host,
+            images: &FakeImages,
+            patience,
+            telemetry: &telemetry,
+            refuses_missing_gpus: false,
+        };
         let mut steps = Vec::new();
         for step in &self.steps {
             match step {

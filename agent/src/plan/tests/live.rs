@@ -1,6 +1,8 @@
 //! A driver that is live: adopted, changed where it is ours, refused where it is not.
 
 use super::*;
+use crate::config::MissingGpus;
+use crate::host::gpus::{Gpu, Taken};
 use crate::step::Step;
 
 /// A host with the driver of [`stocked`] live, loaded by an agent of ours with these parameters.
@@ -136,4 +138,32 @@ fn of_two_sets_the_one_that_is_live_is_taken() {
         _ => None,
     });
     assert_eq!(wanted.as_deref(), Some("SRCnvidia"));
+}
+
+#[rstest]
+#[case("535", MissingGpus::Warn, Some(Severity::Warning))]
+#[case("535", MissingGpus::Refuse, Some(Severity::Refusal))]
+// Of the driver that comes nothing is known yet.
+#[case("550", MissingGpus::Refuse, None)]
+fn a_gpu_that_the_adopted_driver_did_not_take_is_found(
+    #[case] driver: &str,
+    #[case] missing_gpus: MissingGpus,
+    #[case] severity: Option<Severity>,
+) {
+    let (mut facts, catalog) = ours("");
+    let config = Config { missing_gpus, ..config(driver, "auto") };
+    let found = |facts: &HostFacts| {
+        let plan = plan(&config, facts, &catalog).unwrap();
+        plan.findings.into_iter().find(|found| found.code == Code::GpuMissing)
+    };
+    assert_eq!(found(&facts), None, "it has the one there is");
+    let said = Some("NVRM: GPU 0000:02:00.0 has fallen off the bus.".to_owned());
+    let address = "0000:02:00.0".to_owned();
+    facts.gpus.push(Gpu { address, device: 0x1eb8, taken: Taken::Nobody, said });
+    let found = found(&facts);
+    assert_eq!(found.as_ref().map(|found| found.severity), severity);
+    if let Some(found) = found {
+        assert_eq!(found.exit_code(), ExitCode::NoDevice);
+        assert!(found.seen.contains("fallen off the bus"), "{}", found.seen);
+    }
 }

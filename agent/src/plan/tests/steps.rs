@@ -189,7 +189,13 @@ fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str)
         ..config.paths.clone()
     };
     let (patience, telemetry) = (Patience::of(std::time::Duration::ZERO), Telemetry::default());
-    let engine = Engine { host: &host, images: &FakeImages, patience, telemetry: &telemetry };
+    let engine = Engine {
+        host: &host,
+        images: &FakeImages,
+        patience,
+        telemetry: &telemetry,
+        refuses_missing_gpus: false,
+    };
     let mut journal = Journal::open(&paths).unwrap();
     engine.apply(&plan.install, &mut journal, &CancelFlag::default()).unwrap();
     drop(journal);

@@ -1,0 +1,32 @@
+//! Whether the driver took every GPU that it is to drive.
+
+use super::Engine;
+use super::act::exposing;
+use crate::failure::Failure;
+use crate::finding;
+use crate::host::VerbError;
+use crate::host::gpus::{self, Gpu};
+use crate::step::Step;
+
+impl Engine<'_> {
+    /// Refuses where a GPU is missing and that is not to be.
+    pub(super) fn check_gpus(&self, steps: &[Step]) -> Result<(), Failure> {
+        if !self.refuses_missing_gpus {
+            return Ok(());
+        }
+        let gpus = self.gpus(steps).map_err(exposing)?;
+        finding::refusal(&gpus::missing(&gpus, true)).map_or(Ok(()), Err)
+    }
+
+    /// The GPUs that the driver which `steps` load may drive; none where it is not loaded.
+    pub(super) fn gpus(&self, steps: &[Step]) -> Result<Vec<Gpu>, VerbError> {
+        if self.host.module("nvidia")?.is_none() {
+            return Ok(Vec::new());
+        }
+        let given = steps.iter().find_map(|step| match step {
+            Step::LoadModule { name, parameters, .. } if name == "nvidia" => Some(parameters),
+            _ => None,
+        });
+        Ok(gpus::assigned(self.host.gpus()?, given.map_or("", String::as_str)))
+    }
+}

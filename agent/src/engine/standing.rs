@@ -1,0 +1,179 @@
+//! What of an installed driver is no longer as its steps left it, looked at once more.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::Engine;
+use super::undo::is_another;
+use crate::failure::Failure;
+use crate::host::VerbError;
+use crate::host::gpus::Gpu;
+use crate::host::verbs::Stage;
+use crate::journal::{Before, Entry};
+use crate::step::{ModuleOrigin, Step};
+
+/// Nodes that are named in one line.
+const NAMED: usize = 4;
+/// Modules that a driver has whether or not a plan names them.
+const ALWAYS: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
+
+/// Which loading of each of the driver's modules is there: kernel name -> its number, see
+/// [`ModuleState::instance`](crate::host::verbs::ModuleState).
+pub type Instances = BTreeMap<String, Option<u64>>;
+
+/// What of a driver is not as it was.
+#[derive(Debug)]
+pub struct Standing {
+    /// The driver's modules that are not the ones it became Ready with, in words.
+    pub modules: Vec<String>,
+    /// Steps whose effect is gone.
+    pub lost: Vec<Lost>,
+    /// The GPUs; why they could not be read.
+    pub gpus: Result<Vec<Gpu>, VerbError>,
+}
+
+/// A step whose effect is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// The step.
+    pub step: Step,
+    /// What is seen in place of its effect.
+    pub seen: String,
+    /// Whether something else is where the effect was: doing the step again would cover it.
+    pub covered: bool,
+}
+
+impl Engine<'_> {
+    /// Which loadings of the driver's modules are there now.
+    ///
+    /// # Errors
+    /// Where a module cannot be looked at.
+    pub fn instances(&self, steps: &[Step], entries: &[Entry]) -> Result<Instances, VerbError> {
+        // A plan that finds all of them loaded need not name them.
+        let of_steps = steps.iter().chain(entries.iter().map(|entry| &entry.step));
+        let named = of_steps.filter_map(|step| match step {
+            Step::LoadModule { name, origin: ModuleOrigin::Driver { .. }, .. } => {
+                Some(name.as_str())
+            }
+            _ => None,
+        });
+        let mut all = Instances::new();
+        for name in named.chain(ALWAYS) {
+            if let Some(state) = self.host.module(name)? {
+                all.insert(name.to_owned(), state.instance);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Looks at modules, mounts, nodes, directories and parameters that `steps` made, of which
+    /// `entries` are the live records. Daemons have a keeper of their own, and the kernel's own
+    /// modules cannot go while the driver uses them.
+    ///
+    /// Changes nothing. Blocks.
+    pub fn look_again(&self, steps: &[Step], entries: &[Entry], instances: &Instances) -> Standing {
+        let modules: Vec<String> =
+            instances.iter().filter_map(|(name, then)| self.module_lost(name, *then)).collect();
+        let driver_is_gone = !modules.is_empty();
+        // Numbers of nodes are those of the driver that is loaded: of another one they are not ours
+        // to make.
+        let is_looked_at = |step: &&Step| match step {
+            Step::LoadModule { .. } | Step::StartDaemon { .. } | Step::RemoveLeftover { .. } => {
+                false
+            }
+            Step::MakeNodes { .. } => !driver_is_gone,
+            _ => true,
+        };
+        let lost =
+            steps.iter().filter(is_looked_at).filter_map(|s| self.lost(s, entries)).collect();
+        Standing { modules, lost, gpus: self.gpus(steps) }
+    }
+
+    fn module_lost(&self, name: &str, then: Option<u64>) -> Option<String> {
+        match self.host.module(name) {
+            Ok(None) => Some(format!("{name} is no longer loaded")),
+            Ok(Some(state)) if state.stage == Stage::Going => {
+                Some(format!("{name} is being unloaded"))
+            }
+            Ok(Some(state)) if then.is_some() && state.instance != then => {
+                Some(format!("{name} was unloaded and loaded again by another program"))
+            }
+            Ok(Some(_)) => None,
+            Err(error) => Some(format!("{name} cannot be looked at: {error}")),
+        }
+    }
+
+    fn lost(&self, step: &Step, entries: &[Entry]) -> Option<Lost> {
+        let lost = |seen, covered| Some(Lost { step: step.clone(), seen, covered });
+        match self.effect(step, entries) {
+            Ok(Effect::There) => None,
+            Ok(Effect::Gone(before)) => lost(in_words(step, &before), false),
+            Ok(Effect::Covered) => {
+                lost(format!("something else is mounted on {}", step.subject()), true)
+            }
+            Err(failure) => lost(failure.one_line(), false),
+        }
+    }
+
+    fn effect(&self, step: &Step, entries: &[Entry]) -> Result<Effect, Failure> {
+        let ours = entries.iter().rfind(|entry| entry.step.is_same(step));
+        if let Some(entry) = ours
+            && self.is_so(entry)?
+        {
+            return Ok(match self.is_covered(entry) {
+                Ok(true) => Effect::Covered,
+                Ok(false) => Effect::There,
+                Err(error) => return Err(super::act::exposing(error)),
+            });
+        }
+        Ok(self.observe(step)?.map_or(Effect::There, Effect::Gone))
+    }
+
+    /// Whether another mount has taken the place of the tree that the entry mounted.
+    fn is_covered(&self, entry: &Entry) -> Result<bool, VerbError> {
+        match (&entry.step, &entry.before) {
+            (Step::Bind { source, target }, Before::Mounts { count }) => {
+                Ok(self.host.mounts_on(target)? == count + 1
+                    && is_another(self.host, source, target)?)
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+/// What is left of a step.
+enum Effect {
+    There,
+    Gone(Before),
+    Covered,
+}
+
+fn in_words(step: &Step, before: &Before) -> String {
+    let what = step.subject();
+    match (step, before) {
+        (Step::MakeDir { .. }, _) => format!("the directory {what} is gone"),
+        (Step::WriteParameter { value, .. }, Before::Value { value: now }) => {
+            format!("{what} says {now:?} and not {value:?}")
+        }
+        (Step::MakeNodes { .. }, Before::Nodes { nodes, .. }) => {
+            let paths: Vec<_> = nodes.iter().map(|node| shown(&node.path)).collect();
+            let named = paths.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+            match paths.len().saturating_sub(NAMED) {
+                0 => format!("device nodes are missing or wrong: {named}"),
+                more => format!("device nodes are missing or wrong: {named} and {more} more"),
+            }
+        }
+        (Step::MountTmpfs { .. }, _) => format!("the tmpfs on {what} is no longer mounted"),
+        (Step::Bind { source, .. } | Step::Share { source, .. }, _) => {
+            format!("{} is no longer mounted on {what}", shown(source))
+        }
+        _ => format!("{step}: its effect is gone"),
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests;

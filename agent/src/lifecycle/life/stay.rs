@@ -1,0 +1,397 @@
+//! The time while the driver is Ready: looked at again after each event, and put right where that is
+//! safe.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use super::super::Phase;
+use super::super::watch::Watch;
+use super::{End, Life};
+use crate::daemons::Keeper;
+use crate::engine::{Engine, Instances, Lost, Standing, Stopped, kept};
+use crate::failure::Failure;
+use crate::finding::{Code, Finding, Severity};
+use crate::host::gpus::{self, Gpu, Taken};
+use crate::journal::Entry;
+use crate::privileges;
+use crate::step::Step;
+use crate::telemetry::{Condition, GpuCount};
+
+/// A look that has not come to its end by then makes the driver not ready.
+const LOOK: Duration = Duration::from_secs(10);
+/// The first wait after something that did not become right.
+const FIRST: Duration = Duration::from_secs(1);
+/// The longest time between two looks while something is not right.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Repairs that may follow one another at once.
+const REPAIRS: u32 = 8;
+/// After so long one more repair may be made.
+const REFILL: Duration = Duration::from_secs(600);
+
+/// What ends the time.
+pub(super) enum Next {
+    /// The driver is to be taken off.
+    Stop,
+    /// The configuration is to be read again.
+    Renew,
+}
+
+/// What the driver that is Ready stands on.
+#[derive(Debug, Default)]
+pub(super) struct Base {
+    /// The steps that hold.
+    pub(super) steps: Vec<Step>,
+    /// Which loadings of its modules it became Ready with; None before the first look.
+    instances: Option<Instances>,
+    /// The GPUs it had at any time since.
+    had: BTreeMap<String, Gpu>,
+}
+
+impl Base {
+    /// That of a driver which has just become Ready.
+    pub(super) fn of(steps: &[Step]) -> Self {
+        Self { steps: steps.to_vec(), ..Self::default() }
+    }
+
+    /// The same driver, of which a plan now names these steps.
+    pub(super) fn follow(&mut self, steps: &[Step]) {
+        self.steps = steps.to_vec();
+    }
+
+    /// The GPUs that are there, with those that were the driver's and are no longer on the bus.
+    fn gpus(&mut self, mut seen: Vec<Gpu>) -> Vec<Gpu> {
+        let is_there = |address: &String| seen.iter().any(|gpu| gpu.address == *address);
+        let gone = self.had.iter().filter(|(address, _)| !is_there(address));
+        let gone: Vec<Gpu> =
+            gone.map(|(_, gpu)| Gpu { taken: Taken::Gone, ..gpu.clone() }).collect();
+        for gpu in seen.iter().filter(|gpu| gpu.taken == Taken::Driver) {
+            self.had.insert(gpu.address.clone(), gpu.clone());
+        }
+        seen.extend(gone);
+        seen
+    }
+}
+
+/// How often something may be put right: a program that takes it away each time is not fought for ever,
+/// and the record does not grow without bound.
+#[derive(Debug)]
+pub(super) struct Repairs {
+    left: u32,
+    since: Instant,
+    /// When the last one failed, and how long after it the next may be tried.
+    failed: Option<(Instant, Duration)>,
+}
+
+impl Default for Repairs {
+    fn default() -> Self {
+        Self { left: REPAIRS, since: Instant::now(), failed: None }
+    }
+}
+
+impl Repairs {
+    /// Whether one may be made now; it is counted then.
+    fn take(&mut self, now: Instant) -> bool {
+        if self.failed.is_some_and(|(at, wait)| now < at + wait) {
+            return false;
+        }
+        while self.left < REPAIRS && now.duration_since(self.since) >= REFILL {
+            self.left += 1;
+            self.since += REFILL;
+        }
+        if self.left == REPAIRS {
+            self.since = now;
+        }
+        if self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        true
+    }
+
+    /// One that failed is not counted: those are kept apart by their waits.
+    fn ended(&mut self, well: bool, now: Instant) {
+        let wait = self.failed.map_or(FIRST, |(_, last)| longer(last));
+        self.failed = (!well).then_some((now, wait));
+        self.left = (self.left + u32::from(!well)).min(REPAIRS);
+    }
+
+    /// Something changed: what failed may have become possible.
+    fn heard(&mut self) {
+        if let Some((_, wait)) = &mut self.failed {
+            *wait = FIRST;
+        }
+    }
+}
+
+/// The next wait after one of this length.
+fn longer(wait: Duration) -> Duration {
+    (wait * 2).min(LONGEST)
+}
+
+/// What one look came to.
+struct Seen {
+    condition: Condition,
+    /// Steps to be done again; empty where that is not safe.
+    repairable: Vec<Step>,
+    is_right: bool,
+}
+
+impl Life {
+    /// Stays Ready until something else is asked for.
+    pub(super) async fn stay(&mut self) -> Result<Next, End> {
+        let mut keeper = self.keep();
+        self.world.rest.is(true);
+        let next = self.watch(&mut keeper).await;
+        self.world.rest.is(false);
+        keeper.end().await;
+        next
+    }
+
+    fn keep(&self) -> Keeper {
+        Keeper::begin(&self.world.host, kept(&self.journal), &self.world.telemetry)
+    }
+
+    async fn watch(&mut self, keeper: &mut Keeper) -> Result<Next, End> {
+        let mut watch = Watch::begin(&self.world.triggers);
+        let mut wait = FIRST;
+        loop {
+            watch.arm(&self.base.steps);
+            let seen = match self.look(watch.left_out()).await {
+                Ok(seen) => seen,
+                Err(next) => return Ok(next),
+            };
+            self.tell_condition(seen.condition);
+            if !seen.repairable.is_empty()
+                && self.repairs.take(Instant::now())
+                && self.repair(&seen.repairable, keeper).await?
+            {
+                continue;
+            }
+            let stopped = self.stop.clone();
+            let renewal = self.renewal.clone();
+            tokio::select! {
+                biased;
+                () = stopped.wait() => return Ok(Next::Stop),
+                () = renewal.asked() => return Ok(Next::Renew),
+                () = watch.changed() => {
+                    self.repairs.heard();
+                    wait = FIRST;
+                }
+                // What is not right may become so without an event.
+                () = tokio::time::sleep(wait), if !seen.is_right => wait = longer(wait),
+            }
+            if seen.is_right {
+                wait = FIRST;
+            }
+        }
+    }
+
+    /// Looks at the driver where that may block; what is asked for meanwhile is heard.
+    async fn look(&mut self, left_out: &[Finding]) -> Result<Seen, Next> {
+        let entries: Vec<Entry> = self.journal.live().cloned().collect();
+        let (steps, instances) = (self.base.steps.clone(), self.base.instances.clone());
+        let world = self.world.clone();
+        let work = move || {
+            let engine = world.engine();
+            let instances = match instances {
+                Some(instances) => instances,
+                None => engine.instances(&steps, &entries)?,
+            };
+            let standing = engine.look_again(&steps, &entries, &instances);
+            Ok((standing, instances))
+        };
+        let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
+        let mut looking = pin!(privileges::raised(work));
+        let mut late = pin!(tokio::time::sleep(LOOK));
+        let mut is_late = false;
+        loop {
+            let looked: std::io::Result<Result<_, crate::host::VerbError>> = tokio::select! {
+                biased;
+                () = stop.wait() => return Err(Next::Stop),
+                () = renewal.asked() => return Err(Next::Renew),
+                looked = &mut looking => looked,
+                () = &mut late, if !is_late => {
+                    is_late = true;
+                    self.tell_condition(unanswered(left_out));
+                    continue;
+                }
+            };
+            return Ok(match looked {
+                Ok(Ok((standing, instances))) => {
+                    self.base.instances = Some(instances);
+                    self.judge(standing, left_out)
+                }
+                Ok(Err(error)) => unseen(&error, left_out),
+                Err(error) => unseen(&error, left_out),
+            });
+        }
+    }
+
+    /// What a look at the host means.
+    fn judge(&mut self, standing: Standing, left_out: &[Finding]) -> Seen {
+        let Standing { modules, lost, gpus } = standing;
+        let mut findings: Vec<Finding> =
+            modules.iter().map(|seen| Finding::warning(Code::ModuleReplaced, seen)).collect();
+        findings.extend(lost.iter().map(|lost| Finding::warning(Code::ExposureLost, &lost.seen)));
+        let mut count = None;
+        match gpus {
+            // Without its modules the driver has none.
+            _ if !modules.is_empty() => {}
+            Ok(gpus) => {
+                let gpus = self.base.gpus(gpus);
+                count = Some(GpuCount {
+                    expected: gpus.iter().filter(|gpu| gpu.is_expected()).count(),
+                    bound: gpus.iter().filter(|gpu| gpu.taken == Taken::Driver).count(),
+                });
+                findings.extend(gpus::missing(&gpus, self.world.missing_gpus.refuses()));
+            }
+            Err(error) => findings.push(limited(format!("the GPUs were not compared: {error}"))),
+        }
+        let blocks = |finding: &&Finding| {
+            finding.severity == Severity::Refusal
+                || matches!(finding.code, Code::ModuleReplaced | Code::ExposureLost)
+        };
+        let not_ready: Vec<String> = findings.iter().filter(blocks).map(in_a_line).collect();
+        findings.extend_from_slice(left_out);
+        let is_right = modules.is_empty() && lost.is_empty();
+        let is_safe = modules.is_empty() && !lost.iter().any(|lost| lost.covered);
+        let steps = lost.into_iter().filter(|_| is_safe).map(|Lost { step, .. }| step);
+        let repairable = steps.collect();
+        Seen { condition: Condition { gpus: count, findings, not_ready }, repairable, is_right }
+    }
+
+    /// Does these steps once more, and says whether they hold. The daemons' keeper rests meanwhile: what
+    /// daemons stand on may be among them.
+    async fn repair(&mut self, steps: &[Step], keeper: &mut Keeper) -> Result<bool, End> {
+        self.world.rest.is(false);
+        let idle = Keeper::begin(&self.world.host, Vec::new(), &self.world.telemetry);
+        std::mem::replace(keeper, idle).end().await;
+        let repaired = self.do_again(steps).await;
+        self.repairs.ended(matches!(repaired, Ok(true)), Instant::now());
+        *keeper = self.keep();
+        self.world.rest.is(true);
+        repaired
+    }
+
+    async fn do_again(&mut self, steps: &[Step]) -> Result<bool, End> {
+        if let Err(failure) = self.enter(Phase::Changing) {
+            tracing::warn!("not put right, for it cannot be recorded: {}", failure.one_line());
+            self.back_to_ready();
+            return Ok(false);
+        }
+        let (steps, stop) = (steps.to_vec(), self.stop.clone());
+        let applied = self.on_engine(move |engine, journal| {
+            // A GPU that is missing is no reason not to make a node.
+            let engine = Engine { refuses_missing_gpus: false, ..*engine };
+            engine.apply(&steps, journal, &stop)
+        });
+        let well = match applied.await? {
+            Ok(()) => true,
+            Err(Stopped::Cancelled) => return Err(End::Stopped),
+            Err(Stopped::Failed(failure)) => {
+                tracing::warn!("not put right: {}", with_remedy(&failure));
+                false
+            }
+        };
+        self.back_to_ready();
+        Ok(well)
+    }
+
+    /// The phase is Ready again; whether the driver is, the next look says.
+    fn back_to_ready(&mut self) {
+        if let Err(failure) = self.enter(Phase::Ready) {
+            tracing::warn!("{}", failure.one_line());
+            self.world.telemetry.enter(Phase::Ready);
+        }
+    }
+
+    /// Makes it what is told of the driver, and logs what is new in it.
+    fn tell_condition(&self, condition: Condition) {
+        let now = condition.findings.clone();
+        let before = self.world.telemetry.condition(condition).findings;
+        for finding in now.iter().filter(|finding| !before.contains(finding)) {
+            let Finding { code, severity, seen, remedy } = finding;
+            match severity {
+                Severity::Note => tracing::info!(%code, "{code}: {seen}; remedy: {remedy}"),
+                _ => tracing::warn!(%code, "{code}: {seen}; remedy: {remedy}"),
+            }
+        }
+        for Finding { code, seen, .. } in before.iter().filter(|finding| !now.contains(finding)) {
+            tracing::info!(%code, "{code}: no longer so: {seen}");
+        }
+    }
+}
+
+fn in_a_line(finding: &Finding) -> String {
+    format!("{}: {}", finding.code, finding.seen)
+}
+
+fn limited(seen: String) -> Finding {
+    Finding::note(Code::WatchLimited, seen)
+}
+
+/// The host could not be looked at: what is told of it is no more than that.
+fn unseen(error: &dyn std::fmt::Display, left_out: &[Finding]) -> Seen {
+    let mut findings = vec![limited(format!("the driver could not be looked at: {error}"))];
+    findings.extend_from_slice(left_out);
+    let condition = Condition { findings, ..Condition::default() };
+    Seen { condition, repairable: Vec::new(), is_right: false }
+}
+
+/// A look that hangs: what it would find is not known.
+fn unanswered(left_out: &[Finding]) -> Condition {
+    let seen = format!(
+        "looking at the driver has not come to its end in {} s: the kernel or a file system does not \
+         answer",
+        LOOK.as_secs()
+    );
+    let finding = limited(seen);
+    let not_ready = vec![in_a_line(&finding)];
+    let findings = [std::slice::from_ref(&finding), left_out].concat();
+    Condition { gpus: None, findings, not_ready }
+}
+
+fn with_remedy(failure: &Failure) -> String {
+    let remedy = failure.remedy_text().map(|text| format!("; remedy: {text}"));
+    format!("{}{}", failure.one_line(), remedy.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repairs_are_bounded_and_come_back_with_time() {
+        let (mut repairs, start) = (Repairs::default(), Instant::now());
+        let made = (0..100).filter(|_| repairs.take(start)).count();
+        assert_eq!(made, REPAIRS as usize);
+        assert!(!repairs.take(start + REFILL / 2));
+        assert!(repairs.take(start + REFILL));
+        assert!(!repairs.take(start + REFILL));
+        let later = start + REFILL * 100;
+        assert_eq!((0..100).filter(|_| repairs.take(later)).count(), REPAIRS as usize);
+    }
+
+    #[test]
+    fn after_one_that_failed_the_next_waits_longer_each_time() {
+        let (mut repairs, start) = (Repairs::default(), Instant::now());
+        let mut now = start;
+        for wait in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
+            assert!(repairs.take(now));
+            repairs.ended(false, now);
+            now += Duration::from_secs(wait);
+            assert!(!repairs.take(now - Duration::from_millis(1)));
+        }
+        repairs.ended(false, now);
+        repairs.heard();
+        assert!(repairs.take(now + FIRST), "after an event it is not waited for long");
+        repairs.ended(true, now);
+        assert!(repairs.take(now));
+    }
+
+    #[test]
+    fn the_page_about_deadlines_has_the_look() {
+        crate::config::assert_in_page("looked at again", LOOK);
+    }
+}

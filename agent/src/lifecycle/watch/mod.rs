@@ -1,0 +1,136 @@
+//! Events of the kernel after which an installed driver is looked at again.
+//!
+//! None of them is believed: each is a reason to look, and no more. Three sources are waited for on the
+//! runtime's own epoll, without a thread and without a timer while nothing happens:
+//!
+//! | Source | What it tells of |
+//! |---|---|
+//! | uevents ([`uevents`]) | modules that are loaded or unloaded, GPUs that come, go, are bound or unbound |
+//! | /proc/self/mountinfo ([`mounts`]) | mounts and unmounts in this process's mount namespace |
+//! | inotify ([`places`]) | device nodes, and writes to the firmware path through this sysfs |
+
+mod mounts;
+mod places;
+mod uevents;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::Renewal;
+use crate::finding::{Code, Finding};
+use crate::step::Step;
+use mounts::Mounts;
+use places::Places;
+use uevents::Uevents;
+
+/// Events that come together are one.
+const TOGETHER: Duration = Duration::from_millis(50);
+/// After events that tell nothing none is read for so long: they cost at most four wakes a second.
+const DULL: Duration = Duration::from_millis(200);
+/// The host is looked at no more often than this for events, however many come.
+const APART: Duration = Duration::from_millis(500);
+
+/// Where an agent hears of changes from.
+#[derive(Debug, Clone, Default)]
+pub struct Triggers {
+    /// Asks for a look by itself.
+    pub again: Renewal,
+    /// Whether the running kernel is listened to.
+    pub kernel: bool,
+}
+
+/// The sources, opened. What cannot be opened is left out, and named.
+#[derive(Debug)]
+pub(super) struct Watch {
+    again: Renewal,
+    uevents: Option<Uevents>,
+    mounts: Option<Mounts>,
+    places: Option<Places>,
+    /// Why a source is left out.
+    left_out: Vec<Finding>,
+    /// When the host was last looked at.
+    looked: Option<Instant>,
+}
+
+impl Watch {
+    /// Listens from now on.
+    pub(super) fn begin(triggers: &Triggers) -> Self {
+        let mut left_out = Vec::new();
+        let Triggers { again, kernel } = triggers.clone();
+        let mut keep = |what: &str, why: io::Error| {
+            let seen = format!("{what} are not heard: {why}");
+            left_out.push(Finding::note(Code::WatchLimited, seen));
+        };
+        let (mut uevents, mut mounts, mut places) = (None, None, None);
+        if kernel {
+            uevents = Uevents::open().map_err(|e| keep("changes of modules and GPUs", e)).ok();
+            mounts = Mounts::open().map_err(|e| keep("mounts and unmounts", e)).ok();
+            places = Places::open().map_err(|e| keep("changes of device nodes", e)).ok();
+        }
+        Self { again, uevents, mounts, places, left_out, looked: None }
+    }
+
+    /// Watches the places that `steps` made. To be called before each look: what was mounted anew is
+    /// another directory.
+    pub(super) fn arm(&mut self, steps: &[Step]) {
+        if let Some(places) = &mut self.places {
+            places.arm(steps);
+        }
+        self.looked = Some(Instant::now());
+    }
+
+    /// What is not heard.
+    pub(super) fn left_out(&self) -> &[Finding] {
+        &self.left_out
+    }
+
+    /// Waits for a reason to look again. Where it is dropped while it waits, a reason may be lost:
+    /// whoever drops it looks, or ends.
+    pub(super) async fn changed(&mut self) {
+        loop {
+            let Self { again, uevents, mounts, places, .. } = self;
+            let tells = tokio::select! {
+                biased;
+                () = again.asked() => return,
+                () = mounts::changed(mounts.as_ref()) => {
+                    sleep(TOGETHER).await;
+                    true
+                }
+                guard = uevents::readable(uevents.as_ref()) => {
+                    sleep(TOGETHER).await;
+                    uevents::read(guard)
+                }
+                guard = places::readable(places.as_ref()) => {
+                    sleep(TOGETHER).await;
+                    places::read(guard)
+                }
+            };
+            if !tells {
+                sleep(DULL).await;
+                continue;
+            }
+            if let Some(looked) = self.looked {
+                sleep_until(looked + APART).await;
+            }
+            return;
+        }
+    }
+}
+
+/// A descriptor with the runtime, which waits for it on its epoll.
+#[expect(
+    deprecated,
+    reason = "unsound for types that may close or change their descriptor: an OwnedFd does neither, and \
+              what takes its place is unsafe"
+)]
+fn listen(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(fd, interest)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Device nodes that come, go or change, and writes to the firmware path.
+//!
+//! inotify tells of what is done through the file system. sysfs makes no events of its own, but a write
+//! to one of its files goes through the VFS and is told as any other (fs/notify, `fsnotify_modify`), to
+//! whoever watches the file in the same superblock: every network namespace has its own sysfs, so that a
+//! container with a sysfs of its own does not hear of what the host writes. There the path is compared
+//! with the next event of another kind.
+
+use std::ffi::OsStr;
+use std::future::pending;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::io::Interest;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+
+use super::listen;
+use crate::step::Step;
+
+/// Reads of events at a time: each has some tens of them.
+const MOST: usize = 64;
+
+/// The directory of the driver's capabilities below a /dev.
+const CAPABILITIES: &str = "nvidia-caps";
+
+/// Watches on the places of an installed driver.
+#[derive(Debug)]
+pub(super) struct Places {
+    inotify: Inotify,
+    /// A copy of its descriptor: events are waited for here, and read there.
+    events: AsyncFd<OwnedFd>,
+    /// Places that could not be watched: each is told of once.
+    told: Vec<PathBuf>,
+}
+
+impl Places {
+    pub(super) fn open() -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        let events = listen(inotify.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
+        Ok(Self { inotify, events, told: Vec::new() })
+    }
+
+    /// Watches what `steps` made. A place that is watched already stays watched, once.
+    pub(super) fn arm(&mut self, steps: &[Step]) {
+        for step in steps {
+            match step {
+                Step::MakeNodes { dirs } => {
+                    for dir in dirs {
+                        self.add(dir, in_dir());
+                        self.add(&dir.join(CAPABILITIES), in_dir());
+                    }
+                }
+                Step::WriteParameter { path, .. } => self.add(path, AddWatchFlags::IN_MODIFY),
+                _ => {}
+            }
+        }
+    }
+
+    fn add(&mut self, place: &Path, events: AddWatchFlags) {
+        match self.inotify.add_watch(place, events) {
+            Ok(_) => {}
+            // It is not there: where it should be, the look says so.
+            Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+            Err(errno) if !self.told.iter().any(|told| told == place) => {
+                tracing::warn!(
+                    "{}: changes are not heard: inotify_add_watch: {errno}",
+                    place.display()
+                );
+                self.told.push(place.to_path_buf());
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// All that can make a node another one, or none.
+fn in_dir() -> AddWatchFlags {
+    AddWatchFlags::IN_CREATE
+        | AddWatchFlags::IN_DELETE
+        | AddWatchFlags::IN_MOVE
+        | AddWatchFlags::IN_ATTRIB
+        | AddWatchFlags::IN_DELETE_SELF
+        | AddWatchFlags::IN_MOVE_SELF
+        | AddWatchFlags::IN_ONLYDIR
+}
+
+/// What is there to be read.
+pub(super) struct Guard<'a> {
+    inotify: &'a Inotify,
+    ready: AsyncFdReadyGuard<'a, OwnedFd>,
+}
+
+/// Waits for events; for ever where nothing is open.
+pub(super) async fn readable(places: Option<&Places>) -> Guard<'_> {
+    let Some(Places { inotify, events, .. }) = places else { return pending().await };
+    match events.readable().await {
+        Ok(ready) => Guard { inotify, ready },
+        Err(_) => pending().await,
+    }
+}
+
+/// Reads what came, and says whether it tells of the driver. In /dev others come and go.
+pub(super) fn read(mut guard: Guard<'_>) -> bool {
+    let mut tells = false;
+    for _ in 0..MOST {
+        match guard.inotify.read_events() {
+            Ok(events) => tells |= events.iter().any(|event| is_of_driver(event.name.as_deref())),
+            Err(Errno::EINTR) => {}
+            Err(_) => {
+                guard.ready.clear_ready();
+                return tells;
+            }
+        }
+    }
+    guard.ready.retain_ready();
+    tells
+}
+
+/// Whether an event is about one of the driver's names, or, without a name, about a watched place itself
+/// or a queue that ran over.
+fn is_of_driver(name: Option<&OsStr>) -> bool {
+    name.is_none_or(|name| name.as_bytes().starts_with(b"nvidia"))
+}

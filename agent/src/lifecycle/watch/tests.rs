@@ -1,0 +1,158 @@
+//! The sources, with the kernel that runs.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::thread;
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, getsockname, sendto,
+    socket,
+};
+use tokio::time::timeout;
+
+use super::*;
+
+const AMPLE: Duration = Duration::from_secs(60);
+/// What is not told by then is not told at all.
+const SOON: Duration = Duration::from_millis(100);
+
+fn of_nodes(dir: &Path) -> Vec<Step> {
+    vec![Step::MakeNodes { dirs: vec![dir.to_path_buf()] }]
+}
+
+#[tokio::test]
+async fn a_node_that_comes_or_goes_or_changes_is_told_and_other_files_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut places = Places::open().unwrap();
+    places.arm(&of_nodes(dir.path()));
+    let node = dir.path().join("nvidia0");
+    let acts: [(&dyn Fn(), bool); 5] = [
+        (&|| fs::write(dir.path().join("tty"), "").unwrap(), false),
+        (&|| fs::write(&node, "").unwrap(), true),
+        (
+            &|| {
+                fs::set_permissions(&node, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+                    .unwrap()
+            },
+            true,
+        ),
+        (&|| fs::rename(&node, dir.path().join("moved")).unwrap(), true),
+        (&|| fs::remove_file(dir.path().join("moved")).unwrap(), false),
+    ];
+    for (act, wanted) in acts {
+        act();
+        let guard = timeout(AMPLE, places::readable(Some(&places))).await.unwrap();
+        assert_eq!(places::read(guard), wanted);
+        assert!(timeout(SOON, places::readable(Some(&places))).await.is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_value_that_is_written_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("path");
+    fs::write(&path, "/run/nvidia/driver/lib/firmware").unwrap();
+    let mut places = Places::open().unwrap();
+    let step = Step::WriteParameter { path: path.clone(), value: String::new() };
+    places.arm(&[step.clone(), Step::MakeNodes { dirs: vec!["/nonexistent".into()] }]);
+    places.arm(&[step]);
+    fs::write(&path, "/elsewhere").unwrap();
+    let guard = timeout(AMPLE, places::readable(Some(&places))).await.unwrap();
+    assert!(places::read(guard));
+}
+
+#[test]
+fn mounts_and_unmounts_are_told_once_each() {
+    // A mount namespace is a thread's; the others keep theirs.
+    let told = thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNS).expect("this test wants root");
+        let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
+        mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mounts = Mounts::of(Path::new("/proc/thread-self/mountinfo")).unwrap();
+            assert!(timeout(SOON, mounts::changed(Some(&mounts))).await.is_err(), "nothing yet");
+            for _ in 0..2 {
+                let none = MsFlags::empty();
+                mount(Some("t"), dir.path(), Some("tmpfs"), none, None::<&str>).unwrap();
+                timeout(AMPLE, mounts::changed(Some(&mounts))).await.unwrap();
+                assert!(timeout(SOON, mounts::changed(Some(&mounts))).await.is_err(), "once");
+                umount2(dir.path(), MntFlags::MNT_DETACH).unwrap();
+                timeout(AMPLE, mounts::changed(Some(&mounts))).await.unwrap();
+            }
+        });
+    });
+    told.join().unwrap();
+}
+
+#[tokio::test]
+async fn what_a_program_sends_as_an_event_of_the_kernels_is_not_believed() {
+    let uevents = Uevents::open().unwrap();
+    let own: NetlinkAddr = getsockname(uevents.as_raw_fd()).unwrap();
+    let forger = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkKObjectUEvent,
+    )
+    .unwrap();
+    let forged = b"remove@/module/nvidia\0DEVPATH=/module/nvidia\0SUBSYSTEM=module\0";
+    let to = NetlinkAddr::new(own.pid(), 0);
+    match sendto(forger.as_raw_fd(), forged, &to, MsgFlags::empty()) {
+        Ok(_) => {
+            let guard = timeout(AMPLE, uevents::readable(Some(&uevents))).await.unwrap();
+            assert!(!uevents::read(guard));
+        }
+        // Without CAP_NET_ADMIN nobody gets so far.
+        Err(errno) => assert!(matches!(errno, Errno::EPERM | Errno::ECONNREFUSED), "{errno}"),
+    }
+    assert!(timeout(SOON, uevents::readable(Some(&uevents))).await.is_err());
+}
+
+#[tokio::test]
+async fn however_many_events_come_a_look_is_made_twice_a_second_at_most() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut watch = Watch::begin(&Triggers { kernel: true, ..Triggers::default() });
+    assert!(watch.left_out().is_empty(), "{:?}", watch.left_out());
+    let flood = |round| {
+        for n in 0..1000 {
+            fs::write(dir.path().join(format!("nvidia{round}-{n}")), "").unwrap();
+        }
+    };
+    let begun = Instant::now();
+    watch.arm(&of_nodes(dir.path()));
+    for round in 0..3 {
+        flood(round);
+        timeout(AMPLE, watch.changed()).await.unwrap();
+        watch.arm(&of_nodes(dir.path()));
+    }
+    assert!(begun.elapsed() >= 3 * APART, "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_change_is_told_within_a_second() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut watch = Watch::begin(&Triggers { kernel: true, ..Triggers::default() });
+    watch.arm(&of_nodes(dir.path()));
+    // Others make events all the while.
+    fs::write(dir.path().join("tty"), "").unwrap();
+    fs::write(dir.path().join("nvidia0"), "").unwrap();
+    let begun = Instant::now();
+    timeout(AMPLE, watch.changed()).await.unwrap();
+    assert!(TOGETHER + DULL + APART < Duration::from_secs(1));
+    assert!(begun.elapsed() < AMPLE);
+}
+
+#[tokio::test]
+async fn where_the_kernel_is_not_listened_to_only_asking_counts() {
+    let again = Renewal::default();
+    let mut watch = Watch::begin(&Triggers { again: again.clone(), kernel: false });
+    assert!(timeout(SOON, watch.changed()).await.is_err());
+    again.ask();
+    timeout(AMPLE, watch.changed()).await.unwrap();
+}

@@ -1,0 +1,51 @@
+# shellcheck shell=sh
+# Parts of a Ready driver are taken away behind the agent's back. A directory in the place of a node is
+# nothing that it takes away: it is not ready until somebody else does. A mount it puts back itself.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. /run/matrix/lib.sh
+# shellcheck source=ready.sh
+. /run/matrix/ready.sh
+# shellcheck source=events.sh
+. /run/matrix/events.sh
+
+# readyz STATUS: whether /readyz answers with this status.
+readyz() { ask readyz | head -n 1 | grep -q " $1 "; }
+
+is_shown() { [ -s "$DRIVER_ROOT/usr/bin/nvidia-smi" ] && [ -c "$DRIVER_ROOT/dev/nvidia0" ] && readyz 200; }
+
+prepare
+state before
+start_agent
+if await has_phase ready; then
+    phase ready
+    report_ready ready
+
+    phase taken
+    now
+    begun=$NOW
+    # Between the two the agent may have made it anew.
+    until rm -f /dev/nvidia0 && mkdir /dev/nvidia0; do :; done
+    await readyz 503
+    now
+    fact restored.node-seconds "$begun $NOW"
+    for path in readyz status metrics; do
+        section taken.$path ask $path
+    done
+    rmdir /dev/nvidia0
+    await readyz 200
+
+    now
+    begun=$NOW
+    umount -l "$DRIVER_ROOT"
+    await is_shown
+    now
+    fact restored.mount-seconds "$begun $NOW"
+    phase restored
+    report_ready restored
+    section restored.readyz ask readyz
+    section restored.look look_around
+    phase terminate
+    pod kill -s TERM longshore >/dev/null
+fi
+finish_agent
+after
