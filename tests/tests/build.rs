@@ -237,9 +237,7 @@ fn a_dropped_run_leaves_no_process_and_no_mount() {
     let runtime = runtime.expect("a runtime");
     let held = std::sync::Arc::new(());
     let spec = Spec { held: Some(held.clone()), ..scene.spec(&scene.endless()) };
-    let took = runtime.block_on(drop_when_started(&spec));
-    // The thread that drops it is the agent's own, and hears signals.
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    runtime.block_on(drop_when_started(Path::new(HELPER), &spec));
     drop(spec);
     // Waits for the thread that waits for the end.
     drop(runtime);
@@ -249,8 +247,28 @@ fn a_dropped_run_leaves_no_process_and_no_mount() {
     scene.dir.close().expect("nothing holds the directory");
 }
 
+#[test]
+fn a_sandbox_that_does_not_end_keeps_no_thread_of_the_runtime() {
+    let scene = Scene::new();
+    let helper = scene.path("helper");
+    // As one with a process that is stuck in the kernel: it does not hear that its lifeline is closed.
+    fs::write(&helper, "#!/bin/sh\necho started\nexec sleep 4\n").expect("write");
+    fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).expect("mode");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let held = std::sync::Arc::new(());
+    let spec = Spec { held: Some(held.clone()), ..scene.spec("true") };
+    // The thread that drops it is the agent's own, and hears signals.
+    let took = runtime.block_on(drop_when_started(&helper, &spec));
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    drop(spec);
+    assert_eq!(std::sync::Arc::strong_count(&held), 2, "its directory is kept meanwhile");
+    drop(runtime);
+    assert_eq!(std::sync::Arc::strong_count(&held), 1);
+}
+
 /// Runs a program until it says `started`, and drops it then; how long the dropping took.
-async fn drop_when_started(spec: &Spec) -> Duration {
+async fn drop_when_started(helper: &Path, spec: &Spec) -> Duration {
     let (started, wait) = tokio::sync::oneshot::channel();
     let mut started = Some(started);
     let mut note = |line: &str| {
@@ -258,7 +276,7 @@ async fn drop_when_started(spec: &Spec) -> Duration {
             started.take().map(|s| s.send(()));
         }
     };
-    let mut run = Box::pin(sandbox::run(Path::new(HELPER), spec, MINUTE, &mut note));
+    let mut run = Box::pin(sandbox::run(helper, spec, MINUTE, &mut note));
     tokio::select! {
         outcome = &mut run => panic!("it ended: {outcome:?}"),
         begun = wait => begun.expect("it started"),
