@@ -190,9 +190,9 @@ fn is_foreign(facts: &HostFacts, socket: &str) -> bool {
 }
 
 /// No CUDA program runs on such a host without it. It opens the switches' nodes, nvidia-nvlink and the
-/// capability fabric-mgmt, and makes by itself what of these has not the mode and the owner that
-/// /proc names (nvidia-modprobe-utils.c, `mknod_helper`). They are made before it is started, so
-/// that it does without CAP_MKNOD.
+/// capability fabric-mgmt. NVIDIA's programs make by themselves what of these has not the mode and the
+/// owner that /proc names (nvidia-modprobe-utils.c, `mknod_helper`). They are made before it is
+/// started, so that it does without CAP_MKNOD.
 fn fabric_manager(place: &Place<'_>) -> Daemon {
     let share = place.driver_root().join("usr/share/nvidia/nvswitch");
     let run = Path::new(FABRICMANAGER_SOCKET).parent().unwrap_or(Path::new("/run"));
