@@ -28,6 +28,9 @@ const OWNER_ALONE: u32 = 0o600;
 /// Bytes that are read of /proc/locks: some ten thousand locks.
 const LISTED: u64 = 1 << 20;
 
+/// Reads of /proc/locks until a holder is found.
+const READS: usize = 5;
+
 /// Bytes that are read of a process' name.
 const NAME: u64 = 64;
 
@@ -146,14 +149,16 @@ impl Attempt {
     /// names none.
     pub(crate) fn holders(&self) -> String {
         let Ok(file) = fs::symlink_metadata(&self.path) else { return String::new() };
-        let mut listed = String::new();
-        let read =
-            File::open("/proc/locks").and_then(|f| f.take(LISTED).read_to_string(&mut listed));
-        let pids = match read {
-            Ok(_) => holding(&listed, (major(file.dev()), minor(file.dev()), file.ino())),
-            Err(_) => Vec::new(),
-        };
-        let named: Vec<String> = pids.into_iter().map(named).collect();
+        let id = (major(file.dev()), minor(file.dev()), file.ino());
+        // The list is read a page at a time, by position: a lock that goes meanwhile hides another one.
+        let mut lists = (0..READS).filter_map(|_| {
+            let mut listed = String::new();
+            File::open("/proc/locks")
+                .and_then(|f| f.take(LISTED).read_to_string(&mut listed))
+                .ok()?;
+            Some(holding(&listed, id)).filter(|pids| !pids.is_empty())
+        });
+        let named: Vec<String> = lists.next().unwrap_or_default().into_iter().map(named).collect();
         match named.is_empty() {
             true => String::new(),
             false => format!(" (held by {})", named.join("; ")),

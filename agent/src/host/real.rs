@@ -40,6 +40,8 @@ pub struct RealHost {
     look: Duration,
     /// For the daemons' processes: those of others can keep nobody from finding them.
     marks: Looker,
+    /// Root of the /proc in which they are looked for: the host's, but in tests.
+    processes: PathBuf,
     holders: Looker,
 }
 
@@ -59,6 +61,7 @@ impl RealHost {
             daemons: Arc::default(),
             found: Arc::default(),
             marks: Looker::default(),
+            processes: root.to_path_buf(),
             holders: Looker::default(),
         }
     }
@@ -95,6 +98,13 @@ impl RealHost {
         Self { holders, ..self }
     }
 
+    /// Looks for daemons' processes below another root: those of a fixture are this machine's own.
+    #[cfg(test)]
+    #[must_use]
+    pub(crate) fn with_processes_below(self, root: &Path) -> Self {
+        Self { processes: root.to_path_buf(), ..self }
+    }
+
     /// Takes these for the processes that were found with the mark last.
     #[cfg(test)]
     pub(crate) fn remember(&self, mark: &str, found: &[Found]) {
@@ -105,7 +115,7 @@ impl RealHost {
     /// The processes with the mark. Where one that hangs keeps them from being looked for, those that
     /// were found last and still live.
     fn marked(&self, mark: &str) -> Result<Vec<Found>, VerbError> {
-        let (root, wanted) = (self.root.clone(), mark.to_owned());
+        let (root, wanted) = (self.processes.clone(), mark.to_owned());
         let looked = self.marks.look("marks", self.look, move || process::find(&root, &wanted));
         let mut known = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         match looked {

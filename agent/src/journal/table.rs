@@ -137,7 +137,7 @@ impl Table {
                 given(self.driver_roots.iter().flat_map(targets).any(|at| at == *target), target)
             }
             Step::Share { source, target } => {
-                let is_dir = daemon::socket_dirs().any(|dir| dir == target);
+                let is_dir = daemon::shown_dirs().any(|dir| dir == target);
                 let is_same = |root: &PathBuf| below(root, target) == *source;
                 given(is_dir && is_plain(target), target)?;
                 given(self.driver_roots.iter().any(is_same), source)
@@ -154,12 +154,12 @@ impl Table {
         }
     }
 
-    /// The driver root, or a daemon's socket directory, here or below the driver root.
+    /// The driver root, or a directory that is shown at its own path, here or below the driver root.
     fn directory(&self, path: &Path) -> Result<(), String> {
         let of_root = |root: &PathBuf| {
-            root == path || daemon::socket_dirs().any(|dir| below(root, dir) == path)
+            root == path || daemon::shown_dirs().any(|dir| below(root, dir) == path)
         };
-        let is = self.driver_roots.iter().any(of_root) || daemon::socket_dirs().any(|d| d == path);
+        let is = self.driver_roots.iter().any(of_root) || daemon::shown_dirs().any(|d| d == path);
         given(is && is_plain(path), path)
     }
 

@@ -19,7 +19,7 @@ const SUBNET_MANAGER: &str = "nvlsm";
 /// Where the settings of the subnet manager name further files of its package: nvlsm.conf has
 /// `plugin_options -grpc_mgr --config_file /usr/share/nvidia/nvlsm/grpc_mgr.conf`, and without that
 /// plugin nothing listens on its socket.
-const SUBNET_SETTINGS: &str = "/usr/share/nvidia/nvlsm";
+pub(crate) const SUBNET_SETTINGS: &str = "/usr/share/nvidia/nvlsm";
 
 /// Where the subnet manager waits for the fabric manager: the default of FM_SM_IPC_INTERFACE (the
 /// Fabric Manager User Guide). NVIDIA's start script waits five seconds in place of asking.

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use candidate::is_within;
+pub(crate) use daemons::SUBNET_SETTINGS;
 pub use live::Replaced;
 pub(crate) use preflight::{NEEDED, is_host_hidden};
 pub use render::render;

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::{below, is, is_hex, is_plain};
 use crate::daemons::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Settings};
+use crate::plan::SUBNET_SETTINGS;
 
 /// A daemon's name, the directory of its socket, and the most that its processes may keep.
 type Row = (&'static str, &'static str, &'static [&'static str]);
@@ -20,9 +21,11 @@ const ROWS: [Row; 3] = [
 /// No daemon has so many arguments, or settings.
 const MOST: usize = 64;
 
-/// The directories of the daemons' sockets.
-pub(super) fn socket_dirs() -> impl Iterator<Item = &'static Path> {
-    [PERSISTENCED_SOCKET, FABRICMANAGER_SOCKET].into_iter().filter_map(dir_of)
+/// Directories of the driver root that are shown at their own paths, too: those of the daemons' sockets,
+/// and one with settings that name their files by it.
+pub(super) fn shown_dirs() -> impl Iterator<Item = &'static Path> {
+    let sockets = [PERSISTENCED_SOCKET, FABRICMANAGER_SOCKET].into_iter().filter_map(dir_of);
+    sockets.chain([Path::new(SUBNET_SETTINGS)])
 }
 
 fn dir_of(socket: &'static str) -> Option<&'static Path> {
@@ -58,8 +61,11 @@ fn are_settings(settings: &Settings, root: &Path, dir: &Path) -> bool {
         && settings.set.iter().all(is_set)
 }
 
-/// Nothing, a number, a GUID, or a path below the driver root or in the socket's directory.
+/// Nothing, a number, a GUID, the daemon's own output, or a path below the driver root or in the socket's directory.
 fn is_harmless(word: &str, root: &Path, dir: &Path) -> bool {
+    if word == "stdout" {
+        return true;
+    }
     let number = word.strip_prefix("0x").unwrap_or(word);
     if number.len() <= 32 && number.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return true;
@@ -72,9 +78,9 @@ fn is_file_in(path: &Path, dir: &Path) -> bool {
     is_plain(path) && path.parent() == Some(dir)
 }
 
-/// `-c`, `--verbose`.
+/// `-c`, `--pid_file`.
 fn is_flag(word: &str) -> bool {
-    let is_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    let is_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     word.len() > 1 && word.len() <= 32 && word.starts_with('-') && word.bytes().all(is_byte)
 }
 

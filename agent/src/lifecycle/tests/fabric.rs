@@ -100,7 +100,7 @@ impl Fabric {
 
     /// Carries out the steps from the nodes on, and takes off again what they made.
     fn apply(&self) -> Result<(), Failure> {
-        let host = RealHost::new(self.dir.path());
+        let host = RealHost::new(self.dir.path()).with_processes_below(Path::new("/"));
         let patience = Patience { deadline: Duration::from_secs(1), interval: Duration::ZERO };
         let telemetry = Telemetry::default();
         let engine = Engine {
@@ -129,9 +129,17 @@ impl Fabric {
 
     fn show(&self, source: &Path, target: &Path) {
         let at = |path: &Path| self.dir.path().join(path.strip_prefix("/").unwrap());
-        fs::create_dir_all(at(source)).unwrap();
-        fs::create_dir_all(at(target).parent().unwrap()).unwrap();
-        symlink(at(source), at(target)).unwrap();
+        let link = |to: std::path::PathBuf, at: std::path::PathBuf| {
+            fs::create_dir_all(at.parent().unwrap()).unwrap();
+            symlink(to, at).unwrap();
+        };
+        // Settings are written through no link, so where they are written is the directory.
+        if at(source).exists() {
+            link(at(source), at(target));
+        } else {
+            fs::create_dir_all(at(target)).unwrap();
+            link(at(target), at(source));
+        }
     }
 }
 
