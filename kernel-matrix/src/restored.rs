@@ -10,7 +10,7 @@ use crate::timing;
 /// in which each question is a new process.
 const LONGEST: f64 = 15.0;
 
-/// What is wrong.
+/// Lists what is wrong.
 pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     let mut wrong = checks::ready(expected, records, "ready");
     let restored = checks::ready(expected, records, "restored");

@@ -1,4 +1,4 @@
-//! Whether the driver took every GPU that it is to drive.
+//! Refusal of a driver that did not take every GPU that it is to drive.
 
 use super::Engine;
 use super::act::exposing;

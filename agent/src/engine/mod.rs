@@ -44,7 +44,7 @@ pub struct Engine<'a> {
     pub patience: Patience,
     /// Hears what becomes of every step.
     pub telemetry: &'a Telemetry,
-    /// Whether a driver that did not take every GPU counts as not installed.
+    /// Treats a driver that did not take every GPU as not installed.
     pub refuses_missing_gpus: bool,
 }
 

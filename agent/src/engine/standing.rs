@@ -1,4 +1,4 @@
-//! What of an installed driver is no longer as its steps left it, looked at once more.
+//! Comparison of an installed driver with what its steps left.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ const ALWAYS: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
 /// [`ModuleState::instance`](crate::host::verbs::ModuleState).
 pub type Instances = BTreeMap<String, Option<u64>>;
 
-/// What of a driver is not as it was.
+/// Differences of a driver from what it was.
 #[derive(Debug)]
 pub struct Standing {
     /// The driver's modules that are not the ones it became Ready with, in words.
@@ -37,9 +37,9 @@ pub struct Standing {
 pub struct Lost {
     /// The step.
     pub step: Step,
-    /// What is seen in place of its effect.
+    /// Description of what is seen in place of its effect.
     pub seen: String,
-    /// Whether something else is where the effect was: doing the step again would cover it.
+    /// True where something else is where the effect was: doing the step again would cover it.
     pub covered: bool,
 }
 
@@ -129,7 +129,7 @@ impl Engine<'_> {
         Ok(self.observe(step)?.map_or(Effect::There, Effect::Gone))
     }
 
-    /// Whether another mount has taken the place of the tree that the entry mounted.
+    /// True where another mount has taken the place of the tree that the entry mounted.
     fn is_covered(&self, entry: &Entry) -> Result<bool, VerbError> {
         match (&entry.step, &entry.before) {
             (Step::Bind { source, target }, Before::Mounts { count }) => {
@@ -141,7 +141,7 @@ impl Engine<'_> {
     }
 }
 
-/// What is left of a step.
+/// Remains of a step's effect.
 enum Effect {
     There,
     Gone(Before),

@@ -53,12 +53,12 @@ pub enum Taken {
 }
 
 impl Gpu {
-    /// Whether the driver is to have it.
+    /// True where the driver is to have it.
     pub fn is_expected(&self) -> bool {
         self.taken != Taken::Other
     }
 
-    /// Whether the driver is to have it and does not.
+    /// True where the driver is to have it and does not.
     pub fn is_missing(&self) -> bool {
         matches!(self.taken, Taken::Nobody | Taken::Gone)
     }
@@ -212,7 +212,7 @@ impl Words {
     }
 }
 
-/// Whether a message is about the device: an Xid names it without its function (`PCI:0000:02:00`).
+/// True where a message is about the device: an Xid names it without its function (`PCI:0000:02:00`).
 fn names(text: &str, address: &str) -> bool {
     address.split('.').next().is_some_and(|device| text.contains(device))
 }

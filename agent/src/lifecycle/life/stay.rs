@@ -29,7 +29,7 @@ const REPAIRS: u32 = 8;
 /// After so long one more repair may be made.
 const REFILL: Duration = Duration::from_secs(600);
 
-/// What ends the time.
+/// Requests that end the time.
 pub(super) enum Next {
     /// The driver is to be taken off.
     Stop,
@@ -37,7 +37,7 @@ pub(super) enum Next {
     Renew,
 }
 
-/// What the driver that is Ready stands on.
+/// Steps, modules and GPUs that a Ready driver consists of.
 #[derive(Debug, Default)]
 pub(super) struct Base {
     /// The steps that hold.
@@ -73,7 +73,7 @@ impl Base {
     }
 }
 
-/// How often something may be put right: a program that takes it away each time is not fought for ever,
+/// Budget of repairs: a program that takes it away each time is not fought for ever,
 /// and the record does not grow without bound.
 #[derive(Debug)]
 pub(super) struct Repairs {
@@ -90,7 +90,7 @@ impl Default for Repairs {
 }
 
 impl Repairs {
-    /// Whether one may be made now; it is counted then.
+    /// True where one may be made now; it is counted then.
     fn take(&mut self, now: Instant) -> bool {
         if self.failed.is_some_and(|(at, wait)| now < at + wait) {
             return false;
@@ -129,7 +129,7 @@ fn longer(wait: Duration) -> Duration {
     (wait * 2).min(LONGEST)
 }
 
-/// What one look came to.
+/// Result of one look.
 struct Seen {
     condition: Condition,
     /// Steps to be done again; empty where that is not safe.
@@ -228,7 +228,7 @@ impl Life {
         }
     }
 
-    /// What a look at the host means.
+    /// Judges what a look at the host found.
     fn judge(&mut self, standing: Standing, left_out: &[Finding]) -> Seen {
         let Standing { modules, lost, gpus } = standing;
         let mut findings: Vec<Finding> =

@@ -35,12 +35,12 @@ const DULL: Duration = Duration::from_millis(200);
 /// The host is looked at no more often than this for events, however many come.
 const APART: Duration = Duration::from_millis(500);
 
-/// Where an agent hears of changes from.
+/// Sources that tell an agent of changes.
 #[derive(Debug, Clone, Default)]
 pub struct Triggers {
     /// Asks for a look by itself.
     pub again: Renewal,
-    /// Whether the running kernel is listened to.
+    /// True where the running kernel is listened to.
     pub kernel: bool,
 }
 
@@ -84,7 +84,7 @@ impl Watch {
         self.looked = Some(Instant::now());
     }
 
-    /// What is not heard.
+    /// Sources that are not heard.
     pub(super) fn left_out(&self) -> &[Finding] {
         &self.left_out
     }

@@ -88,7 +88,7 @@ fn in_dir() -> AddWatchFlags {
         | AddWatchFlags::IN_ONLYDIR
 }
 
-/// What is there to be read.
+/// Events that are there to be read.
 pub(super) struct Guard<'a> {
     inotify: &'a Inotify,
     ready: AsyncFdReadyGuard<'a, OwnedFd>,
@@ -120,7 +120,7 @@ pub(super) fn read(mut guard: Guard<'_>) -> bool {
     tells
 }
 
-/// Whether an event is about one of the driver's names, or, without a name, about a watched place itself
+/// True where an event is about one of the driver's names, or, without a name, about a watched place itself
 /// or a queue that ran over.
 fn is_of_driver(name: Option<&OsStr>) -> bool {
     name.is_none_or(|name| name.as_bytes().starts_with(b"nvidia"))

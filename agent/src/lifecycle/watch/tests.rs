@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::*;
 
 const AMPLE: Duration = Duration::from_secs(60);
-/// What is not told by then is not told at all.
+/// A wait that proves silence.
 const SOON: Duration = Duration::from_millis(100);
 
 fn of_nodes(dir: &Path) -> Vec<Step> {

@@ -48,7 +48,7 @@ impl AsRawFd for Uevents {
     }
 }
 
-/// What is there to be read.
+/// Messages that are there to be read.
 pub(super) type Guard<'a> = AsyncFdReadyGuard<'a, OwnedFd>;
 
 /// Waits for messages; for ever where nothing is open.
@@ -83,7 +83,7 @@ pub(super) fn read(mut guard: Guard<'_>) -> bool {
     tells
 }
 
-/// Whether a message is about a module of the driver or a PCI function of NVIDIA's:
+/// True where a message is about a module of the driver or a PCI function of NVIDIA's:
 /// `remove@/module/nvidia_uvm`, NUL, `ACTION=remove`, NUL, `DEVPATH=/module/nvidia_uvm`, and so on.
 fn tells_of_driver(message: &[u8]) -> bool {
     let value = |key: &[u8]| {
