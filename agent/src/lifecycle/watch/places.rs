@@ -24,8 +24,10 @@ use crate::step::Step;
 /// Reads of events at a time: each has some tens of them.
 const MOST: usize = 64;
 
-/// The directory of the driver's capabilities below a /dev.
-const CAPABILITIES: &str = "nvidia-caps";
+/// Directories of a /dev that nodes of the driver and of its fabric lie in (expose/nodes.rs).
+const NODE_DIRS: [&str; 3] = ["nvidia-caps", "nvidia-caps-imex-channels", "infiniband"];
+/// Beginnings of the names of these nodes and directories.
+const NODE_NAMES: [&[u8]; 4] = [b"nvidia", b"channel", b"umad", b"infiniband"];
 
 /// Watches on the places of an installed driver.
 #[derive(Debug)]
@@ -51,7 +53,7 @@ impl Places {
                 Step::MakeNodes { dirs } => {
                     for dir in dirs {
                         self.add(dir, in_dir());
-                        self.add(&dir.join(CAPABILITIES), in_dir());
+                        NODE_DIRS.iter().for_each(|name| self.add(&dir.join(name), in_dir()));
                     }
                 }
                 Step::WriteParameter { path, .. } => self.add(path, AddWatchFlags::IN_MODIFY),
@@ -123,5 +125,6 @@ pub(super) fn read(mut guard: Guard<'_>) -> bool {
 /// True where an event is about one of the driver's names, or, without a name, about a watched place itself
 /// or a queue that ran over.
 fn is_of_driver(name: Option<&OsStr>) -> bool {
-    name.is_none_or(|name| name.as_bytes().starts_with(b"nvidia"))
+    let is_node = |name: &OsStr| NODE_NAMES.iter().any(|start| name.as_bytes().starts_with(start));
+    name.is_none_or(is_node)
 }

@@ -157,6 +157,8 @@ fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str)
         "/run",
         "/run/nvidia/driver/dev",
         "/run/nvidia/driver/run",
+        "/run/nvidia/driver/usr/share/nvidia/nvlsm",
+        "/usr/share",
         tree,
     ]);
     for name in loads(&plan) {
