@@ -9,13 +9,16 @@
 ATTACK=/tmp/attack
 
 # The user's attempts, again and again until $ATTACK/over is there. Each line of $ATTACK/user is one that
-# had an effect: `locked PATH`, `read PATH`, `wrote PATH`, `signalled PROCESS`, `entered PROCESS`.
+# had an effect: `locked PATH`, `read PATH`, `wrote PATH`, `signalled PROCESS`, `entered PROCESS`, after `early`
+# while no agent has opened the store yet, whose directory everybody may enter then, else after `late`.
 user_attempts() {
     cat <<'END'
 cd /tmp/attack
 held=0
-found() { echo "$1 $2" >>user; }
+found() { echo "$when $1 $2" >>user; }
 while [ ! -e over ]; do
+    when=early
+    [ ! -e opened ] || when=late
     for place in $(find /var/lib/longshore /run/longshore /run/nvidia -maxdepth 3 2>/dev/null | head -n 200); do
         if [ -f "$place" ] && [ "${place#/run/nvidia/driver}" = "$place" ]; then
             cat "$place" >/dev/null 2>&1 && found read "$place"
@@ -24,11 +27,14 @@ while [ ! -e over ]; do
             (: >"$place/attack") 2>/dev/null && found wrote "$place"
             ln -s /etc/passwd "$place/state.json.next" 2>/dev/null && found wrote "$place"
         fi
-        if [ -r "$place" ] && [ $held -lt 40 ] && [ ! -p "$place" ]; then
-            if flock -n -x "$place" true 2>/dev/null; then
+        # No device: who has one open uses the driver, as everybody may.
+        if [ -d "$place" ] || [ -f "$place" ]; then
+            if [ -r "$place" ] && flock -n -x "$place" true 2>/dev/null; then
                 found locked "$place"
-                held=$((held + 1))
-                flock -x "$place" sleep 600 &
+                if [ $held -lt 40 ]; then
+                    held=$((held + 1))
+                    flock -x "$place" sleep 600 &
+                fi
             fi
         fi
     done
@@ -63,7 +69,7 @@ forge() {
          \"before\":{\"was\":\"value\",\"value\":\"|/evil\"},\"state\":\"done\"},
         {\"seq\":2,\"step\":{\"do\":\"make-dir\",\"path\":\"/etc/ssl\"},
          \"before\":{\"was\":\"nothing\"},\"state\":\"done\"}]}" >$own/forged
-    chmod 600 $own/forged
+    busybox chmod 600 $own/forged
     mv -f $own/forged $own/state.json
 }
 boot=$(cat /proc/sys/kernel/random/boot_id)
@@ -107,6 +113,7 @@ start_attacks() {
 
 # Sixteen connections at a time that ask for /healthz, and beside them a prober that has to be answered.
 flood() {
+    FLOOD=
     # shellcheck disable=SC2016
     for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do
         setpriv --reuid 65534 --regid 65534 --clear-groups bash -c '
@@ -154,9 +161,12 @@ prepare
 core_pattern=$(cat /proc/sys/kernel/core_pattern)
 state before
 start_attacks
+# Locks that were there first, too.
+sleep 5
 start_agent
 if await has_phase ready; then
     phase ready
+    touch $ATTACK/opened
     report_ready ready
     flood
     phase terminate

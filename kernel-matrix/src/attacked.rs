@@ -4,9 +4,10 @@
 use crate::checks::{self, Expected};
 use crate::records::Records;
 
-/// Attempts of the user that may succeed: what belongs to everybody by NVIDIA's convention, and which the
-/// agent neither locks nor believes.
-const HARMLESS: [&str; 2] = ["locked /run/nvidia", "read /run/nvidia/longshore/"];
+/// Attempts of the user that may succeed: locks on, and a look at, a store that no agent has opened yet, and
+/// what belongs to everybody by NVIDIA's convention, which the agent neither locks nor believes.
+const HARMLESS: [&str; 4] =
+    ["early locked ", "early read ", "late locked /run/nvidia", "late read /run/nvidia/longshore/"];
 /// Health probes that were sent while others flooded the server.
 const PROBES: &str = "5";
 
@@ -74,7 +75,8 @@ mod tests {
 
     #[test]
     fn attempts_without_an_effect_pass() {
-        let user = "locked /run/nvidia\nread /run/nvidia/longshore/state.json";
+        let user = "early locked /var/lib/longshore\nlate locked /run/nvidia\n\
+            late read /run/nvidia/longshore/state.json";
         assert_eq!(all(&records(user, "", ["yes", "lives", "5"])), Vec::<String>::new());
     }
 
@@ -82,8 +84,12 @@ mod tests {
     fn every_effect_is_found() {
         let good = ["yes", "lives", "5"];
         let cases = [
-            (records("locked /var/lib/longshore/tmp", "", good), "locked /var/lib/longshore/tmp"),
-            (records("signalled cc1", "", good), "signalled cc1"),
+            (
+                records("late locked /var/lib/longshore/tmp", "", good),
+                "locked /var/lib/longshore/tmp",
+            ),
+            (records("early wrote /var/lib/longshore", "", good), "wrote /var/lib/longshore"),
+            (records("late signalled cc1", "", good), "signalled cc1"),
             (records("", "wrote /run/nvidia/driver/attack", good), "wrote /run/nvidia"),
             (records("", "", ["no", "lives", "5"]), "core-pattern-kept is no"),
             (records("", "", ["yes", "ended", "5"]), "marked-process is ended"),
