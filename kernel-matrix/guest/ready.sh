@@ -4,7 +4,9 @@
 versions() {
     for module in nvidia nvidia_uvm nvidia_modeset nvidia_drm; do
         [ -e /sys/module/$module ] || continue
-        echo "$module $(cat /sys/module/$module/srcversion) $(cat /sys/module/$module/version)"
+        # Neither is there of a module without MODULE_VERSION.
+        srcversion=$(cat /sys/module/$module/srcversion 2>/dev/null || true)
+        echo "$module $srcversion $(cat /sys/module/$module/version 2>/dev/null || true)"
     done
 }
 

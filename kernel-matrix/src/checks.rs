@@ -72,7 +72,11 @@ fn modules(expected: &Expected, records: &Records, when: &str) -> Vec<String> {
     expected
         .modules
         .iter()
-        .map(|(name, srcversion)| format!("{name} {srcversion} {}", expected.version))
+        .map(|(name, srcversion)| {
+            // The kernel shows neither of a module without MODULE_VERSION, as nvidia_uvm was until 470.
+            let version = if srcversion.is_empty() { "" } else { &expected.version };
+            format!("{name} {srcversion} {version}")
+        })
         .filter(|wanted| !live.contains(wanted))
         .map(|wanted| format!("not live: {wanted}; live are {live:?}"))
         .collect()
@@ -135,7 +139,7 @@ fn driver_root(expected: &Expected, records: &Records, when: &str) -> Vec<String
     .collect();
     let firmware = format!("lib/firmware/nvidia/{version}/gsp_");
     let has_firmware = |l: &String| l.contains(&firmware);
-    if !files.iter().any(has_firmware) {
+    if has_gsp(version) && !files.iter().any(has_firmware) {
         wrong.push(format!("the driver root has no {firmware}*"));
     }
     let path = records.text(&format!("{when}.firmware-path"));
@@ -143,6 +147,12 @@ fn driver_root(expected: &Expected, records: &Records, when: &str) -> Vec<String
         wrong.push(format!("the kernel looks for firmware in `{path}`"));
     }
     wrong
+}
+
+/// True of drivers whose packages have firmware for the GPU's System Processor: from branch 515 on.
+fn has_gsp(version: &str) -> bool {
+    let branch = version.split('.').next().and_then(|branch| branch.parse::<u32>().ok());
+    branch.is_some_and(|branch| branch >= 515)
 }
 
 /// nvidia-smi on the host.
@@ -267,6 +277,27 @@ mod tests {
             let wrong = ready(&expected(), &records, "ready").join("\n");
             assert!(wrong.contains(wanted), "{wanted}: {wrong}");
         }
+    }
+
+    #[test]
+    fn a_driver_of_470_has_no_firmware_and_a_module_without_a_version() {
+        let expected = Expected {
+            version: "470.256.02".into(),
+            modules: vec![("nvidia".into(), "ABC".into()), ("nvidia_uvm".into(), String::new())],
+            next: None,
+        };
+        let mut records = good();
+        for (section, lines) in &mut records.sections {
+            let is_firmware = |line: &String| line.contains("gsp_");
+            lines.retain(|line| !is_firmware(line));
+            for line in lines {
+                *line = line.replace("535.261.03", "470.256.02");
+                if section.ends_with("versions") && line.starts_with("nvidia_uvm") {
+                    "nvidia_uvm  ".clone_into(line);
+                }
+            }
+        }
+        assert_eq!(ready(&expected, &records, "ready"), Vec::<String>::new());
     }
 
     #[test]
