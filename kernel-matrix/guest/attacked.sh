@@ -164,9 +164,12 @@ start_attacks
 # Locks that were there first, too.
 sleep 5
 start_agent
+is_private() { [ "$(stat -c %a /var/lib/longshore)" = 700 ]; }
+if await is_private; then
+    touch $ATTACK/opened
+fi
 if await has_phase ready; then
     phase ready
-    touch $ATTACK/opened
     report_ready ready
     flood
     phase terminate

@@ -6,8 +6,14 @@ use crate::records::Records;
 
 /// Attempts of the user that may succeed: locks on, and a look at, a store that no agent has opened yet, and
 /// what belongs to everybody by NVIDIA's convention, which the agent neither locks nor believes.
-const HARMLESS: [&str; 4] =
-    ["early locked ", "early read ", "late locked /run/nvidia", "late read /run/nvidia/longshore/"];
+const HARMLESS: [&str; 6] = [
+    "early locked /var/lib/longshore",
+    "early read /var/lib/longshore",
+    "early locked /run/nvidia",
+    "early read /run/nvidia/longshore/",
+    "late locked /run/nvidia",
+    "late read /run/nvidia/longshore/",
+];
 /// Health probes that were sent while others flooded the server.
 const PROBES: &str = "5";
 

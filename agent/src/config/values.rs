@@ -264,7 +264,7 @@ impl AbsolutePath {
     /// Where `text` is not absolute.
     pub fn strict(text: &str) -> Result<Self, BadValue> {
         if Path::new(text).is_absolute() && !text.contains('\0') {
-            Ok(Self(PathBuf::from(text)))
+            Ok(Self(Path::new(text).components().collect()))
         } else {
             Err(bad(text, "an absolute path"))
         }
@@ -280,7 +280,8 @@ impl FromStr for AbsolutePath {
     type Err = BadValue;
 
     fn from_str(text: &str) -> Result<Self, BadValue> {
-        std::path::absolute(text).map(Self).map_err(|_| bad(text, "a path"))
+        let absolute = std::path::absolute(text).map_err(|_| bad(text, "a path"))?;
+        Ok(Self(absolute.components().collect()))
     }
 }
 
@@ -429,6 +430,13 @@ mod tests {
     #[test]
     fn a_relative_path_is_refused_where_there_is_no_working_directory_to_speak_of() {
         assert!(AbsolutePath::strict("store").is_err());
+        for written in ["/a/store/", "/a//store", "/a/./store"] {
+            let strict = AbsolutePath::strict(written).expect("absolute");
+            let parsed: AbsolutePath = written.parse().expect("a path");
+            for path in [strict, parsed] {
+                assert_eq!(path.as_path().as_os_str(), "/a/store", "{written}");
+            }
+        }
         assert!("store".parse::<AbsolutePath>().is_ok_and(|p| p.as_path().is_absolute()));
     }
 }

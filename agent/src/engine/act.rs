@@ -266,7 +266,7 @@ impl Engine<'_> {
         for node in nodes.iter().filter(|node| !made || node.was.is_some()) {
             match node.was {
                 Some(was) if was.same_device(&node.made) => {
-                    self.host.set_node(&node.path, node.made)?;
+                    self.put_right(node)?;
                     continue;
                 }
                 Some(_) => self.host.remove_file(&node.path)?,
@@ -293,9 +293,24 @@ impl Engine<'_> {
         };
         let theirs = theirs.filter(|theirs| theirs.same_device(&node.made));
         if theirs.is_some_and(|theirs| theirs != node.made) {
-            self.host.set_node(&node.path, node.made)?;
+            self.put_right(node)?;
         }
         Ok(theirs.is_some())
+    }
+
+    /// Sets mode and owner of a node that is there. Where that is not allowed it stays as it is: who made
+    /// it gave it these, and the driver can be used all the same.
+    fn put_right(&self, node: &NodeBefore) -> Result<(), VerbError> {
+        const NOT_ALLOWED: [Errno; 3] = [Errno::EPERM, Errno::EACCES, Errno::EROFS];
+        match self.host.set_node(&node.path, node.made) {
+            Err(e) if e.unanswered.is_none() && NOT_ALLOWED.contains(&e.errno) => {
+                tracing::warn!(
+                    "{e}: mode and owner stay as they are; CAP_CHOWN and CAP_FOWNER allow to change them"
+                );
+                Ok(())
+            }
+            set => set,
+        }
     }
 
     /// Whether what the entry made is (still) there, whole.
@@ -342,19 +357,29 @@ fn is_verified(step: &Step) -> bool {
     }
 }
 
-/// Whether what a step makes is not there, by what was seen before it. Device nodes with other
-/// permissions are there: a device manager that sets them after us is no reason to take the driver
-/// off.
+/// True where what a step makes is not there, by what was seen before it; nodes that are there with other
+/// permissions are told of.
 fn is_absent(step: &Step, before: &Before) -> bool {
-    let Before::Nodes { nodes, .. } = before else { return true };
-    let changed = |node: &&NodeBefore| node.was.is_some_and(|was| was.same_device(&node.made));
-    for node in nodes.iter().filter(changed) {
-        tracing::warn!(
-            "{step}: something else on this host changes mode or owner of {}",
-            node.path.display()
-        );
+    if let Before::Nodes { nodes, .. } = before {
+        for node in nodes.iter().filter(|node| has_other_permissions(node)) {
+            tracing::warn!(
+                "{step}: something else on this host changes mode or owner of {}",
+                node.path.display()
+            );
+        }
     }
-    !nodes.iter().all(|node| changed(&node))
+    is_lost(before)
+}
+
+/// True where an effect is not there, by what is seen in its place. Device nodes with other permissions are
+/// there: a device manager that sets them after us is no reason to take the driver off, nor to fight it.
+pub(super) fn is_lost(before: &Before) -> bool {
+    let Before::Nodes { nodes, .. } = before else { return true };
+    !nodes.iter().all(has_other_permissions)
+}
+
+fn has_other_permissions(node: &NodeBefore) -> bool {
+    node.was.is_some_and(|was| was.same_device(&node.made))
 }
 
 /// Which of `path` and the directories that lead to it are missing, outermost first.

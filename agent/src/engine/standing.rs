@@ -126,15 +126,16 @@ impl Engine<'_> {
                 Err(error) => return Err(super::act::exposing(error)),
             });
         }
-        Ok(self.observe(step)?.map_or(Effect::There, Effect::Gone))
+        let lost = self.observe(step)?.filter(super::act::is_lost);
+        Ok(lost.map_or(Effect::There, Effect::Gone))
     }
 
-    /// True where another mount has taken the place of the tree that the entry mounted.
+    /// True where another mount has taken the place of the tree that the entry mounted, or lies over it. A
+    /// second mount of the same tree, as propagation makes it, is not another.
     fn is_covered(&self, entry: &Entry) -> Result<bool, VerbError> {
         match (&entry.step, &entry.before) {
             (Step::Bind { source, target }, Before::Mounts { count }) => {
-                Ok(self.host.mounts_on(target)? == count + 1
-                    && is_another(self.host, source, target)?)
+                Ok(self.host.mounts_on(target)? > *count && is_another(self.host, source, target)?)
             }
             _ => Ok(false),
         }

@@ -26,11 +26,11 @@ pub(super) struct FoundRecord {
 /// 15 where it cannot be read; 13 where it cannot be understood or is not to be believed.
 pub(super) fn find(paths: &Paths) -> Result<Option<FoundRecord>, Failure> {
     if let Some((path, bytes)) = read(&paths.state)? {
-        let text = match paths.sealed {
+        let (text, proof) = match paths.sealed {
             true => unsealed(&path, &bytes, &paths.store)?,
-            false => &bytes,
+            false => (&bytes[..], Proof::Whole),
         };
-        return checked(&path, text, paths, false).map(Some);
+        return checked(&path, text, paths, proof).map(Some);
     }
     match earlier(paths) {
         Ok(found) => Ok(found),
@@ -48,10 +48,11 @@ pub(super) fn passed_over(paths: &Paths) -> Option<Failure> {
 
 /// A record where others can write is believed by its seal alone. One without a seal is an older agent's,
 /// as long as none that seals was there.
-fn unsealed<'a>(path: &Path, bytes: &'a [u8], store: &Path) -> Result<&'a [u8], Failure> {
+fn unsealed<'a>(path: &Path, bytes: &'a [u8], store: &Path) -> Result<(&'a [u8], Proof), Failure> {
     let key = Key::find(store).map_err(|e| no_key(store, e))?;
     match (seal::opened(bytes, key.as_ref()), &key) {
-        ((text, Seal::Right), _) | ((text, Seal::None), None) => Ok(text),
+        ((text, Seal::Right), _) => Ok((text, Proof::Whole)),
+        ((text, Seal::None), None) => Ok((text, Proof::None)),
         ((_, Seal::None), Some(_)) => Err(forged(path, "it has no seal")),
         ((_, Seal::Wrong), Some(_)) => {
             Err(forged(path, "its seal is not by the key in this store"))
@@ -71,17 +72,43 @@ fn earlier(paths: &Paths) -> Result<Option<FoundRecord>, Failure> {
     let Some((path, bytes)) = read(dir)? else { return Ok(None) };
     let key = Key::find(&paths.store).map_err(|e| no_key(&paths.store, e))?;
     match (seal::opened(&bytes, key.as_ref()), &key) {
-        ((text, Seal::Right), _) | ((text, Seal::None), None) => {
-            checked(&path, text, paths, true).map(Some)
-        }
+        ((text, Seal::Right), _) => earlier_one(checked(&path, text, paths, Proof::Whole)),
+        ((text, Seal::None), None) => earlier_one(checked(&path, text, paths, Proof::None)),
         _ => Err(forged(&path, "it has no seal by the key in this store")),
     }
 }
 
-fn checked(path: &Path, text: &[u8], paths: &Paths, earlier: bool) -> Result<FoundRecord, Failure> {
-    let state = super::parse_state(path, text)?;
+/// Proof that an agent wrote a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    /// Its place, or its seal.
+    Whole,
+    /// None: an older agent left it where others can write.
+    None,
+}
+
+fn earlier_one(found: Result<FoundRecord, Failure>) -> Result<Option<FoundRecord>, Failure> {
+    found.map(|found| Some(FoundRecord { earlier: true, ..found }))
+}
+
+fn checked(path: &Path, text: &[u8], paths: &Paths, proof: Proof) -> Result<FoundRecord, Failure> {
+    let mut state = super::parse_state(path, text)?;
+    if proof == Proof::None {
+        trust_less(&mut state, paths);
+    }
     table::check(&state, paths).map_err(|why| forged(path, &why))?;
-    Ok(FoundRecord { state, earlier })
+    Ok(FoundRecord { state, earlier: false })
+}
+
+/// A record without proof names no directories of its own to be judged by, and no steps to come: what it
+/// says was done is undone where the table has it, and that is all.
+fn trust_less(state: &mut State, paths: &Paths) {
+    const FIRST_PROCESS: &str = "/proc/1/root";
+    let is_known = |root: &Path| root == paths.host_root || root == Path::new(FIRST_PROCESS);
+    state.host_root = state.host_root.take().filter(|root| is_known(&root.path));
+    state.made_for.clear();
+    state.previous.clear();
+    state.refused = None;
 }
 
 /// The bytes of the record in `dir`, with its path; None where there is none.

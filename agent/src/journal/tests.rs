@@ -593,6 +593,23 @@ mod place {
         assert!(scene.earlier().exists(), "it is passed over");
     }
 
+    /// Root in a container can write a whole record there before the first agent that seals has run.
+    #[test]
+    fn an_earlier_record_without_a_seal_brings_neither_directories_nor_steps_to_come() {
+        let made_for =
+            r#""made_for": [{"driver_root": "/home", "store": "/home/store"}], "entries""#;
+        let scene = Scene::moved();
+        let elsewhere = EARLIER.replace("/run/nvidia/driver/dev", "/home/dev");
+        scene.put(&scene.earlier(), &elsewhere.replace("\"entries\"", made_for));
+        assert!(read_state(&scene.paths).unwrap().is_none(), "an entry below /home is no agent's");
+        let planned = r#""whole": false, "previous": [
+            {"do": "mount-tmpfs", "target": "/run/nvidia/driver/run"}], "entries""#;
+        scene.put(&scene.earlier(), &EARLIER.replace("\"entries\"", planned));
+        let state = read_state(&scene.paths).unwrap().unwrap();
+        assert!(state.previous.is_empty() && state.made_for.is_empty());
+        assert_eq!(state.entries.len(), 1);
+    }
+
     #[test]
     fn the_record_of_an_agent_that_seals_is_taken_over_whenever_it_is_found() {
         let moved = Scene::moved();

@@ -37,6 +37,14 @@ pub(super) fn make(dir: &Path) -> Result<(), Failure> {
     if is_private(&found) {
         return Ok(());
     }
+    // What lies in one that others could write to may be theirs: modules, a compiler.
+    let is_open = found.mode() & 0o022 != 0;
+    if is_open && fs::read_dir(dir).map_err(|e| write_failure(dir, e))?.next().is_some() {
+        let mode = found.mode() & 0o7777;
+        let cause =
+            format!("others could write to {} (mode {mode:o}), and it is not empty", dir.display());
+        return Err(refusal(cause, dir));
+    }
     let closed = made.set_permissions(Permissions::from_mode(0o700));
     closed
         .and_then(|()| made.metadata())
@@ -122,6 +130,19 @@ mod tests {
         }
         Store::open(&store).expect("opens");
         assert_eq!(mode(&store), 0o700);
+    }
+
+    #[rstest]
+    #[case::of_all(0o1777)]
+    #[case::of_a_group(0o775)]
+    fn a_store_that_others_could_fill_is_refused(#[case] mode: u32) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = dir.path().join("store");
+        fs::create_dir_all(store.join("sets")).expect("directory");
+        fs::set_permissions(&store, Permissions::from_mode(mode)).expect("permissions");
+        let failure = Store::open(&store).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Preflight);
+        assert!(failure.to_string().contains("others could write"), "{failure}");
     }
 
     #[test]

@@ -171,7 +171,10 @@ impl Host<'_> {
         let Ok(root) = Root::open(&self.config.paths.host_root) else { return own };
         let dir = Path::new("lib/modules").join(&self.facts.kernel.release);
         let mut files: Vec<_> = self.facts.available.iter().map(|module| module.file).collect();
-        files.retain(|file| file.starts_with("kernel/"));
+        // Modules of another driver that were installed among the kernel's say nothing of it.
+        let is_nvidias =
+            |file: &str| file.rsplit('/').next().is_some_and(|n| n.starts_with("nvidia"));
+        files.retain(|file| file.starts_with("kernel/") && !is_nvidias(file));
         files.sort_by_key(|file| likelihood(file));
         let until = Instant::now() + READING;
         for file in files.into_iter().take(MOST_MODULES) {

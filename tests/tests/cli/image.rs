@@ -29,24 +29,41 @@ fn nvidia_smi_is_that_of_the_driver_root_with_its_libraries_and_arguments() {
     let text = "#!/bin/sh\necho \"$LD_LIBRARY_PATH|$1|$2|$#\"\nexit 9\n";
     fs::write(&program, text).expect("program");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("mode");
-    let ended = Command::new(images().join("nvidia-smi"))
-        .env_clear()
-        .env("LONGSHORE_DRIVER_ROOT", &root)
-        .args(["-q", "two words"])
-        .output()
-        .expect("it runs");
+    // As longshore mounts it: read-only.
+    let mounted = "mount --bind \"$ROOT\" \"$ROOT\" && mount -o remount,bind,ro \"$ROOT\" && \
+        LONGSHORE_DRIVER_ROOT=$ROOT exec \"$0\" \"$@\"";
+    let run = |script: &str| {
+        Command::new("unshare")
+            .args(["--mount", "sh", "-c", script])
+            .arg(images().join("nvidia-smi"))
+            .args(["-q", "two words"])
+            .env_remove("LD_LIBRARY_PATH")
+            .env("ROOT", &root)
+            .output()
+            .expect("it runs")
+    };
+    let ended = run(mounted);
     let lib = root.join("usr/lib").display().to_string();
     let libraries = format!("{lib}/x86_64-linux-gnu:{lib}/aarch64-linux-gnu");
     let said = String::from_utf8_lossy(&ended.stdout);
     assert_eq!(said.trim_end(), format!("{libraries}|-q|two words|2"));
     assert_eq!(ended.status.code(), Some(9));
+    // A directory that others may write to, and a mount that is not read-only.
+    for planted in [
+        "LONGSHORE_DRIVER_ROOT=$ROOT exec \"$0\" \"$@\"",
+        "mount --bind \"$ROOT\" \"$ROOT\" && LONGSHORE_DRIVER_ROOT=$ROOT exec \"$0\" \"$@\"",
+    ] {
+        let refused = run(planted);
+        assert_eq!(refused.status.code(), Some(1), "{planted}");
+        assert!(refused.stdout.is_empty(), "{planted}");
+    }
 }
 
 #[test]
-fn nvidia_smi_without_a_driver_fails_as_a_program_that_is_not_there() {
+fn nvidia_smi_without_a_driver_fails() {
     let ended = Command::new(images().join("nvidia-smi"))
         .env("LONGSHORE_DRIVER_ROOT", "/nonexistent")
         .output()
         .expect("it runs");
-    assert_eq!(ended.status.code(), Some(127));
+    assert_eq!(ended.status.code(), Some(1));
 }

@@ -110,6 +110,17 @@ fn another_tree_in_the_place_of_ours_is_covered_and_not_gone() {
 }
 
 #[test]
+fn another_tree_over_ours_is_covered_and_not_mounted_over() {
+    let scene = Scene::new();
+    scene.host.change(|state| {
+        state.dirs.insert("/theirs".into());
+        state.mounts.push(("/theirs".into(), "/run/nvidia/driver".into()));
+    });
+    let standing = scene.look();
+    assert!(standing.lost.iter().any(|lost| lost.covered), "{:?}", standing.lost);
+}
+
+#[test]
 fn modules_that_no_plan_names_are_looked_at_too() {
     let host = gpu_host();
     for name in ["nvidia", "nvidia_uvm"] {

@@ -88,12 +88,14 @@ impl Call<'_> {
             Call::Unmount { target, flags } => umount2(*target, *flags | MntFlags::UMOUNT_NOFOLLOW),
             Call::Bind { source, target } => {
                 let flags = MountFlags::BIND | MountFlags::REC;
-                mounted(Mount::builder().fstype("none").flags(flags).mount(source, target))
+                let at = read_only::MountPoint::open(target)?;
+                mounted(Mount::builder().fstype("none").flags(flags).mount(source, at.path()))
             }
             Call::BindReadOnly { source, target } => read_only::bind(source, target),
             Call::Tmpfs { target, data } => {
                 let tmpfs = Mount::builder().fstype("tmpfs").flags(MountFlags::NOSUID).data(data);
-                mounted(tmpfs.mount(TMPFS_SOURCE, target))
+                let at = read_only::MountPoint::open(target)?;
+                mounted(tmpfs.mount(TMPFS_SOURCE, at.path()))
             }
             Call::MakeNodes { nodes } => {
                 nodes.iter().try_for_each(|(path, node)| make_node(path, *node))

@@ -9,12 +9,15 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::Mode;
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::host::facts::Propagation;
@@ -44,6 +47,24 @@ pub(super) fn bind(source: &Path, target: &Path) -> Result<(), Errno> {
     }
 }
 
+/// A directory that is mounted on, held open: a mount on its [`MountPoint::path`] follows no link that
+/// another program puts in its place. One whose driver root is in a directory that others may write to can
+/// be removed by them, which takes off what is mounted there, and replaced by a link.
+pub(super) struct MountPoint(OwnedFd);
+
+impl MountPoint {
+    /// Opens the directory, which must not be a link. It belongs to the mount namespace of the thread.
+    pub(super) fn open(target: &Path) -> Result<Self, Errno> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        open(target, flags, Mode::empty()).map(Self)
+    }
+
+    /// Its path by the descriptor.
+    pub(super) fn path(&self) -> PathBuf {
+        format!("/proc/thread-self/fd/{}", self.0.as_raw_fd()).into()
+    }
+}
+
 /// Whether what is mounted there is seen elsewhere as well.
 fn is_shared(target: &Path) -> bool {
     let Ok(real) = fs::canonicalize(target) else { return false };
@@ -53,19 +74,22 @@ fn is_shared(target: &Path) -> bool {
 }
 
 fn bind_here(source: &Path, target: &Path) -> Result<(), Errno> {
-    attach(source, target, MsFlags::MS_BIND | MsFlags::MS_REC)?;
+    attach(source, &MountPoint::open(target)?.path(), MsFlags::MS_BIND | MsFlags::MS_REC)?;
     remount(source, target)
 }
 
 fn bind_staged(source: &Path, target: &Path) -> Result<(), Errno> {
     unshare(CloneFlags::CLONE_NEWNS)?;
+    let at = MountPoint::open(target)?;
     let stage = Path::new(STAGE);
     attach(stage, stage, MsFlags::MS_PRIVATE)?;
     attach(source, stage, MsFlags::MS_BIND | MsFlags::MS_REC)?;
     // The copy of what lies on a shared mount is shared as well, and so would be what is done to it.
     attach(stage, stage, MsFlags::MS_PRIVATE | MsFlags::MS_REC)?;
     remount(stage, stage)?;
-    attach(stage, target, MsFlags::MS_BIND | MsFlags::MS_REC)
+    // By its own directory: the stage covers /proc, by which it would have a path.
+    nix::unistd::fchdir(&at.0)?;
+    attach(stage, Path::new("."), MsFlags::MS_BIND | MsFlags::MS_REC)
 }
 
 /// Makes a bind mount read-only; whatever else its file system forbids stays forbidden.
@@ -165,6 +189,19 @@ mod tests {
             bind(&agents.join("tree"), &agents.join("driver")).unwrap();
             assert_eq!(refusal(agents.join("driver/file")), Some(Errno::EROFS));
             assert!(!hosts.join("driver/file").exists());
+        });
+    }
+
+    #[rstest::rstest]
+    #[case(MsFlags::MS_SHARED)]
+    #[case(MsFlags::MS_PRIVATE)]
+    fn a_link_in_the_place_of_the_mount_point_is_not_followed(#[case] propagation: MsFlags) {
+        in_scene(propagation, |agents, _| {
+            fs::create_dir(agents.join("victim")).unwrap();
+            std::os::unix::fs::symlink(agents.join("victim"), agents.join("link")).unwrap();
+            let refused = bind(&agents.join("tree"), &agents.join("link"));
+            assert_eq!(refused, Err(Errno::ENOTDIR));
+            assert!(fs::read_dir(agents.join("victim")).unwrap().next().is_none());
         });
     }
 

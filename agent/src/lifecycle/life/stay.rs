@@ -116,9 +116,12 @@ impl Repairs {
         self.left = (self.left + u32::from(!well)).min(REPAIRS);
     }
 
-    /// Something changed: what failed may have become possible.
-    fn heard(&mut self) {
-        if let Some((_, wait)) = &mut self.failed {
+    /// Something changed: what failed may have become possible. Events right after a failure are those of
+    /// the failed repair itself, which mounted and unmounted.
+    fn heard(&mut self, now: Instant) {
+        if let Some((at, wait)) = &mut self.failed
+            && now >= *at + *wait / 2
+        {
             *wait = FIRST;
         }
     }
@@ -175,7 +178,7 @@ impl Life {
                 () = stopped.wait() => return Ok(Next::Stop),
                 () = renewal.asked() => return Ok(Next::Renew),
                 () = watch.changed() => {
-                    self.repairs.heard();
+                    self.repairs.heard(Instant::now());
                     wait = FIRST;
                 }
                 // What is not right may become so without an event.
@@ -384,8 +387,10 @@ mod tests {
             assert!(!repairs.take(now - Duration::from_millis(1)));
         }
         repairs.ended(false, now);
-        repairs.heard();
-        assert!(repairs.take(now + FIRST), "after an event it is not waited for long");
+        repairs.heard(now + Duration::from_secs(1));
+        assert!(!repairs.take(now + LONGEST / 2), "its own events do not shorten the wait");
+        repairs.heard(now + LONGEST / 2);
+        assert!(repairs.take(now + LONGEST / 2), "after an event it is not waited for long");
         repairs.ended(true, now);
         assert!(repairs.take(now));
     }
