@@ -10,11 +10,22 @@ use crate::process::{LIMIT, run};
 
 const MIB: u64 = 1 << 20;
 
+/// Files that a guest may add to a file system, where it makes no build root.
+const SPARE_FILES: u64 = 4096;
+
 /// Makes `image` out of `tree`, with `spare` MiB for the guest to write to.
 ///
 /// # Errors
 /// mke2fs is not there or failed.
 pub fn make(tree: &Path, image: &Path, spare: u64) -> Result<(), Error> {
+    make_for(tree, image, spare, SPARE_FILES)
+}
+
+/// As [`make`], with room for `files` more files.
+///
+/// # Errors
+/// As [`make`].
+pub fn make_for(tree: &Path, image: &Path, spare: u64, files: u64) -> Result<(), Error> {
     let size = Size::of(tree)?;
     // Inodes (256 bytes) and metadata; a quarter more never was too little.
     let mib = (size.bytes + size.files * 512) * 5 / 4 / MIB + 16 + spare;
@@ -23,7 +34,7 @@ pub fn make(tree: &Path, image: &Path, spare: u64) -> Result<(), Error> {
             // No journal and no checksums: nobody reads the image after the guest.
             .args(["-q", "-F", "-t", "ext4", "-m", "0", "-O", "^has_journal,^metadata_csum"])
             .arg("-N")
-            .arg((size.files * 5 / 4 + 4096).to_string())
+            .arg((size.files * 5 / 4 + files).to_string())
             .arg("-d")
             .arg(tree)
             .arg(image)

@@ -52,6 +52,8 @@ impl Parts {
 
 /// Directories of a store with what earlier compiles left for later ones.
 const COMPILED: [&str; 2] = ["conftests", "objects"];
+/// Files of a build root with a kernel's headers, and of a driver's sources beside it.
+const BUILD_FILES: u64 = 1 << 17;
 /// Packages of a toolchain, a driver and its compiling.
 const FETCH_LIMIT: Duration = Duration::from_secs(1800);
 /// Room for the guest to write to, MiB: an unpacked .run file takes most. Nothing here until used.
@@ -99,6 +101,9 @@ pub fn make(
         inputs.extend([set.key.file_stem(), digests.join(","), userspace.display().to_string()]);
     }
     inputs.push(format!("{parts:?}"));
+    if parts.compiled {
+        inputs.push(format!("{BUILD_FILES} files"));
+    }
     let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
     let dir = cache.produce("seed", &inputs, |dir| fill(dir, &store, &drivers, parts))?;
     let mut sets = drivers.into_iter().map(|fetched| fetched.set);
@@ -177,11 +182,14 @@ fn fill(dir: &Path, store: &Store, drivers: &[Fetched], parts: Parts) -> Result<
             run(Command::new("cp").arg("-a").arg(userspace).arg(own.dir("userspace")), LIMIT)?;
         }
     }
+    let image = dir.join("store.ext4");
     if parts.compiled {
         for part in COMPILED {
             run(Command::new("cp").arg("-a").arg(store.dir(part)).arg(&tree), LIMIT)?;
         }
+        disk::make_for(&tree, &image, SPARE, BUILD_FILES)?;
+    } else {
+        disk::make(&tree, &image, SPARE)?;
     }
-    disk::make(&tree, &dir.join("store.ext4"), SPARE)?;
     fs::remove_dir_all(&tree).at("remove", &tree)
 }

@@ -145,6 +145,7 @@ impl Compile<'_> {
             }
         }
         self.strip(&mut log).await?;
+        super::user::still_unused(self.user).await?;
         reuse.keep(self.store, progress);
         Ok(files)
     }

@@ -43,6 +43,17 @@ pub(crate) async fn hand_over(dir: PathBuf, user: BuildUser, held: Held) -> Resu
     tokio::task::spawn_blocking(give).await.or_fail(ExitCode::Bug, || what)?
 }
 
+/// Looks once more as [`hand_over`] does: a process that took the id meanwhile could write to what was
+/// compiled.
+///
+/// # Errors
+/// Exit code 15 with the process.
+pub(crate) async fn still_unused(user: BuildUser) -> Result<(), Failure> {
+    let look = move || check_unused(Path::new("/proc"), user);
+    let looked = tokio::task::spawn_blocking(look).await;
+    looked.or_fail(ExitCode::Bug, || "looking at the processes after a compile".to_owned())?
+}
+
 /// Gives `dir` and all below to `user`. No link is followed, and the directory comes last: nothing is
 /// walked that is the user's already.
 ///

@@ -174,7 +174,8 @@ impl Table {
 
     /// What somebody else had there: nothing, or a directory of the host's own.
     fn firmware_before(&self, value: &str) -> Result<(), String> {
-        let path = Path::new(value);
+        // On the kernel's command line it may end in a slash.
+        let path = Path::new(value.strip_suffix('/').unwrap_or(value));
         let is_hosts = || {
             is_below_root(path)
                 && value.len() <= FIRMWARE_VALUE

@@ -79,7 +79,7 @@ fn entries() -> Vec<(Value, Value)> {
         ),
         (
             json!({"do": "write-parameter", "path": FIRMWARE_PATH, "value": FIRMWARE}),
-            json!({"was": "value", "value": "/lib/firmware/site"}),
+            json!({"was": "value", "value": "/lib/firmware/site/"}),
         ),
         (load("nvidia", json!({"driver": {"sha256": HEX}})), json!({"was": "not-loaded"})),
         (
