@@ -80,7 +80,7 @@ impl Attempt {
     /// Opens the lock file at `path`, which is made for its owner alone where there is none.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The errno of the system call.
     pub(crate) fn begin(path: &Path, kind: Kind, limit: Duration) -> io::Result<Self> {
         let file = Some(open(path)?);
         Ok(Self { path: path.to_path_buf(), kind, limit, since: Instant::now(), file })
@@ -89,7 +89,7 @@ impl Attempt {
     /// Tries once; None where it is held otherwise.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The errno of the system call.
     pub(crate) fn once(&mut self) -> io::Result<Option<Flock<File>>> {
         let how = match self.kind {
             Kind::Shared => FlockArg::LockSharedNonblock,
@@ -122,7 +122,7 @@ impl Attempt {
     /// Tries until its time is over; None where it is held otherwise until then.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The errno of the system call.
     pub(crate) async fn within_limit(&mut self) -> io::Result<Option<Flock<File>>> {
         loop {
             match self.once()? {
@@ -135,7 +135,7 @@ impl Attempt {
     /// As [`Attempt::within_limit`], on a thread that may wait.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The errno of the system call.
     pub(crate) fn within_limit_here(&mut self) -> io::Result<Option<Flock<File>>> {
         loop {
             match self.once()? {
@@ -202,7 +202,7 @@ fn open(path: &Path) -> io::Result<File> {
 /// Tries to lock what nobody else is to have open, once; None where it is held.
 ///
 /// # Errors
-/// What the kernel says.
+/// The errno of the system call.
 pub(crate) fn try_alone(file: File) -> io::Result<Option<Flock<File>>> {
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(locked) => Ok(Some(locked)),
@@ -214,7 +214,7 @@ pub(crate) fn try_alone(file: File) -> io::Result<Option<Flock<File>>> {
 /// Whether the file that is open has this name now.
 ///
 /// # Errors
-/// What the kernel says.
+/// The errno of the system call.
 pub(crate) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let open = file.metadata()?;
     match fs::symlink_metadata(path) {
@@ -228,7 +228,7 @@ pub(crate) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 /// removed, before it was locked, is made again: so nobody has to wait for anybody here.
 ///
 /// # Errors
-/// What the kernel says.
+/// The errno of the system call.
 pub(crate) fn made_locked<T: AsRef<Path>>(
     make: impl Fn() -> io::Result<T>,
 ) -> io::Result<(T, Flock<File>)> {

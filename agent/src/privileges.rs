@@ -168,7 +168,7 @@ fn raise() -> io::Result<()> {
 /// whatever it executes, and that blocks no signal.
 ///
 /// # Errors
-/// What the kernel says.
+/// The errno of the system call.
 pub fn spawn_with_only(names: &[String], mut command: Command) -> io::Result<Child> {
     let kept = all(|need| names.iter().any(|name| name == need.name));
     let on_thread = move || {

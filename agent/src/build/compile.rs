@@ -47,7 +47,7 @@ pub struct Compile<'a> {
     pub held: Held,
     /// The user that compiles.
     pub user: BuildUser,
-    /// Where the kernel's headers are from.
+    /// Origin of the kernel's headers.
     pub headers_from: HeadersFrom,
     /// Driver version.
     pub driver: &'a str,
@@ -159,7 +159,7 @@ impl Compile<'_> {
         Place { root: self.root, work: self.work, user: self.user, held: self.held.clone() }
     }
 
-    /// How make is run.
+    /// Specification of the sandbox that make runs in.
     fn make_spec(&self, reuse: &Reuse) -> Result<Spec, Failure> {
         let sources = self.work.join("driver");
         let mut spec = self.place().spec(self.command(&sources)?, INSIDE, "make");

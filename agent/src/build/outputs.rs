@@ -31,12 +31,12 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Whether it is a directory, not a link to one.
+    /// True for a directory, not for a link to one.
     pub(crate) fn is_dir(&self) -> bool {
         kind(&self.stat) == SFlag::S_IFDIR
     }
 
-    /// Whether it is a regular file, not a link to one.
+    /// True for a regular file, not for a link to one.
     pub(crate) fn is_file(&self) -> bool {
         kind(&self.stat) == SFlag::S_IFREG
     }
@@ -55,7 +55,7 @@ impl OutputDir {
     /// Opens `path`, whose last part must not be a link; nobody else may write to what leads there.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The errno of the system call.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         Ok(Self { dir: open(path, flags, Mode::empty())? })
@@ -64,7 +64,7 @@ impl OutputDir {
     /// A directory below this one.
     ///
     /// # Errors
-    /// What the kernel says, also where a part of the path is a link.
+    /// The errno of the system call, also where a part of the path is a link.
     pub(crate) fn below(&self, path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self { dir: self.resolve(path.as_ref(), OFlag::O_DIRECTORY)? })
     }
@@ -72,7 +72,7 @@ impl OutputDir {
     /// Opens a regular file for reading.
     ///
     /// # Errors
-    /// What the kernel says, also where a part of the path is a link; invalid data where it is no
+    /// The errno of the system call, also where a part of the path is a link; invalid data where it is no
     /// regular file.
     pub(crate) fn file(&self, path: impl AsRef<Path>) -> io::Result<File> {
         // Opening a pipe must not wait for its other end, nor a terminal become this process's.
@@ -112,7 +112,7 @@ impl OutputDir {
     /// Its entries, of which it may have at most `most`.
     ///
     /// # Errors
-    /// What the kernel says; invalid data where there are more.
+    /// The errno of the system call; invalid data where there are more.
     pub(crate) fn entries(&self, most: usize) -> io::Result<Vec<Entry>> {
         let mut list = Dir::from_fd(self.resolve(Path::new("."), OFlag::O_DIRECTORY)?)?;
         let mut entries = Vec::new();

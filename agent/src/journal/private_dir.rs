@@ -86,7 +86,7 @@ impl PrivateDir {
     /// Which directory it is.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The errno of the system call.
     pub(super) fn id(&self) -> io::Result<DirId> {
         self.dir.metadata().map(|found| (found.dev(), found.ino()))
     }
@@ -122,7 +122,7 @@ impl PrivateDir {
     /// Makes a file, mode 0600 whatever the umask; what has its name is not followed, and is in the way.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The errno of the system call.
     pub(super) fn create(&self, name: &str) -> io::Result<File> {
         let flags =
             OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -134,7 +134,7 @@ impl PrivateDir {
     /// Removes a file; that there is none is no failure.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The errno of the system call.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         match unlinkat(&self.dir, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(nix::errno::Errno::ENOENT) => Ok(()),
@@ -145,7 +145,7 @@ impl PrivateDir {
     /// Gives a file another name, and takes that from what had it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The errno of the system call.
     pub(super) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(renameat(self.dir.as_fd(), from, self.dir.as_fd(), to)?)
     }

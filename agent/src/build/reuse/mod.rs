@@ -40,7 +40,7 @@ pub(super) struct Purpose<'a> {
     pub(super) modules: &'a [&'static str],
     /// The user that compiles.
     pub(super) user: BuildUser,
-    /// Where the kernel's headers are from: what was compiled with signed ones is kept apart.
+    /// Origin of the kernel's headers: what was compiled with signed ones is kept apart.
     pub(super) headers_from: HeadersFrom,
 }
 
@@ -87,7 +87,7 @@ impl Reuse {
         }
         if objects::are_kept(root) {
             let objects = objects::make_dir(store, user, headers_from)?;
-            // What it is mounted on.
+            // The mount that it lies on.
             fs::create_dir_all(work.join("objects"))?;
             store.mark_used(Path::new("objects"));
             let context = hex(&Sha256::digest(format!("{kernel} {}", names.join("\n"))));
