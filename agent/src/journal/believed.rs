@@ -3,12 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::State;
 use super::private_dir::{NotOurs, PrivateDir};
 use super::seal::{self, Key, Seal};
 use super::state_file::{MOST_BYTES, NAME};
-use super::{State, table};
+use super::table::{self, Proof};
 use crate::config::Paths;
 use crate::failure::{ExitCode, Failure};
+use crate::step::{ModuleOrigin, Step};
 use crate::store::write_remedy;
 
 /// A record that is believed.
@@ -78,15 +80,6 @@ fn earlier(paths: &Paths) -> Result<Option<FoundRecord>, Failure> {
     }
 }
 
-/// Proof that an agent wrote a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Proof {
-    /// Its place, or its seal.
-    Whole,
-    /// None: an older agent left it where others can write.
-    None,
-}
-
 fn earlier_one(found: Result<FoundRecord, Failure>) -> Result<Option<FoundRecord>, Failure> {
     found.map(|found| Some(FoundRecord { earlier: true, ..found }))
 }
@@ -96,12 +89,13 @@ fn checked(path: &Path, text: &[u8], paths: &Paths, proof: Proof) -> Result<Foun
     if proof == Proof::None {
         trust_less(&mut state, paths);
     }
-    table::check(&state, paths).map_err(|why| forged(path, &why))?;
+    table::check(&state, paths, proof).map_err(|why| forged(path, &why))?;
     Ok(FoundRecord { state, earlier: false })
 }
 
-/// A record without proof names no directories of its own to be judged by, and no steps to come: what it
-/// says was done is undone where the table has it, and that is all.
+/// Reduces a record without proof to the entries that the table can judge: no directories of its own, no
+/// steps to come, and no modules of the host's kernel. Which of those a driver needs differs from kernel
+/// to kernel, so any name would pass; an older agent's stay loaded instead, and are idle.
 fn trust_less(state: &mut State, paths: &Paths) {
     const FIRST_PROCESS: &str = "/proc/1/root";
     let is_known = |root: &Path| root == paths.host_root || root == Path::new(FIRST_PROCESS);
@@ -109,6 +103,9 @@ fn trust_less(state: &mut State, paths: &Paths) {
     state.made_for.clear();
     state.previous.clear();
     state.refused = None;
+    let is_kernels =
+        |step: &Step| matches!(step, Step::LoadModule { origin: ModuleOrigin::Kernel { .. }, .. });
+    state.entries.retain(|entry| !is_kernels(&entry.step));
 }
 
 /// The bytes of the record in `dir`, with its path; None where there is none.

@@ -31,9 +31,19 @@ const FIXED_MAJORS: [u32; 2] = [195, 231];
 /// Majors that the kernel gives out (include/linux/fs.h, `CHRDEV_MAJOR_DYN_END` and beside it).
 const GIVEN_MAJORS: [std::ops::RangeInclusive<u32>; 2] = [234..=254, 384..=511];
 
+/// Proof that an agent wrote a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// Its place, or its seal.
+    Whole,
+    /// None: an older agent left it where others can write.
+    None,
+}
+
 /// What the rules depend on.
 #[derive(Debug, Clone)]
 pub(super) struct Table {
+    proof: Proof,
     driver_roots: Vec<PathBuf>,
     stores: Vec<PathBuf>,
     /// Directories that get device nodes.
@@ -46,8 +56,8 @@ pub(super) struct Table {
 ///
 /// # Errors
 /// The first that no agent writes, in words.
-pub(super) fn check(state: &State, paths: &Paths) -> Result<(), String> {
-    let table = Table::of(state, paths);
+pub(super) fn check(state: &State, paths: &Paths, proof: Proof) -> Result<(), String> {
+    let table = Table { proof, ..Table::of(state, paths) };
     let named = |entry: &Entry| format!("entry {} ({})", entry.seq, entry.step.kind());
     let mut last = 0;
     for entry in &state.entries {
@@ -67,7 +77,8 @@ pub(super) fn check(state: &State, paths: &Paths) -> Result<(), String> {
 }
 
 impl Table {
-    /// The table for entries made with the settings that the record names, and those that are now.
+    /// The table for entries of this program's own, made with the settings that the record names, and
+    /// those that are now.
     pub(super) fn of(state: &State, paths: &Paths) -> Self {
         let mut driver_roots = vec![paths.driver_root.clone(), PathBuf::from(config::DRIVER_ROOT)];
         let mut stores = vec![paths.store.clone(), PathBuf::from(config::STORE)];
@@ -82,6 +93,7 @@ impl Table {
         roots.retain(|root| is_plain(root));
         let devs = roots.iter().chain(&driver_roots).map(|root| root.join("dev")).collect();
         Self {
+            proof: Proof::Whole,
             driver_roots,
             stores,
             devs,
@@ -172,16 +184,15 @@ impl Table {
         self.driver_roots.iter().any(|root| is(Path::new(value), &root.join("lib/firmware")))
     }
 
-    /// What somebody else had there: nothing, or a directory of the host's own.
+    /// The value that the host had, whatever it is, where an agent is known to have read it; else nothing,
+    /// or a directory in which only root writes.
     fn firmware_before(&self, value: &str) -> Result<(), String> {
         // On the kernel's command line it may end in a slash.
         let path = Path::new(value.strip_suffix('/').unwrap_or(value));
-        let is_hosts = || {
-            is_below_root(path)
-                && value.len() <= FIRMWARE_VALUE
-                && !OTHERS.iter().any(|dir| path.starts_with(dir))
-        };
-        given(value.is_empty() || self.is_own_firmware(value) || is_hosts(), path)
+        let is_text = value.len() <= FIRMWARE_VALUE && !value.chars().any(char::is_control);
+        let is_hosts = || is_below_root(path) && !OTHERS.iter().any(|dir| path.starts_with(dir));
+        let is_safe = || value.is_empty() || self.is_own_firmware(value) || is_hosts();
+        given(is_text && (self.proof == Proof::Whole || is_safe()), path)
     }
 
     /// A tree of a store on the driver root.

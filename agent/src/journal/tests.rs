@@ -610,6 +610,22 @@ mod place {
         assert_eq!(state.entries.len(), 1);
     }
 
+    /// Removing an idle one, such as a filter of the network, takes effect on the host.
+    #[test]
+    fn an_earlier_record_without_a_seal_names_no_module_of_the_hosts_kernel() {
+        let scene = Scene::moved();
+        let load = r#"[{"seq": 1, "state": "intended", "before": {"was": "not-loaded"},
+            "step": {"do": "load-module", "name": "br_netfilter", "parameters": "",
+                "version": null, "srcversion": null,
+                "origin": {"kernel": {"file": "kernel/net/bridge/br_netfilter.ko"}}}}, {"seq": 2"#;
+        let forged = EARLIER.replace("[{\"seq\": 1", load);
+        assert_ne!(forged, EARLIER);
+        scene.put(&scene.earlier(), &forged);
+        let entries = read_state(&scene.paths).unwrap().unwrap().entries;
+        let kinds: Vec<_> = entries.iter().map(|entry| entry.step.kind()).collect();
+        assert_eq!(kinds, ["mount-tmpfs"]);
+    }
+
     #[test]
     fn the_record_of_an_agent_that_seals_is_taken_over_whenever_it_is_found() {
         let moved = Scene::moved();
