@@ -1,7 +1,7 @@
 //! What a daemon writes goes to the log, line by line, with its name, and bounded.
 
 use std::io::Read;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A longer line is cut in two.
@@ -11,18 +11,38 @@ const LONGEST_LINE: usize = 1 << 10;
 const LINES: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// The last a daemon said.
+/// Last line that a daemon wrote, and its exit status where it failed. Two threads learn of them, in
+/// either order.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LastWords(Arc<Mutex<Option<String>>>);
+pub(crate) struct LastWords(Arc<Mutex<Last>>);
+
+#[derive(Debug, Default)]
+struct Last {
+    line: Option<String>,
+    status: Option<String>,
+}
 
 impl LastWords {
-    /// What it was.
+    /// `LINE; STATUS`, or the one of them that is known.
     pub(crate) fn get(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let last = self.lock();
+        let known: Vec<&str> =
+            [&last.line, &last.status].into_iter().flatten().map(String::as_str).collect();
+        (!known.is_empty()).then(|| known.join("; "))
     }
 
-    pub(super) fn set(&self, text: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+    /// Keeps the last line that it wrote.
+    fn set_line(&self, line: String) {
+        self.lock().line = Some(line);
+    }
+
+    /// Keeps the status that it ended with.
+    pub(super) fn set_status(&self, status: String) {
+        self.lock().status = Some(status);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Last> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -78,7 +98,7 @@ impl<F: FnMut(&str)> Output<F> {
         if self.lines <= LINES {
             (self.log)(&text);
         }
-        self.last.set(text);
+        self.last.set_line(text);
     }
 
     fn say_left_out(&mut self) {
@@ -91,6 +111,24 @@ impl<F: FnMut(&str)> Output<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn line_and_status_are_kept_in_whichever_order_they_come() {
+        let texts = ["no licence", "exit status: 2"].map(str::to_owned);
+        for line_first in [true, false] {
+            let last = LastWords::default();
+            assert_eq!(last.get(), None);
+            let [line, status] = texts.clone();
+            if line_first {
+                last.set_line(line);
+                last.set_status(status);
+            } else {
+                last.set_status(status);
+                last.set_line(line);
+            }
+            assert_eq!(last.get().as_deref(), Some("no licence; exit status: 2"));
+        }
+    }
 
     fn logged(bytes: &[u8]) -> (Vec<String>, Option<String>) {
         let last = LastWords::default();

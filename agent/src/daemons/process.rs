@@ -86,8 +86,7 @@ fn follow(
     thread("daemon-end").spawn(move || match child.wait() {
         Ok(status) if !status.success() => {
             tracing::warn!("{name}: ended with {status}");
-            let said = last.get().map_or_else(String::new, |said| format!("{said}; "));
-            last.set(format!("{said}{status}"));
+            last.set_status(status.to_string());
         }
         Ok(_) => {}
         Err(e) => tracing::warn!("{name}: waiting for it: {e}"),
