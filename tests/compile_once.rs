@@ -11,10 +11,11 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use longshore::artifact::{Flavour, HeadersFrom};
+use longshore::artifact::HeadersFrom;
 use longshore::build::compile::{Compile, MODULES};
 use longshore::build::sandbox::{INIT_SUBCOMMAND, SUBCOMMAND, sandbox_main};
 use longshore::config::BuildUser;
+use longshore::flavour::Flavour;
 use longshore::progress::Silent;
 use longshore::store::Store;
 

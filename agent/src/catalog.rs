@@ -5,14 +5,19 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::artifact::{Flavour, ModuleSet, layout};
+use crate::artifact::ModuleSet;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::host::HostFacts;
 use crate::host::facts::Known;
+use crate::layout;
 use crate::module_signing::{Certificate, Signer};
 use crate::source::archive::Archive;
+use crate::source::driver::AvailableDriver;
+use crate::source::headers::AvailableHeaders;
+use crate::source::runfile::AvailableRunFile;
 pub use crate::source::runfile::{Chip, SupportedGpus};
+use crate::source::userspace::AvailableUserspace;
 use crate::source::{driver, headers, userspace};
 use crate::store::Store;
 
@@ -20,7 +25,7 @@ use crate::store::Store;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Catalog {
     /// Built sets of modules, best first (the store before prebuilt directories before registries).
-    pub sets: Vec<SetAtHand>,
+    pub sets: Vec<AvailableSet>,
     /// Sets that count for nothing because they are not signed as the configuration requires.
     #[serde(default)]
     pub refused: Vec<RefusedSet>,
@@ -28,14 +33,14 @@ pub struct Catalog {
     #[serde(default)]
     pub unread: Vec<UnreadRegistry>,
     /// User-mode trees assembled in the store.
-    pub userspace: Vec<UserspaceAtHand>,
+    pub userspace: Vec<AvailableUserspace>,
     /// Driver packages the archives offer, newest first, or why the archives were not read.
-    pub drivers: Known<Vec<DriverAtHand>>,
+    pub drivers: Known<Vec<AvailableDriver>>,
     /// The .run files that the configuration names, as far as they are known. Where there are any,
     /// drivers come from these, and not from the archives.
-    pub run_files: Known<Vec<RunFileAtHand>>,
+    pub run_files: Known<Vec<AvailableRunFile>>,
     /// Whether headers and compiler for the kernel can be had, or why that was not looked up.
-    pub headers: Known<HeadersAtHand>,
+    pub headers: Known<AvailableHeaders>,
     /// Who signs modules for the kernel here, where the configuration says so.
     #[serde(default)]
     pub signer: Option<Signer>,
@@ -75,7 +80,7 @@ pub enum Fit {
 
 /// A built set of modules.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct SetAtHand {
+pub struct AvailableSet {
     /// The set.
     pub set: ModuleSet,
     /// Where its modules lie.
@@ -86,7 +91,7 @@ pub struct SetAtHand {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RefusedSet {
     /// The set.
-    pub at_hand: SetAtHand,
+    pub at_hand: AvailableSet,
     /// Why it does not count as signed.
     pub why: String,
 }
@@ -132,120 +137,6 @@ impl std::fmt::Display for SetPlace {
     }
 }
 
-/// An assembled user-mode tree.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UserspaceAtHand {
-    /// Driver version it belongs to.
-    pub driver_version: String,
-    /// `uname -m`.
-    pub arch: String,
-    /// Directory of the tree (the store's `userspace/NAME/root`).
-    pub root: PathBuf,
-    /// The programs in its `usr/bin`; none are known of a tree that is not assembled yet.
-    #[serde(default)]
-    pub tools: Vec<String>,
-}
-
-/// A driver that can be compiled: its kernel sources in one flavour.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DriverAtHand {
-    /// Upstream version.
-    pub version: String,
-    /// Flavour of the kernel sources.
-    pub flavour: Flavour,
-    /// What holds the kernel sources.
-    pub origin: DriverOrigin,
-    /// sha256 (hex) of the package or the .run file.
-    pub sha256: String,
-}
-
-/// What holds a driver's kernel sources.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DriverOrigin {
-    /// A package of an archive.
-    Package {
-        /// Name, for example `nvidia-kernel-source`.
-        name: String,
-        /// Debian version.
-        version: String,
-        /// Suite it is in.
-        suite: String,
-    },
-    /// One of NVIDIA's .run files.
-    RunFile {
-        /// Its name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
-        name: String,
-    },
-}
-
-/// One of NVIDIA's .run files: a driver in all its flavours, with its user-mode files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RunFileAtHand {
-    /// Its name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
-    pub name: String,
-    /// Where it can be had, best first.
-    pub urls: Vec<String>,
-    /// sha256 (hex) it must have.
-    pub sha256: String,
-    /// Driver version: of its header, until it is in the store.
-    pub version: String,
-    /// Flavours it has: expected of its branch, until it is in the store.
-    pub flavours: Vec<Flavour>,
-    /// Whether the store has it unpacked.
-    pub stored: bool,
-    /// Which GPUs it says it drives, once it is in the store.
-    pub gpus: Option<SupportedGpus>,
-}
-
-impl RunFileAtHand {
-    /// The drivers that can be compiled from it.
-    pub fn drivers(&self) -> impl Iterator<Item = DriverAtHand> + '_ {
-        self.flavours.iter().map(|flavour| DriverAtHand {
-            version: self.version.clone(),
-            flavour: *flavour,
-            origin: DriverOrigin::RunFile { name: self.name.clone() },
-            sha256: self.sha256.clone(),
-        })
-    }
-}
-
-/// Headers and compiler for one kernel.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum HeadersAtHand {
-    /// The archives have them.
-    Archive {
-        /// The headers package, for example `linux-headers-6.1.0-50-amd64`.
-        package: String,
-        /// Its version.
-        version: String,
-        /// The compiler package it asks for, for example `gcc-12`.
-        compiler: String,
-        /// Why what comes before on the ladder was passed over.
-        #[serde(default)]
-        passed_over: Vec<String>,
-    },
-    /// They lie on the host, or where the configuration says; the compiler is the archives'.
-    Local {
-        /// Where.
-        place: String,
-        /// The compiler they ask for, as it names itself.
-        compiler: String,
-        /// Why what comes before on the ladder was passed over.
-        #[serde(default)]
-        passed_over: Vec<String>,
-    },
-    /// Nobody has them; the releases that come nearest.
-    Missing {
-        /// Nearest releases the archives have headers for.
-        nearest: Vec<String>,
-        /// Why each place was passed over.
-        #[serde(default)]
-        passed_over: Vec<String>,
-    },
-}
-
 /// Gathers what is at hand for the host. Reads the store, where there is one, the prebuilt
 /// directories and the indexes of the archive; fetches nothing.
 ///
@@ -267,16 +158,16 @@ pub fn gather(
         let release = &facts.kernel.release;
         let usable = |set: &ModuleSet| set.key.kernel_release != *release || store.holds(set);
         let stored = store.sets()?.into_iter().filter(usable);
-        sets.extend(stored.map(|set| SetAtHand { set, place: SetPlace::Store }));
+        sets.extend(stored.map(|set| AvailableSet { set, place: SetPlace::Store }));
         trees = userspace::at_hand(store)?;
     }
     for dir in &config.prebuilt {
-        sets.extend(layout::list(dir)?.into_iter().map(|entry| SetAtHand {
+        sets.extend(layout::list(dir)?.into_iter().map(|entry| AvailableSet {
             set: entry.set,
             place: SetPlace::Layout { dir: dir.clone(), manifest: entry.manifest },
         }));
     }
-    sets.retain(|at_hand: &SetAtHand| config.patches.allows(at_hand.set.key.patches.keys()));
+    sets.retain(|at_hand: &AvailableSet| config.patches.allows(at_hand.set.key.patches.keys()));
     let kernel = &facts.kernel;
     let wanted = headers::Wanted { release: &kernel.release, version: Some(&kernel.version) };
     let (drivers, headers) = match archive {
@@ -311,6 +202,7 @@ mod tests {
     use crate::artifact::{HeadersFrom, ModuleKey};
     use crate::config::{self, Fragment};
     use crate::failure::ExitCode;
+    use crate::flavour::Flavour;
 
     fn facts() -> HostFacts {
         let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/bookworm-t4");

@@ -23,19 +23,21 @@ use signal_hook_tokio::Signals;
 
 pub use usage::{is_wrong_usage, without_secrets, wrong_usage};
 
-use crate::artifact::{ModuleSet, destination};
-use crate::catalog::UserspaceAtHand;
+use crate::artifact::ModuleSet;
 use crate::config::{self, Config, Fragment, TerminationMessage};
 use crate::disk;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::lifecycle::last_words::LastWords;
+use crate::layout::destination;
 use crate::lifecycle::{self, signals};
 use crate::locks;
 use crate::logging::{Log, LogFormat};
 use crate::once::Claims;
 use crate::printable::printable;
+use crate::provider;
+use crate::source::userspace::AvailableUserspace;
 use crate::supplier::Supplier;
 use crate::telemetry::Telemetry;
+use crate::termination::LastWords;
 use crate::threads;
 
 /// Puts an NVIDIA driver on a host from a container, and takes it off again.
@@ -196,12 +198,12 @@ struct Configurations {
     claims: Claims,
 }
 
-impl lifecycle::Configurations for Configurations {
+impl provider::Configurations for Configurations {
     fn read(&self) -> Result<Config, Failure> {
         load(&self.flags, &|name| std::env::var(name).ok())
     }
 
-    fn provider<'a>(&self, config: &'a Config) -> impl lifecycle::Provider + 'a {
+    fn provider<'a>(&self, config: &'a Config) -> impl provider::Provider + 'a {
         Supplier::new(config).telling(&self.telemetry).claiming(&self.claims)
     }
 }
@@ -353,7 +355,7 @@ async fn build(
     if let Some(dir) = out {
         let (of, store, into) = (set.clone(), supplier.store()?, dir.clone());
         let write = move || -> Result<String, Failure> {
-            let manifest = crate::artifact::layout::export(&of, &store, &into)?;
+            let manifest = crate::layout::export(&of, &store, &into)?;
             if let Some(key) = &key {
                 registry::sign_layout(&into, &manifest, key)?;
             }
@@ -387,7 +389,7 @@ async fn fetch(supplier: &Supplier<'_>, kernels: &[String]) -> Result<ExitCode, 
 async fn fetched(
     supplier: &Supplier<'_>,
     kernels: &[String],
-) -> Result<Vec<(ModuleSet, UserspaceAtHand)>, Failure> {
+) -> Result<Vec<(ModuleSet, AvailableUserspace)>, Failure> {
     if kernels.is_empty() {
         return Ok(vec![supplier.fetch(None).await?]);
     }

@@ -13,14 +13,14 @@ use std::time::Duration;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use nix::unistd::syncfs;
 
-use crate::config::Deadlines;
+use crate::deadlines::Deadlines;
 use crate::input;
 
 /// How long a disk may take to write what it was given, in milliseconds: one for the whole process, since
 /// whatever is written anywhere waits for it. As [`Deadlines`] has it until somebody says otherwise; 0
 /// until then.
 ///
-/// [`Deadlines`]: crate::config::Deadlines
+/// [`Deadlines`]: crate::deadlines::Deadlines
 static LIMIT: AtomicU64 = AtomicU64::new(0);
 
 /// What is done to a file, or the file system that it lies on.

@@ -8,6 +8,7 @@
 mod believed;
 mod host_root;
 mod lock;
+pub mod phase;
 mod private_dir;
 mod record;
 mod seal;
@@ -22,11 +23,13 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::config::Paths;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::lifecycle::phase::Phase;
+use crate::host::places::{FIRMWARE_PATH, Recorded};
+use crate::journal::phase::Phase;
+use crate::landing::write_remedy;
+use crate::paths::Paths;
+use crate::root::Root;
 use crate::step::Step;
-use crate::store::write_remedy;
 use private_dir::{NotOurs, PrivateDir};
 use seal::Key;
 use table::Table;
@@ -226,6 +229,27 @@ fn key(paths: &Paths) -> Result<Option<Key>, Failure> {
 /// As [`Journal::open`].
 pub fn read_state(paths: &Paths) -> Result<Option<State>, Failure> {
     Ok(believed::find(paths)?.map(|found| found.state))
+}
+
+/// Changes to the driver root that the record of this boot has. A record that cannot be read counts as
+/// none here: opening the journal fails on it.
+pub fn recorded(paths: &Paths) -> Recorded {
+    let Ok(root) = Root::open(&paths.root) else { return Recorded::default() };
+    let state = read_state(&paths.record_below(&root)).ok().flatten();
+    let boot = boot_id(&paths.root);
+    let state = state.filter(|state| !state.is_of_another_boot(boot.as_deref()));
+    let entries = state.map(|state| state.entries).unwrap_or_default();
+    let mut recorded = Recorded::default();
+    for entry in entries.into_iter().filter(Entry::is_live) {
+        match entry.step {
+            Step::Bind { target, .. } | Step::MountTmpfs { target } => recorded.mounts.push(target),
+            Step::WriteParameter { path, .. } if path == Path::new(FIRMWARE_PATH) => {
+                recorded.firmware_path = true;
+            }
+            _ => {}
+        }
+    }
+    recorded
 }
 
 /// When the state file in `dir` was last written; None where there is none.

@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::stat::{major, minor};
 
-use crate::config::Deadlines;
+use crate::deadlines::Deadlines;
 use crate::failure::{ExitCode, Failure};
 use crate::printable;
 

@@ -7,10 +7,10 @@ use clap::Parser;
 use longshore::build::sandbox;
 use longshore::commands::{self, Cli, End};
 use longshore::host::kernel_call;
-use longshore::lifecycle::last_words::LastWords;
 use longshore::lifecycle::{init, signals};
 use longshore::logging::{Log, LogFormat};
 use longshore::privileges;
+use longshore::termination::LastWords;
 use longshore::{ExitCode, Failure};
 use nix::sys::stat::{Mode, umask};
 

@@ -3,23 +3,24 @@
 
 use std::path::Path;
 
+use crate::artifact::ModuleSet;
 use crate::artifact::image::Described;
-use crate::artifact::{ModuleSet, layout};
-use crate::catalog::{Catalog, RefusedSet, SetAtHand, SetPlace, UnreadRegistry};
+use crate::catalog::{AvailableSet, Catalog, RefusedSet, SetPlace, UnreadRegistry};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::facts::Kernel;
-use crate::module_signing;
+use crate::layout;
 use crate::progress::Progress;
 use crate::registry::{Judge, Registry, Wish};
 use crate::signature::{Evidence, NotSigned, Trust, refusal};
+use crate::signed_sets;
 use crate::source::http::{Away, Policy};
 use crate::store::Store;
 
 /// What registries have for a kernel.
 #[derive(Debug, Clone, Default)]
 pub struct Offers {
-    sets: Vec<SetAtHand>,
+    sets: Vec<AvailableSet>,
     refused: Vec<RefusedSet>,
     unread: Vec<UnreadRegistry>,
 }
@@ -147,7 +148,7 @@ impl<'a> Prebuilt<'a> {
             let at_hand = |described: Described| {
                 let place =
                     SetPlace::Registry { registry: name.clone(), manifest: described.digest() };
-                SetAtHand { set: described.set, place }
+                AvailableSet { set: described.set, place }
             };
             offers.sets.extend(found.taken.into_iter().map(at_hand));
             for (described, unfit) in found.refused {
@@ -241,7 +242,7 @@ impl<'a> Prebuilt<'a> {
     /// What was signed here for the kernel counts as what it was made of.
     fn verdict_of_signed(&self, set: &ModuleSet, store: &Store) -> Result<(), String> {
         let made_of = match set.key.signed_by {
-            Some(_) => module_signing::made_of(set, store).map_err(|f| f.one_line())?,
+            Some(_) => signed_sets::made_of(set, store).map_err(|f| f.one_line())?,
             None => None,
         };
         match made_of {

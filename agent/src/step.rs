@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::daemons::Daemon;
+use crate::host::daemon::Daemon;
 use crate::host::verbs::FileId;
-use crate::kernel::readback;
+use crate::module_parameters;
 
 /// Where a module's bytes come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -195,7 +195,7 @@ impl Step {
                     && driver(origin) == driver(other_origin)
                     && version == other_version
                     && srcversion == other_srcversion
-                    && readback::same_parameters(parameters, other_parameters)
+                    && module_parameters::same_parameters(parameters, other_parameters)
             }
             _ => self == other,
         }

@@ -27,14 +27,13 @@
 mod evidence;
 mod fits;
 pub(crate) mod known;
-mod landing;
 mod modules;
 mod private;
 mod sets;
 pub mod usage;
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -42,11 +41,11 @@ use nix::fcntl::Flock;
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
+use crate::digest::{digest_of, hex};
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::landing::{self, write_atomically, write_failure};
 use crate::locks;
 
-pub(crate) use landing::land;
-pub use landing::{write_atomically, write_failure, write_remedy};
 pub use modules::VerifiedModule;
 
 /// What the name of a blob that is not finished begins with, in `tmp`.
@@ -244,24 +243,6 @@ impl Write for BlobWriter {
     }
 }
 
-/// Lower-case hex.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-/// sha256 (hex) of everything `reader` gives.
-pub fn digest_of(mut reader: impl Read) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        let n = reader.read(&mut buffer)?;
-        if n == 0 {
-            return Ok(hex(&hash.finalize()));
-        }
-        hash.update(&buffer[..n]);
-    }
-}
-
 fn corrupt(path: &Path, found: &str) -> Failure {
     Failure::new(
         ExitCode::Verification,
@@ -272,6 +253,8 @@ fn corrupt(path: &Path, found: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
 
     fn store() -> (tempfile::TempDir, Store) {

@@ -20,22 +20,25 @@ use gather::read_host;
 use run_files::{Archives, RunFiles};
 use signing::Signing;
 
-use crate::artifact::{Flavour, ModuleSet};
+use crate::artifact::ModuleSet;
 use crate::build::{self, Failed, KnownFailure};
-use crate::catalog::{Catalog, DriverAtHand, SetPlace, UserspaceAtHand};
+use crate::catalog::{Catalog, SetPlace};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure};
 use crate::finding::{Code, Severity};
+use crate::flavour::Flavour;
 use crate::host::HostFacts;
 use crate::host::facts::Known;
 use crate::journal::PlanSummary;
-use crate::lifecycle::Provider;
 use crate::once::Claims;
 use crate::plan::{self, Plan};
 use crate::prebuilt::Offers;
 use crate::progress::Progress;
+use crate::provider::Provider;
 use crate::source::archive::Archive;
+use crate::source::driver::AvailableDriver;
 use crate::source::http::{Away, Policy};
+use crate::source::userspace::AvailableUserspace;
 use crate::source::{driver, userspace};
 use crate::step::Step;
 use crate::store::Store;
@@ -160,7 +163,7 @@ impl<'a> Supplier<'a> {
 
     /// The driver that a plan for `facts` would choose, GPU or not: of the .run files where any are
     /// named, else of the archives. A .run file is in the store then.
-    async fn choose(&self, facts: &HostFacts) -> Result<DriverAtHand, Failure> {
+    async fn choose(&self, facts: &HostFacts) -> Result<AvailableDriver, Failure> {
         let wish = &self.config.driver;
         if self.run_files.are_named() {
             return self.pick(wish.version.as_deref(), wish.flavour).await;
@@ -194,7 +197,7 @@ impl<'a> Supplier<'a> {
     pub async fn fetch(
         &self,
         release: Option<&str>,
-    ) -> Result<(ModuleSet, UserspaceAtHand), Failure> {
+    ) -> Result<(ModuleSet, AvailableUserspace), Failure> {
         self.share_store().await?;
         if let Some(stored) = self.stored(release)? {
             return Ok(stored);
@@ -226,7 +229,7 @@ impl<'a> Supplier<'a> {
         &self,
         version: Option<&str>,
         flavour: Option<Flavour>,
-    ) -> Result<DriverAtHand, Failure> {
+    ) -> Result<AvailableDriver, Failure> {
         if self.run_files.are_named() {
             return self.run_files.choose(version, flavour, &self.store()?, self).await;
         }
@@ -285,7 +288,7 @@ impl<'a> Supplier<'a> {
         self.sign(found).await.map(drop)
     }
 
-    async fn assemble(&self, driver_version: &str) -> Result<UserspaceAtHand, Failure> {
+    async fn assemble(&self, driver_version: &str) -> Result<AvailableUserspace, Failure> {
         let store = self.store()?;
         let there = userspace::at_hand(&store)?;
         if let Some(tree) = there.into_iter().find(|t| t.driver_version == driver_version) {

@@ -7,9 +7,11 @@ use std::fs;
 use std::path::Path;
 
 use longshore::artifact::image::{Described, digest};
-use longshore::artifact::{ModuleEntry, index, layout};
-use longshore::kernel::{image, modinfo};
-use longshore::registry::reference::Reference;
+use longshore::artifact::{ModuleEntry, index};
+use longshore::engine::image;
+use longshore::image_reference::Reference;
+use longshore::kernel::modinfo;
+use longshore::layout;
 use longshore::signature::{self, Evidence};
 use longshore::source::keyring::Keyring;
 use longshore::source::packages::{Index, Origin};

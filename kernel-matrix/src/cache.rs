@@ -134,7 +134,7 @@ fn remove(dir: &Path) -> Result<(), Error> {
 /// sha256 (hex) of the inputs, each with its length so that they cannot run into one another.
 pub fn digest(inputs: &[&str]) -> String {
     let text: String = inputs.iter().map(|i| format!("{}:{i}\n", i.len())).collect();
-    longshore::store::digest_of(text.as_bytes()).unwrap_or_default()
+    longshore::digest::digest_of(text.as_bytes()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ pub fn firmware(cache: &Cache, signer: &Signer, vmlinuz: &Path) -> Result<Firmwa
 
 fn digest(bytes: &[u8]) -> String {
     // Reading from memory does not fail.
-    longshore::store::digest_of(bytes).unwrap_or_default()
+    longshore::digest::digest_of(bytes).unwrap_or_default()
 }
 
 /// The certificate (DER) of who signed a kernel: PKCS#7 in the PE file's certificate table.

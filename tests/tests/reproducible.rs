@@ -133,7 +133,7 @@ impl Scene {
         assert!(output.status.success(), "{said}\n{log}");
         let module = fs::read(work.join("driver/nvidia.ko")).expect("a module");
         let asked = log.lines().filter(|line| line.starts_with("asked: ")).count();
-        (longshore::store::hex(&Sha256::digest(module)), asked)
+        (longshore::digest::hex(&Sha256::digest(module)), asked)
     }
 
     /// Compiles with a Makefile that has more to it, as `uid`; what went wrong, empty where nothing did.

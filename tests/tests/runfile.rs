@@ -14,12 +14,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use longshore::catalog::RunFileAtHand;
+use longshore::build::extract::Workshop;
 use longshore::config::{BuildUser, Pin, RunFileSource};
+use longshore::digest::hex;
 use longshore::progress::Silent;
 use longshore::source::http::{Fetcher, Policy};
-use longshore::source::runfile::{self, Foreign, Looked, StoredRunFile, Workshop};
-use longshore::store::{Store, hex};
+use longshore::source::runfile::AvailableRunFile;
+use longshore::source::runfile::{self, Foreign, Looked, StoredRunFile};
+use longshore::store::Store;
 use longshore::{ExitCode, Failure};
 use sha2::{Digest, Sha256};
 
@@ -53,7 +55,7 @@ impl Scene {
         Self { server, dir, store, fetcher, source }
     }
 
-    async fn look(&self) -> RunFileAtHand {
+    async fn look(&self) -> AvailableRunFile {
         match runfile::look(&self.source, &self.fetcher, &self.store).await.expect("looked") {
             Looked::Known(file) => file,
             Looked::Foreign(file) => panic!("{} is of a known form", file.name),
@@ -76,7 +78,7 @@ impl Scene {
         stored.verify().expect("as it was written");
         let built = self.dir.path().join("build");
         fs::create_dir(&built).expect("made");
-        let sources = stored.copy_sources(longshore::artifact::Flavour::Open, &built);
+        let sources = stored.copy_sources(longshore::flavour::Flavour::Open, &built);
         assert!(sources.expect("copied").join("noise").is_file());
         assert_eq!(
             [self.count("drivers"), self.count("tmp"), self.count("blobs/sha256")],

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::{ModuleSet, is_sha256};
+use super::ModuleSet;
+use crate::digest::hex;
+use crate::digest::is_sha256;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::hex;
 
 /// `artifactType` of a set's manifest.
 pub const ARTIFACT_TYPE: &str = "application/vnd.longshore.modules.v1";

@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-use super::is_sha256;
+use crate::digest::is_sha256;
 use crate::failure::{ExitCode, Failure};
 
 #[derive(Deserialize)]

@@ -1,43 +1,22 @@
 //! A set of built kernel modules: what it is keyed by, and what it holds.
 
-pub mod destination;
-pub mod elsewhere;
 mod headers;
 pub mod image;
 pub mod index;
-pub mod layout;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::digest::is_sha256;
+use crate::flavour::Flavour;
 use crate::kernel::modinfo::{self, ModInfoError};
 use crate::module_signing::{self, SignedBy};
 pub use headers::HeadersFrom;
 
 /// The longest tag that the distribution specification allows.
 const LONGEST_TAG: usize = 128;
-
-/// Which of NVIDIA's two kernel module flavours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Flavour {
-    /// NVIDIA's open GPU kernel modules (Turing and newer).
-    Open,
-    /// The proprietary kernel modules.
-    Proprietary,
-}
-
-impl fmt::Display for Flavour {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Open => "open",
-            Self::Proprietary => "proprietary",
-        })
-    }
-}
 
 /// Everything a set of modules is made of; two sets with the same key are interchangeable.
 ///
@@ -113,7 +92,7 @@ impl ModuleKey {
     pub fn digest(&self) -> String {
         // A struct of strings, lists and sorted maps always serializes, and always the same way.
         let json = serde_json::to_vec(self).unwrap_or_default();
-        crate::store::hex(&Sha256::digest(&json))
+        crate::digest::hex(&Sha256::digest(&json))
     }
 
     /// The key of the same modules without a signature.
@@ -143,7 +122,7 @@ pub fn tag(driver_version: &str, flavour: Flavour, kernel_release: &str, arch: &
     if tag.len() <= LONGEST_TAG {
         return tag;
     }
-    let digest = crate::store::hex(&Sha256::digest(&whole));
+    let digest = crate::digest::hex(&Sha256::digest(&whole));
     format!("{}-{}", &tag[..LONGEST_TAG - 13], &digest[..12])
 }
 
@@ -249,7 +228,7 @@ impl ModuleEntry {
         Ok(Self {
             name: info.name.clone().unwrap_or_else(from_file),
             file: file.to_owned(),
-            sha256: crate::store::hex(&Sha256::digest(image)),
+            sha256: crate::digest::hex(&Sha256::digest(image)),
             size: image.len() as u64,
             vermagic,
             version: info.version,
@@ -304,11 +283,6 @@ fn check_release(file: &str, vermagic: &str, wanted: &str) -> Result<(), SetErro
     })
 }
 
-/// Whether `text` is 64 lower-case hex digits, and so safe as a file name.
-pub fn is_sha256(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -350,7 +324,7 @@ pub(crate) mod tests {
         let mut long = set().key;
         long.kernel_release = "6".repeat(200);
         let (one, other) = (long.tag(), tag("1", Flavour::Open, &"6".repeat(201), "x86_64"));
-        assert!(crate::registry::reference::is_tag(&one) && one.len() == 128, "{one}");
+        assert!(crate::image_reference::is_tag(&one) && one.len() == 128, "{one}");
         assert_ne!(one[120..], other[120..]);
     }
 

@@ -7,18 +7,20 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claim::claim;
 use super::diagnose::{Class, Diagnosis, Subject};
 use super::outputs::OutputDir;
 use super::reuse::{Purpose, Reuse};
 use super::sandbox::{self, Bind, Held, Log, Outcome, Spec};
 use super::{steps, user};
-use crate::artifact::layout::MAX_MODULE;
-use crate::artifact::{Flavour, HeadersFrom, ModuleEntry};
+use crate::artifact::{HeadersFrom, ModuleEntry};
 use crate::config::BuildUser;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::flavour::Flavour;
+use crate::landing::write_failure;
+use crate::layout::MAX_MODULE;
 use crate::progress::{Progress, Unit};
-use crate::store::{Store, write_failure};
+use crate::scratch::claim;
+use crate::store::Store;
 
 /// NVIDIA's modules by the directory of their sources, in load order.
 pub const MODULES: [&str; 5] =

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::sandbox::Outcome;
-use crate::artifact::Flavour;
 use crate::failure::{ExitCode, Failure};
+use crate::flavour::Flavour;
 
 pub use class::Class;
 

@@ -9,14 +9,16 @@ use super::patches::{self, Applied, Patch};
 use super::remembered::Attempt;
 use super::root::Parts;
 use super::{Request, wanted_modules};
-use crate::artifact::{Flavour, ModuleKey, ModuleSet};
-use crate::catalog::DriverAtHand;
+use crate::artifact::{ModuleKey, ModuleSet};
+use crate::digest::hex;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::flavour::Flavour;
 use crate::progress::Progress;
 use crate::source::archive::Archive;
+use crate::source::driver::AvailableDriver;
 use crate::source::driver_source::DriverSource;
 use crate::source::headers::{self, Headers, Wanted};
-use crate::store::{Store, hex};
+use crate::store::Store;
 
 /// The inputs of one build.
 pub(super) struct Inputs {
@@ -46,7 +48,7 @@ impl Inputs {
         progress: &dyn Progress,
     ) -> Result<Self, Failure> {
         let modules = wanted_modules(&request.modules)?;
-        let DriverAtHand { version: driver_version, flavour, .. } = request.driver.clone();
+        let AvailableDriver { version: driver_version, flavour, .. } = request.driver.clone();
         let candidates = patches::candidates(&request.patches, &driver_version, flavour)?;
         let driver = DriverSource::locate(&request.driver, archive, store)?;
         let version = request.kernel_version.as_deref();

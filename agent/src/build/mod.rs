@@ -4,9 +4,9 @@
 //! a hermetic [`root`]; the compiler runs in there, in a [`sandbox`] without network. The same
 //! inputs give the same set, which is built once.
 
-pub(crate) mod claim;
 pub mod compile;
 pub mod diagnose;
+pub mod extract;
 mod inputs;
 mod known;
 pub(crate) mod outputs;
@@ -27,12 +27,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::artifact::{ModuleKey, ModuleSet};
-use crate::catalog::DriverAtHand;
+use crate::config::HeaderPlaces;
 use crate::config::{BuildUser, PatchConfig};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::Progress;
 use crate::source::archive::{Archive, Package};
-use crate::source::headers::{self, Places};
+use crate::source::driver::AvailableDriver;
+use crate::source::headers;
 use crate::store::Store;
 use compile::{ALWAYS, Compile, MODULES};
 use inputs::Inputs;
@@ -53,7 +54,7 @@ const SPACE: u64 = 2 << 30;
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The driver; a .run file is in the store already.
-    pub driver: DriverAtHand,
+    pub driver: AvailableDriver,
     /// `uname -r` of the kernel.
     pub kernel_release: String,
     /// `uname -v` of the kernel; None takes the newest headers of the release.
@@ -69,7 +70,7 @@ pub struct Request {
     /// Which compatibility patches may be applied.
     pub patches: PatchConfig,
     /// Where headers are looked for beside the archives.
-    pub headers: Places,
+    pub headers: HeaderPlaces,
     /// Compile even where the same failed a short while ago.
     pub retry: bool,
     /// The sandbox's helper: a program whose main function calls [`sandbox::sandbox_main`] for
@@ -79,7 +80,7 @@ pub struct Request {
 
 impl Request {
     /// A request for the modules that are always built, with this program as helper.
-    pub fn new(driver: DriverAtHand, kernel_release: impl Into<String>) -> Self {
+    pub fn new(driver: AvailableDriver, kernel_release: impl Into<String>) -> Self {
         Self {
             driver,
             kernel_release: kernel_release.into(),
@@ -89,7 +90,7 @@ impl Request {
             user: BuildUser::default(),
             limit: LIMIT,
             patches: PatchConfig::default(),
-            headers: Places::default(),
+            headers: HeaderPlaces::default(),
             retry: false,
             helper: PathBuf::from("/proc/self/exe"),
         }

@@ -14,15 +14,17 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::claim::{Claimed, claim};
 use super::turn;
+use crate::digest::hex;
 use crate::disk;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::landing::write_failure;
 use crate::progress::{Progress, Task, Unit};
+use crate::scratch::{Claimed, claim};
 use crate::source::archive::{Archive, Package, Taker};
 use crate::source::deb;
 use crate::source::headers::Trees;
-use crate::store::{Store, hex, write_failure};
+use crate::store::Store;
 
 /// Changes whenever the way a root is made changes what is in it.
 const RECIPE: &str = "1";

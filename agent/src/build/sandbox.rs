@@ -298,7 +298,7 @@ impl Log {
     /// # Errors
     /// Exit code 15 where it cannot be written.
     pub fn create(path: &Path) -> Result<Self, Failure> {
-        let file = File::create(path).map_err(|e| crate::store::write_failure(path, e))?;
+        let file = File::create(path).map_err(|e| crate::landing::write_failure(path, e))?;
         Ok(Self { file, left: MOST_LOGGED, failed: false })
     }
 

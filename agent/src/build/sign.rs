@@ -13,17 +13,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claim::claim;
 use super::outputs::OutputDir;
 use super::sandbox::{self, Bind, Outcome, Spec};
 use super::{root, turn};
 use crate::artifact::ModuleSet;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::module_signing::{self, Certificate, Hash, Message};
+use crate::landing::write_failure;
+use crate::module_signing::{Certificate, Hash, Message};
 use crate::progress::{Progress, Unit};
+use crate::scratch::claim;
+use crate::signed_sets;
 use crate::source::archive::{Archive, Requirement};
 use crate::source::headers::{self, InArchive};
-use crate::store::{Store, write_failure};
+use crate::store::Store;
 
 /// The variable that sign-file takes the key's passphrase from.
 pub const PASSPHRASE: &str = "KBUILD_SIGN_PIN";
@@ -76,7 +78,7 @@ impl SignFile {
         store: &Store,
         progress: &dyn Progress,
     ) -> Result<ModuleSet, Failure> {
-        let there = || module_signing::stored(set, &self.certificate, self.hash, store);
+        let there = || signed_sets::stored(set, &self.certificate, self.hash, store);
         if let Some(signed) = there()? {
             return Ok(signed);
         }
@@ -140,7 +142,7 @@ impl SignFile {
             messages.push(message);
             task.advance(1);
         }
-        let signed = module_signing::attach(set, &self.certificate, &messages, store);
+        let signed = signed_sets::attach(set, &self.certificate, &messages, store);
         if let Some(work) = Arc::into_inner(work) {
             work.close().map_err(|e| write_failure(&dir, e))?;
         }

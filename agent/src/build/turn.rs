@@ -12,9 +12,9 @@ use nix::fcntl::Flock;
 
 use crate::builder::Builder;
 use crate::failure::{ExitCode, Failure};
+use crate::landing::write_failure;
 use crate::locks::{Attempt, Kind};
 use crate::progress::{Progress, Task, Unit};
-use crate::store::write_failure;
 
 /// Time between two tries: the holder's record is read after each.
 const EVERY: Duration = Duration::from_millis(200);

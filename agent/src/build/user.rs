@@ -19,7 +19,7 @@ use nix::unistd::{Gid, Uid, fchown, fchownat};
 use super::sandbox::{self, Held};
 use crate::config::BuildUser;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::write_failure;
+use crate::landing::write_failure;
 
 /// Entries of /proc that are looked at: more than any host has processes (PID_MAX_LIMIT).
 const MOST_PROCESSES: usize = 4 << 20;

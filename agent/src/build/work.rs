@@ -4,13 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::claim::{Claimed, claim};
 use super::sandbox::Held;
-use crate::catalog::DriverAtHand;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::landing::write_failure;
+use crate::scratch::{Claimed, claim};
 use crate::source::driver;
+use crate::source::driver::AvailableDriver;
 use crate::source::driver_source::DriverSource;
-use crate::store::{Store, write_failure};
+use crate::store::Store;
 
 /// A temporary directory of the store:
 ///
@@ -55,7 +56,7 @@ impl Work {
     pub(super) async fn unpack(
         &self,
         source: &DriverSource,
-        driver: &DriverAtHand,
+        driver: &AvailableDriver,
         store: &Store,
     ) -> Result<(), Failure> {
         let what = format!("unpacking {}", source.describe());
@@ -79,7 +80,7 @@ impl Work {
 fn unpack(
     dir: &Path,
     source: &DriverSource,
-    wanted: &DriverAtHand,
+    wanted: &AvailableDriver,
     store: &Store,
 ) -> Result<(), Failure> {
     let sources = source.unpack(wanted.flavour, store, &dir.join("package"))?;

@@ -8,11 +8,11 @@ use crate::artifact::ModuleSet;
 use crate::artifact::image::{
     ARTIFACT_TYPE, Described, Descriptor, MANIFEST_TYPE, digest, hex_of, json,
 };
-use crate::artifact::layout::{INDEX_TYPE, Index, REF_NAME};
-use crate::catalog::UserspaceAtHand;
 use crate::failure::{ExitCode, Failure};
+use crate::layout::{INDEX_TYPE, Index, REF_NAME};
 use crate::signature::key::SecretKey;
 use crate::signature::{Signature, SignatureImage, signature_tag};
+use crate::source::userspace::AvailableUserspace;
 use crate::source::userspace::packed::Packed;
 use crate::store::Store;
 
@@ -49,14 +49,14 @@ impl Contents {
     /// Exit code 13 where something in the store is damaged.
     pub fn of(
         sets: &[ModuleSet],
-        trees: &[UserspaceAtHand],
+        trees: &[AvailableUserspace],
         key: Option<&SecretKey>,
         store: &Store,
     ) -> Result<Self, Failure> {
         let mut contents = Self::default();
         let sets: BTreeMap<String, &ModuleSet> =
             sets.iter().map(|set| (set.key.file_stem(), set)).collect();
-        let trees: BTreeMap<&PathBuf, &UserspaceAtHand> =
+        let trees: BTreeMap<&PathBuf, &AvailableUserspace> =
             trees.iter().map(|tree| (&tree.root, tree)).collect();
         let packed = trees.values().map(|tree| Packed::of(tree)).collect::<Result<Vec<_>, _>>()?;
         // What describes comes first: whoever reads knows early what is to come.

@@ -7,11 +7,11 @@ use super::kinds::{is_tree, parse_tree};
 use super::staging::Staging;
 use crate::artifact::ModuleSet;
 use crate::artifact::image::{Described, Descriptor, MANIFEST_TYPE, Manifest, parse_manifest};
-use crate::artifact::layout::{INDEX_TYPE, Index, MAX_MODULE, REF_NAME, SAVED_SIGNATURES};
-use crate::catalog::UserspaceAtHand;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::layout::{INDEX_TYPE, Index, MAX_MODULE, REF_NAME, SAVED_SIGNATURES};
 use crate::progress::Task;
 use crate::signature::{self, Evidence, Signature, Trust, refusal, signature_tag};
+use crate::source::userspace::AvailableUserspace;
 use crate::source::userspace::packed::Packed;
 use crate::store::Store;
 
@@ -24,7 +24,7 @@ pub struct Imported {
     /// Its sets of modules.
     pub sets: Vec<ModuleSet>,
     /// Its user-mode trees.
-    pub trees: Vec<UserspaceAtHand>,
+    pub trees: Vec<AvailableUserspace>,
 }
 
 /// Reads a bundle from its first byte to its last and brings what it holds into the store. `name`

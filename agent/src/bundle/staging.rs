@@ -10,14 +10,16 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use crate::artifact::image::{Descriptor, MAX_JSON, hex_of};
-use crate::artifact::is_sha256;
-use crate::artifact::layout::MAX_MODULE;
-use crate::build::claim::{Claimed, claim};
+use crate::digest::hex;
+use crate::digest::is_sha256;
 use crate::disk;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::landing::write_failure;
+use crate::layout::MAX_MODULE;
 use crate::progress::Task;
+use crate::scratch::{Claimed, claim};
 use crate::source::space;
-use crate::store::{Store, hex, write_failure};
+use crate::store::Store;
 
 /// No bundle holds more files: one of a driver has about 150.
 const MOST_FILES: usize = 50_000;

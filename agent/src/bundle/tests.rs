@@ -11,12 +11,12 @@ use tar::EntryType::{
 use super::*;
 use crate::artifact::tests::set;
 use crate::artifact::{ModuleEntry, ModuleSet};
-use crate::catalog::UserspaceAtHand;
 use crate::failure::{ExitCode, Failure};
 use crate::kernel::modinfo::tests::module;
 use crate::progress::Silent;
 use crate::signature::Trust;
 use crate::signature::key::SecretKey;
+use crate::source::userspace::AvailableUserspace;
 use crate::source::userspace::{self, Depth};
 use crate::store::Store;
 use crate::upkeep::check::check;
@@ -28,7 +28,7 @@ struct Scene {
     dir: tempfile::TempDir,
     store: Store,
     set: ModuleSet,
-    tree: UserspaceAtHand,
+    tree: AvailableUserspace,
 }
 
 impl Scene {
@@ -51,7 +51,7 @@ impl Scene {
         std::os::unix::fs::symlink("libcuda.so.1", root.join("usr/lib/libcuda.so")).expect("link");
         let manifest = userspace::tests::manifest(&root);
         fs::write(root.with_file_name("manifest.json"), manifest).expect("manifest");
-        let tree = UserspaceAtHand {
+        let tree = AvailableUserspace {
             driver_version: "535.261.03".into(),
             arch: "x86_64".into(),
             root,
@@ -315,7 +315,7 @@ fn reindexed(bundle: &[u8], change: impl Fn(&mut Value), blob: Option<&[u8]>) ->
     change(&mut json);
     index.1 = json.to_string().into_bytes();
     if let Some(blob) = blob {
-        let digest = crate::store::digest_of(blob).expect("digest");
+        let digest = crate::digest::digest_of(blob).expect("digest");
         files.push((format!("blobs/sha256/{digest}"), blob.to_vec()));
     }
     tar_of(&files)
@@ -343,7 +343,7 @@ fn manifests_of_other_kinds_are_passed_over() {
     let foreign = json!({"schemaVersion": 2, "layers": [],
         "config": {"mediaType": "x", "digest": "y", "size": 1}});
     let foreign = foreign.to_string().into_bytes();
-    let digest = crate::store::digest_of(&*foreign).expect("digest");
+    let digest = crate::digest::digest_of(&*foreign).expect("digest");
     let more = |index: &mut Value| {
         let list = index["manifests"].as_array_mut().expect("a list");
         let (digest, size) = (format!("sha256:{digest}"), foreign.len());

@@ -8,10 +8,11 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::contents::{Blob, Contents, From, changed};
-use crate::artifact::layout::LAYOUT;
+use crate::digest::hex;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::landing::{land, write_remedy};
+use crate::layout::LAYOUT;
 use crate::progress::Task;
-use crate::store::{hex, land, write_remedy};
 
 /// Whether a file can be made at `out`: known before anything is compiled for it.
 ///

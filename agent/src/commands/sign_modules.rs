@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use super::{print, registry};
-use crate::artifact::{ModuleSet, destination, layout};
+use crate::artifact::ModuleSet;
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::module_signing::detached;
+use crate::layout::{self, destination};
+use crate::signed_sets::detached;
 use crate::store::Store;
 use crate::supplier::Supplier;
 

@@ -2,7 +2,6 @@
 
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure};
-use crate::lifecycle;
 use crate::lifecycle::probe::{Question, probe};
 
 use super::{print, print_json};
@@ -26,7 +25,7 @@ pub(super) fn status(config: &Config, asked: &Status) -> Result<ExitCode, Failur
         Status { ready: true, .. } => Question::Ready,
         Status { alive: true, .. } => Question::Alive,
         Status { json, .. } => {
-            let (report, record) = lifecycle::status(config)?;
+            let (report, record) = crate::status::status(config)?;
             if *json {
                 print_json(&report)?
             } else {

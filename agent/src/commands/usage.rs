@@ -3,7 +3,7 @@
 use clap::error::{ContextKind, ContextValue};
 
 use crate::failure::{ExitCode, Failure};
-use crate::source::http::shown;
+use crate::redact::shown;
 
 /// Whether clap tells of a wrong command line, and does not show a page that was asked for.
 pub fn is_wrong_usage(error: &clap::Error) -> bool {

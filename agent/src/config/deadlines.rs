@@ -5,56 +5,23 @@ use std::time::Duration;
 
 use super::Fragment;
 use super::values::{BadValue, OnBusy, Span};
-use crate::host::real::LOOK;
+use crate::deadlines::Deadlines;
 
-/// How long each thing may take that is waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Deadlines {
-    /// The users of a driver that is to be taken off; then it is left as it is.
-    pub users: Duration,
-    /// One call that takes a module or a mount off; then it counts as hanging.
-    pub unload: Duration,
-    /// One call that loads a module, mounts something or makes a node; then it counts as hanging.
-    pub load: Duration,
-    /// Another agent on this host.
-    pub lock: Duration,
-    /// Looking at all processes for those that hold the driver.
-    pub look: Duration,
-    /// A program of a build, or another process that makes the same.
-    pub build: Duration,
-    /// The disk, to write what it was given.
-    pub disk: Duration,
-    /// Reading the host, and what a step of a change does beside what it waits for.
-    pub step: Duration,
-}
-
-impl Default for Deadlines {
-    /// A stop ends within Kubernetes' 30 s of grace. A load has no such bound: what brings up many
-    /// GPUs may take long. Nor has a disk: 250 MB of modules on a slow one that others write to as
-    /// well take tens of seconds.
-    fn default() -> Self {
-        let [unload, load, lock] = [20, 120, 60].map(Duration::from_secs);
-        let [build, disk, step] = [60 * 60, 120, 5 * 60].map(Duration::from_secs);
-        Self { users: unload, unload, load, lock, look: LOOK, build, disk, step }
-    }
-}
-
-impl Deadlines {
-    pub(super) fn settle(all: &Fragment) -> Self {
-        let default = Self::default();
-        let or = |span: Option<Span>, default| span.map_or(default, Span::duration);
-        let unload_said = or(all.unload_deadline, default.unload);
-        Self {
-            users: all.on_busy.unwrap_or(OnBusy::Wait(None)).users_deadline(unload_said),
-            // A module that is given no time at all would count as hanging.
-            unload: unload_said.max(LEAST),
-            load: or(all.load_deadline, default.load).max(LEAST),
-            lock: or(all.lock_deadline, default.lock),
-            look: or(all.look_deadline, default.look),
-            build: or(all.build_deadline, default.build).max(LEAST),
-            disk: or(all.disk_deadline, default.disk).max(LEAST),
-            step: or(all.step_deadline, default.step).max(LEAST),
-        }
+/// Time limits of the settings, with the defaults for those that are not set.
+pub(super) fn deadlines(all: &Fragment) -> Deadlines {
+    let default = Deadlines::default();
+    let or = |span: Option<Span>, default| span.map_or(default, Span::duration);
+    let unload_said = or(all.unload_deadline, default.unload);
+    Deadlines {
+        users: all.on_busy.unwrap_or(OnBusy::Wait(None)).users_deadline(unload_said),
+        // A module that is given no time at all would count as hanging.
+        unload: unload_said.max(LEAST),
+        load: or(all.load_deadline, default.load).max(LEAST),
+        lock: or(all.lock_deadline, default.lock),
+        look: or(all.look_deadline, default.look),
+        build: or(all.build_deadline, default.build).max(LEAST),
+        disk: or(all.disk_deadline, default.disk).max(LEAST),
+        step: or(all.step_deadline, default.step).max(LEAST),
     }
 }
 

@@ -17,10 +17,10 @@ use super::values::{
     parse_bool,
 };
 use super::{Listen, RegistrySource, TerminationMessage};
-use crate::artifact::Flavour;
 use crate::failure::{ExitCode, Failure};
+use crate::flavour::Flavour;
+use crate::image_reference::{Host, Repository};
 use crate::module_signing::Hash;
-use crate::registry::reference::{Host, Repository};
 
 /// Looks up an environment variable.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;

@@ -21,8 +21,8 @@ use super::values::{
 };
 use super::{ArchiveSource, Listen, RegistrySource, TerminationMessage};
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::image_reference::Host;
 use crate::input;
-use crate::registry::reference::Host;
 
 /// No configuration is larger; what is, is something else.
 const MOST_BYTES: u64 = 1 << 20;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::failure::{ExitCode, Failure};
-use crate::source::http::redacted;
+use crate::redact::redacted;
 
 /// What is wrong in a TOML text, and where.
 pub(super) struct Malformed {

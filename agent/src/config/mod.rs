@@ -6,6 +6,7 @@ mod deadlines;
 mod downloads;
 mod environment;
 mod fragment;
+mod headers;
 mod malformed;
 mod module_signing;
 pub mod parameters;
@@ -27,16 +28,14 @@ use std::time::Duration;
 
 pub use build_user::BuildUser;
 pub use daemons::{DaemonConfig, DaemonFragment, Wish};
-pub use deadlines::Deadlines;
 #[cfg(test)]
 pub(crate) use deadlines::assert_in_page;
 pub use downloads::{DownloadFragment, Downloads};
 pub use environment::Env;
 pub use fragment::Fragment;
+pub use headers::HeaderPlaces;
 pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
 pub use patches::{PatchConfig, PatchFragment};
-pub use places::Paths;
-pub(crate) use places::{DRIVER_ROOT, STORE};
 pub use publish::{PublishConfig, PublishFragment};
 pub use run_file::{Pin, RunFileSource};
 pub use serving::{Listen, TerminationMessage};
@@ -46,9 +45,10 @@ pub use values::{
     OnBusy, SizeBound, Span,
 };
 
-use crate::artifact::Flavour;
+use crate::deadlines::Deadlines;
 use crate::failure::{ExitCode, Failure};
-use crate::source::headers::Places;
+use crate::flavour::Flavour;
+use crate::paths::Paths;
 
 /// The configuration file that is read where none is named; it may be absent.
 pub const DEFAULT_FILE: &str = "/etc/longshore/config.toml";
@@ -110,8 +110,8 @@ const STORE_MAX_SIZE: u64 = 5 << 30;
 
 impl Config {
     /// Where kernel headers are looked for beside the archives.
-    pub fn header_places(&self) -> Places {
-        Places { given: self.headers.clone(), host_root: Some(self.paths.host_root.clone()) }
+    pub fn header_places(&self) -> HeaderPlaces {
+        HeaderPlaces { given: self.headers.clone(), host_root: Some(self.paths.host_root.clone()) }
     }
 
     /// Whether compiling may give a set to load: what is compiled here has no signature.
@@ -226,7 +226,7 @@ fn is_there(path: &Path) -> bool {
 
 fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, Failure> {
     let run_files = all.all_run_files()?;
-    let deadlines = Deadlines::settle(&all);
+    let deadlines = deadlines::deadlines(&all);
     let words = |list: Option<Vec<String>>| list.unwrap_or_default();
     let publish = all.publish.settle();
     let mut registries = all.registries.unwrap_or_default();
@@ -274,7 +274,7 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
         patches: all.patches.settle(),
         daemons: all.daemons.settle(),
         missing_gpus: all.missing_gpus.unwrap_or_default(),
-        paths: Paths::settle(
+        paths: places::paths(
             all.store.as_ref(),
             all.state_dir.as_ref(),
             all.driver_root.as_ref(),

@@ -7,96 +7,37 @@ use super::record_place::RecordPlace;
 use super::values::AbsolutePath;
 use crate::failure::{ExitCode, Failure};
 use crate::host::process::{FirstProcess, first_process};
-use crate::host::root::Root;
+use crate::paths::{DRIVER_ROOT, Paths, STORE};
 
-/// The driver root where nothing else is said.
-pub(crate) const DRIVER_ROOT: &str = "/run/nvidia/driver";
-/// The store where nothing else is said.
-pub(crate) const STORE: &str = "/var/lib/longshore";
-
-/// Where things lie.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Paths {
-    /// Content-addressed store; default `/var/lib/longshore`.
-    pub store: PathBuf,
-    /// Lock, state and journal; by default the host's `/run/longshore`, where that can be had.
-    pub state: PathBuf,
-    /// Whether others can write to the state's directory, so that the record there has a seal.
-    pub sealed: bool,
-    /// Where an earlier agent may have left its record.
-    pub earlier_state: Option<PathBuf>,
-    /// Driver root; default `/run/nvidia/driver`.
-    pub driver_root: PathBuf,
-    /// Root of the tree that /proc and /sys are read from; `/` but for captured trees.
-    pub root: PathBuf,
-    /// Root of the host's own file system (its /lib/modules, /etc, /dev): `/` on the host itself,
-    /// `/proc/1/root` in a container that shares the host's PID namespace.
-    pub host_root: PathBuf,
-    /// Whether a record may have any entry, in tests whose steps are none of a real host.
-    #[cfg(test)]
-    pub any_entry: bool,
-}
-
-impl Paths {
-    pub(super) fn settle(
-        store: Option<&AbsolutePath>,
-        state: Option<&AbsolutePath>,
-        driver_root: Option<&AbsolutePath>,
-        root: Option<&AbsolutePath>,
-        host_root: Option<&AbsolutePath>,
-    ) -> Self {
-        let or = |path: Option<&AbsolutePath>, default: &str| {
-            path.map_or_else(|| PathBuf::from(default), |p| p.as_path().to_path_buf())
-        };
-        let root = or(root, "/");
-        let host_root = match host_root {
-            Some(path) => path.as_path().to_path_buf(),
-            None if root == Path::new("/") => own_host_root(Path::new("/")),
-            None => root.clone(),
-        };
-        let driver_root = or(driver_root, DRIVER_ROOT);
-        let record = RecordPlace::find(state.map(AbsolutePath::as_path), &root, &driver_root);
-        Self {
-            store: or(store, STORE),
-            state: record.dir,
-            sealed: record.sealed,
-            earlier_state: record.earlier,
-            driver_root,
-            root,
-            host_root,
-            #[cfg(test)]
-            any_entry: false,
-        }
-    }
-
-    /// The same with the record's places as they are seen from outside of a captured tree.
-    #[must_use]
-    pub fn record_below(&self, root: &Root) -> Self {
-        Self {
-            state: root.display(&self.state),
-            earlier_state: self.earlier_state.as_ref().map(|dir| root.display(dir)),
-            ..self.clone()
-        }
-    }
-
-    /// All of them below `dir`, for tests.
-    #[cfg(test)]
-    pub(crate) fn below(dir: &Path) -> Self {
-        Self {
-            store: dir.join("store"),
-            state: dir.join("run"),
-            sealed: false,
-            earlier_state: None,
-            driver_root: dir.join("driver"),
-            root: dir.to_path_buf(),
-            host_root: dir.to_path_buf(),
-            any_entry: true,
-        }
-    }
-
-    /// Whether the facts come from a captured tree instead of the machine this runs on.
-    pub fn is_captured(&self) -> bool {
-        self.root != Path::new("/")
+/// Directories of the settings, with the defaults for those that are not set.
+pub(super) fn paths(
+    store: Option<&AbsolutePath>,
+    state: Option<&AbsolutePath>,
+    driver_root: Option<&AbsolutePath>,
+    root: Option<&AbsolutePath>,
+    host_root: Option<&AbsolutePath>,
+) -> Paths {
+    let or = |path: Option<&AbsolutePath>, default: &str| {
+        path.map_or_else(|| PathBuf::from(default), |p| p.as_path().to_path_buf())
+    };
+    let root = or(root, "/");
+    let host_root = match host_root {
+        Some(path) => path.as_path().to_path_buf(),
+        None if root == Path::new("/") => own_host_root(Path::new("/")),
+        None => root.clone(),
+    };
+    let driver_root = or(driver_root, DRIVER_ROOT);
+    let record = RecordPlace::find(state.map(AbsolutePath::as_path), &root, &driver_root);
+    Paths {
+        store: or(store, STORE),
+        state: record.dir,
+        sealed: record.sealed,
+        earlier_state: record.earlier,
+        driver_root,
+        root,
+        host_root,
+        #[cfg(test)]
+        any_entry: false,
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::deadlines::{SECOND, from_a_second};
 use super::values::{AbsolutePath, Span};
-use crate::registry::reference::Repository;
+use crate::image_reference::Repository;
 
 /// The registry that what is compiled here is pushed to.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
-use crate::artifact::is_sha256;
+use crate::digest::is_sha256;
 use crate::failure::{ExitCode, Failure};
-use crate::source::http::shown;
+use crate::redact::shown;
 
 /// What an unpinned file is told to do.
 const PIN_IT: &str = "give its sha256 (--run-file-sha256, sha256 in [[run-file]]), or where it is \

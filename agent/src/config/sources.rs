@@ -6,8 +6,8 @@ use serde::{Deserialize, Deserializer};
 
 use super::values::AbsolutePath;
 use crate::failure::{ExitCode, Failure};
-use crate::registry::reference::{BadReference, Host, Repository};
-use crate::source::http::shown;
+use crate::image_reference::{BadReference, Host, Repository};
+use crate::redact::shown;
 
 /// One archive: base URL, suites, components, keyring.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::artifact::Flavour;
+use crate::flavour::Flavour;
 
 /// The longest a deadline may be set to.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(3600);

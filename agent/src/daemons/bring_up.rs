@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Answers, Daemon, Ending};
-use crate::engine::CancelFlag;
+use crate::cancel::CancelFlag;
+use crate::host::daemon::{Answers, Daemon, Ending};
 use crate::host::{Host, VerbError};
 
 /// How often it is looked whether a daemon answers: the kernel tells nobody that a socket came to

@@ -13,9 +13,10 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::backoff::Backoff;
-use super::process::STACK;
-use super::{Answers, Daemon, bring_up};
-use crate::engine::CancelFlag;
+use super::bring_up;
+use crate::cancel::CancelFlag;
+use crate::host::daemon::process::STACK;
+use crate::host::daemon::{Answers, Daemon};
 use crate::host::{Host, VerbError};
 use crate::privileges;
 use crate::telemetry::{DaemonState, Telemetry};

@@ -12,8 +12,8 @@ use crate::finding::{Code, Finding};
 use crate::host::holders;
 use crate::host::look::Looker;
 use crate::host::modules::is_of_driver;
+use crate::journal::phase::Phase;
 use crate::journal::{self, Refused, State};
-use crate::lifecycle::Phase;
 use crate::step::Step;
 use crate::store::Store;
 

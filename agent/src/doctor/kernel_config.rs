@@ -7,7 +7,7 @@ use flate2::read::GzDecoder;
 
 use super::Look;
 use crate::finding::{Code, Finding};
-use crate::host::root::is_absent;
+use crate::root::is_absent;
 
 /// Larger than any kernel's configuration (Debian's has 260 kB).
 const LARGEST: u64 = 8 << 20;

@@ -20,10 +20,10 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::finding::{self, Area, Code, Finding, Severity};
 use crate::host::HostFacts;
 use crate::host::facts::Known;
-use crate::host::root::Root;
 use crate::journal;
 use crate::plan::{self, Plan};
 use crate::prebuilt::Prebuilt;
+use crate::root::Root;
 use crate::store::Store;
 use crate::supplier::Supplier;
 
@@ -121,7 +121,8 @@ impl Look<'_> {
 /// Exit code 10 where not even the kernel's release can be read.
 pub async fn diagnose(config: &Config, online: bool) -> Result<Report, Failure> {
     let paths = &config.paths;
-    let mut facts = HostFacts::read(&paths.root, &paths.host_root)?.with_places(paths);
+    let mut facts = HostFacts::read(&paths.root, &paths.host_root)?
+        .with_places(paths, &journal::recorded(paths));
     let open = |path| Root::open(path).or_fail(ExitCode::HostUnsupported, || "opening the root");
     let (root, host) = (open(&paths.root)?, open(&paths.host_root)?);
     // A record that cannot be read is a finding; which modules are ours is not known then.

@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use super::undo::NEEDS_REBOOT;
-use super::{CancelFlag, Engine, Outcome};
-use crate::daemons::Answers;
+use super::{Engine, Outcome};
+use crate::cancel::CancelFlag;
+use crate::engine::readback;
 use crate::failure::{ExitCode, Failure};
+use crate::host::daemon::Answers;
+use crate::host::refusal;
 use crate::host::verbs::{Node, NodeKeeper, TMPFS_SOURCE, WantedNode};
 use crate::host::{Host, VerbError};
 use crate::journal::{Before, Entry, EntryState, Journal, NodeBefore};
-use crate::kernel::{readback, refusal};
 use crate::step::{ModuleOrigin, Step};
 
 impl Engine<'_> {

@@ -18,11 +18,11 @@ use nix::errno::Errno;
 
 use super::tests::{FIRMWARE, engine, gpu_host, install};
 use super::*;
-use crate::config::Paths;
 use crate::host::fake::{FakeHost, FakeModule, FakeState};
 use crate::host::verbs::{Node, Owner};
+use crate::journal::phase::Phase;
 use crate::journal::{Before, State};
-use crate::lifecycle::Phase;
+use crate::paths::Paths;
 
 /// What is there when an agent is dead: the host, and the files of the state directory.
 #[derive(Debug, Clone, PartialEq, Eq)]

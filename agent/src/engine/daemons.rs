@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use super::act::exposing;
-use super::{CancelFlag, Engine, Going, undo};
-use crate::daemons::{self, Answers, Daemon};
+use super::{Engine, Going, undo};
+use crate::cancel::CancelFlag;
+use crate::daemons;
 use crate::failure::{ExitCode, Failure};
 use crate::host::VerbError;
+use crate::host::daemon::{Answers, Daemon};
 use crate::journal::{Before, Entry, EntryState, Journal};
 use crate::step::{ModuleOrigin, Step};
 use crate::telemetry::DaemonState;
@@ -20,7 +22,7 @@ const LEAST: Duration = Duration::from_secs(1);
 impl Engine<'_> {
     /// None where another one serves already: it is somebody else's.
     pub(super) fn observe_daemon(&self, daemon: &Daemon) -> Result<Option<Before>, Failure> {
-        let mark = daemons::new_mark();
+        let mark = crate::host::daemon::new_mark();
         let seen = self.host.daemon(daemon, &mark).map_err(exposing)?;
         if let Answers::Other(pid) = seen.answers {
             tracing::warn!(

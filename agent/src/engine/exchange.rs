@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::undo::NEEDS_REBOOT;
-use super::{CancelFlag, Engine, Going, InUse, Left, NotUndone, Stopped};
+use super::{Engine, Going, Left, NotUndone, Stopped};
+use crate::cancel::CancelFlag;
+use crate::engine::image::Images;
 use crate::failure::{ExitCode, Failure};
+use crate::host::in_use::InUse;
 use crate::journal::{Entry, Journal};
-use crate::kernel::image::Images;
 use crate::step::{ModuleOrigin, Step};
 
 /// Why what was wanted did not take the place of what was there.
@@ -42,15 +44,16 @@ impl Engine<'_> {
         cancel: &CancelFlag,
     ) -> Result<(), NotExchanged> {
         let was_whole = journal.state().whole;
-        if let Err(failure) = see_at_hand(self.images, &journal.state().previous) {
+        if let Err(failure) = verify_available(self.images, &journal.state().previous) {
             tracing::warn!("what is live now could not be brought back: {}", failure.one_line());
         }
-        let done =
-            see_at_hand(self.images, steps).and_then(|()| match self.undo_those(going, journal) {
+        let done = verify_available(self.images, steps).and_then(|()| {
+            match self.undo_those(going, journal) {
                 Ok(()) => Ok(None),
                 Err(NotUndone::InUse(in_use)) => Ok(Some(NotExchanged::InUse(in_use))),
                 Err(NotUndone::Left(left)) => Err(not_taken_off(&left)),
-            });
+            }
+        });
         let why = match done {
             // The daemons were ended, for they use what was to go.
             Ok(Some(in_use)) if was_whole && !journal.state().whole => {
@@ -168,7 +171,7 @@ fn lost(why: &Failure, name: &str, failure: &Failure) -> Failure {
 ///
 /// # Errors
 /// 13 where something is not, with what and where.
-pub fn see_at_hand(images: &dyn Images, steps: &[Step]) -> Result<(), Failure> {
+pub fn verify_available(images: &dyn Images, steps: &[Step]) -> Result<(), Failure> {
     for step in steps {
         match step {
             Step::LoadModule { name, origin, .. } if images.file(name, origin)?.is_none() => {

@@ -3,10 +3,10 @@
 use nix::errno::Errno;
 
 use super::Engine;
+use crate::engine::image::ModuleFile;
 use crate::failure::Failure;
 use crate::host::VerbError;
 use crate::host::verbs::Image;
-use crate::kernel::image::ModuleFile;
 use crate::step::ModuleOrigin;
 
 /// How the kernel took a module.

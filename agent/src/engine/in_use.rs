@@ -1,42 +1,20 @@
 //! Whether the modules we loaded are used by anybody but each other, and by whom.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::time::{Duration, Instant};
 
+use super::Engine;
 use super::patience::Wait;
 use super::undo::{NotUndone, not_looked};
-use super::{Engine, known};
+use crate::engine::readback;
 use crate::host::VerbError;
-use crate::host::verbs::{DriverUser, ModuleState, Stage};
+use crate::host::in_use::{Held, InUse};
+use crate::host::verbs::{ModuleState, Stage};
 use crate::journal::{Entry, EntryState, Journal};
-use crate::kernel::readback;
 use crate::step::{ModuleOrigin, Step};
 
 /// Which entries of the journal are to be undone.
 pub type Going<'a> = &'a dyn Fn(&Entry) -> bool;
-
-/// A module of ours that others use.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
-    /// Kernel name.
-    pub module: String,
-    /// Modules that hold it and that are not ours.
-    pub modules: Vec<String>,
-    /// References that no module explains: open files, mappings, the kernel itself.
-    pub references: i64,
-}
-
-/// Why the driver cannot be removed: what is held, and the processes seen to hold it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct InUse {
-    /// The driver's modules that are held.
-    pub held: Vec<Held>,
-    /// Processes with a device of the driver open or mapped.
-    pub users: Vec<DriverUser>,
-    /// Why not all processes could be looked at.
-    pub unseen: Option<String>,
-}
 
 /// Who holds the driver can change while its references do not: how often that is looked at.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -156,47 +134,4 @@ pub(super) fn loads<'a>(
         Step::LoadModule { name, origin, .. } => Some((entry, name.as_str(), origin)),
         _ => None,
     })
-}
-
-impl fmt::Display for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is held", self.module)?;
-        if !self.modules.is_empty() {
-            let explained = |name: &String| match known::module(name) {
-                Some(what) => format!("{name} ({what})"),
-                None => name.clone(),
-            };
-            let modules: Vec<String> = self.modules.iter().map(explained).collect();
-            write!(f, " by module {}", modules.join(", "))?;
-        }
-        if self.references > 0 {
-            let and = if self.modules.is_empty() { "" } else { " and" };
-            write!(f, "{and} by {} references of open devices", self.references)?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for InUse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let held: Vec<String> = self.held.iter().map(ToString::to_string).collect();
-        if held.is_empty() {
-            write!(f, "somebody opened it while it was removed, and is gone again")?;
-        }
-        write!(f, "{}", held.join("; "))?;
-        for user in &self.users {
-            write!(f, "; {user}")?;
-            known::program(&user.comm).map_or(Ok(()), |what| write!(f, " ({what})"))?;
-        }
-        if let Some(why) = &self.unseen {
-            write!(f, "; who else holds it could not be seen: {why}")?;
-        } else if self.users.is_empty() && self.held.iter().any(|h| h.references > 0) {
-            write!(
-                f,
-                "; no process is seen to hold it: it may be in another PID namespace (share the \
-                 host's), or the kernel itself (a console on the GPU's frame buffer)"
-            )?;
-        }
-        Ok(())
-    }
 }

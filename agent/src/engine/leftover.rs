@@ -68,8 +68,10 @@ mod tests {
     use rstest::rstest;
 
     use super::super::tests::{FIRMWARE, HASTY, engine, gpu_host, install};
-    use super::super::{CancelFlag, Engine, Stopped};
-    use crate::host::fake::{FakeHost, FakeImages, Fault};
+    use super::super::{Engine, Stopped};
+    use crate::cancel::CancelFlag;
+    use crate::engine::fake_images::FakeImages;
+    use crate::host::fake::{FakeHost, Fault};
     use crate::host::verbs::FileId;
     use crate::host::{Host, RealHost};
     use crate::journal::{EntryState, Journal};

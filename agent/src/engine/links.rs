@@ -5,8 +5,8 @@ use std::os::unix::fs::symlink;
 
 use super::tests::HASTY;
 use super::*;
+use crate::engine::fake_images::FakeImages;
 use crate::host::RealHost;
-use crate::host::fake::FakeImages;
 use crate::journal::EntryState;
 
 #[test]

@@ -5,11 +5,12 @@ use nix::errno::Errno;
 use super::handover::NotTaken;
 use super::undo::{NEEDS_REBOOT, record};
 use super::{Engine, Outcome};
+use crate::engine::readback;
 use crate::failure::{ExitCode, Failure};
 use crate::host::VerbError;
+use crate::host::refusal;
 use crate::host::verbs::ModuleState;
 use crate::journal::{EntryState, Journal};
-use crate::kernel::{readback, refusal};
 use crate::step::{ModuleOrigin, Step};
 
 const UNLOADED_BY_OTHERS: &str = "find out what loads and unloads it on this host, and stop that";

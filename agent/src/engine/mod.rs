@@ -1,34 +1,35 @@
 //! Carries steps out, with the intent in the journal before the act, and undoes them.
 
 mod act;
-mod cancel;
 mod daemons;
 mod exchange;
+pub mod fake_images;
 mod gpus;
 mod handover;
+pub mod image;
 mod in_use;
-mod known;
 mod leftover;
 mod load;
 mod patience;
+mod readback;
 mod standing;
 mod undo;
 mod unload;
 
 use std::fmt;
 
-pub use cancel::CancelFlag;
 pub(crate) use daemons::kept;
-pub use exchange::{NotExchanged, see_at_hand, with_mounts_on};
-pub use in_use::{Going, Held, InUse};
+pub use exchange::{NotExchanged, verify_available, with_mounts_on};
+pub use in_use::Going;
 pub use patience::Patience;
 pub use standing::{Instances, Lost, Standing};
 pub use undo::{Left, NotUndone};
 
+use crate::cancel::CancelFlag;
+use crate::engine::image::Images;
 use crate::failure::{ExitCode, Failure};
 use crate::host::Host;
 use crate::journal::Journal;
-use crate::kernel::image::Images;
 use crate::step::Step;
 use crate::telemetry::{StepOutcome, Telemetry};
 

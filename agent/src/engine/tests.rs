@@ -6,11 +6,12 @@ use nix::errno::Errno;
 use rstest::rstest;
 
 use super::*;
-use crate::daemons::Daemon;
-use crate::host::fake::{FakeHost, FakeImages, FakeModule, FakeState, Fault};
+use crate::engine::fake_images::FakeImages;
+use crate::engine::image::ModuleFile;
+use crate::host::daemon::Daemon;
+use crate::host::fake::{FakeHost, FakeModule, FakeState, Fault};
 use crate::host::verbs::{DriverUser, Node, NodeKeeper, Owner};
 use crate::journal::{Before, EntryState, NodeBefore};
-use crate::kernel::image::ModuleFile;
 use crate::step::ModuleOrigin;
 
 pub(super) const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";

@@ -13,10 +13,11 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::in_use::{Going, InUse};
+use super::in_use::Going;
 use super::patience::Wait;
 use super::{Engine, Patience};
 use crate::failure::{ExitCode, Failure};
+use crate::host::in_use::InUse;
 use crate::host::verbs::{Stage, TMPFS_SOURCE};
 use crate::host::{Host, VerbError};
 use crate::journal::{Before, Entry, EntryState, Journal, NodeBefore};

@@ -5,10 +5,11 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::Engine;
-use super::in_use::{Going, InUse, loads};
+use super::in_use::{Going, loads};
 use super::patience::Wait;
 use super::undo::{Left, NotUndone, record};
 use crate::host::VerbError;
+use crate::host::in_use::InUse;
 use crate::host::verbs::Stage;
 use crate::journal::{Entry, EntryState, Journal};
 use crate::step::Step;

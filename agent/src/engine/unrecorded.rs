@@ -6,8 +6,8 @@ use nix::errno::Errno;
 
 use super::tests::{engine, failed, gpu_host, install};
 use super::*;
-use crate::config::Paths;
 use crate::journal::{EntryState, Point};
+use crate::paths::Paths;
 
 #[test]
 fn a_step_the_journal_cannot_record_is_not_begun() {

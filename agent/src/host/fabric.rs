@@ -4,7 +4,7 @@
 use std::io;
 
 use super::facts::SwitchManager;
-use super::root::{Root, is_absent};
+use crate::root::{Root, is_absent};
 
 const DEVICES: &str = "sys/class/infiniband";
 

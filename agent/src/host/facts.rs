@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::gpus::Gpu;
 use super::module_files::ModuleFiles;
-use crate::artifact::Flavour;
+use crate::flavour::Flavour;
 use crate::host::verbs::FileId;
 
 /// A fact that may not have been readable: "could not check" is not "no".

@@ -13,9 +13,6 @@ use nix::errno::Errno;
 
 use super::gpus::Gpu;
 use super::verbs::{DriverUser, FileId, Node, NodeKeeper, Stage, VerbError};
-use crate::failure::Failure;
-use crate::kernel::image::{Images, ModuleFile};
-use crate::step::ModuleOrigin;
 
 /// A module the fake kernel can load. Its image is its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -369,24 +366,6 @@ impl Inner {
     fn unmount(&mut self, target: &Path) -> Result<(), Errno> {
         let top = self.state.mounts.iter().rposition(|(_, on)| on == target);
         self.state.mounts.remove(top.ok_or(Errno::EINVAL)?);
-        Ok(())
-    }
-}
-
-/// Images for a [`FakeHost`]: every module's image is its name.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct FakeImages;
-
-impl Images for FakeImages {
-    fn image(&self, name: &str, _: &ModuleOrigin) -> Result<Vec<u8>, Failure> {
-        Ok(name.as_bytes().to_vec())
-    }
-
-    fn file(&self, _: &str, _: &ModuleOrigin) -> Result<Option<ModuleFile>, Failure> {
-        Ok(None)
-    }
-
-    fn check_tree(&self, _: &Path) -> Result<(), Failure> {
         Ok(())
     }
 }

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::facts::DeviceKind;
 use super::kmsg::KernelLog;
 use super::pci;
-use super::root::{Root, is_absent};
 use crate::finding::{Code, Finding, Severity};
 use crate::printable::in_line;
+use crate::root::{Root, is_absent};
 
 const TAKEN: &str = "proc/driver/nvidia/gpus";
 /// A message of the driver is wrapped over so many records at most.

@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statx};
 use super::cgroup;
 use super::look::Looker;
 use super::verbs::{DriverUser, DriverUsers};
-use crate::expose::nodes::character_majors;
+use crate::host::nodes::character_majors;
 
 /// Major of the DRM devices (include/drm/drm.h and drivers/gpu/drm/drm_drv.c).
 const DRM_MAJOR: u32 = 226;

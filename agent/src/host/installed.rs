@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::facts::{Autoload, HostDriver, LoadRule};
 use super::modules::kernel_name;
-use super::root::{Root, is_absent};
+use crate::root::{Root, is_absent};
 
 /// Where distributions and NVIDIA's installer put the libraries.
 const LIBRARIES: [&str; 6] = [

@@ -3,8 +3,8 @@
 use std::io;
 
 use super::facts::{Kernel, OsRelease};
-use super::root::Root;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::root::Root;
 
 /// Reads release, version string, architecture, compiler and boot id.
 ///

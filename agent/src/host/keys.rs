@@ -11,7 +11,7 @@
 //! not trusted; of one that is there only the kernel knows.
 
 use super::facts::{KernelKey, Known};
-use super::root::Root;
+use crate::root::Root;
 
 /// Keyrings that the kernel makes for itself; one that is seen shows that its keys are seen too.
 const KEYRINGS: [&str; 4] =

@@ -8,8 +8,8 @@ use nix::errno::Errno;
 
 use super::facts::{LiveDriver, LoadedModule};
 use super::module_files::ModuleFiles;
-use super::root::{Root, errno_of, is_absent};
-use crate::artifact::Flavour;
+use crate::flavour::Flavour;
+use crate::root::{Root, errno_of, is_absent};
 
 /// The kernel's name for a module's name or file: no directories, no `.ko` and what follows, and
 /// `_` for `-`.

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use super::facts::{Mount, Propagation};
-use super::root::Root;
+use crate::root::Root;
 
 /// Reads the mounts this process sees.
 ///

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::facts::{DeviceKind, PciDevice};
-use super::root::{Root, is_absent};
+use crate::root::{Root, is_absent};
 
 pub(super) const DEVICES: &str = "sys/bus/pci/devices";
 const NVIDIA: u32 = 0x10de;

@@ -17,12 +17,10 @@ use nix::sys::statvfs::statvfs;
 use super::facts::{
     Installer, Mount, PlacedFile, Places, Room, RootKind, RootMount, RootMountOwner,
 };
-use super::root::{Root, is_absent};
 use super::verbs::{DirId, FileId, TMPFS_SOURCE};
-use crate::config::Paths;
 use crate::input;
-use crate::journal::{self, State};
-use crate::step::Step;
+use crate::paths::Paths;
+use crate::root::{Root, is_absent};
 
 const PID_FILE: &str = "nvidia-driver.pid";
 const LONGEST_PID: u64 = 32;
@@ -40,15 +38,20 @@ pub(crate) const FIRMWARE_PATH: &str = "/sys/module/firmware_class/parameters/pa
 /// How long the processes may take to look at: a root can lie on a file system that is gone.
 const LIMIT: Duration = Duration::from_secs(3);
 
+/// Changes that the record of this boot has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Mount points of live mounts.
+    pub mounts: Vec<PathBuf>,
+    /// True if the firmware path is set by a live step.
+    pub firmware_path: bool,
+}
+
 /// Looks at the places that the configuration names. What cannot be read counts as not there; who
 /// needs it fails on it.
-pub fn read(paths: &Paths, mounts: &[Mount]) -> io::Result<Places> {
+pub fn read(paths: &Paths, mounts: &[Mount], recorded: &Recorded) -> io::Result<Places> {
     let root = Root::open(&paths.root)?;
-    // Whoever opens the journal fails on one that cannot be read.
-    let state = journal::read_state(&paths.record_below(&root)).ok().flatten();
-    let boot = journal::boot_id(&paths.root);
-    let state = state.filter(|state| !state.is_of_another_boot(boot.as_deref()));
-    let look = Look { root: &root, paths, mounts, state: state.as_ref() };
+    let look = Look { root: &root, paths, mounts, recorded };
     let room = if paths.is_captured() { Vec::new() } else { look.room() };
     Ok(Places {
         kind: look.kind()?,
@@ -64,7 +67,7 @@ struct Look<'a> {
     root: &'a Root,
     paths: &'a Paths,
     mounts: &'a [Mount],
-    state: Option<&'a State>,
+    recorded: &'a Recorded,
 }
 
 impl Look<'_> {
@@ -185,10 +188,7 @@ impl Look<'_> {
 
     /// A tree of our store, our tmpfs, or what our record has.
     fn is_ours(&self, mount: &Mount) -> bool {
-        let recorded = |step: &Step| matches!(step, Step::Bind { target, .. } | Step::MountTmpfs { target } if *target == mount.target);
-        let of_record = self.state.is_some_and(|state| {
-            state.entries.iter().any(|entry| entry.is_live() && recorded(&entry.step))
-        });
+        let of_record = self.recorded.mounts.contains(&mount.target);
         of_record || mount.source == TMPFS_SOURCE || is_of_store(&mount.root)
     }
 
@@ -213,13 +213,9 @@ impl Look<'_> {
     }
 
     fn firmware_path(&self) -> Option<String> {
-        let ours = |step: &Step| matches!(step, Step::WriteParameter { path, .. } if path == Path::new(FIRMWARE_PATH));
-        let recorded = self.state.is_some_and(|state| {
-            state.entries.iter().any(|entry| entry.is_live() && ours(&entry.step))
-        });
         let text = self.root.read_to_string(FIRMWARE_PATH).ok()?;
         let path = text.trim();
-        (!recorded && !path.is_empty()).then(|| path.to_owned())
+        (!self.recorded.firmware_path && !path.is_empty()).then(|| path.to_owned())
     }
 
     fn room(&self) -> Vec<Room> {

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::facts::Known;
-use super::root::Root;
+use crate::root::Root;
 
 /// Names by number (include/uapi/linux/capability.h, Linux 5.9 and later have no more).
 pub(crate) const CAPABILITIES: [&str; 41] = [

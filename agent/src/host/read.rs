@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 
 use super::facts::{HostFacts, Known, Mount, Places};
 use super::process::FirstProcess;
-use super::root::Root;
-use super::{fabric, gpus, installed, kernel, modules, mounts, pci, places, process, security};
-use crate::config::Paths;
-use crate::daemons;
+use super::{
+    daemon, fabric, gpus, installed, kernel, modules, mounts, pci, places, process, security,
+};
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::places::Recorded;
+use crate::paths::Paths;
+use crate::root::Root;
 
 impl HostFacts {
     /// Reads the facts: /proc and /sys below `root`, /etc and /lib/modules below `host_root`.
@@ -71,8 +73,8 @@ impl HostFacts {
 impl HostFacts {
     /// Looks at the places that the configuration names, too.
     #[must_use]
-    pub fn with_places(mut self, paths: &Paths) -> Self {
-        match places::read(paths, &self.mounts) {
+    pub fn with_places(mut self, paths: &Paths, recorded: &Recorded) -> Self {
+        match places::read(paths, &self.mounts, recorded) {
             Ok(places) => self.places = places,
             Err(e) => drop(self.unread.insert("places".to_owned(), e.to_string())),
         }
@@ -86,10 +88,10 @@ fn foreign_daemons(host: &Root, mounts: &[Mount]) -> Vec<PathBuf> {
     let is_ours =
         |socket: &Path| mounts.iter().any(|m| Some(m.target.as_path()) == socket.parent());
     let serves = |socket: &Path| {
-        daemons::process::answers(&host.display(socket), &[]) != daemons::Answers::Nobody
+        daemon::process::answers(&host.display(socket), &[]) != daemon::Answers::Nobody
             && !is_ours(socket)
     };
-    let sockets = [daemons::PERSISTENCED_SOCKET, daemons::FABRICMANAGER_SOCKET].map(PathBuf::from);
+    let sockets = [daemon::PERSISTENCED_SOCKET, daemon::FABRICMANAGER_SOCKET].map(PathBuf::from);
     sockets.into_iter().filter(|socket| serves(socket)).collect()
 }
 
@@ -110,7 +112,7 @@ impl Unread {
 mod tests {
     use super::super::facts::{DeviceKind, ModuleLoading};
     use super::*;
-    use crate::artifact::Flavour;
+    use crate::flavour::Flavour;
     use rstest::rstest;
 
     #[test]

@@ -17,16 +17,16 @@ use super::gpus::{self, Gpu};
 use super::kernel_call::{Answer, Call, KernelCalls};
 use super::kmsg::KernelLog;
 use super::look::Looker;
-use super::root::{Root, is_absent};
 use super::verbs::{
     DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Owner, Stage, VerbError, WantedNode,
 };
 use super::{facts, mounts};
-use crate::config::Deadlines;
-use crate::daemons::output::LastWords;
-use crate::daemons::process::Found;
-use crate::daemons::{Daemon, DaemonSeen, Ending, Settings, process};
-use crate::expose::nodes;
+use crate::deadlines::Deadlines;
+use crate::host::daemon::output::LastWords;
+use crate::host::daemon::process::Found;
+use crate::host::daemon::{Daemon, DaemonSeen, Ending, Settings, process};
+use crate::host::nodes;
+use crate::root::{Root, is_absent};
 
 /// The host below a root path; every path given to a verb is taken below it.
 #[derive(Debug, Clone)]

@@ -2,7 +2,7 @@
 
 use super::facts::{Known, ModuleLoading, Security};
 use super::keys;
-use super::root::{Root, is_absent};
+use crate::root::{Root, is_absent};
 
 /// The variable, with the GUID of EFI's global variables (UEFI specification, 3.3).
 const SECURE_BOOT: &str =

@@ -14,8 +14,8 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::gpus::Gpu;
-use crate::config::Deadlines;
-use crate::daemons::{Daemon, DaemonSeen, Ending};
+use crate::deadlines::Deadlines;
+use crate::host::daemon::{Daemon, DaemonSeen, Ending};
 use crate::printable::in_line;
 
 /// A verb that failed: what was tried, on what, and the kernel's answer.

@@ -8,10 +8,10 @@ use super::private_dir::{NotOurs, PrivateDir};
 use super::seal::{self, Key, Seal};
 use super::state_file::{MOST_BYTES, NAME};
 use super::table::{self, Proof};
-use crate::config::Paths;
 use crate::failure::{ExitCode, Failure};
+use crate::landing::write_remedy;
+use crate::paths::Paths;
 use crate::step::{ModuleOrigin, Step};
-use crate::store::write_remedy;
 
 /// A record that is believed.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Paths;
 use crate::failure::{ExitCode, Failure};
 use crate::host::verbs::DirId;
+use crate::paths::Paths;
 
 /// A host root that is not the agent's own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

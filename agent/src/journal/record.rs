@@ -6,11 +6,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::HostRoot;
-use crate::config::Paths;
 use crate::host::facts::LoadedModule;
 use crate::host::verbs::Node;
-use crate::lifecycle::phase::Phase;
-use crate::plan::Plan;
+use crate::journal::phase::Phase;
+use crate::paths::Paths;
 use crate::step::{ModuleOrigin, Step};
 
 /// The format this longshore writes, and the newest it understands.
@@ -87,19 +86,9 @@ pub struct PlanSummary {
     /// Driver version.
     pub driver_version: String,
     /// Flavour.
-    pub flavour: crate::artifact::Flavour,
+    pub flavour: crate::flavour::Flavour,
     /// Kernel release.
     pub kernel_release: String,
-}
-
-impl From<&Plan> for PlanSummary {
-    fn from(plan: &Plan) -> Self {
-        Self {
-            driver_version: plan.driver_version.clone(),
-            flavour: plan.flavour,
-            kernel_release: plan.kernel_release.clone(),
-        }
-    }
 }
 
 /// One change to the host.
@@ -158,7 +147,7 @@ pub enum Before {
     },
     /// The daemon did not run; every process that it becomes has this mark.
     NoDaemon {
-        /// What [`crate::daemons::MARK_VARIABLE`] is in their environment.
+        /// What [`crate::host::daemon::MARK_VARIABLE`] is in their environment.
         mark: String,
     },
     /// These directories were missing, and these nodes were missing, another device's, or had other

@@ -86,7 +86,7 @@ impl Key {
     /// The bytes with a line that seals them.
     pub(super) fn seal(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         let tag = self.tag(&bytes);
-        bytes.extend(format!("{LINE}{}\n", crate::store::hex(tag.as_ref())).into_bytes());
+        bytes.extend(format!("{LINE}{}\n", crate::digest::hex(tag.as_ref())).into_bytes());
         bytes
     }
 

@@ -12,10 +12,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::{Before, Entry, NodeBefore, State};
-use crate::config::{self, Paths};
 use crate::host::modules::is_of_driver;
 use crate::host::places::{self, FIRMWARE_PATH};
 use crate::host::verbs::Node;
+use crate::paths;
+use crate::paths::Paths;
 use crate::step::{Leftover, ModuleOrigin, Step};
 
 /// MODULE_NAME_LEN of the kernel (include/linux/moduleparam.h) with 64-bit longs, less its end.
@@ -80,8 +81,8 @@ impl Table {
     /// The table for entries of this program's own, made with the settings that the record names, and
     /// those that are now.
     pub(super) fn of(state: &State, paths: &Paths) -> Self {
-        let mut driver_roots = vec![paths.driver_root.clone(), PathBuf::from(config::DRIVER_ROOT)];
-        let mut stores = vec![paths.store.clone(), PathBuf::from(config::STORE)];
+        let mut driver_roots = vec![paths.driver_root.clone(), PathBuf::from(paths::DRIVER_ROOT)];
+        let mut stores = vec![paths.store.clone(), PathBuf::from(paths::STORE)];
         for made_for in &state.made_for {
             driver_roots.push(made_for.driver_root.clone());
             stores.push(made_for.store.clone());

@@ -2,7 +2,7 @@
 
 use super::{Before, Entry, EntryState, Journal, PlanSummary, Refused};
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::lifecycle::phase::{IllegalTransition, Phase};
+use crate::journal::phase::{IllegalTransition, Phase};
 use crate::step::Step;
 
 impl Journal {

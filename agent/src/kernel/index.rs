@@ -57,14 +57,14 @@ impl KernelIndex {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use std::fs;
 
     use super::*;
 
     /// Writes the modules.dep.bin that libkmod reads, from the lines of a modules.dep. A node
     /// has children by letter and at most one value (tools/depmod.c of kmod, index_write).
-    pub(in crate::kernel) fn write_index(dir: &Path, dep: &str) {
+    pub(crate) fn write_index(dir: &Path, dep: &str) {
         let entry = |line: &str| {
             let file = line.split(':').next().unwrap();
             let name = Path::new(file).file_name().unwrap().to_str().unwrap();

@@ -1,77 +1,42 @@
 //! From Probing to Ready and, on SIGTERM, to Removed.
 
 pub mod init;
-pub mod last_words;
 mod life;
-pub mod phase;
 pub mod probe;
 pub mod signals;
 mod starts;
-pub mod status;
 pub(crate) mod stuck;
 mod turn;
 mod watch;
 mod watchdog;
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
 pub use life::{Life, World};
-pub use phase::Phase;
 pub use signals::Renewal;
-pub use status::{StatusReport, status};
 pub use watch::Triggers;
 use watchdog::Asked;
 pub use watchdog::Rest;
 
-use crate::catalog::Catalog;
-use crate::config::{Config, Deadlines, Paths};
-use crate::engine::{CancelFlag, Patience};
+use crate::cancel::CancelFlag;
+use crate::config::Config;
+use crate::deadlines::Deadlines;
+use crate::endpoint::Address;
+use crate::engine::Patience;
+use crate::engine::image::ModuleImages;
 use crate::failure::{ExitCode, Failure};
+use crate::host::RealHost;
 use crate::host::kernel_call::KernelCalls;
 use crate::host::look::Looker;
-use crate::host::{HostFacts, RealHost};
-use crate::journal::{self, Journal, PlanSummary};
-use crate::kernel::image::ModuleImages;
-use crate::plan::Plan;
-use crate::serve::{self, Address, Pulse, Server, Subject};
-use crate::step::Step;
+use crate::journal::phase::Phase;
+use crate::journal::{self, Journal};
+use crate::paths::Paths;
+use crate::provider::Configurations;
+use crate::serve::{self, Pulse, Server, Subject};
 use crate::store::Store;
 use crate::telemetry::{FailureRecord, Telemetry};
-
-/// What a life asks of the rest of the agent: everything left of the engine, which only reads the
-/// host and writes the store.
-pub trait Provider: Send + Sync {
-    /// Reads the host, and what is at hand.
-    fn gather(&self) -> impl Future<Output = Result<(HostFacts, Catalog), Failure>> + Send;
-    /// Decides: pure.
-    ///
-    /// # Errors
-    /// Whatever makes a plan impossible, with its exit code.
-    fn plan(&self, facts: &HostFacts, catalog: &Catalog) -> Result<Plan, Failure>;
-    /// Brings into the store what `plan.acquire` names. Dropping the future cancels it: processes
-    /// it started must end with it (`kill_on_drop`).
-    fn acquire(&self, plan: &Plan) -> impl Future<Output = Result<(), Failure>> + Send;
-    /// The driver of `plan` is installed by `steps`. What follows from that is no longer worth a
-    /// failure; it may be cancelled.
-    fn installed(&self, _plan: &PlanSummary, _steps: &[Step]) -> impl Future<Output = ()> + Send {
-        async {}
-    }
-}
-
-/// Where configurations come from, and what reads and acquires for one.
-pub trait Configurations: Send + Sync {
-    /// Reads the configuration again: the file as it is now, with the flags and the environment
-    /// that this process was started with.
-    ///
-    /// # Errors
-    /// 2 where it is wrong.
-    fn read(&self) -> Result<Config, Failure>;
-    /// What provides for a configuration. It may come to know whole archives, so it is dropped as
-    /// soon as the driver is Ready.
-    fn provider<'a>(&self, config: &'a Config) -> impl Provider + 'a;
-}
+use crate::termination;
 
 /// Installs, adopts or changes the driver, stays until SIGTERM or SIGINT, and takes it off again;
 /// meanwhile SIGHUP makes it follow the configuration as it is then. `stuck` is told why, where this
@@ -132,9 +97,9 @@ fn remember(paths: &Paths, journal: &Journal, telemetry: &Telemetry) {
     if !matches!(phase, Phase::Removed | Phase::Failed | Phase::InUse) {
         let failure = FailureRecord::without_a_word(phase, journal::written(&paths.state));
         tracing::warn!("{}", failure.cause);
-        last_words::keep_soon(paths, failure);
+        termination::keep_soon(paths, failure);
     }
-    telemetry.failed_before(last_words::last(paths).map(|last| last.failure));
+    telemetry.failed_before(termination::last(paths).map(|last| last.failure));
 }
 
 /// Undoes what the journal of an agent that has ended says is on the host.

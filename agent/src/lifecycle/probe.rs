@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::Phase;
-use crate::config::Paths;
+use crate::endpoint::client;
 use crate::journal;
-use crate::serve::client;
+use crate::journal::phase::Phase;
+use crate::paths::Paths;
 
 /// How long the agent may take to answer: it gives its own task five seconds.
 const LIMIT: Duration = Duration::from_secs(8);

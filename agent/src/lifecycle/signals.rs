@@ -13,7 +13,7 @@ use signal_hook_tokio::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::engine::CancelFlag;
+use crate::cancel::CancelFlag;
 use crate::failure::{ExitCode, Failure, OrFail};
 
 /// The signals that are held back.

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::input;
-use crate::store::write_atomically;
+use crate::landing::write_atomically;
 
 const NAME: &str = "starts.json";
 const MOST_BYTES: u64 = 4 << 10;

@@ -5,14 +5,21 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::*;
-use crate::artifact::Flavour;
+use crate::catalog::Catalog;
 use crate::config::MissingGpus;
 use crate::engine::Patience;
+use crate::engine::fake_images::FakeImages;
 use crate::finding::{Code, Finding};
+use crate::flavour::Flavour;
+use crate::host::HostFacts;
 use crate::host::facts::Known;
-use crate::host::fake::{FakeHost, FakeImages, FakeModule, FakeState};
+use crate::host::fake::{FakeHost, FakeModule, FakeState};
 use crate::host::verbs::{Node, Owner};
+use crate::journal::PlanSummary;
+use crate::plan::Plan;
 use crate::plan::{Acquire, Replaced};
+use crate::provider::Provider;
+use crate::status::status;
 use crate::step::{ModuleOrigin, Step};
 
 mod adopt;
@@ -195,7 +202,7 @@ fn refusing(plan: Plan) -> Plan {
 
 struct Scene {
     host: Arc<FakeHost>,
-    images: Arc<dyn crate::kernel::image::Images>,
+    images: Arc<dyn crate::engine::image::Images>,
     stop: CancelFlag,
     renewal: Renewal,
     configs: Arc<Mutex<VecDeque<Result<Config, ExitCode>>>>,

@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::cancel::CancelFlag;
 use crate::config::Config;
-use crate::engine::CancelFlag;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::journal::{Holder, Journal};
 
@@ -53,11 +53,12 @@ pub(super) async fn open_journal(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{self, Fragment, Paths};
+    use crate::config::{self, Fragment};
+    use crate::paths::Paths;
 
     fn config(paths: &Paths, lock: Duration) -> Config {
         let config = config::load(Fragment::default(), &|_| None, None).unwrap();
-        let deadlines = config::Deadlines { lock, ..config.deadlines };
+        let deadlines = crate::deadlines::Deadlines { lock, ..config.deadlines };
         Config { paths: paths.clone(), deadlines, ..config }
     }
 

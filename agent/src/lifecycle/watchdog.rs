@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{Phase, Renewal};
-use crate::engine::CancelFlag;
+use super::Renewal;
+use crate::cancel::CancelFlag;
 use crate::failure::{ExitCode, Failure};
+use crate::journal::phase::Phase;
 use crate::serve::Pulse;
 use crate::telemetry::Telemetry;
 

@@ -10,8 +10,8 @@ use x509_cert::der::{Decode, Encode};
 use x509_cert::ext::pkix::{AuthorityKeyIdentifier, SubjectKeyIdentifier};
 use x509_cert::name::Name;
 
+use crate::digest::hex;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::hex;
 
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 const ORGANISATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.10");

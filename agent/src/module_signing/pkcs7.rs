@@ -16,7 +16,7 @@ use rsa::pkcs8::DecodePublicKey;
 
 use super::Hash;
 use super::certificate::{Certificate, common_name, pem};
-use crate::store::hex;
+use crate::digest::hex;
 
 const SIGNED_DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.7.2");
 const DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.7.1");
@@ -157,7 +157,7 @@ impl Message {
     }
 
     /// As [`Message::verify`], of a module with this digest ([`Message::hash`]).
-    pub(super) fn verify_digest(
+    pub(crate) fn verify_digest(
         &self,
         digest: &[u8],
         certificate: &Certificate,

@@ -5,6 +5,7 @@
 //! asked for no more than that the last writer wins: docs/decisions/build-once.md has the protocol,
 //! and which races remain.
 
+pub mod claims;
 mod held;
 mod turn;
 

@@ -7,18 +7,20 @@ use super::signing::{self, Standing};
 use super::{Acquire, Reason};
 use crate::artifact::{HeadersFrom, ModuleSet};
 use crate::build;
-use crate::catalog::{Catalog, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand};
+use crate::catalog::{AvailableSet, Catalog, SetPlace};
 use crate::config::{Config, PublishConfig};
 use crate::finding::{Code, Finding, Severity};
 use crate::host::HostFacts;
 use crate::host::facts::Known;
 use crate::module_signing::Signer;
+use crate::source::headers::AvailableHeaders;
+use crate::source::userspace::AvailableUserspace;
 
 /// The modules and the user-mode tree, as far as they are at hand, and what is to be acquired.
 #[derive(Debug, Default)]
 pub(super) struct Supply<'a> {
     pub(super) set: Option<&'a ModuleSet>,
-    pub(super) userspace: Option<&'a UserspaceAtHand>,
+    pub(super) userspace: Option<&'a AvailableUserspace>,
     /// Whether modules are to be compiled, so that what they are is not known yet.
     pub(super) builds: bool,
     /// Whether modules are to be signed first, so that their digests are not known yet.
@@ -52,29 +54,29 @@ impl<'a> Supply<'a> {
         choice: &Choice,
         wanted: &[&str],
     ) {
-        let of_choice = |s: &&SetAtHand| {
+        let of_choice = |s: &&AvailableSet| {
             is_for_kernel(s, facts)
                 && s.set.key.driver_version == choice.version
                 && s.set.key.flavour == choice.flavour
         };
         let live_with_all =
             choice.live && wanted.iter().all(|name| live::has_parameters(config, facts, name));
-        let complete = |s: &&SetAtHand| of_choice(s) && s.set.has_all(wanted);
+        let complete = |s: &&AvailableSet| of_choice(s) && s.set.has_all(wanted);
         let buildable = config.may_compile()
             && matches!(
                 catalog.headers,
-                Known::Yes(HeadersAtHand::Archive { .. } | HeadersAtHand::Local { .. })
+                Known::Yes(AvailableHeaders::Archive { .. } | AvailableHeaders::Local { .. })
             );
         // A set that lacks a wanted module is used only to say so, where none can be built.
         let incomplete = || catalog.sets.iter().find(of_choice).filter(|_| !buildable);
         let signer = catalog.signer.as_ref();
-        let standing = |s: &&SetAtHand| signing::standing(&s.set.key, facts, signer);
+        let standing = |s: &&AvailableSet| signing::standing(&s.set.key, facts, signer);
         // Of equals what is as it was compiled, and of those the first: min_by_key keeps it.
         let best = catalog.sets.iter().filter(complete);
         // The build that is live need not make room for another one as good.
-        let is_live = |s: &SetAtHand| choice.live && is_loaded(&s.set, facts);
+        let is_live = |s: &AvailableSet| choice.live && is_loaded(&s.set, facts);
         let best = best.min_by_key(|s| (!is_live(s), standing(s), s.set.key.signed_by.is_some()));
-        let better_compiled = |s: &&SetAtHand| {
+        let better_compiled = |s: &&AvailableSet| {
             buildable && !standing(s).may_load() && signing::may_load_compiled(facts, signer)
         };
         let best = best.filter(|s| !better_compiled(s));
@@ -89,7 +91,7 @@ impl<'a> Supply<'a> {
         }
     }
 
-    fn use_set(&mut self, at_hand: &'a SetAtHand, facts: &HostFacts) {
+    fn use_set(&mut self, at_hand: &'a AvailableSet, facts: &HostFacts) {
         self.set = Some(&at_hand.set);
         let patches: Vec<&str> = at_hand.set.key.patches.keys().map(String::as_str).collect();
         if !patches.is_empty() {
@@ -123,7 +125,7 @@ impl<'a> Supply<'a> {
         }
     }
 
-    fn sign(&mut self, at_hand: &SetAtHand, standing: Standing, catalog: &Catalog) {
+    fn sign(&mut self, at_hand: &AvailableSet, standing: Standing, catalog: &Catalog) {
         if let Some(by) = &at_hand.set.key.signed_by {
             self.because("signed for the kernel", format!("by {by}, {}", by.hash));
         }
@@ -179,17 +181,17 @@ impl<'a> Supply<'a> {
         let none = "no built set with all wanted modules for exactly this kernel (release and version \
                     string) is at hand";
         match &catalog.headers {
-            Known::Yes(HeadersAtHand::Archive { package, version, compiler, passed_over }) => {
+            Known::Yes(AvailableHeaders::Archive { package, version, compiler, passed_over }) => {
                 let why = format!("{none}; {package} {version} and {compiler} are in the archive");
                 self.because("modules compiled", why);
                 self.passed_over(passed_over);
             }
-            Known::Yes(HeadersAtHand::Local { place, compiler, passed_over }) => {
+            Known::Yes(AvailableHeaders::Local { place, compiler, passed_over }) => {
                 let why = format!("{none}; headers from {place}, with {compiler} of the archive");
                 self.because("modules compiled", why);
                 self.passed_over(passed_over);
             }
-            Known::Yes(HeadersAtHand::Missing { nearest, passed_over }) => {
+            Known::Yes(AvailableHeaders::Missing { nearest, passed_over }) => {
                 self.because("modules compiled", none);
                 self.passed_over(passed_over);
                 self.findings.push(headers_missing(release, nearest));
@@ -207,9 +209,9 @@ impl<'a> Supply<'a> {
     }
 
     /// Says for whom it is compiled.
-    fn published(&mut self, publish: &PublishConfig, headers: &Known<HeadersAtHand>) {
+    fn published(&mut self, publish: &PublishConfig, headers: &Known<AvailableHeaders>) {
         match headers {
-            Known::Yes(HeadersAtHand::Local { place, .. }) if !publish.unsigned_headers => {
+            Known::Yes(AvailableHeaders::Local { place, .. }) if !publish.unsigned_headers => {
                 let why = format!(
                     "the headers from {place} are signed by nobody (publish-unsigned-headers)"
                 );
@@ -262,7 +264,7 @@ impl<'a> Supply<'a> {
         catalog: &'a Catalog,
         choice: &Choice,
     ) {
-        let of_choice = |u: &&UserspaceAtHand| {
+        let of_choice = |u: &&AvailableUserspace| {
             u.driver_version == choice.version && u.arch == facts.kernel.arch
         };
         self.userspace = catalog.userspace.iter().find(of_choice);

@@ -3,11 +3,13 @@
 use std::cmp::Ordering;
 
 use super::signing;
-use crate::artifact::Flavour;
-use crate::catalog::{Catalog, DriverAtHand, DriverOrigin, RunFileAtHand, SetAtHand, SetPlace};
+use crate::catalog::{AvailableSet, Catalog, SetPlace};
 use crate::config::Config;
+use crate::flavour::Flavour;
 use crate::host::HostFacts;
 use crate::host::facts::Known;
+use crate::source::driver::{AvailableDriver, DriverOrigin};
+use crate::source::runfile::AvailableRunFile;
 
 /// Something that has a driver's modules or what they are compiled from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +47,7 @@ impl Origin<'_> {
 }
 
 /// A set that was built for exactly the running kernel.
-pub(super) fn is_for_kernel(at_hand: &SetAtHand, facts: &HostFacts) -> bool {
+pub(super) fn is_for_kernel(at_hand: &AvailableSet, facts: &HostFacts) -> bool {
     let (key, kernel) = (&at_hand.set.key, &facts.kernel);
     key.kernel_release == kernel.release
         && key.kernel_version == kernel.version
@@ -94,7 +96,7 @@ pub(super) fn candidates<'a>(
     sets.chain(offered).collect()
 }
 
-fn origin_of(driver: &DriverAtHand) -> Origin<'_> {
+fn origin_of(driver: &AvailableDriver) -> Origin<'_> {
     match &driver.origin {
         DriverOrigin::Package { name, suite, .. } => Origin::Archive { package: name, suite },
         DriverOrigin::RunFile { name } => Origin::RunFile { name },
@@ -102,7 +104,7 @@ fn origin_of(driver: &DriverAtHand) -> Origin<'_> {
 }
 
 /// The .run files that are known.
-pub(super) fn run_files(catalog: &Catalog) -> &[RunFileAtHand] {
+pub(super) fn run_files(catalog: &Catalog) -> &[AvailableRunFile] {
     match &catalog.run_files {
         Known::Yes(files) => files,
         Known::Unknown(_) => &[],

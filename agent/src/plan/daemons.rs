@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use super::Reason;
-use crate::catalog::UserspaceAtHand;
 use crate::config::{Config, Wish};
-use crate::daemons::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Settings};
-use crate::expose::tree::Machine;
 use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
+use crate::host::daemon::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Settings};
 use crate::host::facts::{DeviceKind, SwitchManager};
+use crate::machine::Machine;
+use crate::source::userspace::AvailableUserspace;
 use crate::step::Step;
 
 const PERSISTENCED: &str = "nvidia-persistenced";
@@ -41,7 +41,7 @@ pub(super) struct Daemons {
 pub(super) fn daemons(
     config: &Config,
     facts: &HostFacts,
-    tree: Option<&UserspaceAtHand>,
+    tree: Option<&AvailableUserspace>,
 ) -> Daemons {
     let mut found = Daemons::default();
     let Some(tree) = tree else { return found };
@@ -72,7 +72,7 @@ pub(super) fn daemons(
 /// Where the daemons' programs are, and what is said of them.
 struct Place<'a> {
     config: &'a Config,
-    tree: &'a UserspaceAtHand,
+    tree: &'a AvailableUserspace,
 }
 
 impl Place<'_> {

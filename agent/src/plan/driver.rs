@@ -8,13 +8,14 @@ use super::candidate::{
     Candidate, candidates, compare_versions, is_within, names_run_files, newest, offer, run_files,
 };
 use super::gpu::{self, Generation, Unfit};
-use crate::artifact::Flavour;
+use crate::catalog::Catalog;
 use crate::catalog::Chip;
-use crate::catalog::{Catalog, RunFileAtHand};
 use crate::config::Config;
 use crate::finding::{Code, Finding, Severity};
+use crate::flavour::Flavour;
 use crate::host::HostFacts;
 use crate::host::facts::{DeviceKind, Known, PciDevice};
+use crate::source::runfile::AvailableRunFile;
 
 /// What was chosen.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ struct Question<'a> {
     config: &'a Config,
     facts: &'a HostFacts,
     gpus: Vec<Gpu<'a>>,
-    run_files: &'a [RunFileAtHand],
+    run_files: &'a [AvailableRunFile],
 }
 
 impl Question<'_> {

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::artifact::Flavour;
 use crate::catalog::Chip;
+use crate::flavour::Flavour;
 
 /// A GPU generation, oldest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

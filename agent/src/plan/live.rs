@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
 use crate::host::facts::LoadedModule;
-use crate::kernel::readback;
+use crate::module_parameters;
 
 /// A module of ours that is live and must go before the plan can be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,12 +153,13 @@ fn parameters(
     live: &LoadedModule,
 ) -> Option<String> {
     let wanted = config.driver.parameters.get(name).map_or("", String::as_str);
-    if let Some(differs) = readback::differing(wanted, |p| live.parameters.get(p).cloned()) {
+    if let Some(differs) = module_parameters::differing(wanted, |p| live.parameters.get(p).cloned())
+    {
         return Some(format!("{name} is loaded with other parameters: {differs}"));
     }
     // One that is no longer given has a default that nobody knows.
     let given = facts.ours.get(name)?;
-    (!readback::same_parameters(given, wanted))
+    (!module_parameters::same_parameters(given, wanted))
         .then(|| format!("{name} was loaded with parameters {given:?}, and {wanted:?} are wanted"))
 }
 

@@ -18,7 +18,6 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use candidate::is_within;
-pub(crate) use daemons::SUBNET_SETTINGS;
 pub use live::Replaced;
 pub(crate) use preflight::{NEEDED, is_host_hidden};
 pub use render::render;
@@ -26,12 +25,13 @@ pub(crate) use render::{device_lines, security_line};
 
 pub use crate::finding::{Finding, Severity};
 
-use crate::artifact::Flavour;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure};
 use crate::finding::{self, Code};
+use crate::flavour::Flavour;
 use crate::host::HostFacts;
+use crate::journal::PlanSummary;
 use crate::step::Step;
 
 /// What would be done, and why.
@@ -57,6 +57,16 @@ pub struct Plan {
     pub exact: bool,
     /// What preflight found.
     pub findings: Vec<Finding>,
+}
+
+impl From<&Plan> for PlanSummary {
+    fn from(plan: &Plan) -> Self {
+        Self {
+            driver_version: plan.driver_version.clone(),
+            flavour: plan.flavour,
+            kernel_release: plan.kernel_release.clone(),
+        }
+    }
 }
 
 /// One choice.

@@ -14,7 +14,7 @@ const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, \
                       application/vnd.docker.distribution.manifest.v2+json";
 
 /// The bytes of a manifest; None where there is none. Asked for by digest, it is what it says.
-pub(super) async fn manifest(
+pub(crate) async fn manifest(
     session: &Session,
     reference: &str,
 ) -> Result<Option<Vec<u8>>, Failure> {
@@ -57,7 +57,7 @@ async fn find_small_blob(
 }
 
 /// The set under a tag or digest; None where nothing is, or something else.
-pub(super) async fn described(
+pub(crate) async fn described(
     session: &Session,
     reference: &str,
 ) -> Result<Option<Described>, Failure> {
@@ -82,7 +82,7 @@ pub(super) async fn described(
 }
 
 /// The evidence, and whether there is any signature.
-pub(super) async fn evidence_in(
+pub(crate) async fn evidence_in(
     session: &Session,
     set: &Described,
 ) -> Result<(Evidence, bool), Failure> {
@@ -113,7 +113,7 @@ fn wrong(session: &Session, what: &str) -> Failure {
         .remedy("push the set again; a mirror or proxy in between may serve something else")
 }
 
-pub(super) fn missing(session: &Session, what: &str) -> Failure {
+pub(crate) fn missing(session: &Session, what: &str) -> Failure {
     Failure::new(ExitCode::Download, format!("{} has no {what}", session.repository))
         .remedy("push the set again, or drop the mirror that lacks it")
 }

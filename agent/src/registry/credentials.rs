@@ -7,9 +7,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use super::reference::Repository;
 use crate::config::Env;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::image_reference::Repository;
 
 /// No docker configuration is larger.
 const MOST_BYTES: u64 = 1 << 20;

@@ -10,9 +10,10 @@ use super::Wish;
 use super::content::described;
 use super::session::{Answer, Call, Session, unexpected};
 use crate::artifact::image::Described;
-use crate::artifact::{Flavour, legal, tag};
+use crate::artifact::{legal, tag};
 use crate::failure::{ExitCode, Failure};
-use crate::source::http::shown;
+use crate::flavour::Flavour;
+use crate::redact::shown;
 
 /// Pages of tags that are asked for; at a thousand each that is more than any fleet has.
 const MOST_PAGES: usize = 50;

@@ -13,9 +13,10 @@ use tokio::time::Instant;
 
 use super::challenge::{self, Challenge};
 use super::credentials::{Credential, DockerConfig};
-use super::reference::Repository;
 use super::session::{Answer, Call, send};
-use crate::source::http::{Fetcher, shown};
+use crate::image_reference::Repository;
+use crate::redact::shown;
+use crate::source::http::Fetcher;
 
 /// A token older than this may have run out; a younger one that is refused does not suffice.
 const MAY_HAVE_ENDED: std::time::Duration = std::time::Duration::from_secs(30);

@@ -4,22 +4,22 @@
 //! under the tag `DRIVER-FLAVOUR-RELEASE-ARCH`, and its signatures under cosign's tag.
 
 mod challenge;
-pub mod claims;
-mod content;
+pub(crate) mod content;
 pub mod credentials;
 mod listing;
 mod login;
 mod pull;
-mod push;
-pub mod reference;
-mod session;
+pub(crate) mod push;
+pub(crate) mod session;
 
 use std::path::Path;
 
+use crate::artifact::ModuleSet;
 use crate::artifact::image::Described;
-use crate::artifact::{Flavour, ModuleSet};
 use crate::config::{Env, RegistrySource};
 use crate::failure::{ExitCode, Failure};
+use crate::flavour::Flavour;
+use crate::image_reference::{Reference, Repository};
 use crate::progress::Progress;
 use crate::signature::Evidence;
 use crate::signature::key::PublicKey;
@@ -30,7 +30,6 @@ use credentials::DockerConfig;
 use listing::find_in;
 use pull::pull_from;
 pub use push::Pushed;
-use reference::{Reference, Repository};
 use session::Session;
 
 /// What is looked for in a registry.

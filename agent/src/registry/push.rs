@@ -6,12 +6,12 @@ use reqwest::{Method, StatusCode, Url};
 
 use super::Registry;
 use super::content::manifest;
-use super::reference::Repository;
 use super::session::{Call, Session, unexpected};
 use crate::artifact::ModuleSet;
 use crate::artifact::image::{Described, MANIFEST_TYPE, digest};
 use crate::config::{Env, RegistrySource};
 use crate::failure::{ExitCode, Failure};
+use crate::image_reference::Repository;
 use crate::progress::{Progress, Unit};
 use crate::signature::key::SecretKey;
 use crate::signature::{Signature, SignatureImage, signature_tag};
@@ -116,7 +116,7 @@ impl Registry {
         Ok(true)
     }
 
-    pub(super) fn only(&self) -> Result<&Session, Failure> {
+    pub(crate) fn only(&self) -> Result<&Session, Failure> {
         self.sessions.last().ok_or_else(|| super::nobody(self.name()))
     }
 }
@@ -131,7 +131,7 @@ async fn has_blob(session: &Session, digest: &str) -> Result<bool, Failure> {
     }
 }
 
-pub(super) async fn ensure_blob(session: &Session, bytes: &[u8]) -> Result<bool, Failure> {
+pub(crate) async fn ensure_blob(session: &Session, bytes: &[u8]) -> Result<bool, Failure> {
     let digest = digest(bytes);
     if has_blob(session, &digest).await? {
         return Ok(false);
@@ -190,7 +190,7 @@ async fn put_manifest(session: &Session, tag: &str, bytes: &[u8]) -> Result<bool
 }
 
 /// Puts a manifest under `tag`, whatever is there.
-pub(super) async fn overwrite_manifest(
+pub(crate) async fn overwrite_manifest(
     session: &Session,
     tag: &str,
     bytes: &[u8],

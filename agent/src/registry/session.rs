@@ -9,11 +9,12 @@ use tokio::sync::Mutex;
 
 use super::credentials::DockerConfig;
 use super::login::Login;
-use super::reference::Repository;
 use crate::failure::{ExitCode, Failure};
+use crate::image_reference::Repository;
+use crate::redact::shown;
 use crate::source::http::{
     Fetcher, Pace, Patience, Policy, Trouble, is_busy, is_certificate, proxies, retry_after,
-    root_cause, shown,
+    root_cause,
 };
 
 /// No answer that is read into memory is longer, but for what a caller allows.
@@ -22,10 +23,10 @@ const MAX_ANSWER: u64 = 4 << 20;
 const MAX_WORDS: usize = 300;
 /// Steps of logging in for one request: anybody's token, the login's, and each of them anew where
 /// it had run out.
-pub(super) const MOST_LOGINS: usize = 4;
+pub(crate) const MOST_LOGINS: usize = 4;
 
 /// A request.
-pub(super) struct Call {
+pub(crate) struct Call {
     method: Method,
     url: Url,
     headers: HeaderMap,
@@ -33,28 +34,28 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub(super) fn new(method: Method, url: Url) -> Self {
+    pub(crate) fn new(method: Method, url: Url) -> Self {
         Self { method, url, headers: HeaderMap::new(), body: Vec::new() }
     }
 
-    pub(super) fn header(mut self, name: &'static str, value: &'static str) -> Self {
+    pub(crate) fn header(mut self, name: &'static str, value: &'static str) -> Self {
         self.headers.insert(name, HeaderValue::from_static(value));
         self
     }
 
-    pub(super) fn authorization(mut self, value: Option<HeaderValue>) -> Self {
+    pub(crate) fn authorization(mut self, value: Option<HeaderValue>) -> Self {
         if let Some(value) = value {
             self.headers.insert(AUTHORIZATION, value);
         }
         self
     }
 
-    pub(super) fn body(mut self, body: Vec<u8>) -> Self {
+    pub(crate) fn body(mut self, body: Vec<u8>) -> Self {
         self.body = body;
         self
     }
 
-    pub(super) fn into_body(self) -> Vec<u8> {
+    pub(crate) fn into_body(self) -> Vec<u8> {
         self.body
     }
 
@@ -65,12 +66,12 @@ impl Call {
 }
 
 /// What came back, whole.
-pub(super) struct Answer {
+pub(crate) struct Answer {
     /// Who answered, at the end of all redirections.
-    pub(super) url: Url,
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Vec<u8>,
+    pub(crate) url: Url,
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
@@ -96,8 +97,8 @@ enum Ended {
 }
 
 /// One repository.
-pub(super) struct Session {
-    pub(super) repository: Repository,
+pub(crate) struct Session {
+    pub(crate) repository: Repository,
     fetcher: Fetcher,
     /// For realms: what is sent to one is for nobody whom it redirects to.
     direct: Fetcher,
@@ -106,7 +107,7 @@ pub(super) struct Session {
 
 impl Session {
     /// `actions` is `pull` or `pull,push`; `direct` follows no redirection.
-    pub(super) fn new(
+    pub(crate) fn new(
         fetcher: Fetcher,
         direct: Fetcher,
         repository: Repository,
@@ -121,7 +122,7 @@ impl Session {
     ///
     /// # Errors
     /// Exit code 2 where that is no URL.
-    pub(super) fn url(&self, rest: &str) -> Result<Url, Failure> {
+    pub(crate) fn url(&self, rest: &str) -> Result<Url, Failure> {
         let text = self.repository.url(rest);
         Url::parse(&text).map_err(|e| {
             Failure::new(ExitCode::Usage, format!("{text} is no URL: {e}"))
@@ -129,12 +130,12 @@ impl Session {
         })
     }
 
-    pub(super) fn fetcher(&self) -> &Fetcher {
+    pub(crate) fn fetcher(&self) -> &Fetcher {
         &self.fetcher
     }
 
     /// What to put into `Authorization` for URLs of the repository's host.
-    pub(super) async fn authorization(&self) -> Option<HeaderValue> {
+    pub(crate) async fn authorization(&self) -> Option<HeaderValue> {
         self.login.lock().await.header()
     }
 
@@ -143,7 +144,7 @@ impl Session {
     ///
     /// # Errors
     /// Exit code 12 where no answer comes or the registry does not let us in.
-    pub(super) async fn exchange(&self, call: &Call) -> Result<Answer, Failure> {
+    pub(crate) async fn exchange(&self, call: &Call) -> Result<Answer, Failure> {
         let at_home = self.is_at_home(&call.url);
         let mut logins = 0;
         loop {
@@ -163,7 +164,7 @@ impl Session {
     /// # Errors
     /// Exit code 12 where the registry does not let us in, and `denied` where it does: who denies
     /// the download is behind it, and no login of the registry's is for them.
-    pub(super) async fn log_in_for(
+    pub(crate) async fn log_in_for(
         &self,
         url: Url,
         used: Option<HeaderValue>,
@@ -216,7 +217,7 @@ impl Session {
 }
 
 /// A status that was not what was wanted, as a failure.
-pub(super) fn unexpected(call: &Call, answer: &Answer) -> Failure {
+pub(crate) fn unexpected(call: &Call, answer: &Answer) -> Failure {
     Failure::new(
         ExitCode::Download,
         format!("{}: the registry says {}{}", call.shown(), answer.status, answer.words()),
@@ -225,7 +226,7 @@ pub(super) fn unexpected(call: &Call, answer: &Answer) -> Failure {
 }
 
 /// Sends a request until an answer comes that trying again does not change.
-pub(super) async fn send(
+pub(crate) async fn send(
     fetcher: &Fetcher,
     call: &Call,
     authorization: Option<HeaderValue>,

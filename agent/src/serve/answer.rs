@@ -13,10 +13,10 @@ use tokio::sync::Semaphore;
 use super::connections;
 use super::pulse::Pulse;
 use super::seen::Sight;
-use crate::config::Paths;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::look::Looker;
-use crate::lifecycle::status;
+use crate::paths::Paths;
+use crate::status;
 use crate::telemetry::exposition::{self, Format};
 use crate::telemetry::{Live, Telemetry, metrics};
 

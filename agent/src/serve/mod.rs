@@ -4,9 +4,7 @@
 //! does not. While nobody asks it sleeps. A connection that is slow, says too much or is one of many is
 //! dropped for one that asks properly.
 
-mod address;
 mod answer;
-pub mod client;
 mod connections;
 mod pulse;
 mod seen;
@@ -27,13 +25,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::oneshot;
 
-pub use address::Address;
 pub use answer::Subject;
 pub use pulse::{Heart, Pulse};
 
 use connections::{Answering, Connections, Peer};
 
 use crate::config::Listen;
+use crate::endpoint::{self, Address};
 use crate::threads;
 
 /// How long the head of a request may take: what asks from this host takes microseconds.
@@ -51,7 +49,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 pub struct Server {
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
-    address: Arc<address::Publication>,
+    address: Arc<endpoint::Publication>,
 }
 
 impl Server {
@@ -62,7 +60,7 @@ impl Server {
         if *listen == Listen::Off {
             return None;
         }
-        let address = Arc::new(address::Publication::new(subject.instance.clone()));
+        let address = Arc::new(endpoint::Publication::new(subject.instance.clone()));
         let (stop, stopped) = oneshot::channel();
         let (listen, published) = (listen.clone(), Arc::clone(&address));
         let work = move || serve(&listen, Arc::new(subject), &published, stopped);
@@ -102,7 +100,7 @@ pub fn publish(server: Option<&Server>, state_dir: &Path) {
 fn serve(
     listen: &Listen,
     subject: Arc<Subject>,
-    address: &address::Publication,
+    address: &endpoint::Publication,
     stopped: oneshot::Receiver<()>,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -127,7 +125,11 @@ fn serve(
     runtime.shutdown_background();
 }
 
-async fn listen_and_answer(listen: &Listen, subject: Arc<Subject>, address: &address::Publication) {
+async fn listen_and_answer(
+    listen: &Listen,
+    subject: Arc<Subject>,
+    address: &endpoint::Publication,
+) {
     let listener = bound(listen).await;
     match listener.address() {
         Ok(at) => {

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{SysconfVar, sysconf};
 
+use crate::deadlines::LOOK;
 use crate::host::holders::driver_users;
 use crate::host::look::Looker;
 use crate::host::modules::is_of_driver;
-use crate::host::real::LOOK;
 use crate::host::verbs::DriverUsers;
 use crate::telemetry::metrics::Seen;
 

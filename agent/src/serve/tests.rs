@@ -7,9 +7,9 @@ use rstest::rstest;
 
 use super::connections::MOST as MOST_CONNECTIONS;
 use super::*;
-use crate::config::Paths;
 use crate::host::look::Looker;
-use crate::lifecycle::Phase;
+use crate::journal::phase::Phase;
+use crate::paths::Paths;
 use crate::telemetry::{DriverInfo, Telemetry};
 
 /// A server of an agent that is told what it is at, and whose task runs.
@@ -40,7 +40,7 @@ impl Scene {
         publish(self.server.as_ref(), self.dir.path());
         let since = Instant::now();
         loop {
-            if let Some(address) = client::find(self.dir.path()) {
+            if let Some(address) = crate::endpoint::client::find(self.dir.path()) {
                 return address;
             }
             assert!(since.elapsed() < HEAD, "it does not listen");
@@ -48,8 +48,8 @@ impl Scene {
         }
     }
 
-    fn ask(&self, path: &str) -> client::Answer {
-        client::ask(&self.address(), path, WHOLE).expect("an answer")
+    fn ask(&self, path: &str) -> crate::endpoint::client::Answer {
+        crate::endpoint::client::ask(&self.address(), path, WHOLE).expect("an answer")
     }
 
     /// Sends bytes and returns all that comes back.
@@ -146,7 +146,10 @@ fn an_agent_whose_task_runs_is_healthy_and_one_whose_task_does_not_is_not() {
     let runtime = tokio::runtime::Runtime::new().expect("runtime");
     let (end, ended) = oneshot::channel::<()>();
     let life = runtime.spawn(heart.beside(ended));
-    assert_eq!(scene.ask("/healthz"), client::Answer { status: 200, body: "ok\n".into() });
+    assert_eq!(
+        scene.ask("/healthz"),
+        crate::endpoint::client::Answer { status: 200, body: "ok\n".into() }
+    );
     drop(end);
     let _ = runtime.block_on(life);
     let answer = scene.ask("/healthz");
@@ -185,11 +188,14 @@ fn many_that_ask_for_health_without_pause_do_not_make_it_fail_for_another() {
     };
     thread::scope(|scope| {
         let hammering: Vec<_> = (0..64).map(|_| scope.spawn(hammer)).collect();
-        let ask = |_| client::ask(&address, "/healthz", WHOLE).expect("an answer");
+        let ask = |_| crate::endpoint::client::ask(&address, "/healthz", WHOLE).expect("an answer");
         let answers: Vec<_> = (0..50).map(ask).collect();
         done.store(true, Ordering::Relaxed);
         for answer in answers {
-            assert_eq!(answer, client::Answer { status: 200, body: "ok\n".into() });
+            assert_eq!(
+                answer,
+                crate::endpoint::client::Answer { status: 200, body: "ok\n".into() }
+            );
         }
         for one in hammering {
             one.join().expect("answered each time");
@@ -304,7 +310,7 @@ fn a_busy_address_is_no_failure_and_is_told_by_nobody() {
     let listen = first.address().listen.parse().expect("address");
     let second = Scene::new(&listen);
     publish(second.server.as_ref(), second.dir.path());
-    assert_eq!(client::find(second.dir.path()), None);
+    assert_eq!(crate::endpoint::client::find(second.dir.path()), None);
     assert_eq!(first.ask("/readyz").status, 503);
 }
 
@@ -341,12 +347,12 @@ fn nothing_listens_where_it_is_off_and_nothing_says_so() {
     let _left = scene.address();
     assert!(Scene::new(&Listen::Off).server.is_none());
     publish(None, scene.dir.path());
-    assert_eq!(client::find(scene.dir.path()), None);
+    assert_eq!(crate::endpoint::client::find(scene.dir.path()), None);
 }
 
 #[test]
 fn another_agent_at_the_same_address_is_not_taken_for_this_one() {
     let scene = Scene::tcp();
     let another = Address { agent: "1-1".into(), ..scene.address() };
-    client::ask(&another, "/readyz", WHOLE).expect_err("another agent");
+    crate::endpoint::client::ask(&another, "/readyz", WHOLE).expect_err("another agent");
 }

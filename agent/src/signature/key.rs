@@ -72,7 +72,7 @@ impl PublicKey {
     /// sha256 (hex) of its DER form: the same for the same key, however it is written down.
     pub fn fingerprint(&self) -> String {
         let der = self.key.to_public_key_der().map(|der| der.as_bytes().to_vec());
-        crate::store::hex(&Sha256::digest(der.unwrap_or_default()))
+        crate::digest::hex(&Sha256::digest(der.unwrap_or_default()))
     }
 
     /// Whether `signature` (base64 of DER, as cosign's annotation has it) is this key's over

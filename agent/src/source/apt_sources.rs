@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::control::{self, BadLine, Paragraph};
 use super::keyring::{Keyring, Signer};
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::host::root::{is_absent, read_below};
+use crate::root::{is_absent, read_below};
 
 /// One source: an archive and some of its suites.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -210,7 +210,7 @@ pub(super) fn entry_path(package: &str, entry: &Entry<'_, '_>) -> Result<PathBuf
 }
 
 /// A package that holds something it must not.
-pub(super) fn bad(package: &str, what: &str) -> Failure {
+pub(crate) fn bad(package: &str, what: &str) -> Failure {
     Failure::new(ExitCode::Verification, format!("the package {package} cannot be used: {what}"))
         .remedy("fetch it again, or report it to the archive it came from")
 }

@@ -11,10 +11,44 @@ use std::path::{Path, PathBuf};
 
 use super::archive::{Archive, Package};
 use super::{deb, version};
-use crate::artifact::Flavour;
-use crate::catalog::{DriverAtHand, DriverOrigin};
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::{Store, write_failure};
+use crate::flavour::Flavour;
+use crate::landing::write_failure;
+use crate::store::Store;
+use serde::{Deserialize, Serialize};
+
+/// A driver that can be compiled: its kernel sources in one flavour.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AvailableDriver {
+    /// Upstream version.
+    pub version: String,
+    /// Flavour of the kernel sources.
+    pub flavour: Flavour,
+    /// What holds the kernel sources.
+    pub origin: DriverOrigin,
+    /// sha256 (hex) of the package or the .run file.
+    pub sha256: String,
+}
+
+/// What holds a driver's kernel sources.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DriverOrigin {
+    /// A package of an archive.
+    Package {
+        /// Name, for example `nvidia-kernel-source`.
+        name: String,
+        /// Debian version.
+        version: String,
+        /// Suite it is in.
+        suite: String,
+    },
+    /// One of NVIDIA's .run files.
+    RunFile {
+        /// Its name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
+        name: String,
+    },
+}
 
 /// What is read of a Kbuild file; they have a few kB.
 const MOST_KBUILD: u64 = 1 << 20;
@@ -22,8 +56,8 @@ const MOST_KBUILD: u64 = 1 << 20;
 const NAMED: usize = 8;
 
 /// The driver packages of an archive, newest first.
-pub fn drivers(archive: &Archive) -> Vec<DriverAtHand> {
-    let mut found: Vec<DriverAtHand> = archive
+pub fn drivers(archive: &Archive) -> Vec<AvailableDriver> {
+    let mut found: Vec<AvailableDriver> = archive
         .names_matching(&|name| flavour_of(name).is_some())
         .iter()
         .flat_map(|name| archive.packages(name))
@@ -39,11 +73,11 @@ pub fn drivers(archive: &Archive) -> Vec<DriverAtHand> {
 /// # Errors
 /// Exit code 12 where the archive has none, with the versions that come nearest.
 pub fn find(
-    drivers: &[DriverAtHand],
+    drivers: &[AvailableDriver],
     wanted: Option<&str>,
     flavour: Option<Flavour>,
-) -> Result<DriverAtHand, Failure> {
-    let matches = |driver: &&DriverAtHand| {
+) -> Result<AvailableDriver, Failure> {
+    let matches = |driver: &&AvailableDriver| {
         wanted.is_none_or(|wanted| is_of(&driver.version, wanted))
             && flavour.is_none_or(|flavour| driver.flavour == flavour)
     };
@@ -54,7 +88,7 @@ pub fn find(
 ///
 /// # Errors
 /// Exit code 12 where the archive no longer has it.
-pub fn package(archive: &Archive, driver: &DriverAtHand) -> Result<Package, Failure> {
+pub fn package(archive: &Archive, driver: &AvailableDriver) -> Result<Package, Failure> {
     let DriverOrigin::Package { name, version, .. } = &driver.origin else {
         let cause = format!("driver {} is of a .run file, not of a package", driver.version);
         return Err(Failure::new(ExitCode::Bug, cause));
@@ -117,12 +151,12 @@ fn flavour_of(name: &str) -> Option<Flavour> {
     is_one.then_some(if open { Flavour::Open } else { Flavour::Proprietary })
 }
 
-fn at_hand(package: Package) -> Option<DriverAtHand> {
+fn at_hand(package: Package) -> Option<AvailableDriver> {
     let version = version::upstream(&package.version);
     // Not a driver's version: a transitional or a renamed package.
     let is_version = version.contains('.')
         && version.split('.').all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
-    Some(DriverAtHand {
+    Some(AvailableDriver {
         version: is_version.then(|| version.to_owned())?,
         flavour: flavour_of(&package.name)?,
         origin: DriverOrigin::Package {
@@ -134,7 +168,7 @@ fn at_hand(package: Package) -> Option<DriverAtHand> {
     })
 }
 
-fn newest_first(a: &DriverAtHand, b: &DriverAtHand) -> Ordering {
+fn newest_first(a: &AvailableDriver, b: &AvailableDriver) -> Ordering {
     let ((name_a, of_a), (name_b, of_b)) = (named(a), named(b));
     version::compare(&b.version, &a.version)
         .then_with(|| version::compare(of_b, of_a))
@@ -142,7 +176,7 @@ fn newest_first(a: &DriverAtHand, b: &DriverAtHand) -> Ordering {
 }
 
 /// Name and version of what holds a driver.
-fn named(driver: &DriverAtHand) -> (&str, &str) {
+fn named(driver: &AvailableDriver) -> (&str, &str) {
     match &driver.origin {
         DriverOrigin::Package { name, version, .. } => (name, version),
         DriverOrigin::RunFile { name } => (name, &driver.version),
@@ -154,7 +188,7 @@ fn is_of(version: &str, wanted: &str) -> bool {
     version.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-fn none_of(drivers: &[DriverAtHand], wanted: Option<&str>, flavour: Option<Flavour>) -> Failure {
+fn none_of(drivers: &[AvailableDriver], wanted: Option<&str>, flavour: Option<Flavour>) -> Failure {
     let mut asked = String::from("driver");
     for part in [wanted.map(str::to_owned), flavour.map(|f| f.to_string())].into_iter().flatten() {
         asked = format!("{asked} {part}");
@@ -169,7 +203,7 @@ fn none_of(drivers: &[DriverAtHand], wanted: Option<&str>, flavour: Option<Flavo
 }
 
 /// Versions there are, those that share most of `wanted` first, each with its flavour.
-fn nearest(drivers: &[DriverAtHand], wanted: &str) -> Vec<String> {
+fn nearest(drivers: &[AvailableDriver], wanted: &str) -> Vec<String> {
     let shared = |version: &str| {
         version.split('.').zip(wanted.split('.')).take_while(|(a, b)| a == b).count()
     };
@@ -226,8 +260,8 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn driver(package: &str, package_version: &str) -> DriverAtHand {
-        DriverAtHand {
+    fn driver(package: &str, package_version: &str) -> AvailableDriver {
+        AvailableDriver {
             version: version::upstream(package_version).to_owned(),
             flavour: flavour_of(package).expect("a driver package"),
             origin: DriverOrigin::Package {
@@ -239,7 +273,7 @@ mod tests {
         }
     }
 
-    fn some() -> Vec<DriverAtHand> {
+    fn some() -> Vec<AvailableDriver> {
         let mut drivers = vec![
             driver("nvidia-tesla-470-kernel-source", "470.256.02-1~deb12u1"),
             driver("nvidia-kernel-source", "535.261.03-1"),

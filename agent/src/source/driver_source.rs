@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use super::archive::{Archive, Package};
 use super::driver;
 use super::runfile::{self, StoredRunFile};
-use crate::artifact::Flavour;
-use crate::catalog::{DriverAtHand, DriverOrigin};
 use crate::failure::{ExitCode, Failure};
+use crate::flavour::Flavour;
+use crate::source::driver::{AvailableDriver, DriverOrigin};
 use crate::store::Store;
 
 /// What holds a driver's kernel sources.
@@ -25,7 +25,7 @@ impl DriverSource {
     /// # Errors
     /// Exit code 12 where the archive no longer has the package, or the store not the .run file.
     pub fn locate(
-        driver: &DriverAtHand,
+        driver: &AvailableDriver,
         archive: &Archive,
         store: &Store,
     ) -> Result<Self, Failure> {

@@ -6,7 +6,6 @@ mod local;
 mod pace;
 mod patience;
 mod policy;
-mod redact;
 
 use std::path::{Path, PathBuf};
 
@@ -19,15 +18,14 @@ pub(crate) use pace::Pace;
 pub use patience::Away;
 pub(crate) use patience::{Patience, Trouble, is_busy, retry_after};
 pub use policy::Policy;
-pub(crate) use redact::{redacted, shown};
 
 pub(crate) use super::sink::{Alive, Writers};
 use super::sink::{Committed, Reading, Sink, Writing};
 pub(super) use super::sink::{ReadOnce, Reader};
 use super::space;
 use crate::failure::{ExitCode, Failure};
-use crate::host::root::{is_absent, read_below};
 use crate::progress::{Silent, Task};
+use crate::root::{is_absent, read_below};
 use crate::store::Store;
 
 /// A file whose size nobody knows beforehand may not be longer.

@@ -8,7 +8,7 @@ use futures_util::future::try_join_all;
 
 use super::archive::holds;
 use super::compression::decompressed;
-use super::http::{Expected, FetchError, Fetcher, shown};
+use super::http::{Expected, FetchError, Fetcher};
 use super::packages::{Index, Origin};
 use super::release::{self, IndexFile, Release, Rules};
 use super::rollback::Seen;
@@ -16,6 +16,7 @@ use super::selection::{Component, Need, Place, Wanted};
 use super::sink::Alive;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::Task;
+use crate::redact::shown;
 use crate::store::Store;
 
 /// The forms an index comes in, best first.

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use super::control::{self, Paragraph};
-use super::http::{FetchError, Fetcher, shown};
+use super::http::{FetchError, Fetcher};
 use super::keyring::{Keyring, SignatureError};
 use crate::failure::{ExitCode, Failure};
+use crate::redact::shown;
 
 /// The largest InRelease seen has 400 KB.
 const MOST_BYTES: u64 = 4 << 20;

@@ -12,10 +12,11 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::http::shown;
 use super::release::{Release, Rules, date_text};
 use crate::failure::{ExitCode, Failure};
-use crate::store::{Store, write_atomically};
+use crate::landing::write_atomically;
+use crate::redact::shown;
+use crate::store::Store;
 
 /// The version of the file's form; one of another is as none.
 const FORMAT: u32 = 1;

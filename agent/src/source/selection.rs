@@ -10,13 +10,13 @@
 use std::path::Path;
 
 use super::apt_sources::{self, AptSource};
-use super::http::shown;
 use super::keyring::Keyring;
 use super::resolve::release_of;
 use crate::config::{ArchiveConfig, ArchiveSource};
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::host::root::read_below;
 use crate::input;
+use crate::redact::shown;
+use crate::root::read_below;
 
 /// The largest keyring seen has 8 MB.
 const MOST_BYTES: u64 = 64 << 20;

@@ -9,7 +9,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::{BlobWriter, Store, write_failure};
+use crate::landing::write_failure;
+use crate::store::{BlobWriter, Store};
 
 pub(super) use reading::{ReadOnce, Reader, Reading};
 

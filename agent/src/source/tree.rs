@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::deb::{Entry, bad, damaged, entry_path};
 use crate::failure::Failure;
-use crate::store::write_failure;
+use crate::landing::write_failure;
 
 /// The directories that usrmerge made links: `bin` -> `usr/bin`.
 const USRMERGE: [&str; 4] = ["bin", "sbin", "lib", "lib64"];

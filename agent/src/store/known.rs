@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::write_atomically;
+use crate::landing::write_atomically;
 
 /// The version of the file's form; one of another is as none.
 const FORMAT: u32 = 1;

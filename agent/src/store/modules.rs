@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::known::Known;
-use super::{Store, corrupt, digest_of, hex};
+use super::{Store, corrupt};
 use crate::artifact::ModuleSet;
+use crate::digest::{digest_of, hex};
 use crate::failure::{ExitCode, Failure, OrFail};
 
 /// Below the store's root.

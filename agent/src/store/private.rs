@@ -12,8 +12,8 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
-use super::write_failure;
 use crate::failure::{ExitCode, Failure};
+use crate::landing::write_failure;
 
 /// What others may do to a file.
 const OF_OTHERS: u32 = 0o077;
@@ -107,9 +107,9 @@ mod tests {
     use std::process::Command;
 
     use crate::artifact::HeadersFrom;
-    use crate::build::claim::{Claimed, claim};
     use crate::build::tests::make_objects;
     use crate::config::BuildUser;
+    use crate::scratch::{Claimed, claim};
     use crate::store::Store;
 
     fn mode(path: &Path) -> u32 {

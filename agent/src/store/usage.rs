@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use nix::fcntl::Flock;
 
-use super::{Store, write_failure};
+use super::Store;
 use crate::failure::{ExitCode, Failure};
+use crate::landing::write_failure;
 use crate::locks::{Attempt, Kind};
 
 /// The store, shared or alone, until dropped. None inside: the store cannot be written, so that

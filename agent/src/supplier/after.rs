@@ -76,8 +76,9 @@ impl Supplier<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::artifact::{Flavour, tests::set};
+    use crate::artifact::tests::set;
     use crate::config::{self, Config, Fragment};
+    use crate::flavour::Flavour;
     use crate::step::ModuleOrigin;
     use crate::store::Store;
 

@@ -2,7 +2,7 @@
 
 use super::Supplier;
 use crate::artifact::ModuleSet;
-use crate::catalog::{Catalog, UserspaceAtHand};
+use crate::catalog::Catalog;
 use crate::failure::Failure;
 use crate::host::HostFacts;
 use crate::host::facts::Kernel;
@@ -10,6 +10,7 @@ use crate::plan::is_within;
 use crate::source::archive::Archive;
 use crate::source::http::Policy;
 use crate::source::userspace;
+use crate::source::userspace::AvailableUserspace;
 
 impl Supplier<'_> {
     /// Set and tree of exactly the version asked for, where the store has them: then nothing has to
@@ -17,7 +18,7 @@ impl Supplier<'_> {
     pub(super) fn stored(
         &self,
         release: Option<&str>,
-    ) -> Result<Option<(ModuleSet, UserspaceAtHand)>, Failure> {
+    ) -> Result<Option<(ModuleSet, AvailableUserspace)>, Failure> {
         let wish = &self.config.driver;
         // Which set counts, where signatures do, is weighed with all that is at hand.
         let any = !self.config.signatures.required && self.config.module_signing.is_none();

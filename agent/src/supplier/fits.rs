@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 use object::ReadCache;
 
 use crate::artifact::ModuleSet;
-use crate::catalog::{Fit, SetAtHand, SetPlace};
+use crate::catalog::{AvailableSet, Fit, SetPlace};
 use crate::config::Config;
+use crate::engine::image::unpack;
 use crate::host::HostFacts;
-use crate::host::root::Root;
-use crate::kernel::image::unpack;
 use crate::kernel::symbols::{Crcs, Imports, differing, imports, same_options, symvers};
 use crate::printable::in_line;
+use crate::root::Root;
 use crate::store::Store;
 
 /// How long the kernel's own modules are read for symbols that no headers tell of.
@@ -38,14 +38,14 @@ pub(super) fn of(
     config: &Config,
     facts: &HostFacts,
     store: &Store,
-    sets: &[SetAtHand],
+    sets: &[AvailableSet],
 ) -> BTreeMap<String, Fit> {
     let mut fits = BTreeMap::new();
     if config.paths.is_captured() {
         return fits;
     }
     let kernel = &facts.kernel;
-    let is_for_kernel = |at_hand: &&SetAtHand| {
+    let is_for_kernel = |at_hand: &&AvailableSet| {
         let key = &at_hand.set.key;
         at_hand.place == SetPlace::Store
             && key.kernel_release == kernel.release

@@ -152,7 +152,7 @@ pub(super) fn read_host(config: &Config) -> Result<HostFacts, Failure> {
     {
         facts.ours = state.driver_modules(&facts.loaded);
     }
-    Ok(facts.with_places(paths))
+    Ok(facts.with_places(paths, &journal::recorded(paths)))
 }
 
 /// The thread that hangs is left behind.

@@ -14,9 +14,9 @@ use crate::catalog::{Catalog, SetPlace};
 use crate::failure::{ExitCode, Failure};
 use crate::finding::{Code, Severity};
 use crate::host::HostFacts;
-use crate::lifecycle::Provider;
 use crate::plan::{self, Acquire, Plan};
 use crate::prebuilt::Prebuilt;
+use crate::provider::Provider;
 use crate::telemetry::Origin;
 
 /// Findings that say why no modules are to be had; the others are about the host they would be

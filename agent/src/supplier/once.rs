@@ -8,19 +8,21 @@ use sha2::{Digest, Sha256};
 use super::Supplier;
 use super::run_files::Archives;
 use crate::artifact::image::Described;
-use crate::artifact::{Flavour, ModuleSet, tag};
+use crate::artifact::{ModuleSet, tag};
 use crate::build::{Failed, KnownFailure};
 use crate::builder::Builder;
-use crate::catalog::{DriverAtHand, HeadersAtHand};
 use crate::config::{Config, PublishConfig};
+use crate::digest::hex;
 use crate::failure::{ExitCode, Failure};
+use crate::flavour::Flavour;
 use crate::once::{Alone, Prospect, Round, Search, Times, Turn};
 use crate::prebuilt::Prebuilt;
 use crate::registry::{Judge, Registry, Wish};
 use crate::signature::key::SecretKey;
+use crate::source::driver::AvailableDriver;
 use crate::source::headers;
+use crate::source::headers::AvailableHeaders;
 use crate::source::http::Policy;
-use crate::store::hex;
 use crate::telemetry::Origin;
 use crate::terminal;
 
@@ -42,7 +44,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    pub(super) fn new(driver: &DriverAtHand, release: &str, version: Option<&str>) -> Self {
+    pub(super) fn new(driver: &AvailableDriver, release: &str, version: Option<&str>) -> Self {
         Self {
             driver_version: driver.version.clone(),
             flavour: driver.flavour,
@@ -200,8 +202,8 @@ impl Supplier<'_> {
         let version = wanted.kernel_version.as_deref();
         let kernel = headers::Wanted { release: &wanted.kernel_release, version };
         match headers::at_hand(kernel, &self.config.header_places(), archive) {
-            HeadersAtHand::Local { place, .. } => Some(place),
-            HeadersAtHand::Archive { .. } | HeadersAtHand::Missing { .. } => None,
+            AvailableHeaders::Local { place, .. } => Some(place),
+            AvailableHeaders::Archive { .. } | AvailableHeaders::Missing { .. } => None,
         }
     }
 
@@ -360,7 +362,7 @@ mod tests {
         let begins = format!("claim-535.261.03-open-6.1.0-50-amd64-{arch}-");
         assert!(tag.starts_with(&begins) && tag.len() == begins.len() + 12, "{tag}");
         let long = Wanted { kernel_release: "6".repeat(200), ..wanted() }.claim_tag(&config());
-        assert!(crate::registry::reference::is_tag(&long) && long.len() == 128, "{long}");
+        assert!(crate::image_reference::is_tag(&long) && long.len() == 128, "{long}");
     }
 
     #[test]

@@ -5,17 +5,19 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::OnceCell;
 
-use crate::artifact::Flavour;
-use crate::catalog::{DriverAtHand, RunFileAtHand};
+use crate::build::extract::Workshop;
 use crate::config::{Config, Pin};
 use crate::failure::{ExitCode, Failure};
+use crate::flavour::Flavour;
 use crate::host::facts::Known;
 use crate::plan::gpu::{OPEN_RECOMMENDED_BRANCH, branch_of};
 use crate::progress::Progress;
 use crate::source::archive::Archive;
 use crate::source::driver;
+use crate::source::driver::AvailableDriver;
 use crate::source::http::{Away, Fetcher, Policy};
-use crate::source::runfile::{self, Looked, StoredRunFile, Workshop};
+use crate::source::runfile::AvailableRunFile;
+use crate::source::runfile::{self, Looked, StoredRunFile};
 use crate::store::Store;
 
 /// Whoever asks knows the archives: a file of an unknown form unpacks itself with tools from there.
@@ -31,7 +33,7 @@ pub(super) struct RunFiles<'a> {
     config: &'a Config,
     /// Servers that were found to be away.
     away: Away,
-    looked: OnceCell<Vec<RunFileAtHand>>,
+    looked: OnceCell<Vec<AvailableRunFile>>,
     /// Why one of them could not be looked at.
     unread: Mutex<Option<Failure>>,
 }
@@ -51,7 +53,7 @@ impl<'a> RunFiles<'a> {
         store: &Store,
         needless: bool,
         archives: &impl Archives,
-    ) -> Known<Vec<RunFileAtHand>> {
+    ) -> Known<Vec<AvailableRunFile>> {
         if !self.are_named() {
             return Known::Yes(Vec::new());
         }
@@ -92,8 +94,8 @@ impl<'a> RunFiles<'a> {
         flavour: Option<Flavour>,
         store: &Store,
         archives: &impl Archives,
-    ) -> Result<DriverAtHand, Failure> {
-        let find = |files: &[RunFileAtHand]| {
+    ) -> Result<AvailableDriver, Failure> {
+        let find = |files: &[AvailableRunFile]| {
             driver::find(&drivers(files), version, flavour).map_err(|nearest| {
                 let wanted = version.map(|v| format!(" {v}")).unwrap_or_default();
                 let flavour = flavour.map(|f| format!(" {f}")).unwrap_or_default();
@@ -131,7 +133,7 @@ impl<'a> RunFiles<'a> {
         &self,
         store: &Store,
         archives: &impl Archives,
-    ) -> Result<Vec<RunFileAtHand>, Failure> {
+    ) -> Result<Vec<AvailableRunFile>, Failure> {
         let looked = self.looked.get_or_try_init(|| self.look_at_all(store, archives)).await?;
         Ok(looked.iter().map(|file| runfile::as_stored(file, store)).collect())
     }
@@ -140,7 +142,7 @@ impl<'a> RunFiles<'a> {
         &self,
         store: &Store,
         archives: &impl Archives,
-    ) -> Result<Vec<RunFileAtHand>, Failure> {
+    ) -> Result<Vec<AvailableRunFile>, Failure> {
         let fetcher = self.fetcher()?;
         let mut files = Vec::new();
         for source in &self.config.run_files {
@@ -168,9 +170,9 @@ impl<'a> RunFiles<'a> {
 }
 
 /// Newest first, and of a version the flavour first that NVIDIA recommends.
-fn drivers(files: &[RunFileAtHand]) -> Vec<DriverAtHand> {
-    let mut drivers: Vec<_> = files.iter().flat_map(RunFileAtHand::drivers).collect();
-    let is_recommended = |driver: &DriverAtHand| {
+fn drivers(files: &[AvailableRunFile]) -> Vec<AvailableDriver> {
+    let mut drivers: Vec<_> = files.iter().flat_map(AvailableRunFile::drivers).collect();
+    let is_recommended = |driver: &AvailableDriver| {
         let open = branch_of(&driver.version).is_none_or(|b| b >= OPEN_RECOMMENDED_BRANCH);
         (driver.flavour == Flavour::Open) == open
     };

@@ -7,9 +7,10 @@ use crate::build::sign::SignFile;
 use crate::catalog::Catalog;
 use crate::config::{Config, ModuleSigning, SignBy};
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::module_signing::detached::Pile;
-use crate::module_signing::{self, Certificate};
+use crate::module_signing::Certificate;
 use crate::progress::Progress;
+use crate::signed_sets;
+use crate::signed_sets::detached::Pile;
 use crate::source::archive::Archive;
 use crate::store::Store;
 
@@ -52,7 +53,8 @@ impl<'a> Signing<'a> {
     fn has_signed(&self, key: &ModuleKey, catalog: &Catalog) -> bool {
         catalog.signer.as_ref().is_some_and(|signer| {
             let keys = catalog.sets.iter().map(|at_hand| &at_hand.set.key);
-            keys.filter(|other| signer.signed(other)).any(|other| other.unsigned() == *key)
+            keys.filter(|other| signer.signed(other.signed_by.as_ref()))
+                .any(|other| other.unsigned() == *key)
         })
     }
 
@@ -78,7 +80,7 @@ impl<'a> Signing<'a> {
                 let read = SignFile::new(key, &signing.certificate, signing.hash)?;
                 let sign_file = SignFile { limit: self.limit, ..read };
                 let certificate = &sign_file.certificate;
-                let there = module_signing::stored(&set, certificate, signing.hash, store)?;
+                let there = signed_sets::stored(&set, certificate, signing.hash, store)?;
                 if let Some(signed) = there {
                     return Ok(signed);
                 }
@@ -88,7 +90,7 @@ impl<'a> Signing<'a> {
                 let certificate = Certificate::read(&signing.certificate)?;
                 let (dir, store) = (dir.clone(), store.clone());
                 let (wanted, hash) = (set.key.file_stem(), signing.hash);
-                let sign = move || match module_signing::stored(&set, &certificate, hash, &store)? {
+                let sign = move || match signed_sets::stored(&set, &certificate, hash, &store)? {
                     Some(signed) => Ok(signed),
                     None => Pile::read(&dir)?.sign(&set, &certificate, &store),
                 };

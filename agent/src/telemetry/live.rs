@@ -7,11 +7,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{DaemonState, Origin, StepOutcome, Told};
-use crate::engine::InUse;
 use crate::failure::Failure;
 use crate::finding::Finding;
+use crate::host::in_use::InUse;
 use crate::host::verbs::DriverUser;
-use crate::lifecycle::Phase;
+use crate::journal::phase::Phase;
 use crate::progress::Reused;
 
 /// What an agent is at.

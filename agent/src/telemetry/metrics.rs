@@ -2,7 +2,7 @@
 
 use super::exposition::{Family, Kind, Sample};
 use super::{Live, Origin};
-use crate::lifecycle::Phase;
+use crate::journal::phase::Phase;
 
 /// What is read of the host and of this process at the moment of a scrape.
 #[derive(Debug, Clone, Default, PartialEq)]

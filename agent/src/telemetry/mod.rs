@@ -23,9 +23,9 @@ pub use live::{
     StepRecord,
 };
 
-use crate::engine::InUse;
 use crate::failure::Failure;
-use crate::lifecycle::Phase;
+use crate::host::in_use::InUse;
+use crate::journal::phase::Phase;
 use crate::progress::Reused;
 use crate::step::Step;
 

@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::artifact::{ModuleSet, is_sha256};
+use crate::artifact::ModuleSet;
+use crate::digest::digest_of;
+use crate::digest::is_sha256;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::signature::Evidence;
 use crate::source::runfile;
 use crate::source::userspace::{self, Depth};
-use crate::store::{Store, digest_of};
+use crate::store::Store;
 
 /// How many damages a failure names.
 const NAMED: usize = 5;

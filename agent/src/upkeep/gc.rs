@@ -21,13 +21,14 @@ use serde::Serialize;
 use super::history::{self, Taken};
 use super::inventory::{Inventory, Item, Kind};
 use super::mounted;
-use crate::build::claim::claim;
-use crate::config::Paths;
 use crate::disk;
 use crate::failure::Failure;
 use crate::journal;
+use crate::landing::write_failure;
+use crate::paths::Paths;
+use crate::scratch::claim;
+use crate::store::Store;
 use crate::store::usage::InUse;
-use crate::store::{Store, write_failure};
 
 /// Failed compiles are not believed for longer (see build::remembered).
 const FAILURES_COUNT: Duration = Duration::from_secs(24 * 3600);

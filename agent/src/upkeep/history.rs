@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::artifact::Flavour;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::flavour::Flavour;
 use crate::journal::PlanSummary;
 use crate::source::userspace::family;
 use crate::step::{ModuleOrigin, Step};

@@ -10,7 +10,8 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::artifact::{ModuleSet, is_sha256};
+use crate::artifact::ModuleSet;
+use crate::digest::is_sha256;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::locks;
 use crate::source::userspace::{self, Depth};

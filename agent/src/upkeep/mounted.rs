@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::path::{Component, Path};
 
 use crate::host::mounts;
-use crate::host::root::Root;
+use crate::root::Root;
 
 /// The names of the trees of which something is mounted, in any mount namespace that `root`'s /proc
 /// shows: with the host's PID namespace those of the host and of every container, else one's own.

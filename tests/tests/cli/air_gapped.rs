@@ -6,10 +6,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use longshore::artifact::{Flavour, HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
+use longshore::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
+use longshore::digest::digest_of;
+use longshore::flavour::Flavour;
 use longshore::host::HostFacts;
 use longshore::source::userspace::{Entry, Manifest};
-use longshore::store::{Store, digest_of};
+use longshore::store::Store;
 use longshore::upkeep::check::check;
 
 use crate::debs::DRIVER;

@@ -5,7 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use longshore::artifact::{Flavour, HeadersFrom};
+use longshore::artifact::HeadersFrom;
+use longshore::flavour::Flavour;
 use longshore::signature::key::{PublicKey, SecretKey};
 
 use super::*;

@@ -2,10 +2,11 @@
 
 use std::fs;
 
-use longshore::artifact::{ModuleEntry, layout};
-use longshore::catalog::{Catalog, SetAtHand, SetPlace};
+use longshore::artifact::ModuleEntry;
+use longshore::catalog::{AvailableSet, Catalog, SetPlace};
 use longshore::config::{self, Config, Fragment};
 use longshore::host::facts::{Kernel, Known};
+use longshore::layout;
 use longshore::module_signing::{Hash, SignedBy, appended};
 use longshore::prebuilt::Prebuilt;
 use longshore::signature::key::SecretKey;
@@ -65,7 +66,7 @@ impl Strict {
     /// What the store's set counts for.
     fn judge(&self, place: SetPlace, store: &Store) -> Catalog {
         let mut catalog = nothing();
-        catalog.sets.push(SetAtHand { set: self.scene.set.clone(), place });
+        catalog.sets.push(AvailableSet { set: self.scene.set.clone(), place });
         let prebuilt = Prebuilt::new(&self.config).expect("keys");
         prebuilt.judge(&self.kernel(), store, &mut catalog);
         catalog

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use longshore::artifact::{Flavour, HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
-use longshore::store::{Store, digest_of};
+use longshore::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
+use longshore::digest::digest_of;
+use longshore::flavour::Flavour;
+use longshore::store::Store;
 
 /// A set for a kernel release, in the store.
 pub(crate) fn put(store: &Store, release: &str) -> ModuleSet {

@@ -8,12 +8,13 @@ use std::time::Duration;
 use longshore::Failure;
 use longshore::artifact::image::Described;
 use longshore::config::{ArchiveConfig, ArchiveSource, Pin, RegistrySource, RunFileSource};
+use longshore::digest::hex;
 use longshore::progress::Silent;
 use longshore::registry::Registry;
 use longshore::source::archive::{Archive, Requirement};
 use longshore::source::http::{Fetcher, Policy};
 use longshore::source::runfile::{self, Looked};
-use longshore::store::{Store, hex};
+use longshore::store::Store;
 use sha2::{Digest, Sha256};
 
 use crate::driver;

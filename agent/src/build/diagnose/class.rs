@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::artifact::Flavour;
+use crate::flavour::Flavour;
 
 /// Kinds of failures of a compile; each has its own remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]

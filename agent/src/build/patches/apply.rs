@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::Patch;
 use crate::failure::{ExitCode, Failure};
-use crate::store::write_failure;
+use crate::landing::write_failure;
 
 /// Applies `patches`, in this order, to the files below `sources`. Nothing is written unless every
 /// hunk of every patch fits.

@@ -20,11 +20,11 @@ use sha2::{Digest, Sha256};
 
 pub(super) use apply::apply;
 
-use crate::artifact::Flavour;
 use crate::config::PatchConfig;
+use crate::digest::hex;
 use crate::failure::{ExitCode, Failure};
+use crate::flavour::Flavour;
 use crate::source::version;
-use crate::store::hex;
 use diff::Diff;
 use probe::Probe;
 

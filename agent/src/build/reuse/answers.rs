@@ -16,7 +16,8 @@ use sha2::{Digest, Sha256};
 
 use super::script::Script;
 use crate::build::outputs::OutputDir;
-use crate::store::{Store, hex};
+use crate::digest::hex;
+use crate::store::Store;
 
 /// Sets of answers kept for one root: drivers differ in the flags they compile with.
 const MOST_SETS: usize = 4;

@@ -22,8 +22,9 @@ use super::outputs::OutputDir;
 use super::sandbox::Bind;
 use crate::artifact::HeadersFrom;
 use crate::config::BuildUser;
+use crate::digest::hex;
 use crate::progress::{Progress, Reused};
-use crate::store::{Store, hex};
+use crate::store::Store;
 use answers::Answers;
 #[cfg(test)]
 pub(crate) use objects::make_dir as make_objects;

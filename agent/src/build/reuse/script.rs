@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-use crate::store::hex;
+use crate::digest::hex;
 
 /// Begins the function whose case has one branch for each test.
 const TESTS: &str = "compile_test() {";

@@ -71,7 +71,7 @@ async fn a_daemon_that_dies_is_started_again() {
 /// On a host where a process of root's hangs: the one thread of the runtime goes on all the same.
 #[tokio::test]
 async fn while_processes_cannot_be_looked_at_the_runtime_goes_on_and_the_keeper_too() {
-    let stuck = crate::daemons::process::tests::Stuck::new();
+    let stuck = crate::host::daemon::process::tests::Stuck::new();
     let host: Arc<dyn Host> = Arc::new(stuck.host(Duration::from_secs(2)));
     let telemetry = Telemetry::default();
     let kept = vec![Kept { daemon: daemon(), mark: "m".to_owned() }];

@@ -4,9 +4,10 @@ use nix::errno::Errno;
 use rstest::rstest;
 
 use super::*;
+use crate::engine::fake_images::FakeImages;
 use crate::engine::tests::{HASTY, daemon, failed, gpu_host, install};
 use crate::engine::{NotUndone, Patience};
-use crate::host::fake::{FakeHost, FakeImages, Ill};
+use crate::host::fake::{FakeHost, Ill};
 use crate::telemetry::Telemetry;
 
 const NAME: &str = "nvidia-persistenced";

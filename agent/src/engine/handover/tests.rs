@@ -6,12 +6,13 @@ use std::time::Duration;
 use rstest::rstest;
 
 use super::*;
-use crate::engine::CancelFlag;
+use crate::cancel::CancelFlag;
+use crate::engine::fake_images::FakeImages;
+use crate::engine::image::{Images, ModuleFile};
 use crate::engine::tests::{engine_over, failed, gpu_host, load, module};
 use crate::failure::ExitCode;
-use crate::host::fake::{FakeHost, FakeImages};
+use crate::host::fake::FakeHost;
 use crate::journal::Journal;
-use crate::kernel::image::{Images, ModuleFile};
 use crate::store::Store;
 
 /// Every module as a file.

@@ -1,7 +1,8 @@
 use rstest::rstest;
 
 use super::super::tests::{FIRMWARE, engine, gpu_host, install, load};
-use super::super::{CancelFlag, Instances, Standing};
+use super::super::{Instances, Standing};
+use crate::cancel::CancelFlag;
 use crate::host::fake::{FakeHost, FakeState};
 use crate::host::verbs::Node;
 use crate::journal::{Entry, Journal};

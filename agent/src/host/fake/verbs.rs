@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::{FakeHost, FakeModule, Ill, Inner};
-use crate::daemons::{Answers, Daemon, DaemonSeen, Ending};
+use crate::host::daemon::{Answers, Daemon, DaemonSeen, Ending};
 use crate::host::gpus::Gpu;
 use crate::host::verbs::{
     DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, NodeKeeper, Stage, TMPFS_SOURCE,

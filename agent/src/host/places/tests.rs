@@ -28,13 +28,17 @@ impl Scene {
     }
 
     fn look(&self, mountinfo: &str) -> Places {
+        self.look_with(mountinfo, &Recorded::default())
+    }
+
+    fn look_with(&self, mountinfo: &str, recorded: &Recorded) -> Places {
         let paths = Paths {
             store: "/var/lib/longshore".into(),
             state: "/run/nvidia/longshore".into(),
             driver_root: "/run/nvidia/driver".into(),
             ..Paths::below(self.dir.path())
         };
-        read(&paths, &mounts::parse(format!("{RUN}{mountinfo}").as_bytes())).unwrap()
+        read(&paths, &mounts::parse(format!("{RUN}{mountinfo}").as_bytes()), recorded).unwrap()
     }
 }
 
@@ -138,6 +142,8 @@ fn ours_is_told_from_others() {
     }
     let other = "60 26 254:1 /srv /run/nvidia/driver/srv rw - ext4 /dev/vda1 rw\n";
     assert_eq!(owners(&scene.look(other)), [RootMountOwner::Unknown]);
+    let recorded = Recorded { mounts: vec!["/run/nvidia/driver/srv".into()], firmware_path: true };
+    assert_eq!(owners(&scene.look_with(other, &recorded)), [RootMountOwner::Ours]);
     assert_eq!(owners(&scene.look("60 26 0:9 / /run/nvidia/driver2 rw - ext4 d rw\n")), []);
 }
 
@@ -145,7 +151,7 @@ fn ours_is_told_from_others() {
 fn a_live_place_has_room() {
     let dir = tempfile::tempdir().unwrap();
     let paths = Paths { root: "/".into(), ..Paths::below(dir.path()) };
-    let places = read(&paths, &[]).unwrap();
+    let places = read(&paths, &[], &Recorded::default()).unwrap();
     assert_eq!(places.room.len(), 2);
     assert!(places.room.iter().all(|room| room.free_bytes > 0));
 }

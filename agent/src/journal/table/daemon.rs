@@ -6,8 +6,8 @@
 use std::path::Path;
 
 use super::{below, is, is_hex, is_plain};
-use crate::daemons::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Settings};
-use crate::plan::SUBNET_SETTINGS;
+use crate::host::daemon::SUBNET_SETTINGS;
+use crate::host::daemon::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Settings};
 
 /// A daemon's name, the directory of its socket, and the most that its processes may keep.
 type Row = (&'static str, &'static str, &'static [&'static str]);

@@ -5,8 +5,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::engine::fake_images::FakeImages;
 use crate::engine::{Engine, Patience};
-use crate::host::fake::{FakeHost, FakeImages, FakeModule};
+use crate::host::fake::{FakeHost, FakeModule};
 use crate::journal::{EntryState, MadeFor};
 use crate::telemetry::Telemetry;
 
@@ -17,8 +18,8 @@ const NODES: [&str; 2] = ["/dev", "/run/nvidia/driver/dev"];
 
 fn paths() -> Paths {
     Paths {
-        store: config::STORE.into(),
-        driver_root: config::DRIVER_ROOT.into(),
+        store: paths::STORE.into(),
+        driver_root: paths::DRIVER_ROOT.into(),
         host_root: "/proc/1/root".into(),
         any_entry: false,
         ..Paths::below(Path::new("/"))

@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::{Configurations, Phase, Provider};
 use super::{Base, End, Life, is_of_driver, or_stop};
 use crate::config::Config;
-use crate::engine::{Engine, InUse, NotExchanged, see_at_hand, with_mounts_on};
+use crate::engine::{Engine, NotExchanged, verify_available, with_mounts_on};
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::in_use::InUse;
+use crate::journal::phase::Phase;
 use crate::journal::{Journal, PlanSummary, Refused};
 use crate::plan::Plan;
+use crate::provider::{Configurations, Provider};
 use crate::step::{ModuleOrigin, Step};
 
 /// How long a change waits for the driver's users: enough for one that only looks at it, such as
@@ -74,7 +76,7 @@ impl Life {
             self.base.follow(&plan.install);
             return Ok(());
         }
-        self.see_at_hand(&plan).await?;
+        self.verify_available(&plan).await?;
         self.exchange(&plan, going, Phase::Ready).await?;
         self.ready(&plan, first)?;
         self.tell(provider).await;
@@ -83,10 +85,10 @@ impl Life {
 
     /// Looks at all that the plan takes out of the store: reading a driver that was never shown takes
     /// seconds, in which the one that is there is Ready.
-    async fn see_at_hand(&mut self, plan: &Plan) -> Result<(), End> {
+    async fn verify_available(&mut self, plan: &Plan) -> Result<(), End> {
         let since = Instant::now();
         let (images, steps) = (Arc::clone(&self.world.images), plan.install.clone());
-        let look = tokio::task::spawn_blocking(move || see_at_hand(&*images, &steps));
+        let look = tokio::task::spawn_blocking(move || verify_available(&*images, &steps));
         let limit = self.world.step_limit;
         or_stop(&self.stop, async {
             let looked = tokio::time::timeout(limit, look).await.map_err(|_| {

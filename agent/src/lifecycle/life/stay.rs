@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use super::super::Phase;
 use super::super::watch::Watch;
 use super::{End, Life};
 use crate::daemons::Keeper;
@@ -14,6 +13,7 @@ use crate::failure::Failure;
 use crate::finding::{Code, Finding, Severity};
 use crate::host::gpus::{self, Gpu, Taken};
 use crate::journal::Entry;
+use crate::journal::phase::Phase;
 use crate::privileges;
 use crate::step::Step;
 use crate::telemetry::{Condition, GpuCount};

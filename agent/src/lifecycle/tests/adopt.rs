@@ -1,6 +1,7 @@
 //! A driver that is live already.
 
 use super::*;
+use crate::plan::Plan;
 
 /// What somebody did to the host while no agent lived, and how many things are put right for it.
 type Damage = (&'static str, fn(&mut FakeState));

@@ -1,7 +1,7 @@
 //! Another driver than the one that is live.
 
 use super::*;
-use crate::kernel::image::{Images, ModuleFile};
+use crate::engine::image::{Images, ModuleFile};
 
 #[tokio::test]
 async fn all_is_acquired_before_anything_goes_and_then_one_takes_the_place_of_the_other() {

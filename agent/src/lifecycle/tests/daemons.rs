@@ -1,7 +1,8 @@
 //! The driver's daemons while one driver takes the place of another.
 
 use super::*;
-use crate::daemons::Daemon;
+use crate::host::daemon::Daemon;
+use crate::plan::Plan;
 
 const NAME: &str = "nvidia-persistenced";
 const ROOT_RUN: &str = "/run/driver/run";

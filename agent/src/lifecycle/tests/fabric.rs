@@ -8,11 +8,13 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use rstest::rstest;
 
 use super::*;
-use crate::catalog::UserspaceAtHand;
+use crate::catalog::Catalog;
 use crate::config::Fragment;
 use crate::engine::{Engine, Stopped};
+use crate::host::HostFacts;
 use crate::host::RealHost;
 use crate::host::facts::SwitchManager;
+use crate::source::userspace::AvailableUserspace;
 
 /// `nvlsm -F CONF -g GUID`: reads its settings, and those of the plugin that they name by its absolute
 /// path, opens the umad device, and listens for the fabric manager.
@@ -155,7 +157,7 @@ fn planned() -> Vec<Step> {
     config.paths.host_root = "/".into();
     let tools = ["nvlsm", "nv-fabricmanager"].map(str::to_owned).to_vec();
     let (driver_version, root) = ("535.261.03".to_owned(), "/store/tree".into());
-    let tree = UserspaceAtHand { driver_version, arch: "x86_64".to_owned(), root, tools };
+    let tree = AvailableUserspace { driver_version, arch: "x86_64".to_owned(), root, tools };
     let catalog = Catalog { userspace: vec![tree], ..catalog() };
     let plan = crate::plan::plan(&config, &facts, &catalog).unwrap();
     let nodes = plan.install.iter().position(|s| matches!(s, Step::MakeNodes { .. })).unwrap();

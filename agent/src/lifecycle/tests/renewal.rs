@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 
 use super::*;
-use crate::config::Deadlines;
-use crate::kernel::image::{Images, ModuleFile};
+use crate::deadlines::Deadlines;
+use crate::engine::image::{Images, ModuleFile};
+use crate::plan::Plan;
 
 /// A configuration that differs from the scene's in something no plan here depends on.
 fn another(scene: &Scene) -> Config {

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::config::Wish;
-use crate::daemons::Daemon;
 use crate::finding::Code;
+use crate::host::daemon::Daemon;
 use crate::host::facts::SwitchManager;
 
 fn started(plan: &Plan) -> Vec<Daemon> {

@@ -146,7 +146,7 @@ fn blackwell_takes_only_the_open_modules_and_a_branch_that_has_it() {
 fn missing_headers_end_with_exit_code_11_and_the_nearest() {
     let mut catalog = archives();
     let (nearest, passed_over) = (vec!["6.1.0-56-amd64".into()], Vec::new());
-    catalog.headers = Known::Yes(HeadersAtHand::Missing { nearest, passed_over });
+    catalog.headers = Known::Yes(AvailableHeaders::Missing { nearest, passed_over });
     let plan = plan(&config("535", "auto"), &facts("bookworm-t4"), &catalog).unwrap();
     let refusal = plan.refusal().unwrap();
     assert_eq!(refusal.code(), ExitCode::Toolchain);

@@ -18,12 +18,13 @@ use rstest::rstest;
 
 use super::*;
 use crate::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
-use crate::catalog::{
-    DriverAtHand, DriverOrigin, HeadersAtHand, SetAtHand, SetPlace, UserspaceAtHand,
-};
+use crate::catalog::{AvailableSet, SetPlace};
 use crate::config::{self, Fragment};
 use crate::finding::{Code, Severity};
 use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice, Room};
+use crate::source::driver::{AvailableDriver, DriverOrigin};
+use crate::source::headers::AvailableHeaders;
+use crate::source::userspace::AvailableUserspace;
 use crate::step::ModuleOrigin;
 
 fn facts(tree: &str) -> HostFacts {
@@ -43,8 +44,8 @@ fn config(driver: &str, flavour: &str) -> Config {
     config
 }
 
-fn offered(version: &str, flavour: Flavour) -> DriverAtHand {
-    DriverAtHand {
+fn offered(version: &str, flavour: Flavour) -> AvailableDriver {
+    AvailableDriver {
         version: version.into(),
         flavour,
         origin: DriverOrigin::Package {
@@ -70,7 +71,7 @@ fn archives() -> Catalog {
     ])
 }
 
-fn catalog(drivers: Vec<DriverAtHand>) -> Catalog {
+fn catalog(drivers: Vec<AvailableDriver>) -> Catalog {
     Catalog {
         sets: Vec::new(),
         refused: Vec::new(),
@@ -78,7 +79,7 @@ fn catalog(drivers: Vec<DriverAtHand>) -> Catalog {
         userspace: Vec::new(),
         drivers: Known::Yes(drivers),
         run_files: Known::Yes(Vec::new()),
-        headers: Known::Yes(HeadersAtHand::Archive {
+        headers: Known::Yes(AvailableHeaders::Archive {
             package: "linux-headers-6.1.0-50-amd64".into(),
             version: "6.1.176-1".into(),
             compiler: "gcc-12".into(),
@@ -103,7 +104,7 @@ fn entry(name: &str, depends: &[&str]) -> ModuleEntry {
 }
 
 /// A set for the kernel of `facts`, as Debian 12's kernel makes the modules depend.
-fn set(facts: &HostFacts, flavour: Flavour, place: SetPlace) -> SetAtHand {
+fn set(facts: &HostFacts, flavour: Flavour, place: SetPlace) -> AvailableSet {
     let key = ModuleKey {
         driver_version: "535.261.03".into(),
         flavour,
@@ -123,13 +124,13 @@ fn set(facts: &HostFacts, flavour: Flavour, place: SetPlace) -> SetAtHand {
         entry("nvidia_modeset", &["nvidia", "video"]),
         entry("nvidia_drm", &["nvidia_modeset", "drm", "drm_kms_helper"]),
     ];
-    SetAtHand { set: ModuleSet { key, headers_from: HeadersFrom::Archive, modules }, place }
+    AvailableSet { set: ModuleSet { key, headers_from: HeadersFrom::Archive, modules }, place }
 }
 
 fn stocked(facts: &HostFacts, flavour: Flavour) -> Catalog {
     let mut catalog = archives();
     catalog.sets.push(set(facts, flavour, SetPlace::Store));
-    catalog.userspace.push(UserspaceAtHand {
+    catalog.userspace.push(AvailableUserspace {
         driver_version: "535.261.03".into(),
         arch: "x86_64".into(),
         root: "/var/lib/longshore/userspace/x/root".into(),

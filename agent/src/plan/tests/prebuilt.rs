@@ -6,7 +6,7 @@ use super::*;
 use crate::catalog::{RefusedSet, UnreadRegistry};
 use crate::config::PublishConfig;
 
-fn in_registry(facts: &HostFacts) -> SetAtHand {
+fn in_registry(facts: &HostFacts) -> AvailableSet {
     let place = SetPlace::Registry {
         registry: "registry.example.com/a".into(),
         manifest: "sha256:1".into(),
@@ -80,7 +80,7 @@ fn what_is_compiled_with_headers_that_nobody_signed(
     #[case] why: &str,
 ) {
     let mut catalog = archives();
-    catalog.headers = Known::Yes(HeadersAtHand::Local {
+    catalog.headers = Known::Yes(AvailableHeaders::Local {
         place: "the host's /lib/modules/x/build".into(),
         compiler: "gcc-12".into(),
         passed_over: Vec::new(),

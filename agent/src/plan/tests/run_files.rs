@@ -1,12 +1,13 @@
 //! Drivers of .run files: which are candidates, and what they say of GPUs.
 
 use super::*;
-use crate::catalog::{RunFileAtHand, SupportedGpus};
+use crate::catalog::SupportedGpus;
+use crate::source::runfile::AvailableRunFile;
 
 const VERSION: &str = "535.261.03";
 
-fn run_file(gpus: Option<&str>) -> RunFileAtHand {
-    RunFileAtHand {
+fn run_file(gpus: Option<&str>) -> AvailableRunFile {
+    AvailableRunFile {
         name: format!("NVIDIA-Linux-x86_64-{VERSION}.run"),
         urls: vec!["file:///srv/driver.run".into()],
         sha256: "1".repeat(64),
@@ -18,7 +19,7 @@ fn run_file(gpus: Option<&str>) -> RunFileAtHand {
 }
 
 /// The archives have newer drivers, and the configuration names a .run file.
-fn with(file: RunFileAtHand) -> Catalog {
+fn with(file: AvailableRunFile) -> Catalog {
     Catalog { run_files: Known::Yes(vec![file]), ..archives() }
 }
 

@@ -19,7 +19,7 @@ fn host(enrolled: Known<&str>) -> HostFacts {
     facts
 }
 
-fn signed(facts: &HostFacts, key_id: &str, place: SetPlace) -> SetAtHand {
+fn signed(facts: &HostFacts, key_id: &str, place: SetPlace) -> AvailableSet {
     let mut at_hand = set(facts, Flavour::Open, place);
     at_hand.set.key.signed_by = Some(SignedBy {
         certificate: format!("{key_id:0>64}"),

@@ -134,9 +134,11 @@ fn every_kernel_module_is_loaded_after_what_it_needs(
 #[case("bookworm-t4")]
 #[case("bookworm-h100-nvswitch")]
 fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str) {
-    use crate::engine::{CancelFlag, Engine, Patience};
+    use crate::cancel::CancelFlag;
+    use crate::engine::fake_images::FakeImages;
+    use crate::engine::{Engine, Patience};
     use crate::host::facts::SwitchManager;
-    use crate::host::fake::{FakeHost, FakeImages, FakeModule};
+    use crate::host::fake::{FakeHost, FakeModule};
     use crate::host::verbs::{Node, Owner};
     use crate::journal::Journal;
     use crate::telemetry::Telemetry;
@@ -183,7 +185,7 @@ fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str)
     let before = host.state();
 
     let dir = tempfile::tempdir().unwrap();
-    let paths = config::Paths {
+    let paths = crate::paths::Paths {
         state: dir.path().join("run"),
         any_entry: false,
         sealed: false,

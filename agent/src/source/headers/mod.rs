@@ -21,16 +21,53 @@ use std::sync::Arc;
 
 use super::archive::{Archive, Package};
 use crate::artifact::HeadersFrom;
-use crate::build::claim::Claimed;
-use crate::catalog::HeadersAtHand;
+use crate::config::HeaderPlaces;
 use crate::failure::{ExitCode, Failure};
 use crate::progress::Progress;
+use crate::scratch::Claimed;
 use crate::store::Store;
+use serde::{Deserialize, Serialize};
 
 pub use archive::{InArchive, find as find_in_archive, is_headers, kbuild, signature_hash};
 pub use compiler::check as check_compiler;
 pub use stated::Stated;
 pub use trees::Trees;
+
+/// Headers and compiler for one kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AvailableHeaders {
+    /// The archives have them.
+    Archive {
+        /// The headers package, for example `linux-headers-6.1.0-50-amd64`.
+        package: String,
+        /// Its version.
+        version: String,
+        /// The compiler package it asks for, for example `gcc-12`.
+        compiler: String,
+        /// Why what comes before on the ladder was passed over.
+        #[serde(default)]
+        passed_over: Vec<String>,
+    },
+    /// They lie on the host, or where the configuration says; the compiler is the archives'.
+    Local {
+        /// Where.
+        place: String,
+        /// The compiler they ask for, as it names itself.
+        compiler: String,
+        /// Why what comes before on the ladder was passed over.
+        #[serde(default)]
+        passed_over: Vec<String>,
+    },
+    /// Nobody has them; the releases that come nearest.
+    Missing {
+        /// Nearest releases the archives have headers for.
+        nearest: Vec<String>,
+        /// Why each place was passed over.
+        #[serde(default)]
+        passed_over: Vec<String>,
+    },
+}
 
 /// Which kernel headers are wanted for.
 #[derive(Debug, Clone, Copy)]
@@ -39,15 +76,6 @@ pub struct Wanted<'a> {
     pub release: &'a str,
     /// `uname -v`; None takes the newest there are.
     pub version: Option<&'a str>,
-}
-
-/// Where headers are looked for beside the archives.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Places {
-    /// Directories and tar files that the configuration names, in order of preference.
-    pub given: Vec<PathBuf>,
-    /// Root of the host's own file system; None does not look there.
-    pub host_root: Option<PathBuf>,
 }
 
 /// The headers of one kernel, and all that is needed to build with them.
@@ -90,7 +118,7 @@ impl Headers {
 /// 12 and 13 for a package that cannot be fetched or is damaged.
 pub async fn find(
     wanted: Wanted<'_>,
-    places: &Places,
+    places: &HeaderPlaces,
     archive: &Archive,
     store: &Store,
     progress: &dyn Progress,
@@ -183,20 +211,20 @@ fn with_toolchain(
 
 /// As [`find`], for the catalog: fetches and unpacks nothing, and absence is an answer. A tar file
 /// is taken to be what it should be.
-pub fn at_hand(wanted: Wanted<'_>, places: &Places, archive: &Archive) -> HeadersAtHand {
+pub fn at_hand(wanted: Wanted<'_>, places: &HeaderPlaces, archive: &Archive) -> AvailableHeaders {
     let mut passed_over = Vec::new();
     for path in &places.given {
         match local::look(path, wanted) {
             Ok(compiler) => {
                 let place = path.display().to_string();
-                return HeadersAtHand::Local { place, compiler, passed_over };
+                return AvailableHeaders::Local { place, compiler, passed_over };
             }
             Err(why) => passed_over.push(format!("{}: {why}", path.display())),
         }
     }
     match archive::find(archive, wanted.release, wanted.version) {
         Ok(found) => {
-            return HeadersAtHand::Archive {
+            return AvailableHeaders::Archive {
                 package: found.package.name,
                 version: found.package.version,
                 compiler: found.compiler,
@@ -207,10 +235,10 @@ pub fn at_hand(wanted: Wanted<'_>, places: &Places, archive: &Archive) -> Header
     }
     let host = |root: &PathBuf| of_host_at_hand(root, wanted, &mut passed_over);
     if let Some((place, compiler)) = places.host_root.as_ref().and_then(host) {
-        return HeadersAtHand::Local { place, compiler, passed_over };
+        return AvailableHeaders::Local { place, compiler, passed_over };
     }
     let nearest = nearest::nearest(&archive::releases(archive), wanted.release);
-    HeadersAtHand::Missing { nearest, passed_over }
+    AvailableHeaders::Missing { nearest, passed_over }
 }
 
 fn of_host_at_hand(

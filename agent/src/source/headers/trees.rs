@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::view::View;
-use crate::store::hex;
+use crate::digest::hex;
 
 /// Headers of one kernel are 100 MiB and 25 000 files; many times that is something else.
 const MOST_FILES: u64 = 400_000;

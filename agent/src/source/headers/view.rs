@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use crate::host::root::is_absent;
+use crate::root::is_absent;
 
 /// Links followed one after the other: as many as the kernel follows.
 const MOST_LINKS: usize = 40;

@@ -9,9 +9,9 @@ use reqwest::{Response, StatusCode, Url};
 use super::super::sink::Sink;
 use super::FetchError;
 use super::patience::{is_busy, retry_after};
-use super::redact::{redacted, shown};
 use crate::failure::{ExitCode, Failure};
 use crate::progress::Task;
+use crate::redact::{redacted, shown};
 
 /// How an attempt ended that did not bring the file.
 pub(super) enum Ended {

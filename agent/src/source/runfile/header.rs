@@ -17,11 +17,11 @@ const MOST_LINES: usize = 4000;
 
 /// What a header says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Header {
+pub(crate) struct Header {
     /// Driver version.
-    pub(super) version: Option<String>,
+    pub(crate) version: Option<String>,
     /// `uname -m` of the machine it is for.
-    pub(super) arch: Option<String>,
+    pub(crate) arch: Option<String>,
     /// Lines before the payload.
     lines: Option<usize>,
     /// Whether `skip` counts the lines before the payload, and is not the payload's own.
@@ -32,7 +32,7 @@ pub(super) struct Header {
 
 /// Why a header cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum HeaderFault {
+pub(crate) enum HeaderFault {
     /// It is no shell script.
     #[error("it does not begin like a .run file: {0:?}")]
     NotAScript(String),
@@ -49,7 +49,7 @@ pub(super) enum HeaderFault {
 
 impl HeaderFault {
     /// Whether it is a script all the same, which may know by itself where its payload is.
-    pub(super) fn is_of_a_script(&self) -> bool {
+    pub(crate) fn is_of_a_script(&self) -> bool {
         matches!(self, Self::NoOffset | Self::CutOff(_))
     }
 }
@@ -58,7 +58,7 @@ impl HeaderFault {
 ///
 /// # Errors
 /// Where it is not such a header, or ends within it.
-pub(super) fn read(reader: &mut impl BufRead) -> Result<Header, HeaderFault> {
+pub(crate) fn read(reader: &mut impl BufRead) -> Result<Header, HeaderFault> {
     let mut header = Header::default();
     let mut bytes = 0;
     let mut line = Vec::new();
@@ -89,7 +89,7 @@ pub(super) fn read(reader: &mut impl BufRead) -> Result<Header, HeaderFault> {
 ///
 /// # Errors
 /// Where they are no such header.
-pub(super) fn identify(mut head: &[u8]) -> Result<Header, HeaderFault> {
+pub(crate) fn identify(mut head: &[u8]) -> Result<Header, HeaderFault> {
     match read_known(&mut head) {
         Some(header) => Ok(header),
         None => read(&mut head),
@@ -157,7 +157,7 @@ impl Header {
 
 impl Header {
     /// The file's name, whatever a mirror calls it.
-    pub(super) fn name(&self) -> Option<String> {
+    pub(crate) fn name(&self) -> Option<String> {
         let target = self.target.as_deref().filter(|t| t.starts_with("NVIDIA-Linux-"))?;
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
         target.bytes().all(plain).then(|| format!("{target}.run"))

@@ -58,10 +58,10 @@ mod tests {
     use sha2::{Digest, Sha256};
 
     use super::*;
+    use crate::digest::hex;
     use crate::progress::{Progress, Silent, Unit};
     use crate::source::http::{Fetcher, Policy};
     use crate::source::runfile::sample::{self, Compression, NAME, driver};
-    use crate::store::hex;
 
     const SOON: Duration = Duration::from_secs(20);
 

@@ -4,35 +4,66 @@
 //! way; only what is wanted is written, and the file itself never. When its digest turns out to be
 //! the one asked for, the directory gets its name (see [`stored`]). docs/run-files.md tells users.
 
-mod extract;
 mod gpus;
-mod header;
+pub(crate) mod header;
 mod latest;
 mod listing;
 mod payload;
 mod pin;
 #[cfg(test)]
 mod sample;
-mod stored;
-mod unpack;
+pub(crate) mod stored;
+pub(crate) mod unpack;
 
 use std::io::Read;
 use std::sync::Arc;
 
-pub use extract::{Foreign, Workshop};
 pub use gpus::{Chip, SupportedGpus};
 pub use stored::{StoredRunFile, Written, find};
 
 use header::{Header, HeaderFault};
 use latest::Latest;
 
-use super::http::{Fetcher, shown};
-use crate::artifact::Flavour;
-use crate::catalog::RunFileAtHand;
+use super::http::Fetcher;
 use crate::config::RunFileSource;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::flavour::Flavour;
 use crate::progress::{Progress, Unit};
+use crate::redact::shown;
+use crate::source::driver::{AvailableDriver, DriverOrigin};
 use crate::store::Store;
+use serde::{Deserialize, Serialize};
+
+/// One of NVIDIA's .run files: a driver in all its flavours, with its user-mode files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AvailableRunFile {
+    /// Its name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
+    pub name: String,
+    /// Where it can be had, best first.
+    pub urls: Vec<String>,
+    /// sha256 (hex) it must have.
+    pub sha256: String,
+    /// Driver version: of its header, until it is in the store.
+    pub version: String,
+    /// Flavours it has: expected of its branch, until it is in the store.
+    pub flavours: Vec<Flavour>,
+    /// Whether the store has it unpacked.
+    pub stored: bool,
+    /// Which GPUs it says it drives, once it is in the store.
+    pub gpus: Option<SupportedGpus>,
+}
+
+impl AvailableRunFile {
+    /// The drivers that can be compiled from it.
+    pub fn drivers(&self) -> impl Iterator<Item = AvailableDriver> + '_ {
+        self.flavours.iter().map(|flavour| AvailableDriver {
+            version: self.version.clone(),
+            flavour: *flavour,
+            origin: DriverOrigin::RunFile { name: self.name.clone() },
+            sha256: self.sha256.clone(),
+        })
+    }
+}
 
 /// No .run file is longer: those of today have less than 0.5 GiB.
 const MOST_BYTES: u64 = 4 << 30;
@@ -48,10 +79,21 @@ const NO_PAGE: &str = "check that this is NVIDIA's .run file, and not a page abo
 #[derive(Debug)]
 pub enum Looked {
     /// What is known of it before it is fetched, or of the store's copy.
-    Known(RunFileAtHand),
+    Known(AvailableRunFile),
     /// It is a script of an unknown form: what it holds is known when it has unpacked itself (see
     /// [`Workshop::extract`]).
     Foreign(Foreign),
+}
+
+/// A file that has to unpack itself.
+#[derive(Debug, Clone)]
+pub struct Foreign {
+    /// Its name.
+    pub name: String,
+    /// Its sha256 (hex).
+    pub sha256: String,
+    /// Where it is to be had.
+    pub source: RunFileSource,
 }
 
 /// Looks at a .run file before it is fetched, or at the store's copy.
@@ -80,7 +122,7 @@ pub async fn look(
         return Err(Failure::new(ExitCode::Verification, cause).remedy(NO_PAGE));
     };
     let flavours = expected_flavours(&version);
-    Ok(Looked::Known(RunFileAtHand {
+    Ok(Looked::Known(AvailableRunFile {
         name,
         urls,
         sha256,
@@ -97,7 +139,7 @@ pub async fn look(
 /// Exit code 10 for another machine's driver, 12 where no mirror has it, 13 where it is not what
 /// its digest says or not of a known form, 15 where the store is full or cannot be written.
 pub async fn fetch(
-    file: &RunFileAtHand,
+    file: &AvailableRunFile,
     fetcher: &Fetcher,
     store: &Store,
     progress: &dyn Progress,
@@ -124,7 +166,7 @@ pub async fn fetch(
 
 async fn fetch_from(
     url: &str,
-    file: &RunFileAtHand,
+    file: &AvailableRunFile,
     fetcher: &Fetcher,
     store: &Store,
     progress: &dyn Progress,
@@ -168,15 +210,15 @@ fn check_version(stored: &StoredRunFile, planned: &str) -> Result<(), Failure> {
 }
 
 /// What is known of a file now that the store may have it.
-pub fn as_stored(file: &RunFileAtHand, store: &Store) -> RunFileAtHand {
+pub fn as_stored(file: &AvailableRunFile, store: &Store) -> AvailableRunFile {
     let stored = find(store, &file.sha256);
     stored.map_or_else(|| file.clone(), |stored| at_hand(&stored, file.urls.clone()))
 }
 
 /// What is known of a driver in the store, which is to be had from `urls`.
-pub fn at_hand(stored: &StoredRunFile, urls: Vec<String>) -> RunFileAtHand {
+pub fn at_hand(stored: &StoredRunFile, urls: Vec<String>) -> AvailableRunFile {
     let Written { name, sha256, version, flavours, .. } = stored.written.clone();
-    RunFileAtHand { name, urls, sha256, version, flavours, stored: true, gpus: stored.gpus() }
+    AvailableRunFile { name, urls, sha256, version, flavours, stored: true, gpus: stored.gpus() }
 }
 
 /// Reads the beginning of the file from the first mirror that has it; None where every one that has

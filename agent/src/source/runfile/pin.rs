@@ -1,9 +1,10 @@
 //! The sha256 a .run file must have, where a text beside it says it.
 
-use crate::artifact::is_sha256;
 use crate::config::{Pin, RunFileSource};
+use crate::digest::is_sha256;
 use crate::failure::{ExitCode, Failure};
-use crate::source::http::{Fetcher, shown};
+use crate::redact::shown;
+use crate::source::http::Fetcher;
 
 /// A checksum's text is a line, or one for each file of a directory.
 const MOST_BYTES: u64 = 1 << 20;

@@ -5,8 +5,8 @@ use std::io::Write;
 use sha2::{Digest, Sha256};
 
 use crate::config::{Pin, RunFileSource};
-use crate::expose::sample_elf::elf;
-use crate::store::hex;
+use crate::digest::hex;
+use crate::source::sample_elf::elf;
 
 pub(super) const VERSION: &str = "535.1.2";
 pub(super) const NAME: &str = "NVIDIA-Linux-x86_64-535.1.2.run";

@@ -20,13 +20,14 @@ use serde::{Deserialize, Serialize};
 use super::gpus::SupportedGpus;
 use super::listing::{Listed, Listing};
 use super::unpack::Unpacked;
-use crate::artifact::Flavour;
 use crate::disk;
-use crate::expose::tree::Machine;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::flavour::Flavour;
+use crate::landing::write_failure;
+use crate::machine::Machine;
 use crate::source::driver;
 use crate::source::userspace::{self, Entry, compare, is_taken, measure};
-use crate::store::{Store, write_failure};
+use crate::store::Store;
 
 /// Tries of giving a driver its name: each miss takes another process that put or removed it meanwhile.
 const TRIES: usize = 64;
@@ -184,7 +185,7 @@ fn placed(entry: &Listed, machine: Machine, version: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 /// Exit code 10 where it is not.
-pub(super) fn check_machine(name: &str, arch: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn check_machine(name: &str, arch: Option<&str>) -> Result<(), Failure> {
     let own = Machine::this()?.uname;
     match arch {
         Some(arch) if arch != own => {
@@ -201,7 +202,7 @@ pub(super) fn check_machine(name: &str, arch: Option<&str>) -> Result<(), Failur
 /// # Errors
 /// Exit code 10 for another machine's driver, 13 where it does not hold what it should, 15 where
 /// the store cannot be written.
-pub(super) fn keep(
+pub(crate) fn keep(
     unpacked: Unpacked,
     name: &str,
     sha256: &str,
@@ -244,7 +245,7 @@ pub(super) fn keep(
 ///
 /// # Errors
 /// As [`keep`].
-pub(super) fn describe(unpacked: &Unpacked, name: &str, sha256: &str) -> Result<Written, Failure> {
+pub(crate) fn describe(unpacked: &Unpacked, name: &str, sha256: &str) -> Result<Written, Failure> {
     let tree = unpacked.tree();
     let machine = Machine::this()?;
     check_machine(name, unpacked.header.arch.as_deref())?;

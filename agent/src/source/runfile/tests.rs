@@ -6,10 +6,10 @@ use rstest::rstest;
 
 use super::sample::{self, Compression, Member, NAME, VERSION, driver, file, other};
 use super::*;
-use crate::catalog::UserspaceAtHand;
 use crate::config::Pin;
 use crate::progress::Silent;
 use crate::source::http::Policy;
+use crate::source::userspace::AvailableUserspace;
 use crate::source::userspace::{Depth, assemble_run_file, verify};
 
 struct Scene {
@@ -32,7 +32,7 @@ impl Scene {
     }
 
     /// What is known of a file that does not have to unpack itself.
-    async fn look(&self, source: &RunFileSource) -> Result<RunFileAtHand, Failure> {
+    async fn look(&self, source: &RunFileSource) -> Result<AvailableRunFile, Failure> {
         match look(source, &self.fetcher, &self.store).await? {
             Looked::Known(file) => Ok(file),
             Looked::Foreign(file) => panic!("{} is of a known form", file.name),
@@ -121,7 +121,7 @@ async fn a_driver_root_is_made_of_it() {
     let file = stored(&scene).await;
     let tree = assemble_run_file(file, &scene.store, &Silent).await.expect("assembled");
     verify(&tree, Depth::Full).expect("verifies");
-    let UserspaceAtHand { driver_version, root, .. } = &tree;
+    let AvailableUserspace { driver_version, root, .. } = &tree;
     assert_eq!(driver_version, VERSION);
     let libraries = root.join("usr/lib/x86_64-linux-gnu");
     let link = |name: &str| fs::read_link(libraries.join(name)).expect("link");

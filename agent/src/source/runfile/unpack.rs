@@ -6,36 +6,37 @@ use std::path::{Path, PathBuf};
 
 use super::header::{self, Header};
 use super::payload;
-use crate::build::claim::{Claimed, claim};
 use crate::failure::{ExitCode, Failure};
+use crate::landing::write_failure;
+use crate::scratch::{Claimed, claim};
 use crate::source::bounds::{Bounded, Budget, MOST_BETWEEN};
 use crate::source::deb::{bad, damaged};
 use crate::source::tree::Tree;
 use crate::source::userspace;
-use crate::store::{Store, write_failure};
+use crate::store::Store;
 
 /// No .run file unpacks to more: those of today to less than 1.5 GiB.
-pub(super) const MOST_UNPACKED: u64 = 4 << 30;
+pub(crate) const MOST_UNPACKED: u64 = 4 << 30;
 /// No .run file has more files: those of today less than 3000.
-pub(super) const MOST_FILES: usize = 100_000;
+pub(crate) const MOST_FILES: usize = 100_000;
 /// No path in a .run file, and no link's target, is longer: the system's are at most four times so.
 const LONGEST_PATH: usize = 1024;
 /// Nothing of a .run file lies deeper: of those of today less than 10.
-pub(super) const DEEPEST: usize = 64;
+pub(crate) const DEEPEST: usize = 64;
 
 /// What a person can do about a file that is what it should be and cannot be read.
-pub(super) const REMEDY: &str = "get the file from NVIDIA again; if its sha256 is the published one, take \
+pub(crate) const REMEDY: &str = "get the file from NVIDIA again; if its sha256 is the published one, take \
                       the driver from an archive and report this";
 
 /// An unpacked file that nobody has verified yet. Dropped, it leaves nothing behind.
-pub(super) struct Unpacked {
+pub(crate) struct Unpacked {
     /// Holds `tree/`.
-    pub(super) dir: Claimed,
-    pub(super) header: Header,
+    pub(crate) dir: Claimed,
+    pub(crate) header: Header,
 }
 
 impl Unpacked {
-    pub(super) fn tree(&self) -> PathBuf {
+    pub(crate) fn tree(&self) -> PathBuf {
         self.dir.path().join("tree")
     }
 }
@@ -45,7 +46,7 @@ impl Unpacked {
 /// # Errors
 /// Exit code 13 naming `name` for a file that is cut off, damaged, of an unknown form, or holds
 /// what it must not; 15 where the store cannot be written.
-pub(super) fn unpack(
+pub(crate) fn unpack(
     name: &str,
     from: &mut dyn Read,
     store: &Store,
@@ -101,7 +102,7 @@ fn unpack_payload(
 }
 
 /// A path is made directory by directory before the file's digest is known.
-pub(super) fn check_path(name: &str, path: &[u8]) -> Result<(), Failure> {
+pub(crate) fn check_path(name: &str, path: &[u8]) -> Result<(), Failure> {
     if path.len() > LONGEST_PATH {
         return Err(bad(name, &format!("it holds a path of more than {LONGEST_PATH} bytes")));
     }
@@ -134,7 +135,7 @@ fn check_kind(name: &str, entry: &tar::Entry<'_, &mut dyn Read>) -> Result<(), F
 
 /// Leaves out what no host of ours has a use for: 32-bit and graphics libraries, the installer,
 /// the documentation. What the installer's manifest says is not known yet.
-pub(super) fn wanted(path: &Path) -> Option<PathBuf> {
+pub(crate) fn wanted(path: &Path) -> Option<PathBuf> {
     let text = path.to_str()?;
     let kept = match text.split_once('/') {
         Some((dir, name)) => match dir {

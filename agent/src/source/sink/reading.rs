@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::{Alive, Committed, WAITING};
+use crate::digest::hex;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::hex;
 
 /// Makes what reads a download from its start. Called again where the download begins anew, always
 /// in the download's order: of what several make, only the last counts.

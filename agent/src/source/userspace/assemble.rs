@@ -7,14 +7,14 @@ use super::manifest::PackageUsed;
 use super::parts;
 use super::place::place;
 use super::selection::{Selection, choose};
-use crate::catalog::UserspaceAtHand;
-use crate::expose::tree::Machine;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::machine::Machine;
 use crate::progress::{Progress, Task, Unit};
 use crate::source::archive::Archive;
 use crate::source::deb;
 use crate::source::packages::Package;
 use crate::source::runfile::{StoredRunFile, Written};
+use crate::source::userspace::AvailableUserspace;
 use crate::store::Store;
 
 /// Brings the user-mode tree of a driver version into the store; what is there already and as it
@@ -29,7 +29,7 @@ pub async fn assemble(
     archive: &Archive,
     store: &Store,
     progress: &dyn Progress,
-) -> Result<UserspaceAtHand, Failure> {
+) -> Result<AvailableUserspace, Failure> {
     check_version(driver_version)?;
     let machine = Machine::this()?;
     let selection = select(driver_version, machine, archive)?;
@@ -56,7 +56,7 @@ pub async fn assemble_run_file(
     file: StoredRunFile,
     store: &Store,
     progress: &dyn Progress,
-) -> Result<UserspaceAtHand, Failure> {
+) -> Result<AvailableUserspace, Failure> {
     let machine = Machine::this()?;
     let assembly = of_run_file(&file, machine, store);
     if let Some(tree) = assembly.there()? {
@@ -147,8 +147,8 @@ mod tests {
 
     use super::super::manifest::{Depth, examine, verify};
     use super::*;
-    use crate::expose::sample_elf::elf;
     use crate::progress::Silent;
+    use crate::source::sample_elf::elf;
     use crate::source::userspace::{at_hand, manifest_of};
     use rstest::rstest;
 
@@ -233,7 +233,7 @@ mod tests {
         (of_packages(VERSION, machine, &selection, store), selection)
     }
 
-    fn assembled(store: &Store, packages: Vec<Package>) -> Result<UserspaceAtHand, Failure> {
+    fn assembled(store: &Store, packages: Vec<Package>) -> Result<AvailableUserspace, Failure> {
         let (assembly, selection) = assembly(store, packages);
         assembly.carry_out(|root| assembly.unpack(&selection, root, &Silent))
     }

@@ -8,11 +8,14 @@ use sha2::{Digest, Sha256};
 use super::generations;
 use super::manifest::{Depth, Manifest, PackageUsed, measure, verify_root};
 use super::parts;
-use crate::build::claim::claim;
-use crate::catalog::UserspaceAtHand;
-use crate::expose::tree::{self, Machine};
+use crate::digest::hex;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::{Store, hex, write_failure};
+use crate::landing::write_failure;
+use crate::machine::Machine;
+use crate::scratch::claim;
+use crate::source::driver_root;
+use crate::source::userspace::AvailableUserspace;
+use crate::store::Store;
 
 /// Part of a tree's digest, so that a change to how trees are laid out makes new ones.
 const LAYOUT: &str = "driver-root-1";
@@ -43,21 +46,21 @@ impl Assembly {
     }
 
     /// The tree in a directory of the store, with the programs that it has.
-    fn tree_in(&self, directory: &Path) -> UserspaceAtHand {
+    fn tree_in(&self, directory: &Path) -> AvailableUserspace {
         let root = directory.join("root");
         let listed = fs::read_dir(root.join("usr/bin")).into_iter().flatten();
         let names = listed.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
         let mut tools: Vec<String> = names.collect();
         tools.sort();
         let (driver_version, arch) = (self.driver_version.clone(), self.machine.uname.to_owned());
-        UserspaceAtHand { driver_version, arch, root, tools }
+        AvailableUserspace { driver_version, arch, root, tools }
     }
 
     /// The tree, where the store has it and it is as it should be.
     ///
     /// # Errors
     /// Exit code 15 where the store cannot be listed.
-    pub(super) fn there(&self) -> Result<Option<UserspaceAtHand>, Failure> {
+    pub(super) fn there(&self) -> Result<Option<AvailableUserspace>, Failure> {
         let is_whole =
             |directory: &PathBuf| match verify_root(&directory.join("root"), Depth::Quick) {
                 Ok(()) => true,
@@ -75,12 +78,12 @@ impl Assembly {
     pub(super) fn carry_out(
         &self,
         fill: impl FnOnce(&Path) -> Result<(), Failure>,
-    ) -> Result<UserspaceAtHand, Failure> {
+    ) -> Result<AvailableUserspace, Failure> {
         let scratch = claim(&self.store, "userspace")?;
         let root = scratch.path().join("root");
         fs::create_dir(&root).map_err(|e| write_failure(&root, e))?;
         fill(&root)?;
-        let needs = tree::finish(&root, self.machine)?;
+        let needs = driver_root::finish(&root, self.machine)?;
         self.check(&root)?;
         self.write_manifest(&root, needs)?;
         let is_whole = |found: &Path| verify_root(&found.join("root"), Depth::Quick).is_ok();

@@ -12,10 +12,11 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use crate::build::claim::Claimed;
 use crate::disk;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::{Store, write_atomically, write_failure};
+use crate::landing::{write_atomically, write_failure};
+use crate::scratch::Claimed;
+use crate::store::Store;
 
 /// Tries of giving a tree a name: each miss takes another process that took the name meanwhile.
 const TRIES: usize = 64;
@@ -140,7 +141,7 @@ pub(super) fn is_condemned(root: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::claim::claim;
+    use crate::scratch::claim;
     use rstest::rstest;
 
     #[rstest]

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::generations;
-use crate::catalog::UserspaceAtHand;
+use crate::digest::digest_of;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::digest_of;
+use crate::source::userspace::AvailableUserspace;
 use crate::store::known::Known;
 
 /// The version of the manifest's form; a tree with another is assembled again.
@@ -160,7 +160,7 @@ impl Manifest {
 ///
 /// # Errors
 /// Exit code 13 where it is absent, damaged or of another form.
-pub fn manifest_of(tree: &UserspaceAtHand) -> Result<Manifest, Failure> {
+pub fn manifest_of(tree: &AvailableUserspace) -> Result<Manifest, Failure> {
     of_root(&tree.root)
 }
 
@@ -187,7 +187,7 @@ pub(super) fn of_root(root: &Path) -> Result<Manifest, Failure> {
 ///
 /// # Errors
 /// Exit code 13 naming the first paths that differ, are absent or do not belong there.
-pub fn verify(tree: &UserspaceAtHand, depth: Depth) -> Result<(), Failure> {
+pub fn verify(tree: &AvailableUserspace, depth: Depth) -> Result<(), Failure> {
     verify_root(&tree.root, depth)
 }
 
@@ -291,7 +291,7 @@ mod tests {
     use rstest::rstest;
     use std::os::unix::fs::symlink;
 
-    fn tree() -> (tempfile::TempDir, UserspaceAtHand) {
+    fn tree() -> (tempfile::TempDir, AvailableUserspace) {
         let dir = tempfile::tempdir().expect("temporary directory");
         let root = dir.path().join("root");
         fs::create_dir_all(root.join("usr/lib")).expect("directories");
@@ -301,7 +301,7 @@ mod tests {
         manifest.entries = measure(&root).expect("measured");
         let text = serde_json::to_vec(&manifest).expect("json");
         fs::write(dir.path().join("manifest.json"), text).expect("manifest");
-        let tree = UserspaceAtHand {
+        let tree = AvailableUserspace {
             driver_version: "1.2".into(),
             arch: "x86_64".into(),
             root,
@@ -345,7 +345,7 @@ mod tests {
     }
 
     /// A tree with the record of one that lay still for a while before it was hashed.
-    fn known_tree() -> (tempfile::TempDir, UserspaceAtHand) {
+    fn known_tree() -> (tempfile::TempDir, AvailableUserspace) {
         let (dir, tree) = tree();
         let library = tree.root.join("usr/lib/libcuda.so.1.2");
         let metadata = fs::metadata(library).expect("metadata");

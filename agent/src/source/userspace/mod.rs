@@ -21,10 +21,10 @@ mod selection;
 use std::fs;
 use std::path::PathBuf;
 
-use crate::catalog::UserspaceAtHand;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::source::version;
 use crate::store::Store;
+use serde::{Deserialize, Serialize};
 
 pub use assemble::{assemble, assemble_run_file};
 pub(crate) use generations::family;
@@ -32,6 +32,20 @@ pub(super) use generations::is_taken;
 pub use manifest::{Depth, Entry, Manifest, PackageUsed};
 pub(super) use manifest::{compare, measure};
 pub use manifest::{examine, manifest_of, verify, verify_root};
+
+/// An assembled user-mode tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AvailableUserspace {
+    /// Driver version it belongs to.
+    pub driver_version: String,
+    /// `uname -m`.
+    pub arch: String,
+    /// Directory of the tree (the store's `userspace/NAME/root`).
+    pub root: PathBuf,
+    /// The programs in its `usr/bin`; none are known of a tree that is not assembled yet.
+    #[serde(default)]
+    pub tools: Vec<String>,
+}
 pub(super) use place::{is_wanted, place_of};
 
 /// The trees assembled in the store, newest driver version first and of one version the one that
@@ -42,7 +56,7 @@ pub(super) use place::{is_wanted, place_of};
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be listed.
-pub fn at_hand(store: &Store) -> Result<Vec<UserspaceAtHand>, Failure> {
+pub fn at_hand(store: &Store) -> Result<Vec<AvailableUserspace>, Failure> {
     let dir = store.dir("userspace");
     let listing = || format!("listing {}", dir.display());
     let mut trees = Vec::new();
@@ -64,12 +78,12 @@ pub fn at_hand(store: &Store) -> Result<Vec<UserspaceAtHand>, Failure> {
     Ok(trees.into_iter().map(|(_, tree)| tree).collect())
 }
 
-fn sound_tree(root: PathBuf) -> Result<UserspaceAtHand, Failure> {
+fn sound_tree(root: PathBuf) -> Result<AvailableUserspace, Failure> {
     let manifest = manifest::of_root(&root)?;
     manifest.verify(&root, Depth::Quick)?;
     let tools = manifest.tools();
     let Manifest { driver_version, arch, .. } = manifest;
-    Ok(UserspaceAtHand { driver_version, arch, root, tools })
+    Ok(AvailableUserspace { driver_version, arch, root, tools })
 }
 
 #[cfg(test)]

@@ -12,12 +12,13 @@ use std::path::{Component, Path, PathBuf};
 use super::assembly::name_of;
 use super::generations;
 use super::manifest::{Depth, Entry, Manifest, examine, verify_root};
-use crate::artifact::is_sha256;
-use crate::build::claim::claim;
-use crate::catalog::UserspaceAtHand;
-use crate::expose::tree::Machine;
+use crate::digest::is_sha256;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::{Store, write_failure};
+use crate::landing::write_failure;
+use crate::machine::Machine;
+use crate::scratch::claim;
+use crate::source::userspace::AvailableUserspace;
+use crate::store::Store;
 
 /// No tree has more paths: those of today less than 200.
 const MOST_ENTRIES: usize = 20_000;
@@ -52,7 +53,7 @@ impl Packed {
     ///
     /// # Errors
     /// Exit code 13 where its manifest is absent or damaged.
-    pub fn of(tree: &UserspaceAtHand) -> Result<Self, Failure> {
+    pub fn of(tree: &AvailableUserspace) -> Result<Self, Failure> {
         let path = tree.root.with_file_name("manifest.json");
         let bytes = fs::read(&path)
             .or_fail(ExitCode::Verification, || format!("reading {}", path.display()))?;
@@ -102,7 +103,7 @@ impl Packed {
     ///
     /// # Errors
     /// As [`Packed::check_machine`]; exit code 15 where the store cannot be listed.
-    pub fn there(&self, store: &Store) -> Result<Option<UserspaceAtHand>, Failure> {
+    pub fn there(&self, store: &Store) -> Result<Option<AvailableUserspace>, Failure> {
         let found = generations::of(store, &self.name()?)?;
         Ok(found.into_iter().find(|directory| self.is(directory)).map(|found| self.tree_in(&found)))
     }
@@ -118,7 +119,7 @@ impl Packed {
         &self,
         store: &Store,
         file: &dyn Fn(&str) -> PathBuf,
-    ) -> Result<UserspaceAtHand, Failure> {
+    ) -> Result<AvailableUserspace, Failure> {
         let name = self.name()?;
         let scratch = claim(store, "userspace")?;
         let root = scratch.path().join("root");
@@ -136,8 +137,8 @@ impl Packed {
         Ok(name_of(&self.driver_version, machine, &self.read.packages))
     }
 
-    fn tree_in(&self, directory: &Path) -> UserspaceAtHand {
-        UserspaceAtHand {
+    fn tree_in(&self, directory: &Path) -> AvailableUserspace {
+        AvailableUserspace {
             driver_version: self.driver_version.clone(),
             arch: self.arch.clone(),
             root: directory.join("root"),
@@ -271,7 +272,7 @@ mod tests {
         symlink("../lib/b", root.join("usr/lib/c")).expect("link");
         fs::write(root.with_file_name("manifest.json"), manifest(&root)).expect("manifest");
         let (version, arch) = ("535.261.03".to_owned(), "x86_64".to_owned());
-        let tree = UserspaceAtHand { driver_version: version, arch, root, tools: Vec::new() };
+        let tree = AvailableUserspace { driver_version: version, arch, root, tools: Vec::new() };
         let packed = Packed::of(&tree).expect("packs");
         (dir, store, packed)
     }

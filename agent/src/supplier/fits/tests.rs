@@ -3,12 +3,14 @@ use std::fs;
 use rstest::rstest;
 
 use super::*;
-use crate::artifact::{Flavour, ModuleEntry};
-use crate::config::{self, Fragment, Paths};
+use crate::artifact::ModuleEntry;
+use crate::config::{self, Fragment};
 use crate::failure::ExitCode;
 use crate::finding::Code;
+use crate::flavour::Flavour;
 use crate::host::facts::Known;
 use crate::kernel::symbols::tests::module;
+use crate::paths::Paths;
 use crate::plan;
 
 const RELEASE: &str = "6.1.0-50-amd64";
@@ -86,9 +88,9 @@ impl Scene {
         self
     }
 
-    fn sets(&self) -> Vec<SetAtHand> {
+    fn sets(&self) -> Vec<AvailableSet> {
         let sets = self.store.sets().unwrap().into_iter();
-        sets.map(|set| SetAtHand { set, place: SetPlace::Store }).collect()
+        sets.map(|set| AvailableSet { set, place: SetPlace::Store }).collect()
     }
 
     fn fit(&self) -> Option<Fit> {

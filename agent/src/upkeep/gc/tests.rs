@@ -172,7 +172,7 @@ fn with_no_room_at_all_nothing_stays_but_what_is_needed() {
     let (c, b) = (scene.set("c", 10), scene.set("b", 20));
     let installed = |modules: &[String], tree: &str| Installed {
         driver_version: tree.into(),
-        flavour: crate::artifact::Flavour::Open,
+        flavour: crate::flavour::Flavour::Open,
         kernel_release: "6.1".into(),
         modules: modules.iter().cloned().collect(),
         tree: Some(tree.into()),
@@ -219,7 +219,7 @@ fn what_a_needed_set_was_signed_from_stays() {
     let modules = runs.expect("the signed set").modules.into_iter().map(|m| m.sha256).collect();
     let installed = Installed {
         driver_version: "a".into(),
-        flavour: crate::artifact::Flavour::Open,
+        flavour: crate::flavour::Flavour::Open,
         kernel_release: "6.1".into(),
         modules,
         tree: None,
@@ -270,7 +270,7 @@ fn a_damaged_tree_goes_without_a_bound_once_nothing_shows_it() {
     fs::write(damaged.join("root/usr/library"), "shorter").expect("damaged");
     let installed = Installed {
         driver_version: "b".into(),
-        flavour: crate::artifact::Flavour::Open,
+        flavour: crate::flavour::Flavour::Open,
         kernel_release: "6.1".into(),
         modules: Default::default(),
         tree: Some("b".into()),

@@ -1,0 +1,381 @@
+//! A module's bytes as the kernel wants them: from the store, or from the host's /lib/modules.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::kernel::index::KernelIndex;
+use crate::paths::Paths;
+use crate::root::{Root, is_absent};
+use crate::source::compression::xz_stream;
+use crate::source::userspace::{self, Depth};
+use crate::step::ModuleOrigin;
+use crate::store::{Store, VerifiedModule};
+
+/// No module is larger, unpacked; what is, is a bomb. An unstripped nvidia.ko has 185 MB.
+const LARGEST: u64 = 1 << 30;
+
+/// What every module begins with, unpacked.
+const ELF_MAGIC: &[u8; 4] = b"\x7fELF";
+
+/// A module's file, open and not compressed, for the kernel to read by itself.
+#[derive(Debug)]
+pub enum ModuleFile {
+    /// One of the kernel's own, as modprobe takes it.
+    Kernel(File),
+    /// One of the store.
+    Driver(VerifiedModule),
+}
+
+impl ModuleFile {
+    /// The file, open for reading.
+    pub fn file(&self) -> &File {
+        match self {
+            Self::Kernel(file) => file,
+            Self::Driver(module) => module.file(),
+        }
+    }
+
+    /// After the kernel has read it: whether that was what had been verified.
+    ///
+    /// # Errors
+    /// 13 where somebody wrote to it meanwhile.
+    pub fn check_unwritten(&self) -> Result<(), Failure> {
+        match self {
+            Self::Kernel(_) => Ok(()),
+            Self::Driver(module) => module.check_unwritten(),
+        }
+    }
+}
+
+/// Where module images come from.
+pub trait Images: Send + Sync {
+    /// The bytes of a module, not compressed.
+    ///
+    /// # Errors
+    /// 13 where the bytes are not what they should be; 12 or 16 where they are absent.
+    fn image(&self, name: &str, origin: &ModuleOrigin) -> Result<Vec<u8>, Failure>;
+    /// The file of a module whose bytes need no look any more, so that the kernel can read it by
+    /// itself; None where it has to be the bytes.
+    ///
+    /// # Errors
+    /// 12 or 16 where the file cannot be read.
+    fn file(&self, name: &str, origin: &ModuleOrigin) -> Result<Option<ModuleFile>, Failure>;
+    /// Verifies every byte of an assembled tree of the store, before the host gets to see it.
+    ///
+    /// # Errors
+    /// 13 where it is not as it was assembled.
+    fn check_tree(&self, tree: &Path) -> Result<(), Failure>;
+}
+
+/// Images from the store and from the host's /lib/modules of the running kernel.
+#[derive(Debug, Clone)]
+pub struct ModuleImages {
+    store: Store,
+    paths: Paths,
+    /// Whether a module of the store is hashed whenever it is read.
+    always_hashed: bool,
+}
+
+impl ModuleImages {
+    /// Images from `store` and from below `paths.host_root`. Those of the store are hashed once a
+    /// boot.
+    pub fn new(store: Store, paths: &Paths) -> Self {
+        Self { store, paths: paths.clone(), always_hashed: false }
+    }
+
+    /// Also hashes what was hashed before in this boot, if `always`: a signature that was verified
+    /// then covers the very bytes that the kernel gets, whoever may write the store and its records.
+    #[must_use]
+    pub fn always_hashed(self, always: bool) -> Self {
+        Self { always_hashed: always, ..self }
+    }
+
+    /// The running kernel's modules, below the host's root.
+    fn modules_dir(&self) -> Result<PathBuf, Failure> {
+        let path = self.paths.root.join("proc/sys/kernel/osrelease");
+        let release = fs::read_to_string(&path)
+            .or_fail(ExitCode::HostUnsupported, || format!("reading {}", path.display()))?;
+        Ok(Path::new("lib/modules").join(release.trim()))
+    }
+
+    /// A module of the kernel's own where the plan found it; None where it is compressed or gone.
+    fn kernel_file(&self, file: &Path) -> Result<Option<File>, Failure> {
+        let path = self.modules_dir()?.join(file);
+        let host = Root::open(&self.paths.host_root);
+        match host.and_then(|host| host.file(&path)) {
+            Ok(file) if is_plain(&file) => Ok(Some(file)),
+            Ok(_) => Ok(None),
+            Err(e) if is_absent(&e) => Ok(None),
+            Err(e) => {
+                let what = format!("opening the kernel's {}", path.display());
+                Err(Failure::new(ExitCode::KernelRefused, what).because(e))
+            }
+        }
+    }
+
+    /// The bytes of a module of the kernel's own, and where they lie. Links are the host's own, as
+    /// they were when the plan was made.
+    fn kernel_module(&self, name: &str, file: &Path) -> Result<(PathBuf, Vec<u8>), Failure> {
+        let dir = self.modules_dir()?;
+        let host = Root::open(&self.paths.host_root).or_fail(ExitCode::KernelRefused, || {
+            format!("opening {}", self.paths.host_root.display())
+        })?;
+        let planned = host.display(dir.join(file));
+        match host.read(dir.join(file)) {
+            Ok(bytes) => return Ok((planned, bytes)),
+            Err(e) if is_absent(&e) => {}
+            Err(e) => {
+                let what = format!("reading {}", planned.display());
+                return Err(Failure::new(ExitCode::KernelRefused, what).because(e));
+            }
+        }
+        // Recompressed or moved since the plan was made: libkmod knows where it is now.
+        let dir = host.display(dir);
+        let found = KernelIndex::open(&dir)?.file(name)?.ok_or_else(|| {
+            Failure::new(
+                ExitCode::KernelRefused,
+                format!("{} is gone, and {} has no other {name}", planned.display(), dir.display()),
+            )
+            .remedy("install the running kernel's modules again, or reboot into the newer kernel")
+        })?;
+        let bytes = fs::read(&found)
+            .or_fail(ExitCode::KernelRefused, || format!("reading {}", found.display()))?;
+        Ok((found, bytes))
+    }
+}
+
+impl Images for ModuleImages {
+    fn image(&self, name: &str, origin: &ModuleOrigin) -> Result<Vec<u8>, Failure> {
+        match origin {
+            ModuleOrigin::Driver { sha256 } => {
+                let bytes = match self.always_hashed {
+                    true => self.store.read_blob(sha256)?,
+                    false => self.store.read_module(sha256)?,
+                };
+                unpack(&self.store.blob_path(sha256), bytes)
+            }
+            ModuleOrigin::Kernel { file } => {
+                let (path, bytes) = self.kernel_module(name, file)?;
+                unpack(&path, bytes)
+            }
+        }
+    }
+
+    fn file(&self, _: &str, origin: &ModuleOrigin) -> Result<Option<ModuleFile>, Failure> {
+        match origin {
+            ModuleOrigin::Driver { .. } if self.always_hashed => Ok(None),
+            ModuleOrigin::Driver { sha256 } => {
+                let known = self.store.verified_module(sha256)?;
+                Ok(known.filter(|known| is_plain(known.file())).map(ModuleFile::Driver))
+            }
+            ModuleOrigin::Kernel { file } => Ok(self.kernel_file(file)?.map(ModuleFile::Kernel)),
+        }
+    }
+
+    fn check_tree(&self, tree: &Path) -> Result<(), Failure> {
+        userspace::examine(tree, Depth::Changed)
+    }
+}
+
+/// Whether it is a regular file that begins as an ELF file does.
+fn is_plain(file: &File) -> bool {
+    let mut magic = [0; ELF_MAGIC.len()];
+    file.metadata().is_ok_and(|found| found.is_file())
+        && file.read_exact_at(&mut magic, 0).is_ok()
+        && magic == *ELF_MAGIC
+}
+
+/// Unpacks what its first bytes say is xz, zstd or gzip; an ELF file is returned as it is.
+///
+/// # Errors
+/// 13 where it is neither, or does not unpack to an ELF file of a sane size.
+pub fn unpack(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
+    let what = |why: &str| format!("{} {why}", path.display());
+    let unpacked = match bytes.as_slice() {
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => xz_stream(0)
+            .map(|stream| liblzma::bufread::XzDecoder::new_stream(&*bytes, stream))
+            .and_then(bounded),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => zstd::Decoder::new(&*bytes).and_then(bounded),
+        [0x1f, 0x8b, ..] => bounded(flate2::read::MultiGzDecoder::new(&*bytes)),
+        _ => Ok(bytes),
+    }
+    .or_fail(ExitCode::Verification, || what("cannot be unpacked"))?;
+    if unpacked.starts_with(ELF_MAGIC) {
+        return Ok(unpacked);
+    }
+    Err(Failure::new(ExitCode::Verification, what("is no kernel module: it is no ELF file"))
+        .remedy("the file is damaged: put it back from its package"))
+}
+
+fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(io::Error::other(format!("more than {LARGEST} bytes when unpacked")));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const ELF: &[u8] = b"\x7fELF and so on, and so on, and so on";
+
+    fn xz() -> Vec<u8> {
+        let mut writer = liblzma::write::XzEncoder::new(Vec::new(), 1);
+        writer.write_all(ELF).unwrap();
+        writer.finish().unwrap()
+    }
+
+    fn zst() -> Vec<u8> {
+        zstd::encode_all(ELF, 1).unwrap()
+    }
+
+    fn gz() -> Vec<u8> {
+        let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        writer.write_all(ELF).unwrap();
+        writer.finish().unwrap()
+    }
+
+    #[test]
+    fn every_compression_of_a_kernel_is_unpacked() {
+        for bytes in [ELF.to_vec(), xz(), zst(), gz()] {
+            assert_eq!(unpack(Path::new("/m.ko"), bytes).unwrap(), ELF);
+        }
+    }
+
+    #[test]
+    fn what_is_no_module_is_refused_and_named() {
+        let cut = |mut bytes: Vec<u8>| {
+            bytes.truncate(bytes.len() - 9);
+            bytes
+        };
+        for bytes in [Vec::new(), b"#!/bin/sh".to_vec(), cut(xz()), cut(zst()), cut(gz())] {
+            let failure = unpack(Path::new("/m.ko"), bytes).unwrap_err();
+            assert_eq!(failure.code(), ExitCode::Verification);
+            assert!(failure.to_string().starts_with("/m.ko "), "{failure}");
+        }
+    }
+
+    #[test]
+    fn an_xz_that_asks_for_gigabytes_is_refused() {
+        // The dictionary's size is one byte of the block's header: 40 is 4 GiB.
+        let mut writer = liblzma::write::XzEncoder::new(Vec::new(), 1);
+        writer.write_all(ELF).unwrap();
+        let mut bytes = writer.finish().unwrap();
+        let header = 12..12 + (usize::from(bytes[12]) + 1) * 4;
+        let at = header.start + 4;
+        assert_eq!(bytes[at - 2..at], [0x21, 1], "LZMA2 with one byte of properties");
+        bytes[at] = 40;
+        let sum = header.end - 4;
+        let mut crc = flate2::Crc::new();
+        crc.update(&bytes[header.start..sum]);
+        bytes[sum..header.end].copy_from_slice(&crc.sum().to_le_bytes());
+        let failure = unpack(Path::new("/m.ko"), bytes).unwrap_err();
+        assert!(failure.report().contains("emory"), "{}", failure.report());
+    }
+
+    struct Scene {
+        dir: tempfile::TempDir,
+        images: ModuleImages,
+    }
+
+    fn scene() -> Scene {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().to_path_buf();
+        fs::create_dir_all(root.join("proc/sys/kernel")).unwrap();
+        fs::write(root.join("proc/sys/kernel/osrelease"), "6.1.0-1-amd64\n").unwrap();
+        fs::create_dir_all(root.join("lib/modules/6.1.0-1-amd64/kernel")).unwrap();
+        let paths = Paths::below(&root);
+        let store = Store::open(&paths.store).unwrap();
+        Scene { images: ModuleImages::new(store, &paths), dir }
+    }
+
+    #[test]
+    fn a_kernel_module_is_read_from_the_host_and_a_driver_module_from_the_store() {
+        let Scene { dir, images } = scene();
+        let file = PathBuf::from("kernel/a.ko.xz");
+        let at = dir.path().join("lib/modules/6.1.0-1-amd64").join(&file);
+        fs::write(at, xz()).unwrap();
+        assert_eq!(images.image("a", &ModuleOrigin::Kernel { file }).unwrap(), ELF);
+        let sha256 = images.store.put(ELF).unwrap();
+        let origin = ModuleOrigin::Driver { sha256: sha256.clone() };
+        assert_eq!(images.image("nvidia", &origin).unwrap(), ELF);
+        fs::write(images.store.blob_path(&sha256), b"\x7fELF changed").unwrap();
+        let failure = images.image("nvidia", &origin).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Verification);
+    }
+
+    #[test]
+    fn a_kernel_module_is_handed_over_as_a_file_unless_it_is_compressed() {
+        let Scene { dir, images } = scene();
+        let at = dir.path().join("lib/modules/6.1.0-1-amd64/kernel");
+        fs::write(at.join("a.ko"), ELF).unwrap();
+        fs::write(at.join("a.ko.xz"), xz()).unwrap();
+        fs::write(at.join("a.short"), "EL").unwrap();
+        let file = |name: &str| {
+            let file = Path::new("kernel").join(name);
+            images.file("a", &ModuleOrigin::Kernel { file }).unwrap()
+        };
+        assert_eq!(file("a.ko").unwrap().file().metadata().unwrap().len(), ELF.len() as u64);
+        for name in ["a.ko.xz", "a.short", "gone.ko", ""] {
+            assert!(file(name).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_driver_module_is_handed_over_as_a_file_once_it_was_verified() {
+        let Scene { dir: _dir, images } = scene();
+        let sha256 = images.store.put(ELF).unwrap();
+        let packed = images.store.put(&xz()).unwrap();
+        let origin = |sha256: &String| ModuleOrigin::Driver { sha256: sha256.clone() };
+        assert!(images.file("a", &origin(&sha256)).unwrap().is_none(), "not hashed yet");
+        // What was written a moment ago is not known.
+        while images.store.verified_module(&packed).unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            images.image("a", &origin(&packed)).unwrap();
+            images.image("a", &origin(&sha256)).unwrap();
+        }
+        assert!(images.file("a", &origin(&sha256)).unwrap().is_some());
+        assert!(images.file("a", &origin(&packed)).unwrap().is_none(), "compressed");
+        let wary = images.clone().always_hashed(true);
+        assert!(wary.file("a", &origin(&sha256)).unwrap().is_none());
+        fs::write(images.store.blob_path(&sha256), b"\x7fELF changed").unwrap();
+        assert!(images.file("a", &origin(&sha256)).unwrap().is_none());
+        fs::remove_file(images.store.blob_path(&sha256)).unwrap();
+        let failure = images.file("a", &origin(&sha256)).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Download);
+    }
+
+    #[test]
+    fn a_hosts_absolute_link_leads_where_it_leads_on_the_host() {
+        let Scene { dir, images } = scene();
+        let usr = dir.path().join("usr");
+        fs::create_dir(&usr).unwrap();
+        fs::rename(dir.path().join("lib"), usr.join("lib")).unwrap();
+        std::os::unix::fs::symlink("/usr/lib", dir.path().join("lib")).unwrap();
+        fs::write(usr.join("lib/modules/6.1.0-1-amd64/kernel/a.ko"), ELF).unwrap();
+        let file = PathBuf::from("kernel/a.ko");
+        assert_eq!(images.image("a", &ModuleOrigin::Kernel { file }).unwrap(), ELF);
+    }
+
+    #[test]
+    fn a_kernel_module_that_moved_is_found_by_libkmod_or_named_as_gone() {
+        let Scene { dir, images } = scene();
+        let modules = dir.path().join("lib/modules/6.1.0-1-amd64");
+        let file = PathBuf::from("kernel/some_mod.ko");
+        let origin = ModuleOrigin::Kernel { file };
+        let failure = images.image("some_mod", &origin).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::KernelRefused);
+        assert!(failure.to_string().contains("some_mod.ko is gone"), "{failure}");
+        fs::write(modules.join("kernel/some-mod.ko.zst"), zst()).unwrap();
+        crate::kernel::index::tests::write_index(&modules, "kernel/some-mod.ko.zst:\n");
+        assert_eq!(images.image("some_mod", &origin).unwrap(), ELF);
+    }
+}

@@ -1,0 +1,106 @@
+//! What the kernel says of a loaded module, compared with what was wanted.
+
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::Host;
+use crate::host::verbs::ModuleState;
+use crate::module_parameters::{same_value, split};
+use crate::step::Step;
+
+/// Compares version and srcversion of a loaded module with those its step wants.
+///
+/// # Errors
+/// 16 where they differ.
+pub(super) fn versions(step: &Step, state: &ModuleState) -> Result<(), Failure> {
+    let Step::LoadModule { name, version, srcversion, .. } = step else { return Ok(()) };
+    let pairs =
+        [("version", version, &state.version), ("srcversion", srcversion, &state.srcversion)];
+    for (what, wanted, live) in pairs {
+        if wanted.is_some() && wanted != live {
+            let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
+            return Err(Failure::new(
+                ExitCode::KernelRefused,
+                format!(
+                    "{name}: the live module has {what} {}, wanted is {}",
+                    text(live),
+                    text(wanted)
+                ),
+            )
+            .remedy("unload the other driver first, with the tool that loaded it"));
+        }
+    }
+    Ok(())
+}
+
+/// Compares the parameters a loaded module shows with those it was given; `said` is what the
+/// kernel logged during the load.
+///
+/// # Errors
+/// 16 where a value differs, or the kernel ignored a parameter.
+pub(super) fn parameters(
+    host: &dyn Host,
+    module: &str,
+    given: &str,
+    said: &[String],
+) -> Result<(), Failure> {
+    for (name, wanted) in split(given) {
+        if ignored(said, name) {
+            return Err(Failure::new(
+                ExitCode::KernelRefused,
+                format!("{module} has no parameter {name}: the kernel ignored it"),
+            )
+            .remedy("see `modinfo -p` of the driver; correct or remove the parameter"));
+        }
+        let live = host
+            .module_parameter(module, name)
+            .or_fail(ExitCode::KernelRefused, || format!("reading {module}'s {name}"))?;
+        if let Some(live) = live
+            && !same_value(wanted, &live)
+        {
+            return Err(Failure::new(
+                ExitCode::KernelRefused,
+                format!("{module}: parameter {name} was given as {wanted:?} and is {live:?}"),
+            )
+            .remedy("the driver does not take that value: correct or remove the parameter"));
+        }
+    }
+    Ok(())
+}
+
+/// The kernel's words for a parameter that a module does not have
+/// (kernel/module/main.c, unknown_module_param_cb).
+fn ignored(said: &[String], name: &str) -> bool {
+    let words = format!("unknown parameter '{name}' ignored");
+    said.iter().any(|line| line.contains(&words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_the_kernel_ignored_is_recognised() {
+        let said = ["nvidia: unknown parameter 'NVreg_Typo' ignored".to_owned()];
+        assert!(ignored(&said, "NVreg_Typo"));
+        assert!(!ignored(&said, "NVreg_Ty"));
+    }
+
+    #[test]
+    fn another_version_is_refused_and_no_wish_is_fine() {
+        let step = |version: Option<&str>| Step::LoadModule {
+            name: "nvidia".to_owned(),
+            origin: crate::step::ModuleOrigin::Driver { sha256: String::new() },
+            parameters: String::new(),
+            version: version.map(str::to_owned),
+            srcversion: None,
+        };
+        let live = ModuleState { version: Some("535.1".to_owned()), ..ModuleState::default() };
+        versions(&step(None), &live).unwrap();
+        versions(&step(Some("535.1")), &live).unwrap();
+        let failure = versions(&step(Some("550.1")), &live).unwrap_err();
+        assert_eq!(
+            failure.to_string(),
+            "nvidia: the live module has version 535.1, wanted is 550.1"
+        );
+        assert_eq!(failure.code(), ExitCode::KernelRefused);
+    }
+}

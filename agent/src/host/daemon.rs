@@ -1,0 +1,127 @@
+//! Daemons of a driver, as processes of the host.
+//!
+//! A daemon is known by a **mark**, a random word in the environment that it is started with. Every
+//! process it forks to has it too, no other process on the host has it, and the kernel shows it for
+//! as long as the process lives. So one word in the journal, written before the daemon is started,
+//! proves to whoever comes after a killed agent which processes are ours: no PID, which may be
+//! another's by then, no PID file, and no moment in between in which nobody knows.
+
+pub(crate) mod output;
+pub(crate) mod process;
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Directory with the subnet manager's settings, where nvlsm looks for them.
+pub(crate) const SUBNET_SETTINGS: &str = "/usr/share/nvidia/nvlsm";
+/// The environment variable that holds the mark.
+pub const MARK_VARIABLE: &str = "LONGSHORE_DAEMON";
+
+/// Where clients look for nvidia-persistenced (its sources' nvpd_defs.h).
+pub const PERSISTENCED_SOCKET: &str = "/run/nvidia-persistenced/socket";
+/// Where clients look for the fabric manager.
+pub const FABRICMANAGER_SOCKET: &str = "/run/nvidia-fabricmanager/socket";
+
+/// A daemon of the driver.
+///
+/// Two are the same daemon where they run the same thing: how patient the agent is with it does not
+/// count.
+#[derive(Debug, Clone, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Daemon {
+    /// What it is called, for example `nvidia-persistenced`.
+    pub name: String,
+    /// Absolute path of its program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// The directory of the driver's libraries.
+    pub libraries: PathBuf,
+    /// The socket that it answers on once it is ready.
+    pub socket: PathBuf,
+    /// The file of settings that is written for it before it starts.
+    pub settings: Option<Settings>,
+    /// The capabilities its processes keep, for example `CAP_SYS_ADMIN`.
+    pub capabilities: Vec<String>,
+    /// Whether there is no driver without it.
+    pub required: bool,
+    /// Seconds it may take until it answers.
+    pub ready_within: u64,
+}
+
+/// A file of `KEY=value` lines that a daemon reads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The file the driver brings.
+    pub template: PathBuf,
+    /// What is set otherwise than there.
+    pub set: Vec<(String, String)>,
+    /// Where the result is written; nobody but the daemon reads it.
+    pub file: PathBuf,
+}
+
+impl PartialEq for Daemon {
+    fn eq(&self, other: &Self) -> bool {
+        let what = |d: &Self| {
+            let Daemon { name, program, arguments, libraries, socket, settings, .. } = d.clone();
+            (name, program, arguments, libraries, socket, settings)
+        };
+        what(self) == what(other)
+    }
+}
+
+impl Daemon {
+    /// How long it may take until it answers.
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs(self.ready_within)
+    }
+}
+
+/// A mark that no process has yet.
+pub fn new_mark() -> String {
+    // std seeds every RandomState anew: 128 bits that no two daemons of one host share.
+    let half = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", half(), half())
+}
+
+/// What is to be seen of a daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DaemonSeen {
+    /// The processes that have its mark, in the agent's PID namespace.
+    pub processes: Vec<u32>,
+    /// Who answers on its socket.
+    pub answers: Answers,
+    /// The last it said, and how it ended, where that was seen.
+    pub said: Option<String>,
+}
+
+/// Who answers on a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// Nobody.
+    Nobody,
+    /// A process with the mark.
+    Ours,
+    /// Another process, which the kernel names so (0 for one in another PID namespace).
+    Other(u32),
+}
+
+/// A signal that ends a daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// SIGTERM: it cleans up.
+    Term,
+    /// SIGKILL: it does not.
+    Kill,
+}
+
+impl fmt::Display for Daemon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}

@@ -1,0 +1,106 @@
+//! A claim in a registry: the manifest under one tag, which says in its annotations who builds.
+//!
+//! Registries know no compare-and-swap, and many do not let anything be deleted. One tag for each
+//! piece of work is overwritten again and again, so that claims do not pile up; what is deleted is
+//! deleted by digest, which never meets a claim that somebody else has put there meanwhile.
+
+use std::collections::BTreeMap;
+
+use reqwest::{Method, StatusCode};
+use tokio::sync::OnceCell;
+
+use crate::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, digest, json};
+use crate::failure::Failure;
+use crate::once::{Board, Claim, Posted};
+use crate::registry::Registry;
+use crate::registry::content::manifest;
+use crate::registry::push::{ensure_blob, overwrite_manifest};
+use crate::registry::session::{Call, Session};
+
+/// `artifactType` of a claim's manifest.
+pub const CLAIM_TYPE: &str = "application/vnd.longshore.claim.v1";
+/// Media type of a config that says nothing (OCI image specification 1.1, "guidance for an empty
+/// descriptor").
+const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
+const EMPTY: &[u8] = b"{}";
+/// The annotation that a claim stands in, as JSON.
+const ANNOTATION: &str = "longshore.claim";
+
+/// The claim under one tag of a registry.
+pub struct ClaimTag {
+    registry: Registry,
+    tag: String,
+    /// Whether the registry has the blob that every claim's manifest names.
+    ready: OnceCell<()>,
+}
+
+impl Registry {
+    /// The claim under `tag`; the registry is one that was opened to push.
+    pub fn into_claim(self, tag: String) -> ClaimTag {
+        ClaimTag { registry: self, tag, ready: OnceCell::new() }
+    }
+}
+
+impl ClaimTag {
+    fn session(&self) -> Result<&Session, Failure> {
+        self.registry.only()
+    }
+}
+
+impl Board for ClaimTag {
+    async fn prepare(&self) -> Result<(), Failure> {
+        let prepare = async || ensure_blob(self.session()?, EMPTY).await.map(drop);
+        self.ready.get_or_try_init(prepare).await.map(drop)
+    }
+
+    async fn read(&self) -> Result<Option<Posted>, Failure> {
+        let Some(bytes) = manifest(self.session()?, &self.tag).await? else { return Ok(None) };
+        let Some(claim) = parse(&bytes) else {
+            let place = format!("{}:{}", self.registry.name(), self.tag);
+            tracing::warn!("{place} is no claim that is understood, and is written over");
+            return Ok(None);
+        };
+        Ok(Some(Posted { mark: digest(&bytes), claim }))
+    }
+
+    async fn write(&self, claim: &Claim) -> Result<String, Failure> {
+        let session = self.session()?;
+        let bytes = render(claim)?;
+        overwrite_manifest(session, &self.tag, &bytes).await?;
+        Ok(digest(&bytes))
+    }
+
+    async fn withdraw(&self, mark: &str) -> Result<bool, Failure> {
+        let session = self.session()?;
+        let call = Call::new(Method::DELETE, session.url(&format!("manifests/{mark}"))?);
+        match session.exchange(&call).await {
+            Ok(answer) => {
+                let gone = answer.status == StatusCode::NOT_FOUND;
+                Ok(answer.status.is_success() || gone)
+            }
+            // Who may write may not always delete.
+            Err(failure) => {
+                tracing::debug!("claims are not deleted: {}", failure.one_line());
+                Ok(false)
+            }
+        }
+    }
+}
+
+fn render(claim: &Claim) -> Result<Vec<u8>, Failure> {
+    let text = String::from_utf8_lossy(&json(claim)?).into_owned();
+    let empty = Descriptor::of(EMPTY_TYPE, EMPTY);
+    json(&Manifest {
+        schema_version: 2,
+        media_type: Some(MANIFEST_TYPE.to_owned()),
+        artifact_type: Some(CLAIM_TYPE.to_owned()),
+        config: empty.clone(),
+        layers: vec![empty],
+        annotations: BTreeMap::from([(ANNOTATION.to_owned(), text)]),
+    })
+}
+
+fn parse(bytes: &[u8]) -> Option<Claim> {
+    let manifest: Manifest = serde_json::from_slice(bytes).ok()?;
+    serde_json::from_str(manifest.annotations.get(ANNOTATION)?).ok()
+}

@@ -1,0 +1,371 @@
+//! What is on the host now, who put it there, and what the agent tells of itself.
+
+mod render;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::endpoint::client;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::host::modules::is_of_driver;
+use crate::host::verbs::{NodeKeeper, WantedNode};
+use crate::host::{Host, RealHost, VerbError};
+use crate::input;
+use crate::journal::phase::Phase;
+use crate::journal::{self, Before, Entry, EntryState, State};
+use crate::paths::Paths;
+use crate::step::Step;
+use crate::telemetry::{FailureRecord, Live};
+use crate::termination::{self, LastFailure};
+
+/// What `longshore status` tells.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StatusReport {
+    /// The phase the journal was left in; None where no agent ran since the host was booted.
+    pub phase: Option<Phase>,
+    /// Process id, in its own PID namespace, of the agent that holds the lock; None where none
+    /// does, or `unheard` says why that could not be seen.
+    pub agent: Option<u32>,
+    /// `/sys/module/nvidia/version`: the driver that is live, whoever loaded it.
+    pub driver_version: Option<String>,
+    /// NVIDIA's modules, and the others we loaded.
+    pub modules: Vec<ModuleStatus>,
+    /// The mounts we made.
+    pub mounts: Vec<MountStatus>,
+    /// The device nodes of the driver.
+    pub nodes: Vec<NodeStatus>,
+    /// The journal's entries that are not undone, oldest first.
+    pub entries: Vec<EntryStatus>,
+    /// Why the journal could not be read: what agents did is then unknown, and nothing is told to be
+    /// ours.
+    pub unread: Option<String>,
+    /// What the agent tells of itself; None where none runs or it could not be heard.
+    pub live: Option<Live>,
+    /// Why an agent that runs, or may run, could not be heard.
+    pub unheard: Option<String>,
+    /// The last failure of an agent on this host.
+    pub last_failure: Option<FailureStatus>,
+}
+
+/// The last failure of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FailureStatus {
+    /// What it was.
+    #[serde(flatten)]
+    pub failure: FailureRecord,
+    /// Whether the host was booted since; None where that is unknown.
+    pub before_this_boot: Option<bool>,
+}
+
+/// A loaded module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ModuleStatus {
+    /// Kernel name.
+    pub name: String,
+    /// References to it.
+    pub refcount: i64,
+    /// Modules that hold it.
+    pub holders: Vec<String>,
+    /// MODULE_VERSION.
+    pub version: Option<String>,
+    /// Whether the journal says that we loaded it.
+    pub ours: bool,
+}
+
+/// A mount of ours.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MountStatus {
+    /// Mount point.
+    pub target: PathBuf,
+    /// Whether it is there now.
+    pub mounted: bool,
+}
+
+/// A device node of the driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NodeStatus {
+    /// Where it is, or should be.
+    pub path: PathBuf,
+    /// Whether it is there with the right numbers.
+    pub right: bool,
+    /// Whether the journal says that we made it.
+    pub ours: bool,
+}
+
+/// An entry of the journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EntryStatus {
+    /// Its number.
+    pub seq: u64,
+    /// What the step does.
+    pub step: String,
+    /// Whether the step was carried out; otherwise its agent died on the way, or is at it.
+    pub done: bool,
+}
+
+/// How long the host may take to look at, and the agent to answer: neither a mount nor an agent
+/// that hangs keeps whoever asks.
+pub(crate) const LOOK: Duration = Duration::from_secs(10);
+const ASK: Duration = Duration::from_secs(12);
+
+/// A report, and why the journal could not be read for it.
+pub type Seen = (StatusReport, Result<(), Failure>);
+
+/// Reads what is on the host now, and asks the agent, if one runs. It changes nothing, and holds the
+/// lock only for the moment that it takes to see that nobody else does.
+///
+/// The inner error is for after the report, which is all there is to go by then: 13 where the
+/// journal cannot be understood, 15 where it cannot be read.
+///
+/// # Errors
+/// 10 where the host cannot be read.
+pub fn status(config: &Config) -> Result<Seen, Failure> {
+    let paths = config.paths.clone();
+    let looked = input::in_time("status", LOOK, move || Ok(of_host(&paths)));
+    let (mut report, record) = match looked {
+        Some(Ok(seen)) => seen?,
+        Some(Err(error)) => Err(error).or_fail(ExitCode::Preflight, || "looking at the host")?,
+        None => return Err(hangs()),
+    };
+    if report.agent.is_some() {
+        match hear(&config.paths) {
+            Ok(live) => report.live = Some(live),
+            Err(why) => report.unheard = Some(why),
+        }
+    }
+    Ok((report, record))
+}
+
+/// It took longer.
+pub(crate) fn hangs() -> Failure {
+    let cause = format!("looking at the host took more than {} s", LOOK.as_secs());
+    Failure::new(ExitCode::HostUnsupported, cause)
+        .remedy("see which mount or process of the host hangs (the kernel's log says so)")
+}
+
+/// What the agent that runs tells of itself.
+fn hear(paths: &Paths) -> Result<Live, String> {
+    let address = client::find(&paths.state)
+        .ok_or("it serves nowhere (listen), or its address could not be had")?;
+    let why = |error: &dyn std::fmt::Display| format!("{}: {error}", address.listen);
+    let answer = client::ask(&address, "/status", ASK).map_err(|e| why(&e))?;
+    if answer.status != 200 {
+        return Err(why(&answer.body.trim_end()));
+    }
+    let heard: Heard = serde_json::from_str(&answer.body).map_err(|e| why(&e))?;
+    Ok(heard.live)
+}
+
+/// What of a status is not seen on the host.
+#[derive(Deserialize)]
+struct Heard {
+    live: Live,
+}
+
+/// What the agent itself tells, with what is on the host now.
+///
+/// # Errors
+/// 10 where the host cannot be read.
+pub fn of_agent(paths: &Paths, live: Live) -> Result<StatusReport, Failure> {
+    Ok(StatusReport { live: Some(live), ..of_host(paths)?.0 })
+}
+
+fn of_host(paths: &Paths) -> Result<Seen, Failure> {
+    let boot = journal::boot_id(&paths.root);
+    let (state, record) = match journal::read_state(paths) {
+        Ok(state) => (state.filter(|s| !s.is_of_another_boot(boot.as_deref())), Ok(())),
+        Err(failure) => (None, Err(failure)),
+    };
+    let report = look(paths, &RealHost::new(&paths.root), state.as_ref())
+        .or_fail(ExitCode::HostUnsupported, || "looking at the host")
+        .map_err(|failure| failure.remedy("mount /proc and /sys in the container"))?;
+    let unread = record.as_ref().err().map(Failure::one_line);
+    Ok((StatusReport { unread, ..report }, record))
+}
+
+fn look(paths: &Paths, host: &dyn Host, state: Option<&State>) -> Result<StatusReport, VerbError> {
+    let live: Vec<&Entry> = state.map_or_else(Vec::new, |state| {
+        state.entries.iter().filter(|entry| entry.is_live()).collect()
+    });
+    let driver = host.module("nvidia")?;
+    let (agent, unheard) = match journal::holder(&paths.state) {
+        Ok(agent) => (agent, None),
+        Err(why) => (None, Some(why)),
+    };
+    Ok(StatusReport {
+        phase: state.map(|state| state.phase),
+        agent,
+        driver_version: driver.and_then(|module| module.version),
+        modules: modules(paths, host, &live)?,
+        mounts: mounts(host, &live)?,
+        nodes: nodes(paths, host, &live)?,
+        entries: live.iter().map(|entry| EntryStatus::from(*entry)).collect(),
+        unread: None,
+        live: None,
+        unheard,
+        last_failure: termination::last(paths).map(|last| FailureStatus::of(last, paths)),
+    })
+}
+
+impl FailureStatus {
+    fn of(last: LastFailure, paths: &Paths) -> Self {
+        let before = match (last.boot_id, journal::boot_id(&paths.root)) {
+            (Some(then), Some(now)) => Some(then != now),
+            _ => None,
+        };
+        Self { failure: last.failure, before_this_boot: before }
+    }
+}
+
+impl From<&Entry> for EntryStatus {
+    fn from(entry: &Entry) -> Self {
+        let done = entry.state == EntryState::Done;
+        Self { seq: entry.seq, step: entry.step.to_string(), done }
+    }
+}
+
+fn modules(
+    paths: &Paths,
+    host: &dyn Host,
+    live: &[&Entry],
+) -> Result<Vec<ModuleStatus>, VerbError> {
+    let ours: BTreeSet<String> = live
+        .iter()
+        .filter_map(|entry| match &entry.step {
+            Step::LoadModule { name, .. } => Some(name.clone()),
+            _ => None,
+        })
+        .collect();
+    let mut names = ours.clone();
+    // Without a /sys/module (a kernel without modules) there is none.
+    let listed = fs::read_dir(paths.root.join("sys/module")).into_iter().flatten().flatten();
+    let listed = listed.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.extend(listed.filter(|name| is_of_driver(name)));
+    let mut modules = Vec::new();
+    for name in names {
+        if let Some(state) = host.module(&name)? {
+            let ours = ours.contains(&name);
+            modules.push(ModuleStatus {
+                name,
+                refcount: state.refcount,
+                holders: state.holders,
+                version: state.version,
+                ours,
+            });
+        }
+    }
+    Ok(modules)
+}
+
+fn mounts(host: &dyn Host, live: &[&Entry]) -> Result<Vec<MountStatus>, VerbError> {
+    let mut mounts = Vec::new();
+    for entry in live {
+        if let (
+            Step::Bind { target, .. } | Step::Share { target, .. } | Step::MountTmpfs { target },
+            Before::Mounts { count },
+        ) = (&entry.step, &entry.before)
+        {
+            let mounted = host.mounts_on(target)? > *count;
+            mounts.push(MountStatus { target: target.clone(), mounted });
+        }
+    }
+    Ok(mounts)
+}
+
+fn nodes(paths: &Paths, host: &dyn Host, live: &[&Entry]) -> Result<Vec<NodeStatus>, VerbError> {
+    let mut wanted = BTreeMap::new();
+    for WantedNode { name, node, keeper } in host.wanted_nodes()? {
+        if keeper == NodeKeeper::Installer {
+            wanted.insert(paths.host_root.join("dev").join(name), (node, false));
+        }
+    }
+    for entry in live {
+        if let Before::Nodes { nodes, .. } = &entry.before {
+            wanted.extend(nodes.iter().map(|node| (node.path.clone(), (node.made, true))));
+        }
+    }
+    let status = |(path, (made, ours)): (PathBuf, (crate::host::verbs::Node, bool))| {
+        // Something that is no device node at all is in the way of one.
+        let there = host.node(&path).ok().flatten();
+        let right = there.is_some_and(|there| there.same_device(&made));
+        NodeStatus { path, right, ours }
+    };
+    Ok(wanted.into_iter().map(status).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::host::fake::{FakeHost, FakeModule};
+    use crate::host::verbs::{Node, Owner};
+    use crate::journal::Journal;
+    use crate::step::ModuleOrigin;
+
+    fn paths(root: &Path) -> Paths {
+        Paths { host_root: PathBuf::from("/"), ..Paths::below(root) }
+    }
+
+    #[test]
+    fn a_host_where_no_agent_ran_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let report = look(&paths(dir.path()), &FakeHost::default(), None).unwrap();
+        assert_eq!(report.render(), "driver    none\nphase     none\nagent     none\n");
+    }
+
+    #[test]
+    fn what_is_there_is_told_from_what_is_gone_and_ours_from_others() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("sys/module/nvidia")).unwrap();
+        let host = FakeHost::with_dirs(["/dev"]);
+        let ctl = Node { major: 195, minor: 255, mode: 0o666, owner: Owner::default() };
+        let gpu = Node { minor: 0, ..ctl };
+        let nodes = vec![("nvidiactl".into(), ctl), ("nvidia0".into(), gpu)];
+        let version = Some("535.1".to_owned());
+        host.knows("nvidia", FakeModule { version, nodes, ..FakeModule::default() });
+        host.change(|state| {
+            state.loaded.insert("nvidia".to_owned(), String::new());
+            state.loaded.insert("drm".to_owned(), String::new());
+            state.nodes.insert("/dev/nvidiactl".into(), ctl);
+        });
+        let mut journal = Journal::in_memory();
+        let origin = ModuleOrigin::Kernel { file: "drm.ko".into() };
+        let load = Step::LoadModule {
+            name: "drm".to_owned(),
+            origin,
+            parameters: String::new(),
+            version: None,
+            srcversion: None,
+        };
+        let seq = journal.intend(load, Before::NotLoaded).unwrap();
+        journal.mark(seq, EntryState::Done).unwrap();
+        let bind = Step::Bind { source: "/tree".into(), target: "/run/nvidia/driver".into() };
+        journal.intend(bind, Before::Mounts { count: 0 }).unwrap();
+        let share =
+            Step::Share { source: "/run/nvidia/driver/run/d".into(), target: "/run/d".into() };
+        journal.intend(share, Before::Mounts { count: 0 }).unwrap();
+        let report = look(&paths(dir.path()), &host, Some(journal.state())).unwrap();
+        let expected = "\
+driver    535.1
+phase     removed
+agent     none
+module    drm, used by 0 (ours)
+module    nvidia 535.1, used by 0 (not ours)
+mount     /run/nvidia/driver (gone)
+mount     /run/d (gone)
+node      /dev/nvidia0 (not ours, missing or wrong)
+node      /dev/nvidiactl (not ours)
+entry       1 load module drm
+entry       2 mount /tree on /run/nvidia/driver (not finished)
+entry       3 show /run/nvidia/driver/run/d as /run/d (not finished)
+";
+        assert_eq!(report.render(), expected);
+        serde_json::to_string(&report).unwrap();
+    }
+}

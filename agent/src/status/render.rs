@@ -1,0 +1,231 @@
+//! A status as a person reads it.
+
+use std::fmt::Write;
+
+use super::{FailureStatus, ModuleStatus, StatusReport};
+use crate::finding::Finding;
+use crate::telemetry::Live;
+
+impl StatusReport {
+    /// The report as a person reads it.
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        let mut line = |what: &str, value: String| {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{what:<10}{value}");
+        };
+        let none = || "none".to_owned();
+        let whose = |ours: bool| match (ours, &self.unread) {
+            (true, _) => "ours",
+            (false, None) => "not ours",
+            (false, Some(_)) => "whose is unknown",
+        };
+        line("driver", self.driver_version.clone().unwrap_or_else(none));
+        let unknown = || if self.unread.is_some() { "unknown".to_owned() } else { none() };
+        line("phase", self.phase.map_or_else(unknown, |phase| phase.to_string()));
+        line(
+            "agent",
+            match (self.agent, &self.unheard) {
+                (Some(pid), _) => format!("running, pid {pid}"),
+                (None, Some(_)) => "unknown".to_owned(),
+                (None, None) => none(),
+            },
+        );
+        if let Some(live) = &self.live {
+            tell_live(live, &mut line);
+        }
+        if let Some(why) = &self.unheard {
+            line("unheard", why.clone());
+        }
+        for module in &self.modules {
+            line("module", format!("{} ({})", module.render(), whose(module.ours)));
+        }
+        for mount in &self.mounts {
+            let gone = if mount.mounted { "" } else { " (gone)" };
+            line("mount", format!("{}{gone}", mount.target.display()));
+        }
+        for node in &self.nodes {
+            let wrong = if node.right { "" } else { ", missing or wrong" };
+            line("node", format!("{} ({}{wrong})", node.path.display(), whose(node.ours)));
+        }
+        if let Some(why) = &self.unread {
+            line("unread", why.clone());
+        }
+        for entry in &self.entries {
+            let died = if entry.done { "" } else { " (not finished)" };
+            line("entry", format!("{:>3} {}{died}", entry.seq, entry.step));
+        }
+        if let Some(last) = &self.last_failure {
+            tell_failure(last, &mut line);
+        }
+        text
+    }
+}
+
+impl ModuleStatus {
+    fn render(&self) -> String {
+        let mut text = self.name.clone();
+        if let Some(version) = &self.version {
+            text.push_str(&format!(" {version}"));
+        }
+        text.push_str(&format!(", used by {}", self.refcount));
+        if !self.holders.is_empty() {
+            text.push_str(&format!(": {}", self.holders.join(", ")));
+        }
+        text
+    }
+}
+
+/// What the agent is at, and what it has.
+fn tell_live(live: &Live, line: &mut impl FnMut(&str, String)) {
+    if let Some(since) = live.phase_since {
+        line("since", format!("{since:.0}"));
+    }
+    let ready =
+        if live.ready { "yes".to_owned() } else { format!("no: {}", live.not_ready.join("; ")) };
+    line("ready", ready);
+    if let Some(at) = &live.at {
+        let undo = if at.undo { "undoing " } else { "" };
+        line("at", format!("{undo}{} {}, for {:.0} s", at.step, at.what, at.seconds));
+    }
+    if let Some(driver) = &live.driver {
+        let origin = driver.origin.map_or_else(String::new, |origin| format!(", {origin}"));
+        let installed =
+            format!("{} {} for {}{origin}", driver.version, driver.flavour, driver.kernel);
+        line("installed", installed);
+    }
+    if let Some(gpus) = &live.gpus {
+        line("gpus", format!("{} of {} driven", gpus.bound, gpus.expected));
+    }
+    for finding in &live.findings {
+        let Finding { code, severity, seen, remedy } = finding;
+        line("finding", format!("{} {code}: {seen}", severity.as_str()));
+        line("remedy", remedy.clone());
+    }
+    for daemon in &live.daemons {
+        let required = if daemon.required { "" } else { ", not required" };
+        let restarts = daemon.restarts;
+        line("daemon", format!("{} {}, {restarts} restarts{required}", daemon.name, daemon.state));
+    }
+    for held in live.holders.iter().flat_map(|holders| &holders.held) {
+        line("held", held.clone());
+    }
+    for process in live.holders.iter().flat_map(|holders| &holders.processes) {
+        line("holder", process.to_string());
+    }
+}
+
+fn tell_failure(last: &FailureStatus, line: &mut impl FnMut(&str, String)) {
+    let failure = &last.failure;
+    let code = failure.code.map_or_else(String::new, |code| format!(", exit code {code}"));
+    let phase = failure.phase.map_or_else(String::new, |phase| format!(" in phase {phase}"));
+    let boot = if last.before_this_boot == Some(true) { ", before this boot" } else { "" };
+    line("failed", format!("{:.0}{phase}{code}{boot}", failure.at));
+    line("cause", failure.cause.clone());
+    line("remedy", failure.remedy.clone());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{ExitCode, Failure};
+    use crate::finding::Code;
+    use crate::journal::phase::Phase;
+    use crate::telemetry::{Condition, DaemonState, DriverInfo, GpuCount, Telemetry};
+
+    fn report() -> StatusReport {
+        StatusReport {
+            phase: Some(Phase::Ready),
+            agent: Some(7),
+            driver_version: Some("535.1".into()),
+            modules: Vec::new(),
+            mounts: Vec::new(),
+            nodes: Vec::new(),
+            entries: Vec::new(),
+            unread: None,
+            live: None,
+            unheard: None,
+            last_failure: None,
+        }
+    }
+
+    #[test]
+    fn an_agent_that_is_heard_is_shown_with_what_it_has() {
+        let telemetry = Telemetry::default();
+        telemetry.driver(DriverInfo {
+            version: "535.1".into(),
+            flavour: "open".into(),
+            kernel: "6.1".into(),
+            module_digest: None,
+            origin: None,
+        });
+        telemetry.enter(Phase::Ready);
+        telemetry.daemon("nvidia-persistenced", true, DaemonState::BackingOff);
+        let finding = Finding::warning(Code::GpuMissing, "0000:02:00.0 is").remedy("look");
+        let gpus = Some(GpuCount { expected: 2, bound: 1 });
+        let findings = vec![finding];
+        telemetry.condition(Condition { gpus, findings, not_ready: Vec::new() });
+        let mut live = telemetry.live();
+        live.phase_since = "2026-01-02T03:04:05.6Z".parse().ok();
+        let text = StatusReport { live: Some(live), ..report() }.render();
+        let expected = "\
+driver    535.1
+phase     ready
+agent     running, pid 7
+since     2026-01-02T03:04:05Z
+ready     no: nvidia-persistenced is backing-off
+installed 535.1 open for 6.1, stored
+gpus      1 of 2 driven
+finding   warning gpu-missing: 0000:02:00.0 is
+remedy    look
+daemon    nvidia-persistenced backing-off, 0 restarts
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn what_is_there_is_shown_without_a_journal_too_and_is_nobodys() {
+        let module = ModuleStatus {
+            name: "nvidia".into(),
+            refcount: 0,
+            holders: Vec::new(),
+            version: Some("535.1".into()),
+            ours: false,
+        };
+        let text = StatusReport {
+            phase: None,
+            agent: None,
+            modules: vec![module],
+            unread: Some("/s/state.json cannot be understood".into()),
+            ..report()
+        }
+        .render();
+        let expected = "\
+driver    535.1
+phase     unknown
+agent     none
+module    nvidia 535.1, used by 0 (whose is unknown)
+unread    /s/state.json cannot be understood
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn the_last_failure_is_shown_and_of_another_boot_it_says_so() {
+        let failure = Failure::new(ExitCode::Compile, "it does not compile").remedy("look");
+        let telemetry = Telemetry::default();
+        telemetry.enter(Phase::Acquiring);
+        let mut failure = telemetry.record(&failure);
+        failure.at = "2026-01-02T03:04:05Z".parse().expect("a time");
+        for (before, boot) in [(Some(true), ", before this boot"), (Some(false), ""), (None, "")] {
+            let failure = failure.clone();
+            let last = FailureStatus { failure, before_this_boot: before };
+            let text = StatusReport { last_failure: Some(last), ..report() }.render();
+            let expected = format!(
+                "failed    2026-01-02T03:04:05Z in phase acquiring, exit code 14{boot}\n\
+                 cause     it does not compile\nremedy    look\n"
+            );
+            assert!(text.ends_with(&expected), "{text}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! What an agent that fails leaves behind: a message for Kubernetes, and a record for
+//! `longshore status`, which outlives the agent and the boot.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::input;
+use crate::journal;
+use crate::landing::write_atomically;
+use crate::paths::Paths;
+use crate::printable::in_line;
+use crate::root::is_absent;
+use crate::telemetry::{FailureRecord, Telemetry};
+
+/// In the state directory, and in the store for the time after a reboot.
+const NAME: &str = "last-failure.json";
+const MOST_BYTES: u64 = 64 << 10;
+/// So many bytes of the cause, and of the remedy: written in JSON none has more than six.
+const MOST_OF_EACH: usize = 5 << 10;
+
+/// How long the last words may take to write.
+pub(crate) const LIMIT: Duration = Duration::from_secs(5);
+
+/// Kubernetes shows no more (pkg/kubelet/container/runtime.go, MaxContainerTerminationMessageLength).
+const MESSAGE: usize = 4096;
+
+/// Says what a command failed at, wherever that is to be said. Clones say it at the same places.
+#[derive(Debug, Clone, Default)]
+pub struct LastWords(Arc<Mutex<Places>>);
+
+#[derive(Debug, Default)]
+struct Places {
+    message: Option<PathBuf>,
+    paths: Option<Paths>,
+    telemetry: Telemetry,
+}
+
+/// The last failure of an agent on this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastFailure {
+    /// What it was.
+    #[serde(flatten)]
+    pub failure: FailureRecord,
+    /// The boot it happened in; None where that is unknown.
+    pub boot_id: Option<String>,
+}
+
+impl LastWords {
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A message goes there from now on.
+    pub fn leave_message(&self, path: Option<PathBuf>) {
+        self.places().message = path;
+    }
+
+    /// A record is kept from now on, of an agent with this configuration that tells of itself there.
+    pub fn keep_record(&self, config: &Config, telemetry: &Telemetry) {
+        let mut places = self.places();
+        places.paths = Some(config.paths.clone());
+        places.telemetry = telemetry.clone();
+    }
+
+    /// Says what it failed at. That it cannot be said somewhere is no failure of its own.
+    pub fn tell(&self, failure: &Failure) {
+        let record = self.places().telemetry.record(failure);
+        self.tell_record(record);
+    }
+
+    /// Says that the agent was killed by a signal, in its place.
+    pub fn tell_of_killed(&self, code: u8, signal: &str) {
+        self.tell_record(FailureRecord::killed(code, signal));
+    }
+
+    /// The disk may be what it failed at: nobody waits for it long.
+    fn tell_record(&self, record: FailureRecord) {
+        let (words, kept) = (self.clone(), record.clone());
+        let told = input::in_time("last-words", LIMIT, move || {
+            words.write_record(kept);
+            Ok(())
+        });
+        match told {
+            Some(Ok(())) => {}
+            // There is no room for one more thread.
+            Some(Err(_)) => self.write_record(record),
+            None => tracing::warn!("the failure is not kept: no disk took it within {LIMIT:?}"),
+        }
+    }
+
+    fn write_record(&self, record: FailureRecord) {
+        let places = self.places();
+        if let Some(path) = &places.message
+            && let Err(error) = write_message(path, &message(&record))
+        {
+            tracing::warn!("writing {}: {error}", path.display());
+        }
+        if let Some(paths) = &places.paths {
+            keep(paths, record);
+        }
+    }
+}
+
+/// As [`keep`]; nobody waits for it long.
+pub(crate) fn keep_soon(paths: &Paths, failure: FailureRecord) {
+    let paths = paths.clone();
+    let kept = input::in_time("last-words", LIMIT, move || {
+        keep(&paths, failure);
+        Ok(())
+    });
+    if !matches!(kept, Some(Ok(()))) {
+        tracing::warn!(
+            "what became of the last agent is not kept: no disk took it within {LIMIT:?}"
+        );
+    }
+}
+
+/// Keeps the record of a failure where its directories are there.
+fn keep(paths: &Paths, mut failure: FailureRecord) {
+    for text in [&mut failure.cause, &mut failure.remedy] {
+        *text = shortened(text, MOST_OF_EACH);
+    }
+    let last = LastFailure { failure, boot_id: journal::boot_id(&paths.root) };
+    let Ok(mut bytes) = serde_json::to_vec_pretty(&last) else { return };
+    bytes.push(b'\n');
+    for dir in [&paths.state, &paths.store] {
+        match write_atomically(&dir.join(NAME), &bytes) {
+            Ok(()) => {}
+            Err(e) if is_absent(&e) => {}
+            Err(error) => tracing::warn!("writing {}: {error}", dir.join(NAME).display()),
+        }
+    }
+}
+
+/// The last failure that was kept; None where none was, or it cannot be understood.
+pub(crate) fn last(paths: &Paths) -> Option<LastFailure> {
+    let read = |dir: &Path| -> Option<LastFailure> {
+        let bytes = input::read(&dir.join(NAME), MOST_BYTES).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    };
+    [&paths.state, &paths.store].iter().filter_map(|dir| read(dir)).max_by_key(|l| l.failure.at)
+}
+
+/// One line, and the remedy whole even where the cause is too long.
+fn message(record: &FailureRecord) -> String {
+    let code = record.code.map_or_else(String::new, |code| format!("exit code {code}: "));
+    let line = |text: &str, most| shortened(&in_line(&text.trim_end().replace('\n', " ")), most);
+    let end = format!("; remedy: {}\n", line(&record.remedy, MESSAGE / 2));
+    let cause = line(&record.cause, MESSAGE - code.len() - end.len());
+    format!("{code}{cause}{end}")
+}
+
+/// At most `most` bytes of a text.
+fn shortened(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    let mut end = most.saturating_sub(3);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}...", text.get(..end).unwrap_or_default())
+}
+
+/// In place: Kubernetes' file is a mount, which nothing can be renamed over.
+fn write_message(path: &Path, message: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    file.write_all(message.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::failure::ExitCode;
+
+    fn record(cause: &str, remedy: &str) -> FailureRecord {
+        let failure = Failure::new(ExitCode::InUse, cause).remedy(remedy);
+        Telemetry::default().record(&failure)
+    }
+
+    #[rstest]
+    #[case("in use", "stop it", "exit code 20: in use; remedy: stop it\n")]
+    #[case("one\ntwo", "a\nb\n", "exit code 20: one two; remedy: a b\n")]
+    #[case("a\x1b[2J\rb", "c", "exit code 20: a\\u{1b}[2J\\rb; remedy: c\n")]
+    fn a_message_is_one_line(#[case] cause: &str, #[case] remedy: &str, #[case] wanted: &str) {
+        assert_eq!(message(&record(cause, remedy)), wanted);
+    }
+
+    #[rstest]
+    #[case(10_000, 10)]
+    #[case(10_000, 10_000)]
+    #[case(10, 10_000)]
+    #[case(4000, 60)]
+    fn a_message_is_as_long_as_kubernetes_takes_it(#[case] cause: usize, #[case] remedy: usize) {
+        // Two bytes each, so that a cut can fall between them.
+        let message = message(&record(&"ä".repeat(cause / 2), &"ö".repeat(remedy / 2)));
+        assert!(message.len() <= MESSAGE && message.ends_with('\n'), "{}", message.len());
+        assert!(message.starts_with("exit code 20: ä") && message.contains("; remedy: ö"));
+    }
+
+    #[test]
+    fn the_newest_record_of_both_places_counts_and_garbage_does_not() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let paths = Paths::below(dir.path());
+        keep(&paths, record("before there is a directory", ""));
+        assert_eq!(last(&paths), None);
+        for place in [&paths.state, &paths.store] {
+            std::fs::create_dir_all(place).expect("directory");
+        }
+        keep(&paths, record("first", ""));
+        // As after a reboot.
+        std::fs::remove_file(paths.state.join(NAME)).expect("removed");
+        let cause = |paths| last(paths).map(|last| last.failure.cause);
+        assert_eq!(cause(&paths).as_deref(), Some("first"));
+        std::fs::write(paths.store.join(NAME), "{").expect("write");
+        assert_eq!(cause(&paths), None);
+        keep(&paths, record("second", ""));
+        assert_eq!(cause(&paths).as_deref(), Some("second"));
+    }
+
+    /// Who holds a driver can be hundreds of processes.
+    #[test]
+    fn a_record_that_is_kept_is_short_enough_to_be_read() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let paths = Paths::below(dir.path());
+        std::fs::create_dir_all(&paths.state).expect("directory");
+        for text in ["pid 1 (a) holds /dev/nvidiactl; ".repeat(5000), "\u{1}".repeat(100_000)] {
+            keep(&paths, record(&text, &text));
+            let last = last(&paths).expect("a record").failure;
+            assert!(last.cause.starts_with(&text[..1000]) && last.cause.ends_with("..."));
+            assert!(last.remedy.starts_with(&text[..1000]));
+        }
+    }
+
+    #[test]
+    fn the_page_about_deadlines_has_their_span() {
+        crate::config::assert_in_page("last words", LIMIT);
+    }
+
+    #[test]
+    fn a_failure_is_said_where_it_is_to_be_said() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("termination-log");
+        let words = LastWords::default();
+        let failure = Failure::new(ExitCode::Compile, "it does not compile");
+        words.tell(&failure);
+        assert!(!path.exists());
+        words.leave_message(Some(path.clone()));
+        words.tell(&failure);
+        let text = std::fs::read_to_string(&path).expect("a message");
+        assert!(text.starts_with("exit code 14: it does not compile; remedy: see the"), "{text}");
+    }
+}
