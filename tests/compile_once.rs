@@ -1,10 +1,10 @@
-//! One compile in a build root that is there already:
+//! Compiles once in an existing build root:
 //!
 //! ```text
 //! compile-once ROOT WORK STORE RELEASE JOBS [UID]
 //! ```
 //!
-//! WORK holds the sources in `driver`. Ends with longshore's exit code and says what went wrong.
+//! WORK holds the sources in `driver`. Exits with longshore's exit code and prints the error.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ fn complain(what: &str) {
 
 fn compile(args: &[PathBuf]) -> Result<(), String> {
     let [root, work, store, release, jobs, uid @ ..] = args else {
-        return Err("wants five words".into());
+        return Err("needs five arguments".into());
     };
     let uid = uid.first().and_then(|uid| uid.to_str()).map(BuildUser::from_str).transpose();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -1,11 +1,12 @@
-//! Runs a program in a mount namespace of its own, prepared as a test wants it:
+//! Runs a program in a prepared mount namespace of its own:
 //!
 //! ```text
 //! confined [--tmpfs DIR [noexec,]OPTIONS | --bind FROM TO | --read-only DIR | --user UID]... -- PROGRAM ARGUMENT...
 //! ```
 //!
-//! Nothing mounted here reaches the outside, and it all goes with the program. The process stays the
-//! same from here to the program, so that `--bind /proc/self TO` shows the program itself.
+//! Nothing mounted here is visible outside, and it is unmounted when the program ends. The process
+//! id stays the same from here to the program, so that `--bind /proc/self TO` mounts the program's
+//! own directory.
 
 use std::error::Error;
 use std::ffi::{CString, OsString};
@@ -21,13 +22,13 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() {
     let Err(error) = confine(std::env::args_os().skip(1)) else { return };
-    // A status that longshore never ends with.
+    // An exit code that longshore never returns.
     eprintln_and_exit(&*error);
 }
 
 #[allow(clippy::print_stderr)]
 fn eprintln_and_exit(error: &dyn Error) -> ! {
-    eprintln!("confined: {error}; these tests want root and the mount namespace");
+    eprintln!("confined: {error}; these tests need root and a mount namespace");
     std::process::exit(125);
 }
 
@@ -75,7 +76,7 @@ fn run(args: impl Iterator<Item = OsString>, user: Option<u32>) -> Result<()> {
         execv(program, &words)?;
         return Ok(());
     };
-    // Opened beforehand: that user may not come as far as where the program lies.
+    // Opened beforehand: that user may not be able to reach the program's directory.
     let opened = File::open(program.to_str()?)?;
     setgroups(&[])?;
     setgid(Gid::from_raw(user))?;

@@ -1,1 +1,1 @@
-//! Tests across the whole of longshore live in `tests/`; this library is what they share.
+//! Library that the tests across all of longshore in `tests/` share.

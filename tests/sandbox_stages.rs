@@ -1,4 +1,4 @@
-//! The helper program of the build sandbox, for tests: they cannot name longshore's own binary.
+//! Helper program of the build sandbox, for tests, which cannot name longshore's own binary.
 
 fn main() {
     std::process::exit(longshore::build::sandbox::sandbox_main(std::env::args_os().skip(1)).into());

@@ -1,8 +1,8 @@
-//! Stands in for make in a test's build root: it takes as long as the test wants, and leaves modules.
+//! Stands in for make in a test's build root: takes as long as the test wants, and leaves modules.
 //!
-//! It waits for `/build/go`, which a test makes from outside, or a `go` among the sources, and then
-//! copies every `NAME.ko.in` of the directory it runs in to `NAME.ko`. Where something stands in
-//! `/build/go` it says that and fails. It has no more of a host than the libraries it is linked to.
+//! Waits for `/build/go`, which a test makes from outside, or a `go` among the sources, and then
+//! copies every `NAME.ko.in` of its working directory to `NAME.ko`. If `/build/go` has content, it
+//! prints that and fails. From the host it needs only the libraries that it is linked to.
 
 use std::error::Error;
 use std::fs;
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    // What makes the file is in another mount namespace: there is no event to wait for.
+    // The file is made in another mount namespace: there is no event to wait for.
     while !Path::new("/build/go").exists() && !Path::new("go").exists() {
         std::thread::sleep(Duration::from_millis(5));
     }

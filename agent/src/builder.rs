@@ -1,28 +1,28 @@
-//! Who is at a build: said to whoever waits for it, on the same host or across hosts.
+//! Description of a running build, for processes that wait for it on the same host or on others.
 
 use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What somebody else wrote is shown no longer than this.
+/// Length to which names from other processes are cut.
 const MOST_SHOWN: usize = 128;
 
 /// A process that builds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Builder {
-    /// Its host's name (`uname -n`): in a container the container's or the pod's.
+    /// Host name (`uname -n`): in a container that of the container or the pod.
     pub host: String,
-    /// Its process id, as it sees itself.
+    /// Process id in its own PID namespace.
     pub pid: u32,
-    /// Since when, by its own clock: for people only.
+    /// Start time by its own clock: for people only.
     pub since: Timestamp,
-    /// What it builds, for example `535.261.03-open-6.1.0-50-amd64-x86_64`.
+    /// Name of the build, for example `535.261.03-open-6.1.0-50-amd64-x86_64`.
     pub what: String,
 }
 
 impl Builder {
-    /// This process, from now on.
+    /// Returns a description of this process, starting now.
     pub fn here(what: impl Into<String>) -> Self {
         let host = nix::unistd::gethostname().unwrap_or_default();
         Self {
@@ -33,7 +33,7 @@ impl Builder {
         }
     }
 
-    /// The host's name as it may be shown, whoever wrote it.
+    /// Returns the host's name, escaped and shortened, because another process wrote it.
     pub fn shown_host(&self) -> String {
         shown(&self.host)
     }

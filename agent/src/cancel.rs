@@ -1,10 +1,10 @@
-//! A request to stop that both blocking and asynchronous code can see.
+//! Cancel flag for blocking and asynchronous code.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Set once, by a signal; never cleared.
+/// Cancel flag, set once, by a signal; never cleared.
 #[derive(Debug, Clone)]
 pub struct CancelFlag(Arc<watch::Sender<bool>>);
 
@@ -15,19 +15,19 @@ impl Default for CancelFlag {
 }
 
 impl CancelFlag {
-    /// Asks to stop; returns whether this was the first time.
+    /// Sets the flag; returns true the first time.
     pub fn set(&self) -> bool {
         self.0.send_if_modified(|set| !std::mem::replace(set, true))
     }
 
-    /// Whether to stop.
+    /// True if the flag is set.
     pub fn is_set(&self) -> bool {
         *self.0.borrow()
     }
 
     /// Waits until it is set.
     pub async fn wait(&self) {
-        // The sender lives in self, so waiting cannot fail.
+        // `self` owns the sender, so waiting cannot fail.
         let _ = self.0.subscribe().wait_for(|set| *set).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What is at hand: built module sets, driver packages, user-mode trees, headers.
+//! Available module sets, driver packages, user-mode trees and headers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,12 +21,12 @@ use crate::source::userspace::AvailableUserspace;
 use crate::source::{driver, headers, userspace};
 use crate::store::Store;
 
-/// Everything a plan may choose from.
+/// Everything that a plan may choose from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Catalog {
-    /// Built sets of modules, best first (the store before prebuilt directories before registries).
+    /// Built module sets, best first (the store before prebuilt directories before registries).
     pub sets: Vec<AvailableSet>,
-    /// Sets that count for nothing because they are not signed as the configuration requires.
+    /// Sets that are not used because they are not signed as the configuration requires.
     #[serde(default)]
     pub refused: Vec<RefusedSet>,
     /// Registries that could not be read.
@@ -34,56 +34,55 @@ pub struct Catalog {
     pub unread: Vec<UnreadRegistry>,
     /// User-mode trees assembled in the store.
     pub userspace: Vec<AvailableUserspace>,
-    /// Driver packages the archives offer, newest first, or why the archives were not read.
+    /// Driver packages of the archives, newest first, or the reason why the archives were not read.
     pub drivers: Known<Vec<AvailableDriver>>,
-    /// The .run files that the configuration names, as far as they are known. Where there are any,
-    /// drivers come from these, and not from the archives.
+    /// Configured .run files, as far as they are known. Where there are any, drivers come from
+    /// these and not from the archives.
     pub run_files: Known<Vec<AvailableRunFile>>,
-    /// Whether headers and compiler for the kernel can be had, or why that was not looked up.
+    /// Available headers and compiler for the kernel, or the reason why they were not searched.
     pub headers: Known<AvailableHeaders>,
-    /// Who signs modules for the kernel here, where the configuration says so.
+    /// Signer of modules for the kernel, where configured.
     #[serde(default)]
     pub signer: Option<Signer>,
-    /// Of sets of the store that are for this kernel, by their names there: whether the kernel takes
-    /// their modules. Those that are known to fit are left out.
+    /// Result of the comparison with the kernel, for sets of the store that are for this kernel, by
+    /// name. Sets that are known to fit are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fits: BTreeMap<String, Fit>,
 }
 
-/// What a comparison of a set's modules with the kernel came to: vermagic, and the CRCs of the symbols
-/// that they import.
+/// Result of comparing a set's modules with the kernel: vermagic, and the CRCs of imported symbols.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fit {
-    /// They are the kernel's.
+    /// Vermagic and CRCs match.
     Fits {
-        /// What they were compared with.
+        /// Source of the comparison.
         place: String,
-        /// How many symbols could be compared.
+        /// Number of compared symbols.
         symbols: usize,
     },
     /// The kernel would refuse a module.
     Differs {
-        /// What they were compared with.
+        /// Source of the comparison.
         place: String,
-        /// A line for each difference, 18 at most.
+        /// Differences, one line each, 18 at most.
         lines: Vec<String>,
-        /// How many more there are.
+        /// Number of further differences.
         more: usize,
     },
-    /// There is nothing to compare them with.
+    /// No source for a comparison is available.
     Unchecked {
         /// Why.
         why: String,
     },
 }
 
-/// A built set of modules.
+/// An available built set of modules.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AvailableSet {
-    /// The set.
+    /// Module set.
     pub set: ModuleSet,
-    /// Where its modules lie.
+    /// Location of its modules.
     pub place: SetPlace,
 }
 
@@ -92,7 +91,7 @@ pub struct AvailableSet {
 pub struct RefusedSet {
     /// The set.
     pub at_hand: AvailableSet,
-    /// Why it does not count as signed.
+    /// Reason why it does not count as signed.
     pub why: String,
 }
 
@@ -105,7 +104,7 @@ pub struct UnreadRegistry {
     pub why: String,
 }
 
-/// Where a built set lies.
+/// Location of a built set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SetPlace {
@@ -120,7 +119,7 @@ pub enum SetPlace {
     },
     /// A registry.
     Registry {
-        /// The repository as it is configured.
+        /// Repository as configured.
         registry: String,
         /// `sha256:...` of the manifest.
         manifest: String,
@@ -137,15 +136,15 @@ impl std::fmt::Display for SetPlace {
     }
 }
 
-/// Gathers what is at hand for the host. Reads the store, where there is one, the prebuilt
-/// directories and the indexes of the archive; fetches nothing.
+/// Gathers everything available for the host. Reads the store, where it exists, the prebuilt
+/// directories and the archives' indexes; fetches nothing.
 ///
-/// A set of the store that is for this host's kernel is read whole and left out where it is
-/// damaged, so that a plan does not rest on it.
+/// A set of the store for this host's kernel is read whole, and left out where it is damaged, so
+/// that no plan depends on it.
 ///
 /// # Errors
 /// Exit code 12 or 13 where a prebuilt directory is not one or is damaged; 15 where the store
-/// cannot be listed; 2 where the certificate of who signs modules cannot be read.
+/// cannot be listed; 2 where the certificate of the module signer cannot be read.
 pub fn gather(
     config: &Config,
     facts: &HostFacts,
@@ -184,7 +183,7 @@ pub fn gather(
     Ok(Catalog { sets, refused, unread, userspace, drivers, run_files, headers, signer, fits })
 }
 
-/// Who signs modules here.
+/// Returns the signer of modules.
 ///
 /// # Errors
 /// Exit code 2 where the certificate cannot be read.
@@ -232,7 +231,7 @@ mod tests {
 
     #[test]
     fn nothing_at_hand_is_an_empty_catalog_that_says_why() {
-        let why = "the archive was not asked";
+        let why = "the archive was not queried";
         let catalog = gather(&config(), &facts(), None, Known::Unknown(why.into())).unwrap();
         assert!(catalog.sets.is_empty() && catalog.userspace.is_empty());
         assert_eq!(catalog.drivers, Known::Unknown(why.into()));

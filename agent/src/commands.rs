@@ -1,4 +1,4 @@
-//! The commands: what a person or a pod spec asks for, handed to the rooms that do it.
+//! Commands of the command line, dispatched to the modules that implement them.
 
 mod bundle;
 mod doctor;
@@ -40,24 +40,24 @@ use crate::telemetry::Telemetry;
 use crate::termination::LastWords;
 use crate::threads;
 
-/// Puts an NVIDIA driver on a host from a container, and takes it off again.
+/// Installs an NVIDIA driver on a host from a container, and uninstalls it again.
 #[derive(Debug, Parser)]
 #[command(name = "longshore", version, about)]
 pub struct Cli {
     /// Settings from flags.
     #[command(flatten)]
     settings: Fragment,
-    /// How the log is written; pretty on a terminal, JSON elsewhere (LONGSHORE_LOG_FORMAT)
+    /// Format of the log; by default pretty on a terminal, JSON elsewhere (LONGSHORE_LOG_FORMAT)
     #[arg(long, global = true, value_enum)]
     log_format: Option<LogFormat>,
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Install the driver, stay until SIGTERM, and take it off again
+    /// Install the driver, stay until SIGTERM, and uninstall it
     #[command(alias = "init")]
     Run,
     /// Show what run would do on this host, and why
@@ -66,70 +66,71 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Tell all that stands, or will stand, in the way on this host; changes nothing
+    /// Report everything that prevents, or will prevent, an installation on this host; change
+    /// nothing
     Doctor(doctor::Doctor),
     /// Compile the driver's modules for any kernel into the store
     Build {
-        /// Kernel release as uname -r gives it; this host's where absent
+        /// Kernel release as uname -r gives it; by default this host's
         #[arg(long, value_name = "RELEASE", value_parser = release)]
         kernel: Option<String>,
         /// Also write the modules to this directory as an OCI image layout
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
-        /// Sign what goes into the layout with this key: a cosign.key, its password in
+        /// Sign the modules in the layout with this key: a cosign.key, its password in
         /// COSIGN_PASSWORD
         #[arg(long, value_name = "FILE", requires = "out")]
         sign_key: Option<PathBuf>,
-        /// Compile even where the same failed a short while ago
+        /// Compile even where the same build failed a short while ago
         #[arg(long)]
         retry: bool,
     },
-    /// Sign built modules for kernels that ask for it (Secure Boot), here or elsewhere
+    /// Sign built modules for kernels that require it (Secure Boot), here or elsewhere
     SignModules(sign_modules::SignModules),
-    /// Put built modules into an OCI registry, and sign them
+    /// Push built modules to an OCI registry, and sign them
     Push(registry::Push),
     /// Verify the signature of modules in an OCI registry or image layout
     Verify(registry::Verify),
-    /// Make a key pair to sign with, as cosign makes them
+    /// Generate a key pair for signing, as cosign does
     GenerateKeyPair(registry::GenerateKeyPair),
-    /// Bring everything a host needs into the store and install nothing
+    /// Download or compile everything a host needs into the store, and install nothing
     Fetch {
-        /// Kernel release as uname -r gives it; this host's where absent (repeatable)
+        /// Kernel release as uname -r gives it; by default this host's (repeatable)
         #[arg(long = "kernel", value_name = "RELEASE", value_parser = release)]
         kernels: Vec<String>,
     },
     /// Write everything a driver needs into one file, for hosts without a network
     Bundle(bundle::Bundle),
-    /// Take what is in a bundle into the store
+    /// Import a bundle into the store
     Import(bundle::Import),
-    /// Remove what is not needed from the store
+    /// Remove what is no longer needed from the store
     Gc(upkeep::Gc),
-    /// Look after the store
+    /// Check the store
     #[command(subcommand)]
     Store(upkeep::OfStore),
-    /// Take off what an agent that has ended left on the host
+    /// Uninstall what an agent that has ended left on the host
     Unload,
-    /// Show what is on the host and what the agent is at
+    /// Show what is installed on the host, and what the agent is doing
     Status(status::Status),
 }
 
-/// How a command that did not fail ended.
+/// End of a command that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// With this exit code.
+    /// Exited with this code.
     Code(ExitCode),
-    /// A signal stopped it, and what was not finished is gone.
+    /// Stopped by this signal; unfinished work was removed.
     Stopped(i32),
 }
 
-/// How long an end waits for the threads of what was stopped: they remove what they were making.
-/// What they cannot remove in that time is removed by the next build.
+/// Time limit for the threads of stopped work, which remove their unfinished files. The next build
+/// removes what they cannot remove in that time.
 const CLEANING: Duration = Duration::from_secs(3);
 
-/// How long an end waits until the others know that nothing is built for them here.
+/// Time limit for telling other hosts, at the end, that nothing is compiled for them here.
 const GIVING_BACK: Duration = Duration::from_secs(3);
 
-/// Carries out a command line.
+/// Runs a command line.
 ///
 /// # Errors
 /// The failure to report and exit with.
@@ -170,7 +171,8 @@ pub fn execute(cli: Cli, words: &LastWords, log: &Log) -> Result<End, Failure> {
         })?;
     let claims = Claims::default();
     let (log, words) = (log.clone(), words.clone());
-    // The thread below cannot come back then: this one speaks for it, and ends the process.
+    // The thread below cannot return in that case: this closure reports the failure and ends the
+    // process.
     let stuck = move |failure: &Failure| {
         log.report(failure);
         words.tell(failure);
@@ -181,17 +183,17 @@ pub fn execute(cli: Cli, words: &LastWords, log: &Log) -> Result<End, Failure> {
         claims.given_back(GIVING_BACK).await;
         result
     });
-    // What was cancelled may have left a thread unpacking or hashing.
+    // Cancelled work may have left a thread that unpacks or hashes.
     runtime.shutdown_timeout(CLEANING);
     result
 }
 
-/// The configuration as it is now.
+/// Reads the current configuration.
 fn load(flags: &Fragment, env: config::Env<'_>) -> Result<Config, Failure> {
     config::load(flags.clone(), env, Some(Path::new(config::DEFAULT_FILE)))
 }
 
-/// The configurations of `run`: read again with the flags and the environment of its start.
+/// Configurations of `run`: read again with the flags and the environment of its start.
 struct Configurations {
     flags: Fragment,
     telemetry: Telemetry,
@@ -217,7 +219,7 @@ async fn dispatch(
     stuck: impl FnOnce(&Failure) + Send + 'static,
 ) -> Result<End, Failure> {
     if !matches!(command, Command::Run) {
-        // Whoever stops any other command sees that it was stopped; run waits for its handlers.
+        // All other commands die by a signal as usual; `run` keeps its handlers.
         signals::release();
     }
     match command {
@@ -253,7 +255,7 @@ async fn dispatch(
     }
 }
 
-/// Runs `work`, which changes nothing but the store, until it ends or TERM or INT drops it.
+/// Runs `work`, which changes only the store, until it ends or SIGTERM or SIGINT cancels it.
 async fn stoppable(work: impl Future<Output = Result<ExitCode, Failure>>) -> Result<End, Failure> {
     let mut signals =
         Signals::new([SIGTERM, SIGINT]).or_fail(ExitCode::Bug, || "setting signal handlers")?;
@@ -261,25 +263,25 @@ async fn stoppable(work: impl Future<Output = Result<ExitCode, Failure>>) -> Res
         biased;
         Some(signal) = signals.next() => {
             let name = signal_name(signal).unwrap_or("a signal");
-            tracing::warn!("{name}: stopped; what was not finished is removed");
+            tracing::warn!("{name}: stopped; unfinished work is removed");
             Ok(End::Stopped(signal))
         }
         ended = work => ended.map(End::Code),
     }
 }
 
-/// Ends this process by the signal that stopped it, so that whoever started it sees that; returns
-/// the number to exit with where the signal does not end it.
+/// Ends this process by the signal that stopped it, so that its parent sees that; returns the exit
+/// code where the signal does not end it.
 pub fn end_by(signal: i32) -> u8 {
-    // Process 1 would be aborted: the kernel keeps signals without a handler from it.
+    // Process 1 would abort: the kernel does not deliver signals without a handler to it.
     if std::process::id() != 1 {
-        // It returns only where it failed.
+        // Returns only on failure.
         let _ = emulate_default_handler(signal);
     }
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-/// A kernel release: what uname(2) can hold and a distribution puts into a package's name.
+/// Parses a kernel release: what uname(2) can hold and distributions put into package names.
 fn release(text: &str) -> Result<String, &'static str> {
     let valid = |b: u8| b.is_ascii_alphanumeric() || b"._+~-".contains(&b);
     let begins = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
@@ -290,15 +292,15 @@ fn release(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// A misspelt setting would otherwise be passed over in silence; one about signatures would let
-/// unsigned modules in, and is refused.
+/// Warns about unknown settings in the environment, which may be misspelt; refuses one about
+/// signatures, because ignoring it could permit unsigned modules.
 fn check_unknown(asked: &BTreeSet<String>) -> Result<(), Failure> {
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if asked.contains(&*name) || !is_meant_for_us(&name) {
             continue;
         }
-        let cause = format!("the environment variable {name} is no setting of longshore's");
+        let cause = format!("the environment variable {name} is not a setting of longshore");
         if name.contains("SIGNATURE") {
             return Err(Failure::new(ExitCode::Usage, cause).remedy(
                 "LONGSHORE_REQUIRE_SIGNATURE, LONGSHORE_SIGNATURE_KEYS and \
@@ -311,12 +313,12 @@ fn check_unknown(asked: &BTreeSet<String>) -> Result<(), Failure> {
 }
 
 fn is_meant_for_us(name: &str) -> bool {
-    // Kubernetes sets these for every service whose name begins like that.
+    // Kubernetes sets these for every service whose name begins with `longshore`.
     let of_service = name.contains("_SERVICE_") || name.contains("_PORT");
     name.starts_with("LONGSHORE_") && !of_service
 }
 
-/// A setting that is no text would otherwise count as absent.
+/// Refuses settings that are not UTF-8, which would otherwise count as absent.
 fn check_environment() -> Result<(), Failure> {
     let theirs = ["DRIVER_VERSION", "KERNEL_MODULE_TYPE", "OPEN_KERNEL_MODULES_ENABLED"];
     for (name, value) in std::env::vars_os() {
@@ -337,7 +339,7 @@ async fn plan(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     } else {
         print(&crate::plan::render(&plan, &facts))?;
     }
-    // The plan has already said why; a script sees the exit code `run` would end with.
+    // The plan already holds the reason; scripts get the exit code that `run` would end with.
     Ok(plan.refusal().map_or(ExitCode::Done, |failure| failure.code()))
 }
 
@@ -363,7 +365,7 @@ async fn build(
         };
         let written = tokio::task::spawn_blocking(write).await;
         let manifest = written.or_fail(ExitCode::Bug, || "writing an image layout")??;
-        // Standard output is the set's JSON alone.
+        // Standard output holds only the set's JSON.
         tracing::info!(layout = %dir.display(), %manifest, "the image layout is written");
     }
     print_json(&set)?;
@@ -385,7 +387,8 @@ async fn fetch(supplier: &Supplier<'_>, kernels: &[String]) -> Result<ExitCode, 
     Ok(ExitCode::Done)
 }
 
-/// Brings into the store what each of these kernels needs; this host's where none is named.
+/// Fetches what each of these kernels needs into the store; by default, what this host's kernel
+/// needs.
 async fn fetched(
     supplier: &Supplier<'_>,
     kernels: &[String],
@@ -400,15 +403,16 @@ async fn fetched(
     Ok(fetched)
 }
 
-/// Where a message is left before the configuration is read: a flag and the environment are heard
-/// all the same.
+/// Returns the termination message's path from a flag or the environment alone, for failures before
+/// the configuration is read.
 fn usual_message(settings: &Fragment) -> Option<PathBuf> {
     let of_environment = || std::env::var("LONGSHORE_TERMINATION_MESSAGE").ok()?.parse().ok();
     let given = settings.termination_message.clone().or_else(of_environment);
     TerminationMessage::path_of(given.as_ref())
 }
 
-/// Finds out where the last words of an agent belong that was started as a child of this process.
+/// Sets the termination message and failure record for an agent that was started as a child of this
+/// process.
 pub fn prepare_last_words(words: &LastWords) {
     let Ok(cli) = Cli::try_parse() else { return };
     if !matches!(cli.command, Command::Run) {
@@ -436,11 +440,11 @@ fn print(text: &str) -> Result<(), Failure> {
 fn put_out(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader has seen enough: `longshore plan | head`.
+        // The reader closed the pipe: `longshore plan | head`.
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other
             .or_fail(ExitCode::Usage, || "writing to standard output")
-            .map_err(|failure| failure.remedy("what was asked for is done, and only not shown")),
+            .map_err(|failure| failure.remedy("the command succeeded; only its output is lost")),
     }
 }
 
@@ -454,7 +458,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// clap would take one for the other, and end with a panic where their types differ.
+    /// clap would confuse the two, and panic where their types differ.
     #[test]
     fn no_command_has_an_argument_with_the_id_of_a_setting() {
         use clap::CommandFactory;

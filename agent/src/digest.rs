@@ -9,7 +9,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// sha256 (hex) of everything `reader` gives.
+/// sha256 (hex) of all bytes of `reader`.
 pub fn digest_of(mut reader: impl Read) -> io::Result<String> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 16];
@@ -22,7 +22,7 @@ pub fn digest_of(mut reader: impl Read) -> io::Result<String> {
     }
 }
 
-/// Whether `text` is 64 lower-case hex digits, and so safe as a file name.
+/// True if `text` is 64 lower-case hex digits, and so safe as a file name.
 pub fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }

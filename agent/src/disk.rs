@@ -1,8 +1,8 @@
-//! What is written is on the disk, or the disk is given up.
+//! Syncs files to disk, with a deadline.
 //!
-//! fsync(2) and syncfs(2) on a disk that is gone sleep where no signal reaches them, and nothing takes
-//! them out of the kernel. So they are made by a thread of their own, which is left behind where they
-//! do not come back: whoever waits says so, and goes on to its end (docs/deadlines.md).
+//! fsync(2) and syncfs(2) on a disk that is gone sleep uninterruptibly in the kernel. So they run
+//! on a thread of their own, which is left behind where they hang: the caller reports that and
+//! continues to its end (docs/deadlines.md).
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -16,17 +16,16 @@ use nix::unistd::syncfs;
 use crate::deadlines::Deadlines;
 use crate::input;
 
-/// How long a disk may take to write what it was given, in milliseconds: one for the whole process, since
-/// whatever is written anywhere waits for it. As [`Deadlines`] has it until somebody says otherwise; 0
-/// until then.
+/// `disk-deadline` in milliseconds: one for the whole process, because every write waits for it. 0
+/// until [`give`] sets it; then the default of [`Deadlines`] applies.
 ///
 /// [`Deadlines`]: crate::deadlines::Deadlines
 static LIMIT: AtomicU64 = AtomicU64::new(0);
 
-/// What is done to a file, or the file system that it lies on.
+/// Sync operation on a file, or on its file system.
 type Sync = fn(&File) -> io::Result<()>;
 
-/// From now on a disk may take so long.
+/// Sets `disk-deadline` from now on.
 pub(crate) fn give(limit: Duration) {
     LIMIT.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
@@ -41,12 +40,12 @@ fn limit() -> Duration {
 /// Waits until the file, or directory, is on the disk.
 ///
 /// # Errors
-/// What the kernel says; a timeout where the disk takes longer than `disk-deadline`.
+/// The kernel's error; a timeout where the disk takes longer than `disk-deadline`.
 pub fn sync(file: &File) -> io::Result<()> {
     within(limit(), file, File::sync_all)
 }
 
-/// Waits until the whole file system that the file lies on is on the disk.
+/// Waits until the whole file system of the file is on the disk.
 ///
 /// # Errors
 /// As [`sync`].
@@ -55,14 +54,14 @@ pub fn sync_whole(file: &File) -> io::Result<()> {
 }
 
 fn within(limit: Duration, file: &File, sync: Sync) -> io::Result<()> {
-    // What lies in memory is written nowhere: a thread would cost more than the call.
+    // A tmpfs is never written to disk: a thread would cost more than the call.
     if fstatfs(file).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC) {
         return sync(file);
     }
     let file = Arc::new(file.try_clone()?);
     let its = Arc::clone(&file);
     match input::in_time("sync", limit, move || sync(&its)) {
-        // No room for one more thread is no reason to write nothing.
+        // If no thread can be started, the sync is made here instead.
         Some(Err(e)) if e.kind() == ErrorKind::WouldBlock => sync(&file),
         Some(synced) => synced,
         None => {
@@ -79,7 +78,7 @@ fn within(limit: Duration, file: &File, sync: Sync) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// The store of a test may lie in memory; this does not.
+    /// Opens a file that is not on a tmpfs: a test's store may be.
     fn on_disk() -> File {
         let file = File::open("/proc/self/status").expect("a file of no tmpfs");
         assert_ne!(fstatfs(&file).expect("fstatfs").filesystem_type(), TMPFS_MAGIC);

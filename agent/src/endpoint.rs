@@ -1,4 +1,4 @@
-//! Where an agent serves, for `longshore status` to find: `STATE/serving.json`.
+//! Address of an agent's server, for `longshore status` to find: `STATE/serving.json`.
 
 pub mod client;
 
@@ -18,36 +18,37 @@ use crate::landing::write_atomically;
 const NAME: &str = "serving.json";
 const MOST_BYTES: u64 = 4 << 10;
 
-/// Where an agent serves, and which agent it is: the same address can be another's by now, or in
-/// another network namespace.
+/// Address of an agent's server, and the agent's identity: the same address can be another's by
+/// now, or in another network namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
-    /// As the setting `listen`, with the port that was taken.
+    /// Address in the form of the setting `listen`, with the actual port.
     pub listen: String,
-    /// What every answer of that agent has as its header `longshore-agent`.
+    /// Value of the header `longshore-agent` in every answer of that agent.
     pub agent: String,
 }
 
 impl Address {
-    /// What an agent has written into its state directory; None where there is nothing that could
-    /// be understood.
+    /// Reads the address that an agent has written into its state directory; None if there is none
+    /// that can be parsed.
     pub fn read(state_dir: &Path) -> Option<Self> {
         let bytes = input::read(&state_dir.join(NAME), MOST_BYTES).ok()?;
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// Takes away what an agent that has ended left: nobody serves there.
+    /// Removes the address of an agent that has ended: it serves no more.
     pub fn forget(state_dir: &Path) {
         remove(state_dir);
     }
 
-    /// The address itself; None where it is none.
+    /// Returns the address itself; None if it is invalid.
     pub fn place(&self) -> Option<Listen> {
         self.listen.parse().ok()
     }
 }
 
-/// Written as soon as both are known, the address and the directory, whichever comes first.
+/// Publication of the address, written as soon as both the address and the directory are known,
+/// whichever comes first.
 #[derive(Debug)]
 pub(crate) struct Publication {
     agent: String,
@@ -57,7 +58,7 @@ pub(crate) struct Publication {
 #[derive(Debug, Default)]
 struct Known {
     listen: Option<String>,
-    /// The name of a socket that was made, and which file that is.
+    /// Path of a socket that was made, and its device and inode.
     socket: Option<(PathBuf, DirId)>,
     dir: Option<PathBuf>,
 }
@@ -71,7 +72,7 @@ impl Publication {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The server listens there.
+    /// Sets the address that the server listens on.
     pub(crate) fn bound(&self, listen: &Listen) {
         let mut known = self.known();
         known.listen = Some(listen.to_string());
@@ -81,16 +82,18 @@ impl Publication {
         self.write(&known);
     }
 
-    /// The state directory is this agent's.
+    /// Sets the state directory, which is this agent's now.
     pub(crate) fn publish(&self, dir: &Path) {
         let mut known = self.known();
         known.dir = Some(dir.to_path_buf());
-        // What an agent left that was killed leads to nobody, also while this one has no address yet.
+        // The address of an agent that was killed is of no use, also while this one has no address
+        // yet.
         remove(dir);
         self.write(&known);
     }
 
-    /// The server ends. The next agent may have begun, and written its own address there.
+    /// Removes the address as the server ends. The next agent may have begun, and written its own
+    /// there.
     pub(crate) fn withdraw(&self) {
         let mut known = self.known();
         known.listen = None;
@@ -114,14 +117,14 @@ impl Publication {
             .and_then(|bytes| write_atomically(&dir.join(NAME), &bytes));
         if let Err(error) = written {
             tracing::warn!(
-                "`longshore status` will not show what is live: writing {}: {error}",
+                "`longshore status` will not show the live state: writing {}: {error}",
                 dir.join(NAME).display()
             );
         }
     }
 }
 
-/// Which file has that name.
+/// Returns the device and inode of the file at a path.
 fn file(path: &Path) -> Option<DirId> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
@@ -169,7 +172,7 @@ mod tests {
             assert_eq!(address.agent, "1-2");
             publication.withdraw();
             assert_eq!(Address::read(dir.path()), None);
-            // Of an agent that was killed.
+            // As of an agent that was killed.
             publication.bound(&listen(1));
             publication.publish(dir.path());
             assert!(Address::read(dir.path()).is_some());

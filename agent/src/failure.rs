@@ -1,23 +1,23 @@
-//! What went wrong, as a person on call needs it: exit code, cause, remedy, and the chain below.
+//! Failures for the person on call: exit code, cause, remedy, and the chain of errors below.
 
 use std::error::Error;
 use std::fmt;
 
-/// The process exit codes. They are documented for users and never change their meaning.
+/// Process exit codes; documented for users, and never changed in meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ExitCode {
-    /// Everything asked for was done.
+    /// The command succeeded.
     Done = 0,
     /// The command line or the configuration is wrong.
     Usage = 2,
-    /// This host, kernel or architecture is not one longshore can serve.
+    /// longshore does not support this host, kernel or architecture.
     HostUnsupported = 10,
-    /// Kernel headers or the matching compiler are not to be had.
+    /// Kernel headers or the matching compiler are unavailable.
     Toolchain = 11,
-    /// A download failed, or the driver or kernel asked for is in none of the sources.
+    /// A download failed, or the requested driver or kernel is in none of the sources.
     Download = 12,
-    /// Something fetched or stored is not what it should be (signature, digest, form).
+    /// Fetched or stored data is invalid (signature, digest, format).
     Verification = 13,
     /// The driver does not compile for this kernel.
     Compile = 14,
@@ -27,57 +27,58 @@ pub enum ExitCode {
     KernelRefused = 16,
     /// There is no NVIDIA GPU or NVSwitch to drive.
     NoDevice = 17,
-    /// The driver is loaded but could not be shown to the host.
+    /// The driver is loaded but could not be exposed to the host.
     Expose = 18,
     /// The driver is in use and was left as it is.
     InUse = 20,
     /// A failure was rolled back, and the rollback left something behind.
     RolledBack = 21,
-    /// The driver is not ready, or the agent not alive: `longshore status --ready` or `--alive` says
-    /// so.
+    /// `longshore status --ready` or `--alive`: the driver is not ready, or the agent is not
+    /// running.
     NotReady = 30,
     /// A fault in longshore itself.
     Bug = 70,
 }
 
 impl ExitCode {
-    /// The number the process exits with.
+    /// Returns the number that the process exits with.
     pub fn number(self) -> u8 {
         self as u8
     }
 
-    /// What to look at first, where the failure itself says nothing better.
+    /// Returns the default remedy, for failures without one of their own.
     fn usual_remedy(self) -> &'static str {
         match self {
-            Self::Done => "nothing is to be done",
+            Self::Done => "nothing to do",
             Self::Usage => {
                 "correct the command line or the configuration; docs/configuration.md has every \
                  setting"
             }
             Self::HostUnsupported | Self::Preflight | Self::NoDevice => {
-                "see what `longshore plan` says of this host"
+                "run `longshore plan` on this host"
             }
             Self::Toolchain => "add an archive or suite that has it, or give a prebuilt set",
             Self::Download => "check the network, the proxy and the configured archives",
             Self::Verification => {
-                "remove what is named and run again, so that it is fetched or made anew; if it comes \
-                 back, check the mirror and the disk"
+                "remove the named file and run again, so that it is fetched or made again; if it \
+                 comes back, check the mirror and the disk"
             }
             Self::Compile => "see the compiler's log, or choose another driver version or flavour",
             Self::KernelRefused => "see the kernel's log (dmesg)",
-            Self::Expose => "see what is mounted and made below /run/nvidia",
+            Self::Expose => "check the mounts and files below /run/nvidia",
             Self::InUse | Self::RolledBack => {
-                "run `longshore unload` when nothing holds the driver any more"
+                "run `longshore unload` once nothing holds the driver any more"
             }
-            Self::NotReady => "see what `longshore status` says",
+            Self::NotReady => "run `longshore status`",
             Self::Bug => "please report it with the log",
         }
     }
 }
 
-/// An error that ends a command: exit code, what failed, what to do, and what caused it.
+/// Error that ends a command: exit code, operation, remedy, and source.
 ///
-/// `Display` gives only the cause, and what came of it; [`Failure::report`] gives the whole message once.
+/// `Display` prints only the cause and its consequence; [`Failure::report`] returns the whole
+/// message once.
 #[derive(Debug)]
 pub struct Failure {
     code: ExitCode,
@@ -88,48 +89,48 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with `code`; `cause` names the operation and the path or URL it failed on.
+    /// Makes a failure with `code`; `cause` names the operation and the path or URL it failed on.
     pub fn new(code: ExitCode, cause: impl Into<String>) -> Self {
         Self { code, cause: cause.into(), consequence: None, remedy: None, source: None }
     }
 
-    /// Says what the reader can do about it.
+    /// Sets the remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
 
-    /// Keeps the error below this one.
+    /// Sets the underlying error.
     #[must_use]
     pub fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// Says what came of it.
+    /// Sets the consequence.
     #[must_use]
     pub fn adding(mut self, consequence: impl Into<String>) -> Self {
         self.consequence = Some(consequence.into());
         self
     }
 
-    /// The exit code of the process that ends with this failure.
+    /// Returns the exit code of the process that ends with this failure.
     pub fn code(&self) -> ExitCode {
         self.code
     }
 
-    /// What to do about it, where this failure says more than its exit code does.
+    /// Returns the remedy, where this failure has one of its own.
     pub fn remedy_text(&self) -> Option<&str> {
         self.remedy.as_deref()
     }
 
-    /// What to do about it: what this failure says, or else what its exit code does.
+    /// Returns the remedy of this failure, or else the default one of its exit code.
     pub fn what_to_do(&self) -> &str {
         self.remedy.as_deref().unwrap_or(self.code.usual_remedy())
     }
 
-    /// Cause, chain and remedy as the lines a person reads.
+    /// Returns cause, chain and remedy as lines for people.
     pub fn report(&self) -> String {
         let mut text = format!("error: {self}");
         for error in self.chain() {
@@ -139,7 +140,7 @@ impl Failure {
         text
     }
 
-    /// Cause, chain and what came of it in one line, for a log.
+    /// Returns cause, chain and consequence in one line, for a log.
     pub fn one_line(&self) -> String {
         let mut text = self.cause.clone();
         for error in self.chain() {
@@ -151,7 +152,7 @@ impl Failure {
         text
     }
 
-    /// The errors below this one, outermost first.
+    /// Returns the errors below this one, outermost first.
     pub fn chain(&self) -> impl Iterator<Item = &(dyn Error + 'static)> {
         std::iter::successors(self.source(), |error| <dyn Error>::source(*error))
     }
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(failure.one_line(), "a: b; c is back");
     }
 
-    /// Every exit code, one after the other.
+    /// Returns the next exit code.
     fn after(code: ExitCode) -> Option<ExitCode> {
         use ExitCode::*;
         Some(match code {

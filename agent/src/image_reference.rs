@@ -1,4 +1,4 @@
-//! Names of repositories and of what is in them, after the grammar of the distribution project's
+//! References to repositories and their contents, by the grammar of the distribution project's
 //! reference package.
 
 use std::fmt;
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::digest::is_sha256;
 use crate::redact::shown;
 
-/// Why a text is no reference.
+/// Error of an invalid reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{given}` is no reference to a registry: {why}")]
+#[error("`{given}` is not a reference to a registry: {why}")]
 pub struct BadReference {
     given: String,
     why: &'static str,
@@ -19,35 +19,35 @@ pub struct BadReference {
 
 /// A repository of a registry: `registry.example.com/nvidia/modules`.
 ///
-/// The host is always named; `http://` in front says that it is spoken to without TLS.
+/// The host is always named; a leading `http://` means without TLS.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Repository {
-    /// Host and, where it is not the scheme's own, port.
+    /// Host and, if it is not the scheme's default, port.
     host: String,
-    /// What follows the host.
+    /// The part after the host.
     path: String,
-    /// Whether it is spoken to without TLS.
+    /// True to connect without TLS.
     plain_http: bool,
 }
 
 impl Repository {
-    /// Host and port.
+    /// Returns host and port.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The repository's name within its registry.
+    /// Returns the repository's name within its registry.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Whether it is spoken to without TLS.
+    /// True if it is connected to without TLS.
     pub fn plain_http(&self) -> bool {
         self.plain_http
     }
 
-    /// True where what is sent to it stays on this machine: `localhost`, or an address of loopback.
+    /// True where the connection stays on this machine: `localhost`, or a loopback address.
     pub fn is_loopback(&self) -> bool {
         let name = match self.host.strip_prefix('[') {
             Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -57,22 +57,22 @@ impl Repository {
         name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_address)
     }
 
-    /// The same, without TLS where `plain` says so.
+    /// Returns the same repository, without TLS if `plain`.
     #[must_use]
     pub fn with_plain_http(mut self, plain: bool) -> Self {
         self.plain_http |= plain;
         self
     }
 
-    /// Host and path: what a signature names.
+    /// Returns host and path: the name in a signature.
     pub fn name(&self) -> String {
         format!("{}/{}", self.host, self.path)
     }
 
-    /// The URL of `rest` (for example `tags/list`) in the repository.
+    /// Returns the URL of `rest` (for example `tags/list`) in the repository.
     pub(crate) fn url(&self, rest: &str) -> String {
         let scheme = if self.plain_http { "http" } else { "https" };
-        // Docker Hub's registry is not where its name says.
+        // Docker Hub's registry is on another host than its name.
         let host = match self.host.as_str() {
             "docker.io" | "index.docker.io" => "registry-1.docker.io",
             host => host,
@@ -114,14 +114,14 @@ impl FromStr for Repository {
     }
 }
 
-/// Something in a repository: by tag, by digest, or by neither.
+/// A manifest in a repository: by tag, by digest, or by neither.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
-    /// Where.
+    /// Repository that has it.
     pub repository: Repository,
     /// Its tag.
     pub tag: Option<String>,
-    /// `sha256:...` of its manifest; wins over the tag.
+    /// `sha256:...` of its manifest; takes precedence over the tag.
     pub digest: Option<String>,
 }
 
@@ -153,7 +153,7 @@ impl FromStr for Reference {
             None => (rest, None),
         };
         if digest.is_some_and(|d| d.strip_prefix("sha256:").is_none_or(|hex| !is_sha256(hex))) {
-            return Err(bad(text, "what follows @ is not sha256: and 64 hex digits"));
+            return Err(bad(text, "the part after @ is not sha256: and 64 hex digits"));
         }
         let (host, rest) = rest
             .split_once('/')
@@ -181,7 +181,8 @@ impl FromStr for Reference {
     }
 }
 
-/// A registry's host, with its port where that is not the scheme's own: `registry.example.com:5000`.
+/// A registry's host, with its port if that is not the scheme's default:
+/// `registry.example.com:5000`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Host(String);
@@ -244,7 +245,7 @@ fn is_host(host: &str) -> bool {
     named && told_from_path && port.is_none_or(|p| p.parse::<u16>().is_ok_and(|p| p > 0))
 }
 
-/// `[a-z0-9]+` joined by `.`, `_`, `__` or any number of `-`.
+/// True for `[a-z0-9]+` joined by `.`, `_`, `__` or any number of `-`.
 fn is_component(part: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     if !part.bytes().next().is_some_and(plain) || !part.bytes().last().is_some_and(plain) {
@@ -255,7 +256,7 @@ fn is_component(part: &str) -> bool {
         .all(|between| matches!(between, "." | "_" | "__") || between.bytes().all(|b| b == b'-'))
 }
 
-/// Whether registries take it as a tag.
+/// True for a valid tag.
 pub fn is_tag(tag: &str) -> bool {
     let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     tag.len() <= 128

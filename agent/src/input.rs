@@ -1,7 +1,7 @@
-//! Files that a person names: read whole, whatever lies under the name.
+//! Bounded reads of files that a user names.
 //!
-//! It may be a pipe (`--config <(...)`), one that nobody writes to, or a device without an end. So a
-//! read is bounded in bytes and in time.
+//! The path may be a pipe (`--config <(...)`) without a writer, or an endless device. So a read is
+//! bounded in bytes and in time.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use crate::threads;
 
-/// How long the bytes of a file may take.
+/// Time limit for reading a file.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Reads a file of at most `most` bytes.
 ///
 /// # Errors
-/// What the kernel says; invalid data where it is larger, a timeout where it does not come to its
-/// end in ten seconds.
+/// The kernel's error; invalid data where the file is larger, a timeout where reading does not
+/// finish within ten seconds.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_within(path, most, LIMIT)
 }
@@ -50,15 +50,15 @@ fn read_bounded(path: PathBuf, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What `look` gives, unless it takes longer than `limit`: its thread is then left behind, for
-/// nothing can take it out of the kernel.
+/// Runs `look` and returns its result; None where it takes longer than `limit`. Its thread is then
+/// left behind, because a call that hangs in the kernel cannot be interrupted.
 pub(crate) fn in_time<T: Send + 'static>(
     name: &str,
     limit: Duration,
     look: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Option<io::Result<T>> {
     let (found, answer) = mpsc::sync_channel(1);
-    // Nobody listens any more where it came too late.
+    // The receiver is gone where the result is late.
     let thread = threads::named(name).spawn(move || drop(found.send(look())));
     match thread {
         Ok(_) => answer.recv_timeout(limit).ok(),

@@ -1,9 +1,9 @@
-//! The record on disk of what was done to the host, for undoing it.
+//! Record on disk of the changes to the host, for undoing them.
 //!
-//! `state.json` in the record's directory (docs/decisions/record-place.md), written whole by temporary
-//! name, fsync and rename. Every step's intent, with what was there before, is on disk before the step acts, so whoever finds
-//! the file can undo what its writer did, wherever the writer died. That a step acted is written with
-//! the next one's intent.
+//! `state.json` in the record's directory (docs/decisions/record-place.md), written whole by
+//! temporary name, fsync and rename. Every step's intent, with the state before it, is on disk
+//! before the step acts, so that the file's next reader can undo everything its writer did, at
+//! whatever point the writer died. A step's completion is written with the next step's intent.
 
 mod believed;
 mod host_root;
@@ -49,7 +49,8 @@ use state_file::StateFile;
 pub struct Journal {
     state: State,
     place: Place,
-    /// Whether the state has something that is not in the file: settled, or a write that failed.
+    /// True if the state has something that is not in the file: a settled entry, or a write that
+    /// failed.
     unwritten: bool,
 }
 
@@ -60,17 +61,17 @@ enum Place {
 }
 
 impl Journal {
-    /// Takes the lock, then reads the state; entries of another boot are void and dropped.
+    /// Takes the lock, then reads the state; drops entries of another boot, which are void.
     ///
     /// # Errors
-    /// 15 where another agent holds the lock, the directory cannot be read or written, a newer
-    /// longshore wrote the state, or its entries are below a host root that is not the one now; 13
-    /// where the state cannot be understood, or others can have written it.
+    /// 15 if another agent holds the lock, the directory cannot be read or written, a newer
+    /// longshore wrote the state, or its entries are below a host root that is not the present one;
+    /// 13 if the state cannot be parsed, or others can have written it.
     pub fn open(paths: &Paths) -> Result<Self, Failure> {
         Self::try_open(paths)?.map_err(|holder| holder.into_failure(&paths.state, Duration::ZERO))
     }
 
-    /// As [`Journal::open`]; the inner error is who holds the lock.
+    /// Like [`Journal::open`]; the inner error is the lock's holder.
     ///
     /// # Errors
     /// As there.
@@ -85,16 +86,16 @@ impl Journal {
         let mut earlier = None;
         if let (Some(FoundRecord { earlier: true, .. }), Some(dir)) = (&found, &paths.earlier_state)
         {
-            // The agent that wrote it may be at work.
+            // The agent that wrote it may be running.
             match Lock::take(dir) {
                 Ok(Ok(lock)) => earlier = Some(lock),
                 Ok(Err(holder)) => return Ok(Err(holder)),
-                // What lies in the place of its lock is no agent's.
+                // The file in the place of its lock is no agent's.
                 Err(failure) => tracing::warn!("{}", failure.one_line()),
             }
             found = if earlier.is_some() { believed::find(paths)? } else { None };
         } else if let (None, Some(failure)) = (&found, believed::passed_over(paths)) {
-            tracing::warn!("an earlier record is passed over: {}", failure.one_line());
+            tracing::warn!("ignoring an earlier record: {}", failure.one_line());
         }
         let key = key(paths)?;
         let moved = found.as_ref().is_some_and(|found| found.earlier);
@@ -113,46 +114,46 @@ impl Journal {
         self.save()?;
         let removed = PrivateDir::open(dir).and_then(|dir| dir.remove(state_file::NAME));
         match removed {
-            Ok(()) => tracing::info!("the record of the last agent was in {}", dir.display()),
-            // The new one counts from now on.
+            Ok(()) => tracing::info!("took over the last agent's record from {}", dir.display()),
+            // From now on only the new one is read.
             Err(error) => tracing::warn!("removing the record in {}: {error}", dir.display()),
         }
         Ok(())
     }
 
-    /// The lock, for a child that is to hold it as long as this journal does, and longer where it
-    /// hangs in the kernel. None where this journal is on no disk.
+    /// Returns the lock, for a child that is to hold it as long as this journal does, and longer if
+    /// the child hangs in the kernel. None if this journal is not on disk.
     pub fn share_lock(&self) -> Option<File> {
         let Place::Dir { lock, .. } = &self.place else { return None };
         lock.share().inspect_err(|e| tracing::warn!("sharing the lock: {e}")).ok()
     }
 
-    /// A journal that is on no disk, for tests.
+    /// Returns a journal that is not on disk, for tests.
     pub fn in_memory() -> Self {
         Self { state: State::fresh(None), place: Place::Memory, unwritten: false }
     }
 
-    /// What it holds.
+    /// Returns the state.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// The phase.
+    /// Returns the phase.
     pub fn phase(&self) -> Phase {
         self.state.phase
     }
 
-    /// Entries that may still have left something on the host, oldest first.
+    /// Returns the entries that may still have an effect on the host, oldest first.
     pub fn live(&self) -> impl DoubleEndedIterator<Item = &Entry> {
         self.state.entries.iter().filter(|e| e.is_live())
     }
 
-    /// The number the next entry will get.
+    /// Returns the number of the next entry.
     pub fn next_seq(&self) -> u64 {
         self.state.entries.last().map_or(1, |e| e.seq + 1)
     }
 
-    /// Refuses a step that no record of this program's has: the next agent would not believe it.
+    /// Refuses a step that this program never records: the next agent would not trust it.
     fn check(&self, step: &Step, before: &Before) -> Result<(), Failure> {
         let Place::Dir { table, .. } = &self.place else { return Ok(()) };
         table.entry(step, before).map_err(|why| {
@@ -175,7 +176,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Acts at every point of every write of the state file.
+    /// Calls `act` at every point of every write of the state file.
     #[cfg(test)]
     pub(crate) fn at_point(&mut self, act: state_file::AtPoint) {
         if let Place::Dir { file, .. } = &mut self.place {
@@ -184,7 +185,7 @@ impl Journal {
     }
 }
 
-/// The state as an agent goes on with it: that of another boot is void.
+/// Returns the state for an agent to continue with; a state of another boot is void.
 fn resumed(found: Option<State>, paths: &Paths) -> Result<State, Failure> {
     let boot_id = boot_id(&paths.root);
     let mut state = found.unwrap_or_else(|| State::fresh(boot_id.clone()));
@@ -207,14 +208,14 @@ fn resumed(found: Option<State>, paths: &Paths) -> Result<State, Failure> {
     Ok(state)
 }
 
-/// The key to seal the record with. Where it needs no seal there is one in the store all the same: it
-/// says that a record without one is none of an earlier agent's any more.
+/// Returns the key to seal the record with. A record that needs no seal leaves a key in the store
+/// all the same: it shows that a record without a seal is not an earlier agent's any more.
 fn key(paths: &Paths) -> Result<Option<Key>, Failure> {
     if paths.sealed {
         let made = Key::find_or_make(&paths.store);
         return made.map(Some).map_err(|e| believed::no_key(&paths.store, e));
     }
-    // The store may be out of reach, which keeps no driver on a host.
+    // The store may be unreachable, which is no reason to leave the driver on the host.
     if paths.earlier_state.is_some()
         && let Err(error) = Key::leave(&paths.store)
     {
@@ -223,10 +224,10 @@ fn key(paths: &Paths) -> Result<Option<Key>, Failure> {
     Ok(None)
 }
 
-/// Reads the state without taking the lock; None where there is none.
+/// Reads the state without taking the lock; None if there is none.
 ///
 /// # Errors
-/// As [`Journal::open`].
+/// Like [`Journal::open`].
 pub fn read_state(paths: &Paths) -> Result<Option<State>, Failure> {
     Ok(believed::find(paths)?.map(|found| found.state))
 }
@@ -252,13 +253,13 @@ pub fn recorded(paths: &Paths) -> Recorded {
     recorded
 }
 
-/// When the state file in `dir` was last written; None where there is none.
+/// Returns the time of the last write of the state file in `dir`; None if there is none.
 pub fn written(dir: &Path) -> Option<jiff::Timestamp> {
     let time = fs::metadata(dir.join("state.json")).and_then(|meta| meta.modified()).ok()?;
     time.try_into().ok()
 }
 
-/// The running kernel's boot id, from a /proc below `root`.
+/// Returns the running kernel's boot id, from a /proc below `root`.
 pub fn boot_id(root: &Path) -> Option<String> {
     let text = fs::read_to_string(root.join("proc/sys/kernel/random/boot_id")).ok()?;
     Some(text.trim().to_owned())
@@ -282,7 +283,7 @@ fn parse_state(path: &Path, bytes: &[u8]) -> Result<State, Failure> {
                 path.display()
             ),
         )
-        .remedy("a newer longshore wrote it: use that one; nothing was touched"));
+        .remedy("a newer longshore wrote it: use that one; nothing was changed"));
     }
     serde_json::from_slice(bytes).map_err(|e| unreadable(path).because(e))
 }
@@ -294,7 +295,7 @@ fn unreadable(path: &Path) -> Failure {
     )
     .remedy(
         "it records what an agent did to this host, so it is not overwritten: look at what is \
-         loaded and mounted, take it off by hand, move the file away and start again; a reboot \
+         loaded and mounted, remove it by hand, move the file away and start again; a reboot \
          clears it, too",
     )
 }

@@ -1,4 +1,4 @@
-//! The one way in which a file gets its name, and what is said where that fails.
+//! Durable atomic writes (temporary file, fsync, rename, fsync of the directory) and their errors.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -11,38 +11,37 @@ use tempfile::NamedTempFile;
 use crate::disk;
 use crate::failure::{ExitCode, Failure};
 
-/// Gives a finished file its name: first what is in it is on the disk, then the name, and then that
-/// is on the disk as well. Whoever reads, whenever the power is cut, finds the file that was there
-/// before or this one whole.
+/// Renames a finished file to `path` durably: syncs its content, renames it, and syncs the
+/// directory. After a power cut a reader finds either the previous file or this one, complete.
 ///
 /// # Errors
-/// What the kernel says; where only the last step failed, the file has its name.
+/// The kernel's error; if only the last step failed, the file has its name.
 pub(crate) fn land(file: NamedTempFile, path: &Path) -> io::Result<()> {
     disk::sync(file.as_file())?;
     file.persist(path)?;
     sync_parent(path)
 }
 
-/// Writes a file under a temporary name beside `path`, for everybody to read, and gives it its name
-/// (see [`land`]).
+/// Writes a file under a temporary name beside `path`, readable by all, and renames it (see
+/// [`land`]).
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let parent = path.parent().unwrap_or(Path::new("/"));
-    // Temporary files are their owner's alone; what lands is for everybody to read.
+    // Temporary files are private to their owner; the renamed file is readable by all.
     let everybody = fs::Permissions::from_mode(0o644);
     let mut file = tempfile::Builder::new().permissions(everybody).tempfile_in(parent)?;
     file.write_all(bytes)?;
     land(file, path)
 }
 
-/// What was renamed to `path` keeps that name when the power is cut.
+/// Syncs the directory of `path`, so that a rename there survives a power cut.
 pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     disk::sync(&File::open(path.parent().unwrap_or(Path::new("/")))?)
 }
 
-/// The failure for a write to the store; says what to do about a full or read-only disk.
+/// The failure for a write to the store, with the remedy for a full or read-only disk.
 pub(crate) fn write_failure(path: &Path, error: io::Error) -> Failure {
     let remedy = write_remedy(&error, "--store")
         .unwrap_or_else(|| "check the store's file system".to_owned());
@@ -51,10 +50,10 @@ pub(crate) fn write_failure(path: &Path, error: io::Error) -> Failure {
         .remedy(remedy)
 }
 
-/// What to do about a write that failed, where `flag` sets another place to write to; None where
-/// the error says nothing that one could act on.
+/// Remedy for a failed write, if `flag` sets another directory to write to; None if the error
+/// suggests no remedy.
 pub(crate) fn write_remedy(error: &io::Error, flag: &str) -> Option<String> {
-    // By kind: the error of a temporary file has no number.
+    // Matched by kind: the error of a temporary file has no errno.
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             Some(format!("free space on its file system, or set {flag} to another one"))

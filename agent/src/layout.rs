@@ -34,17 +34,17 @@ use crate::signature::{self, Evidence, SignatureImage, signature_tag};
 use crate::store::Store;
 
 pub(crate) const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
-/// What the file `oci-layout` says.
+/// Content of the file `oci-layout`.
 pub(crate) const LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
-/// There while somebody writes.
+/// Lock file, which exists while a process writes.
 const LOCK: &str = ".lock";
-/// How `cosign save` marks the manifest of signatures.
+/// Annotation with which `cosign save` marks the manifest of signatures.
 pub(crate) const SAVED_SIGNATURES: &str = "dev.cosignproject.cosign/sigs";
 pub(crate) const REF_NAME: &str = "org.opencontainers.image.ref.name";
-/// Larger than any module, even with its debug information.
+/// Size limit of a module, even with its debug information.
 pub(crate) const MAX_MODULE: u64 = 1 << 30;
 
-/// What the file `index.json` says.
+/// Content of the file `index.json`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Index {
@@ -61,15 +61,16 @@ pub(crate) struct Index {
 pub struct Entry {
     /// `sha256:...` of its manifest.
     pub manifest: String,
-    /// What it holds, as its description says; the modules are verified on import.
+    /// Its content, from its description; the modules are verified on import.
     pub set: ModuleSet,
 }
 
-/// Writes `set` into the layout at `dir`, which is made where it is not there, beside the sets
-/// already in it. Returns `sha256:...` of the manifest.
+/// Writes `set` into the layout at `dir`, beside the sets already in it; makes the layout if it
+/// does not exist. Returns `sha256:...` of the manifest.
 ///
 /// Blobs come first, the index last and by rename: a reader sees the set whole or not at all. Two
-/// exports into one directory take turns; it blocks for at most `lock-deadline`.
+/// exports into one directory exclude each other by a lock, for which one waits at most
+/// `lock-deadline`.
 ///
 /// # Errors
 /// Exit code 13 where a module in the store is damaged or `dir` is another kind of directory, 15
@@ -93,8 +94,8 @@ fn export_alone(set: &ModuleSet, store: &Store, dir: &Path) -> Result<String, Fa
     Ok(described.digest())
 }
 
-/// Puts `signature` (the manifest of signatures and its blobs, as cosign makes them) beside the
-/// set with the manifest `digest`, in place of what was there.
+/// Stores `signature` (the manifest of signatures and its blobs, as cosign makes them) beside the
+/// set with the manifest `digest`; replaces an earlier one.
 ///
 /// # Errors
 /// As [`export`].
@@ -113,7 +114,7 @@ fn add_signatures_alone(dir: &Path, digest: &str, image: &SignatureImage) -> Res
     add_to_index(dir, &mut index, entry)
 }
 
-/// A set's manifest and config as they lie in the layout, and the signatures beside them: under
+/// Reads a set's manifest and config from the layout, and the signatures beside them: under
 /// cosign's tag, or as `cosign save` marks them.
 ///
 /// # Errors
@@ -153,7 +154,7 @@ fn not_a_set(dir: &Path, digest: &str) -> Failure {
     verification(dir, format!("{digest} is not a set of modules ({ARTIFACT_TYPE})"))
 }
 
-/// The sets in the layout at `dir`; what is in it besides is passed over.
+/// Lists the sets in the layout at `dir`; ignores other entries.
 ///
 /// # Errors
 /// Exit code 12 where there is no layout, 13 where a manifest or description is damaged.
@@ -174,7 +175,7 @@ pub fn list(dir: &Path) -> Result<Vec<Entry>, Failure> {
         .collect()
 }
 
-/// The set with this manifest (`sha256:...`), as its description says.
+/// Reads the set with this manifest (`sha256:...`) from its description.
 ///
 /// # Errors
 /// As [`import`].
@@ -183,11 +184,11 @@ pub fn describe(dir: &Path, manifest: &str) -> Result<ModuleSet, Failure> {
     found.map(|(_, set)| set).ok_or_else(|| not_a_set(dir, manifest))
 }
 
-/// Copies the set with this manifest (`sha256:...`) from the layout at `dir` into the store,
-/// with every digest verified and every module compared with what the set says of it.
+/// Copies the set with this manifest (`sha256:...`) from the layout at `dir` into the store;
+/// verifies every digest, and compares every module with the set's entry for it.
 ///
 /// # Errors
-/// Exit code 12 where something is not in the layout, 13 where it is not what it should be, 15
+/// Exit code 12 where a part is not in the layout, 13 where it is damaged or does not match, 15
 /// where the store cannot be written.
 pub fn import(dir: &Path, manifest: &str, store: &Store) -> Result<ModuleSet, Failure> {
     let (_, set) = read_manifest(dir, manifest, None)?.ok_or_else(|| not_a_set(dir, manifest))?;
@@ -208,7 +209,7 @@ fn prepare(dir: &Path) -> Result<(), Failure> {
     let is_new = fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
     let marker = dir.join("oci-layout");
     if !is_new && !marker.is_file() {
-        return Err(verification(dir, "it holds something else than an OCI image layout".into())
+        return Err(verification(dir, "it is not empty and not an OCI image layout".into())
             .remedy("name a new or empty directory, or one that holds an OCI image layout"));
     }
     fs::create_dir_all(&blobs).map_err(|e| unwritable(&blobs, e))?;
@@ -218,8 +219,8 @@ fn prepare(dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes to the layout at `dir`, one writer at a time. The lock is a file that goes with its holder: a
-/// layout is copied and handed on.
+/// Writes to the layout at `dir`, one writer at a time. The lock file is removed by its holder: a
+/// layout is copied and passed on.
 fn written<T>(dir: &Path, write: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     prepare(dir)?;
     let lock = dir.join(LOCK);
@@ -227,7 +228,7 @@ fn written<T>(dir: &Path, write: impl FnOnce() -> Result<T, Failure>) -> Result<
     let mut attempt = Attempt::begin(&lock, Kind::Exclusive, locks::limit()).map_err(fail)?;
     let held = attempt.within_limit_here().map_err(fail)?.ok_or_else(|| attempt.still_held())?;
     let written = write();
-    // While it is held: the next one finds it gone, and makes another.
+    // Removed while it is held: the next writer does not find it, and makes another.
     let removed = fs::remove_file(&lock);
     drop(held);
     let written = written?;
@@ -239,7 +240,7 @@ fn entry_of(dir: &Path, listed: &Descriptor) -> Result<Option<Entry>, Failure> {
     Ok(found.map(|(_, set)| Entry { manifest: listed.digest.clone(), set }))
 }
 
-/// The manifest and its description, or None where it is of another kind of image.
+/// Reads the manifest and its description; None if it is of another kind of image.
 fn read_manifest(
     dir: &Path,
     digest: &str,
@@ -325,7 +326,7 @@ fn hex_of<'a>(dir: &Path, digest: &'a str) -> Result<&'a str, Failure> {
 }
 
 fn malformed(dir: &Path, what: &str, error: serde_json::Error) -> Failure {
-    verification(dir, format!("{what} is not what it should be")).because(error)
+    verification(dir, format!("{what} is malformed")).because(error)
 }
 
 fn verification(dir: &Path, what: String) -> Failure {

@@ -1,8 +1,9 @@
-//! longshore puts an NVIDIA driver on a host from a container, and takes it off again.
+//! longshore installs an NVIDIA driver on a host from a container, and uninstalls it again.
 //!
-//! One direction of flow: [`config`] and [`host`] facts and the [`catalog`] of what is at hand go
-//! into the pure [`plan`]; the [`engine`] carries a plan's [`step`]s out through the verbs of
-//! [`host::Host`], with every intent in the [`journal`] before the act. See docs/architecture.md.
+//! Data flows in one direction: [`config`], [`host`] facts and the [`catalog`] of available sources
+//! go into the pure [`plan`]; the [`engine`] carries out a plan's [`step`]s through the verbs of
+//! [`host::Host`], and records every intent in the [`journal`] before the act. See
+//! docs/architecture.md.
 
 pub mod artifact;
 pub mod build;

@@ -1,8 +1,8 @@
-//! File locks (flock(2)), taken by tries that never block, until a deadline.
+//! File locks (flock(2)) with a deadline, taken by tries that never block.
 //!
-//! A call that blocks in flock(2) has no deadline and hears no signal that another thread takes. A
-//! process that may open a file may lock it (flock(2)): lock files are for their owner alone, and an
-//! older one that others may open is made so.
+//! A blocking flock(2) has no deadline, and is not interrupted by a signal that another thread
+//! handles. Any process that may open a file may lock it (flock(2)): lock files are accessible to
+//! their owner only, and older ones that others may open are restricted.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read};
@@ -34,21 +34,21 @@ const READS: usize = 5;
 /// Bytes that are read of a process' name.
 const NAME: u64 = 64;
 
-/// Tries of making something that nobody removes before it is locked.
+/// Tries of making a file that is not removed before it is locked.
 const BIRTHS: usize = 64;
 
-/// `lock-deadline` in milliseconds, one for the whole process as [`crate::disk`] has its own; 0 until
-/// it is given.
+/// `lock-deadline` in milliseconds, one for the whole process like the one of [`crate::disk`]; 0
+/// until it is set.
 static LIMIT: AtomicU64 = AtomicU64::new(0);
 
 /// Sets `lock-deadline` for locks that are taken from now on.
 pub(crate) fn give(limit: Duration) {
-    // 0 says that none was given.
+    // 0 means unset.
     let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1);
     LIMIT.store(millis, Ordering::Relaxed);
 }
 
-/// `lock-deadline`.
+/// Returns `lock-deadline`.
 pub(crate) fn limit() -> Duration {
     match LIMIT.load(Ordering::Relaxed) {
         0 => Deadlines::default().lock,
@@ -65,7 +65,7 @@ pub(crate) enum Kind {
     Exclusive,
 }
 
-/// A lock file on its way to be locked.
+/// Attempt to lock a lock file.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     path: PathBuf,
@@ -77,7 +77,7 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// Opens the lock file at `path`, which is made for its owner alone where there is none.
+    /// Opens the lock file at `path`; a missing one is made, accessible to its owner only.
     ///
     /// # Errors
     /// The errno of the system call.
@@ -86,7 +86,7 @@ impl Attempt {
         Ok(Self { path: path.to_path_buf(), kind, limit, since: Instant::now(), file })
     }
 
-    /// Tries once; None where it is held otherwise.
+    /// Tries once; None where another process holds it.
     ///
     /// # Errors
     /// The errno of the system call.
@@ -114,12 +114,12 @@ impl Attempt {
         Ok(None)
     }
 
-    /// Whether its time is over.
+    /// True if the deadline has passed.
     pub(crate) fn is_over(&self) -> bool {
         self.since.elapsed() >= self.limit
     }
 
-    /// Tries until its time is over; None where it is held otherwise until then.
+    /// Tries until the deadline; None where another process holds it until then.
     ///
     /// # Errors
     /// The errno of the system call.
@@ -132,7 +132,7 @@ impl Attempt {
         }
     }
 
-    /// As [`Attempt::within_limit`], on a thread that may wait.
+    /// Like [`Attempt::within_limit`], on a thread that may block.
     ///
     /// # Errors
     /// The errno of the system call.
@@ -145,12 +145,13 @@ impl Attempt {
         }
     }
 
-    /// The processes that hold it, for a message: ` (held by pid 12, backup)`; empty where the kernel
-    /// names none.
+    /// Formats the processes that hold it for a message: ` (held by pid 12, backup)`; empty where
+    /// the kernel names none.
     pub(crate) fn holders(&self) -> String {
         let Ok(file) = fs::symlink_metadata(&self.path) else { return String::new() };
         let id = (major(file.dev()), minor(file.dev()), file.ino());
-        // The list is read a page at a time, by position: a lock that goes meanwhile hides another one.
+        // The list is read page by page, by position: a lock that is released meanwhile hides
+        // another one.
         let mut lists = (0..READS).filter_map(|_| {
             let mut listed = String::new();
             File::open("/proc/locks")
@@ -165,30 +166,30 @@ impl Attempt {
         }
     }
 
-    /// The failure at its end, exit code 15.
+    /// Makes the failure at the deadline, exit code 15.
     pub(crate) fn still_held(&self) -> Failure {
         let (path, limit, holders) = (self.path.display(), self.limit, self.holders());
         let cause = format!("the lock {path} is still held after {limit:?}{holders}");
         Failure::new(ExitCode::Preflight, cause).remedy(
-            "let the process that holds it finish, or end it, and run again; lock-deadline says how \
-             long is waited",
+            "let the process that holds it finish, or end it, and run again; lock-deadline sets \
+             how long to wait",
         )
     }
 }
 
-/// Opens a lock file: no link, no pipe, and for its owner alone from now on.
+/// Opens a lock file: no symlink and no pipe; restricts it to its owner.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
     options.read(true).mode(OWNER_ALONE).custom_flags(flags.bits());
     let file = match options.clone().write(true).create(true).truncate(false).open(path) {
-        // It can be locked all the same, where it is there.
+        // An existing file can be locked nevertheless.
         Err(e) if e.kind() == ErrorKind::ReadOnlyFilesystem => options.open(path).map_err(|_| e)?,
         opened => opened?,
     };
     let found = file.metadata()?;
     if !found.is_file() {
-        return Err(io::Error::other("it is no file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     if found.mode() & 0o077 != 0 {
         match file.set_permissions(Permissions::from_mode(OWNER_ALONE)) {
@@ -199,7 +200,7 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Tries to lock what nobody else is to have open, once; None where it is held.
+/// Tries once to lock a file that no other process should have open; None where it is held.
 ///
 /// # Errors
 /// The errno of the system call.
@@ -211,7 +212,7 @@ pub(crate) fn try_alone(file: File) -> io::Result<Option<Flock<File>>> {
     }
 }
 
-/// Whether the file that is open has this name now.
+/// True if the open file has this name now.
 ///
 /// # Errors
 /// The errno of the system call.
@@ -224,8 +225,8 @@ pub(crate) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Makes a temporary file or directory and locks it. One that was taken for an ended process' and
-/// removed, before it was locked, is made again: so nobody has to wait for anybody here.
+/// Makes a temporary file or directory and locks it. One that another process mistook for an
+/// abandoned file and removed, before it was locked, is made again: so no process has to wait here.
 ///
 /// # Errors
 /// The errno of the system call.
@@ -249,8 +250,8 @@ pub(crate) fn made_locked<T: AsRef<Path>>(
     )))
 }
 
-/// The processes that hold a flock on the file (major and minor of its device, inode), as
-/// /proc/locks lists them (proc_locks(5)); those that wait are not among them.
+/// Returns the processes that hold a flock on the file (major and minor of its device, inode), as
+/// listed in /proc/locks (proc_locks(5)), without those that wait.
 fn holding(listed: &str, file: (u64, u64, u64)) -> Vec<u32> {
     let holder = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -259,7 +260,7 @@ fn holding(listed: &str, file: (u64, u64, u64)) -> Vec<u32> {
         let mut hex = || u64::from_str_radix(id.next()?, 16).ok();
         let device = (hex()?, hex()?);
         let inode = id.next()?.parse().ok()?;
-        // 0 and below stand for a process of another PID namespace.
+        // 0 and below are processes of another PID namespace.
         let pid = pid.parse().ok().filter(|pid| *pid > 0)?;
         ((device.0, device.1, inode) == file).then_some(pid)
     };

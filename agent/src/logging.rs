@@ -1,5 +1,5 @@
-//! The log on standard error, as `LONGSHORE_LOG` and `LONGSHORE_LOG_FORMAT` want it, and the failure
-//! that a command ends with, in the same form.
+//! The log on standard error, as set by `LONGSHORE_LOG` and `LONGSHORE_LOG_FORMAT`, and the failure
+//! that ends a command, in the same format.
 
 use std::fmt;
 use std::io::{IsTerminal, Write};
@@ -16,43 +16,43 @@ use crate::config::Env;
 use crate::failure::{ExitCode, Failure};
 use crate::printable::printable;
 
-/// How the log is written.
+/// Format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Pretty,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// This process' log. Clones are the same.
+/// This process' log; clones share the format.
 #[derive(Debug, Clone, Default)]
 pub struct Log(Arc<OnceLock<LogFormat>>);
 
 impl Log {
-    /// Settles in which form all that follows is told; `format` is what the flag says.
+    /// Fixes the format of all further lines; `format` is the flag's value.
     ///
     /// # Errors
-    /// Exit code 2 where the variable makes no sense.
+    /// Exit code 2 where the variable is invalid.
     pub fn settle(&self, format: Option<LogFormat>, env: Env<'_>) -> Result<(), Failure> {
         let format = match format {
             Some(format) => format,
             None => format_from(env)?.unwrap_or_else(usual),
         };
-        // What was settled before stays.
+        // A format fixed earlier stays.
         let _ = self.0.set(format);
         Ok(())
     }
 
-    /// Starts it.
+    /// Starts the log.
     ///
     /// # Errors
-    /// Exit code 2 where the variable makes no sense.
+    /// Exit code 2 where the variable is invalid.
     pub fn start(&self, env: Env<'_>) -> Result<(), Failure> {
         let builder = tracing_subscriber::fmt()
             .with_env_filter(filter(env)?)
             .with_writer(std::io::stderr)
-            // It would say so on standard error, and panic where that is what is closed.
+            // Internal errors would go to standard error, and panic where that is closed.
             .log_internal_errors(false)
             .with_target(false);
         match self.format() {
@@ -65,24 +65,24 @@ impl Log {
         Ok(())
     }
 
-    /// In which form it is told. Until that is settled, the environment alone says so.
+    /// Returns the format; until it is fixed, that of the environment.
     pub fn format(&self) -> LogFormat {
         let of_environment = || format_from(&|name| std::env::var(name).ok()).ok().flatten();
         self.0.get().copied().or_else(of_environment).unwrap_or_else(usual)
     }
 
-    /// Tells the failure that the process ends with, once and whole, whatever the log leaves out.
+    /// Reports the failure that the process ends with, once and whole, whatever the log level is.
     pub fn report(&self, failure: &Failure) {
         let text = match self.format() {
             LogFormat::Pretty => printable(&failure.report()).into_owned(),
             LogFormat::Json => line_of(failure, Timestamp::now()),
         };
-        // Where standard error is closed nobody is left to tell; the exit code still says it.
+        // With standard error closed, only the exit code remains.
         let _ = writeln!(std::io::stderr(), "{text}");
     }
 }
 
-/// For people on a terminal, for machines elsewhere.
+/// Returns the default: text on a terminal, JSON elsewhere.
 fn usual() -> LogFormat {
     if std::io::stderr().is_terminal() { LogFormat::Pretty } else { LogFormat::Json }
 }
@@ -92,18 +92,18 @@ fn usual() -> LogFormat {
 struct FailureLine<'a> {
     timestamp: String,
     level: &'static str,
-    /// Cause and chain, as the record of the last failure has them.
+    /// Cause and chain, as in the record of the last failure.
     message: String,
     exit_code: u8,
     cause: String,
-    /// The chain alone, outermost first.
+    /// Chain alone, outermost first.
     caused_by: Vec<String>,
     remedy: &'a str,
 }
 
 fn line_of(failure: &Failure, at: Timestamp) -> String {
     let line = FailureLine {
-        // As tracing_subscriber writes it.
+        // In tracing_subscriber's format.
         timestamp: at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string(),
         level: "ERROR",
         message: failure.one_line(),
@@ -112,16 +112,16 @@ fn line_of(failure: &Failure, at: Timestamp) -> String {
         caused_by: failure.chain().map(ToString::to_string).collect(),
         remedy: failure.what_to_do(),
     };
-    // Texts and numbers can always be written.
+    // Serializing texts and numbers does not fail.
     serde_json::to_string(&line).unwrap_or_else(|_| failure.report())
 }
 
-/// Fields that the message has in words already: for machines, which read JSON.
+/// Fields whose content is in the message already; only JSON shows them.
 const IN_WORDS: [&str; 10] =
     ["step", "what", "outcome", "seconds", "phase", "last", "driver", "ms", "listen", "code"];
 
 fn write_pretty(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
-    // What is not tracing's own visitor escapes nothing by itself.
+    // Only tracing's own visitor escapes control characters by itself.
     let shown = || format!("{value:?}");
     match field.name() {
         "message" => writer.write_str(&printable(&shown())),
@@ -147,7 +147,7 @@ fn format_from(env: Env<'_>) -> Result<Option<LogFormat>, Failure> {
     })
 }
 
-/// A variable's value; an empty one counts as absent.
+/// Returns a variable's value; an empty one counts as absent.
 fn given(env: Env<'_>, name: &str) -> Option<String> {
     env(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
 }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    /// What is logged, shared with the log.
+    /// Log output, shared with the log.
     #[derive(Clone, Default)]
     struct Written(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 

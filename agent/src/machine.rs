@@ -4,7 +4,7 @@ use object::elf::{EM_AARCH64, EM_X86_64, Machine as ElfMachine};
 
 use crate::failure::{ExitCode, Failure};
 
-/// A machine NVIDIA has drivers for, under all its names.
+/// A machine architecture that NVIDIA has drivers for, under all its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
     /// `uname -m`.
@@ -37,7 +37,7 @@ const MACHINES: [Machine; 2] = [
 ];
 
 impl Machine {
-    /// The machine this program was built for.
+    /// Returns the machine this program was built for.
     ///
     /// # Errors
     /// Exit code 10 for one that NVIDIA has no driver for.

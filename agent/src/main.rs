@@ -1,4 +1,4 @@
-//! The command line: the one place where a failure is printed and the process exits.
+//! Entry point: the one place where a failure is printed and the process exits.
 
 use std::io::ErrorKind;
 use std::process::ExitCode as ProcessExit;
@@ -17,24 +17,24 @@ use nix::sys::stat::{Mode, umask};
 fn main() -> ProcessExit {
     // Before any thread exists: the stages of the build sandbox change namespaces.
     if std::env::args_os().nth(1).is_some_and(|a| a.as_encoded_bytes().starts_with(b"__sandbox")) {
-        // The agent's thread that executed this holds them back; make and the compiler need not.
+        // The parent thread blocks these signals; make and the compiler must not inherit that.
         signals::release();
         return ProcessExit::from(sandbox::sandbox_main(std::env::args_os().skip(1)));
     }
     signals::hold();
-    // Nor may a signal meant for the agent end what the kernel is at for it.
+    // A signal meant for the agent must not interrupt the kernel call made for it, either.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == kernel_call::ARGUMENT) {
         return ProcessExit::from(kernel_call::kernel_call_main());
     }
     let log = Log::default();
-    // Before any thread exists, too: threads are born with what their starter has.
+    // Also before any thread exists: threads inherit the capabilities of their creator.
     if let Err(error) = privileges::settle() {
-        let failure = Failure::new(ExitCode::Bug, "giving up capabilities").because(error);
+        let failure = Failure::new(ExitCode::Bug, "dropping capabilities").because(error);
         log.report(&failure);
         return ProcessExit::from(failure.code().number());
     }
-    // The driver root is for everybody to read, the store for nobody else to write: whatever whoever
-    // started this has set.
+    // The driver root is readable for all users, and the store is writable for the owner only,
+    // whatever umask the parent process set.
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
     let words = LastWords::default();
     let (words_of_panic, log_of_panic) = (words.clone(), log.clone());
@@ -45,7 +45,7 @@ fn main() -> ProcessExit {
         Ok(None) => {}
         Ok(Some(ended)) => {
             if let Some(name) = ended.signal_name() {
-                // Whoever is killed cannot say so.
+                // A killed agent cannot report this itself.
                 commands::prepare_last_words(&words);
                 words.tell_of_killed(ended.code, &name);
             }
@@ -71,31 +71,31 @@ fn main() -> ProcessExit {
     }
 }
 
-/// Tells of a command line that is none, or shows the page that was asked for.
+/// Reports a wrong command line, or prints the requested help page.
 fn refuse(error: clap::Error, log: &Log) -> ProcessExit {
     match error {
-        // A page of help stays one: nobody reads a log for it.
+        // A help page stays text: it does not go to a log.
         error if commands::is_wrong_usage(&error) && log.format() == LogFormat::Json => {
             let failure = commands::wrong_usage(&error);
             log.report(&failure);
             ProcessExit::from(failure.code().number())
         }
         error => {
-            // clap's own text; its exit code for wrong usage is 2, for --help and --version 0.
+            // clap's own text; its exit code is 2 for wrong usage, 0 for --help and --version.
             let code = error.exit_code();
             match error.print() {
                 Err(e) if e.kind() != ErrorKind::BrokenPipe => ProcessExit::from(2),
-                // A reader who has seen enough is no failure: `longshore --help | head`.
+                // A closed pipe is no failure: `longshore --help | head`.
                 _ => ProcessExit::from(u8::try_from(code).unwrap_or(2)),
             }
         }
     }
 }
 
-/// A panic is a fault in longshore, and says so in the form of every other failure.
+/// Reports a panic, which is a fault in longshore, in the form of every other failure.
 fn report_panic(info: &std::panic::PanicHookInfo<'_>, log: &Log, words: &LastWords) {
     let failure = Failure::new(ExitCode::Bug, format!("a fault in longshore: {info}"))
-        .remedy("please report it with the log; `longshore unload` takes off what is on the host");
+        .remedy("please report it with the log; `longshore unload` uninstalls what is on the host");
     log.report(&failure);
     words.tell(&failure);
     std::process::exit(ExitCode::Bug.number().into());

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// The first of the parameters that a module was `given` whose live value is another, as
-/// `NAME is LIVE, wanted is GIVEN`. One of which `live` knows nothing cannot be compared.
+/// The first of the `given` parameters whose live value differs, as `NAME is LIVE, wanted is
+/// GIVEN`. A parameter that `live` does not report cannot be compared.
 pub fn differing(given: &str, live: impl Fn(&str) -> Option<String>) -> Option<String> {
     split(given).into_iter().find_map(|(name, wanted)| {
         let live = live(name).filter(|live| !same_value(wanted, live))?;
@@ -11,17 +11,17 @@ pub fn differing(given: &str, live: impl Fn(&str) -> Option<String>) -> Option<S
     })
 }
 
-/// Whether two strings give a module the same parameters, in whatever order and spelling.
+/// True if two strings give a module the same parameters, in any order and spelling.
 pub fn same_parameters(one: &str, other: &str) -> bool {
-    // The kernel sets them in turn, so the last of a name counts.
+    // The kernel sets them in order, so the last value of a name applies.
     let settle = |given| split(given).into_iter().collect::<BTreeMap<_, _>>();
     let (one, other) = (settle(one), settle(other));
     one.len() == other.len()
         && one.iter().zip(&other).all(|((a, x), (b, y))| a == b && same_value(x, y))
 }
 
-/// `a=1 b="x y" c` as the kernel splits it (kernel/params.c, next_arg): a parameter without a
-/// value is a flag, double quotes keep spaces and are taken off around a value.
+/// Splits `a=1 b="x y" c` as the kernel does (kernel/params.c, next_arg): a parameter without a
+/// value is a flag; double quotes protect spaces and are removed around a value.
 pub(crate) fn split(given: &str) -> Vec<(&str, &str)> {
     let mut parts = Vec::new();
     let mut rest = given.trim_start();
@@ -41,7 +41,7 @@ pub(crate) fn split(given: &str) -> Vec<(&str, &str)> {
     parts
 }
 
-/// Whether two spellings are the same value: numbers in any base, booleans as Y, 1, on.
+/// True if two spellings are the same value: numbers in any base, booleans as Y, 1, on.
 pub(crate) fn same_value(wanted: &str, live: &str) -> bool {
     wanted == live
         || match (number(wanted), number(live)) {
@@ -50,8 +50,8 @@ pub(crate) fn same_value(wanted: &str, live: &str) -> bool {
         }
 }
 
-/// A number as kstrtol reads it. A negative one given to an unsigned parameter is refused by the
-/// kernel, one shown as u32 by the driver is not: so both are taken modulo 2^32.
+/// Parses a number as kstrtol does. The kernel refuses a negative one for an unsigned parameter,
+/// but the driver's display of one as u32 is no difference: so both are taken modulo 2^32.
 fn number(text: &str) -> Option<u32> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -65,7 +65,7 @@ fn number(text: &str) -> Option<u32> {
     Some(if negative { value.wrapping_neg() } else { value } as u32)
 }
 
-/// A boolean in the words people write; kstrtobool looks at their first letters only.
+/// Parses the usual words for a boolean; kstrtobool reads only their first letters.
 fn boolean(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "y" | "yes" | "t" | "true" | "1" | "on" => Some(true),

@@ -4,36 +4,36 @@ use std::path::{Path, PathBuf};
 
 use crate::root::Root;
 
-/// The driver root where nothing else is said.
+/// Default driver root.
 pub(crate) const DRIVER_ROOT: &str = "/run/nvidia/driver";
-/// The store where nothing else is said.
+/// Default store.
 pub(crate) const STORE: &str = "/var/lib/longshore";
 
-/// Where things lie.
+/// Directories of longshore and of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
     /// Content-addressed store; default `/var/lib/longshore`.
     pub store: PathBuf,
-    /// Lock, state and journal; by default the host's `/run/longshore`, where that can be had.
+    /// Lock, state and journal; default the host's `/run/longshore`, where that is reachable.
     pub state: PathBuf,
-    /// Whether others can write to the state's directory, so that the record there has a seal.
+    /// True if others can write to `state`, so that the record there is sealed.
     pub sealed: bool,
-    /// Where an earlier agent may have left its record.
+    /// Directory that an earlier agent may have left its record in.
     pub earlier_state: Option<PathBuf>,
     /// Driver root; default `/run/nvidia/driver`.
     pub driver_root: PathBuf,
-    /// Root of the tree that /proc and /sys are read from; `/` but for captured trees.
+    /// Root of the tree that /proc and /sys are read from; `/` except for captured trees.
     pub root: PathBuf,
     /// Root of the host's own file system (its /lib/modules, /etc, /dev): `/` on the host itself,
     /// `/proc/1/root` in a container that shares the host's PID namespace.
     pub host_root: PathBuf,
-    /// Whether a record may have any entry, in tests whose steps are none of a real host.
+    /// True to accept any entry in a record: for tests whose steps are not those of a real host.
     #[cfg(test)]
     pub any_entry: bool,
 }
 
 impl Paths {
-    /// The same with the record's places as they are seen from outside of a captured tree.
+    /// Returns the paths with those of the record as seen from outside of a captured tree.
     #[must_use]
     pub fn record_below(&self, root: &Root) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Paths {
         }
     }
 
-    /// All of them below `dir`, for tests.
+    /// Returns paths that are all below `dir`, for tests.
     #[cfg(test)]
     pub(crate) fn below(dir: &Path) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Paths {
         }
     }
 
-    /// Whether the facts come from a captured tree instead of the machine this runs on.
+    /// True if the facts come from a captured tree instead of this machine.
     pub fn is_captured(&self) -> bool {
         self.root != Path::new("/")
     }

@@ -1,5 +1,4 @@
-//! Sets that somebody else built: found in registries, judged by their signatures, brought into
-//! the store.
+//! Prebuilt sets: found in registries, verified by their signatures, and copied into the store.
 
 use std::path::Path;
 
@@ -17,7 +16,7 @@ use crate::signed_sets;
 use crate::source::http::{Away, Policy};
 use crate::store::Store;
 
-/// What registries have for a kernel.
+/// Sets that the registries have for a kernel.
 #[derive(Debug, Clone, Default)]
 pub struct Offers {
     sets: Vec<AvailableSet>,
@@ -26,7 +25,7 @@ pub struct Offers {
 }
 
 impl Offers {
-    /// Adds them to what is at hand.
+    /// Adds them to the catalog.
     pub fn add_to(&self, catalog: &mut Catalog) {
         catalog.sets.extend_from_slice(&self.sets);
         catalog.refused.extend_from_slice(&self.refused);
@@ -34,13 +33,13 @@ impl Offers {
     }
 }
 
-/// Why a set of a registry is not taken.
+/// Reason why a set of a registry is not used.
 enum Unfit {
     OtherKernel,
     NotSigned(String),
 }
 
-/// The question that a set of a registry has to pass: is it for this kernel, and signed as required?
+/// Criteria for a registry's set: built for this kernel, and signed as required.
 struct Fit<'a> {
     of: &'a Prebuilt<'a>,
     registry: &'a Registry,
@@ -52,7 +51,7 @@ impl Judge for Fit<'_> {
 
     async fn judge(&self, described: &Described) -> Result<(), Unfit> {
         let (key, kernel) = (&described.set.key, self.kernel);
-        // Of a kernel that does not run here the version is not known.
+        // The version of a kernel that does not run here is unknown.
         let same_version = kernel.version.is_empty() || key.kernel_version == kernel.version;
         if key.kernel_release != kernel.release || !same_version || key.arch != kernel.arch {
             tracing::info!(
@@ -69,7 +68,7 @@ impl Judge for Fit<'_> {
     }
 }
 
-/// Looks for sets and brings them in, as the configuration says.
+/// Finds and acquires prebuilt sets, as configured.
 pub struct Prebuilt<'a> {
     config: &'a Config,
     trust: Trust,
@@ -77,24 +76,24 @@ pub struct Prebuilt<'a> {
 }
 
 impl<'a> Prebuilt<'a> {
-    /// Reads the keys whose signatures count.
+    /// Reads the trusted public keys.
     ///
     /// # Errors
-    /// Exit code 2 where one cannot be read.
+    /// Exit code 2 where one is unreadable.
     pub fn new(config: &'a Config) -> Result<Self, Failure> {
         let signatures = &config.signatures;
         let trust = Trust::read(signatures.required, &signatures.keys)?;
         Ok(Self { config, trust, away: Away::default() })
     }
 
-    /// Shares what is known of servers that are away.
+    /// Shares the list of unreachable servers.
     #[must_use]
     pub fn sharing(self, away: &Away) -> Self {
         Self { away: away.clone(), ..self }
     }
 
-    /// Takes the sets for `kernel` that do not count as signed out of what is at hand, where
-    /// signatures are required.
+    /// Removes the sets for `kernel` from the catalog that do not count as signed, where signatures
+    /// are required.
     pub fn judge(&self, kernel: &Kernel, store: &Store, catalog: &mut Catalog) {
         if !self.trust.required {
             return;
@@ -106,7 +105,7 @@ impl<'a> Prebuilt<'a> {
                 _ if !for_kernel => continue,
                 SetPlace::Store => Ok(store.evidence(&at_hand.set)),
                 SetPlace::Layout { dir, manifest } => layout::evidence(dir, manifest).map(Some),
-                // Judged where they are found.
+                // Sets of registries were judged when found.
                 SetPlace::Registry { .. } => {
                     catalog.sets.push(at_hand);
                     continue;
@@ -123,11 +122,11 @@ impl<'a> Prebuilt<'a> {
         }
     }
 
-    /// What the registries have for `kernel`. One that cannot be read is noted: there may be other
-    /// sources.
+    /// Returns the registries' sets for `kernel`. An unreadable registry is recorded: there may be
+    /// other sources.
     ///
     /// # Errors
-    /// Exit code 2 for a configuration that allows no request at all.
+    /// Exit code 2 for a configuration that permits no request at all.
     pub async fn ask_registries(&self, kernel: &Kernel) -> Result<Offers, Failure> {
         let mut offers = Offers::default();
         let wish = Wish {
@@ -141,7 +140,7 @@ impl<'a> Prebuilt<'a> {
             let registry = self.open(&name)?;
             let found = registry.find(wish, &Fit { of: self, registry: &registry, kernel }).await;
             if let Some(failure) = found.failed.filter(|_| found.taken.is_empty()) {
-                tracing::warn!("going on without {name}: {}", failure.one_line());
+                tracing::warn!("continuing without {name}: {}", failure.one_line());
                 let why = failure.one_line();
                 offers.unread.push(UnreadRegistry { name: name.clone(), why });
             }
@@ -160,10 +159,10 @@ impl<'a> Prebuilt<'a> {
         Ok(offers)
     }
 
-    /// Whether a set of a registry counts as signed, where that is required.
+    /// Checks that a set of a registry counts as signed, where that is required.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason why it does not.
     pub async fn counts(&self, registry: &Registry, described: &Described) -> Result<(), String> {
         if !self.trust.required {
             return Ok(());
@@ -172,7 +171,7 @@ impl<'a> Prebuilt<'a> {
         self.verdict(evidence, &described.set)
     }
 
-    /// Copies a set out of a layout into the store, with its signatures where they are required.
+    /// Copies a set out of a layout into the store, with its signatures where required.
     ///
     /// # Errors
     /// As [`layout::import`]; 13 where it does not count as signed.
@@ -202,7 +201,7 @@ impl<'a> Prebuilt<'a> {
             .or_fail(ExitCode::Bug, || "importing a set of modules")?
     }
 
-    /// Fetches a set from a registry into the store, with its signatures where they are required.
+    /// Fetches a set from a registry into the store, with its signatures where required.
     ///
     /// # Errors
     /// As [`Registry::pull`]; 13 where it does not count as signed.
@@ -231,7 +230,7 @@ impl<'a> Prebuilt<'a> {
     fn open(&self, name: &str) -> Result<Registry, Failure> {
         let source = self.config.registries.iter().find(|r| r.reference.to_string() == name);
         let source = source.ok_or_else(|| {
-            Failure::new(ExitCode::Bug, format!("{name} is no configured registry"))
+            Failure::new(ExitCode::Bug, format!("{name} is not a configured registry"))
         })?;
         let policy = Policy::of(&self.config.downloads).for_registry();
         let policy = Policy { away: self.away.clone(), ..policy };
@@ -239,7 +238,7 @@ impl<'a> Prebuilt<'a> {
         Registry::open_with(policy, source, &self.config.paths.host_root, &env)
     }
 
-    /// What was signed here for the kernel counts as what it was made of.
+    /// Judges a set that was signed here for the kernel by the unsigned set that it was made of.
     fn verdict_of_signed(&self, set: &ModuleSet, store: &Store) -> Result<(), String> {
         let made_of = match set.key.signed_by {
             Some(_) => signed_sets::made_of(set, store).map_err(|f| f.one_line())?,

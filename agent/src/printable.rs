@@ -1,14 +1,14 @@
-//! Text that comes from elsewhere, as it may be shown: a process can give itself a name, a daemon or a
-//! device can say something, that a terminal would obey or that looks like a line of ours.
+//! Escapes control characters in foreign text: the name of a process, or the output of a daemon or
+//! device, could contain terminal sequences or fake log lines.
 
 use std::borrow::Cow;
 
-/// A text of lines: control characters but newline and tab are written out (`\u{1b}`).
+/// Escapes control characters except newline and tab (`\u{1b}`).
 pub fn printable(text: &str) -> Cow<'_, str> {
     written_out(text, |c| c.is_control() && !matches!(c, '\n' | '\t'))
 }
 
-/// A part of a line: every control character is written out.
+/// Escapes all control characters, for a part of a line.
 pub fn in_line(text: &str) -> Cow<'_, str> {
     written_out(text, char::is_control)
 }

@@ -1,10 +1,10 @@
 //! The capabilities of this process's threads and of what they start (docs/privileges.md).
 //!
-//! Capabilities belong to a thread (capabilities(7)), and a thread that is started has those of its
-//! starter. So before there is a second one, [`settle`] gives up for good what longshore never needs
-//! and takes off what only changes to the host need; every thread of the runtime is born so. What
-//! changes the host runs on a thread of its own, which puts on what the process may have and ends
-//! with its work.
+//! Capabilities belong to a thread (capabilities(7)), and a new thread inherits those of its
+//! creator. So before there is a second one, [`settle`] drops for good what longshore never needs,
+//! and disables what only changes to the host need; every thread of the runtime inherits that.
+//! Changes to the host run on a thread of their own, which enables everything the process may have
+//! and ends with its work.
 
 use std::io;
 use std::process::{Child, Command};
@@ -17,26 +17,26 @@ use rustix::thread::{
 
 use crate::threads;
 
-/// What a capability is for.
+/// A capability with its purpose.
 #[derive(Debug, Clone, Copy)]
 pub struct Need {
     /// Its name, for example `CAP_SYS_MODULE`.
     pub name: &'static str,
     set: CapabilitySet,
-    /// When it is worn.
+    /// When it is effective.
     pub worn: Worn,
-    /// Whether there is no driver without it.
+    /// True if no driver can be installed without it.
     pub required: bool,
-    /// What for.
+    /// Purpose.
     pub purpose: &'static str,
 }
 
-/// When a thread has a capability in its effective set.
+/// Time during which a thread has a capability in its effective set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Worn {
-    /// From start to end: it is for reading the host and writing the store.
+    /// Always: for reading the host and writing the store.
     Always,
-    /// Only by the thread that changes the host, and by what is executed: the stages of the build
+    /// Only on the thread that changes the host, and in executed programs: the stages of the build
     /// sandbox.
     Changing,
 }
@@ -51,7 +51,7 @@ const fn need(
     Need { name, set, worn, required, purpose }
 }
 
-/// Everything longshore needs, with what for; the rest is given up for good.
+/// All capabilities that longshore needs, with their purpose; the others are dropped for good.
 pub const NEEDS: [Need; 13] = {
     use CapabilitySet as C;
     use Worn::{Always, Changing};
@@ -70,7 +70,7 @@ pub const NEEDS: [Need; 13] = {
             C::SYS_PTRACE,
             Always,
             false,
-            "see the host's files through process 1, and who holds the driver",
+            "see the host's files through process 1, and which processes hold the driver",
         ),
         need(
             "CAP_DAC_READ_SEARCH",
@@ -114,19 +114,19 @@ pub const NEEDS: [Need; 13] = {
     ]
 };
 
-/// To be called once, before there is a second thread: gives up for good what is not among
-/// [`NEEDS`], and takes off what only changes to the host need.
+/// Drops for good what is not in [`NEEDS`], and disables what only changes to the host need. To be
+/// called once, before there is a second thread.
 ///
 /// # Errors
-/// What the kernel says; the threads then have what they were given.
+/// The kernel's error; the threads then keep the capabilities they were given.
 pub fn settle() -> io::Result<()> {
     let have = capabilities(None)?;
     let needed = all(|_| true);
-    // Without CAP_SETPCAP the bound of what is executed stays as it is.
+    // Without CAP_SETPCAP the bounding set stays unchanged.
     if have.effective.contains(CapabilitySet::SETPCAP) {
         for (_, one) in CapabilitySet::all().difference(needed).iter_names() {
             match remove_capability_from_bounding_set(one) {
-                // This kernel does not know it yet.
+                // This kernel does not know the capability yet.
                 Err(rustix::io::Errno::INVAL) => {}
                 result => result?,
             }
@@ -142,21 +142,22 @@ fn all(wanted: impl Fn(&Need) -> bool) -> CapabilitySet {
     NEEDS.iter().filter(|need| wanted(need)).map(|need| need.set).collect()
 }
 
-/// Does `work`, which may block, on a thread of its own with everything the process may have.
+/// Runs `work`, which may block, on a thread of its own with all capabilities that the process may
+/// have.
 ///
 /// # Errors
-/// Where no thread can be had, or the work panicked.
+/// If no thread can be started, or the work panicked.
 pub async fn raised<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (done, result) = tokio::sync::oneshot::channel();
     let on_thread = move || {
         if let Err(e) = raise() {
-            tracing::warn!("putting on the capabilities that changes to the host need: {e}");
+            tracing::warn!("could not enable the capabilities for changes to the host: {e}");
         }
-        // Nobody waits any more for what was cancelled.
+        // The receiver is gone where the work was cancelled.
         let _ = done.send(work());
     };
     threads::named("changes").spawn(on_thread)?;
-    result.await.map_err(|_| io::Error::other("it broke off"))
+    result.await.map_err(|_| io::Error::other("the worker thread panicked"))
 }
 
 fn raise() -> io::Result<()> {
@@ -164,28 +165,29 @@ fn raise() -> io::Result<()> {
     Ok(set_capabilities(None, CapabilitySets { effective: have.permitted, ..have })?)
 }
 
-/// Starts a program that has at most the capabilities of these names, that can get no others,
-/// whatever it executes, and that blocks no signal.
+/// Starts a program with at most the capabilities of these names, which cannot gain others by any
+/// exec, and with no signal blocked.
 ///
 /// # Errors
 /// The errno of the system call.
 pub fn spawn_with_only(names: &[String], mut command: Command) -> io::Result<Child> {
     let kept = all(|need| names.iter().any(|name| name == need.name));
     let on_thread = move || {
-        // With no_new_privs an executed program gets no more than the thread has, be it root's
-        // (security/commoncap.c, cap_bprm_creds_from_file).
+        // With no_new_privs an executed program gets no more than the thread has, even if it is
+        // root's (security/commoncap.c, cap_bprm_creds_from_file).
         set_no_new_privs(true)?;
         let have = capabilities(None)?;
         let permitted = have.permitted.intersection(kept);
         let inheritable = CapabilitySet::empty();
         set_capabilities(None, CapabilitySets { effective: permitted, permitted, inheritable })?;
-        // A program inherits its starter's mask, and most threads here were born while TERM was held
-        // back (lifecycle::signals): a daemon that only adds to its mask would never hear of it.
+        // A program inherits its creator's signal mask, and most threads here inherited one that
+        // blocks SIGTERM (lifecycle::signals): a daemon that only adds to its mask would never
+        // receive it.
         SigSet::empty().thread_set_mask()?;
         command.spawn()
     };
     let thread = threads::named("narrowed").spawn(on_thread)?;
-    thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it broke off")))
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it panicked")))
 }
 
 #[cfg(test)]
@@ -194,7 +196,7 @@ mod tests {
     use std::fs;
     use std::thread;
 
-    /// The set of this name that the calling thread has.
+    /// Returns the calling thread's set of this name.
     fn own(name: &str) -> u64 {
         let status = fs::read_to_string("/proc/thread-self/status").unwrap();
         let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
@@ -206,7 +208,7 @@ mod tests {
         let given = own("CapPrm");
         let always = all(|need| need.worn == Worn::Always).bits();
         let needed = all(|_| true).bits();
-        // Another thread's privileges are its own: those of the other tests stay as they are.
+        // Privileges belong to a thread: those of the other tests stay unchanged.
         let settled = thread::spawn(move || {
             settle().unwrap();
             settle().unwrap();

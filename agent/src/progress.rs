@@ -1,16 +1,16 @@
-//! What a person sees of long work: what, how far, how long.
+//! Progress of long work: name, amount, time.
 
 use serde::{Deserialize, Serialize};
 
-/// Where long work reports to: a terminal, a log, or nowhere.
+/// Display of progress: a terminal, a log, or none.
 pub trait Progress: Send + Sync {
     /// Begins a task, for example `fetching 71 packages`; `total` is in `unit`s, where known.
     fn begin(&self, what: &str, total: Option<u64>, unit: Unit) -> Box<dyn Task>;
-    /// So many things were at hand already, and so many had to be made or fetched.
+    /// Counts results that were reused, and those that had to be made or fetched.
     fn reused(&self, _what: Reused, _hits: u64, _misses: u64) {}
 }
 
-/// What may be at hand from earlier work.
+/// Kind of result that may be reused from earlier work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reused {
@@ -22,7 +22,7 @@ pub enum Reused {
     Object,
 }
 
-/// What a task counts in.
+/// Unit of a task's amount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
@@ -33,15 +33,15 @@ pub enum Unit {
 
 /// A task in progress. It ends when dropped.
 pub trait Task: Send + Sync {
-    /// So much more is done.
+    /// Adds `by` to the amount done.
     fn advance(&self, by: u64);
-    /// The total turned out to be this.
+    /// Corrects the total.
     fn total(&self, total: u64);
-    /// What it is at, for example a file's name.
+    /// Shows the current item, for example a file's name.
     fn note(&self, text: &str);
 }
 
-/// Progress that nobody looks at.
+/// Progress that is not displayed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

@@ -1,4 +1,4 @@
-//! What a run of the agent needs of the rest of the program.
+//! Interface of the agent run to the code that reads the host, plans and acquires.
 
 use std::future::Future;
 
@@ -10,27 +10,27 @@ use crate::journal::PlanSummary;
 use crate::plan::Plan;
 use crate::step::Step;
 
-/// What a life asks of the rest of the agent: everything left of the engine, which only reads the
-/// host and writes the store.
+/// Source of facts, plans and acquired files for an agent run: everything left of the engine, which
+/// only reads the host and writes the store.
 pub trait Provider: Send + Sync {
-    /// Reads the host, and what is at hand.
+    /// Reads the host, and the available files.
     fn gather(&self) -> impl Future<Output = Result<(HostFacts, Catalog), Failure>> + Send;
-    /// Decides: pure.
+    /// Makes the plan, without side effects.
     ///
     /// # Errors
-    /// Whatever makes a plan impossible, with its exit code.
+    /// The reason that no plan is possible, with its exit code.
     fn plan(&self, facts: &HostFacts, catalog: &Catalog) -> Result<Plan, Failure>;
-    /// Brings into the store what `plan.acquire` names. Dropping the future cancels it: processes
-    /// it started must end with it (`kill_on_drop`).
+    /// Acquires the items of `plan.acquire` into the store. Dropping the future cancels it:
+    /// processes it started must end with it (`kill_on_drop`).
     fn acquire(&self, plan: &Plan) -> impl Future<Output = Result<(), Failure>> + Send;
-    /// The driver of `plan` is installed by `steps`. What follows from that is no longer worth a
-    /// failure; it may be cancelled.
+    /// Follows up on the driver of `plan`, which `steps` installed. Its errors fail nothing any
+    /// more; it may be cancelled.
     fn installed(&self, _plan: &PlanSummary, _steps: &[Step]) -> impl Future<Output = ()> + Send {
         async {}
     }
 }
 
-/// Where configurations come from, and what reads and acquires for one.
+/// Source of configurations, and of their providers.
 pub trait Configurations: Send + Sync {
     /// Reads the configuration again: the file as it is now, with the flags and the environment
     /// that this process was started with.
@@ -38,7 +38,7 @@ pub trait Configurations: Send + Sync {
     /// # Errors
     /// 2 where it is wrong.
     fn read(&self) -> Result<Config, Failure>;
-    /// What provides for a configuration. It may come to know whole archives, so it is dropped as
-    /// soon as the driver is Ready.
+    /// Returns the provider of a configuration. It may keep the indexes of whole archives, so it is
+    /// dropped as soon as the driver is Ready.
     fn provider<'a>(&self, config: &'a Config) -> impl Provider + 'a;
 }

@@ -1,18 +1,18 @@
-//! URLs as logs, failures, records and the status may show them: without user, password, token and
+//! URLs as shown in logs, failures, records and the status: without user, password, token and
 //! query.
 //!
-//! Tokens stand in the place of the user (`https://TOKEN@host/`), of the password, and in the query
+//! Tokens occur as the user (`https://TOKEN@host/`), as the password, and in the query
 //! (`?X-Amz-Signature=`); a fragment is never sent, and may be one too.
 
 use std::borrow::Cow;
 
 use reqwest::Url;
 
-/// In the place of what is not shown.
+/// Replacement of a secret.
 const MASK: &str = "***";
 
-/// A URL with its userinfo and its query masked and without its fragment. Text that is no URL may
-/// have been meant as one, and is masked alike.
+/// Masks a URL's userinfo and query and removes its fragment. Text that is not a URL may have been
+/// meant as one, and is masked alike.
 pub(crate) fn shown(url: &str) -> String {
     match Url::parse(url) {
         Ok(parsed) if !parsed.cannot_be_a_base() => shown_url(url, parsed),
@@ -20,7 +20,7 @@ pub(crate) fn shown(url: &str) -> String {
     }
 }
 
-/// A text with every URL in it masked: messages of other libraries.
+/// Masks every URL in a text, such as messages of other libraries.
 pub(crate) fn redacted(text: &str) -> Cow<'_, str> {
     if !text.contains("://") {
         return Cow::Borrowed(text);
@@ -51,7 +51,7 @@ fn shown_url(text: &str, mut url: Url) -> String {
     url.to_string()
 }
 
-/// Masks what stands where a URL has its userinfo and its query.
+/// Masks the places of userinfo and query.
 fn masked(text: &str) -> String {
     let (scheme, rest) = match text.find("://") {
         Some(at) => text.split_at(at + "://".len()),
@@ -131,13 +131,13 @@ mod tests {
             host in "(a\\.example\\.com|:99999|\\[|)",
             path in "[a-z/]{0,6}",
         ) {
-            // SECRET stands where a password or a query would.
+            // SECRET is in the place of a password or a query.
             for url in [
                 format!("https://{user}SECRET@{host}/{path}"),
                 format!("https://{host}/{path}?SECRET"),
                 format!("https://{host}/{path}?a=b&{user}=SECRET"),
             ] {
-                // Userinfo ends at the first of these: what follows is a path to every program.
+                // Userinfo ends at the first of these: every program parses the rest as a path.
                 if user.contains(['/', '?', '#']) && reqwest::Url::parse(&url).is_ok() {
                     continue;
                 }

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, readlinkat};
 use nix::sys::stat::Mode;
 
-/// No file that facts are read from is larger; more is taken for a fault.
+/// Size limit of files that facts are read from; a larger one is an error.
 const LARGEST: u64 = 64 << 20;
 
 /// A directory taken as the root of a file system.
@@ -29,7 +29,7 @@ impl Root {
     /// Opens the directory `path`.
     ///
     /// # Errors
-    /// What open(2) says, with the path.
+    /// The error of open(2), with the path.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let dir = open(path, flags, Mode::empty()).map_err(|e| at(path, e.into()))?;
@@ -41,7 +41,7 @@ impl Root {
         &self.path
     }
 
-    /// Where `inner` would be seen from outside, for messages.
+    /// Path of `inner` as seen from outside, for messages.
     pub fn display(&self, inner: impl AsRef<Path>) -> PathBuf {
         self.path.join(inner.as_ref().strip_prefix("/").unwrap_or(inner.as_ref()))
     }
@@ -49,18 +49,18 @@ impl Root {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// What openat2(2) says, with the path.
+    /// The error of openat2(2), with the path.
     pub fn file(&self, inner: impl AsRef<Path>) -> io::Result<File> {
-        // A FIFO in a foreign tree must not stall its reader.
+        // A FIFO in a foreign tree must not block its reader.
         self.resolve(inner.as_ref(), OFlag::O_RDONLY | OFlag::O_NONBLOCK).map(File::from)
     }
 
     /// Reads a file of at most 64 MiB.
     ///
     /// # Errors
-    /// What the kernel says, with the path; a larger file is invalid data.
+    /// The error of the kernel, with the path; a larger file is invalid data.
     pub fn read(&self, inner: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-        /// Most files of /proc and /sys are smaller; what is larger says how large it is.
+        /// Buffer size that fits most files of /proc and /sys; larger ones report their size.
         const SMALL: usize = 4096;
         let inner = inner.as_ref();
         let mut bytes = Vec::with_capacity(SMALL);
@@ -82,12 +82,12 @@ impl Root {
         Ok(bytes)
     }
 
-    /// Reads a file as text; bytes that are no UTF-8 are replaced.
+    /// Reads a file as text; bytes that are not UTF-8 are replaced.
     ///
     /// # Errors
     /// As [`Root::read`].
     pub fn read_to_string(&self, inner: impl AsRef<Path>) -> io::Result<String> {
-        // What is text is not copied.
+        // Valid UTF-8 is not copied.
         self.read(inner).map(|bytes| {
             String::from_utf8(bytes)
                 .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
@@ -97,7 +97,7 @@ impl Root {
     /// The names in a directory, sorted, without `.` and `..`.
     ///
     /// # Errors
-    /// What the kernel says, with the path.
+    /// The error of the kernel, with the path.
     pub fn read_dir(&self, inner: impl AsRef<Path>) -> io::Result<Vec<String>> {
         let inner = inner.as_ref();
         let fd = self.resolve(inner, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
@@ -114,10 +114,10 @@ impl Root {
         Ok(names)
     }
 
-    /// What a symlink says.
+    /// Returns the target of a symlink.
     ///
     /// # Errors
-    /// What the kernel says, with the path.
+    /// The error of the kernel, with the path.
     pub fn read_link(&self, inner: impl AsRef<Path>) -> io::Result<PathBuf> {
         let inner = inner.as_ref();
         let fd = self.resolve(inner, OFlag::O_PATH | OFlag::O_NOFOLLOW)?;
@@ -126,10 +126,10 @@ impl Root {
         Ok(PathBuf::from(target))
     }
 
-    /// Whether something is there; a dangling symlink is not.
+    /// True if the path exists; a dangling symlink does not.
     ///
     /// # Errors
-    /// Where that cannot be told, with the path.
+    /// If that cannot be determined, with the path.
     pub fn exists(&self, inner: impl AsRef<Path>) -> io::Result<bool> {
         match self.resolve(inner.as_ref(), OFlag::O_PATH) {
             Ok(_) => Ok(true),
@@ -152,7 +152,7 @@ impl Root {
     }
 }
 
-/// Reads the file that a process whose root is `root` finds at `path`, of at most 64 MiB.
+/// Reads the file at `path` for a process whose root is `root`, of at most 64 MiB.
 ///
 /// # Errors
 /// As [`Root::read`].
@@ -160,12 +160,12 @@ pub fn read_below(root: &Path, path: &Path) -> io::Result<Vec<u8>> {
     Root::open(root)?.read(path)
 }
 
-/// Whether an error says that nothing is there.
+/// True if an error means that the file does not exist.
 pub fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// The kernel's answer inside an error of [`Root`].
+/// The errno inside an error of [`Root`].
 pub fn errno_of(error: &io::Error) -> Option<Errno> {
     let inner = error.get_ref()?.downcast_ref::<PathError>()?;
     inner.error.raw_os_error().map(Errno::from_raw)

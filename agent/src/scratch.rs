@@ -1,8 +1,8 @@
 //! Locked scratch directories, and removal of those whose owner died.
 //!
-//! A process that is killed leaves its directory behind, a gigabyte of it after a build. Each is
-//! locked by its owner; the kernel gives the lock back when the owner dies, and the next who wants
-//! a directory removes what is no longer locked.
+//! A killed process leaves its directory behind, a gigabyte of it after a build. Each directory is
+//! locked by its owner; the kernel releases the lock when the owner dies, and the next process that
+//! claims a directory removes the unlocked ones.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
@@ -17,7 +17,7 @@ use crate::landing::write_failure;
 use crate::locks;
 use crate::store::{Store, UNFINISHED};
 
-/// What every directory's name begins with, before what it is for.
+/// Prefix of every scratch directory's name, before its purpose.
 const PREFIX: &str = "work-";
 
 /// A temporary directory of the store, removed when dropped.
@@ -32,25 +32,25 @@ impl Claimed {
         self.dir.path()
     }
 
-    /// Removes it now, and says what went wrong.
+    /// Removes the directory now, and reports a failure to do so.
     pub(crate) fn close(self) -> io::Result<()> {
         self.dir.close()
     }
 
-    /// It was renamed to where it belongs: there is nothing left to remove.
+    /// Marks the directory as renamed to its final place: nothing is left to remove.
     pub(crate) fn moved(self) {
         let _ = self.dir.keep();
     }
 }
 
-/// A new directory for `purpose`; first removes what dead processes left.
+/// Creates a scratch directory for `purpose`, after removing those of dead processes.
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be written.
 pub(crate) fn claim(store: &Store, purpose: &str) -> Result<Claimed, Failure> {
     let tmp = store.dir("tmp");
     let prefix = format!("{PREFIX}{purpose}-");
-    // One that others may open they may lock.
+    // A directory that other users may open is one they may lock.
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).permissions(Permissions::from_mode(0o700));
     let claimed = sweep(&tmp).and_then(|()| locks::made_locked(|| builder.tempdir_in(&tmp)));
@@ -68,14 +68,15 @@ fn sweep(tmp: &Path) -> io::Result<()> {
             kind if kind.is_file() && name.starts_with(UNFINISHED) => fs::remove_file,
             _ => continue,
         };
-        // A download may land, or be given up, at this moment.
+        // Another process may rename or remove this entry right now.
         let Ok(file) = File::open(&path) else { continue };
-        // Held while it is removed: its maker, if it is new, then makes another (locks::made_locked).
+        // Locked during removal: the owner of a new directory then creates another
+        // (locks::made_locked).
         let Some(held) = locks::try_alone(file)? else { continue };
         if !locks::is_at(&held, &path)? {
             continue;
         }
-        tracing::info!(path = %path.display(), "removing what an ended process left");
+        tracing::info!(path = %path.display(), "removing the scratch directory of a dead process");
         match remove(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 tracing::warn!(path = %path.display(), "removing: {error}");
@@ -102,10 +103,10 @@ mod tests {
         let _holder = locks::tests::Holder::of(&store.dir("tmp"));
         let claimed = claim(&store, "build").expect("claim");
         let mode = fs::metadata(claimed.path()).expect("there").permissions().mode();
-        assert_eq!(mode & 0o777, 0o700, "nobody else may open it, and so lock it");
+        assert_eq!(mode & 0o777, 0o700, "no other user may open, and so lock, it");
     }
 
-    /// Makers and removers at once: none is ever without what it made.
+    /// Concurrent claims and sweeps: no owner ever loses its directory.
     #[test]
     fn what_is_claimed_stays_while_others_sweep() {
         let dir = tempfile::tempdir().expect("temporary directory");

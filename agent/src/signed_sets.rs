@@ -8,8 +8,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::module_signing::{Certificate, Hash, Message, SignedBy, appended};
 use crate::store::Store;
 
-/// The set that the store has of `set` signed by the owner of `certificate`, with `hash` where one
-/// is wanted.
+/// Returns the store's copy of `set` signed by the owner of `certificate`, with `hash` if given.
 ///
 /// # Errors
 /// As [`Store::sets`].
@@ -29,8 +28,8 @@ pub fn stored(
     Ok(store.sets()?.into_iter().find(|candidate| is_it(candidate) && store.holds(candidate)))
 }
 
-/// The unsigned set of the store that `signed` was made of: the same modules, byte for byte, but for
-/// what is appended. None where the store has it not, or the modules differ.
+/// Returns the store's unsigned set that `signed` was made from: the same modules, byte for byte,
+/// except for the appended signatures. None where the store lacks it, or the modules differ.
 ///
 /// # Errors
 /// As [`Store::sets`].
@@ -53,7 +52,7 @@ pub fn made_of(signed: &ModuleSet, store: &Store) -> Result<Option<ModuleSet>, F
 /// Appends signatures, one for each module of `set` in its order, and stores the signed set.
 ///
 /// # Errors
-/// Exit code 13 where one is no signature of the certificate's owner over exactly that module; 2
+/// Exit code 13 where one is not a signature of the certificate's owner over exactly that module; 2
 /// for a set that is signed already; 15 where the store cannot be written.
 pub fn attach(
     set: &ModuleSet,
@@ -64,7 +63,7 @@ pub fn attach(
     let name = set.key.file_stem();
     if set.key.signed_by.is_some() {
         let cause = format!("the set {name} is signed already");
-        return Err(Failure::new(ExitCode::Usage, cause).remedy("sign the set it was made of"));
+        return Err(Failure::new(ExitCode::Usage, cause).remedy("sign the set it was made from"));
     }
     let first = messages.first().filter(|_| messages.len() == set.modules.len());
     let first = first.ok_or_else(|| {
@@ -109,7 +108,7 @@ mod tests {
     const SIGNED: &[u8] = include_bytes!("module_signing/testdata/module.signed");
     const MESSAGE: &[u8] = include_bytes!("module_signing/testdata/sign-file.p7s");
 
-    /// A store with an unsigned set of the one module that the test data is over.
+    /// A store with an unsigned set of the test data's module.
     pub(super) fn stored_set() -> (tempfile::TempDir, Store, ModuleSet) {
         let dir = tempfile::tempdir().expect("dir");
         let store = Store::open(dir.path()).expect("store");

@@ -1,4 +1,4 @@
-//! What is on the host now, who put it there, and what the agent tells of itself.
+//! Status report: the driver on the host, its owner, and the live state of the agent.
 
 mod render;
 
@@ -23,15 +23,15 @@ use crate::step::Step;
 use crate::telemetry::{FailureRecord, Live};
 use crate::termination::{self, LastFailure};
 
-/// What `longshore status` tells.
+/// Report of `longshore status`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StatusReport {
-    /// The phase the journal was left in; None where no agent ran since the host was booted.
+    /// The phase that the journal was left in; None if no agent ran since the host was booted.
     pub phase: Option<Phase>,
-    /// Process id, in its own PID namespace, of the agent that holds the lock; None where none
-    /// does, or `unheard` says why that could not be seen.
+    /// Process id, in its own PID namespace, of the agent that holds the lock; None if none does,
+    /// or `unheard` has the reason that this is unknown.
     pub agent: Option<u32>,
-    /// `/sys/module/nvidia/version`: the driver that is live, whoever loaded it.
+    /// `/sys/module/nvidia/version`: the loaded driver, by whichever program.
     pub driver_version: Option<String>,
     /// NVIDIA's modules, and the others we loaded.
     pub modules: Vec<ModuleStatus>,
@@ -41,12 +41,12 @@ pub struct StatusReport {
     pub nodes: Vec<NodeStatus>,
     /// The journal's entries that are not undone, oldest first.
     pub entries: Vec<EntryStatus>,
-    /// Why the journal could not be read: what agents did is then unknown, and nothing is told to be
-    /// ours.
+    /// Reason that the journal could not be read: earlier agents' changes are then unknown, and
+    /// nothing is reported as ours.
     pub unread: Option<String>,
-    /// What the agent tells of itself; None where none runs or it could not be heard.
+    /// Live state of the agent; None if no agent runs or it did not answer.
     pub live: Option<Live>,
-    /// Why an agent that runs, or may run, could not be heard.
+    /// Reason that an agent that runs, or may run, did not answer.
     pub unheard: Option<String>,
     /// The last failure of an agent on this host.
     pub last_failure: Option<FailureStatus>,
@@ -55,10 +55,10 @@ pub struct StatusReport {
 /// The last failure of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FailureStatus {
-    /// What it was.
+    /// The failure.
     #[serde(flatten)]
     pub failure: FailureRecord,
-    /// Whether the host was booted since; None where that is unknown.
+    /// True if the host was booted since; None if that is unknown.
     pub before_this_boot: Option<bool>,
 }
 
@@ -73,7 +73,7 @@ pub struct ModuleStatus {
     pub holders: Vec<String>,
     /// MODULE_VERSION.
     pub version: Option<String>,
-    /// Whether the journal says that we loaded it.
+    /// True if the journal has it as loaded by us.
     pub ours: bool,
 }
 
@@ -82,18 +82,18 @@ pub struct ModuleStatus {
 pub struct MountStatus {
     /// Mount point.
     pub target: PathBuf,
-    /// Whether it is there now.
+    /// True if it is mounted now.
     pub mounted: bool,
 }
 
 /// A device node of the driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeStatus {
-    /// Where it is, or should be.
+    /// Present or expected path.
     pub path: PathBuf,
-    /// Whether it is there with the right numbers.
+    /// True if it is there with the right numbers.
     pub right: bool,
-    /// Whether the journal says that we made it.
+    /// True if the journal has it as made by us.
     pub ours: bool,
 }
 
@@ -102,28 +102,28 @@ pub struct NodeStatus {
 pub struct EntryStatus {
     /// Its number.
     pub seq: u64,
-    /// What the step does.
+    /// Description of the step.
     pub step: String,
-    /// Whether the step was carried out; otherwise its agent died on the way, or is at it.
+    /// True if the step was carried out; otherwise its agent died before, or is doing it.
     pub done: bool,
 }
 
-/// How long the host may take to look at, and the agent to answer: neither a mount nor an agent
-/// that hangs keeps whoever asks.
+/// Time limit for inspecting the host, as `ASK` is for the agent's answer: neither a mount nor an
+/// agent that hangs blocks the caller.
 pub(crate) const LOOK: Duration = Duration::from_secs(10);
 const ASK: Duration = Duration::from_secs(12);
 
-/// A report, and why the journal could not be read for it.
+/// A report, and the error of reading the journal for it.
 pub type Seen = (StatusReport, Result<(), Failure>);
 
-/// Reads what is on the host now, and asks the agent, if one runs. It changes nothing, and holds the
-/// lock only for the moment that it takes to see that nobody else does.
+/// Inspects the host, and queries the agent, if one runs. Changes nothing, and holds the lock only
+/// for the moment of checking that it is free.
 ///
-/// The inner error is for after the report, which is all there is to go by then: 13 where the
-/// journal cannot be understood, 15 where it cannot be read.
+/// The inner error is for after the report, which has all that is known then: 13 if the journal
+/// cannot be parsed, 15 if it cannot be read.
 ///
 /// # Errors
-/// 10 where the host cannot be read.
+/// 10 if the host cannot be read.
 pub fn status(config: &Config) -> Result<Seen, Failure> {
     let paths = config.paths.clone();
     let looked = input::in_time("status", LOOK, move || Ok(of_host(&paths)));
@@ -141,17 +141,17 @@ pub fn status(config: &Config) -> Result<Seen, Failure> {
     Ok((report, record))
 }
 
-/// It took longer.
+/// Failure of an inspection that took longer.
 pub(crate) fn hangs() -> Failure {
     let cause = format!("looking at the host took more than {} s", LOOK.as_secs());
     Failure::new(ExitCode::HostUnsupported, cause)
-        .remedy("see which mount or process of the host hangs (the kernel's log says so)")
+        .remedy("find the mount or process of the host that hangs (the kernel's log names it)")
 }
 
-/// What the agent that runs tells of itself.
+/// Queries the live state of the running agent.
 fn hear(paths: &Paths) -> Result<Live, String> {
     let address = client::find(&paths.state)
-        .ok_or("it serves nowhere (listen), or its address could not be had")?;
+        .ok_or("it serves nowhere (listen), or could not get its address")?;
     let why = |error: &dyn std::fmt::Display| format!("{}: {error}", address.listen);
     let answer = client::ask(&address, "/status", ASK).map_err(|e| why(&e))?;
     if answer.status != 200 {
@@ -161,16 +161,16 @@ fn hear(paths: &Paths) -> Result<Live, String> {
     Ok(heard.live)
 }
 
-/// What of a status is not seen on the host.
+/// The part of a status that the host does not show.
 #[derive(Deserialize)]
 struct Heard {
     live: Live,
 }
 
-/// What the agent itself tells, with what is on the host now.
+/// Returns the agent's own live state, with an inspection of the host.
 ///
 /// # Errors
-/// 10 where the host cannot be read.
+/// 10 if the host cannot be read.
 pub fn of_agent(paths: &Paths, live: Live) -> Result<StatusReport, Failure> {
     Ok(StatusReport { live: Some(live), ..of_host(paths)?.0 })
 }
@@ -242,7 +242,7 @@ fn modules(
         })
         .collect();
     let mut names = ours.clone();
-    // Without a /sys/module (a kernel without modules) there is none.
+    // Without a /sys/module (a kernel without modules) there is no module.
     let listed = fs::read_dir(paths.root.join("sys/module")).into_iter().flatten().flatten();
     let listed = listed.map(|entry| entry.file_name().to_string_lossy().into_owned());
     names.extend(listed.filter(|name| is_of_driver(name)));
@@ -290,7 +290,7 @@ fn nodes(paths: &Paths, host: &dyn Host, live: &[&Entry]) -> Result<Vec<NodeStat
         }
     }
     let status = |(path, (made, ours)): (PathBuf, (crate::host::verbs::Node, bool))| {
-        // Something that is no device node at all is in the way of one.
+        // A file that is no device node may be in a node's place.
         let there = host.node(&path).ok().flatten();
         let right = there.is_some_and(|there| there.same_device(&made));
         NodeStatus { path, right, ours }
@@ -363,7 +363,7 @@ node      /dev/nvidia0 (not ours, missing or wrong)
 node      /dev/nvidiactl (not ours)
 entry       1 load module drm
 entry       2 mount /tree on /run/nvidia/driver (not finished)
-entry       3 show /run/nvidia/driver/run/d as /run/d (not finished)
+entry       3 bind-mount /run/nvidia/driver/run/d on /run/d (not finished)
 ";
         assert_eq!(report.render(), expected);
         serde_json::to_string(&report).unwrap();

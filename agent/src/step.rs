@@ -1,5 +1,5 @@
-//! The steps that change a host. Each is one entry of the journal and can be applied, observed
-//! and undone.
+//! Steps that change a host. Each is one entry of the journal, and can be applied, observed and
+//! undone.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use crate::host::daemon::Daemon;
 use crate::host::verbs::FileId;
 use crate::module_parameters;
 
-/// Where a module's bytes come from.
+/// Source of a module's file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModuleOrigin {
-    /// The host's own kernel, below `/lib/modules/RELEASE`.
+    /// The running kernel's own modules, below `/lib/modules/RELEASE`.
     Kernel {
         /// Path relative to `/lib/modules/RELEASE`, for example `kernel/drivers/char/ipmi/ipmi_msghandler.ko`.
         file: PathBuf,
@@ -26,29 +26,29 @@ pub enum ModuleOrigin {
     },
 }
 
-/// What NVIDIA's driver container leaves when it dies.
+/// Leftover of NVIDIA's driver container after it died.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Leftover {
-    /// Its root, mounted with all below it.
+    /// Its root, mounted recursively.
     Mount {
         /// Absolute path of the mount point.
         target: PathBuf,
-        /// Device of the directory seen there: another one is another's.
+        /// Device of the directory at the mount point: another device means another owner.
         device: u64,
-        /// Its inode.
+        /// Inode of that directory.
         inode: u64,
     },
     /// A file, for example `/run/nvidia/nvidia-driver.pid`.
     File {
         /// Absolute path.
         path: PathBuf,
-        /// Which one: another one, or one that was written to since, is another's. None in a record
-        /// of an older longshore, which knew the path alone.
+        /// Identity of the file: another one, or one written to since, has another owner. None in a
+        /// record of an older longshore, which stored only the path.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<FileId>,
     },
-    /// A value in a file below /sys; it is emptied.
+    /// A value in a file below /sys; removed by emptying the file.
     Value {
         /// Absolute path.
         path: PathBuf,
@@ -71,29 +71,29 @@ impl fmt::Display for Leftover {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Step {
-    /// Make a directory, and what leads to it; undone by removing what was made.
+    /// Make a directory and its missing parents; undone by removing those made.
     MakeDir {
         /// Absolute path.
         path: PathBuf,
     },
-    /// Write a value to a file below /sys or /proc; undone by writing what was there before.
+    /// Write a value to a file below /sys or /proc; undone by restoring the previous value.
     WriteParameter {
         /// Absolute path, for example `/sys/module/firmware_class/parameters/path`.
         path: PathBuf,
         /// The value, without a newline.
         value: String,
     },
-    /// Load a kernel module; undone by removing it, if this step loaded it.
+    /// Load a kernel module; undone by unloading it, if this step loaded it.
     LoadModule {
         /// Kernel name (underscores).
         name: String,
-        /// Where its bytes come from.
+        /// Source of its file.
         origin: ModuleOrigin,
         /// Parameters as on insmod's command line.
         parameters: String,
-        /// What the kernel must report as its version afterwards.
+        /// Version that the kernel must report afterwards.
         version: Option<String>,
-        /// What the kernel must report as its srcversion afterwards.
+        /// Srcversion that the kernel must report afterwards.
         srcversion: Option<String>,
     },
     /// Mount an assembled tree of the store; undone by unmounting it.
@@ -108,36 +108,36 @@ pub enum Step {
         /// Absolute path of the mount point.
         target: PathBuf,
     },
-    /// Take off what NVIDIA's driver container left when it died. Not undone: a host is not given
-    /// back a mount or a file that nobody is alive to use.
+    /// Remove a leftover of NVIDIA's dead driver container. Not undone: no process is left to use
+    /// it.
     RemoveLeftover {
-        /// What it left.
+        /// The leftover.
         what: Leftover,
     },
-    /// Show a directory of ours under a second path, by a mount; undone by unmounting it.
+    /// Bind-mount a directory of longshore's on a second path; undone by unmounting it.
     Share {
         /// Absolute path of the directory.
         source: PathBuf,
         /// Absolute path of the mount point.
         target: PathBuf,
     },
-    /// Start a daemon of the driver; undone by ending it, and all that it forked to.
+    /// Start a daemon of the driver; undone by ending it with all its child processes.
     StartDaemon {
         /// The daemon.
         daemon: Daemon,
     },
     /// Make the character device nodes of a loaded driver; undone by removing those made.
     ///
-    /// Majors are known only once the driver is loaded, so the step names what to make and the
-    /// journal what was made.
+    /// Majors are known only once the driver is loaded, so the step names the directories and the
+    /// journal the nodes.
     MakeNodes {
-        /// Directories that get the nodes, for example `/dev` of the host and of the driver root.
+        /// Directories for the nodes, for example `/dev` of the host and of the driver root.
         dirs: Vec<PathBuf>,
     },
 }
 
 impl Step {
-    /// Which kind of step it is, as the journal's file names it: for labels and log fields.
+    /// Returns the kind of step, as named in the journal's file: for labels and log fields.
     pub fn kind(&self) -> &'static str {
         match self {
             Step::MakeDir { .. } => "make-dir",
@@ -152,7 +152,7 @@ impl Step {
         }
     }
 
-    /// What of the host it changes: a module's name or a path.
+    /// Returns the changed part of the host: a module's name or a path.
     pub fn subject(&self) -> String {
         match self {
             Step::MakeDir { path } | Step::WriteParameter { path, .. } => {
@@ -176,8 +176,8 @@ impl Step {
         }
     }
 
-    /// Whether both leave the host the same. A module is the same where the kernel cannot tell it
-    /// from the other: its bytes may lie elsewhere, or be signed by somebody else.
+    /// True if both steps leave the host the same. Modules are the same where the kernel cannot
+    /// distinguish them: file location and signer may differ.
     pub fn is_same(&self, other: &Step) -> bool {
         match (self, other) {
             (
@@ -217,10 +217,10 @@ impl fmt::Display for Step {
                 write!(f, "mount {} on {}", source.display(), target.display())
             }
             Step::RemoveLeftover { what } => {
-                write!(f, "take off {what} (left by NVIDIA's container)")
+                write!(f, "remove {what} (left by NVIDIA's container)")
             }
             Step::Share { source, target } => {
-                write!(f, "show {} as {}", source.display(), target.display())
+                write!(f, "bind-mount {} on {}", source.display(), target.display())
             }
             Step::StartDaemon { daemon } => write!(f, "start {daemon}"),
             Step::MountTmpfs { target } => write!(f, "mount a tmpfs on {}", target.display()),

@@ -10,19 +10,19 @@
 //! drivers/HEX/           unpacked .run files: driver.json and tree/ (see source::runfile)
 //! roots/DIGEST/          hermetic build roots
 //! logs/                  compiler logs
-//! patches/DIGEST.json    which patches a driver needs for a kernel, as found by an earlier build
-//! failures/NAME.json     compiles that failed and are not tried again for a while
-//! conftests/ROOT.json    what NVIDIA's conftests said in a build root (see build::reuse)
+//! patches/DIGEST.json    patches that a driver needs for a kernel, found by an earlier build
+//! failures/NAME.json     failed compiles, which are not retried for a while
+//! conftests/ROOT.json    results of NVIDIA's conftests in a build root (see build::reuse)
 //! objects/               ccache's directories, at most 500 MB each (see build::reuse)
-//! tmp/                   what is not finished, locked by who makes it; a build removes the rest
-//! history.json           what ran on this host, and what before (see upkeep::history)
+//! tmp/                   unfinished files, locked by their makers; a build removes the rest
+//! history.json           the current and the previous driver of this host (see upkeep::history)
 //! fits.json              the sets that are known to fit their kernel (see fits)
 //! hashed.json            the modules that were hashed since the host booted (see modules)
-//! archives.json          how new the archives' metadata was (see source::rollback)
-//! lock                   shared by who works with the store (see usage)
+//! archives.json          dates of the archives' metadata (see source::rollback)
+//! lock                   lock of the processes that use the store (see usage)
 //! ```
 //!
-//! Everything lands by: temporary name in the same file system, verify, fsync, rename.
+//! Files are written by: temporary name in the same file system, verify, fsync, rename.
 
 mod evidence;
 mod fits;
@@ -48,7 +48,7 @@ use crate::locks;
 
 pub use modules::VerifiedModule;
 
-/// What the name of a blob that is not finished begins with, in `tmp`.
+/// Prefix of the name of an unfinished blob, in `tmp`.
 pub(crate) const UNFINISHED: &str = "blob-";
 
 /// A content-addressed store.
@@ -58,10 +58,11 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store at `root`, which is its owner's alone from then on, and makes its directories.
+    /// Opens the store at `root`, closes it to other users, and makes its directories.
     ///
     /// # Errors
-    /// Exit code 15 where the directories cannot be made, or others could get into the store.
+    /// Exit code 15 where the directories cannot be made, or the store cannot be closed to other
+    /// users.
     pub fn open(root: &Path) -> Result<Self, Failure> {
         const DIRS: [&str; 9] = [
             "blobs/sha256",
@@ -82,7 +83,7 @@ impl Store {
         Ok(Self { root: root.to_path_buf() })
     }
 
-    /// The store at `root` as it is, be there one or none: nothing is made.
+    /// The store at `root` as it is, even if absent: makes nothing.
     pub fn at(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
     }
@@ -97,12 +98,12 @@ impl Store {
         self.root.join(name)
     }
 
-    /// Where the blob with this digest lies, or would lie. `sha256` is lower-case hex.
+    /// Path of the blob with this digest, whether or not it exists. `sha256` is lower-case hex.
     pub fn blob_path(&self, sha256: &str) -> PathBuf {
         self.root.join("blobs/sha256").join(sha256)
     }
 
-    /// Whether a blob is there; its content is verified only when it is read.
+    /// True if a blob exists; its content is verified only when it is read.
     pub fn has_blob(&self, sha256: &str) -> bool {
         self.blob_path(sha256).is_file()
     }
@@ -131,7 +132,7 @@ impl Store {
     /// Reads a blob and verifies it against its digest.
     ///
     /// # Errors
-    /// Exit code 13 where the content is not what the digest says, 12 where it is absent.
+    /// Exit code 13 where the content does not match the digest, 12 where it is absent.
     pub fn read_blob(&self, sha256: &str) -> Result<Vec<u8>, Failure> {
         let path = self.blob_path(sha256);
         let bytes = fs::read(&path)
@@ -143,8 +144,8 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Makes the verified file at `path`, on the store's file system and on the disk, the blob with
-    /// this digest.
+    /// Renames the verified file at `path`, which is on the store's file system and synced, to the
+    /// blob with this digest.
     ///
     /// # Errors
     /// Exit code 15 where the store cannot be written.
@@ -169,12 +170,13 @@ impl Store {
         if found != sha256 {
             return Err(corrupt(&path, &found));
         }
-        // The file that was verified, and not what may lie under its name by now.
+        // The verified file itself: another file may have its name by now.
         file.rewind().or_fail(ExitCode::Verification, what)?;
         Ok(file)
     }
 
-    /// Says that what lies at `relative` was used now: what was not used for longest goes first.
+    /// Marks the file or directory at `relative` as used now: the least recently used is removed
+    /// first.
     pub fn mark_used(&self, relative: &Path) {
         let path = self.root.join(relative);
         let marked = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
@@ -193,11 +195,11 @@ impl Store {
     }
 }
 
-/// A blob on its way into the store.
+/// A blob that is being written to the store.
 #[derive(Debug)]
 pub struct BlobWriter {
     file: NamedTempFile,
-    /// Says that this is somebody's: the kernel gives it up when its owner dies.
+    /// Lock that marks the temporary file as owned: the kernel releases it when its owner dies.
     _held: Flock<File>,
     hash: Sha256,
     size: u64,
@@ -210,7 +212,7 @@ impl BlobWriter {
         self.size
     }
 
-    /// Verifies the digest where one is `expected`, syncs and renames; returns the digest (hex).
+    /// Verifies the digest if one is `expected`, syncs and renames; returns the digest (hex).
     ///
     /// # Errors
     /// Exit code 13 where the digest differs; 15 where the store cannot be written.
@@ -246,9 +248,9 @@ impl Write for BlobWriter {
 fn corrupt(path: &Path, found: &str) -> Failure {
     Failure::new(
         ExitCode::Verification,
-        format!("{} does not hold what its name says (its sha256 is {found})", path.display()),
+        format!("{} does not match the digest in its name (its sha256 is {found})", path.display()),
     )
-    .remedy("the disk or a person changed it: remove the file and run again")
+    .remedy("the file was damaged or changed: remove it and run again")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Reads the host, finds what is at hand, and carries out the acquiring part of a plan. Everything
+//! Provides facts and catalog to the planner, and carries out a plan's acquisitions. Everything
 //! here reads the host and writes only the store.
 
 mod after;
@@ -46,35 +46,35 @@ use crate::store::usage::InUse;
 use crate::telemetry::{Counted, Origin, Telemetry};
 use crate::terminal;
 
-/// Supplies plans with facts and a store with what plans need.
+/// Provides plans with facts, and the store with everything that plans need.
 pub struct Supplier<'a> {
     config: &'a Config,
     progress: Box<dyn Progress>,
     telemetry: Telemetry,
-    /// Servers that were found to be away: no source asks them again.
+    /// Unreachable servers, shared by all sources so that none queries them again.
     away: Away,
     archive: OnceCell<Archive>,
     run_files: RunFiles<'a>,
     signing: Signing<'a>,
-    /// What the registries answered, asked once: a plan and what is acquired for it rest upon the
-    /// same answers.
+    /// Answers of the registries, queried once: a plan and its acquisitions rely on the same
+    /// answers.
     registries: OnceCell<Offers>,
-    /// Why the archives could not be read.
+    /// Error that made the archives unreadable.
     unread: Mutex<Option<Failure>>,
-    /// Places whose sets could not be had: they are at hand no longer.
+    /// Locations whose sets could not be acquired, and count as unavailable since.
     failed: Mutex<Vec<SetPlace>>,
-    /// Whether a compile that failed before is tried again.
+    /// True to retry a compile that failed before.
     retry: bool,
-    /// What it builds for others under.
+    /// Claims that it compiles under for other hosts.
     claims: Claims,
-    /// Keeps what it finds in the store from being removed meanwhile.
+    /// Shared lock that prevents removals from the store meanwhile.
     in_use: Mutex<Option<InUse>>,
-    /// The store, once it is open.
+    /// The store, once opened.
     store: OnceLock<Store>,
 }
 
 impl<'a> Supplier<'a> {
-    /// A supplier that works as `config` says and reports to the terminal or the log.
+    /// Returns a supplier for `config` that reports to the terminal or the log.
     pub fn new(config: &'a Config) -> Self {
         let away = Away::default();
         Self {
@@ -95,20 +95,19 @@ impl<'a> Supplier<'a> {
         }
     }
 
-    /// Also compiles what failed a short while ago, if `retry`.
+    /// With `retry`, also compiles what failed a short while ago.
     #[must_use]
     pub fn retrying(self, retry: bool) -> Self {
         Self { retry, ..self }
     }
 
-    /// Counts the claims that it builds under among `claims`, so that they are given back where it
-    /// is stopped.
+    /// Adds its claims to `claims`, so that they are released where it is stopped.
     #[must_use]
     pub fn claiming(self, claims: &Claims) -> Self {
         Self { claims: claims.clone(), ..self }
     }
 
-    /// Tells what it fetches, reuses and compiles.
+    /// Reports fetches, reuse and compiles to `telemetry`.
     #[must_use]
     pub fn telling(self, telemetry: &Telemetry) -> Self {
         let progress = Box::new(Counted::new(self.progress, telemetry.clone()));
@@ -118,7 +117,7 @@ impl<'a> Supplier<'a> {
     /// Opens the store.
     ///
     /// # Errors
-    /// Exit code 15 where it cannot be written.
+    /// Exit code 15 where it is not writable.
     pub fn store(&self) -> Result<Store, Failure> {
         if let Some(store) = self.store.get() {
             return Ok(store.clone());
@@ -127,10 +126,10 @@ impl<'a> Supplier<'a> {
         Ok(self.store.get_or_init(|| store).clone())
     }
 
-    /// Facts and plan of this host.
+    /// Returns facts and plan of this host.
     ///
     /// # Errors
-    /// What makes a plan impossible.
+    /// Failures that make planning impossible.
     pub async fn decide(&self) -> Result<(HostFacts, Plan), Failure> {
         let (facts, catalog) = self.gather().await?;
         let plan = self.plan(&facts, &catalog)?;
@@ -138,12 +137,12 @@ impl<'a> Supplier<'a> {
     }
 
     /// Compiles the configured driver for `release`, or for this host's kernel, and signs it for
-    /// the kernel where that is configured; where it is published, takes what is in the registry,
-    /// or what another host compiles meanwhile.
+    /// the kernel where configured. With publishing configured, takes the set from the registry, or
+    /// the one that another host compiles meanwhile.
     ///
     /// # Errors
-    /// 2 for a key that cannot be used, 11 for headers, 12 for a driver that is not to be had, 13,
-    /// 14, 15 as the build says.
+    /// 2 for an unusable key, 11 for headers, 12 for an unavailable driver, and 13, 14, 15 as in
+    /// the build.
     pub async fn build(&self, release: Option<&str>) -> Result<ModuleSet, Failure> {
         let paths = &self.config.paths;
         build::check_modules(&self.config.driver.extra_modules)?;
@@ -157,12 +156,12 @@ impl<'a> Supplier<'a> {
             _ => (facts.kernel.release.as_str(), Some(facts.kernel.version.as_str())),
         };
         let set = self.build_once(once::Wanted::new(&chosen, release, version)).await?;
-        // What another host published may be unsigned.
+        // A set that another host published may be unsigned.
         self.sign(set).await
     }
 
-    /// The driver that a plan for `facts` would choose, GPU or not: of the .run files where any are
-    /// named, else of the archives. A .run file is in the store then.
+    /// Returns the driver that a plan for `facts` would choose, with or without a GPU: from the
+    /// .run files where configured, else from the archives. A .run file is in the store afterwards.
     async fn choose(&self, facts: &HostFacts) -> Result<AvailableDriver, Failure> {
         let wish = &self.config.driver;
         if self.run_files.are_named() {
@@ -183,17 +182,17 @@ impl<'a> Supplier<'a> {
         };
         let plan = plan::plan(self.config, facts, &catalog)?;
         let planned = driver::find(&drivers, Some(&plan.driver_version), Some(plan.flavour));
-        // A wish that no plan can meet is reported against what there is.
+        // A request that no plan can meet is reported against the available drivers.
         planned.or_else(|_| driver::find(&drivers, wish.version.as_deref(), wish.flavour))
     }
 
-    /// Brings the modules for `release`, or for this host's kernel, and the user-mode tree into the
-    /// store, from wherever `run` would take them. Where the store has exactly the version asked
-    /// for, nobody else is asked.
+    /// Acquires the modules for `release`, or for this host's kernel, and the user-mode tree into
+    /// the store, from the same sources as `run`. Where the store has exactly the requested
+    /// version, no other source is queried.
     ///
     /// # Errors
-    /// As [`Supplier::build`], and where nothing may be compiled and no set is at hand; 12 and 13 for
-    /// the user-mode packages.
+    /// As [`Supplier::build`], and where compiling is not allowed and no set is available; 12 and
+    /// 13 for the user-mode packages.
     pub async fn fetch(
         &self,
         release: Option<&str>,
@@ -207,7 +206,7 @@ impl<'a> Supplier<'a> {
         Ok((set, tree))
     }
 
-    /// Whether this process may make the build's sandbox: known before anything is fetched for it.
+    /// Checks that this process may make the build sandbox, before anything is fetched for it.
     fn check_sandbox(&self, facts: &HostFacts) -> Result<(), Failure> {
         let (Known::Yes(have), false) = (&facts.capabilities, self.is_captured()) else {
             return Ok(());
@@ -217,14 +216,14 @@ impl<'a> Supplier<'a> {
         }
         let user = nix::unistd::geteuid();
         let cause = format!(
-            "running with user id {user} and without CAP_SYS_ADMIN, which the build's sandbox takes"
+            "running with user id {user} and without CAP_SYS_ADMIN, which the build sandbox needs"
         );
         Err(Failure::new(ExitCode::Preflight, cause)
             .remedy("run it as root (the container privileged), or build elsewhere and give the set with --prebuilt"))
     }
 
-    /// The driver of this version and flavour: of the .run files where any are named, else of the
-    /// archives. A .run file is in the store then.
+    /// Returns the driver of this version and flavour: from the .run files where configured, else
+    /// from the archives. A .run file is in the store afterwards.
     async fn pick(
         &self,
         version: Option<&str>,
@@ -236,7 +235,7 @@ impl<'a> Supplier<'a> {
         driver::find(&driver::drivers(self.archive().await?), version, flavour)
     }
 
-    /// Compiles, here and now.
+    /// Compiles on this host now.
     async fn compile(&self, wanted: &once::Wanted) -> Result<ModuleSet, Failed> {
         let request = self.request(wanted).await?;
         let (archive, store) = (self.archive().await?, self.store()?);
@@ -245,7 +244,8 @@ impl<'a> Supplier<'a> {
         Ok(self.sign(set).await?)
     }
 
-    /// The failure among those that other hosts have `told` which compiling would end with here too.
+    /// Returns the failure, of those that other hosts reported in `told`, that compiling here would
+    /// end with, too.
     async fn foresee(
         &self,
         wanted: &once::Wanted,
@@ -270,7 +270,7 @@ impl<'a> Supplier<'a> {
         Ok(request)
     }
 
-    /// Signs a set for the kernel, where that is configured and nobody has.
+    /// Signs a set for the kernel, where configured and not done yet.
     ///
     /// # Errors
     /// As [`Signing::sign`].
@@ -303,8 +303,8 @@ impl<'a> Supplier<'a> {
         userspace::assemble(driver_version, archive, &store, self.progress.as_ref()).await
     }
 
-    /// Whose apt sources are read: the host's. A captured tree without any is decided upon with
-    /// those of the machine it is looked at on.
+    /// Returns the root of the apt sources to read: the host's. A captured tree without apt sources
+    /// uses those of this machine.
     fn apt_root(&self) -> &Path {
         let host_root = &self.config.paths.host_root;
         let apt = host_root.join("etc/apt");
@@ -312,14 +312,14 @@ impl<'a> Supplier<'a> {
         if self.is_captured() && !has_sources { Path::new("/") } else { host_root }
     }
 
-    /// Whether the facts come from a captured tree and not from this host.
+    /// True if the facts come from a captured tree instead of this host.
     fn is_captured(&self) -> bool {
         self.config.paths.root != Path::new("/")
     }
 }
 
 impl Archives for Supplier<'_> {
-    /// Read once.
+    /// Reads the archives' indexes, once.
     async fn archive(&self) -> Result<&Archive, Failure> {
         let apt_root = self.apt_root();
         self.archive
@@ -348,12 +348,12 @@ impl Provider for Supplier<'_> {
         let plan = plan::plan(self.config, facts, catalog)?;
         let gravest = plan.findings.iter().find(|f| f.severity == Severity::Refusal);
         if gravest.is_some_and(|f| f.code == Code::ArchivesUnread) && !self.is_captured() {
-            // The failure itself says more than the finding: what was not reached, or not signed.
+            // The failure has more detail than the finding: an unreachable or unsigned archive.
             let unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner).take();
             return unread.map_or(Ok(plan), Err);
         }
         if let Some(failure) = &*self.unread.lock().unwrap_or_else(PoisonError::into_inner) {
-            tracing::warn!("going on without the archives: {}", failure.one_line());
+            tracing::warn!("continuing without the archives: {}", failure.one_line());
         }
         if gravest.is_some_and(|f| f.code == Code::RunFileUnread) && !self.is_captured() {
             return self.run_files.take_unread().map_or(Ok(plan), Err);

@@ -1,4 +1,4 @@
-//! Progress as a person sees it: bars on a terminal, lines in a log.
+//! Progress on a terminal as bars, in a log as lines.
 
 use std::io::IsTerminal;
 use std::sync::Mutex;
@@ -8,10 +8,10 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::progress::{Progress, Task, Unit};
 
-/// How long a logged task stays silent between two lines.
+/// Interval between two log lines of a task.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// Bars where standard error is a terminal, log lines elsewhere.
+/// Returns bars where standard error is a terminal, log lines elsewhere.
 pub fn progress() -> Box<dyn Progress> {
     if std::io::stderr().is_terminal() {
         Box::new(Bars(MultiProgress::new()))
@@ -69,7 +69,7 @@ impl Drop for Bar {
     }
 }
 
-/// Lines in a log: one at the beginning, one every ten seconds, one at the end.
+/// Log lines: one at the beginning, one every ten seconds, one at the end.
 #[derive(Debug)]
 struct Log;
 
@@ -106,7 +106,7 @@ impl LogTask {
         if state.spoke.elapsed() >= LOG_EVERY {
             state.spoke = Instant::now();
             let far = match (state.done, state.total) {
-                // Nothing is counted: it is waited for.
+                // Without a count, only the waiting time is shown.
                 (0, None) => String::new(),
                 (done, total) => format!(" {}", amount(done, total, self.unit)),
             };
@@ -145,7 +145,7 @@ fn amount(done: u64, total: Option<u64>, unit: Unit) -> String {
         Unit::Items => n.to_string(),
     };
     match total {
-        // One that was reckoned beforehand may fall short.
+        // A total that was estimated may be too low.
         Some(total) => format!("{} of {}", show(done), show(total.max(done))),
         None => show(done),
     }

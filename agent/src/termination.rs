@@ -1,5 +1,5 @@
-//! What an agent that fails leaves behind: a message for Kubernetes, and a record for
-//! `longshore status`, which outlives the agent and the boot.
+//! Termination records of a failed agent: a message for Kubernetes, and a record for `longshore
+//! status`, which outlives the agent and the boot.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -19,19 +19,19 @@ use crate::printable::in_line;
 use crate::root::is_absent;
 use crate::telemetry::{FailureRecord, Telemetry};
 
-/// In the state directory, and in the store for the time after a reboot.
+/// Name of the record, in the state directory, and in the store for the time after a reboot.
 const NAME: &str = "last-failure.json";
 const MOST_BYTES: u64 = 64 << 10;
-/// So many bytes of the cause, and of the remedy: written in JSON none has more than six.
+/// Limit in bytes of the cause, and of the remedy: each takes at most six times as much in JSON.
 const MOST_OF_EACH: usize = 5 << 10;
 
-/// How long the last words may take to write.
+/// Time limit for writing the record and the message.
 pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 
-/// Kubernetes shows no more (pkg/kubelet/container/runtime.go, MaxContainerTerminationMessageLength).
+/// Limit of Kubernetes (pkg/kubelet/container/runtime.go, MaxContainerTerminationMessageLength).
 const MESSAGE: usize = 4096;
 
-/// Says what a command failed at, wherever that is to be said. Clones say it at the same places.
+/// Writer of a command's failure to all its destinations. Clones share the destinations.
 #[derive(Debug, Clone, Default)]
 pub struct LastWords(Arc<Mutex<Places>>);
 
@@ -45,10 +45,10 @@ struct Places {
 /// The last failure of an agent on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastFailure {
-    /// What it was.
+    /// The failure.
     #[serde(flatten)]
     pub failure: FailureRecord,
-    /// The boot it happened in; None where that is unknown.
+    /// The boot it happened in; None if that is unknown.
     pub boot_id: Option<String>,
 }
 
@@ -57,30 +57,30 @@ impl LastWords {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A message goes there from now on.
+    /// Sets the file for the message.
     pub fn leave_message(&self, path: Option<PathBuf>) {
         self.places().message = path;
     }
 
-    /// A record is kept from now on, of an agent with this configuration that tells of itself there.
+    /// Keeps a record from now on, of an agent with this configuration and telemetry.
     pub fn keep_record(&self, config: &Config, telemetry: &Telemetry) {
         let mut places = self.places();
         places.paths = Some(config.paths.clone());
         places.telemetry = telemetry.clone();
     }
 
-    /// Says what it failed at. That it cannot be said somewhere is no failure of its own.
+    /// Writes the failure. A destination that cannot be written is no failure of its own.
     pub fn tell(&self, failure: &Failure) {
         let record = self.places().telemetry.record(failure);
         self.tell_record(record);
     }
 
-    /// Says that the agent was killed by a signal, in its place.
+    /// Writes, in the agent's place, that a signal killed it.
     pub fn tell_of_killed(&self, code: u8, signal: &str) {
         self.tell_record(FailureRecord::killed(code, signal));
     }
 
-    /// The disk may be what it failed at: nobody waits for it long.
+    /// Writes the record within [`LIMIT`]: the failed disk may be the reason of the failure.
     fn tell_record(&self, record: FailureRecord) {
         let (words, kept) = (self.clone(), record.clone());
         let told = input::in_time("last-words", LIMIT, move || {
@@ -91,7 +91,7 @@ impl LastWords {
             Some(Ok(())) => {}
             // There is no room for one more thread.
             Some(Err(_)) => self.write_record(record),
-            None => tracing::warn!("the failure is not kept: no disk took it within {LIMIT:?}"),
+            None => tracing::warn!("failure not recorded: no disk answered within {LIMIT:?}"),
         }
     }
 
@@ -108,7 +108,7 @@ impl LastWords {
     }
 }
 
-/// As [`keep`]; nobody waits for it long.
+/// Like [`keep`], within [`LIMIT`].
 pub(crate) fn keep_soon(paths: &Paths, failure: FailureRecord) {
     let paths = paths.clone();
     let kept = input::in_time("last-words", LIMIT, move || {
@@ -116,13 +116,11 @@ pub(crate) fn keep_soon(paths: &Paths, failure: FailureRecord) {
         Ok(())
     });
     if !matches!(kept, Some(Ok(()))) {
-        tracing::warn!(
-            "what became of the last agent is not kept: no disk took it within {LIMIT:?}"
-        );
+        tracing::warn!("the last agent's end is not recorded: no disk answered within {LIMIT:?}");
     }
 }
 
-/// Keeps the record of a failure where its directories are there.
+/// Writes the record of a failure to those of its directories that exist.
 fn keep(paths: &Paths, mut failure: FailureRecord) {
     for text in [&mut failure.cause, &mut failure.remedy] {
         *text = shortened(text, MOST_OF_EACH);
@@ -139,7 +137,7 @@ fn keep(paths: &Paths, mut failure: FailureRecord) {
     }
 }
 
-/// The last failure that was kept; None where none was, or it cannot be understood.
+/// Returns the last failure on record; None if there is none, or it cannot be parsed.
 pub(crate) fn last(paths: &Paths) -> Option<LastFailure> {
     let read = |dir: &Path| -> Option<LastFailure> {
         let bytes = input::read(&dir.join(NAME), MOST_BYTES).ok()?;
@@ -148,7 +146,7 @@ pub(crate) fn last(paths: &Paths) -> Option<LastFailure> {
     [&paths.state, &paths.store].iter().filter_map(|dir| read(dir)).max_by_key(|l| l.failure.at)
 }
 
-/// One line, and the remedy whole even where the cause is too long.
+/// Returns one line, with the remedy whole even if the cause is too long.
 fn message(record: &FailureRecord) -> String {
     let code = record.code.map_or_else(String::new, |code| format!("exit code {code}: "));
     let line = |text: &str, most| shortened(&in_line(&text.trim_end().replace('\n', " ")), most);
@@ -157,7 +155,7 @@ fn message(record: &FailureRecord) -> String {
     format!("{code}{cause}{end}")
 }
 
-/// At most `most` bytes of a text.
+/// Returns at most `most` bytes of a text.
 fn shortened(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
@@ -169,7 +167,7 @@ fn shortened(text: &str, most: usize) -> String {
     format!("{}...", text.get(..end).unwrap_or_default())
 }
 
-/// In place: Kubernetes' file is a mount, which nothing can be renamed over.
+/// Writes in place: Kubernetes' file is a mount, which nothing can be renamed over.
 fn write_message(path: &Path, message: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     file.write_all(message.as_bytes())
@@ -227,7 +225,7 @@ mod tests {
         assert_eq!(cause(&paths).as_deref(), Some("second"));
     }
 
-    /// Who holds a driver can be hundreds of processes.
+    /// The holders of a driver can be hundreds of processes.
     #[test]
     fn a_record_that_is_kept_is_short_enough_to_be_read() {
         let dir = tempfile::tempdir().expect("temporary directory");

@@ -1,12 +1,13 @@
-//! Threads whose stacks the kernel gives no huge page.
+//! Threads with stacks too small for a huge page.
 
 use std::thread;
 
-/// Bytes of a stack: half of what a huge page has. Of one as large the kernel would make one where it
-/// uses them always, as Debian's does (measured on 6.1): two megabytes that are zeroed and stay.
+/// Stack size: half of a huge page. For a stack of that size the kernel would allocate one where
+/// transparent huge pages are always on, as in Debian (measured on 6.1): two megabytes, zeroed and
+/// never freed.
 pub const STACK: usize = 1 << 20;
 
-/// A thread of this name that is to be started.
+/// Returns a builder of a thread with this name.
 pub fn named(name: &str) -> thread::Builder {
     thread::Builder::new().name(name.to_owned()).stack_size(STACK)
 }

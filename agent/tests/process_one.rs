@@ -1,7 +1,7 @@
-//! Process 1 hands signals on, ends as its child does, and leaves no zombie.
+//! Tests of process 1: it passes signals on, exits with its child's code, and leaves no zombie.
 //!
-//! One test and a program of its own: it waits for every child of its process, so no other test
-//! may have children there.
+//! One test in a program of its own: it waits for every child of its process, so no other test may
+//! have children there.
 
 use std::process::Command;
 use std::thread;
@@ -21,7 +21,7 @@ fn shell(script: &str) -> Command {
 
 #[test]
 fn process_one_ends_as_its_child_and_reaps_orphans() {
-    // Orphans come to this process as they come to process 1.
+    // Orphans are adopted by this process as they are by process 1.
     set_child_subreaper(true).unwrap();
     for (script, code) in [
         ("exit 0", 0),
@@ -30,7 +30,7 @@ fn process_one_ends_as_its_child_and_reaps_orphans() {
         // A real-time signal, of its own or of an orphan that ends with it.
         ("kill -40 $$", 168),
         ("(kill -40 $(exec sh -c 'echo $PPID')) & exit 4", 4),
-        // It ends only when its orphan was reaped: a zombie can still be signalled.
+        // It ends only after its orphan was reaped: a zombie can still be signalled.
         ("o=$( (exit 0) >&2 & echo $! ); while kill -0 $o 2>&-; do :; done; exit 3", 3),
     ] {
         let ended = supervise(shell(script)).unwrap();
@@ -54,11 +54,11 @@ fn process_one_ends_as_its_child_and_reaps_orphans() {
     );
     nix::unistd::mkfifo(&dir.path().join("never"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let signalling = thread::spawn(move || {
-        // Reading ends when the child has set its trap.
+        // Reading ends once the child has set its trap.
         std::fs::read_to_string(&fifo).unwrap();
         kill(Pid::this(), Signal::SIGTERM).unwrap();
     });
-    assert_eq!(supervise(shell(&waits)).unwrap().code, 7, "TERM is handed on");
+    assert_eq!(supervise(shell(&waits)).unwrap().code, 7, "TERM is passed on");
     signalling.join().unwrap();
     let up = dir.path().join("up");
     nix::unistd::mkfifo(&up, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -75,7 +75,7 @@ fn process_one_ends_as_its_child_and_reaps_orphans() {
         kill(Pid::this(), Signal::SIGTERM).unwrap();
         std::fs::write(&gate, "go\n").unwrap();
     });
-    assert_eq!(supervise(shell(&late)).unwrap().code, 8, "TERM waits for who takes it");
+    assert_eq!(supervise(shell(&late)).unwrap().code, 8, "TERM waits until it is handled");
     signalling.join().unwrap();
     assert_eq!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Err(Errno::ECHILD), "no zombie is left");
 }

@@ -1,4 +1,4 @@
-//! The seccomp profile that is offered, deploy/seccomp/longshore.json.
+//! Tests of the seccomp profile deploy/seccomp/longshore.json.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,8 @@ use syscalls::{aarch64, x86_64};
 
 const PROFILE: &str = include_str!("../../deploy/seccomp/longshore.json");
 
-/// What container runtimes read of it (opencontainers/runtime-spec, `LinuxSeccomp`).
+/// Fields of the profile that container runtimes read (opencontainers/runtime-spec,
+/// `LinuxSeccomp`).
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Profile {
@@ -41,7 +42,7 @@ fn profile() -> Profile {
     serde_json::from_str(PROFILE).unwrap()
 }
 
-/// Every name that is allowed whatever the arguments are.
+/// Returns the names of system calls that are allowed with any arguments.
 fn allowed(profile: &Profile) -> BTreeSet<&str> {
     let open = profile.syscalls.iter().filter(|rule| rule.args.is_empty());
     open.flat_map(|rule| &rule.names).map(String::as_str).collect()
@@ -68,13 +69,13 @@ fn every_name_is_a_system_call_of_one_of_its_architectures() {
 fn what_is_not_named_does_not_exist() {
     let profile = profile();
     assert_eq!(profile.default_action, "SCMP_ACT_ERRNO");
-    // ENOSYS: the C library then does without, where EPERM makes it fail.
+    // With ENOSYS the C library falls back to another call; EPERM makes it fail.
     assert_eq!(profile.default_errno_ret, 38);
     assert!(profile.syscalls.iter().all(|rule| rule.action == "SCMP_ACT_ALLOW"));
     let conditions = profile.syscalls.iter().filter(|rule| !rule.args.is_empty());
     for rule in conditions {
         assert_eq!(rule.names, ["personality"]);
-        // PER_LINUX, the same without randomised addresses, and the question which it is.
+        // PER_LINUX, the same without randomised addresses, and the query of the current one.
         let [Argument { index: 0, value: 0 | 0x0004_0000 | 0xffff_ffff, op }] = &rule.args[..]
         else {
             panic!("{rule:?}");
@@ -83,8 +84,8 @@ fn what_is_not_named_does_not_exist() {
     }
 }
 
-/// What longshore, its build sandbox and its daemons do, and what a process with these
-/// capabilities could do else to the host or to other processes.
+/// Checks the system calls of longshore, its build sandbox and its daemons, and those by which a
+/// process with these capabilities could do more to the host or to other processes.
 #[test]
 fn it_opens_what_the_agent_does_and_nothing_that_its_capabilities_would_open_else() {
     let profile = profile();

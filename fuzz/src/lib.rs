@@ -1,5 +1,5 @@
-//! Every reader of what comes from outside, as a function of bytes. A reader may refuse what it is
-//! given; it may not panic, hang, take much memory, or leave anything behind.
+//! Every reader of untrusted input, as a function of bytes. A reader may refuse its input; it may
+//! not panic, hang, take much memory, or leave files behind.
 //!
 //! The fuzz targets call these, and so do the tests (tests/tests/corpus.rs), with the corpus.
 
@@ -19,7 +19,7 @@ use longshore::source::release::Release;
 use longshore::source::{deb, runfile, version};
 use longshore::store::Store;
 
-/// A reader by its name.
+/// A reader and its name.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// The targets by name.
@@ -32,13 +32,13 @@ pub const TARGETS: [Target; 6] = [
     ("oci", oci),
 ];
 
-/// Names that are looked up in an index; of more it takes long to look up all.
+/// Number of names that are looked up in an index; looking up all of a large one takes long.
 const NAMES: usize = 50;
 /// 2026-11-20.
 const NOW: u64 = 1_795_132_800;
 
-/// A directory of one run's own, with nothing in it but `inside`; looks at its end whether anything
-/// was written beside that.
+/// Runs `read` with the path `inside` in a new directory, and checks that nothing was written
+/// beside it.
 fn beside_nothing(read: impl FnOnce(&Path)) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     read(&dir.path().join("inside"));
@@ -48,18 +48,18 @@ fn beside_nothing(read: impl FnOnce(&Path)) {
     assert!(others.is_empty(), "written outside: {others:?}");
 }
 
-/// A .run file: header, payload, manifest, list of GPUs.
+/// Reads a .run file: header, payload, manifest, list of GPUs.
 pub fn run_file(bytes: &[u8]) {
     beside_nothing(|inside| {
         let store = Store::open(inside).expect("a store");
         let mut reader = bytes;
         let _ = runfile::inspect("driver.run", &mut reader, &store);
         let left = fs::read_dir(store.dir("tmp")).expect("listed").count();
-        assert_eq!(left, 0, "something half done is left");
+        assert_eq!(left, 0, "an unfinished file is left");
     });
 }
 
-/// A Debian package: ar, compression, tar.
+/// Reads a Debian package: ar, compression, tar.
 pub fn deb(bytes: &[u8]) {
     let listed = deb::list("package", bytes);
     if let Some(path) = listed.as_ref().ok().and_then(|paths| paths.first()) {
@@ -71,7 +71,7 @@ pub fn deb(bytes: &[u8]) {
     });
 }
 
-/// An archive's index of packages.
+/// Reads an archive's index of packages.
 pub fn packages(bytes: &[u8]) {
     let origin = Origin {
         base_url: "https://archive.example.com/debian".into(),
@@ -101,18 +101,18 @@ pub fn packages(bytes: &[u8]) {
     }
 }
 
-/// A suite's InRelease, what is signed in it, and a keyring.
+/// Reads a suite's InRelease, its signed text, and a keyring.
 pub fn release(bytes: &[u8]) {
     let keyring = Keyring::read(include_bytes!("../corpus/release/archive-key.asc"));
     let text = keyring.verify_cleartext(bytes, NOW);
     let _ = keyring.verify(b"text", bytes, NOW);
-    // Nobody has to sign what is looked at here.
+    // Unsigned input is parsed, too.
     let text = text.unwrap_or_else(|_| String::from_utf8_lossy(bytes).into_owned());
     let _ = Release::parse(&text);
     let _ = Keyring::read(bytes).verify_cleartext(bytes, NOW);
 }
 
-/// A kernel module, as it is built and as distributions compress it.
+/// Reads a kernel module, as built and as compressed by distributions.
 pub fn modinfo(bytes: &[u8]) {
     if let Ok(info) = modinfo::read(bytes) {
         let release = info.kernel_release().unwrap_or_default();
@@ -122,7 +122,8 @@ pub fn modinfo(bytes: &[u8]) {
     let _ = image::unpack(Path::new("nvidia.ko"), bytes.to_vec());
 }
 
-/// What a registry or an image layout says of a set: a manifest, and after a NUL its config.
+/// Reads the description of a set in a registry or an image layout: a manifest, and after a NUL its
+/// config.
 pub fn oci(bytes: &[u8]) {
     let (manifest, config) = match bytes.iter().position(|b| *b == 0) {
         Some(at) => (&bytes[..at], &bytes[at + 1..]),
@@ -140,12 +141,12 @@ pub fn oci(bytes: &[u8]) {
     }
     let fitting = fitting(manifest, config);
     if let Ok(described) = Described::assemble(fitting.clone(), config.to_vec(), "here") {
-        described.set.check().expect("what is taken is in order");
+        described.set.check().expect("an accepted set is valid");
     }
     beside_nothing(|inside| lay_out(inside, manifest, &fitting, config));
 }
 
-/// The manifest with the digest and size that the config has: no mutation finds those.
+/// Returns the manifest with the config's digest and size, which no mutation finds.
 fn fitting(manifest: &[u8], config: &[u8]) -> Vec<u8> {
     let Ok(mut json) = serde_json::from_slice::<serde_json::Value>(manifest) else {
         return manifest.to_vec();

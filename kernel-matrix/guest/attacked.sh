@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# An unprivileged user of the host, and a container that has /run/nvidia mounted and is not privileged, try
-# to hold up, mislead and take over the agent from before its start until after its end.
+# An unprivileged user of the host, and an unprivileged container that has /run/nvidia mounted, try
+# to delay, mislead and take over the agent from before its start until after its end.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 # shellcheck source=ready.sh
@@ -8,9 +8,10 @@
 
 ATTACK=/tmp/attack
 
-# The user's attempts, again and again until $ATTACK/over is there. Each line of $ATTACK/user is one that
-# had an effect: `locked PATH`, `read PATH`, `wrote PATH`, `signalled PROCESS`, `entered PROCESS`, after `early`
-# while no agent has opened the store yet, whose directory everybody may enter then, else after `late`.
+# The user's attempts, repeated until $ATTACK/over exists. Each line of $ATTACK/user is one that had
+# an effect: `locked PATH`, `read PATH`, `wrote PATH`, `signalled PROCESS`, `entered PROCESS`, after
+# `early` while no agent has opened the store yet, whose directory is then open to everybody, else
+# after `late`.
 user_attempts() {
     cat <<'END'
 cd /tmp/attack
@@ -27,7 +28,7 @@ while [ ! -e over ]; do
             (: >"$place/attack") 2>/dev/null && found wrote "$place"
             ln -s /etc/passwd "$place/state.json.next" 2>/dev/null && found wrote "$place"
         fi
-        # No device: who has one open uses the driver, as everybody may.
+        # No device: a process with one open uses the driver, as every user may.
         if [ -d "$place" ] || [ -f "$place" ]; then
             if [ -r "$place" ] && flock -n -x "$place" true 2>/dev/null; then
                 found locked "$place"
@@ -55,8 +56,8 @@ done
 END
 }
 
-# The container's attempts. Each line that it prints is one that had an effect on what the agent shows to
-# others: `wrote PATH` and `removed PATH`.
+# The container's attempts. Each line that it prints is one that had an effect on files that the
+# agent exposes: `wrote PATH` and `removed PATH`.
 container_attempts() {
     cat <<'END'
 own=/run/nvidia/longshore
@@ -102,7 +103,7 @@ start_attacks() {
     container_attempts >$ATTACK/container.sh
     setpriv --reuid 65534 --regid 65534 --clear-groups sh $ATTACK/user.sh >$ATTACK/user.log 2>&1 &
     USER_JOB=$!
-    # Processes that wear a daemon's mark, as far as a user can know it.
+    # Processes that carry a daemon's mark, as far as a user can know it.
     LONGSHORE_DAEMON=00000000000000000000000000000000 \
         setpriv --reuid 65534 --regid 65534 --clear-groups sleep 86400 &
     MARKED=$!
@@ -111,7 +112,8 @@ start_attacks() {
         -v $ATTACK:$ATTACK:ro --entrypoint /bin/sh $IMAGE $ATTACK/container.sh >/dev/null
 }
 
-# Sixteen connections at a time that ask for /healthz, and beside them a prober that has to be answered.
+# Sixteen connections at a time that request /healthz, and beside them a prober that must be
+# answered.
 flood() {
     FLOOD=
     # shellcheck disable=SC2016
@@ -151,9 +153,9 @@ end_attacks() {
     section attack.user-log cat $ATTACK/user.log
     section attack.container pod logs attacker
     pod rm --force --time 0 attacker >/dev/null
-    # Its own droppings, and nothing that the agent made.
+    # The attacks' own leftovers, and no file of the agent.
     rm -rf /run/nvidia/longshore $ATTACK
-    # A process that was ended here may take a moment to be gone.
+    # A process that was ended here may take a moment to disappear.
     while pgrep -u 65534 >/dev/null; do sleep 0.1; done
 }
 
@@ -161,7 +163,7 @@ prepare
 core_pattern=$(cat /proc/sys/kernel/core_pattern)
 state before
 start_attacks
-# Locks that were there first, too.
+# Locks that are held before the agent starts, too.
 sleep 5
 start_agent
 is_private() { [ "$(stat -c %a /var/lib/longshore)" = 700 ]; }

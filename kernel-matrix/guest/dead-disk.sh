@@ -1,8 +1,8 @@
 # shellcheck shell=sh
-# A store whose disk does not answer: frozen (fsfreeze), every write to it sleeps in the kernel and no
-# signal takes it out again. The agent that starts then says so and ends, on an untouched host and on one
-# where the agent before it was killed; the next one, with the disk answering, comes to Ready; and once it
-# is frozen again TERM takes the driver off all the same.
+# A store whose disk does not answer: while it is frozen (fsfreeze), every write to it sleeps in the
+# kernel, uninterruptible by any signal. An agent that starts then reports this and ends, on an
+# untouched host and on one where the agent before it was killed; the next one, with the disk
+# answering, becomes Ready; with the disk frozen again, TERM uninstalls the driver all the same.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 # shellcheck source=ready.sh
@@ -15,8 +15,8 @@ USUAL=$AGENT_ARGUMENTS
 
 says() { grep -qF "$1" /run/matrix/agent.log 2>/dev/null; }
 
-# start_frozen WHEN: an agent that starts with the disk frozen, until it says that it ends; then the disk
-# answers again, for until then the kernel keeps what of the process sleeps in it.
+# start_frozen WHEN: starts an agent with the disk frozen and waits until it logs that it ends; then
+# the disk answers again, as until then the kernel keeps the sleeping part of the process.
 start_frozen() {
     fsfreeze --freeze $STORE
     phase "$1"

@@ -1,22 +1,23 @@
 # shellcheck shell=sh
-# Waiting for moments. It is read after lib.sh.
+# Waiting for points in the agent's run. Sourced after lib.sh.
 #
-# The kernel tells of what happens in a directory, for example that of the agent's journal; a shell
-# with a real-time priority hears of it before the agent, on the one processor there is, comes to do
-# anything more.
+# The kernel reports events in a directory, for example that of the agent's journal; a shell with a
+# real-time priority receives them before the agent, on the one processor there is, does anything
+# more.
 
 EVENTS=/run/matrix/events
 JOURNAL=${STATE%/*}
 
-# hasten, slacken: this shell goes before everything else, but not what it starts; as all others.
+# hasten, slacken: gives this shell, without its children, priority over all processes; gives it the
+# normal priority.
 hasten() { chrt -R -f -p 50 $$; }
 slacken() { chrt -o -p 0 $$; }
 
-# now: seconds since boot, in NOW.
+# now: sets NOW to the seconds since boot.
 # shellcheck disable=SC2034
 now() { read -r NOW _ </proc/uptime; }
 
-# watch DIR: EVENTS tells of what is made in a directory or moved to it.
+# watch DIR: reports in EVENTS the files that are made in a directory or moved to it.
 watch() {
     rm -f "$EVENTS" && mkfifo "$EVENTS"
     exec 4<>"$EVENTS"
@@ -36,7 +37,7 @@ unwatch() {
     exec 4>&-
 }
 
-# start_watched: the agent, with EVENTS telling of its end too.
+# start_watched: starts the agent, with its end reported in EVENTS too.
 start_watched() {
     watch "$JOURNAL"
     phase start
@@ -50,7 +51,7 @@ start_watched() {
     RUN=$!
 }
 
-# next_event: counts what the journal's directory tells of in COUNT: a record begun, a record
+# next_event: counts the events of the journal's directory in COUNT: a record begun, a record
 # written, a record begun... Fails when the container has ended.
 next_event() {
     while read -r EVENT <&4; do
@@ -66,15 +67,15 @@ next_event() {
 
 terminate() { kill -TERM "$(pgrep -xo longshore)"; }
 
-# strike: SIGKILL to everything in every container.
+# strike: sends SIGKILL to all processes of every container.
 strike() {
     for group in /sys/fs/cgroup/libpod_parent/libpod-[0-9a-f]*/cgroup.kill; do
         echo 1 >"$group"
     done
 }
 
-# at_module NAME STATE PHASE: the kernel has a module in this state, for example Loading. Fails when
-# the agent's phase is PHASE before.
+# at_module NAME STATE PHASE: waits until a module has this state, for example Loading. Fails if the
+# agent reaches phase PHASE before.
 at_module() {
     while running; do
         case $(grep -hs -e "^$1 .* $2 " -e "\"phase\": *\"$3\"" /proc/modules "$STATE") in
@@ -86,7 +87,7 @@ at_module() {
     return 1
 }
 
-# loading NAME: the kernel takes a module.
+# loading NAME: waits until the kernel loads a module.
 loading() {
     slacken
     await has_phase installing

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # TERM while a process of the host and one in a container hold the driver: the agent ends and leaves
-# it. The next agent finds it as wanted; once nobody holds it any more, TERM takes it off.
+# it. The next agent adopts it; once no process holds it any more, TERM uninstalls it.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 # shellcheck source=ready.sh

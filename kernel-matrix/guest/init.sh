@@ -1,6 +1,6 @@
 #!/bin/sh
-# First stage, in the initramfs: load what reaches the disks, mount them, go to the real root.
-# /matrix/disks holds lines "DEVICE MOUNTPOINT", the root first.
+# First stage, in the initramfs: loads the modules for the disks, mounts them, switches to the real
+# root. /matrix/disks holds lines "DEVICE MOUNTPOINT", the root first.
 PATH=/bin
 export PATH
 

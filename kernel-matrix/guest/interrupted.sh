@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# TERM arrives while the kernel takes the driver's first module: it shows in /proc/modules as soon
+# TERM arrives while the kernel loads the driver's first module: it shows in /proc/modules as soon
 # as its loading has begun.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
@@ -20,7 +20,7 @@ done
 kill -TERM "$agent" || true
 phase terminate
 section terminate.modules echo "$modules"
-# Once more and again, while what was done is undone.
+# TERM repeatedly while the agent rolls back.
 while kill -TERM "$agent" 2>/dev/null; do
     sleep 0.05
 done

@@ -1,23 +1,23 @@
 # shellcheck shell=sh
-# SIGKILL to everything in the agent's container, at points spread over installation and removal.
-# After each either the agent is started again, comes to Ready and gets TERM, or `longshore unload`
-# is run; then the host is looked at.
+# SIGKILL to everything in the agent's container, at points spread over install and uninstall. After
+# each either the agent is started again, becomes Ready and gets TERM, or `longshore unload` is run;
+# then the host's state is recorded.
 #
-# A point is a write of the agent's journal: the kernel tells of the directory's events, and as this
-# shell has a real-time priority on the one processor, the agent does nothing more once the event has
-# come. What shows elsewhere is looked for as fast as that goes.
+# A point is a write of the agent's journal: the kernel reports the directory's events, and as this
+# shell has a real-time priority on the one processor, the agent does nothing more once the event
+# has arrived. Points that show elsewhere are polled for as fast as possible.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 # shellcheck source=events.sh
 . /run/matrix/events.sh
 
-# How many points are writes of the journal: this many while installing, this many while removing.
+# Number of points that are writes of the journal, while installing and while uninstalling.
 INSTALLING=12
 REMOVING=5
 
-# The points. Each returns when its moment has come, and fails when the container ended before.
+# The points. Each returns when it is reached, and fails if the container ended before.
 
-# at_event N: the journal's Nth event.
+# at_event N: waits for the journal's Nth event.
 at_event() {
     until [ "$COUNT" -ge "$1" ]; do
         next_event || return 1
@@ -25,7 +25,7 @@ at_event() {
     done
 }
 
-# to_ready: the agent is Ready.
+# to_ready: waits until the agent is Ready.
 to_ready() {
     at_event "$READY"
 }
@@ -33,19 +33,20 @@ to_ready() {
 removing_module() {
     to_ready
     terminate
-    # Removing takes a moment: what looks is faster than the agent. Were it so for longer, nothing else
-    # would get on.
+    # Unloading takes a moment: the polling children get this shell's priority, too, so as to be
+    # faster than the agent. For longer, nothing else would make progress.
     chrt -f -p 50 $$
     at_module "$@"
 }
 
-# whole_life: what a life writes while nobody disturbs it: READY events until it is Ready, LAST in all.
+# whole_life: counts the events of an undisturbed agent run: READY events until it is Ready, LAST in
+# all.
 whole_life() {
     COUNT=0
     READY=none
     LAST=none
     start_watched
-    # What looks at the journal is as fast as this shell.
+    # The children that read the journal get this shell's priority, too.
     chrt -f -p 50 $$
     while next_event; do
         if [ "$READY" = none ] && [ "$EVENT" = 'MOVED_TO state.json' ] && has_phase ready; then
@@ -63,7 +64,7 @@ whole_life() {
     state after-0
 }
 
-# recover N: two by the next agent, two by `unload`, and so on.
+# recover N: recovers by the next agent, twice, then by `unload`, twice, and so on.
 recover() {
     now
     begun=$NOW
@@ -88,7 +89,7 @@ recover() {
     fact "recovered-$1" "$code"
 }
 
-# trial TEXT POINT...: one kill at a point.
+# trial TEXT POINT...: runs one kill at a point.
 trial() {
     NUMBER=$((NUMBER + 1))
     phase "kill-$NUMBER"
@@ -100,7 +101,7 @@ trial() {
     if "$@"; then
         strike
     else
-        # It shows as a life that was not killed.
+        # Shows as an agent run that was not killed.
         terminate || true
     fi
     slacken
@@ -118,8 +119,8 @@ trial() {
     section "after-$NUMBER.record" cat "$STATE"
 }
 
-# trials_at WHAT COUNT FROM UNTIL: so many kills at events between two; in turns when a record has been
-# written, and when one is begun: what it tells of has just been done.
+# trials_at WHAT COUNT FROM UNTIL: runs COUNT kills at events between two; alternately when a record
+# has been written, and when one is begun: the step that it records has just been done.
 trials_at() {
     i=0
     while [ "$i" -lt "$2" ]; do
@@ -138,7 +139,7 @@ whole_life
 NUMBER=0
 trials_at installing $INSTALLING 2 $((READY - 2))
 trials_at removing $REMOVING $((READY + 2)) $((LAST - 2))
-# Not nvidia_uvm, too: killed in its init, 535's panics (docs/kernel-matrix.md).
+# Not nvidia_uvm, too: 535's panics when killed in its init (docs/kernel-matrix.md).
 trial 'nvidia is being loaded' loading nvidia
 trial 'Ready' to_ready
 trial 'nvidia is being removed' removing_module nvidia Unloading removed

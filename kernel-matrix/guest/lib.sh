@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# What scenarios share. Results go to file descriptor 3, one record a line:
+# Functions that scenarios share. Results go to file descriptor 3, one record a line:
 #   @phase NAME | @fact KEY VALUE | @begin SECTION, lines "|TEXT", @end SECTION
 # The harness judges; nothing here compares.
 
@@ -10,7 +10,7 @@ STATE=/run/longshore/state.json
 phase() { echo "@phase $1" >&3; }
 fact() { echo "@fact $1 $2" >&3; }
 
-# section NAME COMMAND...: what the command prints, whatever its exit code.
+# section NAME COMMAND...: reports the command's output, with any exit code.
 section() {
     section_name=$1
     shift
@@ -23,14 +23,14 @@ pod() { podman --cgroup-manager cgroupfs --events-backend file --storage-driver 
 
 firmware_path() { cat /sys/module/firmware_class/parameters/path 2>/dev/null; }
 
-# Everything that belongs to user programs, but for what watches for a scenario: kernel threads are
+# Lists the processes of user programs, except the watcher of a scenario: kernel threads are
 # children of process 2.
 processes() {
     ps -eo ppid=,pid=,comm= |
         awk '$1 != 2 && $2 > 2 && $3 != "inotifywait" { print $3 }' | sort | uniq -c
 }
 
-# state WHEN: the host as the harness compares it.
+# state WHEN: reports the host's state, which the harness compares.
 state() {
     section "$1.modules" cat /proc/modules
     section "$1.mounts" cat /proc/self/mountinfo
@@ -42,7 +42,7 @@ state() {
     section "$1.processes" processes
 }
 
-# look WHEN: the host as a person would look at it.
+# look WHEN: reports the host's state for people.
 look() { section "$1.look" look_around; }
 
 show_command() { echo "# $1"; }
@@ -58,7 +58,7 @@ look_around() {
     firmware_path
 }
 
-# after: the host once the agent has ended, and what the agent's record then says is left.
+# after: reports the host once the agent has ended, and the leftovers in the agent's record.
 after() {
     state after
     look after
@@ -66,15 +66,15 @@ after() {
     section after.written written
 }
 
-# preload: loads the modules that somebody else is to have loaded before.
+# preload: loads the modules that another program is to have loaded before.
 preload() {
     for module in $PRELOAD; do
         modprobe "$module"
     done
 }
 
-# prepare: the host as it is before anybody thinks of a driver. The first container of podman's life
-# leaves lock files of podman's own, so it has been one already.
+# prepare: brings the host to its state before any driver. podman's first container leaves lock
+# files of podman's own, so one is run before.
 prepare() {
     # shellcheck disable=SC2086
     pod run --rm --privileged --network host --entrypoint /bin/sh $IMAGE -c :
@@ -82,10 +82,10 @@ prepare() {
     touch /run/matrix/mark
 }
 
-# What was written to the root file system since.
+# Lists the files that were written to the root file system since.
 written() { find / -xdev -newer /run/matrix/mark ! -type d -print; }
 
-# import: what comes in a file is taken into the store before the agent starts.
+# import: imports the driver's file into the store before the agent starts.
 import() {
     [ -n "$IMPORT" ] || return 0
     phase import
@@ -96,7 +96,7 @@ import() {
     return 1
 }
 
-# contain ARGUMENTS...: a container as the agent's is, with what the driver comes on.
+# contain ARGUMENTS...: runs a container like the agent's, with the disk that the driver comes on.
 contain() {
     # PRIVILEGES has an argument a line: one of them has blanks in it, and stars.
     blanks=$IFS
@@ -107,7 +107,7 @@ contain() {
     set -- $PRIVILEGES "$@"
     set +f
     IFS=$blanks
-    # What mounts MEDIA is words.
+    # The option that mounts MEDIA must be split into arguments.
     # shellcheck disable=SC2086
     pod run --rm --pid host --network host \
         -v /run/nvidia:/run/nvidia:rshared \
@@ -119,14 +119,14 @@ contain() {
         "$@"
 }
 
-# agent: the agent's container, until it ends.
+# agent: runs the agent's container until it ends.
 agent() {
-    # Arguments are words.
+    # Arguments must be split.
     # shellcheck disable=SC2086
     contain --name longshore $IMAGE $AGENT_ARGUMENTS >/run/matrix/agent.log 2>&1
 }
 
-# start_agent: the same in the background; RUN is its job.
+# start_agent: runs the same in the background; RUN is its job.
 start_agent() {
     phase start
     agent &
@@ -135,7 +135,7 @@ start_agent() {
 
 running() { kill -0 "$RUN" 2>/dev/null; }
 
-# finish_agent: waits for the container's end and says with which code.
+# finish_agent: waits for the container's end and reports its exit code.
 finish_agent() {
     code=0
     wait "$RUN" || code=$?
@@ -144,8 +144,8 @@ finish_agent() {
     section agent-log cat /run/matrix/agent.log
 }
 
-# await COMMAND...: until it succeeds; fails when the container has ended before. The harness
-# holds the deadline.
+# await COMMAND...: waits until it succeeds; fails if the container ends before. The harness
+# enforces the deadline.
 await() {
     until "$@"; do
         running || return 1
@@ -155,8 +155,8 @@ await() {
 
 has_phase() { grep -q "\"phase\": *\"$1\"" "$STATE" 2>/dev/null; }
 
-# is_among MODULE TEXT: whether the text of /proc/modules has the module. It forks nothing: what it
-# waits for is short.
+# is_among MODULE TEXT: checks that the text of /proc/modules has the module. It forks nothing, as
+# the state it polls for is short.
 is_among() {
     case "
 $2" in

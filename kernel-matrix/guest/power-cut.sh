@@ -1,7 +1,7 @@
 # shellcheck shell=sh
-# One boot between two losses of power. First what the last one left is looked at, and the agent has
-# to come to Ready with it and to go again; then the store is filled or the driver is installed until
-# the point that CUT names, where the power goes off.
+# One boot between two losses of power. First the state after the last one is recorded, and the
+# agent must become Ready with it and uninstall again; then the store is filled or the driver is
+# installed until the point that CUT names, at which the power goes off.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 # shellcheck source=ready.sh
@@ -10,10 +10,11 @@
 . /run/matrix/events.sh
 
 STORE=/var/lib/longshore
-# Beside the store's own: what is known to have reached the disk, and what is known not to have.
+# Beside the store's own files: one that is known to have reached the disk, and one that is known
+# not to have.
 CONTROL=$STORE/lost+found
 
-# Files under a digest's name with another content: none but what sha256sum itself finds.
+# Lists files whose content differs from the digest in their name, as computed by sha256sum.
 misnamed() {
     find $STORE/blobs/sha256 -type f | while read -r file; do
         sum=$(sha256sum <"$file")
@@ -21,7 +22,7 @@ misnamed() {
     done
 }
 
-# What of the store has a name, and how much is unfinished.
+# Counts the store's finished entries, and its unfinished ones.
 named() {
     for dir in blobs/sha256 userspace sets tmp; do
         echo "$dir $(find "$STORE/$dir" -mindepth 1 -maxdepth 1 2>/dev/null | wc -l)"
@@ -58,22 +59,22 @@ recover() {
     after
 }
 
-# cut_power: what was written just now is synced by nobody. Only the harness can end a machine so
-# that its disk forgets what was not flushed; until it does, nothing else gets the processor.
+# cut_power: writes a file that nothing syncs. Only the harness can end a machine so that its disk
+# loses unflushed writes; until it does, nothing else gets the processor.
 cut_power() {
     echo unsynced >"$CONTROL/unsynced"
     phase cut
     while :; do :; done
 }
 
-# empty_store: as it was at first; the disk forgets what lay there (fstrim), too.
+# empty_store: empties the store as at first; its blocks are discarded on the disk (fstrim), too.
 empty_store() {
     find $STORE -mindepth 1 -maxdepth 1 ! -name lost+found -exec rm -rf {} +
     sync
     fstrim $STORE
 }
 
-# importing DIR: until the first thing has its name in a directory of the store.
+# importing DIR: imports until the first entry is in a directory of the store.
 importing() {
     empty_store
     mkdir -p "$STORE/$1"
@@ -93,7 +94,7 @@ importing() {
     done
 }
 
-# installing POINT...: until a point.
+# installing POINT...: installs until a point.
 installing() {
     COUNT=0
     start_watched
@@ -104,9 +105,9 @@ installing() {
     cut_power
 }
 
-# at_intent TEXT: the journal has the intent to do something.
+# at_intent TEXT: waits until the journal has this intent.
 at_intent() {
-    # What looks at the journal is as fast as this shell.
+    # The children that read the journal get this shell's priority, too.
     chrt -f -p 50 $$
     while next_event; do
         [ "$EVENT" != 'MOVED_TO state.json' ] || ! grep -q "$1" "$STATE" || return 0

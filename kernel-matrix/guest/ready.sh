@@ -1,10 +1,10 @@
 # shellcheck shell=sh
-# What the host sees of a driver that is Ready. It is read after lib.sh.
+# Reports of a host whose driver is Ready. Sourced after lib.sh.
 
 versions() {
     for module in nvidia nvidia_uvm nvidia_modeset nvidia_drm; do
         [ -e /sys/module/$module ] || continue
-        # Neither is there of a module without MODULE_VERSION.
+        # Neither file exists for a module without MODULE_VERSION.
         srcversion=$(cat /sys/module/$module/srcversion 2>/dev/null || true)
         echo "$module $srcversion $(cat /sys/module/$module/version 2>/dev/null || true)"
     done
@@ -12,8 +12,8 @@ versions() {
 
 nodes() { find "$1" -path '*nvidia*' -type c -exec stat -c '%n %Hr:%Lr %a' {} +; }
 
-# The host's own look at the tools it was given. Without real hardware the right answer is
-# "No devices were found"; a library that does not fit the kernel module says "mismatch".
+# Runs the exposed nvidia-smi on the host. Without real hardware the right answer is "No devices
+# were found"; a library that does not fit the kernel module reports "mismatch".
 smi() {
     code=0
     LD_LIBRARY_PATH=$DRIVER_ROOT/usr/lib/x86_64-linux-gnu "$DRIVER_ROOT/usr/bin/nvidia-smi" ||
@@ -25,7 +25,7 @@ root_files() {
     find "$1/" \( -path '*/proc' -o -path '*/sys' -o -path '*/dev' \) -prune -o -printf '%y %P %l\n'
 }
 
-# A container that comes later and is given the driver root as anybody would.
+# Runs a later container that is given the driver root in the usual way.
 neighbour() {
     # shellcheck disable=SC2086,SC2016
     pod run --rm --network none -v "$DRIVER_ROOT:/driver:ro" --entrypoint /bin/sh $IMAGE \
@@ -33,8 +33,8 @@ neighbour() {
                 [ -s $f ] && echo "sees $f"; done'
 }
 
-# ask PATH: what the agent answers over HTTP, head and body. (busybox, which is static, crashes where it
-# looks up an address.)
+# ask PATH: prints the agent's HTTP answer, head and body. (busybox, which is static, crashes when
+# it looks up an address.)
 ask() {
     # shellcheck disable=SC2016
     bash -c 'exec 4<>/dev/tcp/127.0.0.1/9470 &&
@@ -42,8 +42,8 @@ ask() {
         cat <&4' ask "$1" | tr -d '\r'
 }
 
-# identity: what changes when a module is loaded anew (its inode, and when it said that it is there),
-# or when somebody else comes to use it.
+# identity: reports the properties that change when a module is loaded again (its inode, and the
+# time at which it logged that it was loaded), or when another process begins to use it.
 identity() {
     dmesg >/run/matrix/dmesg
     while read -r module said; do
@@ -57,7 +57,7 @@ nvidia_modeset nvidia-modeset: Loading NVIDIA
 END
 }
 
-# report_kernel_side WHEN: modules and nodes, beside what `state` says of the host.
+# report_kernel_side WHEN: reports modules and nodes, beyond the host's `state`.
 report_kernel_side() {
     section "$1.driver" cat /proc/driver/nvidia/version
     section "$1.versions" versions
@@ -65,13 +65,13 @@ report_kernel_side() {
     section "$1.root-nodes" nodes "$DRIVER_ROOT/dev"
 }
 
-# report_user_side WHEN: the files that are shown.
+# report_user_side WHEN: reports the exposed files.
 report_user_side() {
     section "$1.root-files" root_files "$DRIVER_ROOT"
     section "$1.smi" smi
 }
 
-# report_ready WHEN: all that the harness holds against the driver that was wanted.
+# report_ready WHEN: reports everything that the harness compares with the expected driver.
 report_ready() {
     report_kernel_side "$1"
     report_user_side "$1"

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# The agent is to end by itself and leave the host untouched.
+# The agent must end by itself and leave the host untouched.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 

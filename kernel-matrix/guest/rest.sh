@@ -1,15 +1,15 @@
 # shellcheck shell=sh
-# What an agent takes that is Ready and that nobody asks for anything, and how fast it then ends.
+# Resource use of an agent that is Ready and receives no requests, and the time of its end.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 # shellcheck source=rounds.sh
 . /run/matrix/rounds.sh
 
-# Until what follows an installation is over, and then what is measured, seconds.
+# Seconds until the work after an installation is over, and seconds of the measurement.
 SETTLE=30
 REST=300
 
-# A line for each thread: id, name, switches it asked for, switches it did not.
+# Prints a line for each thread: id, name, voluntary and involuntary context switches.
 threads() {
     for task in /proc/"$1"/task/*/status; do
         awk -v id="${task#/proc/"$1"/task/}" '

@@ -1,6 +1,7 @@
 # shellcheck shell=sh
-# Parts of a Ready driver are taken away behind the agent's back. A directory in the place of a node is
-# nothing that it takes away: it is not ready until somebody else does. A mount it puts back itself.
+# Parts of a Ready driver are removed behind the agent's back. The agent does not remove a directory
+# in the place of a node: it is not ready until the directory is removed. A mount it restores
+# itself.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 # shellcheck source=ready.sh
@@ -8,7 +9,7 @@
 # shellcheck source=events.sh
 . /run/matrix/events.sh
 
-# readyz STATUS: whether /readyz answers with this status.
+# readyz STATUS: checks that /readyz answers with this status.
 readyz() { ask readyz | head -n 1 | grep -q " $1 "; }
 
 is_shown() { [ -s "$DRIVER_ROOT/usr/bin/nvidia-smi" ] && [ -c "$DRIVER_ROOT/dev/nvidia0" ] && readyz 200; }
@@ -23,7 +24,7 @@ if await has_phase ready; then
     phase taken
     now
     begun=$NOW
-    # Between the two the agent may have made it anew.
+    # Between the two the agent may have made it again.
     until rm -f /dev/nvidia0 && mkdir /dev/nvidia0; do :; done
     await readyz 503
     now

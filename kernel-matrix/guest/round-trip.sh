@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# The whole way: before, start, Ready, what the host then sees, TERM, after.
+# A whole agent run: before, start, Ready, the host's view of the driver, TERM, after.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 # shellcheck source=ready.sh
@@ -11,14 +11,16 @@ memory() {
     done
 }
 
-# What the kernel lets the agent and the driver's daemons do; a name is cut off at 15 characters.
+# Prints the kernel's confinement of the agent and the driver's daemons; a name is cut off at 15
+# characters.
 confinement() {
     for pid in $(pgrep -x 'longshore|nvidia-persiste'); do
         grep -E '^(Name|CapPrm|CapEff|CapBnd|NoNewPrivs|Seccomp|SigBlk):' "/proc/$pid/status"
     done
 }
 
-# What it answers while nobody holds the driver, and its metrics while a process of the host does.
+# Reports the agent's answers while no process holds the driver, and its metrics while a process of
+# the host does.
 served() {
     for path in healthz readyz status metrics; do
         section "ready.$path" ask $path
@@ -31,7 +33,7 @@ served() {
     wait $holder || true
 }
 
-# What the driver and its tree look like from the host.
+# Prints the driver and its tree as the host sees them.
 look_at_driver() {
     show_command 'cat /proc/driver/nvidia/version'
     cat /proc/driver/nvidia/version

@@ -1,13 +1,13 @@
 # shellcheck shell=sh
-# The driver on and off again, by the agent out of its store and by bare modprobe and rmmod with the
-# same files, turn about. The times are /proc/uptime's, which is read without a new process; the
-# agent's own are in its log. It is read after lib.sh.
+# Install and uninstall of the driver by the agent from its store, alternating with bare modprobe
+# and rmmod of the same files. The times are /proc/uptime's, which is read without a new process;
+# the agent's own are in its log. Sourced after lib.sh.
 
-# Those that are counted; the harness may want others.
+# Number of counted rounds, unless the harness sets another.
 ROUNDS=${ROUNDS:-21}
 DRIVER_MODULES='nvidia nvidia_uvm nvidia_modeset'
 
-# The modules of the store's set, where modprobe looks for them.
+# Installs the modules of the store's set in modprobe's search path.
 install_modules() {
     target=/lib/modules/$(uname -r)/updates
     mkdir -p "$target"
@@ -20,7 +20,7 @@ install_modules() {
 
 loaded() { cut -d' ' -f1 /proc/modules; }
 
-# bare ROUND: on and off again with kmod's own programs.
+# bare ROUND: loads and unloads with kmod's own programs.
 bare() {
     loaded >/run/matrix/before
     read -r from _ </proc/uptime
@@ -28,7 +28,7 @@ bare() {
     modprobe -a ipmi_msghandler $DRIVER_MODULES
     read -r until _ </proc/uptime
     fact "bare-load-$1" "$from $until"
-    # What came, last first, as /proc/modules lists it.
+    # The modules loaded since, the last one first, as /proc/modules lists them.
     chain=$(loaded | grep -vxFf /run/matrix/before)
     read -r from _ </proc/uptime
     # shellcheck disable=SC2086
@@ -37,8 +37,8 @@ bare() {
     fact "bare-remove-$1" "$from $until"
 }
 
-# by_agent ROUND: on and off again by the agent, in the background and its log in a file, as on a host:
-# a podman in the foreground would have a share of the processors for every line. Nothing else is
+# by_agent ROUND: installs and uninstalls by the agent, in the background with its log in a file, as
+# on a host: a podman in the foreground would take processor time for every line. Nothing else is
 # started while it works.
 by_agent() {
     phase start
@@ -60,21 +60,22 @@ by_agent() {
     rm /run/matrix/agent.k8s
 }
 
-# kept_log ROUND: of each line conmon writes when it came, from which stream, and whether it is a whole one.
+# kept_log ROUND: reports the log without conmon's prefix of each line: time, stream, and the mark
+# of a whole line.
 kept_log() {
     section "agent-log-$1" sed 's/^[^ ]* std[a-z]* [FP] //' /run/matrix/agent.k8s
 }
 
-# Each container has the image's own files, as where containers are overlays: the storage driver here
-# copies them for each, and the emulator would translate the agent anew in every round, and modprobe
-# not.
+# Makes each container use the image's own files, as where containers are overlays: the storage
+# driver here copies them for each container, so that the emulator would translate the agent anew in
+# every round, but not modprobe.
 share_programs() {
     # shellcheck disable=SC2034,SC2086
     PROGRAMS=$(pod image mount $IMAGE)/usr
 }
 
-# Every process has its code at the same addresses: the emulator keeps what it translated by the
-# address, too, and would translate each process anew, as no processor does.
+# Gives every process its code at the same addresses: the emulator caches translations by address,
+# too, and would translate each process anew, as no processor does.
 fix_addresses() { echo 0 >/proc/sys/kernel/randomize_va_space; }
 
 rounds() {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Second stage, process 1 in the real root: what an init system would mount, then the scenario.
-# Its exit code goes to the console with the nonce, whatever happened.
+# Second stage, process 1 in the real root: an init system's usual mounts, then the scenario. Its
+# exit code goes to the console with the nonce in every case.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 HOME=/root
 export PATH HOME
@@ -26,7 +26,7 @@ if [ -n "$NETWORK" ]; then
 fi
 
 if [ -n "$ARCHIVE" ]; then
-    # The host's own apt sources, at the address by which this guest reaches them.
+    # The host's own apt sources, at the address at which this guest reaches them.
     rm -f /etc/apt/sources.list.d/*
     echo "deb $ARCHIVE $SUITE main" >/etc/apt/sources.list
 fi
@@ -42,5 +42,5 @@ sh -eu /run/matrix/scenario.sh
 code=$?
 echo "@verdict $NONCE $code" >&3
 echo "MATRIX-VERDICT $NONCE $code" >/dev/console
-# Without a sync: as if the power went off.
+# Without a sync, as at a loss of power.
 /run/matrix/busybox poweroff -nf

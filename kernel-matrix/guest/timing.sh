@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# How long the driver takes to go on and come off.
+# Times of the driver's install and uninstall.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 # shellcheck source=rounds.sh

@@ -1,7 +1,8 @@
 # shellcheck shell=sh
-# One driver in the place of another, and back, in one boot. Agents end by SIGKILL, as they do when a
-# node is short of memory, so that the next one finds the driver live. The configuration is a file: a
-# start reads it, and SIGHUP has it read again. An act is what one of the two led to.
+# Change from one driver to another, and back, in one boot. Agents end by SIGKILL, as they do when a
+# node is short of memory, so that the next one finds the driver loaded. The configuration is a
+# file: a start reads it, and SIGHUP makes the agent read it again. An act is the effect of one of
+# the two.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . /run/matrix/lib.sh
 # shellcheck source=ready.sh
@@ -13,10 +14,10 @@ CONFIG=/run/matrix/config
 LOG=/run/matrix/agent.log
 # More channels than a character device has minor numbers: 550's own init refuses that (EINVAL).
 TOO_MANY='nvidia NVreg_ImexChannelCount=1048577'
-# No boolean: the kernel refuses the module. 550's nvidia is loaded by then.
+# Not a boolean: the kernel refuses the module. 550's nvidia is loaded by then.
 NO_BOOLEAN='nvidia-uvm uvm_disable_hmm=maybe'
 
-# configure BRANCH FLAVOUR [MODULE PARAMETERS]: what is wanted from now on.
+# configure BRANCH FLAVOUR [MODULE PARAMETERS]: sets the driver that is wanted from now on.
 configure() {
     {
         printf 'driver = "%s"\nflavour = "%s"\n' "$1" "$2"
@@ -25,14 +26,15 @@ configure() {
     mv $CONFIG/next $CONFIG/config.toml
 }
 
-# begin: an agent, with nothing said yet. The record is that of the one before, for a while.
+# begin: starts an agent, with an empty log. The record is the previous agent's for a while.
 begin() {
     TOLD=0
     : >$LOG
     start_agent
 }
 
-# until_so COMMAND...: until it succeeds; where the agent ends before, its last words are on the console.
+# until_so COMMAND...: waits until it succeeds; if the agent ends before, its last log lines go to
+# the console.
 until_so() {
     await "$@" && return
     tail -n 6 $LOG >/dev/console
@@ -44,14 +46,14 @@ ready() {
     until_so grep -q ' is ready (' $LOG
 }
 
-# answers: how often the agent has said what came of a SIGHUP.
+# answers: counts the agent's log lines about the result of a SIGHUP.
 answers() {
     grep -cE 'is ready .* after SIGHUP|the running configuration and its driver stay' $LOG || true
 }
 
 answered() { [ "$(answers)" -gt "$1" ]; }
 
-# renew: SIGHUP, until the agent is Ready with what came of it.
+# renew: sends SIGHUP, and waits until the agent is Ready with its result.
 renew() {
     before=$(answers)
     kill -HUP "$(pgrep -xo longshore)"
@@ -59,7 +61,7 @@ renew() {
     until_so has_phase ready
 }
 
-# ended ACT: until the agent has ended by itself.
+# ended ACT: waits until the agent has ended by itself.
 ended() {
     code=0
     wait "$RUN" || code=$?
@@ -75,14 +77,15 @@ prefetch() { cat /sys/module/nvidia_uvm/parameters/uvm_perf_prefetch_enable; }
 
 new_lines() { tail -n "+$((TOLD + 1))" $LOG; }
 
-# born: when the agent's process began, and now, in seconds since boot; and now by the clock.
+# born: prints the start of the agent's process, and now, in seconds since boot; and now by the
+# clock.
 born() {
     begun=$(awk -v hz="$(getconf CLK_TCK)" '{ print $22 / hz }' "/proc/$(pgrep -xo longshore)/stat")
     now
     echo "$begun $NOW $(date -u +%H:%M:%S.%N)"
 }
 
-# act NAME: what is there now, and what the agent has said since the last one.
+# act NAME: reports the present state, and the agent's log since the last act.
 act() {
     phase "$1"
     section "$1.identity" identity
@@ -94,7 +97,7 @@ act() {
     TOLD=$(wc -l <$LOG)
 }
 
-# loaded NAME: an act in which a driver was loaded, which shows its files anew.
+# loaded NAME: reports an act in which a driver was loaded, which exposes its files again.
 loaded() {
     act "$1"
     report_user_side "$1"
@@ -104,8 +107,7 @@ mkdir $CONFIG
 prepare
 state before
 
-# Adopting, and what is not a whole driver.
-# DRIVER is two words, as those below are.
+# Adopting, and an incomplete driver. DRIVER is two words, as those below are.
 # shellcheck disable=SC2086
 configure $DRIVER
 ready
@@ -119,7 +121,7 @@ act adopted
 configure $DRIVER nvidia-uvm uvm_perf_prefetch_enable=0
 renew
 act parameter
-# A branch that is nowhere to be had.
+# A branch that no source has.
 configure 999 open
 renew
 act unavailable
@@ -145,7 +147,7 @@ configure $DRIVER
 ready
 loaded back-anew
 
-# One that refuses to load: where the agent stays, and where it ends.
+# A driver that refuses to load: by SIGHUP, where the agent stays, and by a start, where it ends.
 # shellcheck disable=SC2086
 configure $NEXT_DRIVER $NO_BOOLEAN
 renew

@@ -1,4 +1,4 @@
-//! The machine's own apt sources, for mmdebstrap: which archive and keyring serve a suite.
+//! The local machine's apt sources, for mmdebstrap: the archive and keyring that serve a suite.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use longshore::source::apt_sources::{self, AptSource};
 
 use crate::error::Error;
 
-/// A deb822 stanza of the first of the machine's apt sources (below `root`) that serves `suite`,
-/// reduced to that suite and component main.
+/// Returns a deb822 stanza of the first of the machine's apt sources (below `root`) that serves
+/// `suite`, reduced to that suite and component main.
 ///
 /// # Errors
 /// No source serves the suite.

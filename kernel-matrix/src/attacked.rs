@@ -1,11 +1,11 @@
-//! Attempts of an unprivileged user, and of a container with /run/nvidia mounted, against the agent
-//! (guest/attacked.sh): none may have had an effect.
+//! Judges the attempts of an unprivileged user, and of a container with /run/nvidia mounted,
+//! against the agent (guest/attacked.sh): none may have had an effect.
 
 use crate::checks::{self, Expected};
 use crate::records::Records;
 
-/// Attempts of the user that may succeed: locks on, and a look at, a store that no agent has opened yet, and
-/// what belongs to everybody by NVIDIA's convention, which the agent neither locks nor believes.
+/// Attempts of the user that may succeed: locking and reading a store that no agent has opened yet,
+/// and shared paths of NVIDIA's convention, which the agent neither locks nor trusts.
 const HARMLESS: [&str; 6] = [
     "early locked /var/lib/longshore",
     "early read /var/lib/longshore",
@@ -14,10 +14,10 @@ const HARMLESS: [&str; 6] = [
     "late locked /run/nvidia",
     "late read /run/nvidia/longshore/",
 ];
-/// Health probes that were sent while others flooded the server.
+/// Number of health probes sent while others flooded the server.
 const PROBES: &str = "5";
 
-/// Differences from what has to be.
+/// Returns the deviations from the expected outcome.
 pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     let mut wrong = checks::ready(expected, records, "ready");
     wrong.extend(facts(records));
@@ -40,7 +40,7 @@ fn facts(records: &Records) -> Vec<String> {
         .collect()
 }
 
-/// Attempts with an effect, but for those that are `harmless`.
+/// Returns the attempts that had an effect, except those that are `harmless`.
 fn effects(records: &Records, section: &str, harmless: fn(&str) -> bool) -> Vec<String> {
     match records.section(section) {
         Ok(lines) => lines

@@ -1,4 +1,4 @@
-//! Packages of the archive the machine itself uses.
+//! Packages of the archive that the local machine uses.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use tokio::runtime::Runtime;
 
 use crate::error::{At, Error};
 
-/// Components beyond those the apt sources name.
+/// Components beyond those that the apt sources name.
 const DRIVERS_ARE_IN: [&str; 3] = ["contrib", "non-free", "non-free-firmware"];
 
-/// The opened archive and where packages are kept.
+/// An opened archive, and the store of its packages.
 pub struct Bits {
     archive: Archive,
     store: Store,
@@ -21,8 +21,8 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// Opens the archives of the machine's apt sources, with `suites` beyond those they name, and
-    /// whether or not their lists are past their time where `frozen`. Packages are kept below `dir`.
+    /// Opens the archives of the machine's apt sources, with `suites` beyond those they name. Lists
+    /// past their expiry are accepted where `frozen`. Packages are kept below `dir`.
     ///
     /// # Errors
     /// The archives cannot be read or do not verify.
@@ -44,12 +44,12 @@ impl Bits {
         Ok(Self { archive, store, runtime })
     }
 
-    /// Where fetched packages lie.
+    /// Returns the store of fetched packages.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The newest version of a package in one suite.
+    /// Returns the newest version of a package in one suite.
     ///
     /// # Errors
     /// The suite does not have it.
@@ -61,7 +61,7 @@ impl Bits {
             .ok_or_else(|| Error::Unexpected(format!("there is no package {name} in {suite}")))
     }
 
-    /// Brings packages into the store.
+    /// Downloads packages into the store.
     ///
     /// # Errors
     /// One cannot be downloaded or does not verify.

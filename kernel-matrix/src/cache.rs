@@ -1,5 +1,5 @@
-//! Things that take long to make and depend on known inputs only: made once, kept outside the
-//! repository, named by the digest of their inputs.
+//! Cache of products that take long to make and depend on known inputs only: made once, kept
+//! outside the repository, named by the digest of their inputs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::{At, Error};
 
-/// A directory of finished things.
+/// A directory of finished products.
 #[derive(Debug, Clone)]
 pub struct Cache {
     root: PathBuf,
 }
 
 impl Cache {
-    /// `$LONGSHORE_CACHE`, else `$XDG_CACHE_HOME/longshore`, else `~/.cache/longshore`.
+    /// Opens `$LONGSHORE_CACHE`, else `$XDG_CACHE_HOME/longshore`, else `~/.cache/longshore`.
     ///
     /// # Errors
     /// None of the variables is set, or the directory cannot be made.
@@ -29,7 +29,7 @@ impl Cache {
         Self::at(root.join("matrix"))
     }
 
-    /// A cache in this directory.
+    /// Opens a cache in this directory.
     ///
     /// # Errors
     /// The directory cannot be made.
@@ -38,16 +38,16 @@ impl Cache {
         Ok(Self { root })
     }
 
-    /// A directory in the cache that is kept from run to run.
+    /// Returns a directory in the cache that is kept from run to run.
     pub fn dir(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
-    /// The finished `kind` made of `inputs`; `make` fills an empty directory where there is none
-    /// yet. Somebody else making the same thing is waited for.
+    /// Returns the finished `kind` made of `inputs`; where there is none yet, `make` fills an empty
+    /// directory. Waits for another process that makes the same product.
     ///
     /// # Errors
-    /// What `make` fails with; nothing is left then.
+    /// The error of `make`; nothing is left then.
     pub fn produce(
         &self,
         kind: &str,
@@ -58,8 +58,8 @@ impl Cache {
         let finished = self.root.join(&name);
         let _held = self.lock(&name)?;
         if finished.exists() {
-            // When it was last used: what has not been for long is removed. A cache that cannot be
-            // written to still serves.
+            // The modification time is the time of last use, by which `prune` removes. A cache that
+            // cannot be written to still serves.
             let _ = fs::File::open(&finished).and_then(|dir| dir.set_modified(SystemTime::now()));
             return Ok(finished);
         }
@@ -74,8 +74,8 @@ impl Cache {
         Ok(finished)
     }
 
-    /// Removes what nothing has used for `unused`, and what a run that was killed left unfinished.
-    /// Its lock file stays: removing that would let two hold it.
+    /// Removes products unused for `unused`, and unfinished ones of a run that was killed. The lock
+    /// file stays: removing it would let two processes hold the lock.
     ///
     /// # Errors
     /// The cache cannot be read, or something cannot be removed.
@@ -91,7 +91,7 @@ impl Cache {
                 continue;
             }
             let file = fs::File::open(&path).at("open", &path)?;
-            // Held by somebody: it is being used.
+            // A failed lock means that another process uses it.
             if let Ok(_held) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 remove(&finished)?;
                 remove(&self.root.join(format!("{name}.unfinished")))?;
@@ -100,7 +100,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Holds `name` until dropped.
+    /// Locks `name` until the result is dropped.
     ///
     /// # Errors
     /// The lock file cannot be made.
@@ -111,14 +111,14 @@ impl Cache {
     }
 }
 
-/// Whether a name is one that [`Cache::produce`] gives: `KIND-` and 16 digits of a digest.
+/// True if `name` has the form that [`Cache::produce`] gives: `KIND-` and 16 digits of a digest.
 fn is_product(name: &str) -> bool {
     name.rsplit_once('-').is_some_and(|(_, digest)| {
         digest.len() == 16 && digest.bytes().all(|b| b.is_ascii_hexdigit())
     })
 }
 
-/// Whether a directory was last used longer ago than this, or is not there.
+/// True if a directory was last used longer ago than `than`, or does not exist.
 fn is_older(dir: &Path, than: Duration) -> bool {
     let modified = fs::metadata(dir).and_then(|m| m.modified());
     modified.map_or(true, |at| at.elapsed().is_ok_and(|age| age > than))
@@ -131,7 +131,8 @@ fn remove(dir: &Path) -> Result<(), Error> {
     }
 }
 
-/// sha256 (hex) of the inputs, each with its length so that they cannot run into one another.
+/// Returns the sha256 (hex) of the inputs, each with its length so that they cannot run into one
+/// another.
 pub fn digest(inputs: &[&str]) -> String {
     let text: String = inputs.iter().map(|i| format!("{}:{i}\n", i.len())).collect();
     longshore::digest::digest_of(text.as_bytes()).unwrap_or_default()

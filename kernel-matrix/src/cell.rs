@@ -21,13 +21,13 @@ use crate::vm::{Power, Vm};
 use crate::workbench::{Prepared, Workbench};
 
 const POWER_CUT: &str = include_str!("../guest/power-cut.sh");
-/// Where instructions are counted every round is like the others.
+/// Rounds measured where instructions are counted: every round is like the others.
 const COUNTED_ROUNDS: u32 = 2;
 
-/// Runs a cell; whatever happens, there is an outcome.
+/// Runs a cell. Returns an outcome for every error, too.
 pub fn run(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Outcome {
     let ran = || {
-        // Another run on this machine would empty this one's directory.
+        // Another run on this machine would empty this run's directory.
         let cache = hold(workbench).cache().clone();
         let _alone = cache.lock(&format!("run-{}", cell.name))?;
         match cell.scenario {
@@ -76,8 +76,8 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
     Ok(judge::judge(cell, &expected, &evidence))
 }
 
-/// Boots the guest again and again: each boot recovers from where the last one's power went off, and
-/// goes on until its own does.
+/// Boots the guest repeatedly: each boot recovers from the last one's loss of power, and goes on
+/// until its own.
 fn cut_power(guest: &Guest<'_>, expected: &Expected, sink: &Sink<'_>) -> Result<Outcome, Error> {
     let mut wrong = Vec::new();
     let mut after = "";
@@ -99,10 +99,10 @@ fn cut_power(guest: &Guest<'_>, expected: &Expected, sink: &Sink<'_>) -> Result<
     Ok(if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong) })
 }
 
-/// Boots a cell's VM and gives the person at the terminal a shell in it instead of its scenario.
+/// Boots a cell's VM with a shell on the terminal instead of its scenario.
 ///
 /// # Errors
-/// Something cannot be had or made, or QEMU cannot be started.
+/// Something could not be obtained or made, or QEMU could not be started.
 pub fn shell(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<(), Error> {
     let name = format!("{}.shell", cell.name);
     let _alone = workbench.cache().lock(&format!("run-{name}"))?;
@@ -110,7 +110,7 @@ pub fn shell(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<(
     let script = include_str!("../guest/shell.sh");
     let mut spec = guest.spec(&Boot::of(script), "shell")?;
     spec.on_terminal = true;
-    // A person has as long as a person wants.
+    // An interactive shell has no deadline worth the name: seven days.
     let days = Instant::now() + Duration::from_secs(7 * 86400);
     Vm::start(&spec)?.watch(days, |_| Power::On)?;
     Ok(())
@@ -119,15 +119,15 @@ pub fn shell(cell: &Cell, mut workbench: Workbench, sink: &Sink<'_>) -> Result<(
 /// Boots a cell's VM and times the agent in it beside modprobe and rmmod.
 ///
 /// # Errors
-/// Something cannot be had or made, or the guest did not get to its end.
+/// Something could not be obtained or made, or the guest did not finish.
 pub fn time(cell: &Cell, workbench: Workbench, sink: &Sink<'_>) -> Result<Timing, Error> {
     let boot = timed(include_str!("../guest/timing.sh"));
     let [records] = measured(cell, workbench, "timing", [boot], sink)?;
     Timing::read(&records).map_err(Error::Unexpected)
 }
 
-/// As [`time`], and before it the same in a VM whose clock counts instructions: what is executed,
-/// which is the same in every run. That one comes first.
+/// Like [`time`], preceded by the same in a VM whose clock counts instructions executed, which are
+/// the same in every run. Returns the counted result first.
 ///
 /// # Errors
 /// As [`time`].
@@ -144,7 +144,7 @@ pub fn time_and_count(
     Ok([read(&counted)?, read(&timed)?])
 }
 
-/// Boots a cell's VM and measures what the agent takes there while it is Ready.
+/// Boots a cell's VM and measures the agent's resource use while it is Ready.
 ///
 /// # Errors
 /// As [`time`].
@@ -154,13 +154,13 @@ pub fn rest(cell: &Cell, workbench: Workbench, sink: &Sink<'_>) -> Result<Rest, 
     Rest::read(&records).map_err(Error::Unexpected)
 }
 
-/// A boot with the clock running: what takes the agent's log, podman and conmon, has a processor beside
-/// the agent's, as it has on a host.
+/// A boot for measuring time: podman and conmon, which read the agent's log, have a processor
+/// beside the agent's, as on a host.
 fn timed(script: &'static str) -> Boot {
     Boot { processors: 2, ..Boot::of(script) }
 }
 
-/// What a cell's guest says in each of these boots.
+/// Returns the records of a cell's guest for each of these boots.
 fn measured<const N: usize>(
     cell: &Cell,
     mut workbench: Workbench,
@@ -168,7 +168,7 @@ fn measured<const N: usize>(
     boots: [Boot; N],
     sink: &Sink<'_>,
 ) -> Result<[Records; N], Error> {
-    // What is measured takes longer than what happens in a cell.
+    // Measuring takes longer than a cell's scenario.
     const AT_LEAST: u64 = 1800;
     let mut cell = cell.clone();
     cell.deadline_seconds = cell.deadline_seconds.max(AT_LEAST);
@@ -186,9 +186,9 @@ fn measured<const N: usize>(
     Ok(all)
 }
 
-/// The workbench, while nobody else prepares.
+/// Locks the workbench, so that no other cell prepares meanwhile.
 pub fn hold(workbench: &Mutex<Workbench>) -> std::sync::MutexGuard<'_, Workbench> {
-    // Somebody who panicked while holding it left only the cache behind, which is consistent.
+    // A thread that panicked while holding it left only the cache behind, which is consistent.
     workbench.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 

@@ -1,25 +1,25 @@
-//! What must hold while the driver is on the host, and at the moment of an interruption.
+//! Checks of a host on which the driver is Ready, and of the moment of an interruption.
 
 use longshore::artifact::ModuleSet;
 
 use crate::records::Records;
 
-/// Where the agent shows the driver to the host.
+/// Path at which the agent exposes the driver to the host.
 const DRIVER_ROOT: &str = "/run/nvidia/driver";
 
-/// What the driver on the host has to be.
+/// Expected state of the driver on the host.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
     /// Driver version.
     pub version: String,
     /// Modules that must be live: kernel name and srcversion.
     pub modules: Vec<(String, String)>,
-    /// What it has to be once it was changed, where the cell changes it.
+    /// State expected after the change of driver, where the cell changes it.
     pub next: Option<Box<Expected>>,
 }
 
 impl Expected {
-    /// The driver of this set.
+    /// Returns the expected state for the driver of this set.
     pub fn of(set: &ModuleSet) -> Self {
         let always = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
         let modules = set.modules.iter().filter(|m| always.contains(&m.name.as_str()));
@@ -33,10 +33,11 @@ impl Expected {
     }
 }
 
-/// What is wrong with a host whose driver was Ready in the phase `when`; its sections have that name in front.
+/// Returns the faults of a host whose driver was Ready in the phase `when`, which is the prefix of
+/// its sections.
 pub fn ready(expected: &Expected, records: &Records, when: &str) -> Vec<String> {
     if !records.phases.iter().any(|phase| phase == when) {
-        return vec!["the agent never was Ready".into()];
+        return vec!["the agent was never Ready".into()];
     }
     let mut wrong = kernel_side(expected, records, when);
     wrong.extend(user_side(expected, records, when));
@@ -44,7 +45,7 @@ pub fn ready(expected: &Expected, records: &Records, when: &str) -> Vec<String> 
     wrong
 }
 
-/// What is wrong with modules and nodes of a host that was looked at in the phase `when`.
+/// Returns the faults of modules and nodes of a host that was recorded in the phase `when`.
 pub fn kernel_side(expected: &Expected, records: &Records, when: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     wrong.extend(driver(expected, records, when));
@@ -53,8 +54,7 @@ pub fn kernel_side(expected: &Expected, records: &Records, when: &str) -> Vec<St
     wrong
 }
 
-/// What is wrong with the files that were shown in the phase `when`, and where the kernel looks for
-/// firmware.
+/// Returns the faults of the files exposed in the phase `when`, and of the kernel's firmware path.
 pub fn user_side(expected: &Expected, records: &Records, when: &str) -> Vec<String> {
     let mut wrong = driver_root(expected, records, when);
     wrong.extend(tool(records, when));
@@ -73,7 +73,7 @@ fn modules(expected: &Expected, records: &Records, when: &str) -> Vec<String> {
         .modules
         .iter()
         .map(|(name, srcversion)| {
-            // The kernel shows neither of a module without MODULE_VERSION, as nvidia_uvm was until 470.
+            // sysfs has neither for a module without MODULE_VERSION, as nvidia_uvm was until 470.
             let version = if srcversion.is_empty() { "" } else { &expected.version };
             format!("{name} {srcversion} {version}")
         })
@@ -82,7 +82,7 @@ fn modules(expected: &Expected, records: &Records, when: &str) -> Vec<String> {
         .collect()
 }
 
-/// The nodes of host and driver root: the right names, and the majors the kernel gave.
+/// Checks the nodes of host and driver root: the right names, and the majors the kernel gave.
 fn nodes(records: &Records, when: &str) -> Vec<String> {
     let majors = records.section(&format!("{when}.majors")).unwrap_or_default();
     let major = |driver: &str| {
@@ -155,16 +155,16 @@ fn has_gsp(version: &str) -> bool {
     branch.is_some_and(|branch| branch >= 515)
 }
 
-/// nvidia-smi on the host.
+/// Checks nvidia-smi on the host.
 fn tool(records: &Records, when: &str) -> Option<String> {
     let smi = records.text(&format!("{when}.smi"));
-    // Code 6 and this text are what a driver without real hardware has to say; a library that does
-    // not fit the kernel module says so with code 18.
+    // A driver without real hardware ends with code 6 and this text; a library that does not fit
+    // the kernel module ends with code 18.
     let fits = smi.contains("No devices were found") && smi.ends_with("rc 6");
     (!fits).then(|| format!("nvidia-smi from the driver root: {smi}"))
 }
 
-/// A container that comes later.
+/// Checks a container that was started later.
 fn neighbour(records: &Records, when: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let neighbour = records.text(&format!("{when}.neighbour"));
@@ -176,7 +176,7 @@ fn neighbour(records: &Records, when: &str) -> Vec<String> {
     wrong
 }
 
-/// TERM has to have come while the agent installed, after the kernel began to take its module.
+/// Checks that TERM came while the agent installed, after the kernel began to load its module.
 pub fn interrupted(records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
     let log = records.text("agent-log");
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn an_agent_that_never_was_ready_is_one_finding() {
-        assert_eq!(ready(&expected(), &Records::default(), "ready"), ["the agent never was Ready"]);
+        assert_eq!(ready(&expected(), &Records::default(), "ready"), ["the agent was never Ready"]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Cells without a VM: `longshore build` has to end as declared.
+//! Cells without a VM: `longshore build` must end as declared.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,7 +14,7 @@ use crate::process;
 use crate::said;
 use crate::workbench::Workbench;
 
-/// How many of the last lines are shown when it went wrong.
+/// Number of last output lines shown after a failure.
 const SHOWN: usize = 6;
 
 /// Runs `longshore build` for the cell's kernel and driver.
@@ -28,7 +28,7 @@ pub fn run(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result
         let release = resolved.kernel_release.clone();
         sink.tell(What::Resolved(resolved));
         let mut command = workbench.longshore("build", &release, cell);
-        // The compiler's words are wanted, not the memory of them.
+        // A remembered failure would lack the compiler's messages.
         command.arg("--retry");
         (command, run_dir(&workbench, &cell.name)?)
     };

@@ -1,13 +1,14 @@
-//! What the kernel lets the agent and the driver's daemons do while the driver is Ready.
+//! Confinement by the kernel of the agent and the driver's daemons while the driver is Ready.
 
 use crate::matrix::Cell;
 use crate::records::Records;
 
-/// As /proc/PID/status has the daemon's name: cut off at 15 characters.
+/// Daemon's name as in /proc/PID/status: cut off at 15 characters.
 const PERSISTENCED: &str = "nvidia-persiste";
 
-/// What is wrong with the processes of a guest that was Ready: they run under the profile that was
-/// asked for, and nvidia-persistenced is there where it was, can do nothing, and ends by SIGTERM.
+/// Returns the faults of the processes in a guest that was Ready: each must run under the requested
+/// profile, and nvidia-persistenced, where requested, must run, have no capability, and end by
+/// SIGTERM.
 pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
     let lines = records.section("ready.confinement").unwrap_or_default();
     let starts: Vec<usize> = (0..lines.len()).filter(|&i| lines[i].starts_with("Name:")).collect();
@@ -61,7 +62,7 @@ mod tests {
     const DAEMON: &str = "Name:\tnvidia-persiste\nCapPrm:\t0000000000000000\n\
         CapEff:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\n";
 
-    /// What is wrong with a guest in which this was seen, and whose agent's log was `log`.
+    /// Returns the faults of a guest with these process states and this agent log.
     fn why(seen: &str, log: &str) -> String {
         let cell: Cell = toml::from_str(
             "name = 'a'\nscenario = 'round-trip'\npersistenced = true\n\

@@ -1,6 +1,6 @@
-//! The serial console: a kernel in trouble, and the guest's last word.
+//! The serial console: kernel faults, and the guest's verdict line.
 
-/// What a kernel prints when something is badly wrong (lib/bug.c, kernel/panic.c, mm, module).
+/// Texts that a kernel prints at a serious fault (lib/bug.c, kernel/panic.c, mm, module).
 const TROUBLE: &[&str] = &[
     "Kernel panic",
     "BUG: ",
@@ -15,7 +15,7 @@ const TROUBLE: &[&str] = &[
     "Out of memory:",
 ];
 
-/// Whether a console line tells of a kernel in trouble.
+/// True if a console line reports a kernel fault.
 pub fn is_trouble(line: &str) -> bool {
     TROUBLE.iter().any(|pattern| {
         let begins_a_word = |at: usize| !line[..at].ends_with(|c: char| c.is_ascii_alphanumeric());
@@ -23,8 +23,8 @@ pub fn is_trouble(line: &str) -> bool {
     })
 }
 
-/// Nonce and exit code of a verdict line, `MATRIX-VERDICT NONCE CODE`. Kernel messages may stand
-/// before it in the same line.
+/// Parses nonce and exit code of a verdict line, `MATRIX-VERDICT NONCE CODE`. Kernel messages may
+/// precede it in the same line.
 pub fn verdict(line: &str) -> Option<(String, i32)> {
     let mut words = line.split_once("MATRIX-VERDICT ")?.1.split_whitespace();
     let nonce = words.next()?;

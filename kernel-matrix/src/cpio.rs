@@ -5,7 +5,7 @@ const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 
-/// An archive in the making.
+/// An archive under construction.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -13,7 +13,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// An empty archive.
+    /// Returns an empty archive.
     pub fn new() -> Self {
         Self::default()
     }
@@ -33,7 +33,8 @@ impl Archive {
         self.entry(path, S_IFLNK | 0o777, target.as_bytes())
     }
 
-    /// The finished archive, with its trailer, padded to 512 bytes so that another may follow.
+    /// Returns the finished archive, with its trailer, padded to 512 bytes so that another may
+    /// follow.
     pub fn finish(mut self) -> Vec<u8> {
         self.inode = 0;
         self.entry("TRAILER!!!", 0, &[]);

@@ -1,28 +1,28 @@
-//! A store whose disk does not answer (guest/dead-disk.sh): who starts with it ends by its deadline and
-//! says why; whose driver is Ready takes it off without the store.
+//! Judges a store whose disk does not answer (guest/dead-disk.sh): an agent that starts on it ends
+//! by its deadline and reports why; an agent whose driver is Ready uninstalls it without the store.
 
 use crate::checks::{self, Expected};
 use crate::records::Records;
 use crate::timing;
 use crate::{identity, judge, trials};
 
-/// The guest's `--step-deadline`, the 5 s that last words have, and what a busy machine takes beyond them,
-/// seconds.
+/// Longest end of the agent in seconds: the guest's `--step-deadline`, the 5 s for the termination
+/// message, and the delay of a busy machine.
 const LONGEST: f64 = 5.0 + 5.0 + 25.0;
-/// The exit code of a host that is not ready, and that was not touched.
+/// Exit code for a host that is not ready, and that was not changed.
 const NOT_READY: &str = "15";
-/// What is said of it.
+/// Texts that the log must contain then.
 const SAID: [&str; 2] =
     ["reading the host and the store has not come to its end in 5 s", "step-deadline"];
 
-/// What is wrong.
+/// Returns the faults found.
 pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     let mut wrong = ended(records, "untouched");
     wrong.extend(struck(records));
     wrong.extend(ended(records, "killed"));
     let touched = judge::differences(records, "untouched").into_iter();
     wrong.extend(touched.map(|difference| format!("a dead disk: {difference}")));
-    // Neither who found no disk nor who adopted did anything to the driver that was there.
+    // Neither the agent without a disk nor the adopting one changed the driver that was there.
     for later in ["after-killed", "adopted"] {
         wrong.extend(identity::compare(records, "killed", later, &[]));
     }
@@ -31,13 +31,13 @@ pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     wrong
 }
 
-/// The Ready agent was killed, and did not end by itself.
+/// Checks that the Ready agent was killed, and did not end by itself.
 fn struck(records: &Records) -> Option<String> {
     let code = records.facts.get("struck.exit-code").map_or("none", String::as_str);
     (code != trials::KILLED).then(|| format!("SIGKILL: the exit code is {code}"))
 }
 
-/// How the agent ended that started with the disk frozen.
+/// Checks the end of an agent that started with the disk frozen.
 fn ended(records: &Records, when: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let code = records.facts.get(&format!("{when}.exit-code")).map_or("none", String::as_str);

@@ -1,5 +1,5 @@
-//! How a cell's driver gets to its guest: what the guest finds in its store, on a disk at /srv and
-//! in a registry, and what its agent is told of it.
+//! Delivery of a cell's driver to its guest: the contents of its store, of a disk at /srv and of a
+//! registry, and the agent's arguments for them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,30 +17,30 @@ use crate::seed::{self, Seed};
 use crate::vm::Disk;
 use crate::workbench::{Agent, Prepared, Workbench};
 
-/// The password of a key pair that lives as long as its cell.
+/// Environment variable and value of the password of a key pair that is only used in its cell.
 const PASSWORD: (&str, &str) = ("COSIGN_PASSWORD", "cell");
-/// Where the guest has the disk that a driver comes on.
+/// Mount point in the guest of the disk with the driver.
 pub const PLACE: &str = "/srv";
 const PUBLIC_KEY: &str = "/srv/cosign.pub";
 
-/// What is ready for a guest.
+/// A delivery that is ready for a guest.
 #[derive(Debug, Default)]
 pub struct Delivery {
-    /// Arguments of `longshore run` beyond which driver.
+    /// Arguments of `longshore run` beyond those that select the driver.
     pub arguments: Vec<String>,
-    /// Arguments of longshore for what is done before that.
+    /// Arguments of a longshore command that runs before it.
     pub import: Vec<String>,
     /// ext4 image for /srv.
     pub media: Option<PathBuf>,
-    /// The registry it reaches; nothing where there is none.
+    /// Registry that the guest reaches, if any.
     pub registry: Option<Registry>,
-    /// The archive it reaches; nothing where there is none.
+    /// Archive that the guest reaches, if any.
     pub archive: Option<Relay>,
-    /// Its store, where that is one it keeps from boot to boot.
+    /// Store that the guest keeps from boot to boot, if any.
     pub kept_store: Option<Disk>,
 }
 
-/// Makes everything ready, with files in `dir`.
+/// Makes a cell's delivery, with files in `dir`.
 ///
 /// # Errors
 /// longshore, docker-registry or mke2fs failed.
@@ -128,7 +128,7 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// A key pair of the cell's own, and a disk with the public one.
+/// A key pair of the cell's own, and a disk with the public key.
 struct Signed<'a> {
     agent: &'a Agent,
     dir: &'a Path,
@@ -146,7 +146,7 @@ impl<'a> Signed<'a> {
         Ok(signed)
     }
 
-    /// What the disk is made of.
+    /// Returns the directory that the disk is made of.
     fn media(&self) -> PathBuf {
         self.dir.join("media")
     }
@@ -157,7 +157,7 @@ impl<'a> Signed<'a> {
         Ok(image)
     }
 
-    /// longshore with the key's password.
+    /// Returns a longshore command with the key's password.
     fn longshore(&self) -> Command {
         let mut command = Command::new(&self.agent.program);
         command.env(PASSWORD.0, PASSWORD.1);
@@ -168,7 +168,7 @@ impl<'a> Signed<'a> {
         ["--sign-key".into(), self.dir.join("keys/cosign.key").into()]
     }
 
-    /// What has the agent take nothing unsigned.
+    /// Returns the arguments that make the agent refuse unsigned sets.
     fn required(&self) -> Vec<String> {
         words(&["--require-signature", "--signature-key", PUBLIC_KEY])
     }

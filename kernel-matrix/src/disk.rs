@@ -1,4 +1,4 @@
-//! ext4 images of directory trees. They are sparse, and guests see them as snapshots.
+//! ext4 images of directory trees. They are sparse; guests get snapshots of them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,28 +10,28 @@ use crate::process::{LIMIT, run};
 
 const MIB: u64 = 1 << 20;
 
-/// Files that a guest may add to a file system, where it makes no build root.
+/// Files that a guest may add to a file system if it makes no build root.
 const SPARE_FILES: u64 = 4096;
 
-/// Makes `image` out of `tree`, with `spare` MiB for the guest to write to.
+/// Makes `image` from `tree`, with `spare` MiB for the guest to write to.
 ///
 /// # Errors
-/// mke2fs is not there or failed.
+/// mke2fs is missing or failed.
 pub fn make(tree: &Path, image: &Path, spare: u64) -> Result<(), Error> {
     make_for(tree, image, spare, SPARE_FILES)
 }
 
-/// As [`make`], with room for `files` more files.
+/// Like [`make`], with room for `files` more files.
 ///
 /// # Errors
 /// As [`make`].
 pub fn make_for(tree: &Path, image: &Path, spare: u64, files: u64) -> Result<(), Error> {
     let size = Size::of(tree)?;
-    // Inodes (256 bytes) and metadata; a quarter more never was too little.
+    // Inodes (256 bytes) and metadata; a quarter more has always been enough.
     let mib = (size.bytes + size.files * 512) * 5 / 4 / MIB + 16 + spare;
     run(
         Command::new("mke2fs")
-            // No journal and no checksums: nobody reads the image after the guest.
+            // No journal and no checksums: nothing reads the image after the guest.
             .args(["-q", "-F", "-t", "ext4", "-m", "0", "-O", "^has_journal,^metadata_csum"])
             .arg("-N")
             .arg((size.files * 5 / 4 + files).to_string())
@@ -44,7 +44,7 @@ pub fn make_for(tree: &Path, image: &Path, spare: u64, files: u64) -> Result<(),
     Ok(())
 }
 
-/// Copies an image to one whose guest may lose its power: it gets a journal.
+/// Copies an image for a guest that may lose its power: the copy gets a journal.
 ///
 /// # Errors
 /// cp or tune2fs failed.
@@ -54,14 +54,14 @@ pub fn copy(image: &Path, to: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes `to`, a disk that has what the raw `image` has, and whose cache loses what was not flushed
-/// when its VM is killed. QEMU writes where a new cluster lies only when the guest flushes, so that an
-/// unflushed write to one is lost; clusters are as small as the file system's blocks, so that nearly
-/// every block that was not written before is a new one. What was already there is written in place
-/// and stays, as some of a cache may.
+/// Makes `to`, a disk with the contents of the raw `image`, whose cache loses unflushed writes when
+/// its VM is killed. QEMU writes the location of a new cluster only when the guest flushes, so that
+/// an unflushed write to one is lost; clusters are as small as the file system's blocks, so that
+/// nearly every block that was not written before is a new cluster. Blocks that existed already are
+/// written in place and stay, as some of a cache may.
 ///
 /// # Errors
-/// qemu-img is not there or failed.
+/// qemu-img is missing or failed.
 pub fn volatile(image: &Path, to: &Path) -> Result<(), Error> {
     let mut create = Command::new("qemu-img");
     create.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-o", "cluster_size=4k", "-b"]);

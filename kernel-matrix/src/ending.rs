@@ -1,5 +1,5 @@
-//! INT, TERM and HUP: everything that was started ends, and what was not finished is removed by
-//! whoever was making it.
+//! Handling of INT, TERM and HUP: every started program ends, and each waiting thread removes its
+//! own unfinished work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,26 +17,26 @@ use signal_hook::iterator::Signals;
 
 use crate::error::{At, Error};
 
-/// How long programs have to end after TERM.
+/// Time that programs have to end after TERM.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often programs are looked for that were started meanwhile.
+/// Interval at which newly started programs are looked for.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Whether a signal has come.
+/// The ending signal that was received, if any.
 #[derive(Debug, Clone, Default)]
 pub struct Ending {
     signal: Arc<AtomicI32>,
 }
 
 impl Ending {
-    /// From now on the first of these signals ends all programs below this process: whoever waits
-    /// for them fails, and cleans up. The second ends this process too.
+    /// Makes the first of these signals end all programs below this process: threads that wait for
+    /// one fail, and clean up. The second signal ends this process too.
     ///
     /// # Errors
     /// Signal handlers cannot be set.
     pub fn heed() -> Result<Self, Error> {
         let own = Path::new("this process");
-        // What a program leaves behind comes to this process and not to the machine's first.
+        // Orphans of a program are adopted by this process and not by the machine's init.
         prctl::set_child_subreaper(true).at("adopt orphans in", own)?;
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).at("handle signals in", own)?;
         let ending = Self::default();
@@ -53,13 +53,13 @@ impl Ending {
         Ok(ending)
     }
 
-    /// The signal that came.
+    /// Returns the signal that was received.
     pub fn signal(&self) -> Option<i32> {
         Some(self.signal.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
     }
 }
 
-/// TERM to every program once, KILL after a while; for as long as this process lives.
+/// Sends TERM to every program once, and KILL after a while; until this process ends.
 fn end_all() {
     let own = Pid::this().as_raw();
     let begun = Instant::now();
@@ -70,7 +70,7 @@ fn end_all() {
         for pid in descendants(own, &parents) {
             let signal = if overdue { Signal::SIGKILL } else { Signal::SIGTERM };
             if told.insert(pid) || overdue {
-                // Fails only where it has ended already.
+                // Fails only if the process has ended already.
                 let _ = kill(Pid::from_raw(pid), signal);
             }
         }
@@ -78,7 +78,7 @@ fn end_all() {
     }
 }
 
-/// Every process's parent, but for those that have ended.
+/// Returns every process's parent, without zombies.
 fn parents() -> BTreeMap<i32, i32> {
     let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
     let of = |pid: i32| parent(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?);
@@ -86,7 +86,7 @@ fn parents() -> BTreeMap<i32, i32> {
     pids.filter_map(|pid: i32| Some((pid, of(pid)?))).collect()
 }
 
-/// The parent in a line of /proc/PID/stat (proc_pid_stat(5)), unless it is a zombie's.
+/// Parses the parent from a line of /proc/PID/stat (proc_pid_stat(5)), unless it is a zombie's.
 fn parent(stat: &str) -> Option<i32> {
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();
     let state = words.next()?;

@@ -1,4 +1,4 @@
-//! What can go wrong before or around a cell.
+//! Errors before or around a cell.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,22 +11,22 @@ pub enum Error {
     /// A file operation failed.
     #[error("{operation} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// Operation that failed.
         operation: &'static str,
-        /// On what.
+        /// Path it failed on.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A program could not be started, or ended badly.
+    /// A program could not be started, or failed.
     #[error("{program}: {what}")]
     Command {
         /// The program.
         program: String,
-        /// How it ended, and the end of its stderr.
+        /// Exit status, and the end of its stderr.
         what: String,
     },
-    /// matrix.toml, or a cell name, is not right.
+    /// matrix.toml, or a cell name, is invalid.
     #[error("{0}")]
     Matrix(String),
     /// longshore's own library failed.
@@ -45,7 +45,7 @@ impl From<Failure> for Error {
 
 /// Adds operation and path to an I/O error.
 pub trait At<T> {
-    /// Names what was tried and on what.
+    /// Adds the failed operation and its path.
     fn at(self, operation: &'static str, path: &Path) -> Result<T, Error>;
 }
 

@@ -1,4 +1,4 @@
-//! What happens while the matrix runs. Whoever shows or records it consumes these and nothing else.
+//! Events of a matrix run: the only input of the modules that show or record it.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use serde::Serialize;
 use crate::gpu;
 use crate::trials::Trial;
 
-/// Something that happened to a cell.
+/// An event of a cell.
 #[derive(Debug)]
 pub struct Event {
     /// The cell.
     pub cell: String,
-    /// What.
+    /// Kind of event.
     pub what: What,
 }
 
-/// What can happen.
+/// Kinds of event.
 #[derive(Debug)]
 pub enum What {
-    /// Preparing has begun with this.
+    /// Preparing has begun on this.
     Preparing(String),
-    /// What the names in the matrix stand for today.
+    /// Versions that the matrix's names resolved to.
     Resolved(Resolved),
     /// Everything the cell needs is on disk.
     Prepared {
-        /// How long that took.
+        /// Duration of the preparation.
         took: Duration,
     },
     /// QEMU was started with these devices.
@@ -33,38 +33,38 @@ pub enum What {
         /// Simulated devices.
         gpus: Vec<gpu::Spec>,
     },
-    /// The guest's scenario is at this, so long after the start.
+    /// The guest's scenario reached this phase.
     Phase {
         /// The phase's name.
         name: String,
-        /// Since QEMU's start.
+        /// Time since QEMU's start.
         after: Duration,
     },
-    /// The guest has reported something whole.
+    /// The guest has reported a whole section.
     Section {
-        /// What, for example `ready.look`.
+        /// Name of the section, for example `ready.look`.
         name: String,
         /// Its lines.
         lines: Vec<String>,
     },
     /// A line of the guest's console.
     ConsoleLine(String),
-    /// A console line that tells of a kernel in trouble.
+    /// A console line that reports a kernel fault.
     Trouble(String),
-    /// Something measured, for example the agent's memory.
+    /// A measurement, for example of the agent's memory.
     Measured {
-        /// What, for example `agent VmRSS`.
+        /// Measured quantity, for example `agent VmRSS`.
         what: String,
         /// The value with its unit.
         value: String,
     },
-    /// One of many lives in a cell's guest, and what came of it.
+    /// One of many agent runs in a cell's guest, and its result.
     Trial(Trial),
     /// The cell is finished.
     Verdict(Outcome),
 }
 
-/// What the names in the matrix stood for.
+/// Packages and versions that the names in the matrix resolved to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Resolved {
     /// Kernel package, for example `linux-image-6.1.0-50-amd64`.
@@ -77,7 +77,7 @@ pub struct Resolved {
     pub kernel_release: String,
     /// Driver version; empty where nothing was built.
     pub driver_version: String,
-    /// Version of the driver that it is changed to, where it is.
+    /// Version of the driver that it is changed to, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_driver_version: Option<String>,
     /// Flavour of the kernel modules.
@@ -89,26 +89,26 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// The driver's version; where it is changed to another one, both.
+    /// Returns the driver's version; where it is changed to another one, both.
     pub fn driver(&self) -> String {
         let next = self.next_driver_version.as_ref().map(|next| format!(" to {next}"));
         format!("{}{}", self.driver_version, next.unwrap_or_default())
     }
 }
 
-/// How a cell came out.
+/// Outcome of a cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome", content = "why")]
 pub enum Outcome {
-    /// Everything was as it has to be.
+    /// All checks passed.
     Passed,
-    /// It ran, and these things were wrong.
+    /// It ran, with these faults.
     Failed(Vec<String>),
-    /// It did not get to run, and why; counts as a failure.
+    /// It could not be run, for this reason; counts as a failure.
     NotRun(String),
 }
 
-/// Where events of one cell go.
+/// Receiver of the events of one cell.
 #[derive(Clone)]
 pub struct Sink<'a> {
     cell: String,
@@ -116,12 +116,12 @@ pub struct Sink<'a> {
 }
 
 impl<'a> Sink<'a> {
-    /// Events of `cell` go to `take`.
+    /// Passes events of `cell` to `take`.
     pub fn new(cell: &str, take: &'a (dyn Fn(Event) + Sync)) -> Self {
         Self { cell: cell.to_owned(), take }
     }
 
-    /// Tells of something.
+    /// Emits an event.
     pub fn tell(&self, what: What) {
         (self.take)(Event { cell: self.cell.clone(), what });
     }

@@ -1,8 +1,8 @@
-//! The simulated GPU: what nvidia.ko reads of a device before it accepts it.
+//! The simulated GPU: the parts of a device that nvidia.ko reads before it accepts it.
 //!
-//! The module's probe looks at vendor, class, device id, three memory BARs, an interrupt pin with
-//! a line, and at registers 0x0 (BOOT_0), 0x4 (BOOT_1) and 0xA00 (BOOT_42) of BAR0. Nothing else
-//! of the device has to exist until somebody opens /dev/nvidia0.
+//! The module's probe reads vendor, class, device id, three memory BARs, an interrupt pin with a
+//! line, and registers 0x0 (BOOT_0), 0x4 (BOOT_1) and 0xA00 (BOOT_42) of BAR0. Nothing else of the
+//! device has to exist until a process opens /dev/nvidia0.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 /// NVIDIA's PCI vendor id.
 const VENDOR: u16 = 0x10de;
-/// What a register reads as when the device has fallen off the bus.
+/// Value of every register when the device has fallen off the bus.
 const OFF_BUS: u32 = 0xffff_ffff;
 
 const COMMAND: usize = 0x04;
@@ -25,7 +25,7 @@ pub enum Model {
     T4,
     /// H100.
     H100,
-    /// Tesla V100: no System Processor, so only the proprietary flavour takes it.
+    /// Tesla V100: no System Processor, so only the proprietary flavour supports it.
     V100,
     /// A100.
     A100,
@@ -37,7 +37,7 @@ pub enum Model {
     K80,
 }
 
-/// What is wrong with a simulated device.
+/// Fault of a simulated device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// All registers read as ones.
@@ -50,9 +50,9 @@ pub enum Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Spec {
-    /// Which device.
+    /// Model of the device.
     pub model: Model,
-    /// What is wrong with it, if anything.
+    /// Its fault, if any.
     pub fault: Option<Fault>,
 }
 
@@ -90,7 +90,7 @@ impl Model {
             Self::V100 => gpu(0x1db4, 0, 0x1400_00a1, 0x140a_1000),
             Self::A100 => gpu(0x20b0, 0, 0x1700_00a1, 0x170a_1000),
             Self::L4 => gpu(0x27b8, 0, 0x1940_00a1, 0x194a_1000),
-            // The module turns it away by its device id, before it reads a register.
+            // The module rejects it by its device id, before it reads a register.
             Self::K80 => gpu(0x102d, 0, 0x0f20_00a1, 0x0f2a_1000),
             Self::NvSwitch => {
                 Traits { device: 0x22a3, subdevice: 0, class: 0x06_80_00, boot_0: 0, boot_42: 0 }
@@ -98,8 +98,9 @@ impl Model {
         }
     }
 
-    /// BAR sizes in bytes. 32-bit only, as QEMU's proxy drops the 64-bit and prefetch flags; with
-    /// several devices BAR1 is small, or the 32-bit hole overflows and the firmware hangs.
+    /// Returns the BAR sizes in bytes. 32-bit only, as QEMU's proxy drops the 64-bit and prefetch
+    /// flags; with several devices BAR1 is small, or the 32-bit hole overflows and the firmware
+    /// hangs.
     fn bars(self, alone: bool) -> [u32; 3] {
         const MIB: u32 = 1 << 20;
         match self {
@@ -149,7 +150,7 @@ impl fmt::Display for Spec {
     }
 }
 
-/// One simulated device: its configuration space and what its registers read as.
+/// One simulated device: its configuration space and its register values.
 #[derive(Debug, Clone)]
 pub struct Device {
     config: [u8; 256],
@@ -161,7 +162,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// The device `spec`; `alone` where the VM has no other.
+    /// Makes the device `spec`; `alone` where the VM has no other.
     pub fn new(spec: Spec, alone: bool) -> Self {
         let traits = spec.model.traits();
         let mut device = Self {

@@ -1,4 +1,4 @@
-//! A cell's guest: what it is made of, what its scripts are told, and its boots.
+//! A cell's guest: its disks, the settings of its scripts, and its boots.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -22,24 +22,24 @@ use crate::workbench::{Prepared, Workbench};
 
 const INIT: &str = include_str!("../guest/init.sh");
 const STAGE: &str = include_str!("../guest/stage.sh");
-/// The profile that is offered; /run/matrix/seccomp.json in the guest.
+/// The seccomp profile in deploy/; /run/matrix/seccomp.json in the guest.
 const SECCOMP: &str = include_str!("../../deploy/seccomp/longshore.json");
-/// What scenarios read, by name.
+/// Shell libraries that scenarios source, by name.
 const LIBRARIES: [(&str, &str); 4] = [
     ("lib.sh", include_str!("../guest/lib.sh")),
     ("ready.sh", include_str!("../guest/ready.sh")),
     ("events.sh", include_str!("../guest/events.sh")),
     ("rounds.sh", include_str!("../guest/rounds.sh")),
 ];
-/// Where the guest mounts its disks, in the order QEMU is given them; the last only where the driver
-/// comes on a disk of its own.
+/// Mount points of the guest's disks, in the order of QEMU's arguments; the last exists only if the
+/// driver comes on a disk of its own.
 const DISKS: [&str; 5] =
     ["/", "/usr/lib/modules", "/var/lib/containers", "/var/lib/longshore", delivery::PLACE];
-/// Last lines of the console that are shown of a guest that did not get to its end.
+/// Number of last console lines shown of a guest that did not finish.
 const TAIL: usize = 8;
 const MEMORY_MIB: u32 = 2048;
 
-/// An empty directory for what the run of this name leaves to look at.
+/// Returns an empty directory for the logs and results of the run `name`.
 pub fn run_dir(workbench: &Workbench, name: &str) -> Result<PathBuf, Error> {
     let dir = workbench.cache().dir("runs").join(name);
     if dir.exists() {
@@ -58,27 +58,27 @@ fn nonce() -> Result<String, Error> {
 
 /// One boot of a guest.
 pub struct Boot {
-    /// What the names of its phases and logs begin with.
+    /// Prefix of the names of its phases and logs.
     pub name: String,
-    /// What happens in it.
+    /// Script that the guest runs.
     pub script: &'static str,
-    /// Whether its power goes off when the driver is Ready.
+    /// True if its power goes off when the driver is Ready.
     pub loses_power: bool,
-    /// Where the last boot's power went off.
+    /// Point at which the last boot's power went off.
     pub after: &'static str,
-    /// Where this one's does.
+    /// Point at which this boot's power goes off.
     pub cut: &'static str,
-    /// How many processors it has. Scenarios that wait for a moment in the agent's life need there to be
-    /// one (guest/events.sh).
+    /// Number of processors. Scenarios that wait for a point in the agent's run need exactly one
+    /// (guest/events.sh).
     pub processors: u32,
-    /// Whether its clock counts instructions.
+    /// True if its clock counts instructions.
     pub counts: bool,
-    /// How many rounds are measured; as many as the scenario says where it is 0.
+    /// Number of measured rounds; 0 leaves it to the scenario.
     pub rounds: u32,
 }
 
 impl Boot {
-    /// The one boot of a cell.
+    /// Returns the single boot of a cell that boots once.
     pub fn of(script: &'static str) -> Self {
         Self {
             name: String::new(),
@@ -93,25 +93,25 @@ impl Boot {
     }
 }
 
-/// Everything a cell's guest is made of.
+/// A cell's guest, prepared to boot.
 pub struct Guest<'a> {
     /// The cell.
     pub cell: &'a Cell,
-    /// What is on disk for it.
+    /// Files on disk for the cell.
     pub prepared: Prepared,
-    /// What its driver comes by.
+    /// Source of its driver.
     pub delivery: Delivery,
-    /// What a run leaves to look at.
+    /// Directory of the logs and results that a run leaves.
     dir: PathBuf,
-    /// What it does not leave.
+    /// Directory of files that are removed after the run.
     work: tempfile::TempDir,
 }
 
 impl<'a> Guest<'a> {
-    /// Makes everything ready, with `name`'s directory for what is left to look at.
+    /// Prepares the guest, with `name`'s directory for the logs and results that stay.
     ///
     /// # Errors
-    /// Something cannot be had or made.
+    /// Something could not be obtained or made.
     pub fn prepare(
         cell: &'a Cell,
         name: &str,
@@ -126,7 +126,7 @@ impl<'a> Guest<'a> {
         Ok(Self { cell, prepared, delivery, dir, work })
     }
 
-    /// What the guest's scripts are told.
+    /// Returns the settings that the guest's scripts source.
     fn settings(&self, boot: &Boot, nonce: &str) -> String {
         let Self { cell, delivery, .. } = self;
         let of = |flag: bool, word: &'static str| if flag { word } else { "" };
@@ -135,7 +135,7 @@ impl<'a> Guest<'a> {
         let host_apt = of(delivery.archive.is_none(), " --host-apt=false");
         let words = |driver: &DriverWanted| (driver.branch.clone(), driver.flavour_name());
         let (branch, flavour) = words(&cell.driver);
-        // A driver that is changed is named by a file: what a start's flags say stays.
+        // A driver that is changed is selected in a file: flags of a start cannot be changed later.
         let (flags, drivers) = match cell.next_driver.as_ref().map(words) {
             None => (format!(" --driver {branch} --flavour {flavour}"), String::new()),
             Some((next, its)) => (
@@ -164,16 +164,16 @@ impl<'a> Guest<'a> {
         )
     }
 
-    /// The archive as the guest reaches it; nothing where it reaches none.
+    /// Returns the archive's URL as the guest reaches it; empty where it reaches none.
     fn archive_url(&self) -> String {
         let url = |relay: &Relay| format!("http://{}{}", registry::IN_GUEST, relay.path);
         self.delivery.archive.as_ref().map(url).unwrap_or_default()
     }
 
-    /// The VM of a boot.
+    /// Returns the VM of a boot.
     ///
     /// # Errors
-    /// Its first file system cannot be made.
+    /// Its initramfs cannot be made.
     pub fn spec(&self, boot: &Boot, nonce: &str) -> Result<Spec, Error> {
         let disks = self.disks();
         let places: String = ('a'..='z')
@@ -219,7 +219,7 @@ impl<'a> Guest<'a> {
         })
     }
 
-    /// In the order of [`DISKS`].
+    /// Returns the disks in the order of [`DISKS`].
     fn disks(&self) -> Vec<Disk> {
         let Prepared { kernel, rootfs, image, seed, .. } = &self.prepared;
         let kept = self.delivery.kept_store.clone();
@@ -231,10 +231,10 @@ impl<'a> Guest<'a> {
         disks
     }
 
-    /// Boots the VM and gathers what it says, which is also kept.
+    /// Boots the VM and gathers its output, which is also kept on disk.
     ///
     /// # Errors
-    /// QEMU cannot be started, or what it says not be written.
+    /// QEMU cannot be started, or its output cannot be written.
     pub fn watch(&self, boot: &Boot, sink: &Sink<'_>) -> Result<Evidence, Error> {
         let nonce = nonce()?;
         let spec = self.spec(boot, &nonce)?;
@@ -251,7 +251,7 @@ impl<'a> Guest<'a> {
             let mut power = Power::On;
             match said {
                 Said::Console(line) => {
-                    // A full disk must not end the VM half way: what counts is in memory.
+                    // A full disk must not end the VM half way: the judged records are in memory.
                     let _ = writeln!(console_log, "{line}");
                     hear(&mut evidence, line, sink);
                 }

@@ -1,23 +1,24 @@
-//! Which loading of each module is live, and how many use it (`identity` in guest/ready.sh).
+//! Identity of each loaded module and its reference count (`identity` in guest/ready.sh): shows
+//! whether it was loaded again.
 
 use std::collections::BTreeMap;
 
 use crate::records::Records;
 
-/// The modules that are always asked about.
+/// Modules that are always recorded.
 const MODULES: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
 
-/// One module as it was found.
+/// A module as recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// Inode of its directory in /sys/module and seconds since boot at which it said that it was
-    /// loaded: both are others after the next loading.
+    /// Inode of its directory in /sys/module, and seconds since boot at which it logged that it was
+    /// loaded: the next loading changes both.
     pub loading: (u64, String),
-    /// Its references.
+    /// Its reference count.
     pub refcount: u64,
 }
 
-/// What the guest reported under `when`, by module.
+/// Returns the modules that the guest reported under `when`, by name.
 ///
 /// # Errors
 /// The section is missing, a module is, or a line is not `NAME inode N refcount N loaded SECONDS`.
@@ -44,8 +45,8 @@ fn parse(line: &str) -> Option<(String, Loaded)> {
     Some((name.to_owned(), Loaded { loading, refcount: refcount.parse().ok()? }))
 }
 
-/// What is wrong with the modules of `now`, of which those that are `anew`, and no others, have to
-/// have been loaded since `then`, and the others have to have as many users.
+/// Compares the modules of `now` with those of `then`: the modules in `anew`, and no others, must
+/// have been loaded again since; the others must have the same reference count.
 pub fn compare(records: &Records, then: &str, now: &str, anew: &[&str]) -> Vec<String> {
     let (then, now) = match (read(records, then), read(records, now)) {
         (Ok(then), Ok(now)) => (then, now),
@@ -57,7 +58,7 @@ pub fn compare(records: &Records, then: &str, now: &str, anew: &[&str]) -> Vec<S
         let differs = then.loading.0 != now.loading.0 && then.loading.1 != now.loading.1;
         if anew.contains(&name.as_str()) {
             if !differs {
-                wrong.push(format!("{name} was not loaded anew: {then:?}, then {now:?}"));
+                wrong.push(format!("{name} was not loaded again: {then:?}, then {now:?}"));
             }
         } else if then != now {
             wrong.push(format!("{name} is not untouched: {then:?}, then {now:?}"));
@@ -100,9 +101,9 @@ mod tests {
     fn what_was_loaded_anew_has_another_inode_and_time() {
         let uvm = THEN.replace("inode 8 refcount 0 loaded 9.9", "inode 18 refcount 1 loaded 99.9");
         assert_eq!(why(&uvm, &["nvidia_uvm"]), "");
-        assert!(why(&uvm, ALL).starts_with("nvidia was not loaded anew"));
+        assert!(why(&uvm, ALL).starts_with("nvidia was not loaded again"));
         let one = THEN.replace("inode 8", "inode 18");
-        assert!(why(&one, &["nvidia_uvm"]).starts_with("nvidia_uvm was not loaded anew"));
+        assert!(why(&one, &["nvidia_uvm"]).starts_with("nvidia_uvm was not loaded again"));
     }
 
     #[test]

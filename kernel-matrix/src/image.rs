@@ -9,11 +9,12 @@ use crate::disk;
 use crate::error::{At, Error};
 use crate::process::{LIMIT, run};
 
-/// The name the image has in the guest.
+/// Name of the image in the guest.
 pub const NAME: &str = "localhost/longshore:dev";
 
-/// podman in a mount namespace of its own, its storage (`$1`) and its /run at the paths guests have
-/// them at, as it writes these paths down. Where both cgroup versions are mounted podman refuses to start.
+/// Runs podman in a mount namespace of its own, with its storage (`$1`) and its /run at the guests'
+/// paths, because podman writes these paths down. podman refuses to start where both cgroup
+/// versions are mounted.
 const LOAD: &str = "
 set -eu
 if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi
@@ -29,11 +30,11 @@ exec podman --cgroup-manager cgroupfs --events-backend file --storage-driver vfs
 pub struct Image {
     /// ext4 image for /var/lib/containers.
     pub disk: PathBuf,
-    /// sha256 (hex) of the archive it was loaded from.
+    /// sha256 (hex) of the archive that it was loaded from.
     pub sha256: String,
 }
 
-/// Loads the OCI archive `archive`, or finds that done in the cache.
+/// Loads the OCI archive `archive`, or returns the cached result.
 ///
 /// # Errors
 /// The archive cannot be read, has no image of that name, or podman or mke2fs failed.

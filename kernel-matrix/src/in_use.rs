@@ -1,5 +1,5 @@
-//! A driver that is in use at TERM (guest/in-use.sh): who holds it is named, it stays usable, and the
-//! next agent adopts it.
+//! Judges a driver that is in use at TERM (guest/in-use.sh): its users are named, it stays usable,
+//! and the next agent adopts it.
 
 use crate::checks::{self, Expected};
 use crate::identity;
@@ -7,13 +7,13 @@ use crate::records::Records;
 use crate::timing;
 use crate::trials;
 
-/// The deadline that longshore has by default, and what the end of a container takes beyond it on a
-/// busy machine, seconds.
+/// Longest end of the agent in seconds: longshore's default deadline, and the time that a container
+/// takes to end on a busy machine.
 const LONGEST: f64 = 20.0 + 25.0;
-/// The exit code for a driver in use.
+/// Exit code for a driver in use.
 const IN_USE: &str = "20";
 
-/// What is wrong.
+/// Returns the faults found.
 pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
     wrong.extend(ended(records));
@@ -23,12 +23,12 @@ pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     wrong.extend(held.into_iter().map(|why| format!("while it is held: {why}")));
     let adopted = checks::ready(expected, records, "ready");
     wrong.extend(adopted.into_iter().map(|why| format!("adopted: {why}")));
-    // Nothing was loaded anew, and nobody lost the driver.
+    // No module was loaded again, and no process lost the driver.
     wrong.extend(identity::compare(records, "held", "adopted", &[]));
     wrong
 }
 
-/// Milliseconds from the adopting agent's first word to Ready.
+/// Returns the time from the adopting agent's first log line to Ready.
 pub fn adoption(records: &Records) -> Result<String, String> {
     let log = records.section("agent-log")?;
     let seconds = timing::between(log, "phase probing", "is ready")?;
@@ -49,7 +49,7 @@ fn ended(records: &Records) -> Vec<String> {
     wrong
 }
 
-/// Both holders are in the agent's last words, the contained one with its container.
+/// Checks that the termination message names both users, the contained one with its container.
 fn named(records: &Records) -> Vec<String> {
     let log = records.section("held.log").unwrap_or_default();
     let holders: Vec<&str> = log
@@ -57,7 +57,7 @@ fn named(records: &Records) -> Vec<String> {
         .filter(|line| line.contains("in use"))
         .flat_map(|line| line.split("; "))
         .collect();
-    // A number alone can be a part of another one, or of an id.
+    // A bare number could be a part of another one, or of an id.
     let said = |pid: &str, owner: &str| {
         let begins = format!("pid {pid} (");
         holders.iter().any(|holder| holder.starts_with(&begins) && holder.contains(owner))
@@ -75,7 +75,7 @@ fn named(records: &Records) -> Vec<String> {
     wrong
 }
 
-/// The record says that everything is still there.
+/// Checks that the journal has everything as still installed.
 fn left(records: &Records) -> Option<String> {
     let found = trials::journal_of(&records.text("held.record"));
     let whole = found.starts_with("in-use, ") && found.ends_with(" done, 0 intended");

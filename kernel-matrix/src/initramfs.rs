@@ -1,6 +1,6 @@
-//! The first root file system of a VM: busybox, the modules that reach the disks, and the payload
-//! of the cell. It only finds the real root and goes there, as a container runtime cannot
-//! pivot_root on an initramfs.
+//! The first root file system of a VM: busybox, the modules for the disks, and the payload of the
+//! cell. It only mounts the real root and switches to it, as a container runtime cannot pivot_root
+//! on an initramfs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use crate::cpio;
 use crate::error::{At, Error};
 
-/// What the first stage needs: disks, the file system on them, the results port. Those that are
-/// built into a kernel are left out.
+/// Modules for the first stage: disks, the file system on them, the results port. Those built into
+/// a kernel are left out.
 const WANTED: &[&str] = &["crc32c_generic", "virtio_pci", "virtio_blk", "virtio_console", "ext4"];
 
 /// A file for the guest: path below `/matrix`, permission bits, content.
 pub type Payload<'a> = (&'a str, u32, &'a [u8]);
 
-/// Modules of one kernel, for `order` and reading.
+/// Modules of one kernel, with their load order.
 #[derive(Debug)]
 pub struct Modules {
     dir: PathBuf,
@@ -47,7 +47,7 @@ impl Modules {
             .map_err(|name| Error::Unexpected(format!("{}: no module {name}", self.dir.display())))
     }
 
-    /// Files of the modules the first stage loads, in order.
+    /// Returns the files of the modules that the first stage loads, in order.
     ///
     /// # Errors
     /// A module is neither in modules.dep nor built in.
@@ -55,7 +55,7 @@ impl Modules {
         self.order(WANTED)
     }
 
-    /// A module's bytes, unpacked.
+    /// Returns a module's bytes, decompressed.
     fn read(&self, file: &str) -> Result<Vec<u8>, Error> {
         let path = self.dir.join(file);
         let packed = fs::read(&path).at("read", &path)?;
@@ -70,13 +70,14 @@ impl Modules {
     }
 }
 
-/// Kernel name of a module file: `kernel/fs/ext4/ext4.ko.xz` -> `ext4`.
+/// Returns the kernel name of a module file: `kernel/fs/ext4/ext4.ko.xz` -> `ext4`.
 fn kernel_name(file: &str) -> String {
     let base = file.rsplit('/').next().unwrap_or(file);
     base.split(".ko").next().unwrap_or(base).replace('-', "_")
 }
 
-/// Load order by modules.dep, whose lines list all dependencies, the ones to load first last.
+/// Returns the load order by modules.dep, whose lines list all dependencies, the first to load
+/// last.
 fn order(dep: &str, builtin: &str, wanted: &[&str]) -> Result<Vec<String>, String> {
     let mut files = Vec::new();
     let mut seen = BTreeSet::new();
@@ -98,7 +99,7 @@ fn order(dep: &str, builtin: &str, wanted: &[&str]) -> Result<Vec<String>, Strin
     Ok(files)
 }
 
-/// The part that is the same for every cell of a kernel: busybox, init, modules.
+/// Returns the part that is the same for every cell of a kernel: busybox, init, modules.
 ///
 /// # Errors
 /// A file cannot be read or a module is missing.
@@ -118,7 +119,7 @@ pub fn base(busybox: &Path, init: &str, modules: &Modules) -> Result<Vec<u8>, Er
     Ok(archive.finish())
 }
 
-/// The part that is the cell's own.
+/// Returns the cell's own part.
 pub fn payload(files: &[Payload<'_>]) -> Vec<u8> {
     let mut archive = cpio::Archive::new();
     for (path, mode, content) in files {

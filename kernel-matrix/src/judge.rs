@@ -1,4 +1,4 @@
-//! Whether a cell passed: a pure function of what was declared and what was seen.
+//! Judges a cell: a pure function of its declaration and of the guest's records.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,36 +17,36 @@ use crate::served;
 use crate::trials;
 use crate::upgrade;
 
-/// How many of the last lines of the agent's log are reasons too.
+/// Number of last lines of the agent's log that are shown with the faults.
 pub(crate) const LAST_WORDS: usize = 6;
 
-/// What was seen of a cell's VM.
+/// Evidence of a cell's run in a VM.
 #[derive(Debug, Default)]
 pub struct Evidence {
-    /// The random word the guest was given.
+    /// Random word that the guest was given.
     pub nonce: String,
-    /// Everything from the results port.
+    /// Records from the results port.
     pub records: Records,
-    /// The verdict line of the console.
+    /// Verdict line of the console: nonce and exit code.
     pub last_word: Option<(String, i32)>,
-    /// Console lines that tell of a kernel in trouble.
+    /// Console lines that report a kernel fault.
     pub trouble: Vec<String>,
     /// The last lines of the console.
     pub tail: VecDeque<String>,
-    /// Phases, and how long after QEMU's start they were reached.
+    /// Phases, and the time since QEMU's start at which each was reached.
     pub reached: Vec<(String, Duration)>,
-    /// Whether the VM was still running at the deadline.
+    /// True if the VM was still running at the deadline.
     pub overdue: bool,
-    /// Whether its power went off.
+    /// True if its power went off.
     pub power_lost: bool,
 }
 
-/// Judges a cell that ran in a VM. QEMU's own exit code says nothing and is not looked at.
+/// Judges a cell that ran in a VM. QEMU's own exit code means nothing and is ignored.
 pub fn judge(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
     let mut wrong: Vec<String> =
         evidence.trouble.iter().map(|line| format!("kernel: {line}")).collect();
     if let Some(why) = unfinished(cell, evidence) {
-        // A guest that did not get to its end has no state to compare.
+        // A guest that did not finish has no state to compare.
         wrong.push(why);
         wrong.extend(evidence.tail.iter().map(|line| format!("console: {line}")));
     } else {
@@ -57,7 +57,7 @@ pub fn judge(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
     if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong) }
 }
 
-/// Judges the boot of a cell that ends by a loss of power, when the driver is Ready.
+/// Judges the boot of a cell that ends by a loss of power while the driver is Ready.
 pub fn first_boot(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outcome {
     let mut wrong: Vec<String> =
         evidence.trouble.iter().map(|line| format!("kernel: {line}")).collect();
@@ -75,13 +75,14 @@ pub fn first_boot(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outc
     Outcome::Failed(wrong.into_iter().map(|line| format!("first boot: {line}")).collect())
 }
 
-/// How the agent's log ended.
+/// Returns the last lines of the agent's log.
 pub(crate) fn last_words(records: &Records) -> Vec<String> {
     let log = records.section("agent-log").unwrap_or_default();
     log[log.len().saturating_sub(LAST_WORDS)..].iter().map(|l| format!("agent: {l}")).collect()
 }
 
-/// Console, results port and nonce must tell of the same, good end.
+/// Returns why the guest did not finish well; console, results port and nonce must agree on its
+/// end.
 pub(crate) fn unfinished(cell: &Cell, evidence: &Evidence) -> Option<String> {
     let phase = evidence.records.phases.last().map_or("boot", String::as_str);
     if evidence.overdue {
@@ -146,7 +147,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
     wrong
 }
 
-/// Every kill has to have been recovered from.
+/// Checks that every kill was recovered from.
 fn killed(records: &Records) -> Vec<String> {
     let trials = match trials::read(records) {
         Ok(trials) => trials,
@@ -162,7 +163,7 @@ fn killed(records: &Records) -> Vec<String> {
     wrong
 }
 
-/// The host has to be exactly as before.
+/// Checks that the host is exactly as before.
 pub(crate) fn host(records: &Records) -> Vec<String> {
     let mut wrong = differences(records, "after");
     wrong.extend(record(records, "after.record"));
@@ -173,12 +174,12 @@ pub(crate) fn host(records: &Records) -> Vec<String> {
     wrong
 }
 
-/// What of the host is not as before in the state that was reported under `after`.
+/// Returns the differences between the host before and in the state reported under `after`.
 pub(crate) fn differences(records: &Records, after: &str) -> Vec<String> {
     differences_between(records, "before", after)
 }
 
-/// What differs between two states of the host, but for what is the agent's own record.
+/// Returns the differences between two states of the host, except the agent's own record.
 pub(crate) fn differences_between(records: &Records, before: &str, after: &str) -> Vec<String> {
     let scenes =
         Scene::read(records, before).and_then(|before| Ok((before, Scene::read(records, after)?)));
@@ -190,8 +191,8 @@ pub(crate) fn differences_between(records: &Records, before: &str, after: &str) 
     wrong
 }
 
-/// Whether a difference is only that the agent's record is there: it stays, so that `status` can tell
-/// what became of the agent. Whatever else is in its directory is a leftover.
+/// True if a difference is only the presence of the agent's record: it stays, so that `status` can
+/// report the agent's end. Every other file in its directory is a leftover.
 fn is_own_record(difference: &str) -> bool {
     const RECORD: &[(&str, &str)] = &[
         ("d", "/run/longshore"),
@@ -206,7 +207,7 @@ fn is_own_record(difference: &str) -> bool {
     RECORD.iter().any(|(k, p)| kind == Some(k) && path == Some(p)) && words.next().is_none()
 }
 
-/// The record that stays has to say itself that nothing is left.
+/// Checks that the record that stays lists nothing as left.
 pub(crate) fn record(records: &Records, section: &str) -> Option<String> {
     let text = match records.section(section) {
         Ok(lines) => lines.join("\n"),
@@ -218,7 +219,7 @@ pub(crate) fn record(records: &Records, section: &str) -> Option<String> {
     };
     let left: Vec<String> =
         entries.iter().filter(|e| e["state"] != "undone").map(|e| e["step"].to_string()).collect();
-    (!left.is_empty()).then(|| format!("the agent's record says what is left: {}", left.join(", ")))
+    (!left.is_empty()).then(|| format!("the agent's record has leftovers: {}", left.join(", ")))
 }
 
 #[cfg(test)]
@@ -233,7 +234,7 @@ mod tests {
         .unwrap()
     }
 
-    /// A guest whose host is untouched and whose agent ended with 17.
+    /// Evidence of a host that is untouched and an agent that ended with 17.
     fn good() -> Evidence {
         let mut records = Records::default();
         for when in ["before", "after"] {
@@ -309,7 +310,7 @@ mod tests {
             panic!("passed")
         };
         assert!(why.iter().all(|line| line.starts_with("first boot: ")), "{why:?}");
-        assert!(why[0].contains("never was Ready"), "{why:?}");
+        assert!(why[0].contains("was never Ready"), "{why:?}");
         assert!(why.iter().any(|line| line.contains("agent: error: no GPU")), "{why:?}");
     }
 
@@ -362,7 +363,7 @@ mod tests {
         let undone = "{\"entries\": [{\"step\": {\"do\": \"bind\"}, \"state\": \"undone\"}]}";
         assert_eq!(why(record(undone)), "Passed");
         let done = "{\"entries\": [{\"step\": {\"do\": \"bind\"}, \"state\": \"done\"}]}";
-        assert!(why(record(done)).contains("left: {\"do\":\"bind\"}"));
+        assert!(why(record(done)).contains("leftovers: {\"do\":\"bind\"}"));
         assert!(why(record("cat: no such file")).contains("cannot be read"));
     }
 

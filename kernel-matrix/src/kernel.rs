@@ -1,5 +1,5 @@
-//! A kernel of the archive, as a VM needs it: bzImage, the modules for the initramfs, and all
-//! modules as a disk.
+//! A kernel of the archive, in the form that a VM needs: bzImage, the modules for the initramfs,
+//! and all modules as a disk.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -23,16 +23,16 @@ pub struct Kernel {
     pub release: String,
     /// bzImage.
     pub vmlinuz: PathBuf,
-    /// A `/lib/modules/RELEASE` with what the initramfs needs.
+    /// A `/lib/modules/RELEASE` with the initramfs's modules.
     pub modules: PathBuf,
     /// ext4 image for /usr/lib/modules.
     pub disk: PathBuf,
 }
 
-/// Which packages a kernel consists of, the one with the bzImage first.
+/// Returns the packages of a kernel, the one with the bzImage first.
 ///
 /// # Errors
-/// The suite has no such meta-package, or what it points at is missing.
+/// The suite has no such meta-package, or a package that it depends on is missing.
 pub fn resolve(bits: &Bits, wanted: &KernelWanted) -> Result<Vec<Package>, Error> {
     let meta = bits.newest(&wanted.package, &wanted.suite)?;
     let mut found: Vec<Package> = Vec::new();
@@ -53,20 +53,20 @@ pub fn resolve(bits: &Bits, wanted: &KernelWanted) -> Result<Vec<Package>, Error
     Ok(found)
 }
 
-/// The kernel's own packages that one depends on: `linux-image-RELEASE`, and since 7.0 also
-/// `linux-base-RELEASE`, `linux-binary-RELEASE`, `linux-modules-RELEASE`.
+/// Returns the kernel's own packages that a package depends on: `linux-image-RELEASE`, and since
+/// 7.0 also `linux-base-RELEASE`, `linux-binary-RELEASE`, `linux-modules-RELEASE`.
 fn needed(package: &Package) -> Vec<String> {
     const PARTS: &[&str] = &["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
     let first = package.depends.iter().filter_map(|clause| clause.0.first());
     first.map(|r| r.name.clone()).filter(|n| PARTS.iter().any(|part| n.starts_with(part))).collect()
 }
 
-/// `uname -r` of the kernel in `linux-image-RELEASE`.
+/// Returns the `uname -r` of the kernel in `linux-image-RELEASE`.
 pub fn release_of(image: &Package) -> String {
     image.name.trim_start_matches("linux-image-").trim_end_matches("-unsigned").to_owned()
 }
 
-/// Unpacks the packages and makes the disk, or finds that done in the cache.
+/// Unpacks the packages and makes the disk, or returns the cached result.
 ///
 /// # Errors
 /// A package cannot be fetched or unpacked; depmod or mke2fs failed.
@@ -102,7 +102,8 @@ fn fill(dir: &Path, bits: &Bits, packages: &[Package]) -> Result<(), Error> {
     fs::remove_dir_all(&tree).at("remove", &tree)
 }
 
-/// Only what is booted and loaded; since 7.0 modules lie below usr/lib.
+/// Maps a path to its place; only what is booted and loaded is unpacked. Since 7.0 modules lie
+/// below usr/lib.
 fn place(path: &Path) -> Option<PathBuf> {
     let path = path.strip_prefix("usr").unwrap_or(path);
     let wanted = path.starts_with("lib/modules")

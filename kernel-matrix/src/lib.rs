@@ -1,11 +1,13 @@
 //! Boots real kernels with a simulated NVIDIA GPU and runs the longshore image in them.
 //!
-//! matrix.toml ([`matrix`]) declares the cells. The [`workbench`] brings what they need onto disk:
-//! [`kernel`], [`rootfs`], the agent's [`image`] and its store ([`seed`]), all kept in the
-//! [`cache`]; a [`delivery`] is what a guest has the driver from. A [`cell`] boots a [`vm`] whose devices are a [`gpu`] behind QEMU's [`proxy`]
-//! protocol; the guest's scripts (guest/) only report [`records`], and [`judge`] decides from
-//! these alone; where an agent is killed again and again, [`trials`] has what came of each, and where one
-//! driver takes the place of another, [`upgrade`] has what has to come of it. [`secure_boot`] makes guests whose kernel asks for signed modules. Everything that happens is an [`event`]; [`show`] and [`report`] consume them.
+//! matrix.toml ([`matrix`]) declares the cells. The [`workbench`] makes their files: [`kernel`],
+//! [`rootfs`], the agent's [`image`] and its store ([`seed`]), all kept in the [`cache`]; a
+//! [`delivery`] is a guest's source of the driver. A [`cell`] boots a [`vm`] whose devices are a
+//! [`gpu`] behind QEMU's [`proxy`] protocol; the guest's scripts (guest/) only report [`records`],
+//! and [`judge`] decides from these alone. [`trials`] judges agents that are killed repeatedly,
+//! [`upgrade`] the change from one driver to another. [`secure_boot`] makes guests whose kernel
+//! requires signed modules. Progress is a stream of [`event`]s; [`show`] and [`report`] consume
+//! them.
 
 pub mod apt;
 pub mod attacked;

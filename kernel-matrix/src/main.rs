@@ -20,14 +20,14 @@ use kernel_matrix::report::Report;
 use kernel_matrix::show::Detail;
 use kernel_matrix::workbench::{Agent, Workbench};
 
-/// An optimised build of everything, on a slow machine.
+/// Time limit for an optimised build of everything on a slow machine.
 const IMAGE_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Boots real kernels with a simulated NVIDIA GPU and runs the longshore image in them.
 #[derive(Debug, Parser)]
 #[command(name = "kernel-matrix")]
 struct Line {
-    /// The cells.
+    /// File that declares the cells.
     #[arg(long, global = true, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/matrix.toml"))]
     matrix: PathBuf,
     #[command(subcommand)]
@@ -38,22 +38,22 @@ struct Line {
 enum Verb {
     /// Lists the cells.
     List,
-    /// Runs cells, all of them where none is named. Ends with 1 unless every one ran and passed.
+    /// Runs cells, all of them if none is named. Exits with 1 unless every cell passed.
     Run(Run),
-    /// Times the agent in a cell's VM, from start to Ready and from SIGTERM to its end, beside
+    /// Measures the times from start to Ready and from SIGTERM to exit in a cell's VM, beside
     /// modprobe and rmmod of the same files.
     Time {
         /// Name of the cell.
         #[arg(default_value = "bookworm-535-open")]
         cell: String,
-        /// Before it, do the same in a VM whose clock counts instructions, 2 ns each.
+        /// First measure the same in a VM whose clock counts instructions, 2 ns each.
         #[arg(long)]
         icount: bool,
         #[command(flatten)]
         agent: AgentOptions,
     },
-    /// Measures what the agent takes in a cell's VM in five minutes in which nobody asks it for
-    /// anything, and how long its end takes beside rmmod.
+    /// Measures the idle agent's resource use in a cell's VM over five minutes without requests,
+    /// and the time of its end beside rmmod.
     Rest {
         /// Name of the cell.
         #[arg(default_value = "bookworm-535-open")]
@@ -61,7 +61,7 @@ enum Verb {
         #[command(flatten)]
         agent: AgentOptions,
     },
-    /// Boots a cell's VM with a shell on this terminal instead of its scenario; `poweroff` by
+    /// Boots a cell's VM with a shell on this terminal instead of its scenario; end it with
     /// `/run/matrix/busybox poweroff -f`, or Ctrl-A X.
     Shell {
         /// Name of the cell.
@@ -73,10 +73,10 @@ enum Verb {
 
 #[derive(Debug, clap::Args)]
 struct AgentOptions {
-    /// OCI archive with the agent's image; made by scripts/image where none is given.
+    /// OCI archive with the agent's image; by default scripts/image makes it.
     #[arg(long, requires = "longshore")]
     image: Option<PathBuf>,
-    /// The longshore program for this machine, the same as in the image.
+    /// longshore program for this machine, the same as in the image.
     #[arg(long, requires = "image")]
     longshore: Option<PathBuf>,
 }
@@ -91,13 +91,13 @@ struct Run {
     /// Write the results here as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Cells at a time, as many as there are processors where absent; each VM has one virtual CPU
-    /// and 2 GiB of memory. Drivers are compiled one after the other.
+    /// Number of cells run at a time, by default the number of processors; each VM has one virtual
+    /// CPU and 2 GiB of memory. Drivers are compiled one after the other.
     #[arg(long)]
     jobs: Option<NonZeroUsize>,
     #[command(flatten)]
     agent: AgentOptions,
-    /// Show what a person would look at in the guests, and the agent's log.
+    /// Show the guests' reports for people, and the agent's log.
     #[arg(long)]
     show: bool,
     /// Show the guests' consoles.
@@ -217,7 +217,7 @@ fn run(matrix: Matrix, options: &Run, ending: &Ending) -> Result<bool, Error> {
     Ok(report.is_good())
 }
 
-/// Does something with one cell, and shows what happens meanwhile.
+/// Runs `act` on one cell, and shows its events meanwhile.
 fn alone<T>(
     matrix: Matrix,
     name: &str,
@@ -261,7 +261,8 @@ fn open(guest: Guest, cells: &[&Cell], options: &AgentOptions) -> Result<Workben
     Workbench::open(Cache::of_user()?, guest, cells, agent(options)?)
 }
 
-/// The agent's image and program: those given, else what scripts/image makes of this checkout.
+/// Returns the agent's image and program: those given, else the result of scripts/image for this
+/// checkout.
 fn agent(options: &AgentOptions) -> Result<Agent, Error> {
     if let (Some(image), Some(program)) = (&options.image, &options.longshore) {
         return Ok(Agent { image: image.clone(), program: program.clone() });

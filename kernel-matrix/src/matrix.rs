@@ -1,4 +1,4 @@
-//! matrix.toml: the cells that are declared.
+//! matrix.toml: the declared cells.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::gpu;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Matrix {
-    /// What the guests' root file system is made of.
+    /// The guests' root file system.
     pub guest: Guest,
     /// The cells, in order.
     #[serde(rename = "cell")]
@@ -37,7 +37,7 @@ pub struct Guest {
 pub struct Cell {
     /// Unique, kebab-case.
     pub name: String,
-    /// What happens.
+    /// Sequence of events in the guest.
     pub scenario: Scenario,
     /// Part of the core set: the cells that CI runs after every change.
     #[serde(default)]
@@ -46,41 +46,41 @@ pub struct Cell {
     pub kernel: KernelWanted,
     /// The driver.
     pub driver: DriverWanted,
-    /// The driver that it is changed to.
+    /// Driver that it is changed to, if any.
     pub next_driver: Option<DriverWanted>,
-    /// Where the guest has the driver from.
+    /// Source of the guest's driver.
     #[serde(default)]
     pub from: Supply,
     /// Simulated devices.
     #[serde(default)]
     pub gpus: Vec<gpu::Spec>,
-    /// Modules somebody else loads before the agent starts.
+    /// Modules that are loaded before the agent starts, as by another program.
     #[serde(default)]
     pub preload: Vec<String>,
-    /// What the kernel is told on its command line beyond what it always is.
+    /// Kernel command line arguments beyond the usual ones.
     #[serde(default)]
     pub kernel_arguments: String,
-    /// What podman is told that the agent's container may.
+    /// podman arguments for the privileges of the agent's container.
     #[serde(default = "default_privileges")]
     pub privileges: Vec<String>,
-    /// Whether the agent is to run nvidia-persistenced.
+    /// True if the agent is to run nvidia-persistenced.
     #[serde(default)]
     pub persistenced: bool,
-    /// Whether the guest boots by UEFI under Secure Boot, with modules signed for it.
+    /// True if the guest boots by UEFI under Secure Boot, with modules signed for it.
     #[serde(default)]
     pub secure_boot: bool,
-    /// Exit code wanted.
+    /// Expected exit code.
     #[serde(default)]
     pub exit: i32,
-    /// Texts the agent's log, or the build's output, has to contain.
+    /// Texts that the agent's log, or the build's output, must contain.
     #[serde(default)]
     pub says: Vec<String>,
-    /// How long the cell may take once everything is prepared.
+    /// Time limit of the cell once everything is prepared.
     #[serde(default = "default_deadline")]
     pub deadline_seconds: u64,
 }
 
-/// What happens in a cell.
+/// Scenarios of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scenario {
@@ -90,18 +90,18 @@ pub enum Scenario {
     Refused,
     /// TERM while the agent installs.
     Interrupted,
-    /// TERM while somebody holds the driver; then the next agent.
+    /// TERM while a process holds the driver; then the next agent.
     InUse,
-    /// Nodes and mounts are taken away while the driver is Ready.
+    /// Nodes and mounts are removed while the driver is Ready.
     Restored,
     /// The store's disk does not answer: while the agent starts, and at TERM.
     DeadDisk,
-    /// The next driver in the place of the first, and back, by SIGHUP and by a start; one that the
-    /// kernel refuses; and with somebody holding the driver.
+    /// Change to the next driver and back, by SIGHUP and by a start; change to a driver that the
+    /// kernel refuses; and change while a process holds the driver.
     Upgrade,
     /// As a round trip, while an unprivileged user and a container with /run/nvidia attack the agent.
     Attacked,
-    /// SIGKILL at many points, one life after the other.
+    /// SIGKILL at many points, one agent run after the other.
     Killed,
     /// Losses of power while the store is filled and the driver installed, one boot after the other.
     PowerCut,
@@ -109,38 +109,38 @@ pub enum Scenario {
     Build,
 }
 
-/// Where the agent in the guest has the driver from. Modules are compiled on this machine but for
-/// [`Supply::Compile`]: in an emulated one a compile from nothing takes an hour.
+/// Source of the guest's driver. Modules are compiled on this machine except for
+/// [`Supply::Compile`]: in an emulated one, compiling from scratch takes an hour.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Supply {
     /// A store that `longshore fetch` filled from the archive. No network.
     #[default]
     Archive,
-    /// A .run file made of the archive's packages: the modules were compiled of it, the user-mode
-    /// files the guest takes out of it. No network.
+    /// A .run file made of the archive's packages: the modules were compiled from it, and the guest
+    /// extracts the user-mode files from it. No network.
     RunFile,
-    /// A registry has the modules, signed; the store only the user-mode files. The guest reaches
-    /// nothing but that registry.
+    /// A registry with the modules, signed; the store has only the user-mode files. The guest
+    /// reaches nothing but that registry.
     Registry,
     /// A bundle that the guest imports into an empty store. No network.
     Bundle,
-    /// The store that a first boot filled as with `Registry`, and that lost its power when the
-    /// driver was Ready. The second boot, without a network, is what is judged.
+    /// A store that a first boot filled as with `Registry`, losing its power when the driver was
+    /// Ready. The second boot, without a network, is judged.
     Store,
-    /// The archive that this machine uses, through a relay: the guest fetches and compiles. Its store
-    /// has the objects and conftest results of a compile on this machine, and nothing else.
+    /// The archive that this machine uses, through a relay: the guest fetches and compiles. Its
+    /// store has the objects and conftest results of a compile on this machine, and nothing else.
     Compile,
 }
 
 impl Supply {
-    /// Whether the (first) guest reaches a registry.
+    /// True if the (first) guest reaches a registry.
     pub fn has_registry(self) -> bool {
         matches!(self, Self::Registry | Self::Store)
     }
 }
 
-/// Which kernel, by suite and meta-package.
+/// A kernel, by suite and meta-package.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelWanted {
@@ -150,7 +150,7 @@ pub struct KernelWanted {
     pub package: String,
 }
 
-/// Which driver.
+/// A driver, by branch or version.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct DriverWanted {
@@ -158,13 +158,13 @@ pub struct DriverWanted {
     pub branch: String,
     /// Flavour.
     pub flavour: Flavour,
-    /// Suite it is in, where that is neither the kernel's nor one the machine's apt sources name.
+    /// Suite of its packages, if neither the kernel's nor one that the machine's apt sources name.
     pub suite: Option<String>,
     /// Compatibility patches that are not applied.
     #[serde(default)]
     pub no_patches: Vec<String>,
-    /// Whether lists of packages are taken past their time: those of a suite that Debian seldom
-    /// signs anew on a mirror that stands still.
+    /// True if expired package lists are accepted: those of a suite that Debian seldom signs anew,
+    /// on a mirror that is no longer updated.
     #[serde(default)]
     pub archive_frozen: bool,
 }
@@ -178,21 +178,21 @@ fn default_deadline() -> u64 {
 }
 
 impl Cell {
-    /// The deadline as a duration.
+    /// Returns the deadline as a duration.
     pub fn deadline(&self) -> Duration {
         Duration::from_secs(self.deadline_seconds)
     }
 
-    /// The cell with the driver that its own is changed to.
+    /// Returns the cell with its next driver as its driver.
     pub fn next(&self) -> Option<Self> {
         let driver = self.next_driver.clone()?;
         Some(Self { driver, next_driver: None, ..self.clone() })
     }
 
-    /// The suites its kernel, its driver and the compiler for both are in.
+    /// Returns the suites of its kernel, its driver and the compiler for both.
     pub fn suites(&self) -> Vec<&str> {
         let suite = self.kernel.suite.as_str();
-        // Updates and backports are built with what the suite below them has.
+        // Updates and backports are built with the packages of the suite below them.
         let below = ["-security", "-backports"].iter().find_map(|end| suite.strip_suffix(end));
         let mut suites = vec![suite];
         suites.extend(below.into_iter().chain(self.driver.suite.as_deref()));
@@ -202,12 +202,12 @@ impl Cell {
 }
 
 impl DriverWanted {
-    /// The suite its packages are in, for a kernel of the suite `kernel`.
+    /// Returns the suite of its packages, for a kernel of the suite `kernel`.
     pub fn suite_for<'a>(&'a self, kernel: &'a KernelWanted) -> &'a str {
         self.suite.as_deref().unwrap_or(&kernel.suite)
     }
 
-    /// The flavour as longshore's command line takes it.
+    /// Returns the flavour as longshore's command line takes it.
     pub fn flavour_name(&self) -> &'static str {
         match self.flavour {
             Flavour::Open => "open",
@@ -215,7 +215,7 @@ impl DriverWanted {
         }
     }
 
-    /// Whether `version` is this version or of this branch.
+    /// True if `version` is this version or of this branch.
     pub fn is_met_by(&self, version: &str) -> bool {
         version
             .strip_prefix(&self.branch)
@@ -244,15 +244,15 @@ impl Matrix {
                 return Err(format!("two cells are named `{}`", cell.name));
             }
             if cell.from != Supply::Archive && cell.scenario == Scenario::Build {
-                return Err(format!("{}: a build has no guest that gets anything", cell.name));
+                return Err(format!("{}: a build has no guest to supply", cell.name));
             }
             if (cell.scenario == Scenario::Upgrade) != cell.next_driver.is_some() {
-                return Err(format!("{}: a next-driver belongs to an upgrade", cell.name));
+                return Err(format!("{}: an upgrade has a next-driver, no other cell", cell.name));
             }
             if cell.next_driver.is_some() && cell.from != Supply::Archive {
-                return Err(format!("{}: two drivers are had from the archive only", cell.name));
+                return Err(format!("{}: two drivers come from the archive only", cell.name));
             }
-            // Several devices fit only with small BARs; eight is what was seen to work.
+            // Several devices fit only with small BARs; eight is the largest number tested.
             if cell.gpus.len() > 8 {
                 return Err(format!("{}: at most eight devices", cell.name));
             }
@@ -260,12 +260,12 @@ impl Matrix {
         Ok(matrix)
     }
 
-    /// The cells of the core set, in the order of the matrix.
+    /// Returns the cells of the core set, in the order of the matrix.
     pub fn core(&self) -> Vec<&Cell> {
         self.cells.iter().filter(|cell| cell.core).collect()
     }
 
-    /// The cells with these names, in the order of the matrix; all where no name is given.
+    /// Returns the cells with these names, in the order of the matrix; all where no name is given.
     ///
     /// # Errors
     /// A name that no cell has.

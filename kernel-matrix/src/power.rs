@@ -1,5 +1,5 @@
-//! Losses of power (guest/power-cut.sh): whether each came where it was to come, and whether the next
-//! boot finds a sound store and a host that the agent serves and leaves as it was.
+//! Judges losses of power (guest/power-cut.sh): each came at its point, and the next boot finds a
+//! sound store and a host on which the agent installs the driver and which it leaves as it was.
 
 use crate::checks::{self, Expected};
 use crate::judge::{self, Evidence};
@@ -7,27 +7,28 @@ use crate::matrix::Cell;
 use crate::records::Records;
 use crate::trials::{self, Trial};
 
-/// The points, in order. After the last one a boot only recovers.
+/// Points of the power losses, in order. After the last one a boot only recovers.
 pub const CUTS: [&str; 6] =
     ["import-module", "import-tree", "import-set", "intent", "loading", "ready"];
-/// The phase in which the guest waits for its power to go off.
+/// Phase in which the guest waits for its power to go off.
 pub const PHASE: &str = "cut";
 
-/// What is wrong with where a boot ended whose power was to go off at `cut`; where that is empty it
-/// has to have come to its own end.
+/// Returns why a boot did not lose its power at `cut`; where `cut` is empty the boot must have run
+/// to its end.
 pub fn not_cut(cell: &Cell, evidence: &Evidence, cut: &str) -> Option<String> {
     match (cut.is_empty(), evidence.power_lost) {
         (false, true) => None,
         (false, false) => {
             let why = judge::unfinished(cell, evidence);
-            let why = why.unwrap_or_else(|| "it came to its end".into());
+            let why = why.unwrap_or_else(|| "it ran to its end".into());
             Some(format!("the power was to go off at `{cut}`: {why}"))
         }
         (true, _) => judge::unfinished(cell, evidence),
     }
 }
 
-/// What became of a host whose power had gone off at `after`, in a boot that then went on to `cut`.
+/// Judges the recovery of a host whose power had gone off at `after`, in a boot that then went on
+/// to `cut`.
 pub fn recovered(
     cell: &Cell,
     expected: &Expected,
@@ -55,18 +56,18 @@ pub fn recovered(
     }
 }
 
-/// What was synced has to be there, what was not to be gone, and nothing may be under a name that
-/// promises something else.
+/// Checks that synced files are there and unsynced ones are not, and that every file matches the
+/// digest in its name.
 fn disk(records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
     if records.text("cut.synced") != "synced" {
-        wrong.push("what was synced is not on the disk".into());
+        wrong.push("the file that was synced is not on the disk".into());
     }
     if records.text("cut.unsynced") == "unsynced" {
-        wrong.push("what was written last is on the disk: this was no loss of power".into());
+        wrong.push("the file that was not synced is on the disk: this was no loss of power".into());
     }
     match records.section("cut.misnamed") {
-        Ok(files) => wrong.extend(files.iter().map(|f| format!("not what its name says: {f}"))),
+        Ok(files) => wrong.extend(files.iter().map(|f| format!("digest differs from name: {f}"))),
         Err(missing) => wrong.push(missing),
     }
     let code = records.facts.get("cut.verify").map_or("none", String::as_str);
@@ -106,7 +107,7 @@ mod tests {
         let cases = [
             ("synced", "", "was synced"),
             ("unsynced", "unsynced", "no loss of power"),
-            ("misnamed", "/s/blobs/sha256/ab", "not what its name says: /s/blobs"),
+            ("misnamed", "/s/blobs/sha256/ab", "digest differs from name: /s/blobs"),
         ];
         for (section, text, wanted) in cases {
             let wrong = disk(&records(&[(section, text)])).join("\n");

@@ -1,4 +1,4 @@
-//! Programs the harness runs: every one has a time limit.
+//! Programs that the harness runs: every one has a time limit.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -13,15 +13,15 @@ use nix::unistd::Pid;
 
 use crate::error::{At, Error};
 
-/// Enough for any tool that works on local files or fetches a few packages.
+/// Time limit for any tool that works on local files or fetches a few packages.
 pub const LIMIT: Duration = Duration::from_secs(600);
-/// How many of the last lines an error carries.
+/// Number of last output lines in an error.
 const TAIL: usize = 12;
 
-/// Runs a program that has to succeed; gives what it said.
+/// Runs a program that must succeed, and returns its output.
 ///
 /// # Errors
-/// It could not be started, did not end within `limit`, or ended with anything but 0.
+/// It could not be started, did not end within `limit`, or did not exit with 0.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Vec<String>, Error> {
     let program = command.get_program().to_string_lossy().into_owned();
     let (code, said) = listen(command, limit)?;
@@ -34,8 +34,8 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Vec<String>, Error>
     Err(Error::Command { program, what: format!("{how}\n{tail}") })
 }
 
-/// Runs a program to its end: its exit code and all it said. After `limit` it is killed, and there is
-/// no code.
+/// Runs a program to its end, and returns its exit code and output. After `limit` it is killed, and
+/// there is no code.
 ///
 /// # Errors
 /// The program cannot be started.
@@ -81,17 +81,18 @@ pub fn listen(command: &mut Command, limit: Duration) -> Result<(Option<i32>, Ve
     Ok((status.code(), said))
 }
 
-/// A program that gets TERM when the thread that started it ends, however that comes about, and that
-/// leads a process group of its own: Ctrl-C in a terminal is for the harness (see [`crate::ending`]).
+/// Returns a program that gets TERM when the thread that started it ends for any reason, and that
+/// leads a process group of its own: Ctrl-C in a terminal is for the harness (see
+/// [`crate::ending`]).
 pub fn bound(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "--"]).arg(program).process_group(0);
     command
 }
 
-/// Runs a program, and hands TERM on to it and to whatever it has started in its process group: the
-/// kernel signals the end of a parent to its children only. Who is heedless of that is killed once the
-/// program has ended, or after ten seconds, and the guard with it.
+/// Runs a program, and passes TERM on to its whole process group: the kernel signals the end of a
+/// parent to its children only. Processes that ignore TERM are killed once the program has ended,
+/// or after ten seconds, and the guard with them.
 const GUARD: &str = r#"
 "$@" &
 child=$!
@@ -99,7 +100,7 @@ trap 'trap "" TERM; kill -TERM 0; { sleep 10; kill -KILL 0; } & wait "$child"; k
 wait "$child"
 "#;
 
-/// The same, bound, with all that it starts.
+/// Returns the same command, bound, with all processes that it starts.
 fn like(command: &Command) -> Command {
     let mut bound = bound(Path::new("sh"));
     bound.args(["-c", GUARD, "guard"]).arg(command.get_program()).args(command.get_args());
@@ -115,7 +116,7 @@ fn like(command: &Command) -> Command {
     bound
 }
 
-/// Kills a bound program and what it started.
+/// Kills a bound program and the processes that it started.
 fn end(pid: u32) {
     if let Ok(pid) = i32::try_from(pid) {
         // Fails only where all of it has ended already.
@@ -142,7 +143,8 @@ mod tests {
 
     #[test]
     fn a_program_past_its_deadline_is_killed() {
-        // The shell waits for a child, which has to go too: its end of the pipe would stay open.
+        // The shell waits for a child, which must be killed too: its end of the pipe would stay
+        // open.
         let (code, said) = sh("echo begun; sleep 600; echo ended", Duration::from_secs(3));
         assert_eq!((code, said), (None, vec!["begun".to_owned()]));
     }

@@ -1,19 +1,19 @@
 //! The wire protocol of QEMU's x-pci-proxy-dev (hw/remote/mpqemu-link.c, QEMU 7.2).
 //!
 //! QEMU sends little-endian messages over a stream socket: `i32 command`, four bytes of padding,
-//! `u64 size`, then the payload. A reply is command 1 with one u64. File descriptors that come
-//! along (guest memory, interrupts) are not asked for with recvmsg, so the kernel closes them.
+//! `u64 size`, then the payload. A reply is command 1 with one u64. File descriptors sent along
+//! (guest memory, interrupts) are not received with recvmsg, so the kernel closes them.
 
 use std::io::{self, Read, Write};
 
 use crate::gpu::Device;
 
 const HEADER: usize = 16;
-/// Longest payload taken. The longest QEMU sends is SYNC_SYSMEM's list of regions, below 256.
+/// Longest payload accepted. The longest QEMU sends is SYNC_SYSMEM's list of regions, below 256.
 const PAYLOAD_MAX: usize = 4096;
 const REPLY: i32 = 1;
 
-/// What QEMU asks.
+/// A request of QEMU.
 #[derive(Debug, PartialEq, Eq)]
 enum Request {
     ConfigWrite {
@@ -31,7 +31,7 @@ enum Request {
         size: u32,
     },
     Reset,
-    /// SYNC_SYSMEM and SET_IRQFD: only descriptors, and no reply is awaited.
+    /// SYNC_SYSMEM and SET_IRQFD: only descriptors, and no reply is expected.
     Silent,
 }
 
@@ -49,7 +49,7 @@ pub fn serve(mut link: impl Read + Write, mut device: Device) -> io::Result<()> 
     Ok(())
 }
 
-/// One message, or None at the end of the stream.
+/// Receives one message, or None at the end of the stream.
 fn receive(link: &mut impl Read) -> io::Result<Option<(i32, Vec<u8>)>> {
     let mut header = [0; HEADER];
     let first = link.read(&mut header)?;
@@ -135,7 +135,7 @@ mod tests {
 
     impl Read for Script {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-            // One byte at a time at first: a header may come in pieces.
+            // One byte at a time at first: a header may arrive in pieces.
             let most = if self.input.position() == 0 { 1 } else { buffer.len() };
             self.input.read(&mut buffer[..most])
         }

@@ -1,26 +1,26 @@
-//! What a guest says on its results port, one record a line (see guest/lib.sh).
+//! Records of a guest on its results port, one a line (see guest/lib.sh).
 
 use std::collections::BTreeMap;
 
 use crate::said;
 
-/// Everything a guest has said.
+/// All records of a guest.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Records {
     /// Phases, in order.
     pub phases: Vec<String>,
     /// Facts by key.
     pub facts: BTreeMap<String, String>,
-    /// Finished sections by name; logs as they are for people.
+    /// Finished sections by name; logs are converted to the format for people.
     pub sections: BTreeMap<String, Vec<String>>,
     /// Nonce and exit code of the last record.
     pub verdict: Option<(String, i32)>,
-    /// Lines that are no record.
+    /// Lines that are not records.
     pub noise: Vec<String>,
     open: Option<(String, Vec<String>)>,
 }
 
-/// What a line was, beyond being kept.
+/// Kind of a line that was taken.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken<'a> {
     /// The beginning of this phase.
@@ -75,7 +75,7 @@ impl Records {
         }
     }
 
-    /// A finished section; an error text where the guest never gave it.
+    /// Returns a finished section, or an error text if the guest never reported it.
     ///
     /// # Errors
     /// The section is missing or was cut off.
@@ -86,7 +86,7 @@ impl Records {
             .ok_or_else(|| format!("the guest did not report `{name}`"))
     }
 
-    /// All lines of a section as one text; empty where it is missing.
+    /// Returns all lines of a section as one text; empty where it is missing.
     pub fn text(&self, name: &str) -> String {
         self.sections.get(name).map(|lines| lines.join("\n")).unwrap_or_default()
     }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use crate::error::{At, Error};
 use crate::process;
 
-/// Address and port of it in the guest.
+/// Its address and port in the guest.
 pub const IN_GUEST: &str = "10.0.2.100:5000";
-/// The repository that sets are pushed to.
+/// Repository that sets are pushed to.
 pub const REPOSITORY: &str = "nvidia/modules";
 
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts one that keeps what it is given in `dir`, and waits until it answers.
+    /// Starts a registry that stores its contents in `dir`, and waits until it answers.
     ///
     /// # Errors
     /// docker-registry cannot be started, or does not answer.
@@ -55,12 +55,12 @@ impl Registry {
         Ok(registry)
     }
 
-    /// `http://127.0.0.1:PORT/REPOSITORY`.
+    /// Returns `http://127.0.0.1:PORT/REPOSITORY`.
     pub fn reference(&self) -> String {
         format!("http://127.0.0.1:{}/{REPOSITORY}", self.port)
     }
 
-    /// That it listens is no event that could be waited for.
+    /// Polls until it listens, for which there is no event.
     fn wait(&mut self) -> Result<(), Error> {
         let program = Path::new("docker-registry");
         let deadline = Instant::now() + START_LIMIT;

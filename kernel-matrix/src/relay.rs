@@ -1,6 +1,6 @@
 //! A relay on this machine's loopback through which one guest reaches the archive that the machine
-//! itself uses. It forwards GET requests over plain http and nothing else; the guest verifies what it
-//! gets by the archive's signature.
+//! itself uses. It forwards GET requests over plain http and nothing else; the guest verifies every
+//! file by the archive's signature.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use longshore::source::apt_sources;
 
 use crate::error::{At, Error};
 
-/// Larger than the head of any request of an archive's client.
+/// Larger than the head of any request that an archive's client sends.
 const LARGEST_HEAD: u64 = 16 << 10;
 /// Time limit for one read or write; the archive's own clients wait no longer.
 const STALL_LIMIT: Duration = Duration::from_secs(120);
@@ -51,13 +51,14 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
-        // The listener looks at the flag when somebody connects; where that fails it is gone already.
+        // The listener checks the flag at each connection; if connecting fails it has ended
+        // already.
         let address = SocketAddr::from(([127, 0, 0, 1], self.port));
         drop(TcpStream::connect_timeout(&address, Duration::from_secs(1)));
     }
 }
 
-/// Host (with its port) and path of the archive that serves `suite`.
+/// Returns host (with its port) and path of the archive that serves `suite`.
 fn archive(suite: &str, root: &Path) -> Result<(String, String), Error> {
     let sources = apt_sources::read(root, "amd64").sources;
     let serves = |source: &&apt_sources::AptSource| source.suites.iter().any(|s| s == suite);
@@ -79,7 +80,7 @@ fn accept(listener: &TcpListener, host: &str, ended: &AtomicBool) {
         }
         let (Ok(client), host) = (client, host.to_owned()) else { continue };
         thread::spawn(move || {
-            // The guest's agent sees a connection that broke off, and tries again.
+            // The guest's agent sees a broken connection, and tries again.
             if let Err(error) = forward(client, &host) {
                 complain(&error);
             }
@@ -105,7 +106,7 @@ fn forward(mut client: TcpStream, host: &str) -> io::Result<()> {
     io::copy(&mut server, &mut client).map(drop)
 }
 
-/// The head of a GET request as it is sent on: to `host`, for one answer.
+/// Rewrites the head of a GET request: to `host`, for one answer.
 fn rewritten(mut request: impl BufRead, host: &str) -> io::Result<String> {
     let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
     let mut head = String::new();

@@ -1,4 +1,4 @@
-//! The results: gathered from events, shown as a table, written as JSON.
+//! The report: gathered from events, shown as a table, written as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use crate::event::{Event, Outcome, Resolved, What};
 use crate::matrix::Cell;
 use crate::trials::Trial;
 
-/// How many lines of reasons the table shows of a cell; the JSON has all.
+/// Number of lines of reasons that the table shows of a cell; the JSON has all.
 const REASONS: usize = 12;
 
 /// Results of a run. Every selected cell is in it from the start, as not run.
@@ -37,25 +37,25 @@ pub struct Report {
 pub struct CellResult {
     /// Its name.
     pub name: String,
-    /// Its outcome, and why where it is not passed.
+    /// Its outcome, with the reasons where it did not pass.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// What the names stood for.
+    /// Packages and versions that its names resolved to.
     pub resolved: Option<Resolved>,
     /// Seconds until everything was on disk.
     pub prepare_seconds: f64,
     /// Phase and seconds since QEMU's start.
     pub phases: Vec<(String, f64)>,
-    /// What was measured.
+    /// Its measurements.
     pub measured: BTreeMap<String, String>,
-    /// The lives that were cut off in it, and what came of them.
+    /// The agent runs that were cut off in it, and their recoveries.
     pub trials: Vec<Trial>,
     /// Seconds of the whole cell.
     pub seconds: f64,
 }
 
 impl Report {
-    /// A report in which nothing has run yet.
+    /// Returns a report in which nothing has run yet.
     pub fn new(cells: &[&Cell]) -> Self {
         let cells = cells
             .iter()
@@ -73,7 +73,7 @@ impl Report {
         Self { format: 1, cells, passed: 0, failed: 0, not_run: 0, seconds: 0.0 }
     }
 
-    /// Takes an event that came `after` the cell's beginning.
+    /// Takes an event that happened `after` the cell's beginning.
     pub fn take(&mut self, event: &Event, after: Duration) {
         let Some(cell) = self.cells.iter_mut().find(|c| c.name == event.cell) else { return };
         match &event.what {
@@ -92,7 +92,7 @@ impl Report {
         }
     }
 
-    /// Counts; afterwards the report is complete.
+    /// Completes the report with the counts and the duration.
     pub fn finish(&mut self, took: Duration) {
         let count = |of: fn(&Outcome) -> bool| self.cells.iter().filter(|c| of(&c.outcome)).count();
         self.passed = count(|o| matches!(o, Outcome::Passed));
@@ -101,12 +101,12 @@ impl Report {
         self.seconds = round(took);
     }
 
-    /// Whether every cell ran and passed.
+    /// True if every cell ran and passed.
     pub fn is_good(&self) -> bool {
         !self.cells.is_empty() && self.cells.iter().all(|c| c.outcome == Outcome::Passed)
     }
 
-    /// The table at the end.
+    /// Returns the table at the end.
     pub fn table(&self) -> String {
         let width = self.cells.iter().map(|c| c.name.len()).max().unwrap_or(0);
         let mut text = String::new();
@@ -170,7 +170,7 @@ fn reasons(outcome: &Outcome) -> Vec<&str> {
     }
 }
 
-/// Seconds to a tenth.
+/// Returns the seconds, rounded to a tenth.
 fn round(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 10.0).round() / 10.0
 }

@@ -1,5 +1,5 @@
-//! What an agent takes while its driver is Ready and nobody asks for anything, beside what it is
-//! allowed, and how long its end takes beside bare rmmod (guest/rest.sh).
+//! Resource use of an idle agent whose driver is Ready, against its allowance, and the time of its
+//! end beside bare rmmod (guest/rest.sh).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,21 +7,21 @@ use std::fmt::Write;
 use crate::records::Records;
 use crate::timing::{Timing, median};
 
-/// Resident memory an agent is allowed, kB.
+/// Resident memory that an agent is allowed, kB.
 const ALLOWED_KB: f64 = 12.0 * 1024.0;
-/// Seconds that have to lie between two wake-ups.
+/// Least allowed time between two wake-ups, seconds.
 const ALLOWED_PERIOD: f64 = 10.0;
 
-/// What an agent took.
+/// Resources that an agent used.
 #[derive(Debug, PartialEq)]
 pub struct Rest {
-    /// How long it was looked at, seconds.
+    /// Length of the observation, seconds.
     pub seconds: f64,
     /// VmRSS, RssAnon and RssFile of proc_pid_status(5), kB.
     pub memory: BTreeMap<String, u64>,
-    /// Switches that each thread asked for, and those it did not, by thread.
+    /// Voluntary and involuntary context switches by thread.
     pub switches: Vec<(String, u64, u64)>,
-    /// Its end, and that of the modules alone.
+    /// Times of its end, and of the modules alone.
     pub timing: Timing,
 }
 
@@ -35,7 +35,7 @@ impl Rest {
         let before = threads(records.section("rest.before")?)?;
         let after = threads(records.section("rest.after")?)?;
         let switches = after.into_iter().map(|(id, (name, asked, not))| {
-            // A thread that is new has had all of its switches since.
+            // All switches of a new thread happened since.
             let (_, asked_before, not_before) = before.get(&id).cloned().unwrap_or_default();
             (name, asked - asked_before, not - not_before)
         });
@@ -48,14 +48,14 @@ impl Rest {
             return Err("the guest's `rest.memory` has no VmRSS".into());
         }
         Ok(Self {
-            seconds: seconds.ok_or("the guest did not say how long it waited")?,
+            seconds: seconds.ok_or("the guest did not report its waiting time")?,
             memory,
             switches: switches.collect(),
             timing: Timing::read(records)?,
         })
     }
 
-    /// A table, and last the ratios: to what is allowed, and to rmmod.
+    /// Returns a table, and last the ratios: to the allowance, and to rmmod.
     pub fn table(&self) -> String {
         let mut text = String::new();
         for (what, kb) in &self.memory {
@@ -150,7 +150,7 @@ mod tests {
         };
         assert!(why(&section("rest.after", "x y")).contains("no thread: x y"));
         assert!(why(&section("rest.memory", "VmHWM: 3 kB")).contains("VmRSS"));
-        assert!(why(&|r| r.facts.clear()).contains("how long"));
+        assert!(why(&|r| r.facts.clear()).contains("waiting time"));
         let none = |records: &mut Records| {
             records.sections.insert("rest.before".into(), Vec::new());
         };

@@ -1,20 +1,20 @@
-//! A driver of which parts are taken away while it is Ready (guest/restored.sh): not ready, said, and put
-//! right.
+//! Judges a driver of which parts are removed while it is Ready (guest/restored.sh): the agent
+//! reports not ready, logs the loss, and restores them.
 
 use crate::checks::{self, Expected};
 use crate::records::Records;
 use crate::served;
 use crate::timing;
 
-/// Seconds until `/readyz` is asked and says so: the agent has one, the rest is for an emulated machine
-/// in which each question is a new process.
+/// Longest time in seconds until `/readyz` reports it: the agent has one second, the rest is for an
+/// emulated machine in which each request is a new process.
 const LONGEST: f64 = 15.0;
 
-/// Lists what is wrong.
+/// Returns the faults found.
 pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     let mut wrong = checks::ready(expected, records, "ready");
     let restored = checks::ready(expected, records, "restored");
-    wrong.extend(restored.into_iter().map(|why| format!("put right: {why}")));
+    wrong.extend(restored.into_iter().map(|why| format!("after the repair: {why}")));
     wrong.extend(not_ready(records));
     wrong.extend(said(records));
     for (what, fact) in [
@@ -23,20 +23,21 @@ pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     ] {
         match timing::span(records, fact) {
             Ok(seconds) if seconds <= LONGEST => {}
-            Ok(seconds) => wrong.push(format!("it was {what} after {seconds:.1} s only")),
+            Ok(seconds) => wrong.push(format!("{what} only after {seconds:.1} s")),
             Err(missing) => wrong.push(missing),
         }
     }
     wrong
 }
 
-/// Without its node it is not ready, by `/readyz` and `/status`, and it is ready in the end.
+/// Checks that the agent is not ready without its node, by `/readyz` and `/status`, and is ready in
+/// the end.
 fn not_ready(records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
     for section in ["taken.readyz", "taken.status"] {
         let said = records.text(section);
         if !said.contains("exposure-lost") || !said.contains("/dev/nvidia0") {
-            wrong.push(format!("{section} does not tell of the node: `{said}`"));
+            wrong.push(format!("{section} does not report the node: `{said}`"));
         }
     }
     if !records.text("taken.metrics").contains("longshore_ready 0") {
@@ -49,7 +50,7 @@ fn not_ready(records: &Records) -> Vec<String> {
     wrong
 }
 
-/// The log tells of both, and that they were put right.
+/// Checks that the log reports both losses, and that they were put right.
 fn said(records: &Records) -> Vec<String> {
     let log = records.text("agent-log");
     let wanted = [
@@ -98,8 +99,8 @@ mod tests {
     fn each_thing_that_is_not_said_is_found() {
         assert_eq!(why("other", ""), "");
         for (section, wanted) in [
-            ("taken.readyz", "taken.readyz does not tell"),
-            ("taken.status", "taken.status does not tell"),
+            ("taken.readyz", "taken.readyz does not report"),
+            ("taken.status", "taken.status does not report"),
             ("taken.metrics", "the metrics say"),
             ("restored.readyz", "in the end"),
             ("agent-log", "`phase changing`"),

@@ -11,7 +11,7 @@ use crate::error::{At, Error};
 use crate::matrix::Guest;
 use crate::process::{LIMIT, run};
 
-/// What nobody reads in a guest.
+/// Paths that are of no use in a guest.
 const LEFT_OUT: &[&str] = &["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"];
 
 /// A finished root file system.
@@ -23,7 +23,7 @@ pub struct Rootfs {
     pub busybox: PathBuf,
 }
 
-/// Makes the root file system, or finds it in the cache. `versions` names the packages' versions
+/// Makes the root file system, or returns the cached one. `versions` names the packages' versions
 /// as the archive has them today, so that a newer archive gives a newer guest.
 ///
 /// # Errors
@@ -43,7 +43,7 @@ fn fill(dir: &Path, guest: &Guest, packages: &str) -> Result<(), Error> {
     let tree = dir.join("tree");
     run(
         Command::new("mmdebstrap")
-            // The tree is thrown away once it is an image: nothing of it has to reach the disk.
+            // The tree is deleted once it is an image: it need not be synced to the disk.
             .args(["--variant=minbase", "--quiet", "--dpkgopt=force-unsafe-io"])
             .arg(format!("--include={packages}"))
             .args(LEFT_OUT.iter().map(|path| format!("--dpkgopt=path-exclude={path}")))

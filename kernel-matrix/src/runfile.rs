@@ -1,5 +1,5 @@
-//! A .run file of the layout of NVIDIA's, made of a suite's packages by scripts/make-run-file, and
-//! a disk that brings it to a guest.
+//! A .run file with the layout of NVIDIA's, made of a suite's packages by scripts/make-run-file,
+//! and a disk that carries it to a guest.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use crate::error::{At, Error};
 use crate::process::run;
 
 const SCRIPT: &str = include_str!("../../scripts/make-run-file");
-/// Half a gigabyte of packages is fetched, and half of that compressed.
+/// Time limit: half a gigabyte of packages is fetched, and half of that compressed.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// Packages whose versions stand for all that the file is made of.
+/// Packages whose versions identify everything that the file is made of.
 const MADE_OF: [&str; 3] = ["nvidia-open-kernel-source", "nvidia-kernel-source", "libcuda1"];
-/// Unpacking xz takes an emulated machine minutes.
+/// zstd, as unpacking xz takes an emulated machine minutes.
 const COMPRESSION: &str = "zstd";
 
 /// A .run file.
@@ -32,13 +32,13 @@ pub struct RunFile {
 }
 
 impl RunFile {
-    /// Its name, on the disk too.
+    /// Returns its name, which is the same on the disk.
     pub fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 }
 
-/// Makes the file of a branch out of a suite's packages, or finds it in the cache.
+/// Makes the .run file of a branch from a suite's packages, or returns the cached one.
 ///
 /// # Errors
 /// The suite has no such driver; the script or mke2fs failed.

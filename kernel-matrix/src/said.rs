@@ -1,9 +1,9 @@
-//! What longshore said, in one form, whichever one its log had.
+//! longshore's log in one form, independent of its format.
 
 use serde_json::Value;
 
-/// The lines of a log for people: JSON ones become what longshore would have written for people, and
-/// all others stay as they are.
+/// Converts the lines of a log to the format for people: JSON lines become those that longshore
+/// would have written for people, and all others stay as they are.
 pub fn for_people(lines: &[String]) -> Vec<String> {
     lines.iter().flat_map(|line| told(line).unwrap_or_else(|| vec![line.clone()])).collect()
 }

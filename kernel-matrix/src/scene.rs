@@ -1,19 +1,19 @@
-//! The host before and after: what must be exactly as it was.
+//! State of the host before and after, reduced to what must be exactly the same.
 
 use std::collections::BTreeMap;
 
 use crate::records::Records;
 
-/// A host as a guest reported it, reduced to what has to be the same again.
+/// State of a host as a guest reported it, reduced to what must be the same again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scene {
     aspects: BTreeMap<&'static str, Lines>,
 }
 
-/// Lines and how often each occurs.
+/// Lines and their number of occurrences.
 type Lines = BTreeMap<String, usize>;
 
-/// The sections of a state, and how their lines are reduced.
+/// A section of a state, and the function that reduces its lines.
 type Aspect = (&'static str, fn(&str) -> Option<String>);
 const ASPECTS: &[Aspect] = &[
     ("modules", module),
@@ -44,7 +44,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// What differs in `after`, one line each; empty where nothing does.
+    /// Returns the differences in `after`, one line each; empty where there is none.
     pub fn differences(&self, after: &Self) -> Vec<String> {
         let mut found = Vec::new();
         for (aspect, before) in &self.aspects {
@@ -68,7 +68,7 @@ fn whole(line: &str) -> Option<String> {
     Some(line.to_owned())
 }
 
-/// A line of /proc/modules without size and address: `name refcount users state`.
+/// Reduces a line of /proc/modules to `name refcount users state`, without size and address.
 fn module(line: &str) -> Option<String> {
     let mut words = line.split(' ');
     let (name, _size, refcount) = (words.next()?, words.next()?, words.next()?);
@@ -78,7 +78,7 @@ fn module(line: &str) -> Option<String> {
     Some(format!("{name} refcount {refcount} users {} {state}", users.join(",")))
 }
 
-/// A line of mountinfo without its ids and peer group numbers (proc_pid_mountinfo(5)).
+/// Removes ids and peer group numbers from a line of mountinfo (proc_pid_mountinfo(5)).
 fn mount(line: &str) -> Option<String> {
     let (first, second) = line.split_once(" - ")?;
     let mut words = first.split(' ').skip(3);
@@ -88,7 +88,7 @@ fn mount(line: &str) -> Option<String> {
     Some(line.split('/').map(part).collect::<Vec<_>>().join("/"))
 }
 
-/// A part of a path, with `ID` for a container's, which is another one in every life.
+/// Returns a part of a path, with `ID` for a container's id, which is new at every start.
 fn part(name: &str) -> &str {
     let is_id = name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
     if is_id { "ID" } else { name }

@@ -1,5 +1,5 @@
-//! Secure Boot for guests: firmware that trusts who signed the kernel and a throwaway key of ours,
-//! which modules are signed with. Debian's kernels take the firmware's keys for modules' too.
+//! Secure Boot for guests: firmware that trusts the kernel's signer and a throwaway key of ours,
+//! which signs the modules. Debian's kernels accept the firmware's keys for modules too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use crate::cache::Cache;
 use crate::error::{At, Error};
 use crate::process::{LIMIT, run};
 
-/// Debian's `ovmf`: firmware that knows Secure Boot, and its variables, none set.
+/// Debian's `ovmf`: firmware with Secure Boot support, and its variables, none set.
 const CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd";
 const VARIABLES: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
-/// Changes whenever what is made of the inputs changes.
+/// Part of the cache key; to be raised with every change of the products' making.
 const RECIPE: &str = "1";
 
-/// Who signs modules.
+/// Key and certificate that sign modules.
 #[derive(Debug, Clone)]
 pub struct Signer {
     /// Secret key, PEM.
@@ -24,16 +24,16 @@ pub struct Signer {
     pub certificate: PathBuf,
 }
 
-/// What QEMU takes for firmware.
+/// Firmware files for QEMU.
 #[derive(Debug, Clone)]
 pub struct Firmware {
     /// The code.
     pub code: PathBuf,
-    /// The variables; what is written to them is thrown away.
+    /// The variables; the guest's writes to them are discarded.
     pub variables: PathBuf,
 }
 
-/// A key that is good for nothing but these guests; made once.
+/// Returns a key that is only used for these guests; made once.
 ///
 /// # Errors
 /// openssl failed.
@@ -49,7 +49,7 @@ pub fn signer(cache: &Cache) -> Result<Signer, Error> {
     Ok(Signer { key: dir.join("module.key"), certificate: dir.join("module.der") })
 }
 
-/// Firmware with Secure Boot on, whose `db` has the signer of the kernel `vmlinuz` and ours.
+/// Makes firmware with Secure Boot on, whose `db` has the signer of the kernel `vmlinuz` and ours.
 ///
 /// # Errors
 /// ovmf is not installed, the kernel is not signed, or openssl failed.
@@ -74,7 +74,7 @@ fn digest(bytes: &[u8]) -> String {
     longshore::digest::digest_of(bytes).unwrap_or_default()
 }
 
-/// The certificate (DER) of who signed a kernel: PKCS#7 in the PE file's certificate table.
+/// Returns the certificate (DER) of a kernel's signer: PKCS#7 in the PE file's certificate table.
 fn kernels_signer(kernel: &[u8], dir: &Path) -> Result<Vec<u8>, Error> {
     let message = authenticode(kernel)
         .ok_or_else(|| Error::Unexpected("the kernel is not signed for Secure Boot".into()))?;
@@ -95,11 +95,11 @@ fn number(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_le_bytes(*word)).ok()
 }
 
-/// The first entry of a PE32+ file's certificate table (PE format, "The Attribute Certificate
-/// Table").
+/// Returns the first entry of a PE32+ file's certificate table (PE format, "The Attribute
+/// Certificate Table").
 fn authenticode(file: &[u8]) -> Option<&[u8]> {
     let optional = number(file, 0x3c)? + 24;
-    // The fifth data directory, which begin 112 bytes into the optional header.
+    // The fifth data directory; they begin 112 bytes into the optional header.
     let at = number(file, optional + 112 + 4 * 8).filter(|at| *at > 0)?;
     let length = number(file, at)?;
     // Length, revision and type come first.
@@ -112,18 +112,18 @@ const DATABASE: &str = "d719b2cb-3d3a-4596-a3bc-dad00e67656f";
 const ENABLE: &str = "f0a30bc7-af08-4556-99c4-001009c93a44";
 /// `EFI_CERT_X509_GUID`.
 const X509: &str = "a5c059a1-94e4-4aa7-87b5-ab155c2bf072";
-/// Who put the certificates there; any will do.
+/// Owner GUID of the certificates; any will do.
 const OWNER: &str = "5f1c5fd2-6d0c-4d0b-9a3c-6d1f0a1d6c55";
-/// Kept over a restart, seen while booting and running, and authenticated by time.
+/// Non-volatile, with access at boot and at run time, and time-based authentication.
 const AUTHENTICATED: u32 = 0x27;
-/// Kept over a restart and seen while booting.
+/// Non-volatile, with access at boot.
 const BOOT_ONLY: u32 = 0x3;
 /// Bytes of the variable store's own header.
 const STORE_HEADER: usize = 28;
 
-/// Puts `owner` as platform and key exchange key, and `trusted`, into a store without variables.
+/// Writes `owner` as platform and key exchange key, and `trusted`, into a store without variables.
 fn fill(mut store: Vec<u8>, owner: &[u8], trusted: &[&[u8]]) -> Result<Vec<u8>, Error> {
-    let unusable = || Error::Unexpected(format!("{VARIABLES} is not what it was expected to be"));
+    let unusable = || Error::Unexpected(format!("{VARIABLES} does not have the expected format"));
     let header = store.get(48..50).and_then(|b| b.first_chunk()).map(|b| u16::from_le_bytes(*b));
     let start = usize::from(header.ok_or_else(unusable)?) + STORE_HEADER;
     let mut variables = Vec::new();
@@ -144,7 +144,8 @@ fn fill(mut store: Vec<u8>, owner: &[u8], trusted: &[&[u8]]) -> Result<Vec<u8>, 
     Ok(store)
 }
 
-/// AUTHENTICATED_VARIABLE_HEADER (edk2, MdeModulePkg/Include/Guid/VariableFormat.h), name and data.
+/// Encodes AUTHENTICATED_VARIABLE_HEADER (edk2, MdeModulePkg/Include/Guid/VariableFormat.h), name
+/// and data.
 fn variable(name: &str, guid: &str, attributes: u32, data: &[u8]) -> Vec<u8> {
     let name: Vec<u8> = name.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
     let mut bytes = vec![0xaa, 0x55, 0x3f, 0];
@@ -160,7 +161,7 @@ fn variable(name: &str, guid: &str, attributes: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// EFI_SIGNATURE_LIST of one certificate (UEFI specification, 32.4.1).
+/// Encodes the EFI_SIGNATURE_LIST of one certificate (UEFI specification, 32.4.1).
 fn list(certificate: &[u8]) -> Vec<u8> {
     let size = 16 + certificate.len();
     let mut bytes = guid_bytes(X509);
@@ -172,7 +173,7 @@ fn list(certificate: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A GUID as EFI has it: the first three numbers little-endian.
+/// Encodes a GUID as EFI does: the first three numbers little-endian.
 fn guid_bytes(text: &str) -> Vec<u8> {
     let hex: String = text.chars().filter(|c| *c != '-').collect();
     let mut bytes: Vec<u8> =

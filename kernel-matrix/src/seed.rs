@@ -1,5 +1,5 @@
-//! What the agent finds in its store: modules and user-mode files for one kernel and driver, made
-//! by the real `longshore` on this machine and handed to the guest as a disk.
+//! The agent's store in a guest: modules and user-mode files for one kernel and driver, made by the
+//! real `longshore` on this machine and given to the guest as a disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,15 +21,15 @@ use crate::process::{LIMIT, run};
 pub struct Seed {
     /// ext4 image for /var/lib/longshore.
     pub disk: PathBuf,
-    /// The modules in it, or those that reach the guest in another way.
+    /// The modules in it, or those that the guest gets in another way.
     pub set: ModuleSet,
     /// The modules of the driver that the first one is changed to.
     pub next: Option<ModuleSet>,
-    /// The store on this machine that has the set.
+    /// Store on this machine that has the set.
     store: Store,
 }
 
-/// What of a driver lies in a guest's store from the beginning.
+/// Parts of a driver that a guest's store has from the beginning.
 #[derive(Debug, Clone, Copy)]
 struct Parts {
     modules: bool,
@@ -50,16 +50,17 @@ impl Parts {
     }
 }
 
-/// Directories of a store with what earlier compiles left for later ones.
+/// Directories of a store in which compiles keep results for later ones.
 const COMPILED: [&str; 2] = ["conftests", "objects"];
-/// Files of a build root with a kernel's headers, and of a driver's sources beside it.
+/// Number of files of a build root with a kernel's headers, and of a driver's sources beside it.
 const BUILD_FILES: u64 = 1 << 17;
-/// Packages of a toolchain, a driver and its compiling.
+/// Time limit for fetching a toolchain and a driver, and for compiling it.
 const FETCH_LIMIT: Duration = Duration::from_secs(1800);
-/// Room for the guest to write to, MiB: an unpacked .run file takes most. Nothing here until used.
+/// Free space for the guest to write to, MiB: an unpacked .run file takes most. Sparse on this
+/// machine.
 const SPARE: u64 = 4096;
 
-/// A driver, and the `longshore fetch` that brings it into a store and compiles it.
+/// A driver, and the `longshore fetch` that fetches it into a store and compiles it.
 pub struct Fetch<'a> {
     /// The command.
     pub command: Command,
@@ -74,9 +75,9 @@ struct Fetched {
     userspace: PathBuf,
 }
 
-/// Brings what the kernel `release` needs into `store`, `next` being the driver that the first one is
-/// changed to, and makes a disk of what of that a guest has from the beginning that gets its driver
-/// `from` there.
+/// Fetches the driver for the kernel `release` into `store`, with `next`, the driver that it is
+/// changed to, and makes a disk of the parts that a guest with its driver `from` there has from the
+/// beginning.
 ///
 /// # Errors
 /// `longshore fetch` failed, or left no such modules in the store.
@@ -120,7 +121,7 @@ fn fetched(mut fetch: Fetch<'_>, store: &Path, release: &str) -> Result<Fetched,
     })
 }
 
-/// Makes `dir` a store with nothing but the seed's set.
+/// Makes `dir` a store that contains only the seed's set.
 ///
 /// # Errors
 /// A file cannot be read or written.
@@ -137,8 +138,8 @@ fn copy(from: &Store, set: &ModuleSet, to: &Store) -> Result<(), Error> {
     Ok(())
 }
 
-/// The set that `fetch` said it brought. The store may have others of the same version, made of
-/// other packages or by an older longshore: they are not what is to be tested.
+/// Returns the set that `fetch` printed. The store may have others of the same version, made of
+/// other packages or by an older longshore, which are not to be tested.
 fn find_set(
     store: &Store,
     said: &str,
@@ -158,7 +159,7 @@ fn find_set(
     })
 }
 
-/// The directory of the user-mode tree that `fetch` said it brought; its name has the manifest's
+/// Returns the directory of the user-mode tree that `fetch` printed; its name has the manifest's
 /// digest.
 fn find_userspace(store: &Store, said: &str) -> Result<PathBuf, Error> {
     userspace::at_hand(store)?

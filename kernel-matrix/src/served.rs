@@ -1,4 +1,4 @@
-//! What the agent answers over HTTP while the driver is Ready (guest/round-trip.sh).
+//! Judges the agent's HTTP answers while the driver is Ready (guest/round-trip.sh).
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::gpu::Model;
 use crate::matrix::Cell;
 use crate::records::Records;
 
-/// What is wrong with the answers of an agent whose driver was Ready.
+/// Returns the faults of the answers of an agent whose driver was Ready.
 pub fn wrong(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
     for (path, answer) in [("healthz", "ok"), ("readyz", "ready")] {
@@ -27,7 +27,7 @@ pub fn wrong(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String>
     wrong
 }
 
-/// The body of an answer with status 200; else all of it.
+/// Returns the body of an answer with status 200, else the whole answer as the error.
 pub(crate) fn answered(records: &Records, section: &str) -> Result<String, String> {
     let said = records.text(section);
     match said.split_once("\n\n") {
@@ -48,17 +48,17 @@ fn status(expected: &Expected, records: &Records) -> Option<String> {
     let right = status["phase"] == "ready"
         && status["live"]["ready"] == true
         && status["driver_version"] == expected.version.as_str();
-    (!right).then(|| format!("/status does not tell of the driver as Ready: {json}"))
+    (!right).then(|| format!("/status does not report the driver as Ready: {json}"))
 }
 
-/// How many GPUs the driver is to have, and takes.
+/// Returns the numbers of GPUs that the driver should bind, and that it can bind.
 fn gpus(cell: &Cell) -> (usize, usize) {
     let gpus = || cell.gpus.iter().filter(|gpu| gpu.model != Model::NvSwitch);
     (gpus().count(), gpus().filter(|gpu| gpu.fault.is_none()).count())
 }
 
-/// Each GPU that the driver did not take is a finding, with the kernel's own line, for programs and for
-/// people; and where it took all there is none.
+/// Checks that each GPU that the driver did not bind is a finding with the kernel's log line, in
+/// `/status` and in `longshore status`; and that there is no such finding otherwise.
 fn missing(cell: &Cell, records: &Records) -> Vec<String> {
     let (expected, bound) = gpus(cell);
     let json = answered(records, "ready.status").unwrap_or_default();
@@ -77,12 +77,12 @@ fn missing(cell: &Cell, records: &Records) -> Vec<String> {
     let wordless = missing.iter().filter(|seen| !seen.contains("the kernel says: "));
     wrong.extend(wordless.map(|seen| format!("without a line of the kernel's: {seen}")));
     if expected > bound && !records.text("ready.look").contains("gpu-missing: ") {
-        wrong.push("`longshore status` does not tell of the missing GPU".into());
+        wrong.push("`longshore status` does not report the missing GPU".into());
     }
     wrong
 }
 
-/// The driver that is there, and `least` holders; a daemon may hold it as well.
+/// Checks the samples of driver and GPUs, and for `least` holders, to which a daemon may add.
 fn metrics(cell: &Cell, expected: &Expected, said: &str, least: u64) -> Vec<String> {
     let driver = format!("longshore_driver_info{{version=\"{}\",", expected.version);
     let references = "longshore_module_references{module=\"nvidia\"} ";
@@ -158,10 +158,10 @@ mod tests {
             ("ready.healthz", String::new(), "/healthz answered Err(\"\")"),
             ("ready.readyz", "HTTP/1.1 503 no\n\nready\n".to_owned(), "/readyz answered Err"),
             ("ready.readyz", http("not ready: x"), "/readyz answered Ok(\"not ready: x\")"),
-            ("ready.status", http("{}"), "does not tell"),
+            ("ready.status", http("{}"), "does not report"),
             ("ready.status", http("{}"), "1 GPUs are missing, and /status says []"),
             ("ready.status", http(SILENT), "without a line of the kernel's: 0000:00:05.0"),
-            ("ready.look", String::new(), "does not tell of the missing GPU"),
+            ("ready.look", String::new(), "does not report the missing GPU"),
             ("ready.metrics", http("x"), "no sample `longshore_gpus_bound 1`"),
             ("ready.status", http("{"), "no JSON"),
             ("ready.status", "refused".to_owned(), "/status was answered `refused`"),

@@ -1,30 +1,30 @@
-//! What a person sees while the matrix runs: one line an event. It only consumes events.
+//! Output for people while the matrix runs: one line an event. It only consumes events.
 
 use std::time::Duration;
 
 use crate::event::{Event, Outcome, What};
 
-/// What is shown beyond one line an event.
+/// Output beyond one line an event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// The guest as a person would look at it, before, when Ready and after, and the agent's log.
+    /// The guest's reports for people, before, when Ready and after, and the agent's log.
     pub looks: bool,
     /// The guest's console.
     pub console: bool,
 }
 
-/// The text for an event, or None where it is not worth one.
+/// Returns the text for an event, or None where it has none.
 pub fn line(event: &Event, after: Duration, detail: Detail) -> Option<String> {
     let text = match &event.what {
-        What::Preparing(what) => format!("prepares {what}"),
+        What::Preparing(what) => format!("preparing {what}"),
         What::Resolved(to) => {
             format!("is {} {} {} {}", to.kernel_package, to.kernel_version, to.driver(), to.flavour)
         }
         What::Prepared { took } => format!("prepared in {:.1} s", took.as_secs_f64()),
-        What::Started { gpus } if gpus.is_empty() => "boots without a GPU".into(),
+        What::Started { gpus } if gpus.is_empty() => "booting without a GPU".into(),
         What::Started { gpus } => {
             let names: Vec<String> = gpus.iter().map(ToString::to_string).collect();
-            format!("boots with {}", names.join(", "))
+            format!("booting with {}", names.join(", "))
         }
         What::Phase { name, .. } => name.clone(),
         What::Section { name, lines } if detail.looks && is_look(name) => {
@@ -32,18 +32,18 @@ pub fn line(event: &Event, after: Duration, detail: Detail) -> Option<String> {
         }
         What::ConsoleLine(line) if detail.console => format!("| {line}"),
         What::ConsoleLine(_) | What::Section { .. } => return None,
-        What::Trouble(line) => format!("kernel in trouble: {line}"),
+        What::Trouble(line) => format!("kernel fault: {line}"),
         What::Measured { what, value } => format!("{what} {value}"),
         What::Trial(trial) => trial.line(),
         What::Verdict(Outcome::Passed) => "PASSED".into(),
-        // Why is in the table at the end.
+        // The reasons are in the table at the end.
         What::Verdict(Outcome::Failed(why)) => format!("FAILED: {} reasons", why.len()),
         What::Verdict(Outcome::NotRun(why)) => format!("NOT RUN: {why}"),
     };
     Some(format!("{:6.1} {} {text}", after.as_secs_f64(), event.cell))
 }
 
-/// Whether a section is made for people; the others are for the judge.
+/// True if a section is for people; the others are for the judge.
 fn is_look(section: &str) -> bool {
     section.ends_with(".look") || section == "agent-log"
 }

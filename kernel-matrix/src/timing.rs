@@ -1,11 +1,12 @@
-//! How long the agent takes to put a driver on from its store and to take it off, beside bare
-//! modprobe and rmmod of the same files, in one VM, turn about (guest/rounds.sh).
+//! Times of the agent's install from its store and of its uninstall, beside bare modprobe and rmmod
+//! of the same files, alternating in one VM (guest/rounds.sh).
 
 use std::fmt::Write;
 
 use crate::records::Records;
 
-/// One round that is not counted fills the page cache and lets the agent hash its user-mode tree.
+/// Number of uncounted first rounds: one fills the page cache and lets the agent hash its user-mode
+/// tree.
 const WARM_UP: usize = 1;
 
 /// Seconds of each counted round.
@@ -42,7 +43,7 @@ impl Timing {
         Ok(timing)
     }
 
-    /// A table, and last the ratios (the agent's median over the bare one), one a line.
+    /// Returns a table, and last the ratios (the agent's median over the bare one), one a line.
     pub fn table(&self) -> String {
         let mut text = format!("{:10} {:>8} {:>8} {:>8}   seconds\n", "", "min", "median", "max");
         for (name, times) in self.rows() {
@@ -54,7 +55,7 @@ impl Timing {
         text
     }
 
-    /// The same where each second was half a billion instructions.
+    /// Returns the same table in instructions, for a clock whose second is half a billion of them.
     pub fn executed(&self) -> String {
         const MILLIONS: f64 = 500.0;
         let mut text =
@@ -79,7 +80,7 @@ impl Timing {
         ]
     }
 
-    /// Of loading, of removing.
+    /// Returns the ratios of loading and of removing.
     fn ratios(&self) -> [f64; 2] {
         let load = median(&self.agent_load) / median(&self.bare_load);
         [load, median(&self.agent_remove) / median(&self.bare_remove)]
@@ -100,7 +101,7 @@ fn greatest(times: &[f64]) -> f64 {
     times.iter().copied().fold(0.0, f64::max)
 }
 
-/// A fact "FROM UNTIL", both in seconds since boot.
+/// Returns the seconds of a fact "FROM UNTIL", both in seconds since boot.
 pub(crate) fn span(records: &Records, key: &str) -> Result<f64, String> {
     let bad = || format!("the guest's `{key}` is absent or malformed");
     let (from, until) = records.facts.get(key).and_then(|f| f.split_once(' ')).ok_or_else(bad)?;
@@ -110,38 +111,39 @@ pub(crate) fn span(records: &Records, key: &str) -> Result<f64, String> {
     }
 }
 
-/// Seconds between the first log line with `first` and the first one with `last`.
+/// Returns the seconds between the first log line with `first` and the first one with `last`.
 pub(crate) fn between(log: &[String], first: &str, last: &str) -> Result<f64, String> {
     Ok(since(clock(log, first)?, clock(log, last)?))
 }
 
-/// Seconds from one time of the day to the next such one.
+/// Returns the seconds from one time of day to the next occurrence of the other.
 pub(crate) fn since(from: f64, until: f64) -> f64 {
     const DAY: f64 = 86_400.0;
     (until - from).rem_euclid(DAY)
 }
 
-/// Seconds of the day at which a log says `text`: lines begin with `2026-01-31T23:59:59.123456Z`.
+/// Returns the second of the day at which a log has `text`: lines begin with
+/// `2026-01-31T23:59:59.123456Z`.
 pub(crate) fn clock(log: &[String], text: &str) -> Result<f64, String> {
     let bad = || format!("the agent's log has no line with `{text}` and a time");
     let line = log.iter().find(|line| line.contains(text)).ok_or_else(bad)?;
     time_of(line).ok_or_else(bad)
 }
 
-/// Seconds of the day of a log's first line.
+/// Returns the second of the day of a log's first line.
 fn first(log: &[String]) -> Result<f64, String> {
     log.first()
         .and_then(|line| time_of(line))
         .ok_or_else(|| format!("the agent's log does not begin with a time: {:?}", log.first()))
 }
 
-/// Seconds of the day at which a line was logged.
+/// Returns the second of the day at which a line was logged.
 fn time_of(line: &str) -> Option<f64> {
     let time = line.split_once('T').and_then(|(_, rest)| rest.split_once('Z'));
     time.and_then(|(time, _)| seconds_of_day(time))
 }
 
-/// Seconds of the day of `23:59:59.123456`.
+/// Parses the second of the day from `23:59:59.123456`.
 pub(crate) fn seconds_of_day(time: &str) -> Option<f64> {
     let parts: Result<Vec<f64>, _> = time.split(':').map(str::parse).collect();
     let [hours, minutes, seconds] = parts.ok()?[..] else { return None };

@@ -1,34 +1,35 @@
-//! Many lives of the agent in one guest, each killed at another point (guest/killed.sh): what was on
-//! the host when it died, how the host was brought back, and whether it is as before.
+//! Judges many agent runs in one guest, each killed at another point (guest/killed.sh): the state
+//! of the host at each kill, its recovery, and that it is as before.
 
 use serde::Serialize;
 
 use crate::judge;
 use crate::records::Records;
 
-/// The exit code of what SIGKILL ended, as podman gives it.
+/// Exit code of a container that SIGKILL ended, as podman gives it.
 pub(crate) const KILLED: &str = "137";
 
-/// How many lives of a guest have to have been cut off.
+/// Least number of agent runs in a guest that must have been killed.
 pub const LEAST: usize = 20;
 
-/// One life that was cut off, and what came after it.
+/// One agent run that was cut off, and its recovery.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Trial {
-    /// When it was cut off.
+    /// Point at which it was cut off.
     pub point: String,
-    /// What was on the host then.
+    /// State of the host then.
     pub found: String,
-    /// What brought the host back: `start` or `unload`.
+    /// Command that recovered the host: `start` or `unload`.
     pub recovery: String,
-    /// Seconds until the agent was Ready again, or `unload` had ended, with the start of its container.
+    /// Seconds until the agent was Ready again, or `unload` had ended, including the start of its
+    /// container.
     pub seconds: f64,
-    /// What is not as it has to be.
+    /// Faults after the recovery.
     pub wrong: Vec<String>,
 }
 
 impl Trial {
-    /// What a person reads of it.
+    /// Returns the trial as a line for people.
     pub fn line(&self) -> String {
         let Self { point, found, recovery, seconds, wrong } = self;
         let outcome = if wrong.is_empty() { "recovered" } else { "NOT RECOVERED" };
@@ -39,10 +40,10 @@ impl Trial {
 /// Reads and judges all trials of a guest.
 ///
 /// # Errors
-/// The guest did not say how many there are.
+/// The guest did not report how many there are.
 pub fn read(records: &Records) -> Result<Vec<Trial>, String> {
     let count = records.facts.get("trials").and_then(|n| n.parse::<usize>().ok());
-    let count = count.ok_or("the guest did not say how many trials there were")?;
+    let count = count.ok_or("the guest did not report the number of trials")?;
     Ok((1..=count).map(|number| trial(records, number)).collect())
 }
 
@@ -58,7 +59,7 @@ fn trial(records: &Records, number: usize) -> Trial {
     }
 }
 
-/// The fact `start FROM UNTIL`, both in seconds since boot.
+/// Returns the seconds of the fact `start FROM UNTIL`, both in seconds since boot.
 pub(crate) fn seconds(recovery: &str) -> Option<f64> {
     let mut words = recovery.split(' ').skip(1);
     let (from, until): (f64, f64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -75,7 +76,7 @@ fn wrong(records: &Records, number: usize) -> Vec<String> {
     }
     let recovery = records.facts.get(&format!("recovery-{number}")).map_or("", String::as_str);
     if recovery.is_empty() {
-        wrong.push("the agent never was Ready again".into());
+        wrong.push("the agent was not Ready again".into());
     } else if recovery.starts_with("start ") {
         wrong.extend(judge::differences_between(records, "ready-0", &format!("ready-{number}")));
     }
@@ -90,7 +91,8 @@ fn wrong(records: &Records, number: usize) -> Vec<String> {
     wrong
 }
 
-/// What a dead agent left: what its journal says it was at, and what the host has.
+/// Describes the state that a killed agent left: its journal's phase and entries, and the host's
+/// modules, mounts and nodes.
 fn found(records: &Records, number: usize) -> String {
     let lines =
         |what: &str| records.section(&format!("death-{number}.{what}")).unwrap_or_default().iter();
@@ -104,7 +106,7 @@ fn found(records: &Records, number: usize) -> String {
     format!("{}; {modules} modules, {mounts} mounts, {nodes} nodes", journal_of(&journal))
 }
 
-/// Phase, and the entries that are not undone.
+/// Returns the journal's phase, and the number of entries that are not undone.
 pub(crate) fn journal_of(text: &str) -> String {
     let Ok(state) = serde_json::from_str::<serde_json::Value>(text) else {
         return "no journal".to_owned();
@@ -197,7 +199,7 @@ mod tests {
         let never = |records: &mut Records| {
             records.facts.remove("recovery-1");
         };
-        assert!(why(&never).contains("never was Ready again"));
+        assert!(why(&never).contains("was not Ready again"));
         assert!(why(&section("ready-1.dev", "c 666 /dev/other")).contains("/dev/other"));
         assert!(why(&section("after-1.modules", "nvidia 9 0 - Live 0x0")).contains("after nvidia"));
         assert!(why(&section("after-1.record", "cut off")).contains("cannot be read"));

@@ -1,5 +1,6 @@
-//! One driver in the place of another and back (guest/upgrade.sh). An act is what a start or a SIGHUP
-//! led to; each is compared with the driver that has to be there then and with an act before it.
+//! Judges the change from one driver to another and back (guest/upgrade.sh). An act is the effect
+//! of a start or a SIGHUP; each is compared with the driver that it must result in and with an act
+//! before it.
 
 use crate::checks::{self, Expected};
 use crate::identity::{self, ALL};
@@ -7,29 +8,30 @@ use crate::judge;
 use crate::records::Records;
 use crate::timing;
 
-/// How an act ended for its agent.
+/// State of the agent after an act.
 #[derive(Clone, Copy, PartialEq)]
 enum Agent {
-    /// It is there, and Ready.
+    /// It runs, and is Ready.
     Ready,
-    /// It ended, or was killed, and the record says this phase.
+    /// It ended, or was killed, and the record has this phase.
     Gone(&'static str),
 }
 
-/// What has to be so after an act.
+/// Expected state after an act.
 struct Act {
     name: &'static str,
-    /// Whether the driver is the one that it is changed to.
+    /// True if the driver is the one that it is changed to.
     next: bool,
     agent: Agent,
-    /// The exit code, where the agent ended by itself.
+    /// Exit code, where the agent ended by itself.
     exit: Option<&'static str>,
-    /// The act that the modules are compared with, and those that were loaded since.
+    /// Act that the modules are compared with, and the modules loaded since.
     since: Option<(&'static str, &'static [&'static str])>,
-    /// The act that the whole host has to be as it was after.
+    /// Act after which the whole host must have been the same.
     like: Option<&'static str>,
-    /// What the agent's lines of this act say: each of these in one of them, all of its parts,
-    /// with `{first}` and `{next}` for the versions and `{holder}` for who holds the driver.
+    /// Texts of the agent's log for this act: for each list, one line must contain all of its
+    /// parts, with `{first}` and `{next}` for the versions and `{holder}` for the process that
+    /// holds the driver.
     says: &'static [&'static [&'static str]],
 }
 
@@ -134,7 +136,7 @@ const ACTS: &[Act] = &[
         says: &[&["error: driver {next} failed before and is not tried again"], &["remedy: "]],
         ..INSTALLED
     },
-    // Somebody holds the driver from here on.
+    // A process holds the driver from here on.
     Act { name: "hold", agent: Agent::Gone("failed"), says: &[], ..INSTALLED },
     Act {
         name: "held",
@@ -161,10 +163,10 @@ const ACTS: &[Act] = &[
     },
 ];
 
-/// The acts after which nvidia_uvm has the parameter that the configuration gave it.
+/// Acts after which nvidia_uvm has the parameter from the configuration.
 const PREFETCH_OFF: [&str; 2] = ["parameter", "unavailable"];
 
-/// What is wrong.
+/// Returns the faults found.
 pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
     for act in ACTS {
@@ -180,7 +182,7 @@ pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
     wrong
 }
 
-/// What the acts took, for people.
+/// Returns the durations of the acts, for people.
 pub fn measured(records: &Records) -> Vec<(String, String)> {
     let after = |act: &str, what: &str| said(records, act, what).ok();
     let named = [
@@ -206,12 +208,12 @@ impl Act {
     fn wrong(&self, expected: &Expected, records: &Records) -> Vec<String> {
         let Self { name, .. } = self;
         if !records.phases.iter().any(|phase| phase == name) {
-            return vec!["it never came to it".into()];
+            return vec!["the act was never reached".into()];
         }
         let Some(next) = &expected.next else { return vec!["there is no next driver".into()] };
         let driver = if self.next { next } else { expected };
         let mut wrong = checks::kernel_side(driver, records, name);
-        // Elsewhere the mounts are compared with what they were.
+        // For other acts the mounts are compared with those before.
         if self.since.map_or(*name == INSTALLED.name, |(_, anew)| anew == ALL) {
             wrong.extend(checks::user_side(driver, records, name));
         }
@@ -230,7 +232,7 @@ impl Act {
         wrong
     }
 
-    /// The record tells of this driver, whole, and of nothing else that was loaded.
+    /// Checks that the record has this driver, whole, and nothing else that was loaded.
     fn record(&self, driver: &Expected, records: &Records) -> Vec<String> {
         let text = records.text(&format!("{}.record", self.name));
         let Ok(state) = serde_json::from_str::<serde_json::Value>(&text) else {
@@ -286,7 +288,7 @@ impl Act {
             Ok(log) => log,
             Err(missing) => return vec![missing],
         };
-        // A number alone can be a part of another one.
+        // A bare number could be a part of another one.
         let holder = records.facts.get("holder");
         let holder = holder.map(|pid| format!("pid {pid} (sleep) holds /dev/nvidiactl"));
         let holder = holder.as_deref().unwrap_or("no holder");
@@ -306,8 +308,9 @@ impl Act {
     }
 }
 
-/// Whether a difference between two acts is no agent's doing: where one serves stays when it is killed,
-/// and goes with one that ends; and who holds the driver came at some point, with references of his.
+/// True if a difference between two acts is not the agent's doing: the record of its address stays
+/// when it is killed, and goes when it ends; and the process that holds the driver was started at
+/// some point, with references of its own.
 fn is_of_others(difference: &str) -> bool {
     let is = |aspect: &str, what: &str| difference.starts_with(aspect) && difference.contains(what);
     is("run: ", " /run/longshore/serving.json")
@@ -315,7 +318,7 @@ fn is_of_others(difference: &str) -> bool {
         || is("modules: ", " nvidia refcount ")
 }
 
-/// Milliseconds that the agent says that an act took, from what asked for it to Ready.
+/// Returns the milliseconds that the agent reports for an act, from its request to Ready.
 fn said(records: &Records, act: &str, asked: &str) -> Result<f64, String> {
     let log = records.section(&format!("{act}.log"))?;
     let end = format!(" ms after {asked}");
@@ -327,10 +330,10 @@ fn said(records: &Records, act: &str, asked: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("{act}: the agent does not say how long after {asked} it was Ready"))
 }
 
-/// What the agent says that adopting took is held against the clocks: no less than its log spans, and
-/// no more than has passed since its process began.
+/// Checks the agent's time of adopting against the clocks: no less than its log spans, and no more
+/// than has passed since its process began.
 fn adoption(records: &Records) -> Result<f64, String> {
-    /// What a clock is read later than the agent reads its own, and what a tick is, seconds.
+    /// Tolerance in seconds: the clock is read later than the agent reads its own, and has ticks.
     const SLACK: f64 = 0.05;
     let said = said(records, "adopted", "the start")? / 1000.0;
     let log = records.section("adopted.log")?;
@@ -349,7 +352,7 @@ fn adoption(records: &Records) -> Result<f64, String> {
     } else {
         Err(format!(
             "adopted: the agent says {said:.3} s; its log spans {logged:.3} s, its process had \
-             lived for {lived:.3} s"
+             run for {lived:.3} s"
         ))
     }
 }

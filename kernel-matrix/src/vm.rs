@@ -15,20 +15,20 @@ use crate::gpu;
 use crate::proxy;
 use crate::secure_boot::Firmware;
 
-/// What a VM is made of.
+/// Specification of a VM.
 #[derive(Debug)]
 pub struct Spec {
     /// bzImage.
     pub kernel: PathBuf,
     /// Initramfs.
     pub initrd: PathBuf,
-    /// Further words for the kernel's command line.
+    /// Further arguments on the kernel's command line.
     pub arguments: String,
     /// UEFI firmware; a BIOS where None.
     pub firmware: Option<Firmware>,
     /// Seen by the guest as vda, vdb, ...
     pub disks: Vec<Disk>,
-    /// What it reaches over a network; None gives it no network device.
+    /// Network address that it reaches; None gives it no network device.
     pub network: Option<Network>,
     /// Simulated devices.
     pub gpus: Vec<gpu::Spec>,
@@ -36,43 +36,44 @@ pub struct Spec {
     pub memory: u32,
     /// Processors.
     pub processors: u32,
-    /// Whether its clock counts instructions, 2 ns each, instead of following this machine's.
+    /// True if its clock counts instructions, 2 ns each, instead of following this machine's.
     pub counts: bool,
-    /// Whether the console is this process's terminal (Ctrl-A X ends QEMU) instead of a stream.
+    /// True if the console is this process's terminal (Ctrl-A X ends QEMU) instead of a stream.
     pub on_terminal: bool,
 }
 
-/// An image, and what becomes of what is written to it.
+/// A disk image, and the persistence of writes to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Disk {
-    /// A raw image. Nothing stays.
+    /// A raw image. Writes are discarded.
     Snapshot(PathBuf),
-    /// A raw image. Everything stays.
+    /// A raw image. Writes are kept.
     Kept(PathBuf),
-    /// A qcow2 image ([`crate::disk::volatile`]). When the VM is killed, what stays of what lay in no
-    /// cluster of the image before is what was flushed, as with a disk whose cache loses its power.
+    /// A qcow2 image ([`crate::disk::volatile`]). When the VM is killed, writes outside the image's
+    /// former clusters are kept only if they were flushed, as with a disk whose cache loses its
+    /// power.
     Volatile(PathBuf),
 }
 
 impl Disk {
-    /// A disk of which nothing that is written stays.
+    /// Returns a disk whose writes are discarded.
     pub fn snapshot(image: &Path) -> Self {
         Self::Snapshot(image.to_path_buf())
     }
 
-    /// QEMU's description of it.
+    /// Returns QEMU's description of it.
     fn drive(&self) -> String {
         let (image, how) = match self {
             Self::Snapshot(image) => (image, "format=raw,snapshot=on"),
             Self::Kept(image) => (image, "format=raw,snapshot=off"),
-            // What the guest discards is in no cluster any more.
+            // Discarded blocks are unmapped from their clusters.
             Self::Volatile(image) => (image, "format=qcow2,cache=writeback,discard=unmap"),
         };
         format!("file={},if=virtio,{how}", image.display())
     }
 }
 
-/// A network with one address and one port on it, which leads to this machine.
+/// A network with one address and one port on it, which is forwarded to this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
     /// `ADDRESS:PORT` in 10.0.2.0/24.
@@ -83,7 +84,7 @@ pub struct Network {
     pub busybox: PathBuf,
 }
 
-/// What a VM says.
+/// Output of a VM.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Said {
     /// A line of the serial console.
@@ -94,23 +95,23 @@ pub enum Said {
     Gone,
 }
 
-/// Whether a VM's power stays on.
+/// Power state that a VM's watcher returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Power {
-    /// It does.
+    /// The power stays on.
     On,
-    /// It goes off this moment.
+    /// The power goes off at once.
     Off,
 }
 
-/// How a VM ended.
+/// End of a VM.
 #[derive(Debug)]
 pub enum Ended {
     /// QEMU ended by itself. Its exit code is not kept: a guest's panic and its power-off both give 0.
     Exited,
     /// It was still running at the deadline and was killed.
     Overdue,
-    /// Whoever listened had its power go off.
+    /// The watcher turned its power off.
     PowerLost,
 }
 
@@ -135,7 +136,7 @@ impl Vm {
             let (ours, number) = sockets.add()?;
             let device = gpu::Device::new(*gpu, spec.gpus.len() == 1);
             let serving = ours.try_clone().at("clone socket of", Path::new("the GPU"))?;
-            // It ends when the socket is shut down by us or closed by QEMU.
+            // It ends when this process shuts the socket down or QEMU closes it.
             thread::spawn(move || proxy::serve(serving, device));
             command.arg("-device").arg(format!("x-pci-proxy-dev,fd={number}"));
             links.push(ours);
@@ -154,17 +155,17 @@ impl Vm {
         let mapped = command.fd_mappings(sockets.0).map_err(io::Error::other);
         mapped.at("pass sockets to", program)?;
         let mut qemu = command.spawn().at("start", program)?;
-        // Its ends of the sockets are the command's until then.
+        // The command holds its ends of the sockets until then.
         drop(command);
         let said = listen(&mut qemu, results);
         Ok(Self { qemu, said, links })
     }
 
-    /// Hands every line to `hear` until the VM is gone, `deadline` passes, or `hear` has its power
-    /// go off.
+    /// Passes every line to `hear` until the VM is gone, `deadline` passes, or `hear` turns its
+    /// power off.
     ///
     /// # Errors
-    /// QEMU's exit status cannot be had.
+    /// QEMU's exit status cannot be read.
     pub fn watch(
         &mut self,
         deadline: Instant,
@@ -191,7 +192,7 @@ impl Vm {
     }
 
     fn kill(&mut self) {
-        // Both fail only where QEMU has ended already.
+        // Both fail only if QEMU has ended already.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
         for link in &self.links {
@@ -206,7 +207,8 @@ impl Drop for Vm {
     }
 }
 
-/// QEMU's command line but for the devices on sockets. It dies with the thread that started it.
+/// Returns QEMU's command line except for the devices on sockets. QEMU ends with the thread that
+/// started it.
 fn qemu(spec: &Spec) -> Command {
     let machine = match spec.firmware {
         Some(_) => "q35,memory-backend=m,smm=on",
@@ -217,7 +219,7 @@ fn qemu(spec: &Spec) -> Command {
         .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
         .args(["-accel", "tcg", "-machine", machine, "-cpu", "max"])
         .args(["-smp", &spec.processors.to_string()])
-        // The proxy passes guest memory as descriptors, so it has to have one.
+        // The proxy passes guest memory as descriptors, so the memory needs one.
         .arg("-object")
         .arg(format!("memory-backend-memfd,id=m,size={}M,share=on", spec.memory))
         .arg("-m")
@@ -264,13 +266,13 @@ fn qemu(spec: &Spec) -> Command {
     command
 }
 
-/// QEMU's ends of sockets. In this process they are closed on exec: another VM, or any program, that
-/// is started at the same time gets none of them.
+/// QEMU's ends of sockets. In this process they are closed on exec: no other VM or program that is
+/// started at the same time inherits them.
 #[derive(Default)]
 struct Sockets(Vec<FdMapping>);
 
 impl Sockets {
-    /// A pair: our end, and the number that the other one has in QEMU.
+    /// Adds a pair: returns our end, and the descriptor number of the other one in QEMU.
     fn add(&mut self) -> Result<(UnixStream, i32), Error> {
         let (ours, theirs) = UnixStream::pair().at("make", Path::new("a socket for QEMU"))?;
         // 0, 1 and 2 are the console.
@@ -297,7 +299,7 @@ fn listen(qemu: &mut Child, results: UnixStream) -> Receiver<Said> {
     }
     thread::spawn(move || {
         for reader in readers {
-            // A reader that panicked has said all it will.
+            // A reader that panicked sends no more lines.
             let _ = reader.join();
         }
         let _ = say.send(Said::Gone);

@@ -1,4 +1,4 @@
-//! Everything cells are made from, made on first use and shared between them.
+//! Files that cells are made from, made on first use and shared between them.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,19 +17,19 @@ use crate::runfile::{self, RunFile};
 use crate::secure_boot::{self, Firmware};
 use crate::seed::{self, Fetch, Seed};
 
-/// How long things are kept that no run uses: kernels and images that a newer one has replaced.
+/// Time after which unused products are removed: kernels and images that a newer one has replaced.
 const UNUSED: Duration = Duration::from_secs(14 * 86_400);
 
-/// Where the harness finds the agent.
+/// Paths of the agent.
 #[derive(Debug, Clone)]
 pub struct Agent {
     /// OCI archive with the agent's image.
     pub image: PathBuf,
-    /// The `longshore` program for this machine.
+    /// `longshore` program for this machine.
     pub program: PathBuf,
 }
 
-/// The workbench.
+/// The archives and the cache from which cells are prepared.
 pub struct Workbench {
     cache: Cache,
     guest: Guest,
@@ -39,7 +39,7 @@ pub struct Workbench {
     image: Option<Arc<Image>>,
 }
 
-/// What a cell in a VM needs, on disk.
+/// Files on disk that a cell in a VM needs.
 pub struct Prepared {
     /// The kernel.
     pub kernel: Kernel,
@@ -51,7 +51,7 @@ pub struct Prepared {
     pub seed: Seed,
     /// The .run file, where the driver is from one.
     pub run_file: Option<RunFile>,
-    /// Firmware with Secure Boot on, where the cell wants that.
+    /// Firmware with Secure Boot on, if the cell requires it.
     pub firmware: Option<Firmware>,
 }
 
@@ -71,17 +71,17 @@ impl Workbench {
         Ok(Self { cache, guest, agent, bits, rootfs: None, image: None })
     }
 
-    /// The cache everything is kept in.
+    /// Returns the cache of all products.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// The agent.
+    /// Returns the agent's paths.
     pub fn agent(&self) -> &Agent {
         &self.agent
     }
 
-    /// `longshore fetch` or `build` for what a cell wants, with the store in the cache.
+    /// Returns the `longshore fetch` or `build` for a cell, with the store in the cache.
     pub fn longshore(&self, verb: &str, release: &str, cell: &Cell) -> Command {
         let mut command = Command::new(&self.agent.program);
         command
@@ -106,7 +106,7 @@ impl Workbench {
         self.cache.dir("store")
     }
 
-    /// What the cell's kernel stands for today.
+    /// Resolves the cell's kernel to today's packages.
     ///
     /// # Errors
     /// The suite does not have it.
@@ -127,10 +127,10 @@ impl Workbench {
         Ok((packages, resolved))
     }
 
-    /// Brings everything the cell needs onto disk.
+    /// Makes all files that the cell needs.
     ///
     /// # Errors
-    /// Something cannot be had or made.
+    /// Something could not be obtained or made.
     pub fn prepare(&mut self, cell: &Cell, sink: &Sink<'_>) -> Result<Prepared, Error> {
         let (packages, mut resolved) = self.resolve(cell)?;
         sink.tell(What::Preparing(format!("kernel {}", resolved.kernel_release)));

@@ -20,8 +20,8 @@ const MATRIX: &str = "[guest]\nsuite = 'bookworm'\npackages = []\n\
     kernel = { suite = 'bookworm', package = 'linux-image-amd64' }\n\
     driver = { branch = '535', flavour = 'open' }\n";
 
-/// In the place of longshore: a shell and a child of it that is heedless of TERM. Both say who they
-/// are and do not end by themselves.
+/// Stands in for longshore: a shell, and a child of it that ignores TERM. Both write down their ids
+/// and do not end by themselves.
 const LONGSHORE: &str = "#!/bin/sh\n\
     (trap '' TERM; exec sleep 1000) &\n\
     echo $! > \"$0.child\"; echo $$ > \"$0.shell\"; wait\n";
@@ -54,13 +54,13 @@ fn start() -> Run {
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "{what} did not come about");
+        assert!(begun.elapsed() < LIMIT, "{what} did not happen");
         thread::sleep(Duration::from_millis(20));
     }
 }
 
 impl Run {
-    /// The shell and its child, once they are there.
+    /// Returns the shell and its child, once they are there.
     fn programs(&self) -> [Pid; 2] {
         ["longshore.shell", "longshore.child"].map(|name| {
             let path = self.program.with_file_name(name);

@@ -1,4 +1,4 @@
-//! The build sandbox, with real namespaces and mounts: these tests want root.
+//! Tests of the build sandbox, with real namespaces and mounts: they require root.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -12,7 +12,7 @@ use longshore::{ExitCode, Failure};
 const HELPER: &str = env!("CARGO_BIN_EXE_sandbox-stages");
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A root made of this machine's /usr.
+/// A root file system made of this machine's /usr.
 struct Scene {
     dir: tempfile::TempDir,
 }
@@ -71,7 +71,7 @@ impl Scene {
         (outcome, lines)
     }
 
-    /// How many processes of this machine have the scene's path in an argument.
+    /// Counts the processes of this machine that have the scene's path in an argument.
     fn processes(&self) -> usize {
         let mark = self.dir.path().to_str().expect("a name in UTF-8");
         fs::read_dir("/proc")
@@ -81,7 +81,8 @@ impl Scene {
             .count()
     }
 
-    /// A script that starts a process in the background, says `started`, and goes on for long.
+    /// Returns a script that starts a process in the background, prints `started`, and runs for
+    /// long.
     fn endless(&self) -> String {
         let mark = self.dir.path().display();
         format!("tail -f /dev/null {mark}/a 2>&1 & echo started; exec tail -f /dev/null {mark}/b")
@@ -114,7 +115,7 @@ async fn who_stays_root_reads_the_key_and_has_no_power_beyond() {
     fs::write(&key, "secret\n").expect("key");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("mode");
     std::os::unix::fs::chown(&key, Some(1000), Some(1000)).expect("chown");
-    fs::write(scene.path("work/key"), "").expect("what it is mounted on");
+    fs::write(scene.path("work/key"), "").expect("the mount point");
     let script = "id -u; cat key; echo more >> key; rm -f key; mount -t tmpfs none /proc; \
                   grep -E '^Cap(Eff|Prm)|^NoNewPrivs' /proc/self/status; true";
     let mut spec = scene.spec(script);
@@ -124,14 +125,14 @@ async fn who_stays_root_reads_the_key_and_has_no_power_beyond() {
     assert_eq!(outcome.expect("it runs"), Outcome::Exited(0));
     assert_eq!(lines[..2], ["0", "secret"], "{lines:?}");
     let said = lines.join("\n");
-    // CAP_DAC_OVERRIDE alone.
+    // Only CAP_DAC_OVERRIDE.
     for words in ["Read-only file system", "CapPrm:\t0000000000000002", "CapEff:\t0000000000000002"]
     {
         assert!(said.contains(words), "{words:?} is not in {said}");
     }
     assert!(said.contains("NoNewPrivs:\t1"), "{said}");
     assert_eq!(fs::read_to_string(&key).expect("still there"), "secret\n");
-    // What it was mounted on holds nothing.
+    // The directory it was mounted on is empty.
     assert_eq!(fs::read_to_string(scene.path("work/key")).expect("still there"), "");
     assert!(!scene.is_mounted());
 }
@@ -170,7 +171,7 @@ async fn only_the_work_directory_can_be_written() {
 #[tokio::test]
 async fn no_setting_of_the_kernel_can_be_written_inside() {
     let scene = Scene::new();
-    // What is written is what is there already, and the list of the trigger's letters.
+    // Writes only the value that is there already, and the request for the trigger's letters.
     let script = "read pattern < /proc/sys/kernel/core_pattern; \
                   echo \"$pattern\" > /proc/sys/kernel/core_pattern && echo core_pattern; \
                   echo h > /proc/sysrq-trigger && echo sysrq-trigger; \
@@ -187,7 +188,7 @@ async fn no_setting_of_the_kernel_can_be_written_inside() {
 #[tokio::test]
 async fn what_is_said_is_heard_by_every_name_of_the_output() {
     let scene = Scene::new();
-    // The pipe is root's.
+    // The pipe belongs to root.
     let spec = scene.spec("echo a > /dev/stdout; echo b > /proc/self/fd/2; echo c >&2");
     let (outcome, lines) = scene.run_as(&Spec { user: None, ..spec }, MINUTE).await;
     assert_eq!(outcome.expect("it runs"), Outcome::Exited(0));
@@ -251,14 +252,14 @@ fn a_dropped_run_leaves_no_process_and_no_mount() {
 fn a_sandbox_that_does_not_end_keeps_no_thread_of_the_runtime() {
     let scene = Scene::new();
     let helper = scene.path("helper");
-    // As one with a process that is stuck in the kernel: it does not hear that its lifeline is closed.
+    // Like a process that is stuck in the kernel: it does not notice that its lifeline is closed.
     fs::write(&helper, "#!/bin/sh\necho started\nexec sleep 4\n").expect("write");
     fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).expect("mode");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let held = std::sync::Arc::new(());
     let spec = Spec { held: Some(held.clone()), ..scene.spec("true") };
-    // The thread that drops it is the agent's own, and hears signals.
+    // The thread that drops it is the agent's own, which handles signals.
     let took = runtime.block_on(drop_when_started(&helper, &spec));
     assert!(took < Duration::from_secs(1), "{took:?}");
     drop(spec);
@@ -267,7 +268,8 @@ fn a_sandbox_that_does_not_end_keeps_no_thread_of_the_runtime() {
     assert_eq!(std::sync::Arc::strong_count(&held), 1);
 }
 
-/// Runs a program until it says `started`, and drops it then; how long the dropping took.
+/// Runs a program until it prints `started`, and drops it then; returns the time that dropping
+/// took.
 async fn drop_when_started(helper: &Path, spec: &Spec) -> Duration {
     let (started, wait) = tokio::sync::oneshot::channel();
     let mut started = Some(started);
@@ -303,7 +305,7 @@ fn when_the_agent_is_gone_the_sandbox_ends() {
         line.clear();
         assert_ne!(output.read_line(&mut line).expect("output"), 0, "it ended early");
     }
-    // What the kernel does to the agent's end of the lifeline when the agent is killed.
+    // Closes the agent's end of the lifeline, as the kernel does when the agent is killed.
     drop(child.stdin.take());
     output.read_to_end(&mut Vec::new()).expect("the end of the output");
     child.wait().expect("the helper ends");

@@ -1,4 +1,4 @@
-//! The fuzz corpus through the readers it is for (docs/fuzzing.md): what was once found stays mended.
+//! Runs the fuzz corpus through its readers (docs/fuzzing.md), so that fixed faults stay fixed.
 
 #[allow(unreachable_pub, reason = "a library, where it is fuzzed")]
 #[path = "../../fuzz/src/lib.rs"]
@@ -7,7 +7,7 @@ mod readers;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The files of a target's corpus, sorted.
+/// Returns the files of a target's corpus, sorted.
 fn corpus(target: &str) -> Vec<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
     let entries = fs::read_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));

@@ -1,5 +1,5 @@
-//! Compiles with a real compiler, as root: the same bytes wherever, whenever and with whatever is
-//! known from earlier ones.
+//! Compiles with a real compiler, as root: the same bytes at every path, at every time and with
+//! every state of the caches.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,13 +9,13 @@ use std::process::{Command, Stdio};
 use sha2::{Digest, Sha256};
 
 const RELEASE: &str = "6.1.0-test";
-/// What the build root has of this machine, with the libraries that these need.
+/// Programs of this machine in the build root, with their libraries.
 const PROGRAMS: [&str; 19] = [
     "make", "sh", "gcc", "as", "ld", "strip", "cat", "cmp", "mkdir", "grep", "dirname", "id",
     "hostname", "echo", "date", "env", "mkfifo", "ln", "mv",
 ];
 
-/// In the form of NVIDIA's, as far as a compile depends on it.
+/// A Kbuild in the form of NVIDIA's, as far as a compile depends on it.
 const KBUILD: &str = r#"
 NV_CONFTEST_SCRIPT := $(src)/conftest.sh
 ccflags-y += -DNV_VERSION_STRING=\"535.261.03\"
@@ -35,7 +35,7 @@ $(obj)/conftest/header_presence/linux/a.h.part: $(NV_CONFTEST_SCRIPT) | conftest
 $(obj)/conftest/headers.h: $(obj)/conftest/header_presence/linux/a.h.part
 	@cat $^ > $@
 "#;
-/// Says on standard error what it was asked, and so in the log.
+/// conftest.sh that prints each request on standard error, and so in the log.
 const CONFTEST: &str = r##"#!/bin/sh
 compile_test() {
     case "$1" in
@@ -74,13 +74,13 @@ fn write(path: &Path, text: &str) {
     fs::write(path, text).expect("write");
 }
 
-/// What a program says, and how it ends.
+/// Returns a program's output, and true if it succeeded.
 fn said(program: &str, args: &[&str]) -> (String, bool) {
     let output = Command::new(program).args(args).output().expect("starts");
     (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.success())
 }
 
-/// Copies a file of this machine, whatever links lead to it, to the same path below `root`.
+/// Copies a file of this machine, with links followed, to the same path below `root`.
 fn copy(path: &str, root: &Path) {
     let to = root.join(path.trim_start_matches('/'));
     fs::create_dir_all(to.parent().expect("a parent")).expect("directory");
@@ -99,7 +99,7 @@ impl Scene {
         Self { dir }
     }
 
-    /// A build root of this machine's compiler, and a kernel whose headers say `answer`.
+    /// Makes a build root of this machine's compiler, and a kernel whose headers contain `answer`.
     fn root(&self, name: &str, answer: &str) -> PathBuf {
         let root = self.dir.path().join(name);
         for dir in ["usr/bin", "usr/lib", "usr/lib64", "proc", "dev", "tmp", "build"] {
@@ -121,7 +121,8 @@ impl Scene {
         root
     }
 
-    /// Compiles at another path each time; the module's sha256, and how often conftest.sh was asked.
+    /// Compiles at a new path each time; returns the module's sha256, and the number of conftest.sh
+    /// runs.
     fn compile(&self, root: &Path, store: &str, jobs: u32) -> (String, usize) {
         let (place, store) = (self.place(MAKEFILE), self.dir.path().join(store));
         let work = place.path().join("work");
@@ -136,7 +137,7 @@ impl Scene {
         (longshore::digest::hex(&Sha256::digest(module)), asked)
     }
 
-    /// Compiles with a Makefile that has more to it, as `uid`; what went wrong, empty where nothing did.
+    /// Compiles with an extended Makefile, as `uid`; returns the error, empty on success.
     fn compile_as(&self, root: &Path, makefile: &str, uid: &str) -> String {
         let place = self.place(makefile);
         let mut command = Command::new("timeout");
@@ -148,7 +149,7 @@ impl Scene {
         said
     }
 
-    /// A directory with sources in `work`.
+    /// Makes a directory with sources in `work`.
     fn place(&self, makefile: &str) -> tempfile::TempDir {
         let place = tempfile::Builder::new().prefix("elsewhere").tempdir_in(&self.dir);
         let place = place.expect("temporary directory");
@@ -173,7 +174,7 @@ impl Scene {
     }
 }
 
-/// Does nothing but what `lines` say.
+/// Returns a Makefile that only runs `lines`.
 fn makefile_of(lines: &str) -> String {
     format!("modules:\n\t@{}\n", lines.replace('\n', "\n\t@"))
 }

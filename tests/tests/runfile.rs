@@ -1,4 +1,4 @@
-//! A .run file from servers that misbehave: what comes of it, and that the store is never left with
+//! Tests of a .run file from servers with faults: the results, and that the store never has
 //! anything but the whole driver.
 
 #[path = "archive/server.rs"]
@@ -62,7 +62,7 @@ impl Scene {
         }
     }
 
-    /// Looks while the server is well, and fetches after `change`.
+    /// Reads the file's header from the intact server, and fetches after `change`.
     async fn fetch_after(&self, change: impl FnOnce(&Server)) -> Result<StoredRunFile, Failure> {
         let found = self.look().await;
         change(&self.server);
@@ -98,7 +98,7 @@ impl Scene {
     }
 }
 
-/// A file that the program makeself makes, which scripts/setup installs.
+/// Makes a file with the program makeself, which scripts/setup installs.
 fn made_by_makeself(dir: &Path, compression: &str) -> Vec<u8> {
     let (tree, out) = (dir.join("NVIDIA-Linux-x86_64-535.1.2"), dir.join("out.run"));
     for (path, bytes) in files() {
@@ -207,7 +207,8 @@ async fn a_fetch_that_is_given_up_leaves_nothing() {
     scene.server.always(PATH, Fault::Stall);
     let fetch = runfile::fetch(&found, &scene.fetcher, &scene.store, &Silent);
     tokio::time::timeout(Duration::from_millis(200), fetch).await.expect_err("it stalls");
-    // The thread that unpacks ends once nobody sends to it; a next one may not begin before.
+    // The thread that unpacks ends once it receives nothing more; the next one may not begin
+    // before.
     let gone = async {
         while scene.count("tmp") > 0 {
             tokio::task::yield_now().await;
@@ -219,7 +220,7 @@ async fn a_fetch_that_is_given_up_leaves_nothing() {
 
 const HELPER: &str = env!("CARGO_BIN_EXE_sandbox-stages");
 
-/// makeself's own header, changed so that nobody but a shell knows where the payload is.
+/// Changes makeself's own header so that only a shell can find the payload.
 fn of_unknown_form(dir: &Path) -> Vec<u8> {
     let bytes = made_by_makeself(dir, "--gzip");
     let at = |text: &str| {
@@ -233,7 +234,7 @@ fn of_unknown_form(dir: &Path) -> Vec<u8> {
     [&bytes[..begin], new.as_bytes(), &bytes[begin + 6 + digits + 1..]].concat()
 }
 
-/// A root of busybox alone, which scripts/setup installs.
+/// Makes a root of busybox alone, which scripts/setup installs.
 fn root(dir: &Path) -> std::path::PathBuf {
     let root = dir.join("root");
     for made in ["bin", "proc", "dev", "tmp", "build", "usr"] {
@@ -249,7 +250,7 @@ fn root(dir: &Path) -> std::path::PathBuf {
 }
 
 impl Scene {
-    /// Looks at a file that has to unpack itself, and has it do so after `change`.
+    /// Looks at a file that must unpack itself, and makes it do so after `change`.
     async fn extract_after(
         &mut self,
         bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Where the kernel headers were from that a set was compiled with, and whether somebody signed them.
+//! Origin of the kernel headers that a set was compiled with, and whether they were signed.
 
 use std::fmt;
 
@@ -6,23 +6,23 @@ use serde::{Deserialize, Serialize};
 
 use super::ModuleSet;
 
-/// Where the kernel headers were from that a set was compiled with.
+/// Origin of the kernel headers that a set was compiled with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HeadersFrom {
     /// Packages of an archive, which are signed.
     #[default]
     Archive,
-    /// What lay on the host that compiled it: nobody signed it.
+    /// Headers installed on the host that compiled it, which are not signed.
     Host,
-    /// A place that its configuration named, without saying what should be there.
+    /// A location from its configuration, without an expected digest.
     Named,
-    /// Not known: the modules were compiled elsewhere.
+    /// Unknown: the modules were compiled elsewhere.
     Unknown,
 }
 
 impl HeadersFrom {
-    /// Whether somebody signed them.
+    /// True if they were signed.
     pub fn are_signed(&self) -> bool {
         *self == Self::Archive
     }
@@ -33,15 +33,15 @@ impl fmt::Display for HeadersFrom {
         f.write_str(match self {
             Self::Archive => "an archive",
             Self::Host => "the host that compiled it",
-            Self::Named => "a place that was named where it was compiled",
-            Self::Unknown => "a place that is not known, for the modules were compiled elsewhere",
+            Self::Named => "a configured place of the host that compiled it",
+            Self::Unknown => "an unknown place, for the modules were compiled elsewhere",
         })
     }
 }
 
 impl ModuleSet {
-    /// Where the headers were from. A set that was made before sets said so has them in its key: an
-    /// archive's are named as packages, others by where they lay.
+    /// The origin of the headers. A set older than this field has it in its key: headers of an
+    /// archive are named as packages, others by their path.
     pub fn headers_origin(&self) -> HeadersFrom {
         let by_place = || self.key.headers.keys().any(|name| name.starts_with('/'));
         match self.headers_from {
@@ -50,7 +50,7 @@ impl ModuleSet {
         }
     }
 
-    /// Whether somebody signed the headers it was compiled with.
+    /// True if the headers it was compiled with were signed.
     pub fn has_signed_headers(&self) -> bool {
         self.headers_origin().are_signed()
     }
@@ -72,7 +72,7 @@ mod tests {
             assert_eq!(serde_json::from_str::<ModuleSet>(&json).expect("reads"), set);
             assert!(!set.has_signed_headers(), "{json}");
         }
-        // A set that says nothing of it has them in its key.
+        // A set without the field has the origin in its key.
         set.headers_from = HeadersFrom::Archive;
         set.key.headers.insert("/usr/src/linux-headers-6.1".into(), "5".repeat(64));
         assert_eq!(set.headers_origin(), HeadersFrom::Host);

@@ -1,4 +1,4 @@
-//! A set as an OCI artifact: its manifest, config and layers, wherever they lie.
+//! A set as an OCI artifact: its manifest, config and layers, in any storage.
 //!
 //! After the OCI image specification 1.1: "image manifest" with `artifactType`.
 
@@ -21,12 +21,12 @@ pub const MODULE_TYPE: &str = "application/vnd.longshore.module.v1";
 
 /// Media type of an image manifest.
 pub const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
-/// Larger than any manifest or description; registries refuse manifests above 4 MiB.
+/// Size limit of a manifest or description; registries refuse manifests above 4 MiB.
 pub(crate) const MAX_JSON: u64 = 4 << 20;
 /// Annotation of a layer: the file name that other tools give it.
 pub(crate) const TITLE: &str = "org.opencontainers.image.title";
 
-/// A descriptor: what a blob is, its digest and size.
+/// A descriptor: media type, digest and size of a blob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
@@ -36,13 +36,13 @@ pub struct Descriptor {
     pub digest: String,
     /// Bytes.
     pub size: u64,
-    /// Set for manifests of artifacts.
+    /// Artifact type, for manifests of artifacts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub artifact_type: Option<String>,
     /// Free annotations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// What other tools wrote into it; kept as it is.
+    /// Fields of other tools; kept as they are.
     #[serde(flatten)]
     pub other: BTreeMap<String, serde_json::Value>,
 }
@@ -60,7 +60,7 @@ impl Descriptor {
         }
     }
 
-    /// Whether `bytes` are what it describes.
+    /// True if `bytes` match its digest and size.
     pub fn describes(&self, bytes: &[u8]) -> bool {
         self.size == bytes.len() as u64 && self.digest == digest(bytes)
     }
@@ -70,7 +70,7 @@ impl Descriptor {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    /// 2.
+    /// Always 2.
     pub schema_version: u8,
     /// The media type of an image manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,7 @@ pub struct Manifest {
     /// [`ARTIFACT_TYPE`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact_type: Option<String>,
-    /// The description of the set.
+    /// Descriptor of the set's description.
     pub config: Descriptor,
     /// The modules, in load order.
     pub layers: Vec<Descriptor>,
@@ -94,7 +94,7 @@ pub struct Described {
     pub manifest: Vec<u8>,
     /// The config.
     pub config: Vec<u8>,
-    /// What they say.
+    /// The set that they describe.
     pub set: ModuleSet,
 }
 
@@ -114,10 +114,10 @@ impl Described {
         digest(&self.manifest)
     }
 
-    /// Puts together a manifest and the config it names, from `place` (as messages call it).
+    /// Parses a manifest and the config it names, from `place` (as messages call it).
     ///
     /// # Errors
-    /// Exit code 13 where they are not what they should be.
+    /// Exit code 13 where they are damaged or do not match.
     pub fn assemble(manifest: Vec<u8>, config: Vec<u8>, place: &str) -> Result<Self, Failure> {
         let parsed = parse_manifest(&manifest, place)?
             .ok_or_else(|| wrong(place, "it is not a set of modules".into()))?;
@@ -136,36 +136,36 @@ pub fn hex_of(digest: &str) -> Option<&str> {
     digest.strip_prefix("sha256:").filter(|hex| is_sha256(hex))
 }
 
-/// The manifest of a set, or None where it is of another kind of image.
+/// Parses the manifest of a set; None if it is of another kind of image.
 ///
 /// # Errors
-/// Exit code 13 where it calls itself a set and is none.
+/// Exit code 13 where it is marked as a set and is none.
 pub(crate) fn parse_manifest(bytes: &[u8], place: &str) -> Result<Option<Manifest>, Failure> {
     let manifest: Manifest = match serde_json::from_slice(bytes) {
         Ok(manifest) => manifest,
-        // An index of images, for example; only what calls itself ours must be right.
+        // An index of images, for example; only a manifest marked as a set's must be valid.
         Err(_) if !contains(bytes, ARTIFACT_TYPE) => return Ok(None),
         Err(error) => {
             return Err(wrong(place, "its manifest is damaged".into()).because(error));
         }
     };
-    // Tools older than OCI 1.1 drop `artifactType`; the config's media type says the same.
+    // Tools older than OCI 1.1 drop `artifactType`; the config's media type is equivalent.
     let ours = manifest.artifact_type.as_deref() == Some(ARTIFACT_TYPE)
         || manifest.config.media_type == CONFIG_TYPE;
     Ok(ours.then_some(manifest))
 }
 
-/// The set that a manifest's config describes; the layers must be exactly its modules.
+/// Parses the set in a manifest's config; the layers must be exactly its modules.
 ///
 /// # Errors
-/// Exit code 13 where that is not so.
+/// Exit code 13 where they are not.
 pub(crate) fn parse_config(
     manifest: &Manifest,
     config: &[u8],
     place: &str,
 ) -> Result<ModuleSet, Failure> {
     if !manifest.config.describes(config) {
-        return Err(wrong(place, "its description is not what the manifest names".into()));
+        return Err(wrong(place, "its description does not match the manifest".into()));
     }
     let set: ModuleSet = serde_json::from_slice(config)
         .map_err(|e| wrong(place, "its description is damaged".into()).because(e))?;

@@ -1,6 +1,6 @@
-//! Indexes of manifests, where one tag stands for several architectures.
+//! Image indexes, which hold one manifest per architecture under one tag.
 //!
-//! longshore pushes none: the architecture is in its tags. Others may put its sets into one.
+//! longshore pushes none: the architecture is in its tags. Other tools may put its sets into one.
 
 use serde::Deserialize;
 
@@ -23,8 +23,8 @@ struct Platform {
     architecture: String,
 }
 
-/// The digest (`sha256:...`) of an index's manifest for the machine `arch` (`uname -m`); None for
-/// what is no index. `place` is what messages call it.
+/// Returns the digest (`sha256:...`) of an index's manifest for the machine `arch` (`uname -m`);
+/// None if `bytes` are no index. `place` names it in messages.
 ///
 /// # Errors
 /// Exit code 13 where the index has no such entry.
@@ -46,7 +46,7 @@ pub fn entry_for(bytes: &[u8], arch: &str, place: &str) -> Result<Option<String>
         .remedy("push a set of modules that was built for this architecture"))
 }
 
-/// An architecture as image indexes name it.
+/// The name of an architecture in image indexes.
 fn go_name(arch: &str) -> &str {
     match arch {
         "x86_64" => "amd64",

@@ -1,4 +1,4 @@
-//! A set of built kernel modules: what it is keyed by, and what it holds.
+//! Set of built kernel modules: its key and its content.
 
 mod headers;
 pub mod image;
@@ -15,10 +15,11 @@ use crate::kernel::modinfo::{self, ModInfoError};
 use crate::module_signing::{self, SignedBy};
 pub use headers::HeadersFrom;
 
-/// The longest tag that the distribution specification allows.
+/// Maximum length of a tag, by the distribution specification.
 const LONGEST_TAG: usize = 128;
 
-/// Everything a set of modules is made of; two sets with the same key are interchangeable.
+/// Key of a set: everything that determines its modules; two sets with the same key are
+/// interchangeable.
 ///
 /// Debian's ABI bumps change more than half of all symbol CRCs, so the kernel's release **and**
 /// its version string (`uname -v`) are part of it.
@@ -39,15 +40,15 @@ pub struct ModuleKey {
     pub arch: String,
     /// Header packages: `name_version_arch` -> sha256 (hex).
     pub headers: BTreeMap<String, String>,
-    /// The compiler as it names itself, for example `gcc-12 (Debian 12.2.0-14) 12.2.0`.
+    /// The compiler by its own version line, for example `gcc-12 (Debian 12.2.0-14) 12.2.0`.
     pub compiler: String,
-    /// Arguments given to make that change the result.
+    /// Arguments of make that change the result.
     pub options: Vec<String>,
     /// Compatibility patches that were applied to the sources: name -> sha256 (hex) of the diff.
-    /// Left out where there are none: those sets have the key they had before there were patches.
+    /// Left out if empty: such sets keep the key they had before there were patches.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub patches: BTreeMap<String, String>,
-    /// Who signed the modules for the kernel; left out where nobody did.
+    /// Signer of the modules for the kernel; left out if unsigned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signed_by: Option<SignedBy>,
 }
@@ -66,9 +67,9 @@ pub struct ModuleEntry {
     pub size: u64,
     /// modinfo `vermagic`.
     pub vermagic: String,
-    /// modinfo `version`, where the module has one.
+    /// modinfo `version`, if the module has one.
     pub version: Option<String>,
-    /// modinfo `srcversion`, where the module has one.
+    /// modinfo `srcversion`, if the module has one.
     pub srcversion: Option<String>,
     /// modinfo `depends`, in kernel names.
     pub depends: Vec<String>,
@@ -78,9 +79,9 @@ pub struct ModuleEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModuleSet {
-    /// What it was made of.
+    /// Its key.
     pub key: ModuleKey,
-    /// Where the headers in the key were from; left out where that is an archive.
+    /// Origin of the headers in the key; left out for an archive.
     #[serde(default, skip_serializing_if = "HeadersFrom::are_signed")]
     pub headers_from: HeadersFrom,
     /// The modules, in load order.
@@ -101,15 +102,16 @@ impl ModuleKey {
         Self { signed_by: None, ..self.clone() }
     }
 
-    /// A file name for the set: what a person looks for, then what makes it unique.
+    /// A file name for the set: a readable part, then a part that makes it unique.
     pub fn file_stem(&self) -> String {
         let digest = self.digest();
         let name = format!("{}-{}-{}", self.driver_version, self.flavour, self.kernel_release);
         format!("{}-{}", legal(&name), &digest[..12])
     }
 
-    /// A tag as OCI registries take it (at most 128 of `[A-Za-z0-9._-]`), for example
-    /// `535.261.03-open-6.1.0-50-amd64-x86_64`. It finds sets; what a set is for says its key.
+    /// A valid tag for OCI registries (at most 128 of `[A-Za-z0-9._-]`), for example
+    /// `535.261.03-open-6.1.0-50-amd64-x86_64`. It only finds sets; the key determines what a set
+    /// is for.
     pub fn tag(&self) -> String {
         tag(&self.driver_version, self.flavour, &self.kernel_release, &self.arch)
     }
@@ -126,24 +128,24 @@ pub fn tag(driver_version: &str, flavour: Flavour, kernel_release: &str, arch: &
     format!("{}-{}", &tag[..LONGEST_TAG - 13], &digest[..12])
 }
 
-/// `text` in the characters that tags are made of.
+/// Replaces the characters of `text` that tags cannot have.
 pub(crate) fn legal(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
         .collect()
 }
 
-/// Why a set, or a module of one, is not what it says.
+/// The reason why a set, or one of its modules, is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SetError {
-    /// It holds no module.
+    /// The set has no module.
     #[error("the set holds no module")]
     Empty,
-    /// Two modules of one name.
+    /// Two modules have the same name.
     #[error("the set holds the module {0} twice")]
     Twice(String),
-    /// A module's file name is no plain file name.
-    #[error("{0:?} is no name for a module's file")]
+    /// A module's file name is not a plain file name.
+    #[error("{0:?} is not valid as a module's file name")]
     FileName(String),
     /// A digest that is not 64 lower-case hex digits.
     #[error("{0:?} is no sha256 digest")]
@@ -158,16 +160,16 @@ pub enum SetError {
         /// Release of the set.
         wanted: String,
     },
-    /// The set says something else of a module than the module says of itself.
+    /// The set's entry for a module differs from the module.
     #[error("{file}: the set says {field} is {said:?}, the module says {found:?}")]
     Differs {
         /// The module's file.
         file: String,
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// What the set says.
+        /// Its value in the set.
         said: String,
-        /// What the module says.
+        /// Its value in the module.
         found: String,
     },
     /// A module that cannot be read.
@@ -181,15 +183,15 @@ pub enum SetError {
 }
 
 impl ModuleSet {
-    /// Whether it holds every module of `names` (kernel names).
+    /// True if it has every module of `names` (kernel names).
     pub fn has_all<'n>(&self, names: impl IntoIterator<Item = &'n (impl AsRef<str> + 'n)>) -> bool {
         names.into_iter().all(|name| self.modules.iter().any(|m| m.name == name.as_ref()))
     }
 
-    /// Checks what can be checked without the modules: names, digests, release.
+    /// Checks names, digests and release: everything that needs no module's bytes.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first fault found.
     pub fn check(&self) -> Result<(), SetError> {
         if self.modules.is_empty() {
             return Err(SetError::Empty);
@@ -218,7 +220,7 @@ impl ModuleEntry {
     /// Describes the module in `image`, built for `kernel_release` and called `file`.
     ///
     /// # Errors
-    /// Where it is no module, or one for another kernel.
+    /// If it is no module, or one for another kernel.
     pub fn describe(file: &str, image: &[u8], kernel_release: &str) -> Result<Self, SetError> {
         let info = modinfo::read(image)
             .map_err(|cause| SetError::Unreadable { file: file.to_owned(), cause })?;
@@ -237,7 +239,7 @@ impl ModuleEntry {
         })
     }
 
-    /// Compares this entry, of a set with this key, with what `image` really is.
+    /// Compares this entry, of a set with this key, with the module in `image`.
     ///
     /// # Errors
     /// The first field that differs.
@@ -258,13 +260,13 @@ impl ModuleEntry {
                 return Err(SetError::Differs { file: self.file.clone(), field, said, found });
             }
         }
-        // A plan for a kernel that wants signatures rests on what the key says of them.
+        // A plan for a kernel that requires signatures relies on the key's signer.
         if key.signed_by.is_some() && !module_signing::is_signed(image) {
             return Err(SetError::Differs {
                 file: self.file.clone(),
                 field: "signed_by",
-                said: "somebody".into(),
-                found: "nobody".into(),
+                said: "a signer".into(),
+                found: "no signature".into(),
             });
         }
         Ok(())
@@ -350,8 +352,8 @@ pub(crate) mod tests {
 
     #[rstest]
     #[case::empty(|s: &mut ModuleSet| s.modules.clear(), "no module")]
-    #[case::outside(|s: &mut ModuleSet| s.modules[0].file = "../x.ko".into(), "no name")]
-    #[case::no_ko(|s: &mut ModuleSet| s.modules[0].file = "x".into(), "no name")]
+    #[case::outside(|s: &mut ModuleSet| s.modules[0].file = "../x.ko".into(), "not valid")]
+    #[case::no_ko(|s: &mut ModuleSet| s.modules[0].file = "x".into(), "not valid")]
     #[case::digest(|s: &mut ModuleSet| s.modules[0].sha256 = "../../etc".into(), "sha256")]
     #[case::twice(|s: &mut ModuleSet| s.modules.push(s.modules[0].clone()), "twice")]
     #[case::kernel(|s: &mut ModuleSet| s.modules[0].vermagic = "6.1.0 SMP ".into(), "6.1.0")]

@@ -1,4 +1,4 @@
-//! Compiles a driver's kernel sources in the sandbox and strips what comes out.
+//! Compiles a driver's kernel sources in the sandbox and strips the modules.
 
 use std::fs;
 use std::io;
@@ -25,27 +25,28 @@ use crate::store::Store;
 /// NVIDIA's modules by the directory of their sources, in load order.
 pub const MODULES: [&str; 5] =
     ["nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm", "nvidia-peermem"];
-/// How many of [`MODULES`] are always built.
+/// Number of [`MODULES`] that are always built.
 pub const ALWAYS: usize = 3;
 
-/// Where the sources lie inside: always the same place, since the compiler writes it into modules.
+/// Path of the sources inside the sandbox: constant, because the compiler writes it into modules.
 pub(super) const INSIDE: &str = "/build/driver";
-/// For what is not the compile itself: asking the compiler its name, stripping.
+/// Time limit of the programs beside the compile itself: querying the compiler's version,
+/// stripping.
 const SHORT: Duration = Duration::from_secs(300);
 
 /// One compile.
 #[derive(Debug)]
 pub struct Compile<'a> {
-    /// Where what earlier builds found out is kept.
+    /// The store, with the results of earlier builds.
     pub store: &'a Store,
     /// The sandbox's helper program.
     pub helper: &'a Path,
     /// The hermetic root.
     pub root: &'a Path,
-    /// A directory of its own, with the sources in `driver` and an empty `tmp`. It is the user's that
-    /// compiles from then on.
+    /// Scratch directory with the sources in `driver` and an empty `tmp`. Handed over to the
+    /// compiling user for the compile.
     pub work: &'a Path,
-    /// Kept until nothing that was started writes to `work` any more.
+    /// Kept alive until no started program writes to `work` any more.
     pub held: Held,
     /// The user that compiles.
     pub user: BuildUser,
@@ -57,8 +58,8 @@ pub struct Compile<'a> {
     pub flavour: Flavour,
     /// `uname -r`.
     pub release: &'a str,
-    /// The compiler's program; None leaves the choice to the driver's Makefile. That of drivers until 470
-    /// takes `cc`, whatever the kernel was built with.
+    /// The compiler's program; None leaves the choice to the driver's Makefile. That of drivers
+    /// until 470 uses `cc`, regardless of the kernel's compiler.
     pub compiler: Option<&'a str>,
     /// Modules wanted, of [`MODULES`].
     pub modules: &'a [&'static str],
@@ -66,18 +67,18 @@ pub struct Compile<'a> {
     pub options: &'a [String],
     /// Parallel jobs.
     pub jobs: usize,
-    /// How long make may take.
+    /// Time limit of make.
     pub limit: Duration,
-    /// Gets the whole output.
+    /// Log file for the whole output.
     pub log: &'a Path,
 }
 
-/// Asks the compiler in `root` what it calls itself: the first line of `--version`. It runs in an empty
+/// Reads the version of the compiler in `root`: the first line of `--version`. It runs in an empty
 /// directory of its own.
 ///
 /// # Errors
-/// Exit code 11 where there is no such compiler, or it does not run; 15 where there can be no
-/// directory for it, or `user` is no user for it.
+/// Exit code 11 where there is no such compiler, or it does not run; 15 where its directory cannot
+/// be created, or cannot be given to `user`.
 pub async fn compiler_version(
     helper: &Path,
     root: &Path,
@@ -108,12 +109,12 @@ pub async fn compiler_version(
     }
 }
 
-/// Why there are no modules.
+/// Failure of a compile.
 #[derive(Debug)]
 pub struct Failed {
-    /// What kind of failure of the compile itself; None where it did not come to that.
+    /// Class of the compile's failure; None where it failed before or after the compile itself.
     pub class: Option<Class>,
-    /// For the person.
+    /// The failure as it is reported.
     pub failure: Failure,
 }
 
@@ -132,7 +133,7 @@ impl Compile<'_> {
         let mut reuse = Reuse::prepare(self.purpose());
         let make = self.make_spec(&reuse)?;
         let total = steps::total(&self.work.join("driver"), self.modules);
-        // Nothing is written there as root from here on, and nothing read as it lies.
+        // From here on root writes nothing there, and reads nothing without checks.
         user::hand_over(self.work.to_path_buf(), self.user, self.held.clone()).await?;
         let mut log = Log::create(self.log)?;
         self.make(make, total, &mut reuse, &mut log, progress).await?;
@@ -204,7 +205,7 @@ impl Compile<'_> {
         Err(Failed { class: Some(class), failure })
     }
 
-    /// make and its arguments.
+    /// Returns make's command line.
     fn command(&self, sources: &Path) -> Result<Vec<String>, Failure> {
         let excluded: Vec<&str> = MODULES
             .into_iter()
@@ -225,7 +226,7 @@ impl Compile<'_> {
         Ok(command)
     }
 
-    /// Whatever asks for the time is told when the driver's sources were made.
+    /// Environment with the time of the driver's sources, for everything that records a build time.
     fn dated(&self, sources: &Path) -> Result<[(String, String); 2], Failure> {
         let path = sources.join("conftest.sh");
         let date = fs::metadata(&path)
@@ -244,7 +245,7 @@ impl Compile<'_> {
         self.place().spec(command, INSIDE, "strip")
     }
 
-    /// Debug information is nine tenths of a module; the kernel loads it and throws it away.
+    /// Strips debug information: nine tenths of a module, which the kernel loads and discards.
     async fn strip(&self, log: &mut Log) -> Result<(), Failure> {
         let spec = self.strip_spec();
         let mut last = String::new();
@@ -272,8 +273,8 @@ impl Compile<'_> {
     }
 }
 
-/// Reads the finished modules, which are named below the directory that the compile worked in, checks
-/// them against the kernel and the driver, and stores them.
+/// Reads the finished modules below the compile's directory, checks them against the kernel and the
+/// driver, and stores them.
 ///
 /// # Errors
 /// Exit code 14 where one is not for this kernel or not of this driver, 15 where the store cannot
@@ -294,7 +295,7 @@ pub fn store_modules(
             let entry = ModuleEntry::describe(&name, &image, compile.release)
                 .or_fail(ExitCode::Compile, what)?;
             if entry.version.as_deref().is_some_and(|v| v != compile.driver) {
-                return Err(compile.failure(format!("{name} says it is {:?}", entry.version)));
+                return Err(compile.failure(format!("{name} is of version {:?}", entry.version)));
             }
             store.put(&image)?;
             Ok(entry)
@@ -302,13 +303,13 @@ pub fn store_modules(
         .collect()
 }
 
-/// /tmp, where no program has been at work in the directory yet: one could have put a link in its place,
-/// which a mount follows, outside.
+/// Bind mount of /tmp, made before any program ran in the directory: a program could have put a
+/// link there, which a mount follows to the outside.
 fn fresh_tmp(work: &Path) -> Bind {
     Bind::new(work.join("tmp"), "/tmp")
 }
 
-/// A directory that programs of the root work in.
+/// A working directory for programs of the root.
 struct Place<'a> {
     root: &'a Path,
     work: &'a Path,
@@ -328,7 +329,7 @@ impl Place<'_> {
             ("TZ", "UTC"),
             ("KBUILD_BUILD_USER", "longshore"),
             ("KBUILD_BUILD_HOST", "longshore"),
-            // Debian's headers ask dpkg otherwise, which is not in the root.
+            // Without it Debian's headers query dpkg, which is not in the root.
             ("DEB_BUILD_ARCH", arch),
             ("DEB_HOST_ARCH", arch),
         ];
@@ -346,7 +347,7 @@ impl Place<'_> {
     }
 }
 
-/// Visits `path` and, if it is a directory, everything below. Nobody else may write to it.
+/// Visits `path` and, if it is a directory, everything below. No other user may write to it.
 pub(super) fn walk(path: &Path, visit: &mut dyn FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
     visit(path)?;
     if path.is_dir() && !path.is_symlink() {
@@ -357,11 +358,11 @@ pub(super) fn walk(path: &Path, visit: &mut dyn FnMut(&Path) -> io::Result<()>) 
     Ok(())
 }
 
-/// The kernel's source and output directories, as paths inside the root: where the links `source`
-/// (Debian's common part) and `build` below /lib/modules/RELEASE lead. They are absolute until
-/// Debian 12, relative since.
+/// The kernel's source and output directories, as paths inside the root: the targets of the links
+/// `source` (Debian's common part) and `build` below /lib/modules/RELEASE. The links are absolute
+/// until Debian 12, relative since.
 pub(crate) fn kernel_dirs(root: &Path, release: &str) -> Result<(PathBuf, PathBuf), Failure> {
-    // Not /lib: a relative link counts from where the directory really is.
+    // Not /lib: a relative link is resolved from the directory's real path.
     let modules = Path::new("/usr/lib/modules").join(release);
     let target = |link: &str| {
         let link = modules.join(link);
@@ -374,7 +375,7 @@ pub(crate) fn kernel_dirs(root: &Path, release: &str) -> Result<(PathBuf, PathBu
     let output = target("build").ok_or_else(|| {
         Failure::new(
             ExitCode::Toolchain,
-            format!("{}/build in {} leads to no headers", modules.display(), root.display()),
+            format!("{}/build in {} does not lead to headers", modules.display(), root.display()),
         )
     })?;
     Ok((target("source").unwrap_or_else(|| output.clone()), output))
@@ -403,7 +404,7 @@ mod tests {
 
     #[test]
     fn the_page_about_deadlines_has_what_is_short() {
-        crate::config::assert_in_page("What else a build calls", SHORT);
+        crate::config::assert_in_page("Other programs of a build", SHORT);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Why a compile failed: the first real error in the compiler's output, and what to do about it.
+//! Diagnosis of a failed compile: the first real error in the compiler's output, and a remedy.
 
 mod class;
 
@@ -11,17 +11,17 @@ use crate::flavour::Flavour;
 
 pub use class::Class;
 
-/// Reads the output line by line and keeps what explains a failure.
+/// Collects the lines of output that explain a failure.
 #[derive(Debug, Default)]
 pub struct Diagnosis {
     error: Option<String>,
-    /// The last thing said: for a failure that no compiler explains.
+    /// Last line of the output: for a failure without a compiler error.
     last: Option<String>,
     memory: bool,
     space: bool,
 }
 
-/// What was being compiled, for the message.
+/// The compile that failed, as messages name it.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
     /// Driver version.
@@ -32,12 +32,12 @@ pub struct Subject<'a> {
     pub release: &'a str,
     /// The log with the whole output.
     pub log: &'a Path,
-    /// How long it was allowed to take.
+    /// Its time limit.
     pub limit: Duration,
 }
 
 const NO_MEMORY: [&str; 5] = [
-    // make's word for a program that SIGKILL ended: nobody but the kernel's OOM killer sends it here.
+    // make's text for a program killed by SIGKILL: only the kernel's OOM killer sends it here.
     "Error 137",
     "Killed signal terminated program",
     "virtual memory exhausted",
@@ -46,7 +46,7 @@ const NO_MEMORY: [&str; 5] = [
 ];
 
 impl Diagnosis {
-    /// Takes the next line of output.
+    /// Reads the next line of output.
     pub fn line(&mut self, line: &str) {
         self.memory |= NO_MEMORY.iter().any(|text| line.contains(text));
         self.space |= line.contains("No space left on device");
@@ -58,7 +58,7 @@ impl Diagnosis {
         }
     }
 
-    /// The failure of a compile that ended with `outcome`, and what kind it is.
+    /// Returns the class and the failure of a compile that ended with `outcome`.
     pub fn failure(&self, outcome: Outcome, subject: Subject<'_>) -> (Class, Failure) {
         let Subject { driver, flavour, release, log, limit } = subject;
         let class = self.class(outcome);
@@ -69,7 +69,7 @@ impl Diagnosis {
         let said = match class {
             Class::Space | Class::Memory => class.to_string(),
             Class::Slow => format!("not done after {limit:?} (build-deadline)"),
-            _ => format!("{class}: {}", self.cause().unwrap_or("it said nothing")),
+            _ => format!("{class}: {}", self.cause().unwrap_or("no output")),
         };
         let failure = Failure::new(
             code,
@@ -100,13 +100,13 @@ impl Diagnosis {
     }
 }
 
-/// Words of conftest.sh where the compiler at hand does not work or is not the kernel's; drivers until
-/// 470 have other words than later ones.
+/// Texts of conftest.sh for a compiler that does not work or is not the kernel's; those of drivers
+/// until 470 differ from later ones.
 const COMPILER_CHECKS: [&str; 3] =
     ["Compiler version check failed", "Failed CC version check", "Failed CC sanity check"];
 
-/// Whether this line is where a compile went wrong: an error of the compiler, of modpost or of the
-/// linker. The lines of make that follow are only its consequence.
+/// True for the line that caused the failure: an error of the compiler, of modpost or of the
+/// linker. make's own lines that follow are only its consequence.
 fn is_error(line: &str) -> bool {
     compiler_error(line).is_some()
         || line.starts_with("ERROR: modpost:")
@@ -129,7 +129,7 @@ fn compiler_error(line: &str) -> Option<&str> {
     Some(message)
 }
 
-/// Without the path of the build's own directory, and not longer than a message may be.
+/// The line without the path of the build directory, cut to the length of a message.
 fn shown(line: &str) -> String {
     line.trim().trim_start_matches("/build/driver/").chars().take(300).collect()
 }
@@ -222,7 +222,7 @@ make: *** [Makefile:82: modules] Error 2";
         ExitCode::Compile,
         "something odd"
     )]
-    #[case::silent("", Outcome::Exited(2), ExitCode::Compile, "it said nothing")]
+    #[case::silent("", Outcome::Exited(2), ExitCode::Compile, "no output")]
     fn failures_are_told_apart(
         #[case] output: &str,
         #[case] outcome: Outcome,
@@ -235,7 +235,7 @@ make: *** [Makefile:82: modules] Error 2";
         assert!(failure.remedy_text().is_some());
     }
 
-    /// What 470.256.02 says on Debian's 5.10.0-32 where there is no `cc`.
+    /// Output of 470.256.02 on Debian's 5.10.0-32 without a `cc`.
     const NO_CC: &str = "\
 make[2]: cc: No such file or directory
 

@@ -1,8 +1,8 @@
-//! A .run file whose header is of an unknown form: it unpacks itself, in the build's sandbox.
+//! Self-extraction of a .run file with an unknown header, in the build sandbox.
 //!
-//! Only a file whose digest is the one asked for is run, as the user that compiles, in a root of the
-//! archive's packages, without a network and for a bounded time. What it leaves is looked at file by file
-//! without following a link, and from there on goes the way of every other .run file.
+//! Only a file with the expected digest is run, as the compiling user, in a root of the archive's
+//! packages, without a network and with a time limit. Its output is checked file by file without
+//! following a link, and from there on handled like that of every other .run file.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -28,7 +28,7 @@ use crate::source::runfile::unpack::{self, Unpacked};
 use crate::source::runfile::{StoredRunFile, stored};
 use crate::store::Store;
 
-/// What a self-extracting script calls.
+/// Programs that a self-extracting script calls.
 const TOOLS: [&str; 11] = [
     "dash",
     "coreutils",
@@ -42,35 +42,35 @@ const TOOLS: [&str; 11] = [
     "mawk",
     "findutils",
 ];
-/// How to ask: as NVIDIA's files want it, and as makeself's own do.
+/// Command-line options for extraction: of NVIDIA's files, and of makeself's own.
 const WAYS: [&[&str]; 2] = [&["--extract-only", "--target"], &["--noexec", "--target"]];
-/// How often it is looked at what has been written.
+/// Interval of the checks of the output's size.
 const PERIOD: Duration = Duration::from_millis(250);
-/// The file, and where it and what comes of it are inside.
+/// Name of the file inside, and the paths of it and its output.
 const NAME: &str = "driver.run";
 const FILE: &str = "/build/driver.run";
 const OUT: &str = "/build/out";
 
-/// What it takes to run a file.
+/// Resources to run a file.
 pub struct Workshop<'a> {
-    /// What the file sees as its root: see [`Workshop::root`].
+    /// The file's root file system: see [`Workshop::root`].
     pub root: PathBuf,
     /// The sandbox's helper program.
     pub helper: &'a Path,
     /// Downloads the file.
     pub fetcher: &'a Fetcher,
-    /// How long the file may take.
+    /// Time limit of the file.
     pub limit: Duration,
-    /// The user that it runs as.
+    /// The user that the file runs as.
     pub user: BuildUser,
 }
 
 impl Workshop<'_> {
-    /// Brings a file into the store, unpacked by itself.
+    /// Extracts a file into the store by running it.
     ///
     /// # Errors
-    /// Exit code 10 where there can be no sandbox, 12 where no mirror has it, 13 where it is not what
-    /// its digest says or does not unpack itself, 15 without space.
+    /// Exit code 10 where no sandbox can be made, 12 where no mirror has it, 13 where it does not
+    /// match its digest or does not extract itself, 15 without space.
     pub async fn extract(
         &self,
         file: &Foreign,
@@ -79,7 +79,7 @@ impl Workshop<'_> {
     ) -> Result<StoredRunFile, Failure> {
         let work = Arc::new(claim(store, "extract")?);
         self.fetch(file, work.path(), store, progress).await?;
-        tracing::warn!("{} is of an unknown form: it unpacks itself, in the sandbox", file.name);
+        tracing::warn!("{} is of an unknown form: it extracts itself in the sandbox", file.name);
         let task = progress.begin(&format!("unpacking {}", file.name), None, Unit::Items);
         let inside = self.run(file, &work).await?;
         task.note("verifying");
@@ -93,10 +93,10 @@ impl Workshop<'_> {
         tokio::task::spawn_blocking(keep).await.or_fail(ExitCode::Bug, || what)?
     }
 
-    /// A root with what a script may call, out of the archive's packages.
+    /// Assembles a root with the programs that a script may call, from the archive's packages.
     ///
     /// # Errors
-    /// Exit code 11 where a tool is not to be had, 12 and 13 for downloads, 15 without space.
+    /// Exit code 11 where a tool is missing, 12 and 13 for downloads, 15 without space.
     pub async fn root(
         archive: &Archive,
         limit: Duration,
@@ -124,7 +124,7 @@ impl Workshop<'_> {
             match self.fetcher.blob(url, &expected, store, task.as_ref()).await {
                 Ok(sha256) => {
                     let to = dir.join(NAME);
-                    // A blob is nobody's to change, and this one is of no use to others.
+                    // Blobs are read-only and shared, and no other build needs this one.
                     let moved = fs::rename(store.blob_path(&sha256), &to)
                         .and_then(|()| fs::set_permissions(&to, Permissions::from_mode(0o644)));
                     return moved.map_err(|e| write_failure(&to, e));
@@ -135,11 +135,11 @@ impl Workshop<'_> {
         Err(first.unwrap_or_else(|| Failure::new(ExitCode::Usage, "a .run file without a URL")))
     }
 
-    /// Has the file unpack itself; the directory that is /build inside, with what it left in `out`.
+    /// Runs the file's extraction; returns the directory bound to /build, with the output in `out`.
     async fn run(&self, file: &Foreign, work: &Arc<Claimed>) -> Result<PathBuf, Failure> {
         let mut said = String::new();
         for (number, way) in WAYS.iter().enumerate() {
-            // Each way has a directory of its own: nothing is handed over twice.
+            // Each attempt has a directory of its own: nothing is handed over twice.
             let inside = work.path().join(format!("build-{number}"));
             prepare(&inside).map_err(|e| write_failure(&inside, e))?;
             let held: Held = Some(Arc::clone(work) as _);
@@ -200,7 +200,7 @@ impl Workshop<'_> {
     }
 }
 
-/// Makes the directory that is /build inside, with all that is bound or written there.
+/// Creates the directory bound to /build, with its mount points and files.
 fn prepare(inside: &Path) -> io::Result<()> {
     for made in ["tmp", "out"] {
         fs::create_dir_all(inside.join(made))?;
@@ -209,16 +209,16 @@ fn prepare(inside: &Path) -> io::Result<()> {
 }
 
 fn has_left_something(inside: &Path) -> bool {
-    // One entry is enough to know; that it could not be listed is said when it is taken.
+    // A single entry suffices; an unreadable directory is reported when the output is taken.
     let listed = OutputDir::open(inside).and_then(|dir| dir.below("out")?.entries(0));
     listed.is_err()
 }
 
-/// Ends when more lies below `dir` than any .run file unpacks to, the file itself counted in.
+/// Ends when more lies below `dir` than any .run file extracts to, including the file itself.
 async fn outgrown(dir: &Path) {
     loop {
         let mut total = Total::default();
-        // What cannot be looked at now, since it is being moved, is the next time.
+        // An entry that is being moved is counted the next time.
         let looked = OutputDir::open(dir).map(|dir| total.add(&dir, unpack::DEEPEST));
         if let Ok(Err(TooMuch)) = looked {
             return;
@@ -227,7 +227,7 @@ async fn outgrown(dir: &Path) {
     }
 }
 
-/// What lies below a directory.
+/// Number and size of the files below a directory.
 #[derive(Debug, Default)]
 struct Total {
     bytes: u64,
@@ -235,7 +235,7 @@ struct Total {
 }
 
 impl Total {
-    /// Adds what lies below `dir`; what goes meanwhile does not count.
+    /// Adds the files below `dir`; those that disappear meanwhile are ignored.
     fn add(&mut self, dir: &OutputDir, deepest: usize) -> Result<(), TooMuch> {
         let entries = match dir.entries(2 * unpack::MOST_FILES) {
             Ok(entries) => entries,
@@ -256,7 +256,7 @@ impl Total {
     }
 }
 
-/// More than any .run file unpacks to.
+/// The limit of any .run file was exceeded.
 struct TooMuch;
 
 fn too_big(name: &str) -> Failure {
@@ -265,7 +265,7 @@ fn too_big(name: &str) -> Failure {
         .remedy(unpack::REMEDY)
 }
 
-/// Takes what is wanted of what a file left in `inside`/out.
+/// Takes the wanted files from the output in `inside`/out.
 fn adopt(name: &str, inside: &Path, store: &Store) -> Result<Unpacked, Failure> {
     let dir = claim(store, "driver")?;
     let mut adoption = Adoption { name, dir: &dir, left: unpack::MOST_UNPACKED, files: 0 };
@@ -309,8 +309,8 @@ impl Adoption<'_> {
     fn file(&mut self, lies: &OutputDir, entry: &Entry, path: &Path) -> Result<(), Failure> {
         let shown = path.display();
         if !entry.is_file() {
-            // The manifest says which links there are; sources and libraries have no others.
-            tracing::debug!("leaving out {shown}, which is no file");
+            // The manifest lists the links; sources and libraries have no others.
+            tracing::debug!("leaving out {shown}, which is not a file");
             return Ok(());
         }
         self.left = self.left.checked_sub(entry.size()).ok_or_else(|| too_big(self.name))?;

@@ -1,4 +1,4 @@
-//! Everything a build is made of, known from the archive before anything is unpacked.
+//! Inputs of a build, resolved from the archive before anything is unpacked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -22,9 +22,9 @@ use crate::store::Store;
 
 /// The inputs of one build.
 pub(super) struct Inputs {
-    /// Where the driver's kernel sources are from.
+    /// Source of the driver's kernel sources.
     pub(super) driver: DriverSource,
-    /// The kernel's headers, and what the root is made of.
+    /// The kernel's headers, and the packages of the build root.
     pub(super) headers: Headers,
     /// Digests of the headers, by package or tree.
     header_digests: BTreeMap<String, String>,
@@ -39,7 +39,7 @@ pub(super) struct Inputs {
 }
 
 impl Inputs {
-    /// Looks everything up; fetches the headers package alone, which says exactly which kernel and
+    /// Resolves all inputs; fetches only the headers package, which states the exact kernel and
     /// compiler it belongs to.
     pub(super) async fn resolve(
         request: &Request,
@@ -55,7 +55,7 @@ impl Inputs {
         let wanted = Wanted { release: &request.kernel_release, version };
         let headers = headers::find(wanted, &request.headers, archive, store, progress).await?;
         for why in &headers.passed_over {
-            tracing::info!("passed over for headers: {why}");
+            tracing::info!("not used for headers: {why}");
         }
         Ok(Self {
             driver,
@@ -69,7 +69,7 @@ impl Inputs {
         })
     }
 
-    /// What the build root is made of.
+    /// Returns the contents of the build root.
     pub(super) fn root_parts(&self) -> Parts {
         Parts {
             packages: self.headers.toolchain.clone(),
@@ -78,7 +78,7 @@ impl Inputs {
         }
     }
 
-    /// The key of the set that `compiler` makes of this with the patches `applied`.
+    /// Returns the key of the set that `compiler` builds of this with the patches `applied`.
     pub(super) fn key(&self, compiler: String, applied: Applied) -> ModuleKey {
         let mut options = self.options.clone();
         options.push("strip=debug".to_owned());
@@ -98,7 +98,7 @@ impl Inputs {
         }
     }
 
-    /// A digest of all that decides which of the candidates are applied.
+    /// Digest of everything that decides which candidates are applied.
     pub(super) fn patch_question(&self) -> String {
         let key = self.key(String::new(), patches::named(&self.candidates));
         let about = self.candidates.iter().map(|p| format!("{:?}", p.about));
@@ -108,7 +108,7 @@ impl Inputs {
         hex(&Sha256::digest(serde_json::to_vec(&asked).unwrap_or_default()))
     }
 
-    /// The patches that are applied, as far as that is known without unpacking anything.
+    /// Returns the patches that are applied, where the store knows them without unpacking.
     pub(super) fn applied(&self, store: &Store) -> Option<Applied> {
         if self.candidates.is_empty() {
             return Some(Applied::new());
@@ -116,13 +116,13 @@ impl Inputs {
         patches::memory::recall(store, &self.patch_question())
     }
 
-    /// What a failure of this build is remembered by, on every host the same. The compiler counts by
-    /// the packages it comes in, so that it needs not be asked, and the patches by what decides which of
-    /// them are applied, so that nothing needs to be unpacked.
+    /// Returns the identity under which a failure of this build is remembered, the same on every
+    /// host. The compiler counts by its packages, so that it need not run, and the patches by
+    /// everything that decides on them, so that nothing need be unpacked.
     pub(super) fn attempt(&self, request: &Request) -> Attempt {
         let packages: BTreeSet<&str> =
             self.headers.toolchain.iter().map(|p| p.sha256.as_str()).collect();
-        // Another longshore may build what this one could not.
+        // Another version of longshore may succeed where this one failed.
         let made_by = concat!("longshore ", env!("CARGO_PKG_VERSION"));
         let packages = packages.into_iter().collect::<Vec<_>>().join(" ");
         let key = self.key(format!("{made_by} {packages}"), Applied::new());
@@ -131,9 +131,9 @@ impl Inputs {
         Attempt { tag: key.tag(), inputs, jobs: request.jobs(), limit: request.limit }
     }
 
-    /// The set the store has of exactly this, where it is known which patches that takes. The
-    /// compiler has not been asked its name yet, but distributions put the version of its package
-    /// into it.
+    /// Returns the store's set of exactly this, where its patches are known. The compiler has not
+    /// been queried for its version yet, but distributions include the version of its package in
+    /// it.
     pub(super) fn stored(&self, store: &Store) -> Result<Option<ModuleSet>, Failure> {
         let Some(applied) = self.applied(store) else { return Ok(None) };
         let compiler = self.headers.toolchain.iter().find(|p| p.name == self.headers.compiler);
@@ -145,12 +145,12 @@ impl Inputs {
         Ok(store.sets()?.into_iter().find(|set| is_this(set) && store.holds(set)))
     }
 
-    /// What a person calls the set that this makes.
+    /// Human-readable name of the set.
     pub(super) fn tag(&self) -> String {
         self.key(String::new(), Applied::new()).tag()
     }
 
-    /// The lock file that two builds of the same inputs both want.
+    /// Path of the lock file shared by builds of the same inputs.
     pub(super) fn lock_path(&self, store: &Store) -> PathBuf {
         let key = self.key(String::new(), patches::named(&self.candidates));
         let digest = hex(&Sha256::digest(key.digest()));
@@ -173,12 +173,12 @@ async fn digests(headers: &Headers) -> Result<BTreeMap<String, String>, Failure>
     Ok(digests)
 }
 
-/// What make is told beyond what to build and where the kernel lies.
+/// Arguments for make beyond the target and the kernel's directories.
 fn options(realtime: bool) -> Vec<String> {
     let mut options = vec![
-        // A fifth of the compile time goes into debug information that is stripped afterwards.
+        // Debug information costs a fifth of the compile time and is stripped afterwards.
         "KCFLAGS=-g0".to_owned(),
-        // BTF is made of that debug information.
+        // BTF is generated from that debug information.
         "CONFIG_DEBUG_INFO_BTF_MODULES=".to_owned(),
     ];
     if realtime {

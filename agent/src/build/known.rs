@@ -1,5 +1,5 @@
-//! Failures that lie in what is compiled and not in who compiles it: every host that builds the same
-//! meets them, so that one can tell the others.
+//! Compile failures caused by the inputs rather than the host: every host with the same inputs
+//! fails alike, so one shares its failure with the others.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -7,34 +7,34 @@ use serde::{Deserialize, Serialize};
 use super::remembered::LASTING;
 use crate::artifact::ModuleKey;
 
-/// What somebody else wrote is shown no longer than this.
+/// Maximum length of another host's text when shown.
 const MOST_SHOWN: usize = 1000;
-/// Clocks of hosts differ; what is from later than this is from a clock that nobody believes.
+/// Clocks of hosts differ by up to this much; a record from later than that is not believed.
 const SKEW: SignedDuration = SignedDuration::from_hours(1);
 
-/// A compile that failed, and fails so wherever the same is compiled.
+/// A compile failure that every host with the same inputs would meet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct KnownFailure {
-    /// sha256 (hex) over everything that was compiled and what compiled it, longshore included: of
-    /// who has another nothing is known.
+    /// sha256 (hex) over everything that was compiled and that compiled it, longshore included: it
+    /// applies to no host with other inputs.
     pub inputs: String,
-    /// When, by that host's clock.
+    /// Time of the failure, by that host's clock.
     pub at: Timestamp,
     /// The failure in one line.
     pub cause: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: Option<String>,
-    /// Where it was found out, and of what.
+    /// Host and build that met it.
     #[serde(flatten)]
     pub about: About,
 }
 
-/// Where a failure was found out, and of what: for people.
+/// Host and build that met a failure: for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct About {
-    /// What kind, for example `interface-changed`.
+    /// The failure's class, for example `interface-changed`.
     pub class: String,
     /// The name of the host (`uname -n`).
     pub host: String,
@@ -45,7 +45,7 @@ pub struct About {
 }
 
 impl About {
-    /// This host, which could not build a set with `key`.
+    /// Describes this host, which failed to build a set with `key`.
     pub(super) fn here(class: &str, key: ModuleKey) -> Self {
         let host = nix::unistd::gethostname().unwrap_or_default();
         Self {
@@ -58,13 +58,14 @@ impl About {
 }
 
 impl KnownFailure {
-    /// Whether it is still believed.
+    /// True while the record is still believed.
     pub fn is_current(&self, now: Timestamp) -> bool {
         let age = now.duration_since(self.at);
         age > -SKEW && age < LASTING
     }
 
-    /// The same as it may be shown and kept here, whoever wrote it.
+    /// Returns the record with its texts sanitized and its time clamped, because another host wrote
+    /// it.
     pub(super) fn presentable(&self, now: Timestamp) -> Self {
         let about = About { host: shown(&self.about.host), ..self.about.clone() };
         Self {
@@ -86,7 +87,7 @@ pub(crate) mod tests {
     use super::*;
     use rstest::rstest;
 
-    /// A failure of a build that is told apart by one letter.
+    /// A failure whose inputs differ by one letter.
     pub(crate) fn known(inputs: char) -> KnownFailure {
         KnownFailure {
             inputs: inputs.to_string().repeat(64),

@@ -1,4 +1,4 @@
-//! From a driver's sources and a kernel's headers to a set of modules in the store.
+//! Builds a driver's kernel modules: from its sources and a kernel's headers to a set in the store.
 //!
 //! Headers, compiler and tools come from the archive, matched to the kernel, and are unpacked into
 //! a hermetic [`root`]; the compiler runs in there, in a [`sandbox`] without network. The same
@@ -43,14 +43,14 @@ use remembered::Attempt;
 pub use remembered::failed_before;
 use work::Work;
 
-/// How long a program of a build may take, and another process that makes the same is waited for,
-/// unless whoever asks for it says otherwise.
+/// Default time limit for each program of a build, and for waiting on another process that builds
+/// the same.
 pub const LIMIT: Duration = Duration::from_secs(60 * 60);
-/// What a build takes of the store's disk: 0.7 GiB of sources, objects and modules (550 open),
-/// 0.4 GiB of packages and root, and as much again to be safe.
+/// Space a build needs on the store's disk: 0.7 GiB of sources, objects and modules (550 open), 0.4
+/// GiB of packages and root, and as much again to be safe.
 const SPACE: u64 = 2 << 30;
 
-/// What to build.
+/// Request to build a set of modules.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The driver; a .run file is in the store already.
@@ -65,13 +65,13 @@ pub struct Request {
     pub jobs: Option<usize>,
     /// The user that compiles.
     pub user: BuildUser,
-    /// How long the compile may take.
+    /// Time limit of the compile.
     pub limit: Duration,
-    /// Which compatibility patches may be applied.
+    /// Compatibility patches that may be applied.
     pub patches: PatchConfig,
-    /// Where headers are looked for beside the archives.
+    /// Locations searched for headers beside the archives.
     pub headers: HeaderPlaces,
-    /// Compile even where the same failed a short while ago.
+    /// Compile even where the same inputs failed a short while ago.
     pub retry: bool,
     /// The sandbox's helper: a program whose main function calls [`sandbox::sandbox_main`] for
     /// [`sandbox::SUBCOMMAND`] and [`sandbox::INIT_SUBCOMMAND`].
@@ -101,12 +101,12 @@ impl Request {
     }
 }
 
-/// Why a build came to no set.
+/// Failure of a build.
 #[derive(Debug)]
 pub struct Failed {
-    /// For the person.
+    /// The failure as it is reported.
     pub failure: Failure,
-    /// What other hosts have to know, where they would fail in the same way.
+    /// The record for other hosts, where they would fail alike.
     pub known: Option<Box<KnownFailure>>,
 }
 
@@ -116,9 +116,9 @@ impl From<Failure> for Failed {
     }
 }
 
-/// Builds what `request` asks for, or returns the set that the store has of it.
+/// Builds the set of `request`, or returns the store's set of the same inputs.
 ///
-/// Dropping the future ends the compiler and removes what is not finished.
+/// Dropping the future kills the compiler and removes unfinished files.
 ///
 /// # Errors
 /// Exit code 2 for modules the driver does not have, 11 without headers or compiler, 12 for
@@ -160,8 +160,8 @@ pub async fn build(
     Ok(set)
 }
 
-/// Of the failures that other hosts have `told`, the one that this build would end with too. It is
-/// remembered, as if it had been met here.
+/// Returns the first failure in `told`, reported by other hosts, that this build would end with
+/// too, and remembers it as if it had been met here.
 ///
 /// # Errors
 /// As [`build`] until it compiles; 15 where the store cannot be written.
@@ -180,7 +180,7 @@ pub async fn foresee(
     Ok(remembered::check(store, &attempt).err().map(|failed| failed.failure))
 }
 
-/// Whether NVIDIA's driver has these modules.
+/// Checks that NVIDIA's driver has these modules.
 ///
 /// # Errors
 /// Exit code 2 naming one that it has not.
@@ -188,7 +188,7 @@ pub fn check_modules(extra: &[impl AsRef<str>]) -> Result<(), Failure> {
     wanted_modules(extra).map(drop)
 }
 
-/// Everything a compile needs is on disk.
+/// A compile with its inputs and directories ready.
 struct Prepared {
     inputs: Inputs,
     attempt: Attempt,
@@ -196,7 +196,7 @@ struct Prepared {
     work: Work,
     /// The compiler's program.
     program: String,
-    /// As it names itself.
+    /// Its version text.
     compiler: String,
 }
 
@@ -243,20 +243,20 @@ impl Prepared {
         Ok(set)
     }
 
-    /// Keeps why a set with `key` did not come to be.
+    /// Remembers the failure of a build of the set `key`.
     fn remember(&self, failed: compile::Failed, key: &ModuleKey, store: &Store) -> Failed {
         let compile::Failed { class, failure } = failed;
         let Some(class) = class else { return failure.into() };
         let kept = remembered::keep(store, &self.attempt, key, &class, &failure);
         let known = kept.unwrap_or_else(|unkept| {
-            // The compile's own failure is what has to reach the reader.
-            tracing::warn!("not remembering this failure: {}", unkept.one_line());
+            // The compile's own failure is the one to report.
+            tracing::warn!("the store did not keep this failure: {}", unkept.one_line());
             None
         });
         Failed { failure, known: known.map(Box::new) }
     }
 
-    /// Unpacks the sources and finds out which patches they need for this kernel.
+    /// Unpacks the sources and selects the patches they need for this kernel.
     async fn sources(&self, request: &Request, store: &Store) -> Result<Vec<Patch>, Failure> {
         self.work.unpack(&self.inputs.driver, &request.driver, store).await?;
         let (source, output) = compile::kernel_dirs(&self.root, &request.kernel_release)?;
@@ -296,7 +296,7 @@ fn processors() -> usize {
 }
 
 /// # Errors
-/// Exit code 15 where the store's file system has less than a build takes.
+/// Exit code 15 where the store's file system has less free space than a build needs.
 fn check_space(store: &Store) -> Result<(), Failure> {
     let path = store.root();
     let free = nix::sys::statvfs::statvfs(path).or_fail(ExitCode::Preflight, || {

@@ -1,8 +1,7 @@
-//! Files that a sandboxed program left, taken without believing anything about them.
+//! Reads the output of sandboxed programs without trusting any of it.
 //!
-//! Such a program may have put a link, a pipe, a device or a terabyte of nothing in the place of a file.
-//! So no link is followed, nothing is waited for, only regular files are read, and no more of them than
-//! asked for.
+//! Such a program may have replaced a file by a link, a pipe, a device or a terabyte of zeros. So
+//! no link is followed, no open blocks, only regular files are read, and each up to a given size.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -22,10 +21,10 @@ pub(crate) struct OutputDir {
     dir: OwnedFd,
 }
 
-/// An entry of such a directory.
+/// An entry of an output directory.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Its name.
+    /// File name.
     pub(crate) name: OsString,
     stat: FileStat,
 }
@@ -41,7 +40,7 @@ impl Entry {
         kind(&self.stat) == SFlag::S_IFREG
     }
 
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) fn size(&self) -> u64 {
         u64::try_from(self.stat.st_size).unwrap_or(0)
     }
@@ -52,7 +51,7 @@ fn kind(stat: &FileStat) -> SFlag {
 }
 
 impl OutputDir {
-    /// Opens `path`, whose last part must not be a link; nobody else may write to what leads there.
+    /// Opens `path`, whose last part must not be a link; no other user may write to its parents.
     ///
     /// # Errors
     /// The errno of the system call.
@@ -61,7 +60,7 @@ impl OutputDir {
         Ok(Self { dir: open(path, flags, Mode::empty())? })
     }
 
-    /// A directory below this one.
+    /// Opens a directory below this one.
     ///
     /// # Errors
     /// The errno of the system call, also where a part of the path is a link.
@@ -75,7 +74,8 @@ impl OutputDir {
     /// The errno of the system call, also where a part of the path is a link; invalid data where it is no
     /// regular file.
     pub(crate) fn file(&self, path: impl AsRef<Path>) -> io::Result<File> {
-        // Opening a pipe must not wait for its other end, nor a terminal become this process's.
+        // O_NONBLOCK: opening a pipe must not wait for its other end. O_NOCTTY: nor may a terminal
+        // become this process's.
         let opened = self.resolve(path.as_ref(), OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
         if kind(&fstat(&opened)?) != SFlag::S_IFREG {
             return Err(io::Error::new(ErrorKind::InvalidData, "it is no regular file"));
@@ -100,7 +100,7 @@ impl OutputDir {
         if bytes.len() as u64 > most { Err(large()) } else { Ok(bytes) }
     }
 
-    /// As [`OutputDir::read`], as text.
+    /// Reads a file as [`OutputDir::read`], as text.
     ///
     /// # Errors
     /// As [`OutputDir::read`]; invalid data where it is no UTF-8.
@@ -109,7 +109,7 @@ impl OutputDir {
         String::from_utf8(bytes).map_err(|e| io::Error::new(ErrorKind::InvalidData, e))
     }
 
-    /// Its entries, of which it may have at most `most`.
+    /// Lists the directory's entries, at most `most`.
     ///
     /// # Errors
     /// The errno of the system call; invalid data where there are more.
@@ -128,7 +128,7 @@ impl OutputDir {
             }
             match fstatat(&self.dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
                 Ok(stat) => entries.push(Entry { name: name.to_owned(), stat }),
-                // Its program may be at work still.
+                // The program may still be running.
                 Err(Errno::ENOENT) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -136,7 +136,7 @@ impl OutputDir {
         Ok(entries)
     }
 
-    /// Gives the entry `name`, which nobody writes to any more, another place and to root.
+    /// Moves the entry `name`, which no process writes to any more, to `to`, owned by root.
     ///
     /// # Errors
     /// As [`OutputDir::file`], and what the kernel says of the other place.
@@ -169,7 +169,7 @@ mod tests {
 
     const MOST: u64 = 4096;
 
-    /// A directory `out` beside a file that is no business of its program's.
+    /// A directory `out` beside a file that its program must not reach.
     fn scene() -> (tempfile::TempDir, OutputDir) {
         let dir = tempfile::tempdir().expect("temporary directory");
         let out = dir.path().join("out");

@@ -1,11 +1,12 @@
-//! Compiles that failed: the same inputs fail the same way, and a node that starts again and again
-//! must not compile again and again.
+//! Cache of compile failures: the same inputs fail the same way, and a node that restarts again and
+//! again must not compile each time.
 //!
-//! A failure is kept under a digest of everything the build is made of. What another input, patch or
-//! compiler changes is another build. Disk, memory and time are the machine's and not the build's:
-//! a full disk is not remembered, the other two for a short time and only for as many jobs, or as
-//! little time, as failed. What lies in the inputs alone is the same on every host: it is kept with what
-//! others need to know of it, and what others tell is kept as if it had been met here.
+//! A failure is kept under a digest of everything the build is made of: another input, patch or
+//! compiler makes another build. Disk, memory and time are properties of the host, not the build: a
+//! full disk is not remembered, the other two for a short time and only for as many jobs, or as
+//! little time, as failed. A failure caused by the inputs alone is the same on every host: it is
+//! kept with the details other hosts need, and such a record from another host is kept as if it had
+//! been met here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,27 +22,27 @@ use crate::artifact::ModuleKey;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::store::Store;
 
-/// How long a failure that lies in the inputs is believed.
+/// Lifetime of a failure caused by the inputs.
 pub(super) const LASTING: SignedDuration = SignedDuration::from_hours(24);
-/// How long one that lies in the machine is.
+/// Lifetime of a failure caused by the host.
 const PASSING: SignedDuration = SignedDuration::from_mins(10);
 /// Larger than any record.
 const MAX_RECORD: u64 = 1 << 16;
 
-/// A build, as far as its failures are concerned.
+/// Identity of a build in the failure cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Attempt {
-    /// What a person looks for: driver, flavour and kernel.
+    /// Human-readable name: driver, flavour and kernel.
     pub(super) tag: String,
-    /// sha256 (hex) over everything it is made of.
+    /// sha256 (hex) over all its inputs.
     pub(super) inputs: String,
     /// Parallel jobs.
     pub(super) jobs: usize,
-    /// How long it may take.
+    /// Time limit.
     pub(super) limit: Duration,
 }
 
-/// What the store keeps of a failure.
+/// The store's record of a failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Record {
@@ -52,7 +53,7 @@ struct Record {
     limit_seconds: u64,
     cause: String,
     remedy: Option<String>,
-    /// Where it was found out, if it is the same on every host.
+    /// Host and build that met it, if it is the same on every host.
     #[serde(default)]
     about: Option<About>,
 }
@@ -89,10 +90,10 @@ impl Attempt {
         Path::new("failures").join(format!("{}-{digest}.json", self.tag))
     }
 
-    /// Whether this attempt can be expected to fail as `record` says.
+    /// True if this attempt can be expected to fail as `record` did.
     fn is_hopeless(&self, record: &Record, now: Timestamp) -> bool {
         let age = now.duration_since(record.at);
-        // A clock that was set back says nothing about when it was.
+        // A negative age: the clock was set back, and the record's time is unknown.
         let within = |limit: SignedDuration| !age.is_negative() && age < limit;
         record.inputs == self.inputs
             && match record.why {
@@ -133,8 +134,8 @@ pub(super) fn check(store: &Store, attempt: &Attempt) -> Result<(), Failed> {
     Err(Failed { failure, known: record.known().map(Box::new) })
 }
 
-/// Keeps the failure of an attempt to build a set with `key`, if it is one that would come again;
-/// returns it where it would do so on every host.
+/// Remembers the failure of an attempt to build a set with `key`, if it would recur; returns the
+/// record for other hosts if it would recur on all of them.
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be written.
@@ -147,7 +148,7 @@ pub(super) fn keep(
 ) -> Result<Option<KnownFailure>, Failure> {
     let why = match class {
         Class::Space => return Ok(None),
-        // Nothing says of an unknown failure that it lies in the inputs: it is tried again soon.
+        // An unknown failure may not be the inputs' fault: it is tried again soon.
         Class::Memory | Class::Unknown => Why::Memory,
         Class::Slow => Why::Time,
         _ => Why::Inputs,
@@ -166,7 +167,7 @@ pub(super) fn keep(
     Ok(record.known())
 }
 
-/// Keeps a failure that another host has told, as if it had been met here.
+/// Remembers a failure reported by another host, as if it had been met here.
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be written.
@@ -191,7 +192,7 @@ fn write(store: &Store, attempt: &Attempt, record: &Record) -> Result<(), Failur
     store.write_file(&attempt.path(), &bytes)
 }
 
-/// Forgets what is known of an attempt.
+/// Removes the record of an attempt.
 pub(super) fn forget(store: &Store, attempt: &Attempt) {
     let path = store.root().join(attempt.path());
     match fs::remove_file(&path) {
@@ -202,7 +203,7 @@ pub(super) fn forget(store: &Store, attempt: &Attempt) {
     }
 }
 
-/// The compiles that failed and are not tried again yet: driver, kernel, cause and until when.
+/// Lists the failed compiles that are not retried yet: driver, kernel, cause and end of the wait.
 pub fn failed_before(store: &Store) -> Vec<String> {
     let now = Timestamp::now();
     let entries = fs::read_dir(store.dir("failures")).into_iter().flatten().flatten();
@@ -212,7 +213,7 @@ pub fn failed_before(store: &Store) -> Vec<String> {
         let record = read(path)?;
         let until = record.at + record.why.lasts();
         let name = path.file_stem()?.to_string_lossy().into_owned();
-        // The digest of its inputs is for machines.
+        // The digest of the inputs is not for people.
         let tag = name.rsplit_once('-').map_or(name.as_str(), |(tag, _)| tag);
         (record.at <= now && now < until)
             .then(|| format!("{tag}: {} (not before {})", record.cause, shown(until)))
@@ -220,7 +221,7 @@ pub fn failed_before(store: &Store) -> Vec<String> {
     paths.iter().filter_map(told).collect()
 }
 
-/// A record that cannot be read is none: the build is tried.
+/// Reads a record; an unreadable one counts as none, and the build is tried.
 fn read(path: &Path) -> Option<Record> {
     if fs::metadata(path).ok()?.len() > MAX_RECORD {
         return None;

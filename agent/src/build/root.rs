@@ -1,8 +1,8 @@
 //! The hermetic build root: packages unpacked side by side, without a package manager and without
-//! running anything of theirs.
+//! running any of their programs.
 //!
-//! It lies in the store as `roots/DIGEST`, named after the packages it is made of, and is used
-//! again by every build that wants the same packages. It is there whole or not at all.
+//! It lies in the store as `roots/DIGEST`, named after its packages, and every build with the same
+//! packages uses it again. It is renamed into place only when complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -26,28 +26,28 @@ use crate::source::deb;
 use crate::source::headers::Trees;
 use crate::store::Store;
 
-/// Changes whenever the way a root is made changes what is in it.
+/// Version of the assembly, changed whenever it changes a root's contents.
 const RECIPE: &str = "1";
-/// What a sandbox mounts on.
+/// Mount points of the sandbox.
 const MOUNT_POINTS: [&str; 4] = ["proc", "dev", "tmp", "build"];
 /// Links that maintainer scripts would have made.
 const LINKS: [(&str, &str); 1] = [("usr/bin/awk", "mawk")];
-/// No build reads these; they are a third of the bytes.
+/// Directories that no build reads; they are a third of the bytes.
 const LEFT_OUT: [&str; 5] =
     ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/share/lintian"];
 
-/// What a root is made of.
+/// Contents of a root.
 #[derive(Debug, Clone, Default)]
 pub struct Parts {
     /// Packages.
     pub packages: Vec<Package>,
-    /// Headers that are no packages.
+    /// Headers that are not packages.
     pub trees: Option<Trees>,
     /// Digests of the headers, by package or tree.
     pub header_digests: BTreeMap<String, String>,
 }
 
-/// Where the root made of these parts lies, or would lie.
+/// Returns the path of these parts' root, assembled or not.
 pub fn path_of(parts: &Parts, store: &Store) -> PathBuf {
     let digests: BTreeSet<&str> = parts.packages.iter().map(|p| p.sha256.as_str()).collect();
     let mut hash = Sha256::new();
@@ -61,13 +61,13 @@ pub fn path_of(parts: &Parts, store: &Store) -> PathBuf {
     store.dir("roots").join(hex(&hash.finalize()))
 }
 
-/// Assembles the root of `packages`, unless it is there already. What of them the store lacks is
-/// fetched; each is unpacked when it has arrived, while others are still on their way. Another process
-/// that assembles the same root is waited for at most `limit`.
+/// Assembles the root of `packages`, unless it exists already. Packages missing in the store are
+/// fetched; each is unpacked when it has arrived, while others are still being downloaded. Waits at
+/// most `limit` for another process that assembles the same root.
 ///
 /// # Errors
-/// Exit code 12 for what cannot be downloaded, 13 for a damaged package, 15 where the store cannot
-/// be written.
+/// Exit code 12 for packages that cannot be downloaded, 13 for a damaged package, 15 where the
+/// store cannot be written.
 pub async fn assemble(
     packages: &[Package],
     limit: Duration,
@@ -79,7 +79,7 @@ pub async fn assemble(
     assemble_parts(&Parts { packages, ..Parts::default() }, limit, archive, store, progress).await
 }
 
-/// As [`assemble`], with headers that are no packages.
+/// Like [`assemble`], with headers that are not packages.
 ///
 /// # Errors
 /// As [`assemble`]; 13 for headers that change while they are copied.
@@ -120,8 +120,8 @@ async fn in_thread<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.or_fail(ExitCode::Bug, || what.to_owned())?
 }
 
-/// A root that packages are added to. Shared with the threads that unpack: they may outlive a
-/// caller who no longer wants it. Dropped, it is removed, and only then the turn is over.
+/// A root under construction. Shared with the threads that unpack, which may outlive a cancelled
+/// caller. When dropped, the directory is removed first, then the lock is released.
 struct Unfinished {
     dir: Claimed,
     task: Box<dyn Task>,
@@ -131,7 +131,7 @@ struct Unfinished {
 impl Unfinished {
     fn start(store: &Store, turn: turn::Turn, task: Box<dyn Task>) -> Result<Self, Failure> {
         let dir = claim(store, "root")?;
-        // Before any package: none may put a directory where these links are to be.
+        // Before any package is unpacked: none may put a directory in these links' places.
         deb::make_usrmerge_links(dir.path())?;
         Ok(Self { dir, task, _turn: turn })
     }
@@ -162,7 +162,7 @@ impl Unfinished {
     }
 }
 
-/// Copies headers, and makes sure that the copy is what the build is keyed by.
+/// Copies headers, and checks that the copy has the digests in the build's key.
 fn copy(trees: &Trees, digests: &BTreeMap<String, String>, root: &Path) -> Result<(), Failure> {
     trees.copy_into(root).map_err(|e| write_failure(root, e))?;
     let what = || format!("reading the headers copied to {}", root.display());
@@ -172,10 +172,10 @@ fn copy(trees: &Trees, digests: &BTreeMap<String, String>, root: &Path) -> Resul
     }
     let cause = "the headers changed while they were copied";
     Err(Failure::new(ExitCode::Verification, cause)
-        .remedy("run again when nothing writes to them any more"))
+        .remedy("run again when no process writes to them any more"))
 }
 
-/// Reads as long as somebody waits for what is made of it: a cancelled build ends at once.
+/// Reader that fails once its consumer is gone: a cancelled build ends at once.
 struct WhileWanted<'a, R> {
     inner: R,
     caller: &'a Weak<()>,
@@ -184,13 +184,13 @@ struct WhileWanted<'a, R> {
 impl<R: Read> Read for WhileWanted<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.caller.strong_count() == 0 {
-            return Err(io::Error::other("nobody waits for it any more"));
+            return Err(io::Error::other("the build was cancelled"));
         }
         self.inner.read(buffer)
     }
 }
 
-/// Mount points, links, and everything on the disk before the rename.
+/// Adds mount points and links, and syncs everything before the rename.
 fn finish(root: &Path) -> std::io::Result<()> {
     for point in MOUNT_POINTS {
         fs::create_dir_all(root.join(point))?;
@@ -202,7 +202,7 @@ fn finish(root: &Path) -> std::io::Result<()> {
             symlink(target, link)?;
         }
     }
-    // A temporary directory is its owner's alone; the build is somebody else.
+    // A temporary directory is accessible to its owner only; the build runs as another user.
     fs::set_permissions(root, fs::Permissions::from_mode(0o755))?;
     disk::sync_whole(&File::open(root)?)
 }

@@ -38,81 +38,82 @@ pub const SUBCOMMAND: &str = "__sandbox";
 /// First argument of the second stage, process 1 of the new PID namespace.
 pub const INIT_SUBCOMMAND: &str = "__sandbox-init";
 
-/// A line longer than this is cut in two, so that no output can fill the memory.
+/// Maximum length of a line: longer ones are split, so that no output can fill the memory.
 const MAX_LINE: usize = 64 << 10;
 
-/// How long SIGKILL may take to end everything inside; only a process stuck in the kernel needs it.
+/// Time limit for SIGKILL to end everything inside; only a process stuck in the kernel needs it.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// What to run, and where.
+/// The sandbox and the command to run in it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
-    /// The root; seen read-only. It has the directories `proc` and `dev`, and every bind's target.
+    /// The root, mounted read-only. It has the directories `proc` and `dev`, and every bind's
+    /// target.
     pub root: PathBuf,
-    /// What is seen inside beside the root.
+    /// Bind mounts beside the root.
     pub binds: Vec<Bind>,
     /// Program (absolute, inside) and arguments.
     pub command: Vec<String>,
-    /// The environment of the command.
+    /// The command's environment.
     pub environment: Vec<(String, String)>,
-    /// Names of variables that it gets as the agent has them: secrets, which must not be among the
-    /// arguments of a process.
+    /// Names of variables that the command inherits from the agent: secrets, which must not be
+    /// among a process's arguments.
     #[serde(default)]
     pub handed_on: Vec<String>,
     /// Working directory, inside.
     pub directory: PathBuf,
-    /// User and group to run the command as; None stays who the agent is, with no capability but
-    /// that for other users' files (CAP_DAC_OVERRIDE).
+    /// User and group to run the command as; None keeps the agent's user, with no capability but
+    /// the one to access other users' files (CAP_DAC_OVERRIDE).
     pub user: Option<u32>,
-    /// File that gets the command's [`Outcome`], outside; it must not exist.
+    /// File outside that receives the command's [`Outcome`]; it must not exist.
     pub outcome: PathBuf,
-    /// Kept until everything inside has ended.
+    /// Kept alive until everything inside has ended.
     #[serde(skip)]
     pub held: Held,
 }
 
-/// Something that has to stay while a sandbox is there: the directory that is written to inside.
+/// A resource that must outlive a sandbox: the directory that is written to inside.
 pub type Held = Option<Arc<dyn Any + Send + Sync>>;
 
-/// A directory or file of the outside; its target is there already.
+/// A directory or file outside, bound to a target that exists in the root.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Bind {
     /// Absolute path outside.
     pub source: PathBuf,
     /// Absolute path inside.
     pub target: PathBuf,
-    /// Whether it can only be read inside.
+    /// True if it is read-only inside.
     #[serde(default)]
     pub read_only: bool,
 }
 
 impl Bind {
-    /// What can be written inside.
+    /// Returns a bind that is writable inside.
     pub fn new(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Self {
         Self { source: source.into(), target: target.into(), read_only: false }
     }
 
-    /// What can only be read inside, and of which nothing can be executed.
+    /// Returns a bind that is read-only and noexec inside.
     pub fn read_only(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Self {
         Self { read_only: true, ..Self::new(source, target) }
     }
 }
 
-/// How a command ended.
+/// Result of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// With this exit status.
+    /// Ended with this exit status.
     Exited(i32),
     /// Killed by this signal.
     Signalled(i32),
-    /// It was still running at the deadline and was killed.
+    /// Killed at the deadline.
     TimedOut,
 }
 
-/// Where a command's output goes, line by line, both streams in the order they were written.
+/// Receiver of a command's output, line by line, both streams in the order they were written.
 pub trait Output: Send {
-    /// One line, without its newline.
+    /// Receives one line, without its newline.
     fn line(&mut self, line: &str);
 }
 
@@ -156,7 +157,7 @@ pub async fn run(
     serde_json::from_slice(&outcome).or_fail(ExitCode::Bug, what)
 }
 
-/// Passes lines on and remembers the last: a sandbox that could not be made says why in it.
+/// Passes lines on and keeps the last: it holds the error of a sandbox that could not be made.
 struct Tail<'a> {
     output: &'a mut dyn Output,
     last: String,
@@ -198,14 +199,14 @@ async fn copy_lines(mut reader: pipe::Receiver, tail: &mut Tail<'_>) -> std::io:
 
 /// The first stage and the lifeline of the second.
 ///
-/// Dropping it closes the lifeline, which ends both, and leaves the waiting for them, which mostly takes
-/// milliseconds, to a thread that may block. The directories they write to can be removed only then, and
-/// are kept so long ([`Spec::held`]). That is why this Drop has an effect.
+/// Dropping it closes the lifeline, which ends both stages, and waits for them on a thread that may
+/// block; mostly that takes milliseconds. The directories they write to can be removed only then,
+/// and are kept until then ([`Spec::held`]). That is why this Drop has an effect.
 struct Running {
     ending: Option<Ending>,
 }
 
-/// What is waited for at the end.
+/// The processes and resources of a sandbox that is ending.
 struct Ending {
     child: Child,
     lifeline: Option<ChildStdin>,
@@ -225,25 +226,25 @@ impl Running {
             .stdin(Stdio::piped())
             .stdout(write.try_clone()?)
             .stderr(write)
-            // Ctrl-C in a terminal is for the agent, which then ends this in its own way.
+            // Ctrl-C in a terminal is for the agent, which then ends this process group itself.
             .process_group(0)
             .spawn()?;
         let (lifeline, held) = (child.stdin.take(), spec.held.clone());
         Ok((Self { ending: Some(Ending { child, lifeline, held }) }, reader))
     }
 
-    /// Ends everything inside, and comes back when it is gone.
+    /// Ends everything inside, and returns when it is gone.
     async fn end(&mut self) {
         if let Some(waited_for) = self.ending.take().and_then(Ending::begin) {
-            // It does not panic; and where the runtime ends, nobody waits.
+            // The task does not panic; if the runtime ends, there is no waiter.
             let _ = waited_for.await;
         }
     }
 }
 
 impl Ending {
-    /// Closes the lifeline, and waits for the end on a thread that may block; None where it is waited for
-    /// already, since there is no runtime.
+    /// Closes the lifeline, and waits for the end on a thread that may block; None if it waited
+    /// already, for want of a runtime.
     fn begin(mut self) -> Option<tokio::task::JoinHandle<()>> {
         drop(self.lifeline.take());
         match tokio::runtime::Handle::try_current() {
@@ -255,9 +256,9 @@ impl Ending {
         }
     }
 
-    /// Waits until everything inside is gone: the first stage ends after process 1, and that after all
-    /// the others. The result is in the outcome file, never in the wait status: whoever reaps for the
-    /// agent as process 1 may have taken that.
+    /// Waits until everything inside is gone: the first stage ends after process 1, and process 1
+    /// after all others. The result is in the outcome file, never in the wait status: if the
+    /// agent's process 1 is another program, that may have reaped it.
     fn wait(mut self) {
         let deadline = Instant::now() + END_LIMIT;
         while matches!(self.child.try_wait(), Ok(None)) {
@@ -279,8 +280,8 @@ impl Drop for Running {
     }
 }
 
-/// A log file that gets every line, up to [`MOST_LOGGED`] bytes; a disk that fills up ends the logging,
-/// not the build.
+/// A log file of every line, up to [`MOST_LOGGED`] bytes; a full disk ends the logging, not the
+/// build.
 #[derive(Debug)]
 pub struct Log {
     file: File,
@@ -288,8 +289,8 @@ pub struct Log {
     failed: bool,
 }
 
-/// Bytes of a log: a driver's compile writes less than 1 MiB, and what a program says without end must
-/// not fill the store's disk.
+/// Maximum size of a log: a driver's compile writes less than 1 MiB, and endless output must not
+/// fill the store's disk.
 pub const MOST_LOGGED: usize = 32 << 20;
 
 impl Log {
@@ -302,7 +303,7 @@ impl Log {
         Ok(Self { file, left: MOST_LOGGED, failed: false })
     }
 
-    /// Adds one line.
+    /// Appends one line.
     pub fn line(&mut self, line: &str) {
         if self.failed {
             return;

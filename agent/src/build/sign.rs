@@ -1,11 +1,11 @@
 //! Signs a built set with the kernel's own sign-file, in the sandbox.
 //!
 //! sign-file comes with the kernel's kbuild package, and is unpacked with the libraries it needs
-//! (libcrypto) into a root of its own, ten packages small. Inside it sees the secret key as a bind
-//! mount of the key's own file, read-only, in its own mount namespace and without network; it stays
-//! root, to read the key, and has no other capability than that. The key is never copied, and its
-//! passphrase (KBUILD_SIGN_PIN) travels in the environment alone. What comes out
-//! are detached signatures, which are verified with the certificate before they are appended.
+//! (libcrypto) into a root of its own, ten packages small. The secret key's own file is
+//! bind-mounted read-only into the sandbox, which has its own mount namespace and no network;
+//! sign-file stays root, to read the key, and has no other capability than that. The key is never
+//! copied, and its passphrase (KBUILD_SIGN_PIN) is passed in the environment alone. The output is
+//! detached signatures, which are verified with the certificate before they are appended.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -27,17 +27,17 @@ use crate::source::archive::{Archive, Requirement};
 use crate::source::headers::{self, InArchive};
 use crate::store::Store;
 
-/// The variable that sign-file takes the key's passphrase from.
+/// The environment variable with the key's passphrase for sign-file.
 pub const PASSPHRASE: &str = "KBUILD_SIGN_PIN";
-/// Where the key is seen inside.
+/// Name of the key's file inside.
 const KEY: &str = "key.pem";
 const CERTIFICATE: &str = "certificate.der";
-/// So many lines of sign-file's go into a failure.
+/// Maximum number of sign-file's output lines in a failure.
 const LINES: usize = 6;
-/// A detached signature has some 700 bytes; one with a chain of certificates some kB.
+/// Maximum size of a signature: some 700 bytes; a few kB with a chain of certificates.
 const MOST_SIGNATURE: u64 = 1 << 20;
 
-/// Who signs.
+/// Signer of modules with the kernel's sign-file.
 #[derive(Debug, Clone)]
 pub struct SignFile {
     /// The sandbox's helper, as in [`super::Request`].
@@ -46,14 +46,14 @@ pub struct SignFile {
     pub key: PathBuf,
     /// Its certificate.
     pub certificate: Certificate,
-    /// The hash to sign; what the kernel signs its own modules with where None.
+    /// The hash to sign; None takes that of the kernel's own modules.
     pub hash: Option<Hash>,
-    /// How long signing a module may take, and another process that signs the same set is waited for.
+    /// Time limit for signing a module, and for waiting on another process that signs the same set.
     pub limit: Duration,
 }
 
 impl SignFile {
-    /// Reads the certificate and sees whether the key can be read.
+    /// Reads the certificate and checks that the key can be read.
     ///
     /// # Errors
     /// Exit code 2 where either cannot.
@@ -66,7 +66,7 @@ impl SignFile {
         Ok(Self { helper, key: key.to_path_buf(), certificate, hash, limit: super::LIMIT })
     }
 
-    /// Signs `set`, or returns the signed set that the store has of it.
+    /// Signs `set`, or returns the store's signed set of the same.
     ///
     /// # Errors
     /// Exit code 2 for a key that sign-file cannot use, or that is not the certificate's; 11 where
@@ -121,7 +121,7 @@ impl SignFile {
         fs::create_dir(&dir).map_err(|e| write_failure(&dir, e))?;
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))
             .map_err(|e| write_failure(&dir, e))?;
-        // What the key is mounted on.
+        // Mount point of the key.
         written(KEY, b"")?;
         written(CERTIFICATE, self.certificate.der())?;
         let task =
@@ -137,7 +137,7 @@ impl SignFile {
                 .and_then(|left| left.read(&name, MOST_SIGNATURE))
                 .or_fail(ExitCode::Bug, || format!("reading {}", dir.join(&name).display()))?;
             let message = Message::parse(&bytes).or_fail(ExitCode::Bug, || {
-                format!("reading what sign-file made of {}", module.file)
+                format!("reading sign-file's output for {}", module.file)
             })?;
             messages.push(message);
             task.advance(1);
@@ -162,7 +162,7 @@ impl SignFile {
             environment: vec![("LC_ALL".into(), "C".into()), ("HOME".into(), "/build".into())],
             handed_on: vec![PASSPHRASE.to_owned()],
             directory: "/build".into(),
-            // The key is its owner's alone, and that is who the agent is.
+            // The key is readable by its owner only, and that is the agent's user.
             user: None,
             outcome: dir.with_extension(file),
             held: None,
@@ -180,9 +180,9 @@ impl SignFile {
             Outcome::Exited(0) => Ok(()),
             Outcome::TimedOut => {
                 let (key, s) = (self.key.display(), self.limit.as_secs_f64());
-                let cause = format!("signing with the key {key} has not come to its end in {s} s");
+                let cause = format!("signing with the key {key} did not end within {s} s");
                 Err(Failure::new(ExitCode::Usage, cause)
-                    .remedy("see what sign-file waits for: a key on a card (build-deadline)"))
+                    .remedy("see if sign-file waits for a smart card, or raise build-deadline"))
             }
             outcome => Err(self.refused(outcome, &said)),
         }
@@ -197,8 +197,8 @@ impl SignFile {
     }
 }
 
-/// What the kernel signs its own modules with, which it is sure to know; sha512 where it does not
-/// say.
+/// Returns the hash of the kernel's own modules, which the kernel is sure to support; sha512 if
+/// that is unknown.
 async fn kernels_hash(
     headers: &InArchive,
     archive: &Archive,
@@ -210,7 +210,7 @@ async fn kernels_hash(
     Ok(stated.and_then(|hash| hash.parse().ok()).unwrap_or(Hash::Sha512))
 }
 
-/// A root with sign-file and what it needs.
+/// Assembles a root with sign-file and its libraries.
 async fn assemble(
     headers: &InArchive,
     limit: Duration,
@@ -221,7 +221,7 @@ async fn assemble(
     let kbuild = headers::kbuild(&headers.package).cloned().ok_or_else(|| {
         Failure::new(
             ExitCode::Toolchain,
-            format!("{} asks for no linux-kbuild, which has sign-file", headers.package.name),
+            format!("{} depends on no linux-kbuild, which has sign-file", headers.package.name),
         )
         .remedy(ELSEWHERE)
     })?;
@@ -239,7 +239,7 @@ async fn assemble(
 
 const ELSEWHERE: &str = "sign the modules elsewhere and give the signatures (--module-signatures)";
 
-/// sign-file's path inside `root`.
+/// Returns sign-file's path inside `root`.
 fn find_sign_file(root: &Path) -> Result<String, Failure> {
     for (dir, prefix) in [("usr/lib", "linux-kbuild-"), ("usr/src", "linux-")] {
         let Ok(entries) = fs::read_dir(root.join(dir)) else { continue };

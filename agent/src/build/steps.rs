@@ -1,4 +1,4 @@
-//! How far a compile is, read off make's output.
+//! Progress of a compile, parsed from make's output.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::compile::{INSIDE, walk};
 use crate::progress::Task;
 
-/// How many lines of progress the compile will give: conftests and compiler runs.
+/// Returns the number of progress lines of the compile: conftests and compiler runs.
 pub(super) fn total(sources: &Path, modules: &[&str]) -> Option<u64> {
     let mut conftests = BTreeSet::new();
     let mut files = 0;
@@ -21,7 +21,7 @@ pub(super) fn total(sources: &Path, modules: &[&str]) -> Option<u64> {
         })
         .ok()?;
     }
-    // What all modules ask for; newer drivers list the headers in a file of their own.
+    // Tests shared by all modules; newer drivers list the headers in a file of their own.
     for name in ["Kbuild", "header-presence-tests.mk"] {
         let text = fs::read_to_string(sources.join(name)).unwrap_or_default();
         conftests.extend(conftests_of(&text));
@@ -30,7 +30,7 @@ pub(super) fn total(sources: &Path, modules: &[&str]) -> Option<u64> {
     Some(conftests.len() as u64 + files)
 }
 
-/// The tests that lines like `NV_CONFTEST_TYPE_COMPILE_TESTS += NAME` add.
+/// Returns the tests added by lines like `NV_CONFTEST_TYPE_COMPILE_TESTS += NAME`.
 fn conftests_of(kbuild: &str) -> impl Iterator<Item = String> {
     kbuild
         .lines()
@@ -38,7 +38,7 @@ fn conftests_of(kbuild: &str) -> impl Iterator<Item = String> {
         .map(|(_, name)| name.trim().to_owned())
 }
 
-/// The headers that the list `NV_HEADER_PRESENCE_TESTS = \` asks for, one to a line.
+/// Returns the headers in the list `NV_HEADER_PRESENCE_TESTS = \`, one to a line.
 fn headers_of(kbuild: &str) -> impl Iterator<Item = String> {
     kbuild
         .lines()
@@ -48,10 +48,10 @@ fn headers_of(kbuild: &str) -> impl Iterator<Item = String> {
         .take_while(|name| name.ends_with(".h"))
 }
 
-/// Tells a line of make's output to the progress.
+/// Reports a line of make's output as progress.
 pub(super) fn report(line: &str, task: &dyn Task) {
     if let Some(name) = line.strip_prefix(" CONFTEST: ") {
-        task.note(&format!("asking the kernel: {}", name.trim()));
+        task.note(&format!("testing the kernel: {}", name.trim()));
         task.advance(1);
     } else if let Some(path) = line.trim_start().strip_prefix("CC [M]") {
         task.note(path.trim().trim_start_matches(INSIDE).trim_start_matches('/'));

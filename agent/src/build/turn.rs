@@ -1,7 +1,7 @@
-//! Taking turns: what two builds both want is made once, by the first.
+//! Build lock: of several processes that build the same, the first builds and the others wait.
 //!
-//! A lock file has in it who holds it, for those who wait. It says nothing more: the lock itself is
-//! the kernel's, who takes it back from a process that dies.
+//! The lock file contains a record of its holder, for messages only. The lock itself is the
+//! kernel's, which releases it when the holder dies.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -16,19 +16,18 @@ use crate::landing::write_failure;
 use crate::locks::{Attempt, Kind};
 use crate::progress::{Progress, Task, Unit};
 
-/// Time between two tries: the holder's record is read after each.
+/// Time between two attempts: the holder's record is read after each.
 const EVERY: Duration = Duration::from_millis(200);
-/// Larger than what any holder writes.
+/// Maximum size of a holder's record.
 const MAX_RECORD: u64 = 4096;
 
 /// Held while its owner works.
 pub(super) type Turn = Flock<File>;
 
-/// Waits at most `limit` for the lock file at `path`, which is made where it is not there, to do
-/// `what`.
+/// Waits at most `limit` for the lock file at `path`, which is created if missing, to do `what`.
 ///
 /// # Errors
-/// Exit code 15 where the file cannot be made, or somebody else still holds it after `limit`.
+/// Exit code 15 where the file cannot be created, or another process still holds it after `limit`.
 pub(super) async fn take(
     path: &Path,
     limit: Duration,
@@ -51,7 +50,7 @@ pub(super) async fn take(
     }
 }
 
-/// What whoever waits has been shown.
+/// Progress shown to a waiting process.
 #[derive(Default)]
 struct Waiting {
     holder: Option<Builder>,
@@ -79,13 +78,13 @@ fn shown(holder: Option<&Builder>) -> String {
     holder.map_or_else(|| "another process to finish the same".to_owned(), Builder::to_string)
 }
 
-/// Writes down whose turn it is.
+/// Writes the holder's record.
 fn sign(mut file: &File, builder: &Builder) -> io::Result<()> {
     file.set_len(0)?;
     file.write_all(&serde_json::to_vec(builder)?)
 }
 
-/// Who wrote into the file last; None where that cannot be told.
+/// Reads the last holder's record; None if it is unreadable.
 fn read(path: &Path) -> Option<Builder> {
     let mut text = String::new();
     File::open(path).ok()?.take(MAX_RECORD).read_to_string(&mut text).ok()?;

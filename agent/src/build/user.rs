@@ -1,7 +1,8 @@
-//! The user that a build's programs run as: its directories are handed over, and it is nobody else's.
+//! The user that a build's programs run as: handing directories over, and checks that no other
+//! process has its id.
 //!
-//! What such a user may write becomes kernel code. So no other process may have its id, and root
-//! neither writes to nor walks through a directory once it is the user's.
+//! Everything this user writes may become kernel code. So no other process may have its id, and
+//! root neither writes to nor walks through a directory once it is the user's.
 
 use std::ffi::CStr;
 use std::fs;
@@ -21,15 +22,15 @@ use crate::config::BuildUser;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::landing::write_failure;
 
-/// Entries of /proc that are looked at: more than any host has processes (PID_MAX_LIMIT).
+/// Maximum number of /proc entries that are read: more than any host has processes (PID_MAX_LIMIT).
 const MOST_PROCESSES: usize = 4 << 20;
-/// Ancestors of a process that are looked at; those of a compiler are less than 20.
+/// Maximum number of a process's ancestors that are checked; a compiler's are less than 20.
 const MOST_ANCESTORS: usize = 256;
-/// Directories in each other that are handed over: unpacking makes no more.
+/// Maximum depth of handed-over directories: unpacking makes no deeper ones.
 const DEEPEST: usize = 128;
 
-/// Gives `dir` and all below to `user`, after a look whether any other process has its id. Everything
-/// that root writes there is written before. `held` keeps the directory meanwhile.
+/// Gives `dir` and everything below to `user`, after checking that no other process has its id.
+/// Root has finished writing there before. `held` keeps the directory meanwhile.
 ///
 /// # Errors
 /// Exit code 15 where the id is in use, or the directory cannot be given away.
@@ -43,8 +44,8 @@ pub(crate) async fn hand_over(dir: PathBuf, user: BuildUser, held: Held) -> Resu
     tokio::task::spawn_blocking(give).await.or_fail(ExitCode::Bug, || what)?
 }
 
-/// Looks once more as [`hand_over`] does: a process that took the id meanwhile could write to what was
-/// compiled.
+/// Repeats the check of [`hand_over`]: a process that took the id meanwhile could have written to
+/// the compile's output.
 ///
 /// # Errors
 /// Exit code 15 with the process.
@@ -54,8 +55,8 @@ pub(crate) async fn still_unused(user: BuildUser) -> Result<(), Failure> {
     looked.or_fail(ExitCode::Bug, || "looking at the processes after a compile".to_owned())?
 }
 
-/// Gives `dir` and all below to `user`. No link is followed, and the directory comes last: nothing is
-/// walked that is the user's already.
+/// Gives `dir` and everything below to `user`. No link is followed, and the directory itself comes
+/// last: root walks through nothing that is the user's already.
 ///
 /// # Errors
 /// Exit code 15 where the kernel or the file system refuses, or where it is the user's already.
@@ -96,7 +97,7 @@ fn give_below(dir: &OwnedFd, user: BuildUser, deepest: usize) -> nix::Result<()>
                     fchown(&below, uid, gid)?;
                     continue;
                 }
-                // A file system that does not say what its entries are.
+                // The entry's type was unknown: some file systems do not report it.
                 Err(Errno::ENOTDIR | Errno::ELOOP) => {}
                 Err(errno) => return Err(errno),
             }
@@ -106,8 +107,8 @@ fn give_below(dir: &OwnedFd, user: BuildUser, deepest: usize) -> nix::Result<()>
     Ok(())
 }
 
-/// The failure where a directory cannot be given away. There is no going on as root: what a compile
-/// runs (headers, scripts, patches) is not trusted so far.
+/// The failure of giving a directory away. Running as root instead is no option: the programs of a
+/// compile (headers, scripts, patches) are not trusted that far.
 pub(super) fn refused(path: &Path, user: BuildUser, errno: Errno) -> Failure {
     let remedy = match errno {
         Errno::EPERM => {
@@ -125,8 +126,8 @@ pub(super) fn refused(path: &Path, user: BuildUser, errno: Errno) -> Failure {
     Failure::new(ExitCode::Preflight, cause).because(io::Error::from(errno)).remedy(remedy)
 }
 
-/// Refuses where a process that is in no build sandbox has the user id: it could write to what is
-/// compiled. `proc` shows the processes that this one can see.
+/// Fails if a process outside of build sandboxes has the user id: it could write to the compile's
+/// files. `proc` shows the processes that this one can see.
 ///
 /// # Errors
 /// Exit code 15 with the process.
@@ -137,7 +138,7 @@ pub(super) fn check_unused(proc: &Path, user: BuildUser) -> Result<(), Failure> 
         entry.file_name().to_str().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit()))
     });
     for entry in numbered.take(MOST_PROCESSES) {
-        // One that has ended meanwhile is nobody's.
+        // A process that ended meanwhile has no owner.
         let has_it = entry.metadata().is_ok_and(|found| found.uid() == user.id());
         if has_it && let Some(status) = foreign(proc, &entry.path()) {
             let (pid, name) = (entry.file_name(), status.name);
@@ -155,8 +156,8 @@ pub(super) fn check_unused(proc: &Path, user: BuildUser) -> Result<(), Failure> 
     Ok(())
 }
 
-/// A process as /proc/PID/status tells it, where it is in no build sandbox: none of its ancestors is
-/// the sandbox's process 1, which is root's. None where it is in one, or has ended.
+/// Returns the process, parsed from /proc/PID/status, if it is outside of build sandboxes: none of
+/// its ancestors is a sandbox's process 1, run by root. None if it is inside one, or has ended.
 fn foreign(proc: &Path, path: &Path) -> Option<Status> {
     let status = Status::read(path)?;
     let mut at = status.parent;
@@ -165,7 +166,7 @@ fn foreign(proc: &Path, path: &Path) -> Option<Status> {
             break;
         }
         let Some(parent) = Status::read(&proc.join(at.to_string())) else {
-            // The parent has ended: whose child it is now, or that it ended too, is told anew.
+            // The parent has ended: reads again, for the new parent or the process's own end.
             let again = Status::read(path)?;
             if again.parent == at {
                 break;
@@ -181,12 +182,12 @@ fn foreign(proc: &Path, path: &Path) -> Option<Status> {
     Some(status)
 }
 
-/// What counts of /proc/PID/status.
+/// The relevant fields of /proc/PID/status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Status {
     name: String,
     parent: u32,
-    /// Whether all of its user ids are root's.
+    /// True if all of its user ids are root's.
     is_root: bool,
 }
 
@@ -271,7 +272,7 @@ mod tests {
         assert!(failure.remedy_text().expect("a remedy").contains(said), "{failure}");
     }
 
-    /// A process of that user that ends with its standard input.
+    /// Starts a process of that user that ends when its standard input closes.
     fn process_of(user: BuildUser) -> std::process::Child {
         let mut command = Command::new("/bin/cat");
         command.uid(user.id()).gid(user.id()).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -281,7 +282,7 @@ mod tests {
     #[test]
     fn nothing_is_compiled_while_another_process_has_the_user_id() {
         let user: BuildUser = "2104104199".parse().expect("a user id");
-        check_unused(Path::new("/proc"), user).expect("nobody has it");
+        check_unused(Path::new("/proc"), user).expect("no process has it");
         let mut child = process_of(user);
         let failure = check_unused(Path::new("/proc"), user).expect_err("cat has it");
         assert_eq!(failure.code(), ExitCode::Preflight);
@@ -294,7 +295,8 @@ mod tests {
 
     const UID: &str = "Uid:\t0\t0\t0\t0";
 
-    /// A /proc where process 9 is the build user's, of these ancestors: PID, parent, name, user ids.
+    /// A /proc tree with process 9 of the build user and these ancestors: PID, parent, name, user
+    /// ids.
     fn captured(ancestors: &[(u32, u32, &str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("temporary directory");
         let all = ancestors.iter().copied().chain([(9, 8, "cc1", "Uid:\t1\t1\t1\t1")]);

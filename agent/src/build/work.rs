@@ -1,4 +1,4 @@
-//! The directory a build works in.
+//! The working directory of a build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ use crate::store::Store;
 /// A temporary directory of the store:
 ///
 /// ```text
-/// package/    what the driver's package holds
+/// package/    contents of the driver's package
 /// build/      /build inside the sandbox
 ///   driver/   the kernel sources
 ///   tmp/      /tmp inside
 /// ```
 pub(super) struct Work {
-    /// Shared with the thread that unpacks: it may outlive a cancelled build, and the directory
-    /// goes when both are done with it.
+    /// Shared with the unpacking thread, which may outlive a cancelled build; removed when both
+    /// have finished.
     dir: Arc<Claimed>,
 }
 
@@ -37,22 +37,23 @@ impl Work {
         Ok(Self { dir: Arc::new(dir) })
     }
 
-    /// What the sandbox sees as /build.
+    /// Returns the directory bound to /build in the sandbox.
     pub(super) fn dir(&self) -> PathBuf {
         self.dir.path().join("build")
     }
 
-    /// Keeps the directory as long as something may write to it.
+    /// Returns a handle that keeps the directory while a process may write to it.
     pub(super) fn held(&self) -> Held {
         Some(Arc::clone(&self.dir) as _)
     }
 
-    /// Where [`Work::unpack`] puts the kernel sources.
+    /// Returns the directory into which [`Work::unpack`] puts the kernel sources.
     pub(super) fn sources(&self) -> PathBuf {
         self.dir().join("driver")
     }
 
-    /// Puts the kernel sources of `driver` into `driver`, and checks that they are of its version.
+    /// Unpacks the kernel sources of `driver` into `driver`, and checks that they are of its
+    /// version.
     pub(super) async fn unpack(
         &self,
         source: &DriverSource,
@@ -67,7 +68,7 @@ impl Work {
             .or_fail(ExitCode::Bug, || what)?
     }
 
-    /// Removes the directory; what cannot be removed now is by the next build.
+    /// Removes the directory; a leftover is removed by the next build.
     pub(super) fn remove(self) {
         let path = self.dir.path().to_path_buf();
         let removed = Arc::into_inner(self.dir).map(Claimed::close);

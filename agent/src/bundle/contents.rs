@@ -1,4 +1,4 @@
-//! What goes into a bundle: everything known, and every byte's place, before the first is written.
+//! Contents of a bundle: every blob and its source, determined before the first is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::source::userspace::AvailableUserspace;
 use crate::source::userspace::packed::Packed;
 use crate::store::Store;
 
-/// What a bundle is made of, in the order it is written.
+/// Contents of a bundle, in the order it is written.
 #[derive(Debug, Default)]
 pub struct Contents {
     index: Vec<Descriptor>,
@@ -29,12 +29,12 @@ pub struct Contents {
 pub(super) struct Blob {
     /// sha256 (hex).
     pub(super) sha256: String,
-    /// Bytes.
+    /// Size in bytes.
     pub(super) size: u64,
     pub(super) from: From,
 }
 
-/// Where a blob's bytes are.
+/// Source of a blob's bytes.
 #[derive(Debug)]
 pub(super) enum From {
     Memory(Vec<u8>),
@@ -42,8 +42,8 @@ pub(super) enum From {
 }
 
 impl Contents {
-    /// Sets of the store and the trees that go with them; each signed by `key`, where there is one,
-    /// beside the signatures that sets have already.
+    /// Collects sets of the store and the trees that belong to them; each signed by `key`, if
+    /// given, in addition to the signatures that sets have already.
     ///
     /// # Errors
     /// Exit code 13 where something in the store is damaged.
@@ -59,7 +59,7 @@ impl Contents {
         let trees: BTreeMap<&PathBuf, &AvailableUserspace> =
             trees.iter().map(|tree| (&tree.root, tree)).collect();
         let packed = trees.values().map(|tree| Packed::of(tree)).collect::<Result<Vec<_>, _>>()?;
-        // What describes comes first: whoever reads knows early what is to come.
+        // Descriptions come first, so that a reader knows early which blobs follow.
         for set in sets.values() {
             contents.describe_set(set, key, store)?;
         }
@@ -88,7 +88,7 @@ impl Contents {
         let mut described = Described::of(set)?;
         let mut signatures = Vec::new();
         if let Some(evidence) = store.evidence(set) {
-            // What was signed is carried on byte for byte.
+            // The signed bytes are included unchanged.
             let (manifest, config) = evidence.signed();
             let place = "the signatures in the store";
             let signed = Described::assemble(manifest.to_vec(), config.to_vec(), place)?;
@@ -120,7 +120,7 @@ impl Contents {
         let mut entry = Descriptor::of(MANIFEST_TYPE, manifest);
         entry.artifact_type = Some(artifact_type.to_owned());
         if let Some(key) = key {
-            // A bundle has no name in a registry; whoever verifies does not look at it.
+            // A bundle has no name in a registry; verification ignores it.
             signatures.push(Signature::make(key, "bundle", &entry.digest)?);
         }
         let tag_of_signatures = signature_tag(&entry.digest);
@@ -150,10 +150,10 @@ impl Contents {
         }
     }
 
-    /// The bytes of index.json.
+    /// Returns the bytes of index.json.
     ///
     /// # Errors
-    /// Exit code 70; it always serializes.
+    /// Exit code 70; it can always be serialized.
     pub(super) fn index(&self) -> Result<Vec<u8>, Failure> {
         json(&Index {
             schema_version: 2,
@@ -163,17 +163,17 @@ impl Contents {
         })
     }
 
-    /// The blobs, in order.
+    /// Returns the blobs, in order.
     pub(super) fn blobs(&self) -> &[Blob] {
         &self.blobs
     }
 
-    /// Bytes of all blobs.
+    /// Returns the size of all blobs in bytes.
     pub fn size(&self) -> u64 {
         self.blobs.iter().map(|blob| blob.size).sum()
     }
 
-    /// What the index names, by tag: a tag and `sha256:...` each.
+    /// Returns the index's entries: a tag and `sha256:...` each.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
         self.index.iter().map(|entry| {
             (entry.annotations.get(REF_NAME).map_or("", String::as_str), entry.digest.as_str())
@@ -181,7 +181,7 @@ impl Contents {
     }
 }
 
-/// A tag that no other entry has.
+/// Returns a tag that no other entry has.
 fn tag(index: &[Descriptor], wanted: String, digest: &str) -> String {
     if index.iter().any(|entry| entry.annotations.get(REF_NAME) == Some(&wanted)) {
         return format!("{wanted}-{}", digest.get(..12).unwrap_or_default());
@@ -189,13 +189,13 @@ fn tag(index: &[Descriptor], wanted: String, digest: &str) -> String {
     wanted
 }
 
-/// A blob that is not what the store says of it.
+/// Returns the failure for a blob that differs from the store's record.
 pub(super) fn changed(blob: &Blob, found: &str) -> Failure {
     let place = match &blob.from {
         From::Memory(_) => "memory".to_owned(),
         From::File(path) => path.display().to_string(),
     };
-    let cause = format!("{place} is not what the store says of it (its sha256 is {found})");
+    let cause = format!("{place} differs from the store's record of it (its sha256 is {found})");
     Failure::new(ExitCode::Verification, cause)
         .remedy("`longshore store verify` names all that is damaged: remove it and fetch again")
 }

@@ -1,4 +1,4 @@
-//! Taking a bundle into the store: everything is verified before anything is recorded.
+//! Import of a bundle into the store: everything is verified before anything is recorded.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -15,21 +15,21 @@ use crate::source::userspace::AvailableUserspace;
 use crate::source::userspace::packed::Packed;
 use crate::store::Store;
 
-/// No index names more: two for each set and tree.
+/// Maximum number of entries in an index: two for each set and tree.
 const MOST_ENTRIES: usize = 10_000;
 
-/// What a bundle brought.
+/// Result of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
-    /// Its sets of modules.
+    /// The imported sets of modules.
     pub sets: Vec<ModuleSet>,
-    /// Its user-mode trees.
+    /// The imported user-mode trees.
     pub trees: Vec<AvailableUserspace>,
 }
 
-/// Reads a bundle from its first byte to its last and brings what it holds into the store. `name`
-/// is what messages call it. Every set and every tree must be signed as each of `trusts` that
-/// requires it says.
+/// Reads a bundle from its first byte to its last and imports its contents into the store. `name`
+/// is its name in messages. Every set and every tree must be signed according to each of `trusts`
+/// that requires it.
 ///
 /// # Errors
 /// Exit code 13 where it is cut off, damaged, no bundle, or not signed as it must be, 10 where it is
@@ -49,7 +49,7 @@ pub fn import(
     bundle.record(store)
 }
 
-/// What a bundle's index and manifests say it holds.
+/// Contents of a bundle, by its index and manifests.
 struct Bundle<'a> {
     staging: &'a Staging,
     sets: Vec<Signed<Described>>,
@@ -88,7 +88,7 @@ impl<'a> Bundle<'a> {
         Ok(bundle)
     }
 
-    /// Adds what `entry` names; images of other kinds are passed over, as they are in layouts.
+    /// Adds the set or tree of `entry`; images of other kinds are skipped, as in layouts.
     fn add(&mut self, entry: &Descriptor, index: &[Descriptor]) -> Result<(), Failure> {
         let staging = self.staging;
         if entry.media_type != MANIFEST_TYPE {
@@ -112,7 +112,8 @@ impl<'a> Bundle<'a> {
         Ok(())
     }
 
-    /// The signatures beside a manifest: under cosign's tag, or as `cosign save` marks them.
+    /// Returns the signatures beside a manifest: under cosign's tag, or as `cosign save` marks
+    /// them.
     fn signatures(&self, of: &Descriptor, index: &[Descriptor]) -> Result<Vec<Signature>, Failure> {
         let tag = signature_tag(&of.digest);
         let is_beside = |entry: &&Descriptor| {
@@ -142,7 +143,7 @@ impl<'a> Bundle<'a> {
         Ok(())
     }
 
-    /// Every module is what its set says of it.
+    /// Compares every module with its record in its set.
     fn check_modules(&self) -> Result<(), Failure> {
         for set in self.sets.iter().map(|set| &set.what.set) {
             for module in &set.modules {
@@ -156,10 +157,10 @@ impl<'a> Bundle<'a> {
         Ok(())
     }
 
-    /// Trees and modules first, sets last: what is recorded is whole.
+    /// Records trees and modules first, sets last: every recorded set is complete.
     fn record(self, store: &Store) -> Result<Imported, Failure> {
         let mut trees = Vec::new();
-        // Another machine's tree is refused before anything is in its place.
+        // Another machine's tree is refused before anything is moved into place.
         for Signed { what: tree, .. } in &self.trees {
             tree.check_machine()?;
         }
@@ -187,7 +188,7 @@ impl<'a> Bundle<'a> {
     }
 }
 
-/// The manifest, and whether it is a tree's; None where it is neither a tree's nor a set's.
+/// Returns the manifest, and true for a tree's; None where it is neither a tree's nor a set's.
 fn kind_of(bytes: &[u8], name: &str) -> Result<Option<(Manifest, bool)>, Failure> {
     let tree = serde_json::from_slice::<Manifest>(bytes).ok().filter(is_tree);
     if let Some(manifest) = tree {

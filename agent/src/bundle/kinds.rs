@@ -14,10 +14,10 @@ pub(super) const TREE_CONFIG_TYPE: &str = "application/vnd.longshore.userspace.c
 /// Media type of its layers: one file each, not compressed.
 const FILE_TYPE: &str = "application/vnd.longshore.userspace.file.v1";
 
-/// The manifest of a tree.
+/// Builds the manifest of a tree.
 ///
 /// # Errors
-/// Exit code 70; a manifest always serializes.
+/// Exit code 70; a manifest can always be serialized.
 pub(super) fn manifest_of(tree: &Packed) -> Result<Vec<u8>, Failure> {
     let layers = tree.files.iter().map(|file| Descriptor {
         media_type: FILE_TYPE.to_owned(),
@@ -41,12 +41,12 @@ pub(super) fn manifest_of(tree: &Packed) -> Result<Vec<u8>, Failure> {
     })
 }
 
-/// The tag a tree has in a bundle.
+/// Returns a tree's tag in a bundle.
 pub(super) fn tag_of(tree: &Packed) -> String {
     legal(&format!("userspace-{}-{}", tree.driver_version, tree.arch))
 }
 
-/// Whether a manifest is a tree's.
+/// True if a manifest is a tree's.
 pub(super) fn is_tree(manifest: &Manifest) -> bool {
     manifest.artifact_type.as_deref() == Some(TREE_TYPE)
         || manifest.config.media_type == TREE_CONFIG_TYPE
@@ -55,7 +55,7 @@ pub(super) fn is_tree(manifest: &Manifest) -> bool {
 /// Reads the tree that `manifest` and its config describe; its layers must be exactly the files.
 ///
 /// # Errors
-/// Exit code 13 where that is not so.
+/// Exit code 13 where they are not.
 pub(super) fn parse_tree(
     manifest: &Manifest,
     config: Vec<u8>,

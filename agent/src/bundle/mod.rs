@@ -1,5 +1,5 @@
-//! Bundles: one file with everything that one driver needs on one or more kernels, for hosts without
-//! a network.
+//! Bundles: one file with all contents that one driver needs on one or more kernels, for hosts
+//! without a network.
 //!
 //! A bundle is an OCI image layout in a tar file (what skopeo calls `oci-archive`):
 //!
@@ -9,9 +9,9 @@
 //! blobs/sha256/HEX       manifests, their configs, modules, the trees' files
 //! ```
 //!
-//! Sets are what they are in registries, with the same digests. A tree's config is the manifest it
-//! has in the store, its layers are its files. Every manifest is signed by itself, as cosign does
-//! it. The same content makes the same bytes.
+//! Sets are the same as in registries, with the same digests. A tree's config is its manifest in
+//! the store, its layers are its files. Every manifest is signed by itself, as cosign does it. The
+//! same content gives the same bytes.
 
 mod contents;
 mod import;

@@ -1,5 +1,5 @@
-//! A bundle on its way in: read once, from first byte to last, into files of the store's temporary
-//! directory, each held against the digest in its name. Nothing in it is believed.
+//! Staging of a bundle during import: read once, from first byte to last, into files of the store's
+//! temporary directory, each compared with the digest in its name. Nothing in it is trusted.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,15 +21,14 @@ use crate::scratch::{Claimed, claim};
 use crate::source::space;
 use crate::store::Store;
 
-/// No bundle holds more files: one of a driver has about 150.
+/// Maximum number of files in a bundle: one of a driver has about 150.
 const MOST_FILES: usize = 50_000;
-/// No bundle is larger: one of a driver has about 0.5 GiB.
+/// Maximum size of a bundle: one of a driver has about 0.5 GiB.
 const MOST_BYTES: u64 = 64 << 30;
-/// What may stand between files: extended headers of other tools, which say nothing that counts.
+/// Maximum size of extended headers, which other tools write and which are ignored.
 const MOST_BETWEEN: u64 = 1 << 20;
 
-/// The files of a bundle, outside of the store's places for what is finished. Dropped, they are
-/// gone.
+/// The files of a bundle, outside of the store's final places. Dropping it removes them.
 pub(super) struct Staging {
     dir: Claimed,
     name: String,
@@ -38,23 +37,23 @@ pub(super) struct Staging {
     small: BTreeMap<&'static str, Vec<u8>>,
 }
 
-/// What one file of a bundle is.
+/// Kind of a file in a bundle.
 enum Place {
     /// oci-layout or index.json.
     Small(&'static str),
     Blob(String),
     /// One of the directories.
     Directory,
-    /// What other tools say of the next file.
+    /// An extended header of another tool for the next file.
     Extended,
 }
 
 impl Staging {
-    /// Reads a whole bundle; `name` is what messages call it.
+    /// Reads a complete bundle; `name` is its name in messages.
     ///
     /// # Errors
-    /// Exit code 13 where it is no bundle, cut off or damaged, 15 where the store is full or cannot
-    /// be written.
+    /// Exit code 13 where it is not a bundle, truncated or damaged, 15 where the store is full or
+    /// cannot be written.
     pub(super) fn read(
         from: &mut dyn Read,
         name: &str,
@@ -67,7 +66,7 @@ impl Staging {
         let mut left = MOST_BYTES;
         let mut archive = tar::Archive::new(from);
         let failed = |e| unreadable(name, e);
-        // Raw: the library would take long names and extended headers into memory whole.
+        // Raw: the library would read long names and extended headers into memory completely.
         let entries = archive.entries().map_err(failed)?.raw(true);
         for (number, entry) in entries.enumerate() {
             let mut entry = entry.map_err(failed)?;
@@ -79,7 +78,7 @@ impl Staging {
             })?;
             staging.take(&mut entry, store, task)?;
         }
-        // Whoever writes into a pipe is not to be told that nobody reads its padding.
+        // Reads the padding too: a program that writes into a pipe would otherwise get SIGPIPE.
         let _ = io::copy(&mut archive.into_inner().take(MOST_BETWEEN), &mut io::sink());
         staging.sync()?;
         Ok(staging)
@@ -121,7 +120,7 @@ impl Staging {
         }
     }
 
-    /// Names are few and fixed, so nothing can lead anywhere else.
+    /// Returns the kind of an entry. Names are few and fixed, so none can lead elsewhere.
     fn place(&self, entry: &tar::Entry<'_, &mut dyn Read>) -> Result<Place, Failure> {
         let kind = entry.header().entry_type();
         if kind.is_pax_global_extensions() || kind.is_pax_local_extensions() {
@@ -141,7 +140,7 @@ impl Staging {
             _ => None,
         };
         found.ok_or_else(|| {
-            self.wrong(format!("{path:?} ({kind:?}) is nothing that a bundle has"))
+            self.wrong(format!("{path:?} ({kind:?}) is not part of a bundle"))
                 .remedy("give a file that `longshore bundle --out` wrote")
         })
     }
@@ -188,27 +187,28 @@ impl Staging {
         if found == size { Ok(()) } else { Err(self.wrong("it is cut off".into())) }
     }
 
-    /// One call for all files: none gets its name in the store before its content is on the disk.
+    /// Syncs all files with one call: none gets its name in the store before its content is on the
+    /// disk.
     fn sync(&self) -> Result<(), Failure> {
         let path = self.dir.path();
         let synced = File::open(path).and_then(|dir| disk::sync_whole(&dir));
         synced.map_err(|e| write_failure(path, e))
     }
 
-    /// Where a blob lies.
+    /// Returns the path of a blob.
     pub(super) fn path(&self, sha256: &str) -> PathBuf {
         self.dir.path().join(sha256)
     }
 
-    /// What messages call it.
+    /// Returns the bundle's name in messages.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// oci-layout or index.json.
+    /// Parses oci-layout or index.json.
     ///
     /// # Errors
-    /// Exit code 13 where it is not there or not what it should be.
+    /// Exit code 13 where it is missing or invalid.
     pub(super) fn small<T: DeserializeOwned>(&self, name: &str) -> Result<T, Failure> {
         let bytes = self.small.get(name).ok_or_else(|| {
             self.wrong(format!("it is cut off, or no bundle: it has no {name}"))
@@ -218,7 +218,7 @@ impl Staging {
             .map_err(|e| self.wrong(format!("its {name} is damaged")).because(e))
     }
 
-    /// Whether the blob is there that a descriptor names, with its size.
+    /// Checks that the bundle has the blob of a descriptor, with its size.
     ///
     /// # Errors
     /// Exit code 13 where it is not.
@@ -231,15 +231,15 @@ impl Staging {
         }
     }
 
-    /// A small blob's bytes.
+    /// Returns a small blob's bytes.
     ///
     /// # Errors
-    /// Exit code 13 where it is not there, or too large.
+    /// Exit code 13 where it is missing, or too large.
     pub(super) fn bytes(&self, descriptor: &Descriptor) -> Result<Vec<u8>, Failure> {
         self.bounded(&descriptor.digest, descriptor.size, MAX_JSON)
     }
 
-    /// A blob's bytes, at most `limit`.
+    /// Returns a blob's bytes, at most `limit`.
     ///
     /// # Errors
     /// As [`Staging::bytes`].
@@ -252,7 +252,7 @@ impl Staging {
         std::fs::read(&path).or_fail(ExitCode::Verification, reading)
     }
 
-    /// A failure that names the bundle.
+    /// Returns a failure that names the bundle.
     pub(super) fn wrong(&self, what: String) -> Failure {
         wrong(&self.name, what)
     }
@@ -263,7 +263,7 @@ fn wrong(name: &str, what: String) -> Failure {
         .remedy("copy it again from where it was made, or make it again (`longshore bundle`)")
 }
 
-/// Reading failed: the file system's fault, or a tar file that is none.
+/// The failure of a read: the file system's fault, or not a tar file.
 fn unreadable(name: &str, error: io::Error) -> Failure {
     wrong(name, "it is cut off, or no tar file".into()).because(error)
 }

@@ -23,7 +23,7 @@ use crate::upkeep::check::check;
 
 const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
 
-/// A store with a set and a tree, and a host without anything.
+/// A store with a set and a tree, and an empty host.
 struct Scene {
     dir: tempfile::TempDir,
     store: Store,
@@ -72,7 +72,7 @@ impl Scene {
     }
 }
 
-/// An empty store, as another host has it.
+/// An empty store, as on another host.
 fn host() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().expect("temporary directory");
     let store = Store::open(dir.path()).expect("store");
@@ -89,7 +89,7 @@ fn assert_empty(store: &Store) {
     }
 }
 
-/// Refused, with nothing recorded.
+/// Checks that the bundle is refused, with nothing recorded.
 fn refuses(bundle: &[u8], trusts: &[Trust], words: &str) {
     let (_dir, store) = host();
     let failure = take(bundle, &store, trusts).expect_err("refused");
@@ -103,7 +103,7 @@ fn requiring(key: &SecretKey) -> Trust {
     Trust { required: true, keys: vec![key.public()] }
 }
 
-/// The files of a tar file, to be changed and put together again.
+/// The files of a tar file, to be changed and written again.
 fn files(bundle: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mut archive = tar::Archive::new(bundle);
     let read = |entry: std::io::Result<tar::Entry<'_, &[u8]>>| {
@@ -159,7 +159,7 @@ fn the_same_content_makes_the_same_bytes_on_every_host() {
     let again = Contents::of(&imported.sets, &imported.trees, None, &store).expect("contents");
     let out = scene.dir.path().join("again.tar");
     write(&again, &out, &Silent).expect("written");
-    // The set brought its signature along; the tree's is over the file it came in.
+    // The set kept its own signature; the tree's is over the imported file.
     let (first, second) = (files(&bundle), files(&fs::read(out).expect("read")));
     assert!(second.iter().skip(2).all(|file| first.contains(file)));
 }
@@ -174,13 +174,13 @@ fn a_second_import_changes_nothing() {
     let before = fs::metadata(&library).expect("there").modified().expect("time");
     take(&bundle, &store, &[]).expect("imported again");
     assert_eq!(fs::metadata(&library).expect("there").modified().expect("time"), before);
-    // What was damaged is put right.
+    // Damage is repaired.
     fs::write(&library, "librarz").expect("damaged");
     let module = store.blob_path(&scene.set.modules[0].sha256);
     fs::write(module, "damaged").expect("damaged");
     let imported = take(&bundle, &store, &[]).expect("imported once more");
     assert_eq!(userspace::at_hand(&store).expect("listed"), imported.trees);
-    // The damaged tree may be somebody's driver root: gc removes it when it is not.
+    // The damaged tree may be in use as a driver root: gc removes it when it is not.
     let damaged = check(&store).expect("read").damaged;
     let paths: Vec<_> = damaged.iter().map(|damage| damage.path.as_path()).collect();
     assert!(library.starts_with(paths[0]) && paths.len() == 1, "{paths:?}");
@@ -199,7 +199,7 @@ fn signatures_are_asked_of_everything() {
     refuses(&signed, &[requiring(&other)], "another key");
     refuses(&signed, &[requiring(&key), requiring(&other)], "another key");
     refuses(&scene.bundle(None), &[requiring(&key)], "no signature");
-    // The tree's signature taken out of the index, the set's left in.
+    // The tree's signature removed from the index, the set's left in.
     let mut files = files(&signed);
     let index = files.iter_mut().find(|(name, _)| name == "index.json").expect("there");
     let mut json: serde_json::Value = serde_json::from_slice(&index.1).expect("JSON");
@@ -213,7 +213,7 @@ fn what_is_cut_off_anywhere_is_refused() {
     let scene = Scene::new();
     let bundle = scene.bundle(None);
     let (_dir, store) = host();
-    // The end of a tar file says nothing; all before it does.
+    // The end of a tar file has no content.
     let content = bundle.len() - 1024;
     for end in (0..content).step_by(97).chain([content - 512, 1, 511, 512, 513]) {
         let padding = files(&bundle).last().map_or(0, |(_, bytes)| 512 - bytes.len() % 512);
@@ -240,7 +240,7 @@ fn a_flipped_bit_anywhere_is_refused_or_changes_nothing() {
                 assert_eq!(failure.code(), ExitCode::Verification, "{at}: {}", failure.report());
                 assert_empty(&store);
             }
-            // Padding, or a field of a header that nobody reads.
+            // Padding, or an unused field of a header.
             Ok(imported) => {
                 assert_eq!(imported.sets, std::slice::from_ref(&scene.set), "{at}");
                 assert!(check(&store).expect("read").failure().is_none(), "{at}");
@@ -252,7 +252,7 @@ fn a_flipped_bit_anywhere_is_refused_or_changes_nothing() {
 
 const EMPTY: &str = "blobs/sha256/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 const ZEROS: &str = "blobs/sha256/0000000000000000000000000000000000000000000000000000000000000000";
-const STRANGE: &str = "nothing that a bundle has";
+const STRANGE: &str = "not part of a bundle";
 
 #[rstest]
 #[case::climbs(STRANGE, &[("../x", Regular, "")])]
@@ -307,7 +307,7 @@ fn what_is_no_tar_file_is_refused(#[case] bytes: Vec<u8>) {
     refuses(&bytes, &[], "the bundle b.tar");
 }
 
-/// The bundle with another index, and a blob more.
+/// The bundle with another index, and an additional blob.
 fn reindexed(bundle: &[u8], change: impl Fn(&mut Value), blob: Option<&[u8]>) -> Vec<u8> {
     let mut files = files(bundle);
     let index = files.iter_mut().find(|(name, _)| name == "index.json").expect("there");

@@ -1,4 +1,4 @@
-//! Writing a bundle: a tar file with the same bytes for the same content.
+//! Writer of a bundle: a tar file with the same bytes for the same content.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -14,7 +14,7 @@ use crate::landing::{land, write_remedy};
 use crate::layout::LAYOUT;
 use crate::progress::Task;
 
-/// Whether a file can be made at `out`: known before anything is compiled for it.
+/// Checks that a file can be created at `out`, before anything is compiled for it.
 ///
 /// # Errors
 /// Exit code 15 where it cannot.
@@ -31,7 +31,7 @@ pub fn check_destination(out: &Path) -> Result<(), Failure> {
     tempfile::tempfile_in(parent).map(drop).map_err(failed)
 }
 
-/// Writes a bundle to `out`; nothing lies there unless all of it does. `-` is standard output.
+/// Writes a bundle to `out`; a failure leaves no file there. `-` is standard output.
 ///
 /// # Errors
 /// Exit code 13 where something in the store is damaged, 15 where `out` cannot be written.
@@ -85,7 +85,7 @@ fn copy(blob: &Blob, to: &mut dyn Write, out: &Path, task: &dyn Task) -> Result<
         From::File(path) => path,
     };
     let reading = || format!("reading {}", path.display());
-    // One byte more, to notice a file that is longer.
+    // One byte more, to detect a file that is too long.
     let mut from = File::open(path).or_fail(ExitCode::Verification, reading)?.take(blob.size + 1);
     let (mut hash, mut left) = (Sha256::new(), blob.size);
     let mut buffer = vec![0; 1 << 18];
@@ -103,7 +103,7 @@ fn copy(blob: &Blob, to: &mut dyn Write, out: &Path, task: &dyn Task) -> Result<
     if left == 0 && found == blob.sha256 { Ok(()) } else { Err(changed(blob, &found)) }
 }
 
-/// A header that says nothing but name and size.
+/// Builds a header with nothing but name and size.
 fn header(name: &str, size: u64) -> [u8; 512] {
     let mut header = tar::Header::new_ustar();
     // The longest name, blobs/sha256/ and 64 digits, fits; so it cannot fail.

@@ -1,4 +1,4 @@
-//! `bundle` and `import`: everything a driver needs, in one file, for hosts without a network.
+//! `bundle` and `import`: everything a driver needs in one file, for hosts without a network.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,27 +16,27 @@ use crate::store::Store;
 use crate::supplier::Supplier;
 use crate::terminal;
 
-/// What `bundle` is given.
+/// Arguments of `bundle`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Bundle {
     /// File to write, or - for standard output
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Kernel release as uname -r gives it; this host's where absent (repeatable)
+    /// Kernel release as uname -r gives it; by default this host's (repeatable)
     #[arg(long = "kernel", value_name = "RELEASE", value_parser = release)]
     kernels: Vec<String>,
-    /// Sign everything in it with this key: a cosign.key, its password in COSIGN_PASSWORD
+    /// Sign everything in the bundle with this key: a cosign.key, its password in COSIGN_PASSWORD
     #[arg(long, value_name = "FILE")]
     sign_key: Option<PathBuf>,
 }
 
-/// What `import` is given.
+/// Arguments of `import`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Import {
     /// File that `longshore bundle` wrote, or - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Take it only if everything in it is signed with one of these keys, a cosign.pub (repeatable)
+    /// Import only if everything is signed with one of these keys, a cosign.pub (repeatable)
     #[arg(long = "key", value_name = "FILE")]
     keys: Vec<PathBuf>,
 }
@@ -59,7 +59,7 @@ pub(super) async fn bundle(supplier: &Supplier<'_>, asked: Bundle) -> Result<Exi
     let contents = tokio::task::spawn_blocking(write)
         .await
         .or_fail(ExitCode::Bug, || "writing a bundle")??;
-    // Standard output may be the bundle.
+    // The bundle itself may go to standard output.
     if asked.out != Path::new("-") {
         for (tag, digest) in contents.entries() {
             print(&format!("{}:{tag}@{digest}\n", asked.out.display()))?;
@@ -111,7 +111,7 @@ pub(super) async fn import(config: &Config, asked: Import) -> Result<ExitCode, F
     Ok(ExitCode::Done)
 }
 
-/// What a bundle is read from, what messages call it, and its size where that is known.
+/// Source of a bundle: reader, name in messages, and size where known.
 type Source = (Box<dyn Read>, String, Option<u64>);
 
 fn open(path: &Path) -> Result<Source, Failure> {
@@ -131,7 +131,7 @@ fn open(path: &Path) -> Result<Source, Failure> {
     Ok((Box::new(file), name, size))
 }
 
-/// Reads as long as somebody waits for it: a stopped command ends at once.
+/// Reader that fails once its command was stopped, so that the reading thread ends at once.
 struct WhileWanted {
     inner: Box<dyn Read>,
     caller: Weak<()>,
@@ -140,7 +140,7 @@ struct WhileWanted {
 impl Read for WhileWanted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.caller.strong_count() == 0 {
-            return Err(io::Error::other("nobody waits for it any more"));
+            return Err(io::Error::other("the command was stopped"));
         }
         self.inner.read(buffer)
     }

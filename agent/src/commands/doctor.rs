@@ -7,18 +7,18 @@ use crate::config::Config;
 use crate::doctor::{self, render};
 use crate::failure::{ExitCode, Failure};
 
-/// Tell everything that stands, or will stand, in the way on this host, and change nothing
+/// Report everything that prevents, or will prevent, an installation on this host; change nothing
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// Ask the configured archives, registries and mirrors, too
+    /// Also check the configured archives, registries and mirrors
     #[arg(long)]
     online: bool,
 }
 
-/// Prints the report; gives the exit code that `run` would be refused with.
+/// Prints the report; returns the exit code that `run` would be refused with.
 ///
 /// # Errors
 /// As [`doctor::diagnose`].

@@ -1,4 +1,4 @@
-//! `push`, `verify` and `generate-key-pair`: sets between the store, registries and layouts.
+//! `push`, `verify` and `generate-key-pair`: module sets in registries and layouts.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -21,21 +21,22 @@ use crate::source::http::Policy;
 use crate::store::Store;
 use crate::terminal;
 
-/// What `push` is given.
+/// Arguments of `push`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Push {
-    /// Repository (HOST/REPOSITORY), where the tag says driver, flavour, kernel and architecture;
+    /// Repository (HOST/REPOSITORY), with a tag made of driver, flavour, kernel and architecture;
     /// or with a tag of your own
     #[arg(value_name = "REFERENCE")]
     reference: Reference,
-    /// Kernel release as uname -r gives it; this host's where absent
+    /// Kernel release as uname -r gives it; by default this host's
     #[arg(long, value_name = "RELEASE")]
     kernel: Option<String>,
-    /// Push the driver's modules in this directory, compiled elsewhere, and not a set of the store
+    /// Push the driver's modules in this directory, compiled elsewhere, instead of a set of the
+    /// store
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
-    /// Version of the kernel that --modules are for, as uname -v gives it; this host's where it runs
-    /// that release
+    /// Version of the kernel that --modules are for, as uname -v gives it; by default this host's,
+    /// where it runs that release
     #[arg(long, value_name = "VERSION", requires = "modules", value_parser = kernel_version)]
     kernel_version: Option<String>,
     /// Sign with this key: a cosign.key, its password in COSIGN_PASSWORD
@@ -43,24 +44,24 @@ pub(super) struct Push {
     sign_key: Option<PathBuf>,
 }
 
-/// A kernel's version: what uname(2) can hold.
+/// Parses a kernel's version: what uname(2) can hold.
 fn kernel_version(text: &str) -> Result<String, &'static str> {
     let valid = text.starts_with('#') && text.len() < 65 && !text.contains(char::is_control);
     valid.then(|| text.to_owned()).ok_or("not a kernel version as uname -v gives it: #1 SMP ...")
 }
 
-/// What `verify` is given.
+/// Arguments of `verify`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Verify {
-    /// A set in a registry (HOST/REPOSITORY:TAG or @DIGEST), or the directory of an image layout
+    /// Module set in a registry (HOST/REPOSITORY:TAG or @DIGEST), or directory of an image layout
     #[arg(value_name = "REFERENCE|DIRECTORY")]
     what: String,
-    /// Public key, a cosign.pub (repeatable); those of signature-keys where absent
+    /// Public key, a cosign.pub (repeatable); by default those of signature-keys
     #[arg(long = "key", value_name = "FILE")]
     keys: Vec<PathBuf>,
 }
 
-/// What `generate-key-pair` is given.
+/// Arguments of `generate-key-pair`.
 #[derive(Debug, clap::Args)]
 pub(super) struct GenerateKeyPair {
     /// Directory to write cosign.key and cosign.pub to
@@ -72,7 +73,7 @@ fn env(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// Reads a secret key; its password is in the environment, as cosign has it.
+/// Reads a secret key; its password comes from the environment, as with cosign.
 pub(super) fn secret_key(path: &Path) -> Result<SecretKey, Failure> {
     SecretKey::read(path, env("COSIGN_PASSWORD").as_deref())
 }
@@ -80,7 +81,7 @@ pub(super) fn secret_key(path: &Path) -> Result<SecretKey, Failure> {
 pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failure> {
     if push.reference.digest.is_some() {
         return Err(Failure::new(ExitCode::Usage, format!("{} has a digest", push.reference))
-            .remedy("a digest follows from what is pushed: leave it out"));
+            .remedy("leave the digest out: it follows from the content"));
     }
     let key = push.sign_key.as_deref().map(secret_key).transpose()?;
     let store = Store::open(&config.paths.store)?;
@@ -101,21 +102,21 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
         let tag = push.reference.tag.clone().unwrap_or_else(|| set.key.tag());
         let pushed = registry.push(set, &tag, &store, progress.as_ref()).await?;
         let mut line = format!("{}:{tag}@{}", push.reference.repository, pushed.digest);
-        line.push_str(if pushed.was_there { " was there" } else { " pushed" });
+        line.push_str(if pushed.was_there { " was there already" } else { " pushed" });
         if let Some(key) = &key {
             let new = registry.sign(&pushed.digest, key).await?;
-            line.push_str(if new { ", signed" } else { ", was signed" });
+            line.push_str(if new { ", signed" } else { ", was signed already" });
         }
         if !set.has_signed_headers() {
             let from = set.headers_origin();
-            line.push_str(&format!("; compiled with headers from {from}, signed by nobody"));
+            line.push_str(&format!("; compiled with unsigned headers from {from}"));
         }
         print(&format!("{line}\n"))?;
     }
     Ok(ExitCode::Done)
 }
 
-/// The set of the modules in a directory, brought into the store.
+/// Imports the modules of a directory into the store, as a set.
 async fn compiled_elsewhere(
     config: &Config,
     store: &Store,
@@ -135,7 +136,7 @@ async fn compiled_elsewhere(
     tokio::task::spawn_blocking(import).await.or_fail(ExitCode::Bug, || "reading modules")?
 }
 
-/// `uname -v` of this host, where it runs this release.
+/// Returns `uname -v` of this host, where it runs this release.
 fn version_of(release: &str, paths: &Paths) -> Result<String, Failure> {
     let kernel = HostFacts::read(&paths.root, &paths.host_root)?.kernel;
     if kernel.release == release {
@@ -149,10 +150,10 @@ fn version_of(release: &str, paths: &Paths) -> Result<String, Failure> {
         .remedy("give --kernel-version what `uname -v` prints where the modules are to be loaded"))
 }
 
-/// The sets of the store for the kernel and of the driver asked for; one for each tag.
+/// Returns the store's sets for the selected kernel and driver; one for each tag.
 fn chosen(config: &Config, store: &Store, kernel: Option<&str>) -> Result<Vec<ModuleSet>, Failure> {
     let mut sets = matching(config, store, kernel)?;
-    // A signed set serves every kernel that the unsigned one does.
+    // A signed set fits every kernel that the unsigned one fits.
     let signed: Vec<ModuleKey> =
         sets.iter().filter(|s| s.key.signed_by.is_some()).map(|s| s.key.unsigned()).collect();
     sets.retain(|set| !signed.contains(&set.key));
@@ -166,7 +167,7 @@ fn chosen(config: &Config, store: &Store, kernel: Option<&str>) -> Result<Vec<Mo
     Ok(sets)
 }
 
-/// The sets of the store for the kernel and of the driver asked for; at least one.
+/// Returns the store's sets for the selected kernel and driver; at least one.
 pub(super) fn matching(
     config: &Config,
     store: &Store,
@@ -273,9 +274,9 @@ fn judge(
     ))
 }
 
-/// Signs the set with the manifest `digest` in the layout at `dir`, under the name `name`.
+/// Signs the set with the manifest `digest` in the layout at `dir`.
 pub(super) fn sign_layout(dir: &Path, digest: &str, key: &SecretKey) -> Result<(), Failure> {
-    // A layout has no name in a registry; whoever verifies does not look at it.
+    // A layout has no name in a registry; verification ignores it.
     let signature = signature::Signature::make(key, "layout", digest)?;
     match SignatureImage::with(None, &signature)? {
         Some(image) => layout::add_signatures(dir, digest, &image),
@@ -292,14 +293,14 @@ pub(super) fn generate_key_pair(generate: &GenerateKeyPair) -> Result<ExitCode, 
     let secret = generate.out.join("cosign.key");
     write_new(&secret, &key.to_encrypted_pem(&password)?, 0o600)?;
     write_new(&generate.out.join("cosign.pub"), &key.public_pem()?, 0o644).inspect_err(|_| {
-        // Half a pair is of no use, and in the way of the next.
+        // Half a pair is useless, and would block the next attempt.
         let _ = std::fs::remove_file(&secret);
     })?;
     print(&format!("cosign.key and cosign.pub are in {}\n", generate.out.display()))?;
     Ok(ExitCode::Done)
 }
 
-/// A key that is there already is never overwritten.
+/// Writes a new file; never overwrites an existing key.
 fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
     let open = || {
         let mut options = std::fs::OpenOptions::new();

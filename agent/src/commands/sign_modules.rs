@@ -1,4 +1,4 @@
-//! `sign-modules`: sets of the store, signed for the kernel here or elsewhere.
+//! `sign-modules`: signs module sets of the store for the kernel, here or elsewhere.
 
 use std::path::PathBuf;
 
@@ -11,13 +11,13 @@ use crate::signed_sets::detached;
 use crate::store::Store;
 use crate::supplier::Supplier;
 
-/// What `sign-modules` is given.
+/// Arguments of `sign-modules`.
 #[derive(Debug, clap::Args)]
 pub(super) struct SignModules {
-    /// Kernel release as uname -r gives it; this host's where absent
+    /// Kernel release as uname -r gives it; by default this host's
     #[arg(long, value_name = "RELEASE", value_parser = super::release)]
     kernel: Option<String>,
-    /// Sign nothing: write the modules to this directory, to be signed elsewhere
+    /// Write the modules to this directory to be signed elsewhere, and sign nothing
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     export: Option<PathBuf>,
     /// Also write the signed modules to this directory as an OCI image layout
@@ -34,8 +34,8 @@ pub(super) async fn sign_modules(config: &Config, asked: SignModules) -> Result<
     let mut sets = registry::matching(config, &store, asked.kernel.as_deref())?;
     sets.retain(|set| set.key.signed_by.is_none());
     if sets.is_empty() {
-        return Err(Failure::new(ExitCode::Usage, "all such sets of the store are signed")
-            .remedy("sign the sets that they were made of: build them again"));
+        return Err(Failure::new(ExitCode::Usage, "all matching sets are signed already")
+            .remedy("build the sets again without a signature, and sign those"));
     }
     if let Some(dir) = &asked.export {
         for set in &sets {

@@ -6,16 +6,16 @@ use crate::lifecycle::probe::{Question, probe};
 
 use super::{print, print_json};
 
-/// What is asked.
+/// Arguments of `status`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Status {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// Say in a line whether the driver is ready; exit code 30 where it is not
+    /// Print in one line whether the driver is ready; exit code 30 where it is not
     #[arg(long, conflicts_with_all = ["json", "alive"])]
     ready: bool,
-    /// Say in a line whether the agent lives and is not stuck; exit code 30 where it does not
+    /// Print in one line whether the agent is running and not stuck; exit code 30 where it is not
     #[arg(long, conflicts_with = "json")]
     alive: bool,
 }

@@ -1,4 +1,4 @@
-//! `gc` and `store verify`: what lies in the store.
+//! `gc` and `store verify`: cleanup and verification of the store.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,13 +14,13 @@ use crate::upkeep::check::{Health, check};
 use crate::upkeep::gc::{self, Line, Needed, Report};
 use crate::upkeep::inventory::Kind;
 
-/// What `gc` is given.
+/// Arguments of `gc`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Gc {
-    /// Bytes the store may have, for example 10GiB, 0, or none; store-max-size where absent
+    /// Size limit of the store, for example 10GiB, 0, or none; by default store-max-size
     #[arg(long, value_name = "SIZE")]
     max_size: Option<SizeBound>,
-    /// Remove nothing, and say what would be removed
+    /// Show what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
     /// As JSON
@@ -28,7 +28,7 @@ pub(super) struct Gc {
     json: bool,
 }
 
-/// What `store` is given.
+/// Arguments of `store`.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum OfStore {
     /// Read everything in the store again and name what is damaged
@@ -42,7 +42,7 @@ pub(super) enum OfStore {
 pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
     let bound = gc.max_size.map_or(config.store_max_size, SizeBound::bytes);
     let store = Store::open(&config.paths.store)?;
-    // To look, nobody else has to stay away.
+    // A dry run only reads: other processes may keep using the store.
     let lock = config.deadlines.lock;
     let held = if gc.dry_run { store.share(lock).await? } else { store.alone(lock).await? };
     let (paths, dry_run) = (config.paths.clone(), gc.dry_run);
@@ -60,7 +60,7 @@ pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
         print(&render(&report))?
     }
     if report.bound.is_some_and(|bound| report.after > bound) {
-        tracing::warn!("the store stays above its bound: what is kept is needed");
+        tracing::warn!("the store stays above its size limit: everything left is needed");
     }
     Ok(ExitCode::Done)
 }
@@ -101,7 +101,7 @@ fn render(report: &Report) -> String {
     text
 }
 
-/// What there are hundreds of comes in one line, by kind and reason; the rest by name.
+/// Formats kinds with hundreds of files as one line per kind and reason, the others by name.
 fn lines(verb: &str, of: &[Line]) -> String {
     let many = |kind: Kind| !matches!(kind, Kind::Modules | Kind::UserMode | Kind::Driver);
     let mut text = String::new();

@@ -1,17 +1,17 @@
-//! A wrong command line, where it is a line of the log.
+//! Wrong command lines, as lines of the log.
 
 use clap::error::{ContextKind, ContextValue};
 
 use crate::failure::{ExitCode, Failure};
 use crate::redact::shown;
 
-/// Whether clap tells of a wrong command line, and does not show a page that was asked for.
+/// True if clap reports a wrong command line, and not a help page that was requested.
 pub fn is_wrong_usage(error: &clap::Error) -> bool {
     let page = clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     error.use_stderr() && error.kind() != page
 }
 
-/// The same without the secrets of URLs on the command line.
+/// Returns the error without the secrets of URLs on the command line.
 pub fn without_secrets(mut error: clap::Error) -> clap::Error {
     for kind in [ContextKind::InvalidValue, ContextKind::InvalidArg] {
         if let Some(ContextValue::String(text)) = error.get(kind)
@@ -24,7 +24,7 @@ pub fn without_secrets(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// A command line that is none, as clap tells it.
+/// Returns a wrong command line, as reported by clap, as a failure.
 pub fn wrong_usage(error: &clap::Error) -> Failure {
     let text = error.render().to_string();
     let told = text.split("\nUsage: ").next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The user id that compilers run as.
+//! User id that compilers run as.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,21 +7,21 @@ use serde::Deserialize;
 
 use super::values::BadValue;
 
-/// The user id, and the same group id, that the programs of a build run as in the sandbox.
+/// User id, and the same group id, that build programs run as in the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "i64")]
 pub struct BuildUser(u32);
 
 impl BuildUser {
-    /// Above all that distributions, user namespaces and directory services give out, and below the
-    /// ids that systemd gives to foreign disk images (docs/building.md).
+    /// Above all ids that distributions, user namespaces and directory services assign, and below
+    /// those that systemd gives to foreign disk images (docs/building.md).
     const DEFAULT: u32 = 2_104_104_104;
 
-    /// Ids that others have: root; nobody, which unmapped files and foreign daemons have, too; -1 in 16
-    /// and in 32 bits, which chown(2) takes for "as it is".
+    /// Ids in other use: root; nobody, which unmapped files and foreign daemons also have; -1 in 16
+    /// and in 32 bits, which chown(2) reads as "leave unchanged".
     const OTHERS: [u32; 4] = [0, 65_534, 65_535, u32::MAX];
 
-    /// The user and the group id.
+    /// Returns the user id, which is also the group id.
     pub fn id(self) -> u32 {
         self.0
     }

@@ -1,4 +1,4 @@
-//! Which daemons of the driver run.
+//! Settings of the driver's daemons.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use serde::Deserialize;
 
 use super::values::Span;
 
-/// Whether a daemon is wanted.
+/// Mode of a daemon: automatic, on or off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wish {
-    /// Where the driver has it and the host has a use for it.
+    /// Run where the driver has it and the host has a use for it.
     #[default]
     Auto,
     /// Always: the driver is not ready without it.
@@ -33,18 +33,18 @@ impl FromStr for Wish {
     }
 }
 
-/// Which daemons of the driver run, and how long they may take.
+/// Modes and time limit of the driver's daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DaemonConfig {
     /// nvidia-persistenced.
     pub persistenced: Wish,
     /// nv-fabricmanager, and nvlsm where that is needed.
     pub fabricmanager: Wish,
-    /// How long each may take until it answers.
+    /// Time limit for each daemon to answer after its start.
     pub deadline: Duration,
 }
 
-/// The same as one place says it.
+/// Daemon settings of one configuration layer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct DaemonFragment {
@@ -54,16 +54,16 @@ pub struct DaemonFragment {
     /// Run nv-fabricmanager: auto (on hosts with NVSwitches), on or off
     #[arg(long, global = true, value_name = "WISH")]
     pub fabricmanager: Option<Wish>,
-    /// How long a daemon may take until it answers
+    /// Time limit for each daemon to answer after its start
     #[arg(long = "daemon-deadline", global = true, value_name = "SPAN")]
     pub deadline: Option<Span>,
 }
 
-/// The fabric of a large host takes most of this to come up.
+/// Bringing up the fabric of a large host takes most of this.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 impl DaemonFragment {
-    /// This with what it leaves open taken from `below`.
+    /// Returns this fragment, with unset settings taken from `below`.
     pub(super) fn over(self, below: Self) -> Self {
         Self {
             persistenced: self.persistenced.or(below.persistenced),

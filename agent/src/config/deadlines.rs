@@ -1,5 +1,4 @@
-//! How long each thing may take that is waited for while a host is changed
-//! (docs/deadlines.md).
+//! Time limits of everything that longshore waits for while it changes a host (docs/deadlines.md).
 
 use std::time::Duration;
 
@@ -25,11 +24,11 @@ pub(super) fn deadlines(all: &Fragment) -> Deadlines {
     }
 }
 
-/// The least that a server, or a builder that renews its claim, is given: with less a server could never
-/// answer, and a claim written anew more often than four times a second would be a burden.
+/// Lower bound of the download and lease settings. Below 1 s no server could answer in time, and a
+/// builder would renew its claim more than four times a second.
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-/// A span from [`SECOND`] on.
+/// Parses a span of at least [`SECOND`].
 pub(super) fn from_a_second(text: &str) -> Result<Span, BadValue> {
     let span: Span = text.parse()?;
     if span.duration() < SECOND {
@@ -38,11 +37,11 @@ pub(super) fn from_a_second(text: &str) -> Result<Span, BadValue> {
     Ok(span)
 }
 
-/// What a call into the kernel, a build, a disk and a step are given at least: removing nvidia takes
-/// seconds on a host with many GPUs.
+/// Lower bound of `unload`, `load`, `build`, `disk` and `step`: removing nvidia takes seconds on a
+/// host with many GPUs.
 const LEAST: Duration = Duration::from_secs(5);
 
-/// As docs/deadlines.md writes spans.
+/// Formats a span as docs/deadlines.md does.
 #[cfg(test)]
 pub(crate) fn written(span: Duration) -> String {
     let (minutes, seconds) = (span.as_secs() / 60, span.as_secs() % 60);
@@ -55,7 +54,7 @@ pub(crate) fn written(span: Duration) -> String {
     }
 }
 
-/// docs/deadlines.md has a line with these words, and it says this span.
+/// Checks that docs/deadlines.md has lines with these words, and that each names this span.
 #[cfg(test)]
 pub(crate) fn assert_in_page(words: &str, span: Duration) {
     let page = include_str!("../../../docs/deadlines.md");
@@ -67,7 +66,7 @@ pub(crate) fn assert_in_page(words: &str, span: Duration) {
     assert!(wrong.is_empty(), "docs/deadlines.md does not say {text} or {setting}: {wrong:?}");
 }
 
-/// As a setting: `1m`, `20s`.
+/// Formats a span as a setting: `1m`, `20s`.
 #[cfg(test)]
 fn span_setting(span: Duration) -> String {
     match (span.as_secs() / 60, span.as_secs() % 60) {
@@ -85,7 +84,7 @@ mod tests {
     #[test]
     fn the_page_has_the_defaults() {
         let Deadlines { users, unload, load, lock, look, build, disk, step } = Deadlines::default();
-        assert_eq!(users, unload, "the page says that one is as long as the other");
+        assert_eq!(users, unload, "the page says that `on-busy` is as long as `unload-deadline`");
         for (setting, span) in [
             ("| `unload-deadline`", unload),
             ("| `load-deadline`", load),
@@ -121,11 +120,11 @@ mod tests {
     fn a_step_has_time_for_every_call_in_it() {
         let config = crate::config::load(crate::config::Fragment::default(), &|_| None, None);
         let config = config.unwrap();
-        // A load that the kernel refuses as a file is made again from memory; a mount that is busy is
+        // A load that the kernel refuses from a file is repeated from memory; a busy mount is
         // detached.
         let Deadlines { users, unload, load, .. } = config.deadlines;
         assert!(config.step_limit() > users + 2 * unload + 2 * load + config.daemons.deadline);
-        assert_in_page("What else a step of a change does", config.step_limit());
+        assert_in_page("Other work of an install step", config.step_limit());
         assert_in_page("| The agent's own task", config.task_limit());
     }
 }

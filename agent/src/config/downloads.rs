@@ -1,4 +1,4 @@
-//! How patient downloads are.
+//! Time limits of downloads.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use serde::Deserialize;
 use super::deadlines::{SECOND, from_a_second};
 use super::values::Span;
 
-/// How long servers are waited for (docs/downloads.md).
+/// Time limits of downloads (docs/downloads.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Downloads {
-    /// For a connection.
+    /// Until a connection is established.
     pub connect: Duration,
-    /// For the next bytes.
+    /// Until the next bytes arrive.
     pub stall: Duration,
-    /// For a server that says it is busy, all attempts together.
+    /// For a server that reports that it is busy, all attempts together.
     pub busy: Duration,
 }
 
@@ -25,23 +25,23 @@ impl Default for Downloads {
     }
 }
 
-/// The same as one place says it.
+/// Download settings of one configuration layer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct DownloadFragment {
-    /// How long a server may take to take a connection; from 1s
+    /// Time limit for connecting to a server (at least 1s)
     #[arg(id = "download-connect", long, global = true, value_name = "SPAN", value_parser = from_a_second)]
     pub connect: Option<Span>,
-    /// How long a server may say nothing, or next to nothing; from 1s
+    /// Abort a transfer that stays below 8 KiB/s for this long (at least 1s)
     #[arg(id = "download-stall", long, global = true, value_name = "SPAN", value_parser = from_a_second)]
     pub stall: Option<Span>,
-    /// How long a server that says it is busy (5xx, 429) is asked again
+    /// Time limit for retrying a server that reports that it is busy (5xx, 429)
     #[arg(id = "download-busy", long, global = true, value_name = "SPAN")]
     pub busy: Option<Span>,
 }
 
 impl DownloadFragment {
-    /// This with what it leaves open taken from `below`.
+    /// Returns this fragment, with unset settings taken from `below`.
     pub(super) fn over(self, below: Self) -> Self {
         Self {
             connect: self.connect.or(below.connect),

@@ -1,4 +1,4 @@
-//! Settings as the environment gives them.
+//! Settings from the environment.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -26,7 +26,7 @@ use crate::module_signing::Hash;
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Fragment {
-    /// Reads the environment: `LONGSHORE_*`, and what NVIDIA's containers are given.
+    /// Reads the environment: `LONGSHORE_*`, and the variables of NVIDIA's driver containers.
     ///
     /// # Errors
     /// Exit code 2 with the variable's name where its value is not valid.
@@ -126,12 +126,12 @@ fn flavour_from_env(env: Env<'_>) -> Result<Option<FlavourWish>, Failure> {
             return Ok(Some(flavour));
         }
     }
-    // The GPU operator's older name; false left the choice to the driver container.
+    // The GPU operator's older variable; false left the choice to the driver container.
     let open = get(env, "OPEN_KERNEL_MODULES_ENABLED", parse_bool)?;
     Ok((open == Some(true)).then_some(Flavour::Open.into()))
 }
 
-/// The modules whose parameters can be given as `LONGSHORE_PARAMETERS_<MODULE>`.
+/// Modules whose parameters can be set with `LONGSHORE_PARAMETERS_<MODULE>`.
 const MODULES_IN_ENV: [&str; 5] =
     ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem"];
 
@@ -148,7 +148,7 @@ fn parameters_from_env(env: Env<'_>) -> Result<BTreeMap<ModuleName, String>, Fai
     Ok(parameters)
 }
 
-/// A variable's value; an empty one counts as absent, as containers often set it so.
+/// Reads a variable; an empty one counts as absent, because containers often set it so.
 fn get<T, E: std::fmt::Display>(
     env: Env<'_>,
     name: &str,
@@ -175,8 +175,8 @@ fn list<T, E: std::fmt::Display>(
 }
 
 fn in_env(name: &str, text: &str, error: &dyn std::fmt::Display) -> Failure {
-    // A list of URLs cannot be told into its URLs for sure, and they may hold secrets; the error
-    // names the one that is wrong.
+    // A list of URLs cannot be split reliably, and they may hold secrets: the error names the wrong
+    // one only.
     let value = if text.contains(['@', '?']) { String::new() } else { format!("={text}") };
     Failure::new(ExitCode::Usage, format!("environment variable {name}{value}: {error}"))
         .remedy("correct or unset it; docs/configuration.md has every setting")

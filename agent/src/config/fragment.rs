@@ -1,4 +1,4 @@
-//! A part of the configuration as one place says it: a file, the environment or the flags.
+//! One layer of the configuration: the settings of a file, of the environment or of the flags.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -24,7 +24,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::image_reference::Host;
 use crate::input;
 
-/// No configuration is larger; what is, is something else.
+/// Upper bound of a configuration file's size: a larger file is not a configuration.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// Settings that may each be absent. See docs/configuration.md.
@@ -32,43 +32,45 @@ const MOST_BYTES: u64 = 1 << 20;
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 #[command(next_help_heading = "Settings (also in the environment and the configuration file)")]
 pub struct Fragment {
-    /// Configuration file; without it /etc/longshore/config.toml, where there is one
+    /// Configuration file; /etc/longshore/config.toml by default, where that exists
     #[serde(skip)]
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Driver version, branch, or newest
+    /// Driver version (535.261.03), branch (535), or newest
     #[arg(long, global = true, value_name = "VERSION")]
     pub driver: Option<DriverWish>,
     /// Flavour of the kernel modules: auto, open or proprietary
     #[arg(long, global = true, value_name = "FLAVOUR")]
     pub flavour: Option<FlavourWish>,
-    /// Load this module too, for example nvidia-drm (repeatable)
+    /// Additional module to load, for example nvidia-drm (repeatable)
     #[arg(long = "extra-module", global = true, value_name = "MODULE")]
     pub extra_modules: Option<Vec<ModuleName>>,
-    /// Set a module parameter, for example nvidia.NVreg_EnableMSI=1 (repeatable)
+    /// Module parameter to set, for example nvidia.NVreg_EnableMSI=1 (repeatable)
     #[serde(skip)]
     #[arg(long = "parameter", global = true, value_name = "MODULE.NAME=VALUE")]
     pub parameter: Vec<ModuleParameter>,
-    /// Module -> parameters as on insmod's command line.
+    /// Parameters by module, as on insmod's command line.
     #[arg(skip)]
     pub parameters: BTreeMap<ModuleName, String>,
-    /// Directory with nvidia.conf, nvidia-uvm.conf, nvidia-modeset.conf, nvidia-peermem.conf
+    /// Directory with nvidia.conf, nvidia-uvm.conf, nvidia-modeset.conf and nvidia-peermem.conf
     #[arg(long, global = true, value_name = "DIR")]
     pub parameters_dir: Option<AbsolutePath>,
     /// Archives.
     #[arg(skip)]
     #[serde(rename = "archive")]
     pub archives: Option<Vec<ArchiveSource>>,
-    /// Also read the host's own apt sources
+    /// Read the host's own apt sources as well
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub host_apt: Option<bool>,
-    /// Component to look for in the host's apt sources beyond those they name, instead of those that drivers live in (repeatable)
+    /// Component to look for in the host's apt sources beyond those they name; replaces the default,
+    /// the components with drivers (repeatable)
     #[arg(long = "archive-component", global = true, value_name = "COMPONENT")]
     pub archive_components: Option<Vec<String>>,
-    /// Suite wanted of the host's apt sources beyond those they name (repeatable)
+    /// Suite to look for in the host's apt sources beyond those they name (repeatable)
     #[arg(long = "archive-suite", global = true, value_name = "SUITE")]
     pub archive_suites: Option<Vec<String>>,
-    /// Accept archive metadata past its Valid-Until, or older than was seen before: a frozen mirror
+    /// Accept archive metadata past its Valid-Until, or older than what was read before (for a
+    /// frozen mirror)
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub archive_frozen: Option<bool>,
     /// NVIDIA .run files.
@@ -83,36 +85,39 @@ pub struct Fragment {
     #[serde(skip)]
     #[arg(long, global = true, value_name = "HEX")]
     pub run_file_sha256: Option<String>,
-    /// Where the sha256 of the .run file is written: https or file URL, or path
+    /// File with the sha256 of the .run file: https or file URL, or path
     #[serde(skip)]
     #[arg(long, global = true, value_name = "URL|PATH", value_parser = absolute_place)]
     pub run_file_checksum: Option<String>,
     /// Directory with prebuilt module sets, an OCI image layout (repeatable)
     #[arg(long, global = true, value_name = "DIR")]
     pub prebuilt: Option<Vec<AbsolutePath>>,
-    /// Repository of an OCI registry with prebuilt module sets; http:// in front for no TLS (repeatable)
+    /// Repository of an OCI registry with prebuilt module sets; prefix http:// for no TLS
+    /// (repeatable)
     #[serde(rename = "registry")]
     #[arg(long = "registry", global = true, value_name = "REFERENCE")]
     pub registries: Option<Vec<RegistrySource>>,
-    /// Registry that modules may come from without TLS and without a signature, HOST:PORT (repeatable)
+    /// Registry (HOST:PORT) that modules may come from without TLS and without a signature
+    /// (repeatable)
     #[arg(long = "insecure-registry", global = true, value_name = "HOST")]
     pub insecure_registries: Option<Vec<Host>>,
-    /// The registry that what is compiled here is pushed to.
+    /// Registry to push compiled modules to.
     #[command(flatten)]
     pub publish: PublishFragment,
-    /// Load no module that is not signed by one of the signature keys; the default where there are any
+    /// Load no module that is not signed by one of the signature keys; the default where keys are
+    /// configured
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub require_signature: Option<bool>,
-    /// Public key that may sign sets, a cosign.pub (repeatable)
+    /// Public key (a cosign.pub) that module sets may be signed with (repeatable)
     #[arg(long = "signature-key", global = true, value_name = "FILE")]
     pub signature_keys: Option<Vec<AbsolutePath>>,
-    /// Signatures for the kernel.
+    /// Module signatures for the kernel.
     #[command(flatten)]
     pub module_signing: ModuleSigningFragment,
-    /// Kernel headers, looked at before the archives: directory or tar file (repeatable)
+    /// Kernel headers to try before the archives: directory or tar file (repeatable)
     #[arg(long, global = true, value_name = "PATH")]
     pub headers: Option<Vec<AbsolutePath>>,
-    /// Compile where nothing built is at hand
+    /// Compile modules where no built ones are available
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub compile: Option<bool>,
     /// Never compile; the same as --compile=false
@@ -122,7 +127,7 @@ pub struct Fragment {
     /// Parallel compile jobs
     #[arg(long, global = true, value_name = "N")]
     pub jobs: Option<NonZeroU16>,
-    /// User id, and group id, that compilers run as: one that no other program has
+    /// User id, and group id, that compilers run as; no other program may use it
     #[arg(long, global = true, value_name = "UID")]
     pub build_uid: Option<BuildUser>,
     /// Compatibility patches.
@@ -131,19 +136,19 @@ pub struct Fragment {
     /// The driver's daemons.
     #[command(flatten)]
     pub daemons: DaemonFragment,
-    /// How long servers are waited for.
+    /// Time limits of downloads.
     #[command(flatten)]
     pub downloads: DownloadFragment,
     /// Store, on the host's disk
     #[arg(long, global = true, value_name = "DIR")]
     pub store: Option<AbsolutePath>,
-    /// Bytes the store may have once the driver is installed, for example 5GiB; or none
+    /// Size limit of the store once the driver is installed, for example 5GiB; or none
     #[arg(long, global = true, value_name = "SIZE")]
     pub store_max_size: Option<SizeBound>,
-    /// Lock, state and journal
+    /// Directory of the lock, state and journal
     #[arg(long, global = true, value_name = "DIR")]
     pub state_dir: Option<AbsolutePath>,
-    /// Where the driver root is shown to the host
+    /// Directory that the driver root is mounted on
     #[arg(long, global = true, value_name = "DIR")]
     pub driver_root: Option<AbsolutePath>,
     /// Read /proc and /sys below this directory (a captured tree)
@@ -152,37 +157,39 @@ pub struct Fragment {
     /// Root of the host's own file system
     #[arg(long, global = true, value_name = "DIR")]
     pub host_root: Option<AbsolutePath>,
-    /// What follows from a GPU that the driver did not take: warn or refuse
+    /// Reaction to a GPU that the driver did not take: warn or refuse
     #[arg(long, global = true, value_name = "warn|refuse")]
     pub missing_gpus: Option<MissingGpus>,
-    /// What SIGTERM does about a driver in use: leave, wait, or wait:SPAN
+    /// Reaction of SIGTERM to a driver in use: leave, wait, or wait:SPAN
     #[arg(long, global = true, value_name = "leave|wait[:SPAN]")]
     pub on_busy: Option<OnBusy>,
-    /// How long a module may take to be taken off, and its users are waited for
+    /// Time limit for unloading each module, and for waiting on processes that use the driver
     #[arg(long, global = true, value_name = "SPAN")]
     pub unload_deadline: Option<Span>,
-    /// Where run serves health, metrics and status: ADDRESS:PORT, unix:PATH, or off
+    /// Address that run serves health, metrics and status on: ADDRESS:PORT, unix:PATH, or off
     #[arg(long, global = true, value_name = "ADDRESS")]
     pub listen: Option<Listen>,
-    /// File that says why run ended, where it failed; or off
+    /// File that run writes the reason of its failure to (termination message); or off
     #[arg(long, global = true, value_name = "FILE")]
     pub termination_message: Option<TerminationMessage>,
-    /// How long a module may take to load, or a mount or node to be made, until it counts as hanging
+    /// Time limit for loading each module, and for each mount and device node, before it counts as
+    /// hung
     #[arg(long, global = true, value_name = "SPAN")]
     pub load_deadline: Option<Span>,
-    /// How long another agent on this host is waited for
+    /// Time limit for waiting on another agent on this host
     #[arg(long, global = true, value_name = "SPAN")]
     pub lock_deadline: Option<Span>,
-    /// How long looking for the processes that hold the driver may take
+    /// Time limit for finding the processes that hold the driver
     #[arg(long, global = true, value_name = "SPAN")]
     pub look_deadline: Option<Span>,
-    /// How long the compiler, or another program of a build, may take, and who makes the same is waited for
+    /// Time limit for each build program, and for waiting on another process that builds the same
+    /// modules
     #[arg(long, global = true, value_name = "SPAN")]
     pub build_deadline: Option<Span>,
-    /// How long the disk may take to write what it was given (fsync)
+    /// Time limit for the disk to write buffered data (fsync)
     #[arg(long, global = true, value_name = "SPAN")]
     pub disk_deadline: Option<Span>,
-    /// How long reading the host, or a step of a change beside what it waits for, may take
+    /// Time limit for probing the host, and for the agent's own part of each install step
     #[arg(long, global = true, value_name = "SPAN")]
     pub step_deadline: Option<Span>,
 }
@@ -205,7 +212,7 @@ impl Fragment {
         toml::from_str(text).map_err(|e| Malformed::new(text, &e))
     }
 
-    /// This fragment with what it leaves open taken from `below`. Lists replace each other;
+    /// Returns this fragment, with unset settings taken from `below`. Lists replace each other;
     /// module parameters are merged by name.
     #[must_use]
     pub fn over(self, below: Fragment) -> Fragment {
@@ -228,7 +235,7 @@ impl Fragment {
             archive_components: self.archive_components.or(below.archive_components),
             archive_suites: self.archive_suites.or(below.archive_suites),
             archive_frozen: self.archive_frozen.or(below.archive_frozen),
-            // What is said of one file goes together: another file has another digest.
+            // The settings of one .run file go together: another file has another digest.
             run_files: if self.run_file.is_some() {
                 None
             } else {
@@ -278,17 +285,17 @@ impl Fragment {
         }
     }
 
-    /// The .run files of the flags or the environment, else those of the file.
+    /// Returns the .run files of the flags or the environment, else those of the file.
     ///
     /// # Errors
-    /// Exit code 2 for one without a digest, or a digest without a file.
+    /// Exit code 2 for a .run file without a digest, or a digest without a file.
     pub fn all_run_files(&self) -> Result<Vec<RunFileSource>, Failure> {
         let (sha256, checksum) = (self.run_file_sha256.clone(), self.run_file_checksum.clone());
         let one = from_parts(self.run_file.clone().unwrap_or_default(), sha256, checksum)?;
         Ok(one.map_or_else(|| self.run_files.clone().unwrap_or_default(), |one| vec![one]))
     }
 
-    /// Module parameters by kernel name, from both ways of giving them.
+    /// Module parameters by the module's kernel name, from `parameter` and `parameters`.
     pub fn kernel_parameters(&self) -> Parameters {
         let mut all: Parameters =
             self.parameters.iter().map(|(m, line)| (m.to_string(), line.clone())).collect();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Where headers are looked for beside the archives.
+/// Locations searched for headers beside the archives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeaderPlaces {
     /// Directories and tar files that the configuration names, in order of preference.

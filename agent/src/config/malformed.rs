@@ -1,11 +1,11 @@
-//! A configuration file that is not what it should be: which line, which key.
+//! Errors of a configuration file, with line and key.
 
 use std::path::Path;
 
 use crate::failure::{ExitCode, Failure};
 use crate::redact::redacted;
 
-/// What is wrong in a TOML text, and where.
+/// Error in a TOML text, with its position.
 pub(super) struct Malformed {
     line: Option<usize>,
     key: Option<String>,
@@ -36,14 +36,14 @@ impl Malformed {
     }
 }
 
-/// The key whose value holds the byte at `offset`, or the table that it is in: the nearest `key =`,
+/// Returns the key whose value holds the byte at `offset`, or its table: the nearest `key =`,
 /// `[table]` or `[[table]]` at or above its line.
 fn key_at(text: &str, offset: usize) -> Option<String> {
     let end = text.get(offset..)?.find('\n').map_or(text.len(), |n| offset + n);
     text.get(..end)?.lines().rev().find_map(key_of)
 }
 
-/// The key or the table that a line begins.
+/// Returns the key or the table that a line begins.
 fn key_of(line: &str) -> Option<String> {
     let line = line.trim();
     let key = match line.strip_prefix('[') {

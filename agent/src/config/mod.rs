@@ -50,117 +50,117 @@ use crate::failure::{ExitCode, Failure};
 use crate::flavour::Flavour;
 use crate::paths::Paths;
 
-/// The configuration file that is read where none is named; it may be absent.
+/// Path of the default configuration file, which may be absent.
 pub const DEFAULT_FILE: &str = "/etc/longshore/config.toml";
 
-/// The components that distributions keep NVIDIA's drivers and their firmware in: Debian's, and
-/// Ubuntu's `restricted`. A host's apt seldom names them all.
+/// Archive components with NVIDIA's drivers and their firmware: Debian's, and Ubuntu's
+/// `restricted`. A host's apt sources seldom name them all.
 pub const DRIVER_COMPONENTS: [&str; 4] = ["contrib", "non-free", "non-free-firmware", "restricted"];
 
-/// A validated configuration; every path is absolute.
+/// Validated configuration; every path is absolute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The driver wanted.
+    /// Driver selection.
     pub driver: DriverConfig,
     /// Debian-format archives, in order of preference.
     pub archives: ArchiveConfig,
     /// NVIDIA .run files; where any is named, drivers come from these and not from archives.
     pub run_files: Vec<RunFileSource>,
-    /// Directories holding prebuilt module sets (OCI image layouts).
+    /// Directories with prebuilt module sets (OCI image layouts).
     pub prebuilt: Vec<PathBuf>,
     /// Registries with prebuilt module sets, in order of preference.
     pub registries: Vec<RegistrySource>,
-    /// The registry that what is compiled here is pushed to; it is among `registries`.
+    /// Registry that compiled modules are pushed to; also part of `registries`.
     pub publish: Option<PublishConfig>,
-    /// Whose signatures count, and whether one is needed.
+    /// Trusted signature keys, and whether a signature is required.
     pub signatures: SignatureConfig,
-    /// How modules are signed for the kernel, where they are.
+    /// Signing of modules for the kernel, where configured.
     pub module_signing: Option<ModuleSigning>,
-    /// Kernel headers: directories and tar files looked at before the archives.
+    /// Kernel headers to try before the archives: directories and tar files.
     pub headers: Vec<PathBuf>,
-    /// Whether compiling is allowed when nothing built is at hand.
+    /// True if compiling is allowed where no built modules are available.
     pub compile: bool,
-    /// Number of parallel compile jobs; all cores where None.
+    /// Number of parallel compile jobs; None for all cores.
     pub jobs: Option<usize>,
-    /// The user that compilers run as.
+    /// User that compilers run as.
     pub build_user: BuildUser,
-    /// Which compatibility patches a compile may apply.
+    /// Compatibility patches that a compile may apply.
     pub patches: PatchConfig,
-    /// Which daemons of the driver run.
+    /// Daemons of the driver to run.
     pub daemons: DaemonConfig,
-    /// What follows from a GPU that the driver did not take.
+    /// Reaction to a GPU that the driver did not take.
     pub missing_gpus: MissingGpus,
-    /// Where things lie.
+    /// Directories of longshore and of the host.
     pub paths: Paths,
-    /// Bytes the store may have once the driver is installed; None is no bound.
+    /// Size limit of the store once the driver is installed; None for no limit.
     pub store_max_size: Option<u64>,
-    /// Where health, metrics and status are served.
+    /// Address that health, metrics and status are served on.
     pub listen: Listen,
-    /// The file that says why `run` ended, where it failed.
+    /// File that `run` writes the reason of its failure to.
     pub termination_message: Option<PathBuf>,
-    /// How long servers are waited for.
+    /// Time limits of downloads.
     pub downloads: Downloads,
-    /// How long each thing may take that is waited for.
+    /// Time limits of everything else that longshore waits for.
     pub deadlines: Deadlines,
 }
 
-/// What the store may have where nothing is said of it: about five drivers with what they were
-/// compiled with.
+/// Default size limit of the store: room for about five drivers with the inputs of their compiles.
 const STORE_MAX_SIZE: u64 = 5 << 30;
 
 impl Config {
-    /// Where kernel headers are looked for beside the archives.
+    /// Returns the locations of kernel headers beside the archives.
     pub fn header_places(&self) -> HeaderPlaces {
         HeaderPlaces { given: self.headers.clone(), host_root: Some(self.paths.host_root.clone()) }
     }
 
-    /// Whether compiling may give a set to load: what is compiled here has no signature.
+    /// True if a set compiled here may be loaded: it has no signature.
     pub fn may_compile(&self) -> bool {
         self.compile && !self.signatures.required
     }
 }
 
-/// The driver wanted.
+/// Driver selection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverConfig {
-    /// Upstream version (`535.261.03`), a branch (`535`), or None for the newest the sources have.
+    /// Upstream version (`535.261.03`), branch (`535`), or None for the newest in the sources.
     pub version: Option<String>,
     /// Flavour; None is auto.
     pub flavour: Option<Flavour>,
-    /// Modules to load beyond nvidia, nvidia_uvm and nvidia_modeset, in kernel names.
+    /// Modules to load beyond nvidia, nvidia_uvm and nvidia_modeset, by kernel name.
     pub extra_modules: Vec<String>,
-    /// Kernel name -> parameters as on insmod's command line.
+    /// Parameters by the module's kernel name, as on insmod's command line.
     pub parameters: BTreeMap<String, String>,
 }
 
 /// Debian-format archives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveConfig {
-    /// Archives named in the configuration.
+    /// Archives of the configuration.
     pub sources: Vec<ArchiveSource>,
-    /// Whether the host's own apt sources are read too.
+    /// True if the host's own apt sources are read as well.
     pub use_host_apt: bool,
-    /// Components looked for in the host's apt sources beyond those they name; default
+    /// Components to look for in the host's apt sources beyond those they name; default
     /// [`DRIVER_COMPONENTS`].
     pub host_components: Vec<String>,
-    /// Suites wanted of the host's apt sources beyond those they name, for example `trixie-security`.
+    /// Suites to look for in the host's apt sources beyond those they name, for example
+    /// `trixie-security`.
     pub host_suites: Vec<String>,
-    /// Accept metadata past its Valid-Until, or older than was seen before: the archive is a frozen
-    /// mirror on purpose.
+    /// Accept metadata past its Valid-Until, or older than what was read before: the archive is a
+    /// frozen mirror on purpose.
     pub frozen: bool,
 }
 
-/// Whose signatures count, and whether one is needed.
+/// Trusted signature keys, and whether a signature is required.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SignatureConfig {
-    /// Whether nothing is loaded that is not signed by one of the keys.
+    /// True if only modules signed by one of the keys are loaded.
     pub required: bool,
-    /// Files with public keys, as cosign writes them.
+    /// Files with public keys in cosign's format.
     pub keys: Vec<PathBuf>,
 }
 
 impl SignatureConfig {
-    /// Keys are given so that they count: only an explicit `false` lets unsigned modules in beside
+    /// Keys are meant to be enforced: only an explicit `false` permits unsigned modules beside
     /// them.
     fn settle(required: Option<bool>, keys: Option<Vec<AbsolutePath>>) -> Self {
         let keys = keys.unwrap_or_default();
@@ -201,25 +201,25 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     Ok(config)
 }
 
-/// Refuses a policy that nothing could meet, and warns of keys that decide nothing.
+/// Refuses a policy that cannot be met, and warns about keys without effect.
 fn check_signatures(signatures: &SignatureConfig) -> Result<(), Failure> {
     if signatures.required && signatures.keys.is_empty() {
-        let cause = "require-signature is set, and no signature-keys are: nothing could be loaded";
+        let cause = "require-signature is set, and no signature-keys are: no module can be loaded";
         return Err(Failure::new(ExitCode::Usage, cause).remedy(
             "name the public keys (signature-keys, --signature-key, LONGSHORE_SIGNATURE_KEYS)",
         ));
     }
     if !signatures.required && !signatures.keys.is_empty() {
         tracing::warn!(
-            "require-signature is false though signature-keys are set: modules that nobody signed are \
+            "require-signature is false though signature-keys are set: unsigned modules are \
              loaded too"
         );
     }
     Ok(())
 }
 
-/// Whether there is something under this name, though it be a link to nothing or out of reach: a
-/// configuration that somebody gave is not to be passed over in silence.
+/// True if the path exists, even as a dangling link or out of reach: a configuration that was given
+/// must not be ignored silently.
 fn is_there(path: &Path) -> bool {
     !matches!(fs::symlink_metadata(path), Err(e) if e.kind() == ErrorKind::NotFound)
 }
@@ -290,19 +290,20 @@ fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, F
 }
 
 impl Config {
-    /// How long a step of a change may take, with all that it waits for: whatever takes longer hangs.
+    /// Time limit of an install step, including everything it waits for; a step that exceeds it is
+    /// hung.
     pub fn step_limit(&self) -> Duration {
         let Deadlines { users, unload, load, .. } = self.deadlines;
         users + 2 * unload + 2 * load + self.daemons.deadline + self.task_limit()
     }
 
-    /// How long the agent's own task may be in a call: it reads, and it waits for the disk.
+    /// Time limit of a call of the agent's own task: it reads, and it waits for the disk.
     pub fn task_limit(&self) -> Duration {
         self.deadlines.step + self.deadlines.disk
     }
 }
 
-/// Each once, in the order given, without the three that are always loaded.
+/// Returns each module once, in the order given, without the three that are always loaded.
 fn extra_modules(names: &[ModuleName]) -> Vec<String> {
     let mut extra: Vec<String> = Vec::new();
     for name in names.iter().map(ModuleName::as_str) {

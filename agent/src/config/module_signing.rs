@@ -1,4 +1,4 @@
-//! How modules are signed for kernels that ask for a signature.
+//! Signing of modules for kernels that require a signature.
 
 use std::path::{Path, PathBuf};
 
@@ -8,52 +8,53 @@ use super::values::AbsolutePath;
 use crate::failure::{ExitCode, Failure};
 use crate::module_signing::Hash;
 
-/// What a Kubernetes secret of type `kubernetes.io/tls` calls its two files.
+/// File names in a Kubernetes secret of type `kubernetes.io/tls`.
 const TLS_KEY: &str = "tls.key";
 const TLS_CERTIFICATE: &str = "tls.crt";
 
-/// How modules are signed for the kernel.
+/// Signing of modules for the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModuleSigning {
-    /// The signer's certificate: an X.509 file, PEM or DER.
+    /// Signer's certificate: an X.509 file, PEM or DER.
     pub certificate: PathBuf,
-    /// Where signatures come from.
+    /// Source of the signatures.
     pub by: SignBy,
-    /// The hash that is signed; what the kernel signs its own modules with where None.
+    /// Hash algorithm; None for that of the kernel's own modules.
     pub hash: Option<Hash>,
 }
 
-/// Where the signatures of modules come from.
+/// Source of module signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SignBy {
-    /// They are made here, with this secret key (PEM).
+    /// Made here, with this secret key (PEM).
     Key(PathBuf),
-    /// They were made elsewhere and lie in this directory, as `*.p7s`.
+    /// Made elsewhere, and stored in this directory as `*.p7s`.
     Detached(PathBuf),
 }
 
-/// The same as one place says it.
+/// Module signing settings of one configuration layer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct ModuleSigningFragment {
-    /// Sign modules for the kernel with this key (PEM), or the tls.key of this directory; its
+    /// Sign modules for the kernel with this key (PEM), or with the tls.key of this directory;
     /// passphrase in KBUILD_SIGN_PIN
     #[arg(long = "module-key", global = true, value_name = "FILE|DIR")]
     pub key: Option<AbsolutePath>,
-    /// Certificate of who signs modules (PEM or DER); the tls.crt beside the key where absent
+    /// Certificate of the module signer (PEM or DER); by default the tls.crt beside tls.key
     #[arg(long = "module-certificate", global = true, value_name = "FILE|DIR")]
     pub certificate: Option<AbsolutePath>,
-    /// Directory with signatures of modules that were made elsewhere (*.p7s), instead of a key
+    /// Directory with module signatures that were made elsewhere (*.p7s), instead of a key
     #[arg(long = "module-signatures", global = true, value_name = "DIR")]
     pub signatures: Option<AbsolutePath>,
-    /// Hash that is signed: sha256, sha384 or sha512; that of the kernel's own modules where absent
+    /// Hash algorithm of module signatures: sha256, sha384 or sha512; by default that of the
+    /// kernel's own modules
     #[arg(long = "module-hash", global = true, value_name = "HASH")]
     pub hash: Option<Hash>,
 }
 
 impl ModuleSigningFragment {
-    /// This with what it leaves open taken from `below`. A key and signatures exclude each other,
-    /// so that one given above takes the place of the other below.
+    /// Returns this fragment, with unset settings taken from `below`. A key and signatures exclude
+    /// each other, so either one in this fragment replaces both below.
     pub(super) fn over(self, below: Self) -> Self {
         let decided = self.key.is_some() || self.signatures.is_some();
         let (key, signatures) =
@@ -67,7 +68,7 @@ impl ModuleSigningFragment {
     }
 
     /// # Errors
-    /// Exit code 2 for a key and signatures at once, or what goes with neither.
+    /// Exit code 2 for a key together with signatures, or for a certificate or hash without either.
     pub(super) fn settle(&self) -> Result<Option<ModuleSigning>, Failure> {
         let path = |given: &Option<AbsolutePath>| given.as_ref().map(|p| p.as_path().to_path_buf());
         let certificate = path(&self.certificate).map(|given| within(given, TLS_CERTIFICATE));
@@ -107,7 +108,7 @@ impl ModuleSigningFragment {
     }
 }
 
-/// A directory stands for the file that a mounted secret has in it.
+/// Returns the file `name` inside `given` where that is a directory: a mounted secret.
 fn within(given: PathBuf, name: &str) -> PathBuf {
     if given.is_dir() { given.join(name) } else { given }
 }
@@ -117,7 +118,7 @@ fn wrong(cause: &str, remedy: &str) -> Failure {
 }
 
 impl ModuleSigning {
-    /// The secret key's file, where signatures are made here.
+    /// Returns the secret key's file, where signatures are made here.
     pub fn key(&self) -> Option<&Path> {
         match &self.by {
             SignBy::Key(key) => Some(key),

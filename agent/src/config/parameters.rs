@@ -8,10 +8,10 @@ use std::path::Path;
 use crate::failure::{ExitCode, Failure};
 use crate::input;
 
-/// No file of parameters is larger.
+/// Upper bound of a parameter file's size.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Files of the GPU operator's ConfigMap (mounted at `/drivers`) and the modules they are for.
+/// Files of the GPU operator's ConfigMap (mounted at `/drivers`), with their modules.
 const OPERATOR_FILES: [(&str, &str); 4] = [
     ("nvidia.conf", "nvidia"),
     ("nvidia-uvm.conf", "nvidia_uvm"),
@@ -19,7 +19,7 @@ const OPERATOR_FILES: [(&str, &str); 4] = [
     ("nvidia-peermem.conf", "nvidia_peermem"),
 ];
 
-/// Kernel name of a module -> its parameters as on insmod's command line.
+/// Parameters by the module's kernel name, as on insmod's command line.
 pub type Parameters = BTreeMap<String, String>;
 
 /// Splits a parameter line at the blanks outside double quotes, as the kernel's `next_arg` does
@@ -40,7 +40,7 @@ pub fn split(line: &str) -> Vec<String> {
     words
 }
 
-/// The part of a parameter before its `=`; the kernel takes `-` and `_` for the same.
+/// Returns the part of a parameter before its `=`; the kernel treats `-` and `_` alike.
 fn name_of(word: &str) -> String {
     word.split('=').next().unwrap_or("").replace('-', "_")
 }
@@ -57,13 +57,13 @@ pub fn merge(below: &mut Parameters, above: &Parameters) {
     }
 }
 
-/// Reads the GPU operator's parameter files from `dir`, where there are any.
+/// Reads the GPU operator's parameter files from `dir`, where they exist.
 ///
 /// # Errors
-/// Exit code 2 where a file is there and cannot be read.
+/// Exit code 2 where a file exists and cannot be read.
 pub fn read_operator_files(dir: &Path) -> Result<Parameters, Failure> {
     let mut parameters = Parameters::new();
-    // As everywhere but below the operator.
+    // The normal case outside of the GPU operator.
     if matches!(fs::symlink_metadata(dir), Err(e) if e.kind() == io::ErrorKind::NotFound) {
         return Ok(parameters);
     }
@@ -88,10 +88,10 @@ pub fn read_operator_files(dir: &Path) -> Result<Parameters, Failure> {
     Ok(parameters)
 }
 
-/// Checks that the kernel can be given them.
+/// Checks that the parameters can be passed to the kernel.
 ///
 /// # Errors
-/// Exit code 2 where a line holds a NUL, which ends it for the kernel.
+/// Exit code 2 where a line holds a NUL, which ends the line in the kernel.
 pub fn check(parameters: &Parameters) -> Result<(), Failure> {
     match parameters.iter().find(|(_, line)| line.contains('\0')) {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! Which compatibility patches a compile may apply.
+//! Selection of compatibility patches.
 
 use std::path::PathBuf;
 
@@ -6,19 +6,19 @@ use serde::Deserialize;
 
 use super::values::AbsolutePath;
 
-/// Which compatibility patches a compile may apply.
+/// Selection of the compatibility patches that a compile may apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PatchConfig {
-    /// Whether any is applied.
+    /// True if patches are applied.
     pub apply: bool,
     /// Names of patches that are not applied.
     pub off: Vec<String>,
-    /// Folders with patches of the user's own.
+    /// Directories with the user's own patches.
     pub dirs: Vec<PathBuf>,
 }
 
 impl PatchConfig {
-    /// Whether modules made with the patches of these names may be used.
+    /// True if modules built with patches of these names may be used.
     pub fn allows<'n>(&self, names: impl IntoIterator<Item = &'n String>) -> bool {
         names.into_iter().all(|name| self.apply && !self.off.contains(name))
     }
@@ -30,27 +30,27 @@ impl Default for PatchConfig {
     }
 }
 
-/// The same as one place says it.
+/// Patch settings of one configuration layer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PatchFragment {
-    /// Whether any is applied.
+    /// False to apply none.
     #[arg(skip)]
     pub apply: Option<bool>,
     /// Do not apply this compatibility patch (repeatable)
     #[arg(long = "no-patch", global = true, value_name = "NAME")]
     pub off: Option<Vec<String>>,
-    /// Folder with compatibility patches of your own (repeatable)
+    /// Directory with compatibility patches of your own (repeatable)
     #[arg(long = "patches", global = true, value_name = "DIR")]
     pub dirs: Option<Vec<AbsolutePath>>,
-    /// Apply no compatibility patch
+    /// Apply no compatibility patches
     #[serde(skip)]
     #[arg(long = "no-patches", global = true)]
     pub none: bool,
 }
 
 impl PatchFragment {
-    /// This with what it leaves open taken from `below`. Lists replace each other.
+    /// Returns this fragment, with unset settings taken from `below`. Lists replace each other.
     pub(super) fn over(self, below: Self) -> Self {
         Self {
             apply: self.none.then_some(false).or(self.apply).or(below.apply),

@@ -1,5 +1,4 @@
-//! Where things lie, and directories that would get in each other's way or in the way of the whole
-//! system.
+//! Directories of longshore and of the host, and a check that they do not conflict.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -41,7 +40,8 @@ pub(super) fn paths(
     }
 }
 
-/// `/proc/1/root` where process 1 is the host's: in a container that shares the host's PID namespace.
+/// Returns `/proc/1/root` where process 1 is the host's: in a container that shares the host's PID
+/// namespace.
 fn own_host_root(root: &Path) -> PathBuf {
     match first_process(root) {
         FirstProcess::Hosts => root.join("proc/1/root"),
@@ -49,7 +49,7 @@ fn own_host_root(root: &Path) -> PathBuf {
     }
 }
 
-/// Checks where things are to lie.
+/// Checks that the directories do not conflict with each other or with the system.
 ///
 /// # Errors
 /// Exit code 2 where one is `/`, or where the driver root would cover store or state.
@@ -77,7 +77,7 @@ pub(super) fn check(paths: &Paths) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An absolute path without its `.` and `..`.
+/// Returns an absolute path without its `.` and `..`.
 pub(super) fn plain(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut plain, part| {
         match part {

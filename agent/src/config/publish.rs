@@ -1,4 +1,4 @@
-//! The registry that what is compiled here is pushed to, so that other hosts need not compile it.
+//! Registry that compiled modules are pushed to, so that other hosts need not compile them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,44 +9,45 @@ use super::deadlines::{SECOND, from_a_second};
 use super::values::{AbsolutePath, Span};
 use crate::image_reference::Repository;
 
-/// The registry that what is compiled here is pushed to.
+/// Registry that compiled modules are pushed to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishConfig {
-    /// The repository.
+    /// Repository.
     pub reference: Repository,
-    /// Secret key that signs what is pushed, as cosign writes it.
+    /// Secret key that signs pushed sets, in cosign's format.
     pub sign_key: Option<PathBuf>,
-    /// How long another host's claim is believed that is not renewed.
+    /// Lifetime of another host's claim that is not renewed.
     pub lease: Duration,
-    /// How long other hosts are waited for.
+    /// Time limit for waiting on other hosts.
     pub wait: Duration,
-    /// Whether also what was compiled with headers that nobody signed is pushed.
+    /// True to also push modules compiled with unsigned headers.
     pub unsigned_headers: bool,
 }
 
-/// The same as one place says it.
+/// Publishing settings of one configuration layer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PublishFragment {
-    /// Push what is compiled to this repository, and let one host compile for all that do so
+    /// Push compiled modules to this repository; of all hosts that name it, one compiles for the
+    /// others
     #[arg(id = "publish", long, global = true, value_name = "REFERENCE")]
     pub reference: Option<Repository>,
-    /// Sign what is pushed so with this key: a cosign.key, its password in COSIGN_PASSWORD
+    /// Sign pushed modules with this key: a cosign.key, its password in COSIGN_PASSWORD
     #[arg(id = "publish-key", long, global = true, value_name = "FILE")]
     pub sign_key: Option<AbsolutePath>,
-    /// How long a host that compiles for all may be silent until another takes over; from 1s
+    /// Time without a renewal after which another host takes over the compile (at least 1s)
     #[arg(id = "publish-lease", long, global = true, value_name = "SPAN", value_parser = from_a_second)]
     pub lease: Option<Span>,
-    /// How long to wait for a host that compiles for all before compiling all the same
+    /// Time limit for waiting on the host that compiles, before compiling here
     #[arg(id = "publish-wait", long, global = true, value_name = "SPAN")]
     pub wait: Option<Span>,
-    /// Also push what was compiled with headers that nobody signed: the host's own, or of --headers
+    /// Also push modules compiled with unsigned headers: the host's own, or those of --headers
     #[arg(id = "publish-unsigned-headers", long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub unsigned_headers: Option<bool>,
 }
 
 impl PublishFragment {
-    /// This with what it leaves open taken from `below`.
+    /// Returns this fragment, with unset settings taken from `below`.
     pub(super) fn over(self, below: Self) -> Self {
         Self {
             reference: self.reference.or(below.reference),
@@ -57,7 +58,7 @@ impl PublishFragment {
         }
     }
 
-    /// None where nothing is published, whatever the rest says.
+    /// Returns None where no repository is set, whatever the other settings are.
     pub(super) fn settle(self) -> Option<PublishConfig> {
         let or = |span: Option<Span>, seconds| {
             span.map_or(Duration::from_secs(seconds), |span| span.duration())

@@ -1,8 +1,8 @@
 //! Choice of the directory that holds the record (docs/decisions/record-place.md).
 //!
-//! `/run/nvidia` is mounted read-write into many containers, and root in any of them can write there.
-//! So the record lies in the host's `/run/longshore`, reached by a mount or through the host's root.
-//! Where neither is to be had it stays below `/run/nvidia`, under a seal.
+//! `/run/nvidia` is mounted read-write into many containers, and root in any of them can write
+//! there. So the record is kept in the host's `/run/longshore`, reached by a mount or through the
+//! host's root. Where neither is available it stays below `/run/nvidia`, with a seal.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,41 +11,41 @@ use std::path::{Component, Path, PathBuf};
 use super::places::plain;
 use crate::host::mounts;
 
-/// The record's directory on the host.
+/// Record directory on the host.
 const OWN: &str = "/run/longshore";
-/// The directory that others can write below.
+/// Directory that others can write to.
 const SHARED: &str = "/run/nvidia";
-/// The record's directory where only [`SHARED`] is the host's; that of every agent before this rule.
+/// Record directory where only [`SHARED`] is the host's; also that of every agent before this rule.
 const IN_SHARED: &str = "/run/nvidia/longshore";
-/// The host's root as its process 1 has it.
+/// Host's root, through process 1.
 const FIRST_PROCESS: &str = "/proc/1/root";
 /// Inode of the initial PID namespace: `PROC_PID_INIT_INO` (include/linux/proc_ns.h).
 const INITIAL_PIDS: &str = "pid:[4026531836]";
 
-/// The record's directory, and what it takes to believe what lies there.
+/// Record directory, and whether its contents need a seal to be trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RecordPlace {
     pub(super) dir: PathBuf,
-    /// Whether others can write there.
+    /// True if others can write to `dir`.
     pub(super) sealed: bool,
-    /// Where an earlier agent may have left its record.
+    /// Directory that an earlier agent may have left its record in.
     pub(super) earlier: Option<PathBuf>,
 }
 
-/// What the choice depends on.
+/// Inputs of the choice.
 #[derive(Debug, Clone, Copy, Default)]
 struct Circumstances<'a> {
     setting: Option<&'a Path>,
-    /// The facts come from a captured tree.
+    /// True if the facts come from a captured tree.
     captured: bool,
-    /// Directory of its file system that is mounted on [`OWN`], as mountinfo has it.
+    /// Directory, within its file system, that is mounted on [`OWN`], as in mountinfo.
     mounted: Option<&'a Path>,
-    /// Path of the host's root, where it certainly is the host's.
+    /// Path of the host's root, where it is certainly the host's.
     host: Option<&'a Path>,
 }
 
 impl RecordPlace {
-    /// The place for an agent with this setting, below this root and with this driver root.
+    /// Returns the record directory for this setting, root and driver root.
     pub(super) fn find(setting: Option<&Path>, root: &Path, driver_root: &Path) -> Self {
         let captured = root != Path::new("/");
         let host = if captured { None } else { host_root(root, driver_root) };
@@ -73,14 +73,14 @@ fn choose(given: Circumstances<'_>) -> RecordPlace {
     }
 }
 
-/// Whether a mount on [`OWN`] shows the directory by that name of a host, by what mountinfo has as its
-/// root: in a tmpfs on the host's /run, or in a file system that holds /run. A tmpfs of the container's
-/// own has `/`, and a volume a path of its runtime's.
+/// True if a mount on [`OWN`] is the host's directory of that name, judged by its root in
+/// mountinfo: in a tmpfs on the host's /run, or in a file system that holds /run. A tmpfs of the
+/// container's own has `/`, and a volume a path of its runtime's.
 fn is_of_host(root: &Path) -> bool {
     root == Path::new("/longshore") || root.ends_with("run/longshore")
 }
 
-/// Whether a directory lies where others can write, also as seen through the host's root.
+/// True if others can write to the directory, also as seen through the host's root.
 fn is_shared(dir: &Path) -> bool {
     let dir = plain(dir);
     let from_host = dir.strip_prefix(FIRST_PROCESS).map(|rest| Path::new("/").join(rest));
@@ -92,8 +92,8 @@ fn mounted_on(target: &Path) -> Option<PathBuf> {
     mounts.into_iter().rfind(|mount| mount.target == target).map(|mount| mount.root)
 }
 
-/// The host's root, as seen from `root`; None where it is not certain that it is the host's: process 1
-/// may be a container's own, or that of a pod which shares one PID namespace among its containers.
+/// Returns the host's root, as seen from `root`; None where that is uncertain: process 1 may be a
+/// container's own, or that of a pod which shares one PID namespace among its containers.
 fn host_root(root: &Path, driver_root: &Path) -> Option<PathBuf> {
     let first = root.join(FIRST_PROCESS.trim_start_matches('/'));
     let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
@@ -102,7 +102,7 @@ fn host_root(root: &Path, driver_root: &Path) -> Option<PathBuf> {
     if identity(&first)? == identity(root)? {
         return initial.then(|| root.to_path_buf());
     }
-    // What both see under one name is the host's, which was mounted into the container.
+    // A directory that is the same in both is the host's, mounted into the container.
     let shared = driver_root.parent().filter(|dir| dir.components().any(is_name))?;
     let shared = shared.strip_prefix("/").unwrap_or(shared);
     let same = || {
@@ -187,7 +187,7 @@ mod tests {
     struct Tree(tempfile::TempDir);
 
     impl Tree {
-        /// A root whose process 1 has another one, in a PID namespace of this inode.
+        /// Makes a root whose process 1 has another root, in a PID namespace with this inode.
         fn new(namespace: &str) -> Self {
             let tree = Self(tempfile::tempdir().unwrap());
             fs::create_dir_all(tree.at("proc/self/ns")).unwrap();

@@ -1,4 +1,4 @@
-//! NVIDIA .run files as a configuration names them: where they are, and what proves them.
+//! NVIDIA .run files of the configuration: URLs and checksums.
 
 use serde::Deserialize;
 
@@ -6,22 +6,22 @@ use crate::digest::is_sha256;
 use crate::failure::{ExitCode, Failure};
 use crate::redact::shown;
 
-/// What an unpinned file is told to do.
+/// Remedy for a file without a checksum.
 const PIN_IT: &str = "give its sha256 (--run-file-sha256, sha256 in [[run-file]]), or where it is \
                       written (--run-file-checksum, checksum): NVIDIA puts FILE.run.sha256sum \
                       beside each FILE.run";
 
-/// One .run file: URLs of the same bytes, best first, and what they must be.
+/// One .run file: URLs of the same bytes, in order of preference, and their checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct RunFileSource {
     /// http, https or file URLs.
     pub urls: Vec<String>,
-    /// What the file must be.
+    /// Checksum of the file.
     pub pin: Pin,
 }
 
-/// What proves a file.
+/// Checksum of a .run file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pin {
     /// Its sha256 (lower-case hex).
@@ -30,7 +30,7 @@ pub enum Pin {
     Sidecar(String),
 }
 
-/// A `[[run-file]]` as it stands in the file.
+/// A `[[run-file]]` as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Written {
@@ -67,7 +67,7 @@ impl RunFileSource {
     }
 }
 
-/// The file that flags or variables name, where they name one.
+/// Returns the .run file of the flags or variables, where they name one.
 pub(super) fn from_parts(
     urls: Vec<String>,
     sha256: Option<String>,
@@ -82,11 +82,11 @@ pub(super) fn from_parts(
     }
     let source = RunFileSource::new(&urls, sha256.as_deref(), checksum.as_deref());
     source.map(Some).map_err(|what| {
-        Failure::new(ExitCode::Usage, what).remedy("docs/run-files.md says what is taken")
+        Failure::new(ExitCode::Usage, what).remedy("see docs/run-files.md for the accepted forms")
     })
 }
 
-/// A flag's path may be relative to the working directory.
+/// Returns a flag's path as an absolute one: it may be relative to the working directory.
 pub(super) fn absolute_place(text: &str) -> Result<String, std::io::Error> {
     if text.contains("://") {
         return Ok(text.to_owned());
@@ -94,7 +94,7 @@ pub(super) fn absolute_place(text: &str) -> Result<String, std::io::Error> {
     std::path::absolute(text).map(|path| path.to_string_lossy().into_owned())
 }
 
-/// http, https and file URLs as they are, absolute paths as file URLs.
+/// Returns http, https and file URLs unchanged, absolute paths as file URLs.
 fn url_of(place: &str) -> Result<String, String> {
     if ["http://", "https://", "file:///"].iter().any(|scheme| place.starts_with(scheme)) {
         return Ok(place.to_owned());

@@ -1,4 +1,4 @@
-//! Where the agent answers questions about itself, and where it leaves its last words.
+//! Listening address of the status server, and path of the termination message.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,25 +9,25 @@ use serde::Deserialize;
 
 use super::values::{AbsolutePath, BadValue};
 
-/// Where it listens unless something else is said.
+/// Default listening address.
 const USUAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9470);
 
-/// What Kubernetes shows as the reason why a container ended (the pod's
-/// `terminationMessagePath`); it makes the file.
+/// File that Kubernetes makes, and shows as the reason why a container ended (the pod's
+/// `terminationMessagePath`).
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
-/// sun_path of a socket's address has 108 bytes (unix(7)), one of them the 0 at its end.
+/// Longest socket path: sun_path has 108 bytes (unix(7)), one of them the terminating 0.
 const LONGEST_SOCKET: usize = 107;
 
-/// Where health, metrics and status are served.
+/// Address that health, metrics and status are served on.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Listen {
-    /// Nowhere.
+    /// Not served.
     Off,
-    /// On this address; port 0 takes a free one.
+    /// TCP address; port 0 picks a free port.
     Tcp(SocketAddr),
-    /// On a socket of this name.
+    /// Unix socket at this path.
     Unix(PathBuf),
 }
 
@@ -72,14 +72,13 @@ impl TryFrom<String> for Listen {
     }
 }
 
-/// The file that says why `run` ended, where it failed: a path, or `off`.
+/// File that `run` writes the reason of its failure to: a path, or `off`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct TerminationMessage(Option<PathBuf>);
 
 impl TerminationMessage {
-    /// The file that a setting, or its absence, comes down to; without one, Kubernetes' own where it
-    /// is there.
+    /// Returns the file for a setting; without one, Kubernetes' own file where it exists.
     pub fn path_of(given: Option<&Self>) -> Option<PathBuf> {
         match given {
             Some(Self(path)) => path.clone(),

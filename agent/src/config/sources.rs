@@ -1,4 +1,4 @@
-//! Archives and registries as the configuration file names them.
+//! Archives and registries of the configuration file.
 
 use std::path::PathBuf;
 
@@ -25,13 +25,13 @@ pub struct ArchiveSource {
     pub keyring: PathBuf,
 }
 
-/// A repository of a registry, and where else the same is to be had.
+/// Repository of a registry, with its mirrors.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "RegistryEntry")]
 pub struct RegistrySource {
     /// The repository.
     pub reference: Repository,
-    /// Repositories with the same content, asked first, in this order.
+    /// Repositories with the same content, tried first, in this order.
     pub mirrors: Vec<Repository>,
 }
 
@@ -63,11 +63,11 @@ impl std::str::FromStr for RegistrySource {
     }
 }
 
-/// Refuses registries that modules would come from without TLS and without a signature, but for
+/// Refuses registries that modules would come from without TLS and without a signature, except
 /// those on this machine and those in `insecure`.
 ///
 /// # Errors
-/// Exit code 2, naming the first.
+/// Exit code 2, naming the first one.
 pub(super) fn refuse_plain_http(
     registries: &[RegistrySource],
     insecure: &[Host],
@@ -79,7 +79,7 @@ pub(super) fn refuse_plain_http(
     });
     let Some(place) = unsafe_ones.next() else { return Ok(()) };
     let cause = format!(
-        "the registry {place} is spoken to without TLS, and no signature is required: every host on \
+        "the registry {place} is used without TLS, and no signature is required: every host on \
          the way could put its own kernel modules in place of the registry's"
     );
     Err(Failure::new(ExitCode::Usage, cause).remedy(format!(

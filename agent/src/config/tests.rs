@@ -38,7 +38,7 @@ fn defaults() {
     assert!(config.compile && config.archives.use_host_apt && !config.archives.frozen);
     assert_eq!(config.archives.host_components, DRIVER_COMPONENTS);
     assert_eq!(config.paths.store, Path::new("/var/lib/longshore"));
-    // On this machine it depends on the machine (config/record_place.rs).
+    // Without --root, it depends on the machine (config/record_place.rs).
     let captured = load_with(&["plan", "--root", "/srv/tree"], &[], None).unwrap();
     assert_eq!(captured.paths.state, Path::new("/run/longshore"));
     assert_eq!(config.paths.driver_root, Path::new("/run/nvidia/driver"));

@@ -1,4 +1,4 @@
-//! The values a setting can have, parsed the same way from a file, the environment and a flag.
+//! Types of setting values, parsed alike from a file, the environment and a flag.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use serde::Deserialize;
 
 use crate::flavour::Flavour;
 
-/// The longest a deadline may be set to.
+/// Longest deadline that can be set.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(3600);
 
-/// Why a text is not a value of its kind: what was wanted instead.
+/// A setting's value could not be parsed; names the expected form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{given}` is not {wanted}")]
 pub struct BadValue {
@@ -30,13 +30,13 @@ fn bad(given: &str, wanted: &'static str) -> BadValue {
     BadValue::new(given, wanted)
 }
 
-/// The driver version wanted: `newest`, a branch (`535`) or a version (`535.261.03`).
+/// Selected driver version: `newest`, a branch (`535`) or a version (`535.261.03`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct DriverWish(Option<String>);
 
 impl DriverWish {
-    /// The version or branch, None for the newest.
+    /// Returns the version or branch; None for the newest.
     pub fn version(&self) -> Option<&str> {
         self.0.as_deref()
     }
@@ -59,13 +59,13 @@ impl FromStr for DriverWish {
     }
 }
 
-/// The flavour wanted: `auto`, `open` or `proprietary`.
+/// Selected flavour: `auto`, `open` or `proprietary`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct FlavourWish(Option<Flavour>);
 
 impl FlavourWish {
-    /// The flavour, None for auto.
+    /// Returns the flavour; None for auto.
     pub fn flavour(self) -> Option<Flavour> {
         self.0
     }
@@ -96,7 +96,7 @@ impl FromStr for FlavourWish {
 pub struct ModuleName(String);
 
 impl ModuleName {
-    /// The name with underscores.
+    /// Returns the name with underscores.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -115,10 +115,10 @@ impl FromStr for ModuleName {
     }
 }
 
-/// One module parameter as on the kernel's command line: `MODULE.NAME=VALUE` or `MODULE.NAME`.
+/// A module parameter as on the kernel's command line: `MODULE.NAME=VALUE` or `MODULE.NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModuleParameter {
-    /// The module.
+    /// Module.
     pub module: ModuleName,
     /// `NAME=VALUE` or `NAME`.
     pub setting: String,
@@ -139,13 +139,13 @@ impl FromStr for ModuleParameter {
     }
 }
 
-/// So many bytes at most (`5GiB`, `500MiB`, `0`), or `none` for no bound.
+/// Size limit in bytes (`5GiB`, `500MiB`, `0`), or `none` for no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct SizeBound(Option<u64>);
 
 impl SizeBound {
-    /// The bound in bytes; None where there is none.
+    /// Returns the limit in bytes; None for no limit.
     pub fn bytes(self) -> Option<u64> {
         self.0
     }
@@ -174,7 +174,7 @@ impl FromStr for SizeBound {
             UNITS.into_iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, bits)));
         let (number, bits) = unit.ok_or_else(|| bad(text, wanted))?;
         let number: u64 = number.parse().map_err(|_| bad(text, wanted))?;
-        // A number of bytes without a unit is more often a mistake than meant.
+        // A bare number of bytes is more often a mistake than meant.
         if bits == 0 && number != 0 {
             return Err(bad(text, wanted));
         }
@@ -182,19 +182,20 @@ impl FromStr for SizeBound {
     }
 }
 
-/// What to do about a driver that is in use when it is to be taken off: `leave`, `wait` or
+/// Reaction to a driver that is in use when it is to be uninstalled: `leave`, `wait` or
 /// `wait:SPAN`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum OnBusy {
-    /// Leave it at once.
+    /// Leave the driver installed at once.
     Leave,
-    /// Wait for its users for this long, or for as long as taking it off may take; then leave it.
+    /// Wait for the processes that use it for this long (None: `unload-deadline`), then leave it
+    /// installed.
     Wait(Option<Span>),
 }
 
 impl OnBusy {
-    /// How long users are waited for where taking off may take `unload_deadline`.
+    /// Returns the time limit for waiting on the driver's users.
     pub fn users_deadline(self, unload_deadline: Duration) -> Duration {
         match self {
             Self::Leave => Duration::ZERO,
@@ -219,19 +220,19 @@ impl FromStr for OnBusy {
     }
 }
 
-/// What follows from a GPU that the driver is to drive and did not take.
+/// Reaction to a GPU that the driver should drive and did not take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum MissingGpus {
-    /// A warning.
+    /// Warn.
     #[default]
     Warn,
-    /// The driver is not installed, and not Ready.
+    /// Do not install the driver, and report it as not Ready.
     Refuse,
 }
 
 impl MissingGpus {
-    /// Whether it refuses.
+    /// True for `refuse`.
     pub fn refuses(self) -> bool {
         self == Self::Refuse
     }
@@ -249,7 +250,7 @@ impl FromStr for MissingGpus {
     }
 }
 
-/// A path that has been made absolute.
+/// An absolute path.
 ///
 /// In the environment and in a file it must be absolute; a flag may be relative to the working
 /// directory.
@@ -258,7 +259,7 @@ impl FromStr for MissingGpus {
 pub struct AbsolutePath(PathBuf);
 
 impl AbsolutePath {
-    /// Refuses a relative path.
+    /// Parses an absolute path and refuses a relative one.
     ///
     /// # Errors
     /// Where `text` is not absolute.
@@ -270,7 +271,7 @@ impl AbsolutePath {
         }
     }
 
-    /// The path.
+    /// Returns the path.
     pub fn as_path(&self) -> &Path {
         &self.0
     }
@@ -293,13 +294,13 @@ impl TryFrom<String> for AbsolutePath {
     }
 }
 
-/// A span of time such as `20s`, `1m30s` or `500ms`, of at most an hour.
+/// A time span such as `20s`, `1m30s` or `500ms`, of at most an hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Span(Duration);
 
 impl Span {
-    /// The span.
+    /// Returns the span.
     pub fn duration(self) -> Duration {
         self.0
     }
@@ -318,7 +319,7 @@ impl FromStr for Span {
     }
 }
 
-/// `true` or `false`; the environment also says `1`, `0`, `yes` and `no`.
+/// Parses `true` or `false`; also `1`, `0`, `yes` and `no`, which are usual in the environment.
 ///
 /// # Errors
 /// Where `text` is none of these.

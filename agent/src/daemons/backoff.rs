@@ -1,4 +1,4 @@
-//! How long to wait before a daemon that ended is started again.
+//! Waiting time before a daemon that ended is restarted.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// A daemon that lived this long was well: what ends it then is another trouble.
+/// A daemon that served this long was healthy: its end counts as a new failure.
 const WELL_AFTER: Duration = Duration::from_secs(60);
 
-/// Waits that double, shortened by up to a half at random: the same trouble strikes many hosts at
-/// once, and they need not come back at once.
+/// Waits that double, shortened by up to a half at random: a common cause hits many hosts at once,
+/// and they should not all retry at once.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
-    /// How long to wait, where the daemon served for `lived`; None where it never came to that, be
-    /// it that it was given minutes to.
+    /// Returns the waiting time after the daemon served for `lived`; None if it never served, even
+    /// if it was given minutes to start.
     pub(super) fn after(&mut self, lived: Option<Duration>) -> Duration {
         if lived.is_some_and(|lived| lived >= WELL_AFTER) {
             self.failures = 0;

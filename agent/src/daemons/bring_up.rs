@@ -1,4 +1,5 @@
-//! Starting a daemon until it answers, and stopping it until nothing of it is left.
+//! Starts a daemon and waits until it answers; stops it and waits until all its processes have
+//! ended.
 
 use std::os::fd::AsFd;
 use std::thread;
@@ -11,24 +12,24 @@ use crate::cancel::CancelFlag;
 use crate::host::daemon::{Answers, Daemon, Ending};
 use crate::host::{Host, VerbError};
 
-/// How often it is looked whether a daemon answers: the kernel tells nobody that a socket came to
-/// be listened on.
+/// Polling interval for a daemon's answer: the kernel sends no event when a process begins to
+/// listen on a socket.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long none of its processes is seen before it counts as ended: what was executed a moment ago
-/// has no environment to be known by yet (fs/binfmt_elf.c sets it up after the files are closed that
-/// tell its parent).
+/// Time without any of its processes after which the daemon counts as ended: a process that was
+/// executed a moment ago has no environment to be recognized by yet (fs/binfmt_elf.c sets it up
+/// after it closes the files that tell its parent).
 const UNSEEN: Duration = Duration::from_millis(500);
 
-/// How long SIGKILL may take; only a process stuck in the kernel needs it.
+/// Time limit for SIGKILL to take effect; only a process stuck in the kernel needs it.
 const KILLING: Duration = Duration::from_secs(2);
 
-/// Starts the daemon under `mark`, after ending what still lives under it, and waits until it
-/// answers on its socket, or until `cancel` is set: that is no failure.
+/// Starts the daemon under `mark`, after ending any processes that still run under it, and waits
+/// until it answers on its socket, or until `cancel` is set, which is no failure.
 ///
 /// # Errors
-/// Where it cannot be started, ends, or does not answer in its time; what is left of it then
-/// is for [`stop`].
+/// If it cannot be started, ends, or does not answer in time; the caller ends its remaining
+/// processes with [`stop`].
 pub fn bring_up(
     host: &dyn Host,
     daemon: &Daemon,
@@ -49,7 +50,7 @@ pub fn bring_up(
         }
         let said = || state.said.iter().cloned().collect::<Vec<_>>();
         let subject = |what: &str| match &state.said {
-            Some(said) => format!("{daemon}, which {what} (it said: {said})"),
+            Some(said) => format!("{daemon}, which {what} (last output: {said})"),
             None => format!("{daemon}, which {what}"),
         };
         let overdue = since.elapsed() >= daemon.patience();
@@ -76,10 +77,11 @@ pub fn bring_up(
     }
 }
 
-/// Ends every process under `mark`: SIGTERM, and SIGKILL for those that are there after `grace`.
+/// Ends every process under `mark`: sends SIGTERM, and SIGKILL to those that still run after
+/// `grace`.
 ///
 /// # Errors
-/// Where one of them cannot be signalled, or outlives SIGKILL.
+/// If one of them cannot be signalled, or survives SIGKILL.
 pub fn stop(
     host: &dyn Host,
     daemon: &Daemon,
@@ -93,15 +95,15 @@ pub fn stop(
     if end(host, mark, Ending::Kill, KILLING)? {
         return Ok(());
     }
-    let subject = format!("{daemon}, which outlives it: a process of it is stuck in the kernel");
+    let subject = format!("{daemon}, which survived SIGKILL: a process is stuck in the kernel");
     Err(VerbError::new("kill", subject, Errno::EBUSY))
 }
 
-/// Signals, and waits; returns whether nothing under the mark is left.
+/// Signals, and waits; returns true if no process under the mark is left.
 fn end(host: &dyn Host, mark: &str, how: Ending, wait: Duration) -> Result<bool, VerbError> {
     let until = Instant::now() + wait;
     loop {
-        // Looked for again in every round: a process may fork while it is ended.
+        // Searched again in every round: a process may fork while it is ended.
         let processes = host.end_daemon(mark, how)?;
         if processes.is_empty() {
             return Ok(true);
@@ -115,12 +117,12 @@ fn end(host: &dyn Host, mark: &str, how: Ending, wait: Duration) -> Result<bool,
     }
 }
 
-/// Whether what the descriptor stands for has ended before `wait` is over.
+/// True if the process of the descriptor ends within `wait`.
 fn ended_within(process: &impl AsFd, wait: Duration) -> bool {
     let until = Instant::now() + wait;
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        // What does not fit is longer than anybody waits.
+        // A duration too long for a timespec is longer than any caller waits.
         let timeout = Timespec::try_from(left).unwrap_or_default();
         match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) {
             Err(rustix::io::Errno::INTR) => {}

@@ -1,4 +1,4 @@
-//! Keeps daemons alive while the driver is ready.
+//! Restarts daemons that end while the driver is ready.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,7 @@ use crate::host::{Host, VerbError};
 use crate::privileges;
 use crate::telemetry::{DaemonState, Telemetry};
 
-/// A daemon, and the mark it lives under.
+/// A daemon that is kept running, and its mark.
 #[derive(Debug, Clone)]
 pub struct Kept {
     /// The daemon.
@@ -30,7 +30,7 @@ pub struct Kept {
     pub mark: String,
 }
 
-/// Watches daemons and starts those again that end. It wakes up for nothing else.
+/// Watches daemons and restarts those that end. It wakes up for nothing else.
 #[derive(Debug)]
 pub struct Keeper {
     stop: CancelFlag,
@@ -38,7 +38,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Keeps `kept` alive from now on, and tells how they are.
+    /// Watches `kept` from now on, and reports their state.
     pub fn begin(host: &Arc<dyn Host>, kept: Vec<Kept>, telemetry: &Telemetry) -> Self {
         let stop = CancelFlag::default();
         let mut tasks = JoinSet::new();
@@ -49,8 +49,8 @@ impl Keeper {
         Self { stop, tasks }
     }
 
-    /// Starts nothing again from now on: when this returns no start is under way. The daemons
-    /// themselves live on; they are ended by whoever undoes the step that started them.
+    /// Stops restarting daemons: when this returns no start is in progress. The daemons themselves
+    /// keep running; undoing the step that started them ends them.
     pub async fn end(mut self) {
         self.stop.set();
         while self.tasks.join_next().await.is_some() {}
@@ -61,7 +61,7 @@ async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, telemetry: &
     let Kept { daemon, mark } = kept;
     let tell = |state| telemetry.daemon(&daemon.name, daemon.required, state);
     let mut backoff = Backoff::default();
-    // Since when it serves.
+    // Time since which the daemon has been serving.
     let mut since = Some(Instant::now());
     let mut stopped = pin!(stop.wait());
     loop {
@@ -73,11 +73,11 @@ async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, telemetry: &
         tell(DaemonState::BackingOff);
         let wait = backoff.after(since.take().map(|since| since.elapsed()));
         let why = match ended {
-            Ok(None) => "does not run".to_owned(),
-            Ok(Some(said)) => format!("does not run (it said: {said})"),
-            Err(error) => format!("is not seen to run ({error})"),
+            Ok(None) => "is not running".to_owned(),
+            Ok(Some(said)) => format!("is not running (last output: {said})"),
+            Err(error) => format!("could not be checked ({error})"),
         };
-        tracing::warn!("{daemon} {why}: starting it in {:.1} s", wait.as_secs_f64());
+        tracing::warn!("{daemon} {why}: restarting it in {:.1} s", wait.as_secs_f64());
         tokio::select! {
             biased;
             () = &mut stopped => return,
@@ -90,15 +90,15 @@ async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, telemetry: &
         match privileges::raised(start).await {
             Ok(Ok(())) => {
                 since = Some(Instant::now());
-                tracing::info!("{} was started again", kept.daemon);
+                tracing::info!("{} was restarted", kept.daemon);
             }
             Ok(Err(error)) => tracing::warn!("{error}"),
-            Err(error) => tracing::warn!("{}: starting it: {error}", kept.daemon),
+            Err(error) => tracing::warn!("{}: restarting it failed: {error}", kept.daemon),
         }
     }
 }
 
-/// Waits until nobody with the mark answers for the daemon; gives what it said last.
+/// Waits until no process with the mark answers for the daemon; returns its last output.
 async fn lives(
     host: &Arc<dyn Host>,
     kept: &Kept,
@@ -108,10 +108,11 @@ async fn lives(
     loop {
         let (at, of) = (Arc::clone(host), kept.clone());
         let look = move || -> Result<_, VerbError> {
-            // Looked for before it is asked: what ends in between is seen at once.
+            // Processes first, then the socket: a process that ends in between is noticed at once.
             Ok((at.daemon_processes(&of.mark)?, at.daemon(&of.daemon, &of.mark)?))
         };
-        // Not here: it waits for other processes, and this thread may be the one that hears signals.
+        // On another thread: this waits for other processes, and the current thread may be the one
+        // that handles signals.
         let looked = tokio::task::spawn_blocking(look).await;
         let (processes, seen) =
             looked.map_err(|_| VerbError::new("look for", daemon.to_string(), Errno::EIO))??;
@@ -123,10 +124,10 @@ async fn lives(
     }
 }
 
-/// Waits until one of the descriptors becomes readable. A thread waits, and not the runtime, which
-/// has no sound way to take a descriptor of this kind.
+/// Waits until one of the descriptors becomes readable. A thread waits, because the runtime has no
+/// sound way to take a descriptor of this kind.
 async fn one_ends(processes: Vec<OwnedFd>) -> io::Result<()> {
-    // Where this is no longer waited for, the writer is dropped, and the thread ends.
+    // When the future is dropped, so is the writer, and the thread ends.
     let (given_up, _waiting) = io::pipe()?;
     let (ended, end) = oneshot::channel();
     let wait = move || {

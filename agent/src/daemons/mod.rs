@@ -1,5 +1,5 @@
-//! The daemons that belong to a driver: started once it is there, kept alive, and stopped before
-//! it goes (docs/daemons.md).
+//! Daemons of a driver: started once it is loaded, kept running, and stopped before it is unloaded
+//! (docs/daemons.md).
 
 mod backoff;
 mod bring_up;

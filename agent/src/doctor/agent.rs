@@ -1,4 +1,4 @@
-//! The agent's own things: its record, who is at work, who holds the driver, the store.
+//! Checks of longshore's own state: record, running agent, users of the driver, store.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -17,14 +17,14 @@ use crate::journal::{self, Refused, State};
 use crate::step::Step;
 use crate::store::Store;
 
-/// What was found, and what is well in words.
+/// Findings and notes of these checks.
 #[derive(Default)]
 pub(super) struct OfAgent {
     pub(super) findings: Vec<Finding>,
     pub(super) notes: Notes,
 }
 
-/// What is seen where nothing is the matter; an error says why it was not looked at.
+/// Notes for passed checks; an error is the reason why a check was skipped.
 pub(super) struct Notes {
     pub(super) store: String,
     pub(super) record: Result<String, String>,
@@ -38,7 +38,7 @@ impl Default for Notes {
     }
 }
 
-/// Looks at all of it; takes no lock but for the moment it takes to see that nobody holds it.
+/// Runs these checks; takes no lock, except momentarily to see that it is free.
 pub(super) fn look(look: &Look<'_>) -> OfAgent {
     let mut of = OfAgent::default();
     of.record(look);
@@ -69,7 +69,7 @@ impl OfAgent {
         let state = state.filter(|state| !state.is_of_another_boot(boot));
         self.findings.extend(state.as_ref().and_then(|state| state.refused.as_ref()).map(refused));
         match (holder, &state) {
-            // One that is at work would pass for one that died.
+            // A running agent could otherwise be mistaken for a dead one.
             (Err(why), _) => {
                 self.notes.record = Err(why);
                 return;
@@ -77,7 +77,7 @@ impl OfAgent {
             (Ok(Some(pid)), state) => {
                 let phase =
                     state.as_ref().map_or(String::new(), |s| format!(", in phase {}", s.phase));
-                let seen = format!("process {pid} (in its own PID namespace) is at work{phase}");
+                let seen = format!("process {pid} (in its own PID namespace) is running{phase}");
                 self.findings.push(Finding::note(Code::AgentAlive, seen));
             }
             (Ok(None), Some(state)) => self.findings.extend(ended(state)),
@@ -85,7 +85,7 @@ impl OfAgent {
         }
         self.notes.record = Ok(match &state {
             Some(state) => format!("the last agent's phase is {}", state.phase),
-            None => "no agent ran since the host was booted".to_owned(),
+            None => "no agent has run since the host was booted".to_owned(),
         });
     }
 
@@ -106,25 +106,25 @@ impl OfAgent {
         match holders::driver_users(look.root.path(), limit, &looker) {
             Ok(seen) => {
                 who.extend(seen.users.iter().map(ToString::to_string));
-                let others = |why: &String| format!("who else holds it could not be seen: {why}");
+                let others = |why: &String| format!("its other users are unknown: {why}");
                 who.extend(seen.unseen.as_ref().map(others));
             }
             Err(e) if who.is_empty() => {
                 let count = nvidia.refcount.unwrap_or_default();
                 self.notes.holders =
-                    Err(format!("processes were not seen ({e}); nvidia is used by {count}"));
+                    Err(format!("processes could not be read ({e}); nvidia is used by {count}"));
                 return;
             }
-            Err(e) => who.push(format!("processes were not seen: {e}")),
+            Err(e) => who.push(format!("processes could not be read: {e}")),
         }
         if who.is_empty() {
-            self.notes.holders = Ok("nobody".to_owned());
+            self.notes.holders = Ok("none".to_owned());
         } else {
             self.findings.push(Finding::note(Code::DriverInUse, who.join("; ")));
         }
     }
 
-    /// A quick look: descriptions and names, no digests.
+    /// Checks the store quickly: descriptions and names, no digests.
     fn store(&mut self, look: &Look<'_>) {
         let path = look.config.paths.store.as_path();
         let store = Store::at(&look.root.display(path));
@@ -137,14 +137,13 @@ impl OfAgent {
             }
         };
         if !there {
-            self.notes.store = format!("{} is not there yet; `run` makes it", path.display());
+            self.notes.store = format!("{} does not exist yet; `run` makes it", path.display());
             return;
         }
         let (whole, damaged) = sets(&store);
         if !damaged.is_empty() {
             let names: Vec<String> = damaged.iter().map(|p| p.display().to_string()).collect();
-            let seen =
-                format!("not readable, or of modules that are not there: {}", names.join(", "));
+            let seen = format!("not readable, or with modules missing: {}", names.join(", "));
             self.findings.push(Finding::warning(Code::StoreDamaged, seen));
         }
         let failed = build::failed_before(&store);
@@ -155,7 +154,7 @@ impl OfAgent {
     }
 }
 
-/// An agent that ended in another way than by taking off what it had put there.
+/// Returns a finding for an agent that ended without uninstalling its driver.
 fn ended(state: &State) -> Option<Finding> {
     let left = state.entries.iter().filter(|entry| entry.is_live()).count();
     if left == 0 && state.phase != Phase::Failed {
@@ -173,7 +172,7 @@ fn ended(state: &State) -> Option<Finding> {
     Some(Finding::warning(Code::AgentFailed, seen))
 }
 
-/// A driver that was tried in the place of the live one.
+/// Returns a finding for a driver that was refused as a replacement of the loaded one.
 fn refused(refused: &Refused) -> Finding {
     let modules: Vec<String> = refused
         .loads
@@ -190,11 +189,11 @@ fn refused(refused: &Refused) -> Finding {
     Finding::warning(Code::DriverRefusedBefore, seen)
 }
 
-/// How many sets are whole, as far as names tell, and which are not.
+/// Counts the sets that are complete, as far as names tell, and lists the others.
 fn sets(store: &Store) -> (usize, Vec<PathBuf>) {
     let mut paths: Vec<PathBuf> = match fs::read_dir(store.dir("sets")) {
         Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
-        // A store that is being made.
+        // The store is being created.
         Err(_) => return (0, Vec::new()),
     };
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));

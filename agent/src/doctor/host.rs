@@ -1,4 +1,4 @@
-//! What of the host will matter later: at the next boot, to containers, to what is downloaded.
+//! Checks of the host for later trouble: at the next boot, in containers, in downloads.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -13,12 +13,12 @@ use super::Look;
 use crate::finding::{Code, Finding};
 use crate::host::facts::{DeviceKind, Known};
 
-/// 2026-01-01: no longshore is older.
+/// 2026-01-01, the earliest possible release of longshore.
 const RELEASED: i64 = 1_767_225_600;
 /// The kernel's own drivers for NVIDIA's GPUs.
 const IN_TREE: [&str; 2] = ["nouveau", "nova_core"];
 
-/// All of it.
+/// Runs these checks.
 pub(super) fn findings(look: &Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     if !look.captured() {
@@ -38,13 +38,13 @@ fn clock(now: Timestamp) -> Option<Finding> {
         .then(|| Finding::warning(Code::ClockWrong, format!("the clock says {}", day(now))))
 }
 
-/// A time as a person reads it.
+/// Formats a time for people.
 pub(super) fn day(time: Timestamp) -> String {
     time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
-/// /dev/kmsg is no device that a container runtime allows by itself: where it cannot be opened in
-/// spite of the capability, the cgroup's device rules keep this process from it.
+/// Checks access to devices: no container runtime allows /dev/kmsg by itself, so where it cannot be
+/// opened in spite of the capability, the cgroup's device rules deny it.
 fn device_access(look: &Look<'_>) -> Option<Finding> {
     let Known::Yes(have) = &look.facts.capabilities else { return None };
     let may = have.contains("CAP_SYSLOG") || have.contains("CAP_SYS_ADMIN");
@@ -75,14 +75,14 @@ fn in_tree_at_boot(look: &Look<'_>) -> Option<Finding> {
     let blacklist: Vec<String> = names.iter().map(|name| format!("`blacklist {name}`")).collect();
     let (names, blacklist) = (names.join(" and "), blacklist.join(" and "));
     let seen = format!("kernel {} has {names}, and no blacklist names it", facts.kernel.release);
-    let remedy = format!("keep it out: {blacklist} in /etc/modprobe.d, then renew the initramfs");
+    let remedy = format!("prevent it: {blacklist} in /etc/modprobe.d, then renew the initramfs");
     Some(Finding::note(Code::NouveauAtBoot, seen).remedy(remedy))
 }
 
-/// A device node of the driver: its name, major and minor.
+/// A device node of the driver: name, major and minor.
 type Node = (String, u64, u64);
 
-/// The driver's nodes in the host's /dev.
+/// Returns the driver's nodes in the host's /dev.
 pub(super) fn nodes(look: &Look<'_>) -> Vec<Node> {
     let dev: PathBuf = look.host.display("dev");
     let Ok(entries) = fs::read_dir(&dev) else { return Vec::new() };

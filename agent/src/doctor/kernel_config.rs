@@ -1,4 +1,4 @@
-//! What the kernel was built with, as far as it matters to modules from elsewhere.
+//! Kernel configuration, as far as it matters to external modules.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -9,12 +9,12 @@ use super::Look;
 use crate::finding::{Code, Finding};
 use crate::root::is_absent;
 
-/// Larger than any kernel's configuration (Debian's has 260 kB).
+/// Upper bound of a kernel's configuration (Debian's has 260 kB).
 const LARGEST: u64 = 8 << 20;
 
-/// The options that are on.
+/// Enabled options.
 pub(super) struct KernelConfig {
-    /// Where it was read.
+    /// Path that it was read from.
     pub(super) path: String,
     on: BTreeSet<String>,
 }
@@ -30,7 +30,8 @@ impl KernelConfig {
     }
 }
 
-/// Reads it where distributions put it, or the kernel itself shows it; else says why not.
+/// Reads the configuration from the distributions' path or from the kernel; else returns the
+/// reason.
 pub(super) fn read(look: &Look<'_>) -> Result<KernelConfig, String> {
     let release = &look.facts.kernel.release;
     if let Ok(bytes) = look.root.read("proc/config.gz") {
@@ -52,10 +53,10 @@ pub(super) fn read(look: &Look<'_>) -> Result<KernelConfig, String> {
             Err(e) => return Err(e.to_string()),
         }
     }
-    Err(format!("neither /proc/config.gz nor /boot/config-{release} is there"))
+    Err(format!("neither /proc/config.gz nor /boot/config-{release} exists"))
 }
 
-/// What of it will be in the way.
+/// Returns findings for options that will cause trouble.
 pub(super) fn findings(look: &Look<'_>, config: &Result<KernelConfig, String>) -> Vec<Finding> {
     let Ok(config) = config else { return Vec::new() };
     let mut found = Vec::new();
@@ -80,7 +81,7 @@ fn pinned_by(look: &Look<'_>, config: &KernelConfig) -> Vec<String> {
     let mut by = Vec::new();
     let line = look.root.read_to_string("proc/cmdline").unwrap_or_default();
     let says = |word: &str| line.split_ascii_whitespace().any(|w| w == word);
-    // The sysctl, where there is one, has the last word (security/loadpin/loadpin.c).
+    // The sysctl, where it exists, overrides the rest (security/loadpin/loadpin.c).
     let now = look.root.read_to_string("proc/sys/kernel/loadpin/enforce").ok();
     let enforced = match now.as_deref().map(str::trim) {
         Some(value) => value == "1",

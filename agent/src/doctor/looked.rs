@@ -1,7 +1,7 @@
-//! What was looked at, whether or not something was found: a person sees that it was.
+//! Checks of the doctor, listed even where nothing was found: the user sees that they ran.
 //!
-//! Every code belongs to exactly one thing that is looked at. Where none of its codes was found, it is
-//! well, and says what was seen.
+//! Every code belongs to exactly one check. A check without findings passed, and reports what it
+//! observed.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::host::facts::{Known, RootKind};
 use crate::host::gpus::Taken;
 use crate::plan::{self, Plan};
 
-/// What the words are made of.
+/// Input of the checks' texts.
 pub(super) struct Seen<'a> {
     pub(super) look: &'a Look<'a>,
     pub(super) plan: Option<&'a Plan>,
@@ -24,10 +24,10 @@ pub(super) struct Seen<'a> {
     pub(super) notes: Notes,
 }
 
-/// What is well, in words; an error says why it was not looked at.
+/// Text of a passed check; an error is the reason why it was skipped.
 type Words = Result<String, String>;
 
-/// Something that is looked at.
+/// A check.
 pub(super) struct Item {
     area: Area,
     what: &'static str,
@@ -35,7 +35,7 @@ pub(super) struct Item {
     words: fn(&Seen<'_>) -> Words,
 }
 
-/// All of them, in the order in which they are shown.
+/// All checks, in display order.
 pub(super) const ITEMS: [Item; 29] = [
     item(Area::Devices, "machine", &[Code::ArchUnsupported], |s| {
         Ok(s.look.facts.kernel.arch.clone())
@@ -52,7 +52,7 @@ pub(super) const ITEMS: [Item; 29] = [
         ],
         |s| Ok(plan::device_lines(&s.look.facts.devices).join("; ")),
     ),
-    item(Area::Devices, "GPUs that the driver took", &[Code::GpuMissing], |s| {
+    item(Area::Devices, "GPUs of the loaded driver", &[Code::GpuMissing], |s| {
         let facts = s.look.facts;
         match unread(s, &["gpus"]) {
             Some(why) => Err(why),
@@ -91,7 +91,7 @@ pub(super) const ITEMS: [Item; 29] = [
     ),
     item(
         Area::Kernel,
-        "how it was built",
+        "kernel configuration",
         &[Code::CannotUnload, Code::LayoutRandomized, Code::ModulesPinned],
         |s| match &s.kernel_config {
             Ok(config) => Ok(format!(
@@ -137,7 +137,7 @@ pub(super) const ITEMS: [Item; 29] = [
     }),
     item(
         Area::OtherDrivers,
-        "driver that is loaded",
+        "loaded driver",
         &[Code::OtherDriverLive, Code::LoadedUnread, Code::DaemonForeign, Code::ModuleReplaced],
         |s| {
             let live = s.look.facts.live_driver.as_ref();
@@ -157,15 +157,15 @@ pub(super) const ITEMS: [Item; 29] = [
     item(Area::OtherDrivers, "nouveau and nova", &[Code::NouveauAtBoot], |s| match s.look.hidden {
         true => Err(HIDDEN.to_owned()),
         false => unread(s, &["autoload", "available"])
-            .map_or(Ok("kept out, or the kernel does not have them".to_owned()), Err),
+            .map_or(Ok("blacklisted, or not in the kernel".to_owned()), Err),
     }),
     item(
         Area::OtherDrivers,
-        "what is mounted on the driver root",
+        "mounts on the driver root",
         &[Code::OtherInstallerAlive, Code::DriverRootTaken, Code::Leftovers],
         |s| match (unread(s, &PLACES), s.look.facts.places.mounts.is_empty()) {
             (Some(why), _) => Err(why),
-            (None, true) => Ok("nothing, and no container of NVIDIA's was here".to_owned()),
+            (None, true) => Ok("none, and no leftover of NVIDIA's container".to_owned()),
             (None, false) => Ok("longshore's own".to_owned()),
         },
     ),
@@ -178,20 +178,20 @@ pub(super) const ITEMS: [Item; 29] = [
         let path = s.look.config.paths.driver_root.display();
         match (unread(s, &PLACES), &s.look.facts.places.kind) {
             (Some(why), _) => Err(why),
-            (None, RootKind::Absent) => Ok(format!("{path} is not there yet; `run` makes it")),
+            (None, RootKind::Absent) => Ok(format!("{path} does not exist yet; `run` makes it")),
             (None, _) => Ok(format!("{path} is a directory")),
         }
     }),
     item(
         Area::Places,
-        "sharing with the host",
+        "mount propagation",
         &[Code::RunNvidiaNotShared, Code::HostRootHidden, Code::LostWithContainer],
         |s| {
             let here = s.look.config.paths.host_root == Path::new("/") || s.look.captured();
-            Ok(if here { "on the host itself" } else { "mounts reach the host" }.to_owned())
+            Ok(if here { "on the host itself" } else { "mounts propagate to the host" }.to_owned())
         },
     ),
-    item(Area::Places, "room", &[Code::SpaceShort], |s| {
+    item(Area::Places, "free space", &[Code::SpaceShort], |s| {
         let room = |room: &crate::host::facts::Room| {
             format!("{} MiB for {}", room.free_bytes >> 20, room.path.display())
         };
@@ -227,7 +227,7 @@ pub(super) const ITEMS: [Item; 29] = [
     ),
     item(Area::Configuration, "settings", &[Code::ParametersUnused], |s| {
         let driver = s.look.config.driver.version.as_deref().unwrap_or("newest");
-        Ok(format!("driver = {driver}; every parameter is for a module that is loaded"))
+        Ok(format!("driver = {driver}; every parameter belongs to a loaded module"))
     }),
     item(
         Area::Agent,
@@ -241,20 +241,20 @@ pub(super) const ITEMS: [Item; 29] = [
         ],
         |s| s.notes.record.clone(),
     ),
-    item(Area::Agent, "drivers that were refused", &[Code::DriverRefusedBefore], |_| {
-        Ok("none in the place of a live one".to_owned())
+    item(Area::Agent, "refused drivers", &[Code::DriverRefusedBefore], |_| {
+        Ok("none since the host was booted".to_owned())
     }),
-    item(Area::Agent, "who holds the driver", &[Code::DriverInUse], |s| s.notes.holders.clone()),
+    item(Area::Agent, "users of the driver", &[Code::DriverInUse], |s| s.notes.holders.clone()),
     item(Area::Agent, "store", &[Code::StoreUnusable, Code::StoreDamaged], |s| {
         Ok(s.notes.store.clone())
     }),
-    item(Area::Agent, "compiles that failed", &[Code::CompileFailedBefore], |_| {
-        Ok("none that would be held back".to_owned())
+    item(Area::Agent, "failed compiles", &[Code::CompileFailedBefore], |_| {
+        Ok("none that delays a retry".to_owned())
     }),
 ];
 
 const CAPTURED: &str = "the tree was captured on another machine";
-const HIDDEN: &str = "the host's own files are out of reach";
+const HIDDEN: &str = "the host's own files are not accessible";
 
 const fn item(
     area: Area,
@@ -265,26 +265,26 @@ const fn item(
     Item { area, what, codes, words }
 }
 
-/// What the driver root's mounts are told from.
+/// Sources of the facts about the driver root's mounts.
 const PLACES: [&str; 2] = ["places", "mounts"];
 
-/// Why one of these sources of the facts could not be read.
+/// Returns the reason why one of these sources of the facts could not be read.
 fn unread(seen: &Seen<'_>, sources: &[&str]) -> Option<String> {
     sources.iter().find_map(|source| seen.look.facts.unread.get(*source)).cloned()
 }
 
-/// What would be done, where that is known without asking, or was asked.
+/// Describes the acquisition, where it is known without queries or the sources were queried.
 fn sources(seen: &Seen<'_>) -> Words {
     let Some(plan) = seen.plan else { return Err(NOT_ASKED.to_owned()) };
     let driver = format!("driver {} ({})", plan.driver_version, plan.flavour);
     match (plan.acquire.is_empty(), seen.look.online) {
-        (true, _) => Ok(format!("{driver}: all that is wanted is at hand")),
-        (false, true) => Ok(format!("{driver} can be had")),
+        (true, _) => Ok(format!("{driver}: everything needed is available")),
+        (false, true) => Ok(format!("{driver} is available")),
         (false, false) => Err(NOT_ASKED.to_owned()),
     }
 }
 
-/// What is well, and what was not looked at.
+/// Returns the checks that passed, and those that were skipped.
 pub(super) fn looked(seen: &Seen<'_>, findings: &[Finding]) -> (Vec<Looked>, Vec<Looked>) {
     let (mut well, mut not) = (Vec::new(), Vec::new());
     let found = |item: &&Item| findings.iter().any(|f| item.codes.contains(&f.code));

@@ -1,8 +1,7 @@
-//! Everything that can be told of a host without changing it: what stands in the way now, what will
-//! matter later, and what was looked at and found well.
+//! Diagnosis of a host without changing it: obstacles now, trouble later, and passed checks.
 //!
-//! `plan` and `run` stop where a plan cannot be carried out. The doctor looks at all of it, with or
-//! without sources to ask, and makes nothing: no store, no record, no lock.
+//! `plan` and `run` stop where a plan cannot be carried out. The doctor runs all checks, with or
+//! without queries to sources, and makes no store, no record and no lock.
 
 mod agent;
 mod host;
@@ -27,69 +26,69 @@ use crate::root::Root;
 use crate::store::Store;
 use crate::supplier::Supplier;
 
-/// What is not found without asking a source.
+/// Codes that need a query to a source.
 const OF_SOURCES: [Code; 4] =
     [Code::ArchivesUnread, Code::RegistryUnread, Code::RunFileUnread, Code::HeadersUnknown];
-const NOT_ASKED: &str = "archives, registries and .run files were not asked (--online asks them)";
+const NOT_ASKED: &str = "archives, registries and .run files were not queried (use --online)";
 
-/// What the doctor tells.
+/// The doctor's report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The gravest of it.
+    /// Gravest result.
     pub verdict: Verdict,
-    /// What the doctor exits with: what `run` would be refused with, else 0.
+    /// The doctor's exit code: that of the refusal of `run`, else 0.
     #[serde(serialize_with = "as_number")]
     pub exit_code: ExitCode,
-    /// The host in a line: kernel, distribution.
+    /// Host in one line: kernel, distribution.
     pub host: String,
-    /// What was found, gravest first.
+    /// Findings, gravest first.
     pub findings: Vec<Told>,
-    /// What was looked at and found well.
+    /// Checks that passed.
     pub well: Vec<Looked>,
-    /// What was not looked at, and why.
+    /// Skipped checks, with the reason.
     pub not_looked_at: Vec<Looked>,
 }
 
-/// The gravest of what was found.
+/// Gravest result of a diagnosis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Nothing, or only notes.
+    /// No finding, or only notes.
     Well,
-    /// Something may go wrong.
+    /// At least one warning.
     Warned,
-    /// `run` would end before anything is touched.
+    /// Refusal: `run` would end before it changes anything.
     Refused,
 }
 
-/// A finding with what the table says of its code.
+/// A finding with the table's texts of its code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Told {
-    /// Its code.
+    /// Code.
     pub code: Code,
-    /// How grave it is.
+    /// Severity.
     pub severity: Severity,
-    /// What it is about.
+    /// Area.
     pub area: Area,
-    /// The exit code of a command that it refuses.
+    /// Exit code of a command that it refuses.
     #[serde(serialize_with = "as_number")]
     pub exit_code: ExitCode,
-    /// What was seen.
+    /// Detail: the observed state.
     pub seen: String,
-    /// Why it matters.
+    /// Reason why it matters.
     pub matters: &'static str,
-    /// What to do.
+    /// Remedy.
     pub remedy: String,
 }
 
-/// Something that was looked at, or was not.
+/// A check that passed or was skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Looked {
-    /// What it is about.
+    /// Area.
     pub area: Area,
-    /// What was looked at.
+    /// Name of the check.
     pub what: &'static str,
-    /// What was seen, or why it was not looked at.
+    /// Observed state, or the reason why it was skipped.
     pub seen: String,
 }
 
@@ -97,13 +96,13 @@ fn as_number<S: Serializer>(code: &ExitCode, serializer: S) -> Result<S::Ok, S::
     serializer.serialize_u8(code.number())
 }
 
-/// What every check looks at.
+/// Input of all checks.
 struct Look<'a> {
     config: &'a Config,
     facts: &'a HostFacts,
     root: &'a Root,
     host: &'a Root,
-    /// Whether the host's own files are out of reach: those seen are the container's.
+    /// True if the host's own files are not accessible: the visible ones are the container's.
     hidden: bool,
     online: bool,
 }
@@ -114,18 +113,18 @@ impl Look<'_> {
     }
 }
 
-/// Looks at the host. With `online` the configured sources are asked, as `run` asks them; without it
+/// Diagnoses the host. With `online` the configured sources are queried, as by `run`; without it
 /// nothing leaves the machine and nothing is written.
 ///
 /// # Errors
-/// Exit code 10 where not even the kernel's release can be read.
+/// Exit code 10 where the kernel's release cannot be read.
 pub async fn diagnose(config: &Config, online: bool) -> Result<Report, Failure> {
     let paths = &config.paths;
     let mut facts = HostFacts::read(&paths.root, &paths.host_root)?
         .with_places(paths, &journal::recorded(paths));
     let open = |path| Root::open(path).or_fail(ExitCode::HostUnsupported, || "opening the root");
     let (root, host) = (open(&paths.root)?, open(&paths.host_root)?);
-    // A record that cannot be read is a finding; which modules are ours is not known then.
+    // An unreadable record is a finding; the modules that longshore loaded are unknown then.
     if let Ok(Some(state)) = journal::read_state(&paths.record_below(&root))
         && !state.is_of_another_boot(facts.kernel.boot_id.as_deref())
     {
@@ -145,7 +144,7 @@ pub async fn diagnose(config: &Config, online: bool) -> Result<Report, Failure> 
 }
 
 impl Look<'_> {
-    /// What a plan finds; the plan itself, where there is one.
+    /// Returns the findings of a plan, and the plan itself where there is one.
     async fn plan(&self) -> Result<(Option<Plan>, Vec<Finding>), Failure> {
         let planned = if self.online {
             let supplier = Supplier::new(self.config);
@@ -160,7 +159,7 @@ impl Look<'_> {
                 let findings = std::mem::take(&mut plan.findings);
                 Ok((Some(plan), findings))
             }
-            // Whatever the host itself has to say is told all the same.
+            // The findings about the host itself are reported nevertheless.
             Err(failure) => {
                 let unknown = Known::Unknown(failure.one_line());
                 let catalog = catalog::gather(&self.without_sources(), self.facts, None, unknown)?;
@@ -180,7 +179,7 @@ impl Look<'_> {
         }
     }
 
-    /// Without asking, that no set is here says nothing of the registries.
+    /// True if a missing set may be in a registry that was not queried.
     fn may_be_elsewhere(&self, finding: &Finding) -> bool {
         !self.online
             && matches!(finding.code, Code::NothingBuilt | Code::SignatureMissing)
@@ -194,7 +193,7 @@ impl Look<'_> {
         config
     }
 
-    /// What is at hand without asking anybody, nor making anything.
+    /// Returns what is available without queries, and without making anything.
     fn at_hand(&self) -> Result<Catalog, Failure> {
         let store = Store::at(&self.root.display(&self.config.paths.store));
         let there = store.dir("sets").is_dir() && store.dir("userspace").is_dir();

@@ -1,11 +1,11 @@
-//! A report as a person reads it.
+//! Report as text.
 
 use std::fmt::{self, Write};
 
 use super::{Looked, Report, Told, Verdict};
 use crate::finding::{Area, Severity};
 
-/// Verdict, findings by what they are about and gravest first, what is well, what was not looked at.
+/// Formats the verdict, the findings by area and gravest first, passed checks, and skipped checks.
 pub fn render(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a String does not fail.
@@ -27,8 +27,8 @@ fn write_all(out: &mut String, report: &Report) -> fmt::Result {
             write_told(out, told)?;
         }
     }
-    write_looked(out, "Looked at and found well", &report.well)?;
-    write_looked(out, "Not looked at", &report.not_looked_at)
+    write_looked(out, "Passed checks", &report.well)?;
+    write_looked(out, "Skipped checks", &report.not_looked_at)
 }
 
 fn verdict(report: &Report) -> String {

@@ -24,7 +24,7 @@ fn tree(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
-/// What is told of every tree is kept beside this file; WRITE_DOCS=1 writes it anew.
+/// Reports of every tree are kept beside this file; WRITE_DOCS=1 regenerates them.
 #[rstest]
 #[case("bookworm-t4", 0, &["nouveau-at-boot"])]
 #[case("bookworm-no-gpu", 17, &["no-device"])]
@@ -55,7 +55,7 @@ async fn what_is_told_of_every_tree(#[case] name: &str, #[case] exit: u8, #[case
             fs::write(&path, &text).unwrap();
         }
         let kept = fs::read_to_string(&path).unwrap_or_default();
-        assert!(kept == text, "{} differs from what is told now:\n{text}", path.display());
+        assert!(kept == text, "{} differs from the report:\n{text}", path.display());
     }
 }
 
@@ -101,7 +101,7 @@ fn state(boot: &str, phase: &str, entries: &str) -> String {
     )
 }
 
-/// The kernel refused 550 in the place of what is live.
+/// Makes a record: the kernel refused 550 as a replacement of the loaded driver.
 fn refused(boot: &str) -> String {
     let load = r#"{"do":"load-module","name":"nvidia","origin":{"driver":{"sha256":"SHA256"}},"parameters":"","version":"550.163.01","srcversion":null}"#;
     let load = load.replace("SHA256", &"a".repeat(64));
@@ -171,17 +171,17 @@ async fn a_prebuilt_directory_that_is_none_hides_nothing_else() {
     assert_eq!(report.exit_code, ExitCode::Preflight, "the gravest is still what ends `run`");
 }
 
-/// As for whoever is not root, where one file of modprobe.d is for root alone.
+/// Simulates a user other than root, with a file of modprobe.d that only root may read.
 #[tokio::test]
 async fn what_could_not_be_read_is_not_said_to_be_well() {
     let (dir, config) = changed(|root| write(root, "etc/modprobe.d/n.conf", "blacklist nouveau\n"));
     let rules = dir.path().join("etc/modprobe.d");
     fs::remove_dir_all(&rules).unwrap();
-    // Root may read every file; a loop is read by nobody.
+    // Root may read every file; a symlink loop cannot be read at all.
     std::os::unix::fs::symlink("modprobe.d", &rules).unwrap();
     let report = told(&config).await;
     let found: Vec<Code> = report.findings.iter().map(|told| told.code).collect();
-    assert_eq!(found, [], "what keeps nouveau out is not known");
+    assert_eq!(found, [], "the blacklist for nouveau is unknown");
     for what in ["driver of the host itself", "nouveau and nova"] {
         assert!(report.well.iter().all(|looked| looked.what != what), "{what}");
         let not = report.not_looked_at.iter().find(|looked| looked.what == what);
@@ -204,11 +204,11 @@ async fn an_agent_at_work_is_a_note() {
     let report = told(&config).await;
     let seen: Vec<&str> = report.findings.iter().map(|told| told.seen.as_str()).collect();
     let pid = std::process::id();
-    let wanted = format!("process {pid} (in its own PID namespace) is at work, in phase ready");
+    let wanted = format!("process {pid} (in its own PID namespace) is running, in phase ready");
     assert_eq!(seen, [wanted]);
     drop(lock);
     let report = told(&config).await;
-    assert_eq!(report.findings[0].code, Code::AgentFailed, "nobody is left to take it off");
+    assert_eq!(report.findings[0].code, Code::AgentFailed, "no agent is left to uninstall it");
 }
 
 #[tokio::test]
@@ -219,6 +219,6 @@ async fn this_machine_can_be_looked_at_and_nothing_is_made_on_it() {
     config.paths.state = dir.path().join("state");
     let report = told(&config).await;
     assert!(!report.well.is_empty());
-    assert!(report.well.iter().any(|looked| looked.what == "room"));
+    assert!(report.well.iter().any(|looked| looked.what == "free space"));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }

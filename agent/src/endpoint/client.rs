@@ -1,4 +1,4 @@
-//! Asks an agent about itself: for `longshore status`, and for probes that run a command.
+//! Client of an agent's server: for `longshore status`, and for probes that run a command.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use crate::config::Listen;
 use crate::endpoint::Address;
 
-/// No answer is larger.
+/// Size limit of an answer; none is larger.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// What an agent answered.
+/// Answer of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Status code.
@@ -21,10 +21,10 @@ pub struct Answer {
     pub body: String,
 }
 
-/// Asks the agent at `address` for `path`; it is given `limit`.
+/// Requests `path` from the agent at `address`, within `limit`.
 ///
 /// # Errors
-/// Where nothing answers there, not in time, or somebody else does.
+/// If nothing answers there, not in time, or another program does.
 pub fn ask(address: &Address, path: &str, limit: Duration) -> io::Result<Answer> {
     let until = Instant::now() + limit;
     let mut stream = connect(address, limit)?;
@@ -39,19 +39,19 @@ pub fn ask(address: &Address, path: &str, limit: Duration) -> io::Result<Answer>
             n => answer.extend_from_slice(part.get(..n).unwrap_or_default()),
         }
         if answer.len() as u64 > MOST_BYTES {
-            return Err(io::Error::other("the answer does not end"));
+            return Err(io::Error::other("the answer is too large"));
         }
     }
     parse(&answer, &address.agent)
 }
 
-/// The address that an agent with this state directory has written down.
+/// Returns the address that an agent with this state directory has written.
 pub fn find(state_dir: &Path) -> Option<Address> {
     Address::read(state_dir)
 }
 
 trait Stream: Read + Write {
-    /// Fails, then or now, where more than this is waited.
+    /// Fails, now or at the next read, if the wait exceeds this limit.
     fn wait_until(&self, until: Instant) -> io::Result<()>;
 }
 
@@ -84,11 +84,11 @@ fn connect(address: &Address, limit: Duration) -> io::Result<Box<dyn Stream>> {
             stream.set_write_timeout(Some(limit))?;
             Ok(Box::new(stream))
         }
-        Some(Listen::Off) | None => Err(io::Error::other("this is no address")),
+        Some(Listen::Off) | None => Err(io::Error::other("the address is invalid")),
     }
 }
 
-/// Who listens on every address is asked on that of this machine alone.
+/// Replaces the unspecified address of a listener on all addresses by the loopback address.
 fn reachable(at: SocketAddr) -> SocketAddr {
     let ip = match at.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -99,7 +99,7 @@ fn reachable(at: SocketAddr) -> SocketAddr {
 }
 
 fn parse(answer: &[u8], agent: &str) -> io::Result<Answer> {
-    let other = || io::Error::other("something else than that agent answers there");
+    let other = || io::Error::other("another program answers there");
     let text = String::from_utf8_lossy(answer);
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(other)?;
     let mut lines = head.lines();

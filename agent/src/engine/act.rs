@@ -1,4 +1,4 @@
-//! One step: observe, intend, act, verify.
+//! Carrying out of one step: observe, record the intent, act, verify.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ use crate::journal::{Before, Entry, EntryState, Journal, NodeBefore};
 use crate::step::{ModuleOrigin, Step};
 
 impl Engine<'_> {
-    /// Makes one step so. That it was done is [settled](Journal::settle).
+    /// Carries out one step; its completion is [settled](Journal::settle).
     pub(super) fn act(
         &self,
         step: &Step,
         journal: &mut Journal,
         cancel: &CancelFlag,
     ) -> Result<Outcome, Failure> {
-        // Where somebody took away what an earlier entry made, the step is done anew as an entry
-        // of its own: undoing both, newest first, ends where undoing one would.
+        // If another program removed the effect of an earlier entry, the step is done anew as an
+        // entry of its own: undoing both, newest first, ends where undoing one would.
         let ours = journal.live().rfind(|e| e.step.is_same(step)).cloned();
         if let Some(entry) = &ours
             && self.is_so(entry)?
@@ -38,7 +38,7 @@ impl Engine<'_> {
             }
             return Ok(Outcome::StillOurs);
         }
-        // What is left of a daemon is found by the mark that its entry has.
+        // The remains of a daemon are found by its entry's mark.
         if let (Some(entry), Step::StartDaemon { .. }) = (&ours, step) {
             // It has no intent of its own, and may take long.
             journal.flush()?;
@@ -58,15 +58,15 @@ impl Engine<'_> {
         Ok(Outcome::Done)
     }
 
-    /// Which loading of the step's module is there.
+    /// Returns the number of this loading of the step's module.
     fn instance(&self, step: &Step) -> Result<Option<u64>, Failure> {
         let Step::LoadModule { name, .. } = step else { return Ok(None) };
         let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
         Ok(state.and_then(|state| state.instance))
     }
 
-    /// Whether everything the steps made is there, whole: nodes with the right numbers, mounts,
-    /// parameters, modules.
+    /// Checks that everything the steps made is there and whole: nodes with the right numbers,
+    /// mounts, parameters, modules.
     pub(super) fn verify(&self, steps: &[Step], journal: &Journal) -> Result<(), Failure> {
         for step in steps.iter().filter(|step| is_verified(step)) {
             let ours = match journal.live().rfind(|e| e.step.is_same(step)) {
@@ -74,7 +74,7 @@ impl Engine<'_> {
                 None => false,
             };
             if !ours && self.observe(step)?.is_some_and(|before| is_absent(step, &before)) {
-                let cause = format!("{step}: it was done, and now it is not so");
+                let cause = format!("{step}: succeeded, but its effect has disappeared since");
                 return Err(Failure::new(ExitCode::Expose, cause)
                     .remedy("something else on this host changes the same: see its log"));
             }
@@ -82,7 +82,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// What is there before the step; None where the step's result is already there.
+    /// Returns the state before the step; None where the step's result is already there.
     pub(super) fn observe(&self, step: &Step) -> Result<Option<Before>, Failure> {
         match step {
             Step::MakeDir { path } => {
@@ -107,8 +107,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether what is mounted where a step mounts something is the very same, as an agent leaves
-    /// it whose journal was lost: a second one on top would be of no use.
+    /// True if the step's own mount is already on its target, as an agent with a lost journal
+    /// leaves it: a second mount on top would be of no use.
     fn shows(&self, step: &Step) -> Result<bool, VerbError> {
         match step {
             Step::Bind { source, target } | Step::Share { source, target } => {
@@ -138,7 +138,7 @@ impl Engine<'_> {
         let Step::LoadModule { name, origin, parameters, .. } = step else { return Ok(None) };
         let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
         let Some(state) = state else { return Ok(Some(Before::NotLoaded)) };
-        // Loaded by somebody else: it is taken as it is, where it is as it is wanted.
+        // Loaded by another program: accepted if its versions and parameters are the wanted ones.
         readback::versions(step, &state)?;
         if matches!(origin, ModuleOrigin::Driver { .. }) {
             readback::parameters(self.host, name, parameters, &[])?;
@@ -146,7 +146,8 @@ impl Engine<'_> {
         Ok(None)
     }
 
-    /// The nodes that are missing, are another device's, or have other permissions than they should.
+    /// Returns the nodes that are missing, are another device's, or have other permissions than
+    /// they should.
     fn observe_nodes(&self, dirs: &[PathBuf]) -> Result<Option<Before>, Failure> {
         let wanted = self.host.wanted_nodes().map_err(exposing)?;
         if wanted.is_empty() {
@@ -175,8 +176,8 @@ impl Engine<'_> {
         Ok((!nodes.is_empty()).then_some(Before::Nodes { missing_dirs, nodes }))
     }
 
-    /// The node to be made or changed in `dir`, which is a tmpfs of ours where `own`; None where it is
-    /// as it should be, or somebody else sees to it.
+    /// Returns the node to make or change in `dir`, which is a tmpfs of ours if `own`; None if it
+    /// is as it should be, or another program maintains it.
     fn node_before(
         &self,
         dir: &Path,
@@ -201,7 +202,8 @@ impl Engine<'_> {
         Ok((!right).then_some(NodeBefore { path, made, was }))
     }
 
-    /// The very device in another /dev, with the permissions that the host's administrator gave it.
+    /// Returns the same device's node in another /dev, with the permissions that the host's
+    /// administrator gave it.
     fn node_of_admin(
         &self,
         own: &Path,
@@ -236,10 +238,10 @@ impl Engine<'_> {
             (Step::MakeNodes { .. }, Before::Nodes { missing_dirs, nodes }) => {
                 self.make_nodes(missing_dirs, nodes).map_err(exposing)
             }
-            // Not with what is before it: that may be a daemon's mark.
+            // Without `before` in the message: it may be a daemon's mark.
             (step, _) => Err(Failure::new(
                 ExitCode::Bug,
-                format!("{step}: the record has before it what such a step never has"),
+                format!("{step}: the recorded state before it does not fit such a step"),
             )),
         }
     }
@@ -262,7 +264,8 @@ impl Engine<'_> {
         let fresh: Vec<_> = fresh.map(|node| (node.path.clone(), node.made)).collect();
         let made = match self.host.make_nodes(&fresh) {
             Err(e) if e.unanswered.is_some() => return Err(e),
-            // One by one it shows which, and whether it matters; what was made answers EEXIST.
+            // Making them one by one shows which one fails, and whether that matters; the ones
+            // already made return EEXIST.
             made => made.inspect_err(|e| tracing::debug!("{e}: making them one by one")).is_ok(),
         };
         for node in nodes.iter().filter(|node| !made || node.was.is_some()) {
@@ -282,8 +285,8 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Whether the host's device manager made the very node since it was looked for; it has the
-    /// permissions that it should have then.
+    /// True if the host's device manager made the same node after it was found missing; its
+    /// permissions are then corrected.
     fn somebody_was_faster(
         &self,
         made: &Result<(), VerbError>,
@@ -300,14 +303,14 @@ impl Engine<'_> {
         Ok(theirs.is_some())
     }
 
-    /// Sets mode and owner of a node that is there. Where that is not allowed it stays as it is: who made
-    /// it gave it these, and the driver can be used all the same.
+    /// Sets mode and owner of an existing node. Where that is not allowed, only warns: its maker
+    /// set them, and the driver can be used all the same.
     fn put_right(&self, node: &NodeBefore) -> Result<(), VerbError> {
         const NOT_ALLOWED: [Errno; 3] = [Errno::EPERM, Errno::EACCES, Errno::EROFS];
         match self.host.set_node(&node.path, node.made) {
             Err(e) if e.unanswered.is_none() && NOT_ALLOWED.contains(&e.errno) => {
                 tracing::warn!(
-                    "{e}: mode and owner stay as they are; CAP_CHOWN and CAP_FOWNER allow to change them"
+                    "{e}: leaving mode and owner as they are (CAP_CHOWN and CAP_FOWNER allow it)"
                 );
                 Ok(())
             }
@@ -315,11 +318,11 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether what the entry made is (still) there, whole.
+    /// True if the entry's effect is (still) there and whole.
     pub(super) fn is_so(&self, entry: &Entry) -> Result<bool, Failure> {
         match (&entry.step, &entry.before) {
-            // What lies on a mount is seen only through it; and a mount more than we made is
-            // somebody else's, so what is right is a count above the one before.
+            // The content of a mount is visible only through it, and any mount beyond ours is
+            // another program's, so the check is a count above the one before.
             (
                 Step::Bind { target, .. }
                 | Step::Share { target, .. }
@@ -339,18 +342,18 @@ impl Engine<'_> {
     }
 }
 
-/// How far an entry came when its step was carried out.
+/// Returns an entry's state after its step was carried out.
 fn done(step: &Step) -> EntryState {
     match step {
         Step::RemoveLeftover { .. } => {
-            EntryState::Kept("a dead container's leftover is not put back".to_owned())
+            EntryState::Kept("a dead container's leftover is not restored".to_owned())
         }
         _ => EntryState::Done,
     }
 }
 
-/// Whether a step's result is looked at in the end. A driver is ready without a daemon that it can
-/// do without, and where a leftover was there is by now what took its place.
+/// True if a step's result is verified in the end. A driver is ready without a daemon that it can
+/// do without, and the place of a leftover is taken by now.
 fn is_verified(step: &Step) -> bool {
     match step {
         Step::StartDaemon { daemon } => daemon.required,
@@ -359,8 +362,8 @@ fn is_verified(step: &Step) -> bool {
     }
 }
 
-/// True where what a step makes is not there, by what was seen before it; nodes that are there with other
-/// permissions are told of.
+/// True if a step's effect is absent, by the state observed before it; warns of nodes that are
+/// there with other permissions.
 fn is_absent(step: &Step, before: &Before) -> bool {
     if let Before::Nodes { nodes, .. } = before {
         for node in nodes.iter().filter(|node| has_other_permissions(node)) {
@@ -373,8 +376,9 @@ fn is_absent(step: &Step, before: &Before) -> bool {
     is_lost(before)
 }
 
-/// True where an effect is not there, by what is seen in its place. Device nodes with other permissions are
-/// there: a device manager that sets them after us is no reason to take the driver off, nor to fight it.
+/// True if an effect is lost, by the state observed in its place. Device nodes with other
+/// permissions are there: a device manager that sets them after us is no reason to uninstall the
+/// driver, nor to fight it.
 pub(super) fn is_lost(before: &Before) -> bool {
     let Before::Nodes { nodes, .. } = before else { return true };
     !nodes.iter().all(has_other_permissions)
@@ -384,7 +388,7 @@ fn has_other_permissions(node: &NodeBefore) -> bool {
     node.was.is_some_and(|was| was.same_device(&node.made))
 }
 
-/// Which of `path` and the directories that lead to it are missing, outermost first.
+/// Returns the missing ones of `path` and its parent directories, outermost first.
 fn missing_dirs(host: &dyn Host, path: &Path) -> Result<Vec<PathBuf>, VerbError> {
     let mut missing = Vec::new();
     for dir in path.ancestors() {
@@ -416,10 +420,10 @@ fn distinct_dirs<'a>(host: &dyn Host, dirs: &'a [PathBuf]) -> Result<Vec<&'a Pat
     Ok(distinct)
 }
 
-/// The failure of a verb that shows the driver to the host.
+/// Failure of a verb that exposes the driver to the host.
 pub(super) fn exposing(error: VerbError) -> Failure {
     if error.unanswered.is_some() {
-        return Failure::new(ExitCode::RolledBack, "showing the driver to the host")
+        return Failure::new(ExitCode::RolledBack, "exposing the driver to the host")
             .because(error)
             .remedy(NEEDS_REBOOT);
     }
@@ -428,8 +432,8 @@ pub(super) fn exposing(error: VerbError) -> Failure {
             "run the container privileged, with the host's /dev, /sys and /run/nvidia"
         }
         Errno::ENOSPC => "free space on the file system of the path",
-        Errno::EEXIST => "something else is in the way: look at it and move it away",
-        _ => "look at the path on the host; `longshore plan` says what longshore needs of it",
+        Errno::EEXIST => "another file is in the way: inspect it and move it away",
+        _ => "look at the path on the host; `longshore plan` shows which paths longshore needs",
     };
-    Failure::new(ExitCode::Expose, "showing the driver to the host").because(error).remedy(remedy)
+    Failure::new(ExitCode::Expose, "exposing the driver to the host").because(error).remedy(remedy)
 }

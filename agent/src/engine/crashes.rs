@@ -1,10 +1,10 @@
-//! An agent dies at every point at which it can: before and after each act on the host, and between
-//! the system calls of each write of its journal. Whatever it leaves, the next one, which may die
-//! at every point as well, brings the host to Ready or back to what it was before.
+//! Deaths of an agent at every possible point: before and after each act on the host, and between
+//! the system calls of each write of its journal. From every state it leaves, the next agent, which
+//! may die at every point as well, brings the host to Ready or back to the state before.
 //!
-//! Enumerated, not sampled. A death is what a host and a state directory look like at a point: so
-//! an agent is run once, and at each point what it would leave is kept. What a kill leaves twice is
-//! looked at once.
+//! Enumerated, not sampled. A death is fully described by the host and the state directory at a
+//! point: so an agent is run once, and at each point what it would leave is kept. Equal states are
+//! examined once.
 //!
 //! `cargo test -p longshore --lib engine::crashes -- --nocapture` prints the counts.
 
@@ -24,23 +24,23 @@ use crate::journal::phase::Phase;
 use crate::journal::{Before, State};
 use crate::paths::Paths;
 
-/// What is there when an agent is dead: the host, and the files of the state directory.
+/// The host and the state directory's files after an agent's death.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct World {
     host: FakeState,
     files: BTreeMap<String, Vec<u8>>,
 }
 
-/// What an agent does with its life.
+/// Task of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
-    /// From what it finds to Ready.
+    /// From the present state to Ready.
     Install,
-    /// From what it finds to Removed.
+    /// From the present state to Removed.
     Remove,
 }
 
-/// A host before longshore came, and what its kernel knows.
+/// A host before longshore ran, and what its kernel knows.
 struct Scene {
     name: &'static str,
     host: FakeHost,
@@ -51,7 +51,7 @@ struct Scene {
 
 impl Scene {
     fn new(name: &'static str, host: FakeHost) -> Self {
-        // In memory where there is such a place: tens of thousands of files are written.
+        // In memory where /dev/shm exists: tens of thousands of files are written.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let paths = Paths::below(dir.path());
         boot(&paths, "one");
@@ -77,7 +77,7 @@ impl Scene {
         World { host: host.state(), files: files.collect() }
     }
 
-    /// Lives in `world` undisturbed, and gives how it ended and what is there then.
+    /// Runs in `world` undisturbed, and returns the result and the state afterwards.
     fn live(&self, life: Life, world: &World) -> (Result<(), Failure>, World) {
         self.put(world);
         let mut journal = Journal::open(&self.paths).unwrap();
@@ -85,7 +85,7 @@ impl Scene {
         (ended, Self::look(&self.host, &self.paths.state))
     }
 
-    /// The same, with what each death on the way would have left.
+    /// The same, with the state that each death on the way would have left.
     fn die(&self, life: Life, world: &World) -> (Result<(), Failure>, World, Vec<World>) {
         self.put(world);
         let left = Arc::new(Mutex::new(Vec::new()));
@@ -111,7 +111,7 @@ fn boot(paths: &Paths, id: &str) {
     fs::write(dir.join("boot_id"), id).unwrap();
 }
 
-/// The phases of a life, with what it does in them.
+/// Goes through the phases of an agent run, with the work of each.
 fn act(host: &FakeHost, life: Life, journal: &mut Journal) -> Result<(), Failure> {
     let engine = engine(host);
     match life {
@@ -126,7 +126,7 @@ fn act(host: &FakeHost, life: Life, journal: &mut Journal) -> Result<(), Failure
             }
         }
         Life::Remove => {
-            // As the lifecycle: a full disk is no reason to leave the driver on the host.
+            // As in the lifecycle: a full disk is no reason to leave the driver on the host.
             if let Err(failure) = journal.begin(Phase::Removing) {
                 assert_eq!(failure.code(), ExitCode::Preflight);
             }
@@ -136,7 +136,8 @@ fn act(host: &FakeHost, life: Life, journal: &mut Journal) -> Result<(), Failure
     }
 }
 
-/// A world with its loadings numbered in their order: they count on where nothing else changes.
+/// Returns a world's key, with its loadings numbered in their order: a repeat only raises their
+/// numbers.
 fn key(world: &World) -> String {
     let mut host = world.host.clone();
     let mut state = world.files.get("state.json").map(|bytes| {
@@ -150,8 +151,8 @@ fn key(world: &World) -> String {
     for entry in state.iter_mut().flat_map(|state| state.entries.iter_mut()) {
         entry.instance.iter_mut().for_each(rank);
     }
-    // What the dead one was at does not matter to the next one, nor how far it came with the state
-    // it was writing, which is taken away before it is begun anew.
+    // Neither the dead agent's phase matters to the next one, nor how far it got with writing the
+    // state: the unfinished file is removed before a new one is begun.
     if let Some(state) = &mut state {
         state.phase = Phase::Removed;
     }
@@ -161,13 +162,13 @@ fn key(world: &World) -> String {
         Before::NoDaemon { mark } => Some(mark.clone()),
         _ => None,
     });
-    // The marks of daemons are drawn by lot.
+    // The marks of daemons are random.
     let marks: Vec<String> = in_entries.chain(host.daemons.keys().cloned()).collect();
     let text = format!("{host:?}{state:?}{next}");
     marks.iter().enumerate().fold(text, |text, (n, mark)| text.replace(mark, &n.to_string()))
 }
 
-/// What was counted.
+/// Counters of the run.
 #[derive(Debug, Default)]
 struct Count {
     first: usize,
@@ -175,14 +176,14 @@ struct Count {
     worlds: usize,
 }
 
-/// Kills every life at every point, and every recovery from that at every point, and looks at what
-/// becomes of it.
+/// Kills every agent run at every point, and every recovery from that at every point, and checks
+/// the result.
 struct Killer<'a> {
     scene: &'a Scene,
     /// The host with the driver; None where it cannot be installed.
     ready: Option<FakeState>,
     count: Count,
-    /// Deaths that were recovered from, and what was Ready then and was removed.
+    /// Deaths that were recovered from, and Ready states that were then removed.
     settled: BTreeSet<String>,
     removed: BTreeSet<String>,
 }
@@ -213,7 +214,7 @@ impl Killer<'_> {
         self.count.worlds = self.settled.len();
     }
 
-    /// Nobody dies any more: whatever is begun from here ends as it should.
+    /// Runs to the end without a further death: each run from here succeeds.
     fn settle(&mut self, death: &World) {
         let key = key(death);
         if !self.settled.insert(key) {
@@ -251,7 +252,7 @@ impl Killer<'_> {
         assert!(!state.entries.iter().any(|entry| entry.is_live()));
     }
 
-    /// A power cut at the same point: the host is booted and has nothing of ours, the state
+    /// Cuts the power at the same point: the host is booted and has nothing of ours; the state
     /// directory, where it is on a disk, has what was synced.
     fn lose_power(&self, death: &World) {
         let scene = self.scene;
@@ -264,8 +265,8 @@ impl Killer<'_> {
     }
 }
 
-/// A host where others came first: a firmware path, modules, a mount, a node, and one of another
-/// device.
+/// Returns a host that other programs used first: a firmware path, modules, a mount, a node, and
+/// one of another device.
 fn crowded_host() -> FakeHost {
     let host = gpu_host();
     host.change(|state| {
@@ -280,7 +281,7 @@ fn crowded_host() -> FakeHost {
     host
 }
 
-/// A host whose kernel refuses the last module, so that every installation is rolled back.
+/// Returns a host whose kernel refuses the last module, so that every installation is rolled back.
 fn refusing_host() -> FakeHost {
     let host = gpu_host();
     let refused = Some(Errno::ENODEV);
@@ -314,11 +315,11 @@ fn a_death_at_any_point_and_another_in_the_recovery_are_recovered_from() {
     }
     let Count { first, again, worlds } = total;
     println!("{} crash points ({first} + {again}), all recovered", first + again);
-    // A change that makes the agent pass fewer points makes this test look at less.
+    // A change that makes the agent pass fewer points makes this test cover less.
     assert!(first > 700 && again > 15_000 && worlds > 500, "{total:?}");
 }
 
-/// The disk is full at the n-th write of the state, or from it on, at any of its points.
+/// Fills the disk at the n-th write of the state, or from it on, at any of its points.
 #[test]
 fn a_full_disk_at_any_write_of_the_state_leaves_the_host_as_it_was() {
     let scene = Scene::new("a full disk", gpu_host());
@@ -328,7 +329,7 @@ fn a_full_disk_at_any_write_of_the_state_leaves_the_host_as_it_was() {
         let start = if life == Life::Install { &scene.before } else { &installed };
         for lasting in [false, true] {
             let mut nth = 0;
-            // Until there is no such point any more.
+            // Ends when no such point is left.
             while fill(&scene, life, start, nth, lasting) {
                 nth += 1;
             }
@@ -339,7 +340,7 @@ fn a_full_disk_at_any_write_of_the_state_leaves_the_host_as_it_was() {
     println!("{count} points at which the disk was full, all recovered");
 }
 
-/// Whether there was an n-th point.
+/// Returns false if there was no n-th point.
 fn fill(scene: &Scene, life: Life, start: &World, nth: usize, lasting: bool) -> bool {
     scene.put(start);
     let mut journal = Journal::open(&scene.paths).unwrap();
@@ -354,14 +355,14 @@ fn fill(scene: &Scene, life: Life, start: &World, nth: usize, lasting: bool) -> 
     let ended = act(&scene.host, life, &mut journal);
     drop(journal);
     let there = *passed.lock().unwrap() > nth;
-    // What is said is true: a life that failed for want of room says so.
+    // An agent run that failed for want of space reports that.
     if let Err(failure) = &ended {
         assert_eq!(failure.code(), ExitCode::Preflight, "{}", failure.report());
         let remedy = failure.remedy_text().unwrap_or_default();
         assert!(remedy.starts_with("free space"), "{}", failure.report());
     }
     assert!(there || ended.is_ok());
-    // The next one has room again.
+    // The next agent has free space again.
     let world = Scene::look(&scene.host, &scene.paths.state);
     let (ended, after) = scene.live(Life::Remove, &world);
     ended.unwrap();

@@ -13,20 +13,21 @@ use crate::journal::{Before, Entry, EntryState, Journal};
 use crate::step::{ModuleOrigin, Step};
 use crate::telemetry::DaemonState;
 
-/// The part of the time for taking the driver off that one daemon may have to end.
+/// Fraction of the uninstall's time limit that one daemon may have to end.
 const SHARE: u32 = 4;
 
-/// A daemon gets at least so long.
+/// Lower bound of a daemon's time to end.
 const LEAST: Duration = Duration::from_secs(1);
 
 impl Engine<'_> {
-    /// None where another one serves already: it is somebody else's.
+    /// Returns the state before the daemon's start; None if another program's daemon serves
+    /// already.
     pub(super) fn observe_daemon(&self, daemon: &Daemon) -> Result<Option<Before>, Failure> {
         let mark = crate::host::daemon::new_mark();
         let seen = self.host.daemon(daemon, &mark).map_err(exposing)?;
         if let Answers::Other(pid) = seen.answers {
             tracing::warn!(
-                "{daemon}: pid {pid} answers on {} and is not ours: leaving it that one",
+                "{daemon}: pid {pid} answers on {} and is not ours: using that one",
                 daemon.socket.display()
             );
             return Ok(None);
@@ -34,7 +35,7 @@ impl Engine<'_> {
         Ok(Some(Before::NoDaemon { mark }))
     }
 
-    /// Starts the daemon. One that the driver can do without is tried again later.
+    /// Starts the daemon. An optional one is retried later.
     pub(super) fn start_daemon(
         &self,
         daemon: &Daemon,
@@ -51,7 +52,7 @@ impl Engine<'_> {
         };
         self.tell(daemon, DaemonState::Failed);
         if !daemon.required {
-            tracing::warn!("going on without {daemon}, which is tried again: {error}");
+            tracing::warn!("going on without {daemon}, retrying it later: {error}");
             return Ok(());
         }
         let remedy = format!(
@@ -70,9 +71,9 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Ends the daemons that are `going`, and all of them where something goes that they run on: the
-    /// one started last first. One that cannot be ended holds the driver, and is named among its
-    /// users then.
+    /// Ends the daemons that are `going`, or all of them if something that they run on goes: the
+    /// one started last first. One that cannot be ended holds the driver, and is then named among
+    /// its users.
     pub(super) fn end_daemons(&self, going: Going<'_>, journal: &mut Journal) {
         let driver_goes = journal.live().any(|entry| going(entry) && is_stood_on(&entry.step));
         let is_daemon =
@@ -91,7 +92,7 @@ impl Engine<'_> {
     }
 }
 
-/// Whether daemons run on what a step makes: modules of the driver, nodes and mounts.
+/// True if daemons run on a step's effect: modules of the driver, nodes and mounts.
 fn is_stood_on(step: &Step) -> bool {
     match step {
         Step::LoadModule { origin, .. } => matches!(origin, ModuleOrigin::Driver { .. }),
@@ -101,7 +102,7 @@ fn is_stood_on(step: &Step) -> bool {
     }
 }
 
-/// The daemons that the journal says are ours to keep.
+/// Returns the daemons that the journal has as ours to keep running.
 pub(crate) fn kept(journal: &Journal) -> Vec<daemons::Kept> {
     let kept = |entry: &Entry| match (&entry.step, &entry.before, &entry.state) {
         (Step::StartDaemon { daemon }, Before::NoDaemon { mark }, EntryState::Done) => {

@@ -1,5 +1,5 @@
-//! One driver in place of another: everything is seen to be at hand before anything goes, and what
-//! was there comes back where the other cannot be had.
+//! Replacement of an installed driver by another: verifies that the new one is available before it
+//! uninstalls the old one, and reinstalls the old one where the new one fails.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,24 +13,24 @@ use crate::host::in_use::InUse;
 use crate::journal::{Entry, Journal};
 use crate::step::{ModuleOrigin, Step};
 
-/// Why what was wanted did not take the place of what was there.
+/// Reason that the wanted driver did not replace the installed one.
 #[derive(Debug)]
 pub enum NotExchanged {
-    /// What is to go is in use: nothing was changed.
+    /// The installed driver is in use: nothing was changed.
     InUse(InUse),
-    /// The cancel flag was set; what was there is gone, and the other not there.
+    /// The cancel flag was set; the old driver is uninstalled, the new one not installed.
     Cancelled,
-    /// The other cannot be had, and what was there never went.
+    /// The new driver failed, and the old one was never uninstalled.
     Kept(Failure),
-    /// The other cannot be had, and what was there is there again.
+    /// The new driver failed, and the old one is installed again.
     Back(Failure),
-    /// The other cannot be had, and what was there could not be brought back whole.
+    /// The new driver failed, and the old one could not be reinstalled whole.
     Lost(Failure),
 }
 
 impl Engine<'_> {
-    /// Undoes the entries that are `going` and carries `steps` out. Where that fails, what the
-    /// journal has as `previous` is carried out again.
+    /// Undoes the entries that are `going` and carries `steps` out. Where that fails, carries out
+    /// the journal's `previous` steps again.
     ///
     /// Blocks.
     ///
@@ -45,7 +45,7 @@ impl Engine<'_> {
     ) -> Result<(), NotExchanged> {
         let was_whole = journal.state().whole;
         if let Err(failure) = verify_available(self.images, &journal.state().previous) {
-            tracing::warn!("what is live now could not be brought back: {}", failure.one_line());
+            tracing::warn!("no way back to the installed driver: {}", failure.one_line());
         }
         let done = verify_available(self.images, steps).and_then(|()| {
             match self.undo_those(going, journal) {
@@ -55,7 +55,7 @@ impl Engine<'_> {
             }
         });
         let why = match done {
-            // The daemons were ended, for they use what was to go.
+            // The daemons were ended, because they use the modules to unload.
             Ok(Some(in_use)) if was_whole && !journal.state().whole => {
                 return Err(self.bring_back(journal).map_or_else(NotExchanged::Lost, |()| in_use));
             }
@@ -67,7 +67,7 @@ impl Engine<'_> {
                 Err(Stopped::Failed(failure)) => failure,
             },
         };
-        // Where nothing was undone yet, there is nothing to bring back.
+        // Nothing to reinstall if nothing was undone yet.
         Err(if journal.state().whole {
             NotExchanged::Kept(why)
         } else {
@@ -75,13 +75,13 @@ impl Engine<'_> {
         })
     }
 
-    /// Brings back what was there; a stop that is asked for meanwhile is heard afterwards.
+    /// Reinstalls the previous driver; a request to stop is handled afterwards.
     fn go_back(&self, why: Failure, journal: &mut Journal) -> NotExchanged {
         let before = journal.state().previous.clone();
         if before.is_empty() {
             return NotExchanged::Lost(why);
         }
-        tracing::warn!("bringing back what was there before, for a step failed: {why}");
+        tracing::warn!("a step failed, reinstalling the previous driver: {why}");
         let version = journal.state().plan.as_ref().map(|plan| plan.driver_version.clone());
         let name = version.map_or_else(|| "the driver".to_owned(), |v| format!("driver {v}"));
         let back = self.make_room(&before, journal).and_then(|()| self.bring_back(journal));
@@ -93,7 +93,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Carries out again what of the journal's `previous` steps does not hold.
+    /// Carries out again the journal's `previous` steps that are not in effect.
     fn bring_back(&self, journal: &mut Journal) -> Result<(), Failure> {
         let before = journal.state().previous.clone();
         // It was Ready with the GPUs that it had.
@@ -102,12 +102,12 @@ impl Engine<'_> {
             Ok(()) => journal.restored(),
             Err(Stopped::Failed(failure)) => Err(failure),
             Err(Stopped::Cancelled) => {
-                Err(Failure::new(ExitCode::Bug, "stopped by nobody while bringing it back"))
+                Err(Failure::new(ExitCode::Bug, "reinstalling the previous driver was cancelled"))
             }
         }
     }
 
-    /// Undoes what an agent that died in the midst of the change had made already.
+    /// Undoes what an agent that died during the change had already made of the new driver.
     fn make_room(&self, before: &[Step], journal: &mut Journal) -> Result<(), Failure> {
         let stays = |step: &Step| {
             let of_kernel = matches!(
@@ -124,13 +124,13 @@ impl Engine<'_> {
     }
 }
 
-/// These entries of the journal, and the mounts on what they mounted: they go with it.
+/// Returns these entries of the journal, and the mounts on top of their mounts, which go with them.
 pub fn with_mounts_on(journal: &Journal, going: BTreeSet<u64>) -> BTreeSet<u64> {
     let gone: Vec<&Path> =
         journal.live().filter(|e| going.contains(&e.seq)).filter_map(mount_point).collect();
     let lies_on = |entry: &&Entry| {
         let place = match &entry.step {
-            // What is shown elsewhere is gone with where it lies.
+            // A shared tree is gone along with its source.
             Step::Share { source, .. } => Some(source.as_path()),
             _ => mount_point(entry),
         };
@@ -150,11 +150,11 @@ fn mount_point(entry: &Entry) -> Option<&Path> {
 fn not_taken_off(left: &[Left]) -> Failure {
     let not = NotUndone::Left(left.to_vec());
     let failure =
-        Failure::new(ExitCode::RolledBack, format!("taking off what was there before: {not}"));
+        Failure::new(ExitCode::RolledBack, format!("uninstalling the previous driver: {not}"));
     if not.needs_reboot() { failure.remedy(NEEDS_REBOOT) } else { failure }
 }
 
-/// The error pair: why the other cannot be had, and why what was there does not come back.
+/// The error pair: why the new driver failed, and why the old one could not be reinstalled.
 fn lost(why: &Failure, name: &str, failure: &Failure) -> Failure {
     let cause = format!(
         "{}; {name}, which was live before, could not be brought back: {}",
@@ -162,15 +162,15 @@ fn lost(why: &Failure, name: &str, failure: &Failure) -> Failure {
         failure.one_line()
     );
     Failure::new(ExitCode::RolledBack, cause)
-        .remedy("see what is in the way, run `longshore unload`, and start it again")
+        .remedy("remove the cause, run `longshore unload`, and start it again")
 }
 
-/// Sees that everything that `steps` take out of the store is there, and is what it should be.
+/// Verifies that every store content that `steps` use is there and intact.
 ///
-/// Blocks: what was not read before is read and hashed.
+/// Blocks: reads and hashes content that was not read before.
 ///
 /// # Errors
-/// 13 where something is not, with what and where.
+/// 13 if something is missing or changed, with its name and path.
 pub fn verify_available(images: &dyn Images, steps: &[Step]) -> Result<(), Failure> {
     for step in steps {
         match step {

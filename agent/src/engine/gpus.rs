@@ -9,7 +9,7 @@ use crate::host::gpus::{self, Gpu};
 use crate::step::Step;
 
 impl Engine<'_> {
-    /// Refuses where a GPU is missing and that is not to be.
+    /// Fails if a GPU is missing and `refuses_missing_gpus` is set.
     pub(super) fn check_gpus(&self, steps: &[Step]) -> Result<(), Failure> {
         if !self.refuses_missing_gpus {
             return Ok(());
@@ -18,7 +18,7 @@ impl Engine<'_> {
         finding::refusal(&gpus::missing(&gpus, true)).map_or(Ok(()), Err)
     }
 
-    /// The GPUs that the driver which `steps` load may drive; none where it is not loaded.
+    /// Returns the GPUs that the driver which `steps` load may drive; none where it is not loaded.
     pub(super) fn gpus(&self, steps: &[Step]) -> Result<Vec<Gpu>, VerbError> {
         if self.host.module("nvidia")?.is_none() {
             return Ok(Vec::new());

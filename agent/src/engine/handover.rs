@@ -1,4 +1,4 @@
-//! A module goes to the kernel: as a file where its bytes need no look any more, else from memory.
+//! Loading of one module: finit_module(2) where its file is verified already, else init_module(2).
 
 use nix::errno::Errno;
 
@@ -9,19 +9,19 @@ use crate::host::VerbError;
 use crate::host::verbs::Image;
 use crate::step::ModuleOrigin;
 
-/// How the kernel took a module.
+/// A module that the kernel took.
 pub(super) struct Taken {
-    /// The file it read; None where it was given the bytes.
+    /// The file that the kernel read; None where it was given the bytes.
     pub(super) file: Option<ModuleFile>,
-    /// What it logged meanwhile.
+    /// Lines that the kernel logged meanwhile.
     pub(super) said: Vec<String>,
 }
 
-/// Why the kernel does not have a module.
+/// Reason that the kernel did not take a module.
 pub(super) enum NotTaken {
-    /// It was not there to be handed over, or is not what it should be.
+    /// The module is missing, or its content is not the expected one.
     Absent(Failure),
-    /// The kernel's answer, or that none came.
+    /// The kernel's error, or that it did not answer.
     Refused(VerbError),
 }
 
@@ -38,7 +38,7 @@ impl Engine<'_> {
             match self.host.load_module(name, Image::File(file.file()), parameters) {
                 Ok(said) => return Ok(Taken { file: Some(file), said }),
                 Err(e) if e.unanswered.is_none() && is_about_the_file(e.errno) => {
-                    tracing::info!("{e}: handing over its bytes in place of its file");
+                    tracing::info!("{e}: loading it from memory instead of its file");
                     refused = e.said;
                 }
                 Err(e) => return Err(NotTaken::Refused(e)),
@@ -48,7 +48,7 @@ impl Engine<'_> {
         match self.host.load_module(name, Image::Bytes(&bytes), parameters) {
             Ok(said) => Ok(Taken { file: None, said }),
             Err(mut error) => {
-                // Why a policy refuses is told of the file (LoadPin, IMA).
+                // A policy (LoadPin, IMA) logs its reason only for the file.
                 error.said.splice(0..0, refused);
                 Err(NotTaken::Refused(error))
             }
@@ -56,10 +56,10 @@ impl Engine<'_> {
     }
 }
 
-/// Whether a module that was refused as a file may be taken from memory: SELinux does not like the
-/// file's label (EACCES), somebody has it open for writing (ETXTBSY), a filter of system calls does
-/// not know finit_module (EPERM, ENOSYS). EPERM can be about loading at all; then the kernel says
-/// it once more.
+/// True if a module that was refused as a file may be loaded from memory: SELinux denies the file's
+/// label (EACCES), a process has it open for writing (ETXTBSY), a seccomp filter does not know
+/// finit_module (EPERM, ENOSYS). EPERM can be about loading at all; then the kernel returns it once
+/// more.
 fn is_about_the_file(errno: Errno) -> bool {
     matches!(errno, Errno::EACCES | Errno::EPERM | Errno::ENOSYS | Errno::ETXTBSY)
 }

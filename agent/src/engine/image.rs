@@ -1,4 +1,4 @@
-//! A module's bytes as the kernel wants them: from the store, or from the host's /lib/modules.
+//! Module images in the form that the kernel loads, from the store or from the host's /lib/modules.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -14,18 +14,19 @@ use crate::source::userspace::{self, Depth};
 use crate::step::ModuleOrigin;
 use crate::store::{Store, VerifiedModule};
 
-/// No module is larger, unpacked; what is, is a bomb. An unstripped nvidia.ko has 185 MB.
+/// Size limit of an unpacked module, against decompression bombs. An unstripped nvidia.ko has 185
+/// MB.
 const LARGEST: u64 = 1 << 30;
 
-/// What every module begins with, unpacked.
+/// First bytes of every unpacked module.
 const ELF_MAGIC: &[u8; 4] = b"\x7fELF";
 
-/// A module's file, open and not compressed, for the kernel to read by itself.
+/// A module's file, open and not compressed, for finit_module(2).
 #[derive(Debug)]
 pub enum ModuleFile {
-    /// One of the kernel's own, as modprobe takes it.
+    /// A module of the kernel's own, loaded as modprobe loads it.
     Kernel(File),
-    /// One of the store.
+    /// A module of the store.
     Driver(VerifiedModule),
 }
 
@@ -38,10 +39,10 @@ impl ModuleFile {
         }
     }
 
-    /// After the kernel has read it: whether that was what had been verified.
+    /// Checks, after the kernel has read the file, that it read the verified bytes.
     ///
     /// # Errors
-    /// 13 where somebody wrote to it meanwhile.
+    /// 13 if the file was written to meanwhile.
     pub fn check_unwritten(&self) -> Result<(), Failure> {
         match self {
             Self::Kernel(_) => Ok(()),
@@ -50,23 +51,23 @@ impl ModuleFile {
     }
 }
 
-/// Where module images come from.
+/// Source of module images.
 pub trait Images: Send + Sync {
     /// The bytes of a module, not compressed.
     ///
     /// # Errors
-    /// 13 where the bytes are not what they should be; 12 or 16 where they are absent.
+    /// 13 where the bytes do not have the expected digest; 12 or 16 where they are absent.
     fn image(&self, name: &str, origin: &ModuleOrigin) -> Result<Vec<u8>, Failure>;
-    /// The file of a module whose bytes need no look any more, so that the kernel can read it by
-    /// itself; None where it has to be the bytes.
+    /// The file of a module that is already verified, so that the kernel can read it directly; None
+    /// if the module has to be loaded from memory.
     ///
     /// # Errors
     /// 12 or 16 where the file cannot be read.
     fn file(&self, name: &str, origin: &ModuleOrigin) -> Result<Option<ModuleFile>, Failure>;
-    /// Verifies every byte of an assembled tree of the store, before the host gets to see it.
+    /// Verifies every byte of an assembled tree of the store, before it is exposed to the host.
     ///
     /// # Errors
-    /// 13 where it is not as it was assembled.
+    /// 13 where it differs from the assembled tree.
     fn check_tree(&self, tree: &Path) -> Result<(), Failure>;
 }
 
@@ -75,25 +76,26 @@ pub trait Images: Send + Sync {
 pub struct ModuleImages {
     store: Store,
     paths: Paths,
-    /// Whether a module of the store is hashed whenever it is read.
+    /// True if a module of the store is hashed at every read.
     always_hashed: bool,
 }
 
 impl ModuleImages {
-    /// Images from `store` and from below `paths.host_root`. Those of the store are hashed once a
-    /// boot.
+    /// Images from `store` and from below `paths.host_root`. Modules of the store are hashed once
+    /// per boot.
     pub fn new(store: Store, paths: &Paths) -> Self {
         Self { store, paths: paths.clone(), always_hashed: false }
     }
 
-    /// Also hashes what was hashed before in this boot, if `always`: a signature that was verified
-    /// then covers the very bytes that the kernel gets, whoever may write the store and its records.
+    /// If `always`, also hashes modules that were hashed earlier in this boot: a signature that was
+    /// verified then covers exactly the bytes that the kernel gets, even if others can write to the
+    /// store and its records.
     #[must_use]
     pub fn always_hashed(self, always: bool) -> Self {
         Self { always_hashed: always, ..self }
     }
 
-    /// The running kernel's modules, below the host's root.
+    /// Directory of the running kernel's modules, below the host's root.
     fn modules_dir(&self) -> Result<PathBuf, Failure> {
         let path = self.paths.root.join("proc/sys/kernel/osrelease");
         let release = fs::read_to_string(&path)
@@ -101,7 +103,7 @@ impl ModuleImages {
         Ok(Path::new("lib/modules").join(release.trim()))
     }
 
-    /// A module of the kernel's own where the plan found it; None where it is compressed or gone.
+    /// Opens a module of the kernel's own at the planned path; None if it is compressed or gone.
     fn kernel_file(&self, file: &Path) -> Result<Option<File>, Failure> {
         let path = self.modules_dir()?.join(file);
         let host = Root::open(&self.paths.host_root);
@@ -116,7 +118,7 @@ impl ModuleImages {
         }
     }
 
-    /// The bytes of a module of the kernel's own, and where they lie. Links are the host's own, as
+    /// Reads a module of the kernel's own; returns its path and bytes. Links are the host's own, as
     /// they were when the plan was made.
     fn kernel_module(&self, name: &str, file: &Path) -> Result<(PathBuf, Vec<u8>), Failure> {
         let dir = self.modules_dir()?;
@@ -132,7 +134,7 @@ impl ModuleImages {
                 return Err(Failure::new(ExitCode::KernelRefused, what).because(e));
             }
         }
-        // Recompressed or moved since the plan was made: libkmod knows where it is now.
+        // Recompressed or moved since the plan was made: libkmod knows the current path.
         let dir = host.display(dir);
         let found = KernelIndex::open(&dir)?.file(name)?.ok_or_else(|| {
             Failure::new(
@@ -180,7 +182,7 @@ impl Images for ModuleImages {
     }
 }
 
-/// Whether it is a regular file that begins as an ELF file does.
+/// True if it is a regular file that begins with the ELF magic.
 fn is_plain(file: &File) -> bool {
     let mut magic = [0; ELF_MAGIC.len()];
     file.metadata().is_ok_and(|found| found.is_file())
@@ -188,10 +190,10 @@ fn is_plain(file: &File) -> bool {
         && magic == *ELF_MAGIC
 }
 
-/// Unpacks what its first bytes say is xz, zstd or gzip; an ELF file is returned as it is.
+/// Unpacks xz, zstd or gzip, recognized by its first bytes; an ELF file is returned as it is.
 ///
 /// # Errors
-/// 13 where it is neither, or does not unpack to an ELF file of a sane size.
+/// 13 where it is none of these, or does not unpack to an ELF file within the size limit.
 pub fn unpack(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
     let what = |why: &str| format!("{} {why}", path.display());
     let unpacked = match bytes.as_slice() {
@@ -207,7 +209,7 @@ pub fn unpack(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
         return Ok(unpacked);
     }
     Err(Failure::new(ExitCode::Verification, what("is no kernel module: it is no ELF file"))
-        .remedy("the file is damaged: put it back from its package"))
+        .remedy("the file is damaged: reinstall it from its package"))
 }
 
 fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
@@ -336,7 +338,7 @@ mod tests {
         let packed = images.store.put(&xz()).unwrap();
         let origin = |sha256: &String| ModuleOrigin::Driver { sha256: sha256.clone() };
         assert!(images.file("a", &origin(&sha256)).unwrap().is_none(), "not hashed yet");
-        // What was written a moment ago is not known.
+        // A file written a moment ago cannot be recorded as verified yet.
         while images.store.verified_module(&packed).unwrap().is_none() {
             std::thread::sleep(std::time::Duration::from_millis(100));
             images.image("a", &origin(&packed)).unwrap();

@@ -1,4 +1,4 @@
-//! Whether the modules we loaded are used by anybody but each other, and by whom.
+//! Users of the loaded modules, other than those modules themselves.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use crate::host::verbs::{ModuleState, Stage};
 use crate::journal::{Entry, EntryState, Journal};
 use crate::step::{ModuleOrigin, Step};
 
-/// Which entries of the journal are to be undone.
+/// Selects the entries of the journal that are to be undone.
 pub type Going<'a> = &'a dyn Fn(&Entry) -> bool;
 
-/// Who holds the driver can change while its references do not: how often that is looked at.
+/// Interval of looking at the users: they can change while the reference counts do not.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 impl Engine<'_> {
-    /// Waits for the driver's users, and says who they are, again when they change.
+    /// Waits for the driver's users, and logs them, again when they change.
     pub(super) fn wait_for_users(
         &self,
         wait: &Wait,
@@ -52,11 +52,11 @@ impl Engine<'_> {
         }
     }
 
-    /// The driver's modules that are `going`, and that somebody else holds.
+    /// Returns the driver's modules that are `going` and in use by others.
     ///
-    /// Modules of the kernel's own that we loaded do not count: where somebody else came to use
-    /// one, it is left to that one. Nor does a module that was put in the place of ours, or one
-    /// that is on its way in or out.
+    /// Modules of the kernel's own that we loaded do not count: one that another program came to
+    /// use stays loaded. Nor does a module that replaced ours, or one that is being loaded or
+    /// unloaded.
     pub(super) fn held_modules(
         &self,
         journal: &Journal,
@@ -77,8 +77,8 @@ impl Engine<'_> {
         Ok(all)
     }
 
-    /// Adds who holds the modules, and tells it on. Who it is helps; that they are held is certain
-    /// without.
+    /// Adds the processes that hold the modules, and reports them to telemetry. They are a help to
+    /// the reader; that the modules are held is certain without them.
     pub(super) fn in_use(&self, held: Vec<Held>) -> InUse {
         let in_use = match self.host.driver_users() {
             Ok(seen) => InUse { held, users: seen.users, unseen: seen.unseen },
@@ -88,7 +88,7 @@ impl Engine<'_> {
         in_use
     }
 
-    /// What holds one module, apart from `going`.
+    /// Returns the holders of one module, apart from `going`.
     pub(super) fn held(
         &self,
         name: &str,
@@ -104,12 +104,11 @@ impl Engine<'_> {
         Ok((!free).then(|| Held { module: name.to_owned(), modules, references }))
     }
 
-    /// Whether the module that is loaded is the one that the entry loaded
-    /// (docs/decisions/whose-module.md).
+    /// True if the loaded module is the one that the entry loaded (docs/decisions/whose-module.md).
     ///
-    /// An entry that is done knows which loading it was; one that an older longshore wrote knows
-    /// the versions alone. An intent whose agent died may have been carried out: what is then
-    /// there with the versions and the parameters that were to be given is taken for ours.
+    /// An entry that is done has the number of its loading; one that an older longshore wrote has
+    /// the versions alone. An intent whose agent died may have been carried out: a module with the
+    /// intended versions and parameters is taken for ours.
     pub(super) fn is_ours(&self, entry: &Entry, state: &ModuleState) -> bool {
         let Step::LoadModule { name, origin, parameters, .. } = &entry.step else { return false };
         let same_build = readback::versions(&entry.step, state).is_ok();
@@ -125,7 +124,7 @@ impl Engine<'_> {
     }
 }
 
-/// The live module loads of the journal that are `going`, oldest first.
+/// Returns the live module loads of the journal that are `going`, oldest first.
 pub(super) fn loads<'a>(
     journal: &'a Journal,
     going: Going<'a>,

@@ -1,7 +1,7 @@
-//! Taking off what NVIDIA's driver container left when it died.
+//! Removal of what NVIDIA's driver container left when it died.
 //!
-//! The plan has proved whose it is and that nobody is alive; between that and the act somebody may
-//! have put something else in its place, so that only the very thing is taken off.
+//! The plan has proved its owner and that the owner is dead; meanwhile another program may have put
+//! something else in its place, so only the very thing that the plan names is removed.
 
 use nix::errno::Errno;
 
@@ -12,7 +12,7 @@ use crate::host::VerbError;
 use crate::step::Leftover;
 
 impl Engine<'_> {
-    /// Whether it is (still) there.
+    /// True if the leftover is (still) there.
     pub(super) fn has_leftover(&self, what: &Leftover) -> Result<bool, VerbError> {
         match what {
             Leftover::Mount { target, device, inode } => {
@@ -29,18 +29,18 @@ impl Engine<'_> {
         }
     }
 
-    /// Takes it off. A root that was mounted more than once comes off as often.
+    /// Removes the leftover. A root that was mounted more than once is unmounted as often.
     pub(super) fn remove_leftover(&self, what: &Leftover) -> Result<(), Failure> {
         match what {
             Leftover::Mount { target, .. } => {
-                // Each detach takes one off; more than there are cannot be.
+                // Each detach removes one mount; there cannot be more than these.
                 for _ in 0..self.host.mounts_on(target).map_err(exposing)? {
                     if self.has_leftover(what).map_err(exposing)? {
                         self.host.detach(target).map_err(exposing)?;
                     }
                 }
             }
-            // It may have become another's since the intent was written.
+            // The path may have become another program's since the intent was written.
             Leftover::File { .. } if !self.has_leftover(what).map_err(exposing)? => {}
             Leftover::File { path, .. } => match self.host.remove_file(path) {
                 Err(e) if e.errno == Errno::ENOENT => {}
@@ -51,9 +51,9 @@ impl Engine<'_> {
             }
         }
         if self.has_leftover(what).map_err(exposing)? {
-            let cause = format!("{what}: it was taken off, and is still there");
+            let cause = format!("{what}: removed, but it is still there");
             return Err(Failure::new(ExitCode::Expose, cause)
-                .remedy("see whether NVIDIA's driver container runs on this host, and stop it"));
+                .remedy("stop NVIDIA's driver container if it runs on this host"));
         }
         Ok(())
     }
@@ -92,7 +92,7 @@ mod tests {
         host
     }
 
-    /// A host on which a container died that had mounted its root twice.
+    /// Returns a host on which a container died that had mounted its root twice.
     fn littered() -> (FakeHost, Vec<Step>) {
         let host = clean();
         host.change(|state| {
@@ -154,7 +154,7 @@ mod tests {
         host.change(|state| {
             state.dirs.insert("/other".into());
             state.mounts.push(("/other".into(), ROOT.into()));
-            // NVIDIA's container opens the very file, and writes its number into it.
+            // NVIDIA's container opens the same file, and writes its pid into it.
             state.files.insert(PID.into(), FileId { changed: 14, ..THEIRS });
         });
         apply(&host, &steps[..1], &mut Journal::in_memory()).unwrap();
@@ -178,7 +178,7 @@ mod tests {
         assert!(host.state().files.contains_key(Path::new(PID)));
     }
 
-    /// A container's root on a mount point, as often as it was started; it goes with this.
+    /// A container's root on a mount point, mounted once per start; unmounted on drop.
     struct Mounted(tempfile::TempDir);
 
     impl Mounted {

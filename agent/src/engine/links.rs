@@ -1,4 +1,4 @@
-//! Directories of ours in whose place somebody put a link, on a real file system.
+//! Directories of ours that were replaced by a link, on a real file system.
 
 use std::fs;
 use std::os::unix::fs::symlink;

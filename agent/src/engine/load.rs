@@ -1,4 +1,4 @@
-//! Loading a module, and what is told of whose it then is.
+//! Loading of a module, and the record of its owner.
 
 use nix::errno::Errno;
 
@@ -16,11 +16,11 @@ use crate::step::{ModuleOrigin, Step};
 const UNLOADED_BY_OTHERS: &str = "find out what loads and unloads it on this host, and stop that";
 
 impl Engine<'_> {
-    /// Loads the module of the entry `seq`, which is intended, and compares what the kernel then
-    /// says of it with what was wanted.
+    /// Loads the module of the entry `seq`, which is intended, and compares the kernel's account of
+    /// it with the wanted module.
     ///
-    /// What the kernel refused to load is not ours, whoever loads it next; what gave no answer may
-    /// still come, and stays intended.
+    /// A module that the kernel refused is not ours, if another program loads it next; a load
+    /// without an answer may still succeed, and stays intended.
     pub(super) fn load(
         &self,
         step: &Step,
@@ -48,19 +48,19 @@ impl Engine<'_> {
         let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
         let Some(state) = state else {
             record(journal, seq, EntryState::Undone);
-            let cause = format!("the kernel took {name}, and does not list it as loaded");
+            let cause = format!("the kernel accepted {name}, but does not list it as loaded");
             return Err(Failure::new(ExitCode::KernelRefused, cause).remedy(UNLOADED_BY_OTHERS));
         };
-        // Before anything is compared: it is ours, be it what was wanted or not. What fails is written
-        // before anything is undone.
+        // Settled before any comparison: the module is ours even if it is not the wanted one. A
+        // failure is written before anything is undone.
         journal.settle_done(seq, state.instance);
         taken.file.map_or(Ok(()), |file| file.check_unwritten())?;
         self.compare(step, &state, &taken.said)?;
         Ok(Outcome::Done)
     }
 
-    /// Somebody else loaded the module since it was looked for, for example udev by its alias: it
-    /// stays theirs, and will do where it is what was wanted.
+    /// Handles a module that another program, for example udev by its alias, loaded after it was
+    /// found missing: it stays that program's, and is used if it is the wanted one.
     fn somebody_loaded(
         &self,
         step: &Step,
@@ -68,18 +68,19 @@ impl Engine<'_> {
         journal: &mut Journal,
     ) -> Result<Outcome, Failure> {
         let Step::LoadModule { name, .. } = step else { return Ok(Outcome::NotOurs) };
-        journal.mark(seq, EntryState::Kept("somebody else loaded it just before us".to_owned()))?;
-        tracing::warn!("{name}: somebody else loaded it just before us");
+        journal
+            .mark(seq, EntryState::Kept("another program loaded it just before us".to_owned()))?;
+        tracing::warn!("{name}: another program loaded it just before us");
         let state = self.host.module(name).map_err(|e| refusal::explain(name, &e))?;
         let Some(state) = state else {
-            let cause = format!("{name}: somebody else loaded it just before us, and it is gone");
+            let cause = format!("{name}: another program loaded and unloaded it meanwhile");
             return Err(Failure::new(ExitCode::KernelRefused, cause).remedy(UNLOADED_BY_OTHERS));
         };
         self.compare(step, &state, &[])?;
         Ok(Outcome::NotOurs)
     }
 
-    /// Whether what is loaded is what the step wants; `said` is what the kernel logged meanwhile.
+    /// Checks that the loaded module is the wanted one; `said` is what the kernel logged meanwhile.
     fn compare(&self, step: &Step, state: &ModuleState, said: &[String]) -> Result<(), Failure> {
         readback::versions(step, state)?;
         match step {
@@ -91,7 +92,7 @@ impl Engine<'_> {
     }
 }
 
-/// A load that did not come back.
+/// Failure of a load that did not return.
 fn wedged(name: &str, error: &VerbError) -> Failure {
     Failure::new(ExitCode::KernelRefused, format!("{name}: its init function hangs"))
         .because(error.to_string())

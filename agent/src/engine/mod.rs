@@ -33,24 +33,24 @@ use crate::journal::Journal;
 use crate::step::Step;
 use crate::telemetry::{StepOutcome, Telemetry};
 
-/// What carries steps out: the host, where module images come from, and how long to wait for
-/// those who use the driver.
+/// Carries steps out on a host: takes module images from `images`, and waits for the driver's users
+/// for as long as `patience` says.
 #[derive(Clone, Copy)]
 pub struct Engine<'a> {
     /// The host.
     pub host: &'a dyn Host,
-    /// Where module images come from.
+    /// Source of module images.
     pub images: &'a dyn Images,
-    /// How long an undo waits for a driver that is in use.
+    /// Time limit for an undo to wait for a driver that is in use.
     pub patience: Patience,
-    /// Hears what becomes of every step.
+    /// Records each step's outcome.
     pub telemetry: &'a Telemetry,
     /// Treats a driver that did not take every GPU as not installed.
     pub refuses_missing_gpus: bool,
 }
 
-/// Why the steps were not all carried out. The host is then as it was before, or the failure
-/// says what is left.
+/// Reason that not all steps were carried out. The host is then as it was before, or the failure
+/// names what is left.
 #[derive(Debug)]
 pub enum Stopped {
     /// The cancel flag was set, and everything was undone.
@@ -60,14 +60,14 @@ pub enum Stopped {
 }
 
 impl Engine<'_> {
-    /// Carries `steps` out in order. What is already so stays as it is: where the journal has it
-    /// as ours it remains ours, otherwise it is somebody else's and will not be undone. In the
-    /// end all of it is looked at once more.
+    /// Carries `steps` out in order, then verifies all of them once more. A step whose effect is
+    /// already there is skipped: it stays ours if the journal has it as ours, otherwise it belongs
+    /// to another program and is not undone.
     ///
-    /// Blocks; the cancel flag is looked at between steps.
+    /// Blocks; checks the cancel flag between steps.
     ///
     /// # Errors
-    /// [`Stopped`], after what this call did was undone.
+    /// [`Stopped`], after everything this call did was undone.
     pub fn apply(
         &self,
         steps: &[Step],
@@ -85,7 +85,7 @@ impl Engine<'_> {
         cancel: &CancelFlag,
     ) -> Result<(), Stopped> {
         let walked = self.walk(steps, journal, cancel);
-        // Also where it was stopped: an undo writes only what it comes to.
+        // Also after a failed step: an undo writes only the entries that it reaches.
         let written = journal.flush().map_err(Stopped::Failed);
         if let (Err(_), Err(Stopped::Failed(failure))) = (&walked, &written) {
             tracing::warn!("{}", failure.one_line());
@@ -110,12 +110,12 @@ impl Engine<'_> {
         if cancel.is_set() { Err(Stopped::Cancelled) } else { Ok(()) }
     }
 
-    /// Whether all that `steps` make is there, whole; says nothing of why it is not.
+    /// True if everything that `steps` make is there and whole; does not say why not.
     pub fn holds(&self, steps: &[Step], journal: &Journal) -> bool {
         self.verify(steps, journal).is_ok()
     }
 
-    /// Acts, and says in one line what became of it.
+    /// Acts, and logs the outcome in one line.
     fn act_and_tell(
         &self,
         step: &Step,
@@ -136,7 +136,7 @@ impl Engine<'_> {
             Err(failure) => {
                 let told = StepOutcome::Failed;
                 let seconds = doing.end(told);
-                // Why is told by whoever ends with it.
+                // The caller that ends with this failure reports its cause.
                 tracing::warn!(
                     step = kind, what, outcome = %told, seconds, "{step}: failed after {seconds:.3} s"
                 );
@@ -149,7 +149,7 @@ impl Engine<'_> {
         match &why {
             Stopped::Cancelled => tracing::info!("cancelled: undoing what was done"),
             Stopped::Failed(failure) => {
-                tracing::warn!("undoing what was done, for a step failed: {failure}");
+                tracing::warn!("a step failed, undoing what was done: {failure}");
             }
         }
         match self.undo_those(&|entry| entry.seq >= first, journal) {
@@ -159,7 +159,7 @@ impl Engine<'_> {
     }
 }
 
-/// The error pair: what failed first, and what its clean-up then failed at.
+/// The error pair: the first failure, and the failure of its clean-up.
 fn left_behind(why: Stopped, not: &NotUndone) -> Failure {
     let cause = match why {
         Stopped::Cancelled => "stopped on request".to_owned(),
@@ -168,13 +168,13 @@ fn left_behind(why: Stopped, not: &NotUndone) -> Failure {
     let remedy = if not.needs_reboot() {
         undo::NEEDS_REBOOT
     } else {
-        "run `longshore unload` when what holds it is gone: the journal has the rest"
+        "run `longshore unload` once nothing holds the driver: the journal has what is left"
     };
-    Failure::new(ExitCode::RolledBack, format!("{cause}; the clean-up then left something: {not}"))
+    Failure::new(ExitCode::RolledBack, format!("{cause}; the clean-up then failed: {not}"))
         .remedy(remedy)
 }
 
-/// What became of a step.
+/// Outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Done,
@@ -186,8 +186,8 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Outcome::Done => "done",
-            Outcome::StillOurs => "still so from before, ours",
-            Outcome::NotOurs => "already so, not ours to undo",
+            Outcome::StillOurs => "already in effect, ours from before",
+            Outcome::NotOurs => "already in effect, not ours to undo",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! How long to wait for what another does, and how often to look.
+//! Time limit and interval of a wait for another process.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 /// A bounded wait for something the kernel sends no event for, such as a reference count.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// Give up after this long.
+    /// Time limit.
     pub deadline: Duration,
-    /// Look this often.
+    /// Interval between two checks.
     pub interval: Duration,
 }
 
@@ -37,7 +37,7 @@ impl Patience {
     }
 }
 
-/// A wait that goes on.
+/// A wait in progress.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wait {
     patience: Patience,
@@ -45,23 +45,23 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// A wait that begins now and ends with this one, or after `most`.
+    /// Returns a wait that begins now and ends with this one, or after `most`.
     pub(super) fn at_most(&self, most: Duration) -> Wait {
         let deadline = self.left().min(most);
         Patience { deadline, ..self.patience }.begin()
     }
 
-    /// How long it goes on.
+    /// Returns the remaining time.
     pub(super) fn left(&self) -> Duration {
         self.patience.deadline.saturating_sub(self.since.elapsed())
     }
 
-    /// Whether the deadline is past.
+    /// True if the deadline is past.
     pub(super) fn is_over(&self) -> bool {
         self.left().is_zero()
     }
 
-    /// Waits until it is worth another look.
+    /// Sleeps until the next check.
     pub(super) fn pause(&self) {
         thread::sleep(self.patience.interval.min(self.left()));
     }

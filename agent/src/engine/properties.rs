@@ -1,4 +1,4 @@
-//! Whatever fails, and wherever an agent stops or dies: the host ends as it was before.
+//! Property tests: after any failure, stop or death of the agent, the host ends as it was before.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,7 +10,7 @@ use super::*;
 use crate::host::fake::{FakeHost, Fault};
 use crate::host::verbs::{Node, Owner};
 
-/// What can be there before longshore comes.
+/// Generates things that other programs left on a host before longshore ran.
 fn other_peoples_things() -> impl Strategy<Value = FakeHost> {
     let bools = prop::array::uniform6(any::<bool>());
     bools.prop_map(|[drm, ipmi, dir, mount, node, stale]| {
@@ -45,7 +45,7 @@ fn other_peoples_things() -> impl Strategy<Value = FakeHost> {
     })
 }
 
-/// Steps in an order that need not make sense: some then fail by themselves.
+/// Generates steps in an order that need not make sense: some then fail by themselves.
 fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     let mut pool = install();
     pool.push(load("ipmi_devintf"));
@@ -71,7 +71,7 @@ fn may_die<T>(act: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(act)).ok()
 }
 
-/// What a second agent does: undoes from the journal that the first one left.
+/// Acts as a second agent: undoes from the journal that the first one left.
 fn takes_off(host: &FakeHost, journal: &mut Journal) {
     host.fails(None);
     engine(host).undo(journal).expect("nothing hinders the undo");

@@ -1,4 +1,4 @@
-//! What the kernel says of a loaded module, compared with what was wanted.
+//! Checks that a loaded module has the wanted version and parameters, as the kernel reports them.
 
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::Host;
@@ -6,7 +6,7 @@ use crate::host::verbs::ModuleState;
 use crate::module_parameters::{same_value, split};
 use crate::step::Step;
 
-/// Compares version and srcversion of a loaded module with those its step wants.
+/// Compares version and srcversion of a loaded module with those of its step.
 ///
 /// # Errors
 /// 16 where they differ.
@@ -31,8 +31,8 @@ pub(super) fn versions(step: &Step, state: &ModuleState) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Compares the parameters a loaded module shows with those it was given; `said` is what the
-/// kernel logged during the load.
+/// Compares the parameters that a loaded module reports with those it was given; `said` holds the
+/// kernel log messages of the load.
 ///
 /// # Errors
 /// 16 where a value differs, or the kernel ignored a parameter.
@@ -60,14 +60,14 @@ pub(super) fn parameters(
                 ExitCode::KernelRefused,
                 format!("{module}: parameter {name} was given as {wanted:?} and is {live:?}"),
             )
-            .remedy("the driver does not take that value: correct or remove the parameter"));
+            .remedy("the driver does not accept that value: correct or remove the parameter"));
         }
     }
     Ok(())
 }
 
-/// The kernel's words for a parameter that a module does not have
-/// (kernel/module/main.c, unknown_module_param_cb).
+/// True if the kernel logged that a module does not have this parameter (kernel/module/main.c,
+/// unknown_module_param_cb).
 fn ignored(said: &[String], name: &str) -> bool {
     let words = format!("unknown parameter '{name}' ignored");
     said.iter().any(|line| line.contains(&words))

@@ -1,4 +1,5 @@
-//! Somebody else loads the driver's modules, too: what is theirs stays (docs/decisions/whose-module.md).
+//! Other programs that load the driver's modules, too: their modules stay loaded
+//! (docs/decisions/whose-module.md).
 
 use nix::errno::Errno;
 
@@ -7,7 +8,7 @@ use super::*;
 use crate::host::fake::{FakeHost, FakeModule, Fault};
 use crate::journal::{Before, EntryState};
 
-/// The plan with a parameter for nvidia.
+/// Returns the plan with a parameter for nvidia.
 fn install_with(parameter: &str) -> Vec<Step> {
     let mut steps = install();
     for step in &mut steps {
@@ -74,7 +75,7 @@ fn the_same_build_loaded_anew_by_others_is_theirs() {
     for module in ["nvidia", "nvidia_uvm", "nvidia_modeset"] {
         host.reload(module);
     }
-    // It does for the next agent as well, and is not its own.
+    // The next agent can use it as well, and it is not that agent's own.
     engine(&host).apply(&install(), &mut journal, &CancelFlag::default()).unwrap();
     host.change(|state| state.references.insert("nvidia_uvm".to_owned(), 1));
     engine(&host).undo(&mut journal).unwrap();
@@ -82,7 +83,7 @@ fn the_same_build_loaded_anew_by_others_is_theirs() {
     assert_eq!(journal.live().count(), 0);
 }
 
-/// What an intent whose agent died says of the module that is there now.
+/// Ownership of a loaded module by an intent whose agent died.
 #[test]
 fn an_intent_is_taken_for_carried_out_where_what_is_there_is_what_it_was_to_load() {
     let other = |version: &str| FakeModule { version: Some(version.into()), ..Default::default() };
@@ -118,7 +119,7 @@ fn an_entry_without_a_number_is_known_by_its_versions() {
     }
 }
 
-/// nvidia-smi opens /dev/nvidiactl between the look and the removal, and is gone again.
+/// nvidia-smi opens /dev/nvidiactl between the check and the unload, and closes it again.
 #[test]
 fn who_opens_the_driver_for_a_moment_while_it_goes_is_waited_for() {
     let host = gpu_host();
@@ -134,7 +135,7 @@ fn who_opens_the_driver_for_a_moment_while_it_goes_is_waited_for() {
     assert_eq!(loads(&host), first, "nothing was put back in between");
 }
 
-/// The kernel says that it is used, and whoever looks never sees by whom.
+/// The kernel reports the module as used, and no inspection ever finds the user.
 #[test]
 fn who_opens_the_driver_again_and_again_keeps_it() {
     let host = gpu_host();
@@ -161,7 +162,7 @@ fn a_stop_during_the_rollback_neither_hastens_nor_hinders_it() {
     let before = host.state();
     let (cancel, mut journal) = (CancelFlag::default(), Journal::in_memory());
     let flag = cancel.clone();
-    // The removal of nvidia_uvm is looked at: the rollback goes on.
+    // Cancelling during the unload of nvidia_uvm: the rollback goes on.
     host.at_point(move |host| {
         if host.log().last().is_some_and(|line| line == "delete_module nvidia_uvm") {
             flag.set();

@@ -1,4 +1,4 @@
-//! Comparison of an installed driver with what its steps left.
+//! Comparison of an installed driver with the effects of its steps.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,23 +12,23 @@ use crate::host::verbs::Stage;
 use crate::journal::{Before, Entry};
 use crate::step::{ModuleOrigin, Step};
 
-/// Nodes that are named in one line.
+/// Number of nodes that are named in one line.
 const NAMED: usize = 4;
-/// Modules that a driver has whether or not a plan names them.
+/// Modules that a driver always has, named in a plan or not.
 const ALWAYS: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
 
-/// Which loading of each of the driver's modules is there: kernel name -> its number, see
+/// Loadings of the driver's modules: kernel name -> its number, see
 /// [`ModuleState::instance`](crate::host::verbs::ModuleState).
 pub type Instances = BTreeMap<String, Option<u64>>;
 
-/// Differences of a driver from what it was.
+/// Differences between a driver's present and its recorded state.
 #[derive(Debug)]
 pub struct Standing {
-    /// The driver's modules that are not the ones it became Ready with, in words.
+    /// Descriptions of the driver's modules that are not the ones it became Ready with.
     pub modules: Vec<String>,
     /// Steps whose effect is gone.
     pub lost: Vec<Lost>,
-    /// The GPUs; why they could not be read.
+    /// The GPUs, or why they could not be read.
     pub gpus: Result<Vec<Gpu>, VerbError>,
 }
 
@@ -37,17 +37,17 @@ pub struct Standing {
 pub struct Lost {
     /// The step.
     pub step: Step,
-    /// Description of what is seen in place of its effect.
+    /// Description of what is in place of its effect.
     pub seen: String,
-    /// True where something else is where the effect was: doing the step again would cover it.
+    /// True if something else is in the effect's place: doing the step again would cover it.
     pub covered: bool,
 }
 
 impl Engine<'_> {
-    /// Which loadings of the driver's modules are there now.
+    /// Returns the present loadings of the driver's modules.
     ///
     /// # Errors
-    /// Where a module cannot be looked at.
+    /// If a module cannot be inspected.
     pub fn instances(&self, steps: &[Step], entries: &[Entry]) -> Result<Instances, VerbError> {
         // A plan that finds all of them loaded need not name them.
         let of_steps = steps.iter().chain(entries.iter().map(|entry| &entry.step));
@@ -66,17 +66,17 @@ impl Engine<'_> {
         Ok(all)
     }
 
-    /// Looks at modules, mounts, nodes, directories and parameters that `steps` made, of which
-    /// `entries` are the live records. Daemons have a keeper of their own, and the kernel's own
-    /// modules cannot go while the driver uses them.
+    /// Inspects the modules, mounts, nodes, directories and parameters that `steps` made, of which
+    /// `entries` are the live records. Daemons have a supervisor of their own, and the kernel's own
+    /// modules cannot be unloaded while the driver uses them.
     ///
     /// Changes nothing. Blocks.
     pub fn look_again(&self, steps: &[Step], entries: &[Entry], instances: &Instances) -> Standing {
         let modules: Vec<String> =
             instances.iter().filter_map(|(name, then)| self.module_lost(name, *then)).collect();
         let driver_is_gone = !modules.is_empty();
-        // Numbers of nodes are those of the driver that is loaded: of another one they are not ours
-        // to make.
+        // Node numbers are those of the loaded driver: nodes of another driver are not ours to
+        // make.
         let is_looked_at = |step: &&Step| match step {
             Step::LoadModule { .. } | Step::StartDaemon { .. } | Step::RemoveLeftover { .. } => {
                 false
@@ -99,7 +99,7 @@ impl Engine<'_> {
                 Some(format!("{name} was unloaded and loaded again by another program"))
             }
             Ok(Some(_)) => None,
-            Err(error) => Some(format!("{name} cannot be looked at: {error}")),
+            Err(error) => Some(format!("{name} cannot be inspected: {error}")),
         }
     }
 
@@ -130,8 +130,8 @@ impl Engine<'_> {
         Ok(lost.map_or(Effect::There, Effect::Gone))
     }
 
-    /// True where another mount has taken the place of the tree that the entry mounted, or lies over it. A
-    /// second mount of the same tree, as propagation makes it, is not another.
+    /// True if another mount has replaced, or covers, the tree that the entry mounted. A second
+    /// mount of the same tree, as propagation makes it, is not another.
     fn is_covered(&self, entry: &Entry) -> Result<bool, VerbError> {
         match (&entry.step, &entry.before) {
             (Step::Bind { source, target }, Before::Mounts { count }) => {
@@ -142,7 +142,7 @@ impl Engine<'_> {
     }
 }
 
-/// Remains of a step's effect.
+/// State of a step's effect.
 enum Effect {
     There,
     Gone(Before),
@@ -154,7 +154,7 @@ fn in_words(step: &Step, before: &Before) -> String {
     match (step, before) {
         (Step::MakeDir { .. }, _) => format!("the directory {what} is gone"),
         (Step::WriteParameter { value, .. }, Before::Value { value: now }) => {
-            format!("{what} says {now:?} and not {value:?}")
+            format!("{what} is {now:?} instead of {value:?}")
         }
         (Step::MakeNodes { .. }, Before::Nodes { nodes, .. }) => {
             let paths: Vec<_> = nodes.iter().map(|node| shown(&node.path)).collect();

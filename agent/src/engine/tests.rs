@@ -23,7 +23,7 @@ pub(super) fn engine(host: &FakeHost) -> Engine<'_> {
     engine_over(host, &FakeImages)
 }
 
-/// An engine with images of another kind. What it tells of its steps nobody asks.
+/// Returns an engine with images of another kind. Its telemetry is not read.
 pub(super) fn engine_over<'a>(host: &'a FakeHost, images: &'a dyn Images) -> Engine<'a> {
     let telemetry = Box::leak(Box::default());
     Engine { host, images, patience: HASTY, telemetry, refuses_missing_gpus: false }
@@ -44,7 +44,7 @@ pub(super) fn module(depends: &[&str], nodes: &[(&str, u32, u32)]) -> FakeModule
     }
 }
 
-/// A host like a Debian one with a GPU and no driver.
+/// Returns a host like a Debian one with a GPU and no driver.
 pub(super) fn gpu_host() -> FakeHost {
     let host = FakeHost::with_dirs(["/dev", "/run", "/store/tree/dev"]);
     host.change(|state| state.parameters.insert(FIRMWARE.into(), String::new()));
@@ -75,7 +75,7 @@ pub(super) fn load(name: &str) -> Step {
     }
 }
 
-/// The steps of a plan for [`gpu_host`].
+/// Returns the steps of a plan for [`gpu_host`].
 pub(super) fn install() -> Vec<Step> {
     let mut steps = vec![
         Step::MakeDir { path: "/run/nvidia/driver".into() },
@@ -212,7 +212,7 @@ fn a_node_of_another_device_is_replaced_and_put_back() {
     assert_eq!(host.state(), before);
 }
 
-/// Wider than the driver was asked for, or another group's: as an earlier driver or udev left it.
+/// Permissions wider than requested, or another group's: as an earlier driver or udev left them.
 #[test]
 fn a_node_with_other_permissions_is_put_right_and_gets_its_own_back() {
     let host = gpu_host();
@@ -261,7 +261,8 @@ fn permissions_are_given_back_wherever_setting_them_broke_off(
     assert_eq!(host.state().nodes[&path], if ours { was } else { found });
 }
 
-/// A device manager that sets its own permissions a moment after us takes no driver off.
+/// A device manager that sets its own permissions a moment after us does not get the driver
+/// uninstalled.
 #[test]
 fn permissions_that_somebody_changes_after_us_leave_the_driver_ready() {
     let host = gpu_host();
@@ -395,7 +396,7 @@ fn a_driver_in_use_stays_whole_and_its_user_is_named() {
         pod: None,
         devices: vec!["/dev/nvidia-uvm".to_owned()],
     }]);
-    // Daemons are ended before anybody can tell who else holds the driver.
+    // Daemons are ended before other users are looked for.
     let before = FakeState { daemons: BTreeMap::new(), ..host.state() };
     let mut entries: Vec<_> = journal.live().cloned().collect();
     entries.retain(|entry| !matches!(entry.step, Step::StartDaemon { .. }));
@@ -432,7 +433,7 @@ fn a_module_of_others_on_top_of_the_driver_is_a_user() {
         devices: vec!["/dev/nvidia0".to_owned()],
     }]);
     let text = engine(&host).undo(&mut journal).unwrap_err().to_string();
-    let words = "pid 812 (nvidia-persiste) holds /dev/nvidia0 (the persistence daemon of somebody";
+    let words = "pid 812 (nvidia-persiste) holds /dev/nvidia0 (a persistence daemon that is";
     assert!(text.contains(words), "{text}");
 }
 

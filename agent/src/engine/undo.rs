@@ -1,10 +1,11 @@
 //! Undoing from the journal, in reverse.
 //!
 //! The order is chosen so that stopping half-way is never needed. First the daemons end, which hold
-//! the driver; then its modules are checked for users, and removed: that is all that can be refused, and while it is refused
-//! nothing else was touched. Only when no module of ours is left do mounts, nodes, parameters
-//! and directories go, in reverse: none of them matters to the removal of a module, while a
-//! driver without its nodes and libraries would be of no use to whoever holds it.
+//! the driver; then its modules are checked for users, and unloaded: only that can be refused, and
+//! while it is refused nothing else was touched. Only when no module of ours is left are mounts,
+//! nodes, parameters and directories removed, in reverse: none of them matters to unloading a
+//! module, while a driver without its nodes and libraries would be of no use to the processes that
+//! hold it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,20 +28,20 @@ use crate::telemetry::StepOutcome;
 /// Something that could not be undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
-    /// What is left, as the step that made it.
+    /// The remainder, named as the step that made it.
     pub what: String,
-    /// Why.
+    /// The cause.
     pub why: String,
-    /// Whether it hangs in the kernel, so that only a reboot takes it off for certain.
+    /// True if it hangs in the kernel, so that only a reboot removes it for certain.
     pub wedged: bool,
 }
 
-/// What is to be done about something that hangs in the kernel.
-pub(super) const NEEDS_REBOOT: &str = "drain this host and reboot it: what hangs in the kernel \
-    cannot be taken out of it; its log (dmesg) may say what it waits for. Should it come back \
+/// Remedy for a module that hangs in the kernel.
+pub(super) const NEEDS_REBOOT: &str = "drain this host and reboot it: a call that hangs in the \
+    kernel cannot be ended; the kernel's log (dmesg) may show what it waits for. If it returns \
     after all, `longshore unload` does the rest";
 
-/// Why not everything was undone. The journal has what is left.
+/// Reason that not everything was undone. The journal has the rest.
 #[derive(Debug)]
 pub enum NotUndone {
     /// The driver is in use; driver, mounts, nodes and journal are as they were.
@@ -50,22 +51,22 @@ pub enum NotUndone {
 }
 
 impl NotUndone {
-    /// Whether something hangs in the kernel.
+    /// True if something hangs in the kernel.
     pub fn needs_reboot(&self) -> bool {
         matches!(self, NotUndone::Left(left) if left.iter().any(|left| left.wedged))
     }
 
-    /// The failure to end with: exit code 20 or 21.
+    /// Returns the failure to end with: exit code 20 or 21.
     pub fn into_failure(self) -> Failure {
         let text = self.to_string();
         match self {
             NotUndone::InUse(_) => Failure::new(ExitCode::InUse, text)
-                .remedy("stop who holds it, then run `longshore unload`; the driver stays usable"),
+                .remedy("stop its users, then run `longshore unload`; the driver stays usable"),
             NotUndone::Left(left) => Failure::new(ExitCode::RolledBack, text).remedy(
                 if left.iter().any(|left| left.wedged) {
                     NEEDS_REBOOT
                 } else {
-                    "see what is in the way, then run `longshore unload`"
+                    "remove the cause, then run `longshore unload`"
                 },
             ),
         }
@@ -95,8 +96,8 @@ impl Engine<'_> {
         self.undo_those(&|_| true, journal)
     }
 
-    /// Undoes the live entries that are `going`. Who is not among them counts as a user of those
-    /// that are: a module that stays and holds one that is to go is named as what holds it.
+    /// Undoes the live entries that are `going`. An entry that stays counts as a user of those that
+    /// go: a module that stays and holds one that is to be unloaded is named as its holder.
     ///
     /// # Errors
     /// As [`Engine::undo`].
@@ -109,13 +110,13 @@ impl Engine<'_> {
         let wedged = !left.is_empty();
         let entries: Vec<Entry> = journal.live().rev().filter(|e| going(e)).cloned().collect();
         for entry in entries {
-            // What a wedged module stands on cannot go either.
+            // The modules that a wedged module depends on cannot be unloaded either.
             if wedged && matches!(entry.step, Step::LoadModule { .. }) {
                 continue;
             }
             match self.undo_entry(&entry, None) {
-                // What stays may stay for something of ours that could not be undone just now:
-                // the next undo judges anew.
+                // An entry may be kept only because something of ours could not be undone just now:
+                // the next undo decides anew.
                 Ok(EntryState::Kept(_)) if !left.is_empty() => {}
                 Ok(state) => record(journal, entry.seq, state),
                 Err(e) => left.push(Left::of(&entry.step, &e)),
@@ -124,7 +125,7 @@ impl Engine<'_> {
         if left.is_empty() { Ok(()) } else { Err(NotUndone::Left(left)) }
     }
 
-    /// Undoes one entry, and says in one line what became of it.
+    /// Undoes one entry, and logs the outcome in one line.
     pub(super) fn undo_entry(
         &self,
         entry: &Entry,
@@ -146,7 +147,7 @@ impl Engine<'_> {
         undone
     }
 
-    /// What is not (or no longer) as the step left it is not touched.
+    /// Undoes one step; leaves alone anything that is not (or no longer) as the step left it.
     pub(super) fn undo_step(&self, entry: &Entry) -> Result<EntryState, VerbError> {
         let host = self.host;
         match (&entry.step, &entry.before) {
@@ -158,7 +159,7 @@ impl Engine<'_> {
                 if now.as_ref() == Some(value) {
                     host.write_parameter(path, was)?;
                 } else if now.as_ref() != Some(was) {
-                    return Ok(EntryState::Kept("somebody changed it after us".to_owned()));
+                    return Ok(EntryState::Kept("another program changed it after us".to_owned()));
                 }
             }
             (Step::Bind { source, target }, Before::Mounts { count }) => {
@@ -186,9 +187,11 @@ impl Engine<'_> {
             }
             (Step::RemoveLeftover { .. }, _) => {}
             (_, Before::MissingDirs { dirs }) => return undo_dirs(host, dirs),
-            // Not with what is before it: that may be a daemon's mark.
+            // Without `before` in the message: it may be a daemon's mark.
             (step, _) => {
-                tracing::warn!("{step}: the journal has nothing before it that undoes it");
+                tracing::warn!(
+                    "{step}: the recorded state before it does not fit, undoing nothing"
+                );
             }
         }
         Ok(EntryState::Undone)
@@ -202,15 +205,15 @@ impl Engine<'_> {
     ) -> Result<EntryState, VerbError> {
         let Some(state) = self.host.module(name)? else { return Ok(EntryState::Undone) };
         if !self.is_ours(entry, &state) {
-            let why = "it is not the one we loaded: somebody else loaded it";
+            let why = "another program loaded it since";
             tracing::warn!("{name} stays loaded: {why}");
             return Ok(EntryState::Kept(why.to_owned()));
         }
         match self.host.unload_module(name) {
             Ok(()) => Ok(EntryState::Undone),
             Err(e) if e.errno == Errno::ENOENT => Ok(EntryState::Undone),
-            // A module of the kernel's own that somebody else came to use, or that cannot be
-            // unloaded at all (EBUSY): it does no harm, and taking it would.
+            // A module of the kernel's own that another program came to use, or that cannot be
+            // unloaded at all (EBUSY): it does no harm, and unloading it would.
             Err(e)
                 if matches!(origin, ModuleOrigin::Kernel { .. })
                     && matches!(e.errno, Errno::EAGAIN | Errno::EBUSY)
@@ -235,14 +238,14 @@ impl Left {
     }
 }
 
-/// A question to the host failed before anything was undone.
+/// Failure of a query to the host before anything was undone.
 pub(super) fn not_looked(error: &VerbError) -> NotUndone {
-    let what = "everything, for it could not be seen whether the driver is in use".to_owned();
+    let what = "everything (cannot tell whether the driver is in use)".to_owned();
     NotUndone::Left(vec![Left { what, why: error.to_string(), wedged: false }])
 }
 
-/// What was undone stays undone where that cannot be written: the next undo finds it gone. Whoever
-/// ends the life writes the state once more, and fails with what keeps it from being written.
+/// Marks an entry; only warns where that cannot be written: the next undo finds the step undone.
+/// The end of the agent run writes the state once more, and fails with the cause.
 pub(super) fn record(journal: &mut Journal, seq: u64, state: EntryState) {
     if let Err(failure) = journal.mark(seq, state) {
         tracing::warn!("{}", failure.one_line());
@@ -250,13 +253,13 @@ pub(super) fn record(journal: &mut Journal, seq: u64, state: EntryState) {
 }
 
 fn mounted_by_others(target: &Path) -> EntryState {
-    let why = "somebody mounted something else in its place";
+    let why = "another program mounted something else in its place";
     tracing::warn!("{} stays mounted: {why}", target.display());
     EntryState::Kept(why.to_owned())
 }
 
-/// Whether what is seen at `target` is another directory than `source`; where the source is gone
-/// that cannot be told.
+/// True if the directory at `target` is another one than `source`; false if the source is gone,
+/// which leaves nothing to compare.
 pub(super) fn is_another(host: &dyn Host, source: &Path, target: &Path) -> Result<bool, VerbError> {
     Ok(host.dir(source)?.is_some_and(|wanted| host.dir(target).is_ok_and(|d| d != Some(wanted))))
 }
@@ -266,12 +269,12 @@ fn undo_mount(host: &dyn Host, target: &Path, count: usize) -> Result<(), VerbEr
         None | Some(0) => Ok(()),
         Some(1) => match host.unmount(target) {
             Err(e) if e.errno == Errno::EBUSY => {
-                tracing::warn!("{e}: detaching it, it vanishes when its last user goes");
+                tracing::warn!("{e}: detaching it lazily, it disappears with its last user");
                 host.detach(target)
             }
             result => result,
         },
-        // Somebody mounted over ours: the topmost is not ours to take.
+        // Another program mounted over ours: the topmost mount is not ours to unmount.
         Some(_) => Err(VerbError::new(
             "unmount (something else is mounted on top of it)",
             target.display().to_string(),
@@ -283,7 +286,8 @@ fn undo_mount(host: &dyn Host, target: &Path, count: usize) -> Result<(), VerbEr
 fn undo_node(host: &dyn Host, node: &NodeBefore) -> Result<(), VerbError> {
     let there = host.node(&node.path)?;
     match (there, node.was) {
-        // Its permissions alone were changed, unless somebody changed them after us.
+        // Only its permissions were changed, and are restored unless another program changed them
+        // after us.
         (Some(there), Some(was)) if was.same_device(&node.made) => {
             let ours = there != was && there.is_between(&was, &node.made);
             return if ours { host.set_node(&node.path, was) } else { Ok(()) };
@@ -296,8 +300,8 @@ fn undo_node(host: &dyn Host, node: &NodeBefore) -> Result<(), VerbError> {
     node.was.map_or(Ok(()), |was| host.make_node(&node.path, was))
 }
 
-/// Removes the directories we made, innermost first; one that others put something into or
-/// mounted something on stays.
+/// Removes the directories we made, innermost first; keeps one that others put something into or
+/// mounted something on.
 fn undo_dirs(host: &dyn Host, dirs: &[PathBuf]) -> Result<EntryState, VerbError> {
     for dir in dirs.iter().rev() {
         if !host.has_dir(dir)? {
@@ -307,7 +311,7 @@ fn undo_dirs(host: &dyn Host, dirs: &[PathBuf]) -> Result<EntryState, VerbError>
         match host.remove_dir(dir) {
             // In it, on it, or (a link) in its place.
             Err(e) if theirs.contains(&e.errno) => {
-                tracing::warn!("{} stays: others put something there", dir.display());
+                tracing::warn!("{} stays: another program uses it", dir.display());
                 return Ok(EntryState::Kept(e.to_string()));
             }
             result => result?,

@@ -1,4 +1,4 @@
-//! Taking the modules out of the kernel: who uses them is waited for, what hangs is left.
+//! Unloading of the driver's modules: waits for their users, leaves those that hang.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use crate::host::verbs::Stage;
 use crate::journal::{Entry, EntryState, Journal};
 use crate::step::Step;
 
-/// How removing the modules went.
+/// Outcome of unloading the modules.
 enum Unloaded {
     /// None of ours is left.
     All,
     /// One hangs in the kernel.
     Wedged(Left),
-    /// Somebody uses them again; all are as they were.
+    /// A process uses them again; all are as they were.
     Reopened(InUse),
-    /// Something else is in the way.
+    /// Another error prevented it.
     Not(Vec<Left>),
 }
 
-/// How long a module that is in use just now is tried again, before those already gone are put
-/// back.
+/// Time limit for retrying a module that is in use at this moment, before those already unloaded
+/// are loaded again.
 pub(super) const MOMENT: Duration = Duration::from_secs(2);
 
 impl Engine<'_> {
-    /// Takes the modules out, and waits for who uses them. Whoever opens the driver between the
-    /// look and the removal is waited for as well: the kernel then answers EAGAIN.
+    /// Unloads the modules, and waits for their users. Also waits for a process that opens the
+    /// driver between the check and the unload: the kernel then returns EAGAIN.
     ///
-    /// Gives what hangs in the kernel: nobody can use such a driver any more, so the rest is to be
+    /// Returns the module that hangs in the kernel: such a driver is unusable, so the rest is to be
     /// undone all the same.
     pub(super) fn take_out(
         &self,
@@ -52,15 +52,15 @@ impl Engine<'_> {
                     return Err(NotUndone::InUse(in_use));
                 }
                 Unloaded::Reopened(in_use) => {
-                    tracing::warn!("somebody opened the driver while it was removed: {in_use}");
+                    tracing::warn!("a process opened the driver during its unload: {in_use}");
                 }
             }
         }
     }
 
-    /// Removes the modules we loaded, in reverse. Where one cannot go, those already gone are
-    /// put back: somebody opened the driver just now, and a driver without nvidia-uvm is broken
-    /// for them.
+    /// Unloads the modules we loaded, in reverse. Where one cannot be unloaded, loads those already
+    /// unloaded again: a process opened the driver just now, and a driver without nvidia-uvm is
+    /// broken for it.
     fn unload_modules(&self, wait: &Wait, going: Going<'_>, journal: &mut Journal) -> Unloaded {
         let entries: Vec<Entry> = loads(journal, going).map(|(e, _, _)| e.clone()).rev().collect();
         let mut gone = Vec::new();
@@ -79,9 +79,10 @@ impl Engine<'_> {
         Unloaded::All
     }
 
-    /// Tries again for a moment where the kernel answers that the module is in use: who only asks
-    /// the driver something, as nvidia-smi does, is gone soon. Tries again as long as users are
-    /// waited for where it is on its way in or out: somebody else may be at it.
+    /// Undoes an entry, and retries for a moment where the kernel returns that the module is in
+    /// use: a process that only queries the driver, as nvidia-smi does, exits soon. Retries for as
+    /// long as users are waited for if the module is being loaded or unloaded: another program may
+    /// be doing it.
     pub(super) fn undo_with_retries(
         &self,
         entry: &Entry,
@@ -120,7 +121,7 @@ impl Engine<'_> {
         Unloaded::Not(left)
     }
 
-    /// A module that is on its way in or out, to which the kernel answers EBUSY.
+    /// Returns a module that is being loaded or unloaded, for which the kernel returns EBUSY.
     fn wedged(&self, entry: &Entry, error: &VerbError) -> Option<Left> {
         let Step::LoadModule { name, .. } = &entry.step else { return None };
         if error.errno != Errno::EBUSY {
@@ -136,7 +137,8 @@ impl Engine<'_> {
         Some(Left { what: entry.step.to_string(), why, wedged: true })
     }
 
-    /// Loads again what this undo had removed, and says what could not be loaded.
+    /// Loads again the modules that this undo had unloaded, and returns those that could not be
+    /// loaded.
     fn put_back(&self, gone: &[&Entry], journal: &mut Journal) -> Vec<Left> {
         let mut left = Vec::new();
         for entry in gone.iter().rev() {
@@ -146,13 +148,13 @@ impl Engine<'_> {
             }
             record(journal, entry.seq, EntryState::Intended);
             if let Err(failure) = self.load(&entry.step, entry.seq, journal) {
-                let why = format!("was removed and cannot be put back: {}", failure.one_line());
-                // Of what was refused the entry is no longer live; what hangs may still come.
+                let why = format!("unloaded, and cannot be loaded again: {}", failure.one_line());
+                // A refused module's entry is no longer live; a hanging one may still come.
                 let wedged = journal.live().any(|e| e.seq == entry.seq && !is_done(e));
                 left.push(Left { what: entry.step.to_string(), why, wedged });
             }
         }
-        // No step follows, and whoever holds the driver may be waited for long.
+        // No step follows, and the wait for the driver's users may be long.
         if let Err(failure) = journal.flush() {
             tracing::warn!("{}", failure.one_line());
         }

@@ -30,7 +30,7 @@ fn what_the_journal_cannot_record_is_undone_all_the_same() {
     assert_eq!(host.state(), before);
 }
 
-/// The last step is settled, and there is no next one whose intent would be written.
+/// The last step is settled, and no next step's intent would write that.
 #[test]
 fn a_last_step_that_the_journal_cannot_record_is_undone() {
     let host = gpu_host();
@@ -49,8 +49,8 @@ fn a_last_step_that_the_journal_cannot_record_is_undone() {
     drop(dir);
 }
 
-/// A driver that somebody opens while it is taken off is loaded again: the record then says of each
-/// module which loading of it is ours.
+/// A driver that a process opens while it is unloaded is loaded again: the record then has the
+/// number of our loading of each module.
 #[test]
 fn what_is_put_back_is_on_disk_as_it_is() {
     let host = gpu_host();

@@ -1,4 +1,4 @@
-//! Users of the driver are told of while they are waited for, and again when they change.
+//! Log lines about the driver's users while they are waited for, and again when they change.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use super::*;
 use crate::host::fake::FakeHost;
 use crate::host::verbs::DriverUser;
 
-/// A log that calls somebody at each of its lines.
+/// A log that calls a function at each of its lines.
 struct Log<F>(Arc<Mutex<F>>);
 
 impl<F: FnMut(&str)> io::Write for Log<F> {
@@ -28,8 +28,8 @@ fn user(pid: u32) -> DriverUser {
     DriverUser { pid, inside: None, comm: "train".into(), container: None, pod: None, devices }
 }
 
-/// Undoes while whoever holds the driver changes as `then` says, at each line that tells of users.
-/// The lines, and how it ended.
+/// Undoes while the driver's users change as `then` says, at each line that names them. Returns the
+/// lines, and the result.
 fn told(
     deadline: Duration,
     then: impl Fn(&FakeHost, usize) + Send + 'static,

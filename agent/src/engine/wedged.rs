@@ -1,4 +1,4 @@
-//! A module whose init or exit function does not come back.
+//! Modules whose init or exit function hangs.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use super::*;
 use crate::host::fake::{FakeHost, FakeModule};
 use crate::host::verbs::Stage;
 
-/// A GPU host whose nvidia module hangs.
+/// Returns a GPU host whose nvidia module hangs.
 fn hanging(at: Stage) -> FakeHost {
     let host = gpu_host();
     host.teach("nvidia", |nvidia| *nvidia = FakeModule { hangs: Some(at), ..nvidia.clone() });
     host
 }
 
-/// It came back after all: the exit function took the module out, the init function put it in.
+/// Ends the hang: the exit function removes the module, or the init function loads it.
 fn comes_back(host: &FakeHost) {
     host.change(|state| {
         for (name, stage) in std::mem::take(&mut state.wedged) {
@@ -42,13 +42,13 @@ fn an_unload_that_hangs_is_given_up_and_the_rest_is_undone() {
     engine(&host).apply(&install(), &mut journal, &CancelFlag::default()).unwrap();
     let failure = engine(&host).undo(&mut journal).unwrap_err().into_failure();
     assert_needs_reboot(&failure, "delete_module nvidia: no answer from the kernel within 20s");
-    // Nobody can use such a driver: it is no longer shown, and nothing is loaded on top of it.
+    // Such a driver is unusable: it is no longer exposed, and nothing is loaded on top of it.
     let state = host.state();
     assert_eq!((&state.mounts, &state.nodes), (&before.mounts, &before.nodes));
     assert_eq!((&state.parameters, &state.dirs), (&before.parameters, &before.dirs));
     let loaded: Vec<_> = state.loaded.keys().map(String::as_str).collect();
     assert_eq!(loaded, ["drm", "ipmi_msghandler", "nvidia"]);
-    // The next one finds it on its way out, and waits for nobody.
+    // The next undo finds the module being unloaded, and does not wait for users.
     let failure = engine(&host).undo(&mut journal).unwrap_err().into_failure();
     assert_needs_reboot(&failure, "its exit function has not come back");
     comes_back(&host);
@@ -86,6 +86,6 @@ fn a_module_that_hangs_while_it_is_put_back_is_said() {
         }
     });
     let failure = engine(&host).undo(&mut journal).unwrap_err().into_failure();
-    assert_needs_reboot(&failure, "was removed and cannot be put back");
+    assert_needs_reboot(&failure, "unloaded, and cannot be loaded again");
     assert!(host.state().mounts.iter().any(|(_, on)| on == Path::new("/run/nvidia/driver")));
 }

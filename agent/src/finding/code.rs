@@ -1,4 +1,4 @@
-//! What every code says, whatever was seen: the form of the table's rows.
+//! Row format of the table of finding codes: area, severity, exit code and texts.
 
 use std::fmt;
 
@@ -7,32 +7,32 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::{Code, Severity};
 use crate::failure::ExitCode;
 
-/// What a code is about. Findings are grouped by it.
+/// Area of a code; findings are grouped by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Area {
     /// Machine, architecture and the devices on its bus.
     Devices,
-    /// What the kernel is, has and was built with.
+    /// Version, configuration and abilities of the kernel.
     Kernel,
-    /// What this process may do.
+    /// Privileges of this process.
     Privileges,
-    /// What the kernel asks of a module's signature.
+    /// Module signatures that the kernel requires.
     Signatures,
-    /// What else drives, or is to drive, the same devices.
+    /// Other drivers, and other installers, of the same devices.
     OtherDrivers,
-    /// Mounts, directories and the room in them.
+    /// Mounts, directories and their free space.
     Places,
-    /// Where driver, modules and headers come from.
+    /// Sources of driver, modules and headers.
     Sources,
-    /// Settings that do nothing.
+    /// Settings without effect.
     Configuration,
-    /// The store, the record, and the agents before this one.
+    /// The store, the record, and earlier agents.
     Agent,
 }
 
 impl Area {
-    /// All of them, in the order in which they are shown.
+    /// All areas, in display order.
     pub const ALL: [Area; 9] = [
         Area::Devices,
         Area::Kernel,
@@ -45,7 +45,7 @@ impl Area {
         Area::Agent,
     ];
 
-    /// The heading over its findings.
+    /// Returns the heading over the area's findings.
     pub fn title(self) -> &'static str {
         match self {
             Area::Devices => "Devices",
@@ -61,21 +61,21 @@ impl Area {
     }
 }
 
-/// Which severities findings of a code can have.
+/// Severities that findings of a code can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severities {
-    /// It always refuses.
+    /// Refusal only.
     Refuses,
-    /// It refuses, or warns where the plan may still succeed.
+    /// Refusal, or a warning where the plan may still succeed.
     RefusesOrWarns,
-    /// It always warns.
+    /// Warning only.
     Warns,
-    /// It is only said.
+    /// Note only.
     Notes,
 }
 
 impl Severities {
-    /// Whether a finding can be so grave.
+    /// True if a finding can have this severity.
     pub fn has(self, severity: Severity) -> bool {
         match severity {
             Severity::Refusal => matches!(self, Self::Refuses | Self::RefusesOrWarns),
@@ -84,7 +84,7 @@ impl Severities {
         }
     }
 
-    /// For the page about all codes.
+    /// Returns the text for the page about all codes.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Refuses => "refusal",
@@ -95,32 +95,32 @@ impl Severities {
     }
 }
 
-/// A row of the table.
+/// Row of the table.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
-    /// As it is written, for example `no-device`. It never changes its meaning.
+    /// Name, for example `no-device`; its meaning never changes.
     pub name: &'static str,
-    /// What it is about.
+    /// Area of the code.
     pub area: Area,
-    /// Which severities its findings have.
+    /// Severities of its findings.
     pub severities: Severities,
-    /// The exit code of a command that it refuses.
+    /// Exit code of a command that it refuses.
     pub exit: ExitCode,
-    /// What it means.
+    /// Meaning of the code.
     pub means: &'static str,
-    /// Why it matters.
+    /// Reason why it matters.
     pub matters: &'static str,
-    /// What to do, where the finding itself says nothing better.
+    /// Default remedy, where the finding itself has none.
     pub remedy: &'static str,
 }
 
 impl Code {
-    /// As it is written, for example `no-device`.
+    /// Returns the name, for example `no-device`.
     pub fn as_str(self) -> &'static str {
         self.entry().name
     }
 
-    /// The code with this name.
+    /// Returns the code with this name.
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.as_str() == name)
     }

@@ -1,4 +1,4 @@
-//! What is found about a host: a code of one table, what was seen, and what to do.
+//! Findings about a host: code, severity, detail and remedy.
 
 mod code;
 #[cfg(test)]
@@ -12,20 +12,20 @@ pub use table::Code;
 
 use crate::failure::{ExitCode, Failure};
 
-/// How grave a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Worth knowing.
+    /// Information only.
     Note,
-    /// It may go wrong.
+    /// Possible problem.
     Warning,
     /// The plan cannot be carried out.
     Refusal,
 }
 
 impl Severity {
-    /// As it is written in plans and JSON.
+    /// Returns the severity as written in plans and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Note => "note",
@@ -35,60 +35,60 @@ impl Severity {
     }
 }
 
-/// What was found: a code, what was seen, and what to do.
+/// Finding about a host: code, severity, detail and remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// Stable code, for example `gpu-bound-elsewhere`.
     pub code: Code,
-    /// How grave it is.
+    /// Severity.
     pub severity: Severity,
-    /// What was seen.
+    /// Detail: the observed state.
     pub seen: String,
-    /// What to do.
+    /// Remedy.
     pub remedy: String,
 }
 
 impl Finding {
-    /// A finding with the remedy that the table has for its code.
+    /// Makes a finding with the default remedy of its code.
     pub fn new(severity: Severity, code: Code, seen: impl Into<String>) -> Self {
         debug_assert!(code.entry().severities.has(severity), "{code} is never a {severity:?}");
         Self { code, severity, seen: seen.into(), remedy: code.entry().remedy.to_owned() }
     }
 
-    /// One that ends `run` before anything is touched.
+    /// Makes a refusal: `run` ends before it changes anything.
     pub fn refusal(code: Code, seen: impl Into<String>) -> Self {
         Self::new(Severity::Refusal, code, seen)
     }
 
-    /// One that may go wrong.
+    /// Makes a warning.
     pub fn warning(code: Code, seen: impl Into<String>) -> Self {
         Self::new(Severity::Warning, code, seen)
     }
 
-    /// One worth knowing.
+    /// Makes a note.
     pub fn note(code: Code, seen: impl Into<String>) -> Self {
         Self::new(Severity::Note, code, seen)
     }
 
-    /// Says what to do in this very case.
+    /// Replaces the default remedy by one for this very case.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = remedy.into();
         self
     }
 
-    /// The exit code of a command that this finding ends.
+    /// Returns the exit code of a command that this finding ends.
     pub fn exit_code(&self) -> ExitCode {
         self.code.entry().exit
     }
 }
 
-/// Puts refusals before warnings before notes, and the gravest code first.
+/// Sorts refusals before warnings before notes, and within these by gravity of the code.
 pub fn sort(findings: &mut [Finding]) {
     findings.sort_by_key(|f| (std::cmp::Reverse(f.severity), f.code));
 }
 
-/// The gravest refusal among findings, as the failure that ends a command.
+/// Returns the gravest refusal as the failure that ends a command.
 pub fn refusal(findings: &[Finding]) -> Option<Failure> {
     let refusals = || findings.iter().filter(|f| f.severity == Severity::Refusal);
     let gravest = refusals().min_by_key(|f| f.code)?;

@@ -1,4 +1,4 @@
-//! docs/errors.md, from the table.
+//! Generates docs/errors.md from the table of codes.
 
 use std::fmt::{self, Write};
 
@@ -9,25 +9,25 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/errors.md");
 const HEAD: &str = "\
 <!-- Generated from agent/src/finding/table.rs: `WRITE_DOCS=1 cargo test -p longshore --lib errors_page` writes it anew. -->
 
-# What can be found
+# Findings
 
-Every code that `longshore doctor`, `longshore plan` and the preflight of `longshore run` can find.
+All codes of findings by `longshore doctor`, `longshore plan` and the preflight of `longshore run`.
 Codes and exit codes never change their meaning.
 
 - A *refusal* ends `run` with the code's [exit code](exit-codes.md), before anything on the host is
-  touched. Of several, the gravest ends it: they stand here, and in every list, gravest first.
-- A *warning* may go wrong; the command goes on. Its exit code counts only where the same code
-  refuses.
-- A *note* is worth knowing.
+  touched. Of several refusals the gravest ends it; this page, and every list, has the gravest first.
+- A *warning* names a possible problem; the command continues. Its exit code counts only where the
+  same code refuses.
+- A *note* is information only.
 
-`plan` and `run` look at what stands in the way now. `doctor` also looks at what will matter later
-(the next boot, an unload, a compile); those codes are marked with a star. What only an agent that is
-Ready finds, and tells in its log and in `longshore status`, is marked with a dagger. Where a finding knows more
-than this page, its own remedy says so.
+`plan` and `run` check what prevents an installation now. `doctor` also checks what will matter later
+(the next boot, an unload, a compile); those codes are marked with a star. A dagger marks codes that
+only an agent in the phase Ready finds, and reports in its log and in `longshore status`. A finding's
+own remedy is more specific than this page.
 
 ";
 
-/// What only `doctor` looks at.
+/// Codes that only `doctor` checks.
 const OF_DOCTOR: [Code; 17] = [
     Code::StateUnreadable,
     Code::StateOutOfReach,
@@ -48,7 +48,7 @@ const OF_DOCTOR: [Code; 17] = [
     Code::AgentAlive,
 ];
 
-/// What only an agent that is Ready finds.
+/// Codes that only an agent in the phase Ready finds.
 const OF_AGENT: [Code; 3] = [Code::ModuleReplaced, Code::ExposureLost, Code::WatchLimited];
 
 fn page() -> Result<String, fmt::Error> {
@@ -76,7 +76,7 @@ fn page() -> Result<String, fmt::Error> {
             writeln!(page, "\n### {}\n", entry.name)?;
             writeln!(page, "- Means: {}.", entry.means)?;
             writeln!(page, "- Why it matters: {}.", entry.matters)?;
-            writeln!(page, "- What to do: {}.", entry.remedy)?;
+            writeln!(page, "- Remedy: {}.", entry.remedy)?;
         }
     }
     Ok(page)

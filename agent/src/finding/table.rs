@@ -1,5 +1,5 @@
-//! The table of codes, gravest first. docs/errors.md is generated from it (see `page`), and a code
-//! that is not here cannot be found.
+//! Table of finding codes, gravest first. docs/errors.md is generated from it (see `page`); a
+//! finding needs a code of this table.
 
 use super::code::{Area, Entry, Severities};
 use crate::failure::ExitCode;
@@ -9,17 +9,17 @@ macro_rules! codes {
         means $means:literal
         matters $matters:literal
         remedy $remedy:literal)+) => {
-        /// What can be found, gravest first.
+        /// Code of a finding, gravest first.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $(#[doc = $means] $variant,)+
         }
 
         impl Code {
-            /// All of them, gravest first.
+            /// All codes, gravest first.
             pub const ALL: &[Code] = &[$(Code::$variant),+];
 
-            /// Its row of the table.
+            /// Returns the code's row of the table.
             pub fn entry(self) -> &'static Entry {
                 match self {
                     $(Code::$variant => &Entry {
@@ -40,8 +40,8 @@ macro_rules! codes {
 codes! {
     ArchUnsupported "arch-unsupported" Devices Refuses HostUnsupported
         means "the machine is neither x86_64 nor aarch64"
-        matters "NVIDIA makes data-centre drivers for these two alone"
-        remedy "run on a node with one of these"
+        matters "NVIDIA provides data-centre drivers only for these two"
+        remedy "run on a node with one of these architectures"
     KernelWithoutModules "kernel-without-modules" Kernel Refuses HostUnsupported
         means "the kernel was built without CONFIG_MODULES"
         matters "the driver is a set of modules, and no module can be loaded"
@@ -49,34 +49,34 @@ codes! {
     NoDevice "no-device" Devices Refuses NoDevice
         means "there is no NVIDIA GPU or NVSwitch on the PCI bus"
         matters "the driver's module refuses to load without a device"
-        remedy "run on a node that has one, or pass it through to this machine"
+        remedy "run on a node that has one, or pass one through to this machine"
     DevicesUnread "devices-unread" Devices Refuses Preflight
         means "the PCI bus could not be read"
-        matters "which driver fits cannot be told"
+        matters "the fitting driver cannot be determined"
         remedy "mount /sys in the container (it is there with --privileged)"
     GpuTooOld "gpu-too-old" Devices Refuses HostUnsupported
         means "a GPU is of the Fermi generation or older"
-        matters "no branch that longshore installs drives it"
+        matters "no branch that longshore installs supports it"
         remedy "longshore installs branch 470 and newer"
     GpuUnsupported "gpu-unsupported" Devices Refuses Preflight
-        means "the driver or flavour chosen does not drive a GPU that is there"
+        means "the selected driver or flavour does not support a GPU of this host"
         matters "the module would load and leave that GPU without a driver, or not load at all"
-        remedy "ask for the branch or flavour that the finding names"
+        remedy "select the branch or flavour that the finding names"
     GpuBoundElsewhere "gpu-bound-elsewhere" OtherDrivers RefusesOrWarns Preflight
-        means "nouveau, nova, vfio-pci or another driver has a device; a warning where others are free"
-        matters "a device has one driver at a time: NVIDIA's is never asked for one that is bound"
-        remedy "unbind it from that driver"
+        means "nouveau, nova, vfio-pci or another driver is bound to a device; a warning where other devices are free"
+        matters "a device has one driver at a time, and the kernel never offers a bound device to NVIDIA's"
+        remedy "unbind the device from that driver"
     GpuMissing "gpu-missing" Devices RefusesOrWarns NoDevice
-        means "a GPU is on the PCI bus, bound to no other driver, and the loaded driver did not take it, or it has left the bus since; a refusal where missing-gpus says so"
-        matters "the driver serves the other GPUs, and programs find fewer than the host has"
+        means "a GPU on the PCI bus is bound to no other driver, and the loaded driver did not take it or the GPU has left the bus since; a refusal with missing-gpus = refuse"
+        matters "the driver serves the other GPUs, and programs find fewer GPUs than the host has"
         remedy "see the kernel's line in the finding and PCI errors in its log (dmesg); check power and seating, a cold reboot often brings it back; bind it to vfio-pci where it is to stay out"
     NotRoot "not-root" Privileges Refuses Preflight
         means "the effective user is not root"
-        matters "modules, mounts and device nodes are root's to make"
+        matters "only root may load modules, mount and make device nodes"
         remedy "run the container privileged, as root"
     UserNamespace "user-namespace" Privileges Refuses Preflight
         means "this process is in a user namespace"
-        matters "there the kernel lets nobody load modules or make device nodes, whatever the capabilities"
+        matters "the kernel refuses to load modules or make device nodes there, whatever the capabilities"
         remedy "run the container rootful and without a user namespace"
     MissingCapability "missing-capability" Privileges Refuses Preflight
         means "CAP_SYS_ADMIN, CAP_SYS_MODULE or CAP_MKNOD is missing"
@@ -84,86 +84,86 @@ codes! {
         remedy "run the container privileged, as root"
     CapabilitiesUnread "capabilities-unread" Privileges Warns Preflight
         means "/proc/self/status could not be read"
-        matters "a missing capability is then found only in the middle of the installation, which is rolled back"
+        matters "a missing capability would be found only in the middle of the installation, which is then rolled back"
         remedy "mount /proc in the container"
     ModulesDisabled "modules-disabled" Kernel Refuses Preflight
         means "kernel.modules_disabled is 1"
         matters "no module can be loaded before the next boot"
-        remedy "remove what sets kernel.modules_disabled, and reboot"
+        remedy "remove the setting of kernel.modules_disabled, and reboot"
     SignatureRequired "signature-required" Signatures RefusesOrWarns Preflight
-        means "lockdown or sig_enforce refuses modules without a trusted signature, and those to be loaded have none; a warning where only Secure Boot is known"
+        means "lockdown or sig_enforce refuses modules without a trusted signature, and the modules to be loaded have none; a warning where only Secure Boot is known"
         matters "the kernel would refuse the modules (EKEYREJECTED or EPERM)"
         remedy "sign the modules and enrol the signer's certificate (mokutil --import): set module-signing, or use a set signed elsewhere (docs/module-signing.md); or switch Secure Boot off, or remove lockdown= and module.sig_enforce from the kernel's command line"
     ModuleKeyUntrusted "module-key-untrusted" Signatures RefusesOrWarns Preflight
-        means "the kernel asks for signatures and does not have the key of who signs the modules; a warning where its keys (/proc/keys) are not seen"
-        matters "a signature by an unknown key counts as none"
+        means "the kernel requires signatures and does not have the key of the modules' signer; a warning where its keys (/proc/keys) cannot be read"
+        matters "a signature by an unknown key counts as no signature"
         remedy "enrol that certificate on the host (mokutil --import CERTIFICATE, then reboot and confirm), or sign with a key that the kernel has"
     OtherDriverLive "other-driver-live" OtherDrivers Refuses Preflight
-        means "a driver that no record of longshore's tells of is loaded, in another version, flavour or build than the one wanted, or with other parameters"
+        means "a driver that is in no record of longshore is loaded, in another version, flavour or build than the wanted one, or with other parameters"
         matters "one driver can be loaded at a time, and user-mode files of another version do not work with it"
-        remedy "stop what uses it and unload it with what installed it, or ask for its version as it is"
+        remedy "stop the processes that use it and unload it with the program that installed it, or select its version"
     LoadedUnread "loaded-unread" OtherDrivers Warns Preflight
         means "the loaded modules could not be read"
-        matters "a driver that is loaded already would be found only when the kernel refuses ours"
+        matters "an already loaded driver would be found only when the kernel refuses the new one"
         remedy "mount /sys and /proc in the container"
     OtherInstallerAlive "other-installer-alive" OtherDrivers Refuses Preflight
-        means "NVIDIA's driver container is alive on this host: somebody holds the lock on its PID file, or a process lives in what is mounted on the driver root"
+        means "NVIDIA's driver container is running on this host: the lock on its PID file is held, or a process has its root in the mount on the driver root"
         matters "two installers would unload each other's driver and mount over each other's files"
         remedy "stop that container (under the GPU operator: its driver DaemonSet), then run again"
     DriverRootTaken "driver-root-taken" OtherDrivers Refuses Preflight
-        means "something that is neither longshore's nor provably a leftover of NVIDIA's driver container is mounted on the driver root, or below it"
-        matters "whoever mounted it uses it: mounting over it would hide it, and taking it off would break it"
-        remedy "find out what mounted it (`findmnt -R` on the driver root), take it off, or set driver-root to another directory"
+        means "a mount on the driver root, or below it, is neither longshore's nor provably a leftover of NVIDIA's driver container"
+        matters "the mount's owner uses it: mounting over it would hide it, and unmounting would break it"
+        remedy "find its owner (`findmnt -R` on the driver root) and unmount it, or set driver-root to another directory"
     DriverRootOdd "driver-root-odd" Places Refuses Preflight
-        means "the driver root is a symlink, or no directory"
-        matters "a link is not followed: what is mounted behind it would land where nobody looks for it, or over the system's own files"
-        remedy "remove it (longshore makes the directory), or set driver-root to the directory that is meant"
+        means "the driver root is a symlink, or not a directory"
+        matters "the mount behind a symlink would be in an unexpected place, or over the system's own files"
+        remedy "remove it (longshore makes the directory), or set driver-root to the intended directory"
     RunNvidiaNotShared "run-nvidia-not-shared" Places RefusesOrWarns Preflight
-        means "what is mounted on the driver root would not reach the host; a warning where that is not known"
+        means "a mount on the driver root would not propagate to the host; a warning where that is not known"
         matters "the container toolkit and the validator look on the host, and would find an empty directory"
         remedy "start the container with `-v /run/nvidia:/run/nvidia:rshared` (in Kubernetes: mountPropagation: Bidirectional), and make sure that / or /run is a shared mount on the host"
     SpaceShort "space-short" Places RefusesOrWarns Preflight
-        means "a file system that is written to is full, or nearly so (bytes or inodes)"
-        matters "without its record on disk no step is done; without room in the store nothing can be fetched or compiled"
+        means "a file system that longshore writes to is full, or nearly so (bytes or inodes)"
+        matters "no step is done without its record on disk; without space in the store nothing can be fetched or compiled"
         remedy "free space on that file system (`longshore gc` for the store), or set --store or --state-dir to another one"
     HostRootHidden "host-root-hidden" Places Warns Preflight
-        means "the host's own file system is out of reach"
-        matters "the host's /dev gets no device nodes: whoever is not given the driver root finds none"
+        means "the host's own file system is not accessible"
+        matters "the host's /dev gets no device nodes: programs without access to the driver root find none"
         remedy "share the host's PID namespace (--pid host, hostPID: true), or mount the host's / and set host-root"
     LostWithContainer "lost-with-container" Places Warns Preflight
-        means "store or state lies in the container's own file system"
-        matters "what was built, and what is to be undone, must outlive the container"
+        means "store or state is in the container's own file system"
+        matters "built modules, and the record for the uninstall, must outlive the container"
         remedy "mount these directories from the host"
     SignatureMissing "signature-missing" Sources Refuses Verification
-        means "signatures are required, and no set for this kernel is signed by a configured key; it says of each why not"
-        matters "modules run with all rights of the kernel: nothing unsigned is loaded where signatures are required"
+        means "signatures are required, and no set for this kernel is signed by a configured key; the finding names the reason for each set"
+        matters "modules run with all rights of the kernel, so no unsigned module is loaded where signatures are required"
         remedy "sign the set with a key whose public half is in signature-keys, or add the key it is signed with"
     DriverNotOffered "driver-not-offered" Sources Refuses Download
-        means "no source has the version and flavour asked for; it says what they have"
+        means "no source has the selected version and flavour; the finding lists the available ones"
         matters "there is nothing to install"
-        remedy "ask for one of those, or add an archive, suite or component that has it"
+        remedy "select one of those, or add an archive, suite or component that has it"
     ArchivesUnread "archives-unread" Sources RefusesOrWarns Download
         means "no archive could be read"
-        matters "driver, headers and user-mode files come from there"
+        matters "driver, headers and user-mode files come from archives"
         remedy "make an archive reachable, or give a prebuilt set for this kernel"
     RegistryUnread "registry-unread" Sources RefusesOrWarns Download
-        means "a registry that may have a set could not be read; a refusal only where nothing may be compiled either"
-        matters "what is built there already would have to be compiled here"
-        remedy "make it or a mirror of it reachable, and check the login"
+        means "a registry that may have a set could not be read; a refusal only where compiling is not allowed either"
+        matters "modules that are built there already would have to be compiled here"
+        remedy "make the registry or a mirror of it reachable, and check the login"
     RunFileUnread "run-file-unread" Sources Refuses Download
         means "no mirror of a .run file could be read, and the store does not have it"
         matters "driver and user-mode files come from it"
         remedy "make one of its mirrors reachable, or give a prebuilt set for this kernel"
     SourcesUnread "sources-unread" Sources Refuses Download
-        means "a prebuilt directory, a key or a certificate that the configuration names cannot be read, or a source served something damaged"
-        matters "`run` would end there, with the exit code of what is the matter: 2, 12 or 13"
-        remedy "correct or remove what is named"
+        means "a configured prebuilt directory, key or certificate cannot be read, or a source served damaged data"
+        matters "`run` would fail at it, with exit code 2, 12 or 13 depending on the cause"
+        remedy "correct or remove what the finding names"
     NothingBuilt "nothing-built" Sources Refuses Download
-        means "no built set for this kernel is at hand, and none may be compiled here"
+        means "no built set for this kernel is available, and compiling is not allowed here"
         matters "there is nothing to load"
         remedy "give a prebuilt set, or allow compiling"
     UserspaceNotOffered "userspace-not-offered" Sources Warns Download
-        means "modules are at hand, and no archive has this version's user-mode files"
+        means "modules are available, and no archive has this version's user-mode files"
         matters "modules and user-mode files must be of the same version"
         remedy "add an archive, suite or component that has this version"
     HeadersMissing "headers-missing" Sources Refuses Toolchain
@@ -171,116 +171,116 @@ codes! {
         matters "modules are compiled against the headers of exactly this kernel"
         remedy "boot one of those kernels, add an archive or suite that still has this one, give its headers with --headers, or give a prebuilt set"
     HeadersUnknown "headers-unknown" Sources Warns Toolchain
-        means "whether there are headers could not be looked up"
+        means "the search for kernel headers failed"
         matters "without them nothing can be compiled for this kernel"
         remedy "make an archive reachable that has this kernel"
     StateUnreadable "state-unreadable" Agent Refuses Verification
-        means "the record of what was done to this host (state.json) cannot be understood, or others may have written it"
-        matters "it is the only list of what is to be undone, so it is not overwritten"
-        remedy "look at what is loaded and mounted, take it off by hand, move the file away and start again; a reboot clears it, too"
+        means "the record of the changes to this host (state.json) cannot be parsed, or others may have written it"
+        matters "it is the only list of changes to undo, so it is not overwritten"
+        remedy "look at what is loaded and mounted, unload and unmount it by hand, move the file away and start again; a reboot clears it, too"
     StateOutOfReach "state-out-of-reach" Agent Refuses Preflight
-        means "the record of what was done to this host cannot be read, or a newer longshore wrote it"
-        matters "nothing is done to a host whose record is not known"
+        means "the record of the changes to this host cannot be read, or was written by a newer longshore"
+        matters "no host is changed whose record is unknown"
         remedy "mount the host's /run/longshore and /run/nvidia into the container, and use the newest longshore that ran here"
     StoreUnusable "store-unusable" Agent Refuses Preflight
-        means "the store's directory cannot be read, or is none"
-        matters "whatever is fetched or built goes through the store"
-        remedy "set --store to a directory that this process may write"
+        means "the store's directory cannot be read, or is not a directory"
+        matters "everything that is fetched or built goes through the store"
+        remedy "set --store to a directory that this process can write to"
     KernelUnknown "kernel-unknown" Kernel RefusesOrWarns Preflight
-        means "the host's /lib/modules is not visible; a refusal where a module is known to need another"
-        matters "what the driver's modules depend on cannot be found, nor loaded before them"
+        means "the host's /lib/modules is not visible; a refusal where a module is known to need another one"
+        matters "the dependencies of the driver's modules can be neither found nor loaded"
         remedy "share the host's PID namespace (--pid host, hostPID: true), or mount the host's /lib/modules, or set host-root"
     DependencyMissing "dependency-missing" Kernel Refuses Preflight
-        means "a module needs another that the kernel has neither built in nor as a module"
+        means "a module needs another module that the kernel has neither built in nor as a file"
         matters "the kernel would refuse it: unknown symbol"
-        remedy "install the package with the kernel's further modules, or give modules that do without it"
+        remedy "install the package with the kernel's additional modules, or use modules that do not need it"
     SymbolsDiffer "symbols-differ" Kernel Refuses Preflight
-        means "modules that were compiled elsewhere have another vermagic than the kernel's, or import symbols with other CRCs; at most 18 are named, each with module, CRC wanted and the kernel's"
+        means "modules that were compiled elsewhere have another vermagic than the kernel's, or import symbols with other CRCs; at most 18 are named, each with module, required CRC and the kernel's"
         matters "the kernel would refuse them (`disagrees about version of symbol`, `version magic`), or they would use its structures with another layout"
-        remedy "give modules that were compiled with the headers of exactly this kernel (release and `uname -v`), boot the kernel that they are for, or remove the set from the store (its file below `sets/`) so that they are compiled here"
+        remedy "use modules that were compiled with the headers of exactly this kernel (release and `uname -v`), boot the kernel that they are for, or remove the set from the store (its file below `sets/`) so that they are compiled here"
     ModuleNotBuilt "module-not-built" Sources Refuses Preflight
-        means "the set at hand, or NVIDIA's driver, lacks a module asked for"
-        matters "what was asked for could not be loaded"
-        remedy "give a set that has it, or leave it out of extra-modules"
+        means "the available set, or NVIDIA's driver, lacks a requested module"
+        matters "the requested module cannot be loaded"
+        remedy "use a set that has it, or remove it from extra-modules"
     HostDriverInstalled "host-driver-installed" OtherDrivers Warns Preflight
         means "a driver is installed on the host itself: modules below /lib/modules, libraries, or its services"
-        matters "it is loaded at the next boot before ours, in its version and with its parameters, and tools of the host find its libraries instead of the driver root's"
+        matters "at the next boot it is loaded before longshore's, in its version and with its parameters, and programs of the host find its libraries instead of the driver root's"
         remedy "uninstall it (apt purge 'nvidia-*', or nvidia-uninstall), renew the initramfs and reboot; or leave the driver to it and do not run longshore on this node"
     DriverAutoloads "driver-autoloads" OtherDrivers Warns Preflight
         means "the host loads its own driver by itself: at boot, or when udev sees the device"
-        matters "it can be there before ours, or come between our look and our load, with other parameters than those asked for"
-        remedy "keep it out: blacklist its modules in /etc/modprobe.d and name nothing of it in /etc/modules-load.d, then renew the initramfs"
+        matters "it can be loaded before longshore's, or between the check and the load, with other parameters than the configured ones"
+        remedy "prevent it: blacklist its modules in /etc/modprobe.d and name none of them in /etc/modules-load.d, then renew the initramfs"
     ParametersUnused "parameters-unused" Configuration Warns Usage
         means "parameters are given for a module that is not loaded"
         matters "they have no effect"
-        remedy "add it to extra-modules, or take its parameters out"
+        remedy "add the module to extra-modules, or remove its parameters"
     PreemptRt "preempt-rt" Kernel Warns HostUnsupported
         means "the kernel is PREEMPT_RT"
-        matters "NVIDIA does not support it; the modules are built for it all the same"
+        matters "NVIDIA does not support it; the modules are built for it nevertheless"
         remedy "expect longer latencies, or boot a kernel without PREEMPT_RT"
     GpuUnknown "gpu-unknown" Devices Warns Preflight
         means "a GPU is not in longshore's table"
-        matters "which branch and flavour drive it cannot be chosen for you"
-        remedy "which driver fits it is for you to say: set driver and flavour"
+        matters "its driver branch and flavour cannot be selected automatically"
+        remedy "set driver and flavour to those that support it"
     AgentFailed "agent-failed" Agent Warns Preflight
         means "the last agent failed, or left the driver in use"
-        matters "what it could not take off is still on the host"
-        remedy "`longshore status` has what is left; start longshore again, or run `longshore unload`"
+        matters "what it could not uninstall is still on the host"
+        remedy "see `longshore status` for what is left; start longshore again, or run `longshore unload`"
     CompileFailedBefore "compile-failed-before" Agent Warns Compile
-        means "a compile failed here a short while ago, and is not tried again yet"
-        matters "the same inputs fail the same way; where they are wanted again, the agent ends at once"
-        remedy "see its cause; `longshore build --retry` tries at once"
+        means "a compile failed here a short while ago, and is not retried yet"
+        matters "the same inputs fail the same way; an agent that needs them ends at once"
+        remedy "see its cause; `longshore build --retry` retries at once"
     DriverRefusedBefore "driver-refused-before" Agent Warns KernelRefused
-        means "since the host was booted, the kernel refused a driver in the place of the one that is live"
-        matters "where it is wanted again, the agent ends at once and the live one stays"
-        remedy "ask for another version, flavour or parameters; to try the same once more, run `longshore unload` and start again"
+        means "since the host was booted, the kernel refused a driver that was to replace the loaded one"
+        matters "an agent that wants it again ends at once, and the loaded driver stays"
+        remedy "select another version, flavour or parameters; to retry the same, run `longshore unload` and start again"
     StoreDamaged "store-damaged" Agent Warns Verification
-        means "descriptions in the store cannot be read, or name modules that are not there"
-        matters "what is damaged is fetched or built again, which takes time and a network"
-        remedy "`longshore store verify` reads all of it and names what to remove; if it comes back, check the disk"
+        means "descriptions in the store cannot be read, or name modules that do not exist"
+        matters "damaged entries are fetched or built again, which takes time and a network"
+        remedy "`longshore store verify` reads all of it and names what to remove; if the damage recurs, check the disk"
     ClockWrong "clock-wrong" Devices Warns Verification
         means "the clock is earlier than the day this longshore was released"
-        matters "certificates and archives' signatures seem not to be valid yet"
+        matters "certificates and archive signatures appear not to be valid yet"
         remedy "set the clock (timedatectl, chronyc makestep)"
     DeviceAccessDenied "device-access-denied" Privileges Warns Preflight
-        means "the container's cgroup keeps this process from opening devices"
-        matters "the kernel's log cannot be read when it refuses a module, and device nodes cannot be tried"
+        means "the container's cgroup prevents this process from opening devices"
+        matters "the kernel's log cannot be read when it refuses a module, and device nodes cannot be tested"
         remedy "run the container privileged, or allow its cgroup all devices (--device-cgroup-rule 'a *:* rwm')"
     DaemonMissing "daemon-missing" Sources Refuses Download
-        means "a daemon that is to run, or that another one needs, is not among the driver's user-mode files"
+        means "a daemon that is to run, or that another daemon needs, is not among the driver's user-mode files"
         matters "the driver would not be ready without it"
-        remedy "give a source that has it (NVIDIA's own Debian-format archive has nvidia-fabricmanager and nvlsm), or switch it off: [daemons] in the configuration"
+        remedy "add a source that has it (NVIDIA's own Debian-format archive has nvidia-fabricmanager and nvlsm), or switch it off: [daemons] in the configuration"
     FabricManagerMissing "fabric-manager-missing" Sources Warns Preflight
         means "the host has NVSwitches, and the driver's user-mode files have no fabric manager"
-        matters "the driver loads, and CUDA programs fail with `system not yet initialized` until somebody runs nv-fabricmanager of exactly the driver's version"
-        remedy "give an archive that has nvidia-fabricmanager of this version, or run it on the host yourself and set fabricmanager to off"
+        matters "the driver loads, and CUDA programs fail with `system not yet initialized` until nv-fabricmanager of exactly the driver's version runs"
+        remedy "add an archive that has nvidia-fabricmanager of this version, or run it on the host yourself and set fabricmanager to off"
     DaemonForeign "daemon-foreign" OtherDrivers Notes Preflight
-        means "somebody else's daemon of the driver answers on the host"
-        matters "two would fight over the same devices: longshore starts none of its own, and does not stop that one"
-        remedy "nothing, or stop it on the host if longshore is to run it; one that holds the driver keeps it from being unloaded"
+        means "a daemon of the driver that longshore did not start answers on the host"
+        matters "two would conflict over the same devices: longshore starts none of its own, and does not stop the other"
+        remedy "nothing, or stop it on the host if longshore is to run it; a daemon that holds the driver prevents an unload"
     CannotUnload "cannot-unload" Kernel Warns Preflight
         means "the kernel was built without CONFIG_MODULE_UNLOAD"
-        matters "the driver can be loaded, and neither changed nor taken off before the next boot"
+        matters "the driver can be loaded, but neither changed nor unloaded before the next boot"
         remedy "boot a kernel with CONFIG_MODULE_UNLOAD, or reboot for each change"
     LayoutRandomized "layout-randomized" Kernel Warns Preflight
         means "the kernel was built with a random layout of its structures (CONFIG_RANDSTRUCT)"
         matters "the proprietary part of the driver, and modules compiled without the kernel's seed, use another layout: memory gets corrupted"
         remedy "boot a kernel without CONFIG_RANDSTRUCT, or use the open flavour compiled with this kernel's own headers"
     ModulesPinned "modules-pinned" Kernel Warns KernelRefused
-        means "the kernel was built to take modules only from one file system (LoadPin), or only with an IMA signature"
-        matters "modules from another file system or without that signature, and all that come from memory, are then refused"
-        remedy "switch it off (loadpin.enforce=0, ima_appraise=off), or have the modules in the image that is pinned"
+        means "the kernel was built to accept modules only from one file system (LoadPin), or only with an IMA signature"
+        matters "modules from another file system or without that signature, and all that are loaded from memory, are refused"
+        remedy "switch it off (loadpin.enforce=0, ima_appraise=off), or put the modules into the pinned image"
     NouveauAtBoot "nouveau-at-boot" OtherDrivers Notes Preflight
-        means "the kernel has nouveau, and nothing keeps it from loading by itself"
+        means "the kernel has nouveau, and nothing prevents its automatic loading"
         matters "at the next boot udev loads it, and it takes the GPU before longshore starts"
-        remedy "keep it out: `blacklist nouveau` in /etc/modprobe.d, then renew the initramfs"
+        remedy "prevent it: `blacklist nouveau` in /etc/modprobe.d, then renew the initramfs"
     Leftovers "leftovers" OtherDrivers Notes Preflight
-        means "NVIDIA's driver container left a mount, a PID file, a state file or the firmware path behind, and nobody is alive to use it"
-        matters "a stale mount would lie below ours, and stale files say of the driver what is no longer so"
-        remedy "nothing: `run` takes them off before it installs"
+        means "NVIDIA's driver container, which no longer runs, left a mount, a PID file, a state file or the firmware path behind"
+        matters "a stale mount would lie below longshore's, and stale files describe a driver that is gone"
+        remedy "nothing: `run` removes them before it installs"
     NodesStale "nodes-stale" OtherDrivers Notes Preflight
-        means "device nodes of an NVIDIA driver are there, and no driver is loaded"
-        matters "their numbers can be another driver's by now; those that differ are replaced when the driver is loaded"
+        means "device nodes of an NVIDIA driver exist, and no driver is loaded"
+        matters "their numbers may belong to another driver by now; nodes that differ are replaced when the driver is loaded"
         remedy "nothing, or remove them"
     DevCharLinksMissing "dev-char-links-missing" Places Notes Preflight
         means "/dev/char has no links to the driver's device nodes"
@@ -289,21 +289,21 @@ codes! {
     DriverInUse "driver-in-use" Agent Notes InUse
         means "processes or modules hold the driver"
         matters "it cannot be unloaded or changed while they do"
-        remedy "nothing while it is to stay; stop them before you change or unload it"
+        remedy "nothing while the driver is to stay; stop them before you change or unload it"
     AgentAlive "agent-alive" Agent Notes Preflight
-        means "an agent is at work on this host"
-        matters "one works at a time: another would end with exit code 15"
-        remedy "nothing: `longshore status` has what it is at"
+        means "an agent is running on this host"
+        matters "only one agent runs at a time: another would end with exit code 15"
+        remedy "nothing: see `longshore status` for what it is doing"
     ModuleReplaced "module-replaced" OtherDrivers Warns KernelRefused
         means "a module of the driver was unloaded, or unloaded and loaded again, by another program while the agent was Ready"
-        matters "nodes and user-mode files may not fit what is loaded now, and it is no longer longshore's to unload"
-        remedy "find out what loads and unloads modules on this host and stop that, then restart the agent: it adopts what is loaded, loads what is missing, or says why not"
+        matters "nodes and user-mode files may not fit the loaded modules, and longshore no longer owns these"
+        remedy "find the program that loads and unloads modules on this host and stop it, then restart the agent: it adopts what is loaded and loads what is missing, or reports why it cannot"
     ExposureLost "exposure-lost" Places Warns Expose
-        means "a mount, a directory, a device node or the firmware path that the agent had made is gone or changed while the agent was Ready"
-        matters "containers that start now do not get the driver; it is put back where nothing else has taken its place"
-        remedy "find out what takes it away (another installer, a clean-up job, udev rules); where it was not put back, look at what is there in its place and remove that"
+        means "a mount, a directory, a device node or the firmware path that the agent had made disappeared or changed while the agent was Ready"
+        matters "containers that start now do not get the driver; it is restored where nothing else has taken its place"
+        remedy "find what removes it (another installer, a clean-up job, udev rules); where it was not restored, remove what is there in its place"
     WatchLimited "watch-limited" Agent Notes Preflight
-        means "some of the kernel's events that tell of a change to the driver cannot be heard, or the host could not be looked at"
-        matters "such a change is then found with the next event of another kind, and not within a second"
-        remedy "allow the container netlink sockets, inotify and /proc/self/mountinfo (docs/privileges.md); raise fs.inotify.max_user_instances where it is used up"
+        means "some of the kernel's events about changes to the driver cannot be received, or the host could not be probed"
+        matters "such a change is found only with the next event of another kind, and not within a second"
+        remedy "allow the container netlink sockets, inotify and /proc/self/mountinfo (docs/privileges.md); raise fs.inotify.max_user_instances where it is exhausted"
 }

@@ -1,7 +1,7 @@
-//! Which container and pod a process belongs to, told from `/proc/PID/cgroup`.
+//! Container and pod of a process, read from `/proc/PID/cgroup`.
 //!
-//! A line is `HIERARCHY:CONTROLLERS:PATH` (cgroups(7)); version 2 has one, `0::PATH`. Seen paths
-//! below which a container's processes are, with the drivers systemd and cgroupfs:
+//! A line is `HIERARCHY:CONTROLLERS:PATH` (cgroups(7)); version 2 has one, `0::PATH`. Paths of
+//! containers' processes, with the cgroup drivers systemd and cgroupfs:
 //!
 //! | Who | Path |
 //! |---|---|
@@ -12,19 +12,19 @@
 //! | LXC, nspawn | `/lxc.payload.NAME`, `/lxc/NAME`, `/machine.slice/machine-NAME.scope` |
 //! | pods | `kubepods-burstable-podUID.slice`, `kubepods/burstable/podUID`, `machine-libpod_pod_ID.slice` |
 //!
-//! Seen from a cgroup namespace a path begins at that namespace's root, with `/..` for what is
-//! above it: what stands below is the same.
+//! In a cgroup namespace a path begins at that namespace's root, with `/..` for each level above
+//! it; the part below is the same.
 
-/// Whom a process belongs to.
+/// The container and pod that own a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Owner {
-    /// The container's whole id, or its name where it has no id.
+    /// The container's full id, or its name if it has no id.
     pub(super) container: Option<String>,
     /// The pod's uid (podman's pods: their id).
     pub(super) pod: Option<String>,
 }
 
-/// Reads a `/proc/PID/cgroup`. Of containers in containers it is the innermost.
+/// Parses a `/proc/PID/cgroup`. For nested containers, returns the innermost.
 pub(super) fn owner(cgroup: &str) -> Owner {
     let paths = || cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     Owner {
@@ -64,7 +64,7 @@ fn pod(path: &str) -> Option<String> {
         let after = |mark: &str| part.rsplit_once(mark).map(|(_, uid)| uid);
         let uid =
             part.strip_prefix("pod").or_else(|| after("libpod_pod_")).or_else(|| after("-pod"))?;
-        // systemd's slices write the dashes of the uid as underscores; a static pod's uid is a hash.
+        // systemd's slices write a uid's dashes as underscores; a static pod's uid is a hash.
         let uid = uid.replace('_', "-");
         let is_uid = match uid.len() {
             36 => {
@@ -93,7 +93,7 @@ mod tests {
     const POD: &str = "8f3b2c1d-1111-2222-3333-444455556666";
     const STATIC: &str = "0b7ec6a1de0a5b14e1ad2c1b6b0d3c55";
 
-    /// ID, OUTER, POD, UNDER (the pod with underscores) and STATIC stand for the values above.
+    /// Placeholders for the values above: ID, OUTER, POD, UNDER (the pod with underscores), STATIC.
     #[rstest]
     #[case::docker_systemd("0::/system.slice/docker-ID.scope", Some(ID), None)]
     #[case::docker_cgroupfs_v1(

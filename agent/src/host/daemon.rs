@@ -1,10 +1,10 @@
 //! Daemons of a driver, as processes of the host.
 //!
-//! A daemon is known by a **mark**, a random word in the environment that it is started with. Every
-//! process it forks to has it too, no other process on the host has it, and the kernel shows it for
-//! as long as the process lives. So one word in the journal, written before the daemon is started,
-//! proves to whoever comes after a killed agent which processes are ours: no PID, which may be
-//! another's by then, no PID file, and no moment in between in which nobody knows.
+//! A daemon is identified by a **mark**, a random word in the environment that it is started with.
+//! Every process it forks inherits it, no other process on the host has it, and the kernel shows it
+//! for as long as the process lives. So one word in the journal, written before the daemon is
+//! started, proves to the successor of a killed agent which processes longshore started: there is
+//! no PID, which may be reused by then, no PID file, and no moment in between without a record.
 
 pub(crate) mod output;
 pub(crate) mod process;
@@ -21,19 +21,19 @@ pub(crate) const SUBNET_SETTINGS: &str = "/usr/share/nvidia/nvlsm";
 /// The environment variable that holds the mark.
 pub const MARK_VARIABLE: &str = "LONGSHORE_DAEMON";
 
-/// Where clients look for nvidia-persistenced (its sources' nvpd_defs.h).
+/// Socket on which clients expect nvidia-persistenced (its sources' nvpd_defs.h).
 pub const PERSISTENCED_SOCKET: &str = "/run/nvidia-persistenced/socket";
-/// Where clients look for the fabric manager.
+/// Socket on which clients expect the fabric manager.
 pub const FABRICMANAGER_SOCKET: &str = "/run/nvidia-fabricmanager/socket";
 
 /// A daemon of the driver.
 ///
-/// Two are the same daemon where they run the same thing: how patient the agent is with it does not
-/// count.
+/// Two are equal if they run the same program the same way: the agent's time limits for it are not
+/// compared.
 #[derive(Debug, Clone, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Daemon {
-    /// What it is called, for example `nvidia-persistenced`.
+    /// Its name, for example `nvidia-persistenced`.
     pub name: String,
     /// Absolute path of its program.
     pub program: PathBuf,
@@ -47,9 +47,9 @@ pub struct Daemon {
     pub settings: Option<Settings>,
     /// The capabilities its processes keep, for example `CAP_SYS_ADMIN`.
     pub capabilities: Vec<String>,
-    /// Whether there is no driver without it.
+    /// True if the driver is not ready without it.
     pub required: bool,
-    /// Seconds it may take until it answers.
+    /// Time limit until it answers, in seconds.
     pub ready_within: u64,
 }
 
@@ -57,11 +57,11 @@ pub struct Daemon {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// The file the driver brings.
+    /// The file that comes with the driver.
     pub template: PathBuf,
-    /// What is set otherwise than there.
+    /// Settings that differ from the template.
     pub set: Vec<(String, String)>,
-    /// Where the result is written; nobody but the daemon reads it.
+    /// Path of the result; only the daemon reads it.
     pub file: PathBuf,
 }
 
@@ -76,47 +76,47 @@ impl PartialEq for Daemon {
 }
 
 impl Daemon {
-    /// How long it may take until it answers.
+    /// Time limit until it answers.
     pub fn patience(&self) -> Duration {
         Duration::from_secs(self.ready_within)
     }
 }
 
-/// A mark that no process has yet.
+/// Returns a new mark that no process has yet.
 pub fn new_mark() -> String {
-    // std seeds every RandomState anew: 128 bits that no two daemons of one host share.
+    // std seeds every RandomState anew: 128 bits that are unique on a host.
     let half = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", half(), half())
 }
 
-/// What is to be seen of a daemon.
+/// Observed state of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DaemonSeen {
     /// The processes that have its mark, in the agent's PID namespace.
     pub processes: Vec<u32>,
-    /// Who answers on its socket.
+    /// The process that answers on its socket.
     pub answers: Answers,
-    /// The last it said, and how it ended, where that was seen.
+    /// Its last output, and its exit status, if known.
     pub said: Option<String>,
 }
 
-/// Who answers on a socket.
+/// The process that answers on a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answers {
     /// Nobody.
     Nobody,
     /// A process with the mark.
     Ours,
-    /// Another process, which the kernel names so (0 for one in another PID namespace).
+    /// Another process, with its pid (0 for one in another PID namespace).
     Other(u32),
 }
 
 /// A signal that ends a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// SIGTERM: it cleans up.
+    /// SIGTERM: it can clean up.
     Term,
-    /// SIGKILL: it does not.
+    /// SIGKILL: it cannot.
     Kill,
 }
 

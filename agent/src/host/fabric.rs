@@ -1,5 +1,5 @@
-//! What binds GPUs together, beyond NVSwitches on the PCI bus: from NVLink5 on the switches are
-//! managed through network devices.
+//! NVLink5 switch managers: from NVLink5 on, NVSwitches are managed through network devices and not
+//! as PCI functions.
 
 use std::io;
 
@@ -8,14 +8,15 @@ use crate::root::{Root, is_absent};
 
 const DEVICES: &str = "sys/class/infiniband";
 
-/// What the vital product data of a device that manages NVLink5 switches says (NVIDIA's driver
+/// Marker in the vital product data of a device that manages NVLink5 switches (NVIDIA's driver
 /// container looks for the same).
 const MANAGES: &[u8] = b"SW_MNG";
 
 /// Reads the devices that manage NVLink5 switches, by name.
 ///
 /// # Errors
-/// Where the devices cannot be listed. One whose vital product data cannot be read is none.
+/// If the devices cannot be listed. A device whose vital product data cannot be read is not
+/// counted.
 pub(super) fn read(root: &Root) -> io::Result<Vec<SwitchManager>> {
     let names = match root.read_dir(DEVICES) {
         Err(e) if is_absent(&e) => return Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! What a host is, as plain data.
+//! Facts of a host, as plain data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,17 +10,17 @@ use super::module_files::ModuleFiles;
 use crate::flavour::Flavour;
 use crate::host::verbs::FileId;
 
-/// A fact that may not have been readable: "could not check" is not "no".
+/// A fact, or the reason why it could not be read: "could not check" is not "no".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Known<T> {
-    /// It was read.
+    /// The value that was read.
     Yes(T),
-    /// It could not be read, and why.
+    /// The reason why it could not be read.
     Unknown(String),
 }
 
-/// Everything longshore wants to know about a host before it decides.
+/// All facts of a host that a plan is made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostFacts {
     /// The running kernel.
@@ -29,13 +29,13 @@ pub struct HostFacts {
     pub os: OsRelease,
     /// NVIDIA GPUs and NVSwitches on the PCI bus, by address.
     pub devices: Vec<PciDevice>,
-    /// The GPUs among them that nvidia.ko may drive, and which driver has each.
+    /// The GPUs among `devices` that nvidia.ko may drive, each with the driver bound to it.
     #[serde(default)]
     pub gpus: Vec<Gpu>,
-    /// Modules loaded, by kernel name.
+    /// Loaded modules, by kernel name.
     pub loaded: BTreeMap<String, LoadedModule>,
-    /// The driver's modules that an agent of this store's has loaded, by its journal: kernel name ->
-    /// the parameters it gave. Others are not ours to unload.
+    /// Driver modules that an agent with this store loaded, by its journal: kernel name -> the
+    /// parameters given. Others are not longshore's to unload.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ours: BTreeMap<String, String>,
     /// The NVIDIA driver loaded now, as /proc/driver/nvidia/version names it.
@@ -44,38 +44,40 @@ pub struct HostFacts {
     pub builtin: BTreeSet<String>,
     /// Modules the kernel ships as files.
     pub available: ModuleFiles,
-    /// What the kernel enforces about modules.
+    /// The kernel's rules for loading modules.
     pub security: Security,
     /// The mounts this process sees.
     pub mounts: Vec<Mount>,
-    /// Names of the capabilities this process may put on (its permitted ones), for example
+    /// Names of the capabilities this process may raise (its permitted set), for example
     /// `CAP_SYS_MODULE`.
     pub capabilities: Known<BTreeSet<String>>,
     /// Effective user id of this process.
     pub euid: Known<u32>,
-    /// Whether this process is in the initial user namespace: elsewhere no capability counts for
+    /// True if this process is in the initial user namespace: in others no capability is valid for
     /// modules and device nodes.
     pub initial_user_namespace: Known<bool>,
-    /// Process 1, as seen from here, is another container's and so not the host's.
+    /// True if process 1, in this PID namespace, belongs to another container and not to the host.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub foreign_first_process: bool,
-    /// Devices that manage NVLink5 switches, and that a subnet manager has to speak to.
+    /// Devices that manage NVLink5 switches; a subnet manager has to talk to them.
     #[serde(default)]
     pub switch_managers: Vec<SwitchManager>,
-    /// Sockets of somebody else's daemons of the driver that are there on the host, for example
+    /// Sockets of driver daemons on the host that longshore did not start, for example
     /// `/run/nvidia-persistenced/socket`.
     #[serde(default)]
     pub foreign_daemons: Vec<PathBuf>,
-    /// Peer groups of the mounts process 1 sees: a mount event travels to the host only within one.
+    /// Peer groups of process 1's mounts: a mount event propagates to the host only within one of
+    /// them.
     pub host_peer_groups: Known<BTreeSet<u32>>,
     /// A driver installed on the host itself.
     pub installed: HostDriver,
-    /// What the host loads, or keeps from being loaded, by itself.
+    /// Modules that the host loads by itself, or is configured not to load.
     pub autoload: Autoload,
-    /// The driver root and the room where longshore writes; empty until they are looked at.
+    /// The driver root, and free space in the directories longshore writes to; empty until read.
     pub places: Places,
-    /// Sources of the lists above that could not be read, and why: the list they fill is then
-    /// unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `mounts`, `os-release`, `installed`, `autoload`, `places`, `switch-managers`, `gpus`.
+    /// Sources of the lists above that could not be read, with the reason: the list they fill is
+    /// then unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `mounts`,
+    /// `os-release`, `installed`, `autoload`, `places`, `switch-managers`, `gpus`.
     pub unread: BTreeMap<String, String>,
 }
 
@@ -94,7 +96,7 @@ pub struct Kernel {
     pub boot_id: Option<String>,
 }
 
-/// The fields of os-release that matter.
+/// The fields of os-release that longshore uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OsRelease {
     /// `ID`, for example `debian`.
@@ -107,7 +109,7 @@ pub struct OsRelease {
     pub pretty_name: Option<String>,
 }
 
-/// What an NVIDIA PCI function is to a driver.
+/// Kind of an NVIDIA PCI function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
@@ -134,7 +136,7 @@ pub struct PciDevice {
     pub driver: Option<String>,
 }
 
-/// A network device that manages NVLink5 switches: its vital product data says `SW_MNG`.
+/// A network device that manages NVLink5 switches: its vital product data contains `SW_MNG`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchManager {
     /// Its name below /sys/class/infiniband, for example `mlx5_4`.
@@ -156,7 +158,7 @@ pub struct LoadedModule {
     pub version: Option<String>,
     /// srcversion.
     pub srcversion: Option<String>,
-    /// The parameters that one of NVIDIA's modules shows, with their values.
+    /// Parameters that one of NVIDIA's modules reports, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
 }
@@ -166,7 +168,7 @@ pub struct LoadedModule {
 pub struct LiveDriver {
     /// Its version.
     pub version: String,
-    /// Its flavour, where it says so.
+    /// Its flavour, if reported.
     pub flavour: Option<Flavour>,
 }
 
@@ -179,26 +181,26 @@ pub struct Security {
     pub lockdown: Known<String>,
     /// /sys/module/module/parameters/sig_enforce.
     pub sig_enforce: Known<bool>,
-    /// Whether the kernel loads modules at all.
+    /// State of module loading in this kernel.
     pub module_loading: Known<ModuleLoading>,
-    /// The certificates' keys that the kernel has, in whatever keyring.
+    /// Public keys of the certificates in the kernel's keyrings, all keyrings together.
     pub keys: Known<Vec<KernelKey>>,
 }
 
-/// A certificate's key that the kernel has.
+/// Public key of a certificate in one of the kernel's keyrings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelKey {
-    /// The certificate's subject, as the kernel names it.
+    /// The certificate's subject, as the kernel prints it.
     pub name: String,
-    /// What the kernel tells it by (hex): the subject key identifier, or the serial number.
+    /// The id by which the kernel finds it (hex): the subject key identifier, or the serial number.
     pub id: String,
 }
 
-/// Whether the kernel loads modules at all.
+/// State of module loading in this kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModuleLoading {
-    /// It does.
+    /// Modules can be loaded.
     Allowed,
     /// /proc/sys/kernel/modules_disabled is 1, until the next boot.
     Disabled,
@@ -206,15 +208,15 @@ pub enum ModuleLoading {
     Unsupported,
 }
 
-/// How mount events travel.
+/// Propagation type of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Propagation {
     /// Shared with a peer group.
     Shared,
-    /// Receives only.
+    /// Receives events only.
     Slave,
-    /// Neither.
+    /// No propagation.
     Private,
     /// Private and cannot be bind mounted.
     Unbindable,
@@ -239,31 +241,31 @@ pub struct Mount {
     pub peer_group: Option<u32>,
 }
 
-/// A driver installed on the host itself, but for its modules: those are among the available ones.
+/// A driver installed on the host itself, without its modules: those are in `available`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostDriver {
     /// Its version, by the names of its libraries.
     pub version: Option<String>,
     /// libcuda and libnvidia-ml, absolute.
     pub libraries: Vec<PathBuf>,
-    /// What DKMS compiles for each new kernel, for example `nvidia-current`.
+    /// Modules that DKMS compiles for each new kernel, for example `nvidia-current`.
     pub dkms: Vec<String>,
-    /// Services of it that are enabled, for example `nvidia-persistenced.service`.
+    /// Its enabled services, for example `nvidia-persistenced.service`.
     pub services: Vec<String>,
 }
 
-/// What the host loads, or keeps from being loaded, by itself.
+/// Modules that the host loads by itself, or is configured not to load.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Autoload {
-    /// Modules kept out by modprobe.d or the kernel's command line, by kernel name.
+    /// Modules blocked by modprobe.d or the kernel's command line, by kernel name.
     pub kept_out: BTreeSet<String>,
-    /// Parameters that modprobe.d gives.
+    /// Module parameters set in modprobe.d.
     pub options: Vec<LoadRule>,
     /// Modules named in lists that are loaded at boot.
     pub at_boot: Vec<LoadRule>,
 }
 
-/// A line about loading a module.
+/// One line of configuration about loading a module.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadRule {
     /// Kernel name.
@@ -274,33 +276,33 @@ pub struct LoadRule {
     pub file: PathBuf,
 }
 
-/// The places that the configuration names, as they are.
+/// State of the paths that the configuration names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Places {
-    /// What is at the driver root's path, links not followed.
+    /// File type of the driver root's path, links not followed.
     pub kind: RootKind,
-    /// Whether NVIDIA's driver container is alive.
+    /// Liveness of NVIDIA's driver container.
     pub installer: Installer,
-    /// What is mounted on the driver root; below it only where nothing is mounted on it.
+    /// Mounts on the driver root; mounts below it only if nothing is mounted on it.
     pub mounts: Vec<RootMount>,
     /// Files of NVIDIA's container beside the driver root, in the order to remove them.
     pub files: Vec<PlacedFile>,
-    /// The kernel's firmware path, where it is set and our record does not have it.
+    /// The kernel's firmware path, if it is set and longshore's journal does not record it.
     pub firmware_path: Option<String>,
-    /// Free room where longshore writes: for the state, then for the store.
+    /// Free space where longshore writes: for the state, then for the store.
     pub room: Vec<Room>,
 }
 
-/// A file, and which one it is.
+/// A file, with its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedFile {
     /// Absolute path.
     pub path: PathBuf,
-    /// Which one.
+    /// Its identity.
     pub id: FileId,
 }
 
-/// What is at a path.
+/// File type of a path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RootKind {
@@ -309,20 +311,20 @@ pub enum RootKind {
     Absent,
     /// A directory.
     Directory,
-    /// A symlink to this.
+    /// A symlink to this path.
     Symlink(PathBuf),
-    /// Something else.
+    /// Another file type.
     Other,
 }
 
-/// Whether NVIDIA's driver container is alive.
+/// Liveness of NVIDIA's driver container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Installer {
-    /// No sign of life was seen.
+    /// No evidence of a running container.
     #[default]
     NotSeen,
-    /// It is, by this.
+    /// The container runs; this is the evidence.
     Alive(String),
 }
 
@@ -335,31 +337,31 @@ pub struct RootMount {
     pub source: String,
     /// File system type.
     pub fstype: String,
-    /// Who mounted it.
+    /// Its owner.
     pub owner: RootMountOwner,
-    /// The directory seen there, for a mount on the driver root that is not ours.
+    /// Device and inode of the directory visible there, for a foreign mount on the driver root.
     pub dir: Option<(u64, u64)>,
 }
 
-/// Who mounted something on the driver root.
+/// Owner of a mount on the driver root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RootMountOwner {
     /// longshore.
     Ours,
-    /// NVIDIA's driver container, alive or not.
+    /// NVIDIA's driver container, running or dead.
     Installer,
-    /// Somebody else, or it cannot be told.
+    /// Another program, or undetermined.
     Unknown,
 }
 
-/// Free room on the file system of a place.
+/// Free space on the file system of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
-    /// The place.
+    /// The path.
     pub path: PathBuf,
     /// Bytes.
     pub free_bytes: u64,
-    /// Inodes, where its file system counts them.
+    /// Inodes, if its file system counts them.
     pub free_inodes: Option<u64>,
 }

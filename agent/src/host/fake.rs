@@ -1,5 +1,5 @@
-//! A host in memory: modules with references and dependencies, mounts, nodes, parameters; it can
-//! fail at the n-th verb, or die there as a killed agent does.
+//! Simulated host in memory: modules with references and dependencies, mounts, nodes, parameters.
+//! It can fail at the n-th verb, or die there as a killed agent does.
 
 mod verbs;
 
@@ -14,39 +14,39 @@ use nix::errno::Errno;
 use super::gpus::Gpu;
 use super::verbs::{DriverUser, FileId, Node, NodeKeeper, Stage, VerbError};
 
-/// A module the fake kernel can load. Its image is its name.
+/// A module that the fake kernel can load. Its image is its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FakeModule {
-    /// Modules that must be loaded first, and that it holds while it is.
+    /// Modules that must be loaded first; it holds them while it is loaded.
     pub depends: Vec<String>,
     /// MODULE_VERSION.
     pub version: Option<String>,
     /// srcversion.
     pub srcversion: Option<String>,
-    /// What the kernel answers to a load in place of loading.
+    /// Errno that the kernel returns instead of loading it.
     pub refused: Option<Errno>,
-    /// At which end it hangs for good: Coming in its init function, Going in its exit function.
+    /// Stage at which it hangs forever: Coming in its init function, Going in its exit function.
     pub hangs: Option<Stage>,
-    /// Whether it has no exit function, and so cannot be removed.
+    /// True if it has no exit function and so cannot be unloaded.
     pub permanent: bool,
-    /// Nodes the loaded module wants.
+    /// Nodes that the loaded module needs.
     pub nodes: Vec<(PathBuf, Node)>,
 }
 
-/// Everything about the host that a verb can change.
+/// All state of the host that a verb can change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FakeState {
     /// Loaded modules: name -> parameters.
     pub loaded: BTreeMap<String, String>,
-    /// Which loading it is, of the modules that a verb loaded; the others have been there always.
+    /// Load number of each module that a verb loaded; the others were loaded from the start.
     pub instances: BTreeMap<String, u64>,
-    /// Modules whose init or exit function does not come to its end.
+    /// Modules whose init or exit function hangs.
     pub wedged: BTreeMap<String, Stage>,
     /// References to modules by processes.
     pub references: BTreeMap<String, i64>,
     /// Parameter files.
     pub parameters: BTreeMap<PathBuf, String>,
-    /// Mounts, oldest first: what is mounted, and where.
+    /// Mounts, oldest first: source and target.
     pub mounts: Vec<(String, PathBuf)>,
     /// Directories.
     pub dirs: BTreeSet<PathBuf>,
@@ -61,7 +61,7 @@ pub struct FakeState {
 }
 
 impl FakeState {
-    /// The same with whichever loading of the same modules, and start of the same daemons.
+    /// The same state without the load numbers of modules and the marks of daemons.
     #[must_use]
     pub fn whichever_loading(&self) -> Self {
         let mut names: Vec<String> = self.daemons.values().cloned().collect();
@@ -71,10 +71,10 @@ impl FakeState {
     }
 }
 
-/// When the host fails.
+/// Failure to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The n-th verb (from 0) that changes something answers with this errno, and does nothing.
+    /// The n-th verb (from 0) that changes something returns this errno, and does nothing.
     Refuse(usize, Errno),
     /// The agent dies in the n-th such verb, before it takes effect: it unwinds with [`Died`].
     DieBefore(usize),
@@ -82,15 +82,15 @@ pub enum Fault {
     DieAfter(usize),
 }
 
-/// What a verb unwinds with when the agent dies in it.
+/// Panic payload with which a verb unwinds when the agent dies in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Died;
 
-/// What happens to references, looked at once more: tests of waiting say "after so many looks,
-/// this process ends".
+/// Change of references at the n-th query: tests of waiting express "after n queries this process
+/// ends".
 type Look = Box<dyn FnMut(&mut FakeState, usize) + Send>;
 
-/// What is done between the steps of an agent, with the host as it then is.
+/// Callback between two steps of an agent, with the host as it is then.
 type AtPoint = Arc<dyn Fn(&FakeHost) + Send + Sync>;
 
 /// A host in memory.
@@ -118,18 +118,18 @@ struct Inner {
     log: Vec<String>,
     no_files: Option<Errno>,
     ill: BTreeMap<String, Ill>,
-    /// Mark -> what is closed when the daemon ends.
+    /// Mark -> pipes that are closed when the daemon ends.
     lives: BTreeMap<String, Vec<io::PipeWriter>>,
 }
 
-/// What is the matter with a daemon.
+/// Fault of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ill {
-    /// It ends as soon as it is started.
+    /// It exits as soon as it is started.
     Dies,
-    /// It runs, and never answers.
+    /// It runs and never answers.
     Mute,
-    /// It does not end for SIGTERM.
+    /// It ignores SIGTERM.
     Stubborn,
 }
 
@@ -150,28 +150,28 @@ impl FakeHost {
         host
     }
 
-    /// The same host once more.
+    /// A second handle of the same host.
     #[must_use]
     pub fn share(&self) -> Self {
         Self { inner: Arc::clone(&self.inner) }
     }
 
-    /// Teaches the kernel a module.
+    /// Adds a module that the kernel can load.
     pub fn knows(&self, name: &str, module: FakeModule) {
         self.lock().kernel.insert(name.to_owned(), module);
     }
 
-    /// Changes what the kernel knows of a module.
+    /// Changes a module that the kernel can load.
     pub fn teach(&self, name: &str, change: impl FnOnce(&mut FakeModule)) {
         change(self.lock().kernel.entry(name.to_owned()).or_default());
     }
 
-    /// Changes the host as somebody else would: no fault strikes.
+    /// Changes the host as another program would: no fault is injected.
     pub fn change<T>(&self, change: impl FnOnce(&mut FakeState) -> T) -> T {
         change(&mut self.lock().state)
     }
 
-    /// A copy of what the host is.
+    /// A copy of the host's state.
     pub fn state(&self) -> FakeState {
         self.lock().state.clone()
     }
@@ -183,17 +183,17 @@ impl FakeHost {
         inner.changes = 0;
     }
 
-    /// How many verbs tried to change something since the fault was set.
+    /// Number of verbs that tried to change something since the fault was set.
     pub fn changes(&self) -> usize {
         self.lock().changes
     }
 
-    /// Makes the kernel answer so to every module that is handed to it as a file.
+    /// Makes the kernel return `errno` for every module that is passed as a file.
     pub fn takes_no_files(&self, errno: Errno) {
         self.lock().no_files = Some(errno);
     }
 
-    /// Says who is seen to hold the driver.
+    /// Sets the processes reported as holding the driver.
     pub fn used_by(&self, users: Vec<DriverUser>) {
         self.lock().users = users;
     }
@@ -205,22 +205,22 @@ impl FakeHost {
         inner.aliases.insert(PathBuf::from(alias), PathBuf::from(dir));
     }
 
-    /// Says who sees to the node of this name below a /dev; else that is the installer.
+    /// Sets the keeper of the node of this name below a /dev; the default is the installer.
     pub fn kept_by(&self, name: &str, keeper: NodeKeeper) {
         self.lock().keepers.insert(PathBuf::from(name), keeper);
     }
 
-    /// Makes somebody else make `node` just before it would be made at `path`.
+    /// Makes another program create `node` just before it would be made at `path`.
     pub fn rival(&self, path: &str, node: Node) {
         self.lock().rivals.insert(PathBuf::from(path), node);
     }
 
-    /// Makes somebody else load `module` with these parameters just before it would be loaded.
+    /// Makes another program load `module` with these parameters just before it would be loaded.
     pub fn rival_load(&self, module: &str, parameters: &str) {
         self.lock().rival_loads.insert(module.to_owned(), parameters.to_owned());
     }
 
-    /// Unloads and loads a module again, as somebody else would.
+    /// Unloads and reloads a module, as another program would.
     pub fn reload(&self, module: &str) {
         let mut inner = self.lock();
         inner.loadings += 1;
@@ -228,7 +228,8 @@ impl FakeHost {
         inner.state.instances.insert(module.to_owned(), loading);
     }
 
-    /// Calls `act` before and after every verb that changes something: there an agent can die.
+    /// Calls `act` before and after every verb that changes something: at these points an agent can
+    /// die.
     pub fn at_point(&self, act: impl Fn(&FakeHost) + Send + Sync + 'static) {
         self.lock().at_point = Some(Arc::new(act));
     }
@@ -240,12 +241,12 @@ impl FakeHost {
         }
     }
 
-    /// Makes every unmount of `target` answer EBUSY; detaching works.
+    /// Makes every unmount of `target` return EBUSY; detaching works.
     pub fn busy(&self, target: &str) {
         self.lock().busy_mounts.insert(PathBuf::from(target));
     }
 
-    /// Makes a daemon ill, or well again.
+    /// Sets or clears a daemon's fault.
     pub fn daemon_is(&self, name: &str, ill: Option<Ill>) {
         let mut inner = self.lock();
         inner.ill.remove(name);
@@ -254,7 +255,7 @@ impl FakeHost {
         }
     }
 
-    /// Ends a daemon as a fault of its own would.
+    /// Ends a daemon, as its own crash would.
     pub fn daemon_dies(&self, name: &str) {
         let mut inner = self.lock();
         let is_it = |(_, n): &(&String, &String)| *n == name;
@@ -264,14 +265,14 @@ impl FakeHost {
         }
     }
 
-    /// Calls `act` with the state and the number of the look whenever a module is looked at.
+    /// Calls `act` with the state and the number of the query whenever a module is queried.
     pub fn on_look(&self, act: impl FnMut(&mut FakeState, usize) + Send + 'static) {
         let mut inner = self.lock();
         inner.looks = 0;
         inner.on_look = Some(Box::new(act));
     }
 
-    /// The verbs that changed something or were refused to, one line each.
+    /// The verbs that changed something or were told to fail, one line each.
     pub fn log(&self) -> Vec<String> {
         self.lock().log.clone()
     }
@@ -280,7 +281,7 @@ impl FakeHost {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One verb that changes something.
+    /// Runs one verb that changes something.
     fn verb(
         &self,
         verb: &'static str,
@@ -347,7 +348,7 @@ impl Inner {
         if taken { Err(Errno::EEXIST) } else { Ok(()) }
     }
 
-    /// The path with an aliased directory replaced by what it is.
+    /// Resolves an aliased directory in a path.
     fn real(&self, path: &Path) -> PathBuf {
         for (alias, dir) in &self.aliases {
             if let Ok(rest) = path.strip_prefix(alias) {
@@ -357,7 +358,7 @@ impl Inner {
         path.to_path_buf()
     }
 
-    /// Ends what runs under a mark: its descriptors become readable.
+    /// Ends the process under a mark: its descriptors become readable.
     fn end(&mut self, mark: &str) {
         self.state.daemons.remove(mark);
         self.lives.remove(mark);

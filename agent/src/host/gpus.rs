@@ -1,8 +1,8 @@
-//! GPUs on the PCI bus, and whether the loaded driver took them.
+//! GPUs on the PCI bus, and which of them the loaded driver claimed.
 //!
-//! nvidia.ko loads as long as it can drive one device. Of each that it drives it makes a directory in
-//! /proc/driver/nvidia/gpus, named by the PCI address (kernel-open/nvidia/nv-procfs.c,
-//! `nv_procfs_add_gpu`); of the others it says why in the kernel's log alone.
+//! nvidia.ko loads as long as it can drive one device. For each device that it drives it makes a
+//! directory in /proc/driver/nvidia/gpus, named by the PCI address (kernel-open/nvidia/nv-procfs.c,
+//! `nv_procfs_add_gpu`); for the others it gives the reason in the kernel log only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,47 +18,47 @@ use crate::printable::in_line;
 use crate::root::{Root, is_absent};
 
 const TAKEN: &str = "proc/driver/nvidia/gpus";
-/// A message of the driver is wrapped over so many records at most.
+/// Maximum number of kernel log records over which one message of the driver is wrapped.
 const RECORDS: usize = 3;
-/// Bytes of the kernel's words that go into a finding.
+/// Maximum bytes of a kernel message that go into a finding.
 const WORDS: usize = 400;
 
 /// One GPU of the PCI bus that nvidia.ko may drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// For example `0000:01:00.0`.
+    /// Its address, for example `0000:01:00.0`.
     pub address: String,
     /// PCI device id, for example 0x1eb8 (T4).
     pub device: u16,
-    /// Which driver has it.
+    /// The driver bound to it.
     pub taken: Taken,
-    /// The kernel's last message about it, for one that no driver has while nvidia.ko is loaded.
+    /// The kernel's last message about it, if no driver is bound to it while nvidia.ko is loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
 }
 
-/// Which driver has a GPU.
+/// The driver bound to a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Taken {
-    /// NVIDIA's.
+    /// NVIDIA's driver.
     Driver,
-    /// None.
+    /// No driver.
     Nobody,
-    /// Another one, for example vfio-pci: it is set aside on purpose, or found as
+    /// Another driver, for example vfio-pci: reserved on purpose, or reported as
     /// `gpu-bound-elsewhere`.
     Other,
-    /// It was NVIDIA's, and is no longer on the bus.
+    /// It was bound to NVIDIA's driver, and is no longer on the bus.
     Gone,
 }
 
 impl Gpu {
-    /// True where the driver is to have it.
+    /// True if the driver should claim it.
     pub fn is_expected(&self) -> bool {
         self.taken != Taken::Other
     }
 
-    /// True where the driver is to have it and does not.
+    /// True if the driver should have claimed it and did not.
     pub fn is_missing(&self) -> bool {
         matches!(self.taken, Taken::Nobody | Taken::Gone)
     }
@@ -70,11 +70,11 @@ impl Gpu {
             (_, Some(said)) => {
                 let said = in_line(said);
                 format!(
-                    "is on the PCI bus, and the driver did not take it; the kernel says: {said}"
+                    "is on the PCI bus, but the driver did not claim it; the kernel says: {said}"
                 )
             }
             (_, None) => {
-                "is on the PCI bus, and the driver did not take it; no line about it was found \
+                "is on the PCI bus, but the driver did not claim it; no line about it was found \
                           in the kernel's log"
                     .to_owned()
             }
@@ -84,14 +84,14 @@ impl Gpu {
     }
 }
 
-/// A finding for each GPU that the driver is to have and does not.
+/// Returns a finding for each GPU that the driver should have claimed and did not.
 pub fn missing(gpus: &[Gpu], refuse: bool) -> Vec<Finding> {
     let severity = if refuse { Severity::Refusal } else { Severity::Warning };
     gpus.iter().filter(|gpu| gpu.is_missing()).map(|gpu| gpu.finding(severity)).collect()
 }
 
-/// Leaves out what the module was told not to drive: with `NVreg_AssignGpus` among its `parameters`
-/// it takes only those that are named there, as `bus:slot`, `domain:bus:slot` or
+/// Leaves out the GPUs that the module is configured not to drive: with `NVreg_AssignGpus` among
+/// its `parameters` it claims only those that are listed there, as `bus:slot`, `domain:bus:slot` or
 /// `domain:bus:slot.func` (kernel-open/nvidia/os-registry.c, `parse_assign_gpus_string`).
 pub fn assigned(mut gpus: Vec<Gpu>, parameters: &str) -> Vec<Gpu> {
     let list =
@@ -122,17 +122,18 @@ fn numbers(address: &str) -> Option<(u32, u32, u32)> {
 /// Reads the GPUs below `root`, by address.
 ///
 /// # Errors
-/// Where the bus or the driver's list cannot be read.
+/// If the bus or the driver's list cannot be read.
 pub(super) fn read(root: &Root) -> io::Result<Vec<Gpu>> {
     let is_loaded = root.exists("sys/module/nvidia/refcnt")?;
     let taken: BTreeSet<String> = match root.read_dir(TAKEN) {
-        // A driver that is loaded has this directory, though it have no GPU.
+        // A loaded driver has this directory even if it drives no GPU.
         Err(e) if is_absent(&e) && !is_loaded => BTreeSet::new(),
         other => other?.into_iter().collect(),
     };
     let mut gpus = Vec::new();
     for device in pci::read(root)?.into_iter().filter(|d| d.kind == DeviceKind::Gpu) {
-        // A virtual function is a guest's: on the host nvidia.ko ignores it (nv-pci.c, `is_virtfn`).
+        // A virtual function is for a guest: on the host nvidia.ko ignores it (nv-pci.c,
+        // `is_virtfn`).
         if root.exists(format!("{}/{}/physfn", pci::DEVICES, device.address))? {
             continue;
         }
@@ -150,7 +151,7 @@ pub(super) fn read(root: &Root) -> io::Result<Vec<Gpu>> {
     Ok(gpus)
 }
 
-/// Adds the kernel's words about those that nobody has.
+/// Adds the kernel's messages about the GPUs that no driver is bound to.
 fn add_words(gpus: &mut [Gpu], log: &Path) {
     let silent = || gpus.iter().filter(|gpu| gpu.taken == Taken::Nobody);
     if silent().next().is_none() {
@@ -164,13 +165,13 @@ fn add_words(gpus: &mut [Gpu], log: &Path) {
     }
 }
 
-/// The last message about each of some addresses.
+/// The last kernel message about each of some addresses.
 #[derive(Default)]
 struct Words {
     addresses: Vec<String>,
-    /// Address -> whether the driver itself said it, and the message.
+    /// Address -> true if the driver itself logged it, and the message.
     said: BTreeMap<String, (bool, String)>,
-    /// The address whose message may go on in the next record, and how many records it had.
+    /// The address whose message may continue in the next record, and the number of records so far.
     open: Option<(String, usize)>,
 }
 
@@ -179,8 +180,8 @@ impl Words {
         Self { addresses: addresses.map(str::to_owned).collect(), ..Self::default() }
     }
 
-    /// The driver's own messages (NVRM, with Xid) go before those of the PCI bus (`nvidia: probe of
-    /// 0000:02:00.0 failed`), and later ones before earlier.
+    /// Takes a kernel message. The driver's own messages (NVRM, with Xid) take precedence over
+    /// those of the PCI bus (`nvidia: probe of 0000:02:00.0 failed`), and later ones over earlier.
     fn hear(&mut self, message: &str) {
         let text = unwrapped(message);
         let by_driver = text.starts_with("NVRM:");
@@ -212,12 +213,12 @@ impl Words {
     }
 }
 
-/// True where a message is about the device: an Xid names it without its function (`PCI:0000:02:00`).
+/// True if a message is about the device: an Xid names it without its function (`PCI:0000:02:00`).
 fn names(text: &str, address: &str) -> bool {
     address.split('.').next().is_some_and(|device| text.contains(device))
 }
 
-/// The lines of a record as one, with NVRM's prefix on the first only.
+/// Joins the lines of a record, with NVRM's prefix on the first only.
 fn unwrapped(message: &str) -> String {
     message.lines().map(str::trim).collect::<Vec<_>>().join(" ").replace(" NVRM:", "")
 }
@@ -264,7 +265,7 @@ mod tests {
         device(root, "0000:01:00.0", "0x030200", Some("nvidia"));
         device(root, "0000:02:00.0", "0x030000", None);
         device(root, "0000:03:00.0", "0x030200", Some("vfio-pci"));
-        // Bound, and given up in the middle of the probe.
+        // Bound, and released in the middle of the probe.
         device(root, "0000:04:00.0", "0x030200", Some("nvidia"));
         device(root, "0000:05:00.0", "0x068000", None);
         device(root, "0000:06:00.0", "0x040300", None);

@@ -1,9 +1,9 @@
-//! Who holds the driver: the processes that have one of its devices open or mapped.
+//! Processes that hold the driver: those that have one of its devices open or mapped.
 //!
-//! A device is told by its number, not by its name: `/proc/PID/fd/N` and
-//! `/proc/PID/map_files/RANGE` lead to the very file in whichever mount namespace the process has.
-//! A thread can have a table of open files of its own (unshare(2) with CLONE_FILES), and keeps it
-//! when the process' first thread has ended: `/proc/PID/task/TID/fd`.
+//! A device is identified by its number, not by its name: `/proc/PID/fd/N` and
+//! `/proc/PID/map_files/RANGE` lead to the file itself, whatever the mount namespace of the
+//! process. A thread can have its own table of open files (unshare(2) with CLONE_FILES), and keeps
+//! it after the process' first thread has ended: `/proc/PID/task/TID/fd`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -22,17 +22,17 @@ use crate::host::nodes::character_majors;
 /// Major of the DRM devices (include/drm/drm.h and drivers/gpu/drm/drm_drv.c).
 const DRM_MAJOR: u32 = 226;
 
-/// Bytes that are read of a process' list of mappings, and of each of its other files.
+/// Maximum bytes read of a process' list of mappings, and of each of its other files.
 const MAPS: u64 = 64 << 20;
 const TEXT: u64 = 64 << 10;
 
-/// The processes that hold a device of the driver, by process id, as far as they could be looked
-/// at within `limit`: a file of theirs can lie on a network file system that no longer answers,
-/// and whoever looks at it then waits as long as they do. What ends meanwhile is left out. While an
-/// earlier look of `looker` hangs nothing is looked at.
+/// Returns the processes that hold a device of the driver, by process id, as far as they could be
+/// inspected within `limit`: one of their files can lie on a network file system that no longer
+/// answers, and inspecting it then blocks until it does. Processes that end meanwhile are left out.
+/// While an earlier run of `looker` hangs nothing is inspected.
 ///
 /// # Errors
-/// Where /proc cannot be listed, or /proc/devices cannot be read.
+/// If /proc cannot be listed, or /proc/devices cannot be read.
 pub fn driver_users(root: &Path, limit: Duration, looker: &Looker) -> io::Result<DriverUsers> {
     let devices = DriverDevices::read(root)?;
     let processes = processes(root)?;
@@ -52,21 +52,21 @@ pub fn driver_users(root: &Path, limit: Duration, looker: &Looker) -> io::Result
     }
 }
 
-/// What is found on the way.
+/// Progress of the inspection.
 enum News {
-    /// This process is looked at now.
+    /// The process that is inspected now.
     At(u32),
-    /// It holds these.
+    /// A process that holds these devices.
     Holds(DriverUser),
-    /// It may not be looked at.
+    /// A process that may not be inspected.
     Refused,
 }
 
 fn look_at(devices: &DriverDevices, processes: &[(u32, PathBuf)], tell: &Sender<News>) {
-    // Threads with a table of their own are rare, and there are many threads: they come last.
+    // Threads with their own table are rare, and threads are many: they come last.
     for held_by in [DriverDevices::held_by_process, DriverDevices::held_by_threads] {
         for (pid, process) in processes {
-            // Nobody listens any more where it takes too long.
+            // The receiver is gone once the time limit has passed.
             if tell.send(News::At(*pid)).is_err() {
                 return;
             }
@@ -105,12 +105,12 @@ impl Seen {
         let mut unseen = Vec::new();
         if let Some(limit) = out_of_time {
             let pid = self.at;
-            unseen.push(format!("the files of pid {pid} could not be looked at within {limit:?}"));
+            unseen.push(format!("the files of pid {pid} could not be inspected within {limit:?}"));
         }
         if !self.refused.is_empty() {
             let (n, pid) = (self.refused.len(), self.refused.first().copied().unwrap_or_default());
             unseen.push(format!(
-                "{n} processes may not be looked at, pid {pid} for one (CAP_SYS_PTRACE is needed)"
+                "{n} processes may not be inspected, among them pid {pid} (needs CAP_SYS_PTRACE)"
             ));
         }
         let unseen = (!unseen.is_empty()).then(|| unseen.join("; "));
@@ -143,14 +143,14 @@ impl DriverDevices {
         Ok(Self { root: root.to_path_buf(), majors })
     }
 
-    /// What a process has open, as its first thread sees it, or mapped.
+    /// Devices that a process has open in its first thread's table, or mapped.
     fn held_by_process(&self, process: &Path) -> io::Result<Vec<String>> {
         let mut held = self.held_among(process, &links(&process.join("fd"))?);
         held.extend(self.mapped_by(process)?);
         Ok(held.into_iter().collect())
     }
 
-    /// What threads have open that the first one has not.
+    /// Devices that other threads have open and the first one has not.
     fn held_by_threads(&self, process: &Path) -> io::Result<Vec<String>> {
         let of_first = links(&process.join("fd"))?;
         let first = process.file_name();
@@ -174,7 +174,8 @@ impl DriverDevices {
                 mapped.retain(|_, text| texts.insert(text.clone()));
                 Ok(self.held_among(process, &mapped))
             }
-            // It takes CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; the list of mappings does not.
+            // map_files needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; the list of mappings does
+            // not.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
                 let maps = text(&process.join("maps"), MAPS)?;
                 let names = maps.lines().filter_map(|line| line.split_once('/').map(|(_, p)| p));
@@ -186,13 +187,13 @@ impl DriverDevices {
         }
     }
 
-    /// Those of the links that lead to the driver, by their texts.
+    /// The links that lead to the driver's devices, by their texts.
     fn held_among(&self, process: &Path, links: &BTreeMap<PathBuf, PathBuf>) -> BTreeSet<String> {
         let leads_here = |link: &Path, text: &Path| {
             if text.as_os_str().as_encoded_bytes().starts_with(b"/dmabuf:") {
                 return is_exported_by_driver(process, link);
             }
-            // Sockets, pipes and the like are no devices.
+            // Sockets, pipes and other anonymous files are no devices.
             text.is_absolute() && as_known(link).is_ok_and(|file| self.has(&file))
         };
         let held = links.iter().filter(|(link, text)| leads_here(link, text));
@@ -214,32 +215,32 @@ impl DriverDevices {
     }
 }
 
-/// The file that a link leads to, as the kernel has it in memory: a server that is gone is not asked
-/// (statx(2), AT_STATX_DONT_SYNC).
+/// The file that a link leads to, with the attributes the kernel has cached: a dead server is not
+/// queried (statx(2), AT_STATX_DONT_SYNC).
 fn as_known(link: &Path) -> rustix::io::Result<Statx> {
     statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)
 }
 
-/// A file of a process, of so many bytes at most. A process names itself and its cgroups as it likes, in
-/// UTF-8 or not.
+/// Reads at most `most` bytes of a process' file. A process chooses its own name and cgroup names,
+/// in UTF-8 or not.
 fn text(path: &Path, most: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The links of a directory, with their texts.
+/// Reads the links of a directory, with their texts.
 fn links(dir: &Path) -> io::Result<BTreeMap<PathBuf, PathBuf>> {
     let paths = fs::read_dir(dir)?.flatten().map(|entry| entry.path());
     Ok(paths.filter_map(|path| fs::read_link(&path).ok().map(|text| (path, text))).collect())
 }
 
-/// The link of the first thread under the same number.
+/// The first thread's link of the same number.
 fn own(process: &Path, link: &Path) -> PathBuf {
     process.join("fd").join(link.file_name().unwrap_or_default())
 }
 
-/// A buffer that the driver gave out holds it as an open device does
+/// True for a dma-buf exported by the driver: it holds the driver as an open device does
 /// (drivers/dma-buf/dma-buf.c, `dma_buf_show_fdinfo`).
 fn is_exported_by_driver(process: &Path, link: &Path) -> bool {
     let info = process.join("fdinfo").join(link.file_name().unwrap_or_default());
@@ -255,7 +256,7 @@ fn describe(pid: u32, process: &Path, devices: Vec<String>) -> DriverUser {
     DriverUser { pid, inside: inside(&read("status")), comm, container, pod, devices }
 }
 
-/// A process' id in the innermost PID namespace, where that is another (proc_pid_status(5), NSpid).
+/// Process id in the innermost PID namespace, if that is another (proc_pid_status(5), NSpid).
 fn inside(status: &str) -> Option<u32> {
     let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     let mut ids = ids.split_ascii_whitespace();

@@ -12,18 +12,19 @@ pub struct Held {
     pub module: String,
     /// Modules that hold it and that are not ours.
     pub modules: Vec<String>,
-    /// References that no module explains: open files, mappings, the kernel itself.
+    /// References that no module accounts for: open files, mappings, the kernel itself.
     pub references: i64,
 }
 
-/// Why the driver cannot be removed: what is held, and the processes seen to hold it.
+/// Reason that the driver cannot be unloaded: the modules in use, and the processes found to use
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InUse {
     /// The driver's modules that are held.
     pub held: Vec<Held>,
     /// Processes with a device of the driver open or mapped.
     pub users: Vec<DriverUser>,
-    /// Why not all processes could be looked at.
+    /// Reason that not all processes could be inspected.
     pub unseen: Option<String>,
 }
 
@@ -50,7 +51,7 @@ impl fmt::Display for InUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let held: Vec<String> = self.held.iter().map(ToString::to_string).collect();
         if held.is_empty() {
-            write!(f, "somebody opened it while it was removed, and is gone again")?;
+            write!(f, "a process opened it while it was being unloaded, and has closed it since")?;
         }
         write!(f, "{}", held.join("; "))?;
         for user in &self.users {
@@ -58,11 +59,11 @@ impl fmt::Display for InUse {
             known::program(&user.comm).map_or(Ok(()), |what| write!(f, " ({what})"))?;
         }
         if let Some(why) = &self.unseen {
-            write!(f, "; who else holds it could not be seen: {why}")?;
+            write!(f, "; cannot inspect the other processes: {why}")?;
         } else if self.users.is_empty() && self.held.iter().any(|h| h.references > 0) {
             write!(
                 f,
-                "; no process is seen to hold it: it may be in another PID namespace (share the \
+                "; no process was found to hold it: it may be in another PID namespace (share the \
                  host's), or the kernel itself (a console on the GPU's frame buffer)"
             )?;
         }

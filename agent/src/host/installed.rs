@@ -1,4 +1,4 @@
-//! A driver installed on the host itself, and what the host loads by itself.
+//! The driver installed on the host itself, and the modules the host loads by itself.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -8,7 +8,7 @@ use super::facts::{Autoload, HostDriver, LoadRule};
 use super::modules::kernel_name;
 use crate::root::{Root, is_absent};
 
-/// Where distributions and NVIDIA's installer put the libraries.
+/// Directories where distributions and NVIDIA's installer put the libraries.
 const LIBRARIES: [&str; 6] = [
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
@@ -17,11 +17,11 @@ const LIBRARIES: [&str; 6] = [
     "usr/lib64/nvidia",
     "usr/lib",
 ];
-/// Those that carry the driver's version in their name.
+/// Libraries that carry the driver's version in their name.
 const VERSIONED: [&str; 2] = ["libcuda.so.", "libnvidia-ml.so."];
-/// Where a unit is linked to when it is enabled (systemd.unit(5)).
+/// Directory of the links of enabled units (systemd.unit(5)).
 const WANTS: &str = "etc/systemd/system/multi-user.target.wants";
-/// modprobe.d(5), in its order.
+/// Directories of modprobe.d(5), in order of precedence.
 const MODPROBE: [&str; 5] = [
     "etc/modprobe.d",
     "run/modprobe.d",
@@ -29,7 +29,7 @@ const MODPROBE: [&str; 5] = [
     "usr/lib/modprobe.d",
     "lib/modprobe.d",
 ];
-/// modules-load.d(5).
+/// Directories of modules-load.d(5).
 const LOAD: [&str; 4] = [
     "etc/modules-load.d",
     "run/modules-load.d",
@@ -37,10 +37,10 @@ const LOAD: [&str; 4] = [
     "usr/lib/modules-load.d",
 ];
 
-/// Reads what is installed below the host's root.
+/// Reads the driver installed below the host's root.
 ///
 /// # Errors
-/// Where a directory is there and cannot be read.
+/// If a directory is there and cannot be read.
 pub(super) fn read_driver(host: &Root) -> io::Result<HostDriver> {
     let mut found = HostDriver::default();
     for dir in LIBRARIES {
@@ -50,7 +50,7 @@ pub(super) fn read_driver(host: &Root) -> io::Result<HostDriver> {
                 continue;
             };
             found.libraries.push(Path::new("/").join(dir).join(&name));
-            // libcuda.so.1 is the name programs ask for; libcuda.so.535.261.03 is the file.
+            // libcuda.so.1 is the name that programs load; libcuda.so.535.261.03 is the file.
             if version.contains('.') {
                 found.version = Some(version.to_owned());
             }
@@ -63,18 +63,18 @@ pub(super) fn read_driver(host: &Root) -> io::Result<HostDriver> {
     Ok(found)
 }
 
-/// Reads what the host loads, or keeps from being loaded, by itself.
+/// Reads which modules the host loads by itself, or is configured not to load.
 ///
 /// # Errors
-/// Where a file is there and cannot be read.
+/// If a file is there and cannot be read.
 pub(super) fn read_autoload(root: &Root, host: &Root) -> io::Result<Autoload> {
     let mut found = Autoload::default();
     let mut seen = BTreeSet::new();
     for file in
         MODPROBE.iter().map(|dir| files(host, dir)).collect::<io::Result<Vec<_>>>()?.concat()
     {
-        // A file in a directory earlier in the list takes the place of its namesakes; and /lib is
-        // /usr/lib on a merged system.
+        // A file overrides its namesakes in later directories; and /lib is /usr/lib on a merged
+        // system.
         if seen.insert(file.file_name().map(ToOwned::to_owned)) {
             found.add_modprobe(&file, &text(host, &file)?);
         }
@@ -97,7 +97,7 @@ impl Autoload {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             match words.as_slice() {
                 ["blacklist", module, ..] => drop(self.kept_out.insert(kernel_name(module))),
-                // `install nouveau /bin/false` keeps it out for whoever asks by name, too.
+                // `install nouveau /bin/false` blocks loading it by name, too.
                 [
                     "install",
                     module,
@@ -116,7 +116,7 @@ impl Autoload {
         }
     }
 
-    /// A list of modules, one in a line.
+    /// Parses a list of modules, one per line.
     fn add_list(&mut self, file: &Path, text: &str) {
         for line in text.lines().map(str::trim) {
             if let Some(module) = line.split_ascii_whitespace().next()
@@ -128,7 +128,7 @@ impl Autoload {
         }
     }
 
-    /// `modprobe.blacklist=` (kmod) and `module_blacklist=` (the kernel itself).
+    /// Parses `modprobe.blacklist=` (kmod) and `module_blacklist=` (the kernel itself).
     fn add_command_line(&mut self, line: &str) {
         for word in line.split_ascii_whitespace() {
             for key in ["modprobe.blacklist=", "module_blacklist="] {
@@ -140,8 +140,8 @@ impl Autoload {
     }
 }
 
-/// A file's text. One that is not there, a link that leads nowhere, and a directory say nothing, as for
-/// who reads them on the host.
+/// Reads a file's text. Missing files, dangling links and directories count as empty, as they do
+/// for the host's own readers.
 fn text(root: &Root, file: &Path) -> io::Result<String> {
     match root.read_to_string(file) {
         Err(e) if is_absent(&e) || e.kind() == io::ErrorKind::IsADirectory => Ok(String::new()),

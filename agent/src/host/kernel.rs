@@ -20,7 +20,7 @@ pub(super) fn read(root: &Root) -> Result<Kernel, Failure> {
     Ok(Kernel {
         release: required("proc/sys/kernel/osrelease")?,
         version: required("proc/sys/kernel/version")?,
-        // The file is there since Linux 6.1 (kernel/utsname_sysctl.c).
+        // The file exists since Linux 6.1 (kernel/utsname_sysctl.c).
         arch: optional("proc/sys/kernel/arch").unwrap_or_else(own_arch),
         compiler: optional("proc/version").as_deref().and_then(compiler_of),
         boot_id: optional("proc/sys/kernel/random/boot_id"),
@@ -43,7 +43,7 @@ fn compiler_of(text: &str) -> Option<String> {
     (!compiler.is_empty()).then(|| compiler.to_owned())
 }
 
-/// What the parenthesis at the start of `text` holds, nested ones included.
+/// The contents of the parenthesis at the start of `text`, nested ones included.
 fn group(text: &str) -> Option<&str> {
     let mut depth = 0usize;
     for (at, c) in text.char_indices() {
@@ -66,7 +66,7 @@ fn group(text: &str) -> Option<&str> {
 /// host's own.
 ///
 /// # Errors
-/// Where none of them can be read.
+/// If none of them can be read.
 pub(super) fn read_os_release(root: &Root, host: &Root) -> io::Result<OsRelease> {
     root.read_to_string("host-etc/os-release")
         .or_else(|_| host.read_to_string("etc/os-release"))
@@ -91,7 +91,7 @@ fn parse_os_release(text: &str) -> OsRelease {
     os
 }
 
-/// Takes shell quotes off, and the backslashes inside double quotes.
+/// Removes shell quotes, and the backslashes inside double quotes.
 fn unquote(value: &str) -> String {
     let inner = |quote| value.strip_prefix(quote).and_then(|v| v.strip_suffix(quote));
     if let Some(plain) = inner('\'') {

@@ -1,15 +1,15 @@
-//! Calls into the kernel that may never come back.
+//! Calls into the kernel that may never return, made by a child process with a deadline.
 //!
-//! A module whose init or exit function hangs sleeps where no signal reaches it, and so does a mount
-//! of a file system whose server or disk is gone. A process with such a thread does not end, not
-//! even by SIGKILL: whoever waits for it, as a container runtime does, waits until the host is
-//! rebooted. So such calls are made by a child, this program once
-//! more, and are given up after a while: this process then says what hangs, and ends. The child
-//! holds the lock of the state directory until it comes back, so nobody else begins meanwhile
+//! A module whose init or exit function hangs sleeps uninterruptibly, and so does a mount of a file
+//! system whose server or disk is gone. A process with such a thread does not end, not even by
+//! SIGKILL: its parent, for example a container runtime, waits for it until the host is rebooted.
+//! So such calls are made by a child process, which runs this program again, and are abandoned at a
+//! deadline: this process then reports which call hangs, and exits. The child holds the lock of the
+//! state directory until the call returns, so that no other agent starts meanwhile
 //! (docs/decisions/wedged-modules.md).
 //!
-//! One child makes one call after the other, until it is told that there are no more: its standard
-//! input ends. A call is a line of words, and for init_module(2) the module after it:
+//! One child makes one call after the other, until its standard input ends. A call is a line of
+//! words, and for init_module(2) the module after it:
 //!
 //! ```text
 //! finit_module PARAMETERS FILE        its parent's open file, below /proc
@@ -24,7 +24,7 @@
 //! ```
 //!
 //! Its answer is a line with the errno, or 0. In a word, `%XX` stands for any byte that is not a
-//! letter, a digit or one of `_-./=,:+`. A line has at most 64 KiB; a longer one is not sent, and is
+//! letter, a digit or one of `_-./=,:+`. A line has at most 64 KiB; a longer one is not sent, but
 //! answered with E2BIG.
 
 mod calls;
@@ -50,59 +50,58 @@ pub use calls::kernel_call_main;
 
 use super::verbs::Image;
 
-/// The argument that makes this program such a child.
+/// Argument that makes this program run as the child.
 pub const ARGUMENT: &str = "__kernel-call";
 
-/// The longest answer: an errno and a newline.
+/// Length of the longest answer: an errno and a newline.
 const LONGEST_ANSWER: usize = 16;
 
-/// How often a call that does not come back is spoken of: a person then knows what hangs, and since
-/// when.
+/// Interval of the warnings about a call that does not return: they name the call and its duration.
 const SAID_EVERY: Duration = Duration::from_secs(15);
-/// What the thread that reaps the child needs.
+/// Stack size of the thread that reaps the child.
 const STACK: usize = 64 << 10;
 
-/// How calls are made.
+/// Makes the calls, and holds their deadlines.
 #[derive(Debug, Clone)]
 pub struct KernelCalls {
-    /// This program; None makes every call in this process, without a deadline.
+    /// Path of this program; None makes every call in this process, without a deadline.
     program: Option<PathBuf>,
-    /// What keeps other agents away while a call is in the kernel.
+    /// Lock that keeps other agents out while a call is in the kernel.
     lock: Option<Arc<File>>,
-    /// How long a module may take to load, and a mount or a node to be made.
+    /// Time limit for loading a module, and for making a mount or a node.
     load: Duration,
-    /// How long a module or mount may take to be taken off.
+    /// Time limit for unloading a module or unmounting.
     unload: Duration,
     /// The child that waits for the next call.
     waiting: Arc<Mutex<Option<Caller>>>,
 }
 
-/// A child that makes calls.
+/// A child process that makes calls.
 #[derive(Debug)]
 struct Caller {
     calls: ChildStdin,
     answers: ChildStdout,
 }
 
-/// How a call ended.
+/// Outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The kernel answered.
     Came(Result<(), Errno>),
-    /// It did not within this time, and may still.
+    /// The kernel did not answer within this time; the call may still take effect.
     NoneWithin(Duration),
-    /// The child ended before it could tell: somebody killed it.
+    /// The child was killed before it answered.
     Lost,
 }
 
 impl KernelCalls {
-    /// Calls made in this process.
+    /// Makes calls in this process.
     pub fn direct() -> Self {
         let (load, unload) = (Duration::MAX, Duration::MAX);
         Self { program: None, lock: None, load, unload, waiting: Arc::default() }
     }
 
-    /// Calls made by a child, which holds `lock` meanwhile.
+    /// Makes calls in a child, which holds `lock` meanwhile.
     pub fn by_child(lock: Option<File>, load: Duration, unload: Duration) -> Self {
         let (program, lock) = (Some(PathBuf::from("/proc/self/exe")), lock.map(Arc::new));
         Self { program, lock, load, unload, waiting: Arc::default() }
@@ -114,16 +113,16 @@ impl KernelCalls {
         Self { load, unload, ..self }
     }
 
-    /// Starts the child, so that the first call need not wait for it.
+    /// Starts the child in advance, so that the first call need not wait for it.
     pub(super) fn prepare(&self) {
         let mut waiting = self.waiting();
         if let (Some(program), None) = (&self.program, &*waiting) {
-            // A call that finds none tries once more, and says why.
+            // If this fails, the call tries again and reports the reason.
             *waiting = self.start(program).ok();
         }
     }
 
-    /// There are no more calls for now: the child ends.
+    /// Ends the child: no calls are expected for now.
     pub(super) fn rest(&self) {
         self.waiting().take();
     }
@@ -140,25 +139,27 @@ impl KernelCalls {
             _ => self.load,
         };
         let since = Instant::now();
-        // One that was killed meanwhile, or that does not read, takes no call: nothing was begun then.
+        // A child that was killed meanwhile, or that does not read, gets no call: nothing was begun
+        // then.
         let ready = waiting.take().and_then(|mut caller| {
             let begun = caller.begin(call, within);
             begun.is_ok().then_some(caller)
         });
         let mut caller = match ready.map_or_else(|| self.start_with(program, call, within), Ok) {
             Ok(caller) => caller,
-            // No room for one more process is no reason to leave a driver on the host.
+            // A failed fork, for example for want of memory, is no reason to leave a driver on the
+            // host.
             Err(error) => {
                 let verb = call.verb();
                 tracing::warn!(
-                    "{verb} {subject}: without a child, for none can be started: {error}"
+                    "{verb} {subject}: no helper process ({error}), calling without deadline"
                 );
                 return Answer::Came(call.carry_out());
             }
         };
         let said = || {
             let (s, verb) = (since.elapsed().as_secs(), call.verb());
-            tracing::warn!("{verb} {subject}: the kernel has not come back from it for {s} s");
+            tracing::warn!("{verb} {subject}: no answer from the kernel for {s} s, waiting");
         };
         let answer = caller.answer(within.saturating_sub(since.elapsed()), within, said);
         if matches!(answer, Answer::Came(_)) {
@@ -171,10 +172,10 @@ impl KernelCalls {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new child that was given `call`.
+    /// Starts a new child and sends it `call`.
     fn start_with(&self, program: &Path, call: Call<'_>, within: Duration) -> io::Result<Caller> {
         let mut caller = self.start(program)?;
-        // Where it died meanwhile, or does not read, it gives no answer, and that counts.
+        // If the child died meanwhile, or does not read, no answer comes, and that is the outcome.
         let _ = caller.begin(call, within);
         Ok(caller)
     }
@@ -183,27 +184,28 @@ impl KernelCalls {
         let lock = self.lock.as_ref().map(|lock| lock.try_clone()).transpose()?;
         let mut command = Command::new(program);
         command.arg0("longshore").arg(ARGUMENT).env_clear();
-        // What is typed at a terminal is meant for the agent alone.
+        // Signals typed at a terminal are meant for the agent alone.
         command.process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // It writes nothing there: this is how it comes to hold the lock, and no other child does.
+        // The child writes nothing to its stderr: the descriptor hands it the lock, which no other
+        // child gets.
         command.stderr(lock.map_or_else(Stdio::null, Stdio::from));
         let mut child = command.spawn()?;
         let (Some(calls), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(ErrorKind::BrokenPipe.into());
         };
-        // Whoever does not read keeps nobody waiting.
+        // A child that does not read must not block the agent.
         fcntl(&calls, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let reaper = thread::Builder::new().name("kernel-call".into()).stack_size(STACK);
-        // However it ends: its answers are all that counts.
+        // Its exit status does not matter: only its answers count.
         reaper.spawn(move || drop(child.wait()))?;
         Ok(Caller { calls, answers })
     }
 }
 
-/// Waits until the other end of a pipe lets it go on; whether it does within this time.
+/// Waits until the other end of a pipe is ready; false if it is not within this time.
 fn ready(end: impl AsFd, flags: PollFlags, within: Duration) -> io::Result<bool> {
-    // None waits for ever: more than this can count is as long.
+    // A duration too long for a timespec counts as no limit.
     let most = Timespec::try_from(within).ok();
     match poll(&mut [PollFd::new(&end, flags)], most.as_ref()) {
         Ok(ends) => Ok(ends > 0),
@@ -242,8 +244,8 @@ impl Caller {
         Ok(())
     }
 
-    /// Waits for the answer so long, and calls `waiting` now and then; `within` is what the whole
-    /// call was given.
+    /// Waits at most `left` for the answer, and calls `waiting` at intervals; `within` is the time
+    /// limit of the whole call.
     fn answer(&mut self, left: Duration, within: Duration, waiting: impl Fn()) -> Answer {
         let since = Instant::now();
         let mut said = Vec::new();
@@ -263,7 +265,7 @@ impl Caller {
             match self.answers.read(&mut bytes) {
                 Ok(n) if n > 0 => said.extend_from_slice(&bytes[..n]),
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                // It has ended.
+                // The child has ended.
                 Ok(_) | Err(_) => return Answer::Lost,
             }
             if said.ends_with(b"\n") || said.len() >= LONGEST_ANSWER {
@@ -273,7 +275,7 @@ impl Caller {
     }
 }
 
-/// What the line that a child gave says.
+/// Parses a child's answer.
 fn answered(line: &[u8]) -> Answer {
     match std::str::from_utf8(line).ok().and_then(|text| text.trim().parse().ok()) {
         Some(0) => Answer::Came(Ok(())),

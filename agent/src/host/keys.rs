@@ -7,17 +7,17 @@
 //! 1c5c1c1c I------     1 perm 1f030000     0     0 asymmetri NAME: KEYID: X509.rsa 1234abcd []
 //! ```
 //!
-//! It does not say which keyring a key is in. So a certificate that is not there at all is surely
-//! not trusted; of one that is there only the kernel knows.
+//! The line does not name the key's keyring. So a certificate that is not listed is surely not
+//! trusted; of a listed one only the kernel knows.
 
 use super::facts::{KernelKey, Known};
 use crate::root::Root;
 
-/// Keyrings that the kernel makes for itself; one that is seen shows that its keys are seen too.
+/// Keyrings that the kernel creates itself; if one is visible, its keys are visible too.
 const KEYRINGS: [&str; 4] =
     [".builtin_trusted_keys", ".secondary_trusted_keys", ".machine", ".platform"];
 
-/// The keys of certificates, or why they are not known.
+/// Reads the public keys of certificates, or the reason why they are not known.
 pub(super) fn read(root: &Root) -> Known<Vec<KernelKey>> {
     match root.read_to_string("proc/keys") {
         Ok(text) if is_whole(&text) => Known::Yes(text.lines().filter_map(key).collect()),
@@ -26,7 +26,8 @@ pub(super) fn read(root: &Root) -> Known<Vec<KernelKey>> {
     }
 }
 
-/// Container runtimes mask the file, and user namespaces hide the kernel's keys.
+/// True if the kernel's own keys are visible: container runtimes mask the file, and user namespaces
+/// hide the kernel's keys.
 fn is_whole(text: &str) -> bool {
     text.lines().any(|line| {
         let Some(("keyring", description)) = kind_and_description(line) else { return false };
@@ -36,7 +37,7 @@ fn is_whole(text: &str) -> bool {
 }
 
 fn key(line: &str) -> Option<KernelKey> {
-    // Revoked, dead, negative or invalidated ones count for nothing.
+    // Revoked, dead, negative or invalidated keys are left out.
     let flags = line.split_ascii_whitespace().nth(1)?;
     if flags.contains(['R', 'D', 'N', 'i']) {
         return None;
@@ -47,7 +48,7 @@ fn key(line: &str) -> Option<KernelKey> {
     Some(KernelKey { name: name.to_owned(), id: id.to_owned() })
 }
 
-/// The eighth column and the rest of the line.
+/// The eighth column (type) and the rest of the line.
 fn kind_and_description(line: &str) -> Option<(&str, &str)> {
     let mut rest = line;
     for _ in 0..7 {

@@ -1,4 +1,4 @@
-//! What the kernel logs while something is done: /dev/kmsg from here on.
+//! Kernel log messages that are written during an operation: /dev/kmsg from a position on.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -8,17 +8,17 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-/// At most so many lines are kept.
+/// Maximum number of lines kept.
 const LINES: usize = 1000;
-/// Records that are looked at, at most: the largest buffer a kernel is given has fewer.
+/// Maximum number of records read: the largest log buffer of a kernel has fewer.
 const RECORDS: usize = 1 << 18;
 
-/// The kernel's log from the moment this was made. Where the log may not be read, it says nothing.
+/// The kernel log from the moment this was created. Empty if the log may not be read.
 #[derive(Debug)]
 pub struct KernelLog(Option<File>);
 
 impl KernelLog {
-    /// Begins at the log's end. `device` is /dev/kmsg.
+    /// Starts at the log's end. `device` is /dev/kmsg.
     pub fn from_here(device: &Path) -> Self {
         let open = || -> std::io::Result<File> {
             let flags = OFlag::O_NONBLOCK.bits();
@@ -29,14 +29,14 @@ impl KernelLog {
         Self(open().ok())
     }
 
-    /// The kernel's log from the oldest record that it still has.
+    /// The kernel log from the oldest record still in its buffer.
     pub fn whole(device: &Path) -> Self {
         let flags = OFlag::O_NONBLOCK.bits();
         Self(OpenOptions::new().read(true).custom_flags(flags).open(device).ok())
     }
 
-    /// Calls `see` with each message of the kernel's own, oldest first. What programs write into its
-    /// log has another facility.
+    /// Calls `see` with each message of the kernel's own, oldest first. Records that programs write
+    /// into the log have another facility.
     pub fn each_of_kernel(self, mut see: impl FnMut(&str)) {
         let Some(mut file) = self.0 else { return };
         let mut record = vec![0; 8192];
@@ -58,13 +58,13 @@ impl KernelLog {
     pub fn lines(self) -> Vec<String> {
         let Some(mut file) = self.0 else { return Vec::new() };
         let mut lines = Vec::new();
-        // One read gives one record (Documentation/ABI/testing/dev-kmsg).
+        // One read returns one record (Documentation/ABI/testing/dev-kmsg).
         let mut record = vec![0; 8192];
         while lines.len() < LINES {
             match file.read(&mut record) {
                 Ok(0) => break,
                 Ok(n) => lines.extend(text_of(&record[..n])),
-                // Records were overwritten before they were read: go on with the oldest.
+                // Records were overwritten before they were read: continue with the oldest.
                 Err(e) if e.raw_os_error() == Some(Errno::EPIPE as i32) => {}
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(_) => break,
@@ -74,16 +74,16 @@ impl KernelLog {
     }
 }
 
-/// Whether a record has the kernel's facility, 0: the first number is level and, above its three bits,
-/// facility.
+/// True if a record has the kernel's facility, 0: the first number is the level in its low three
+/// bits, and the facility above them.
 fn is_of_kernel(record: &[u8]) -> bool {
     let text = String::from_utf8_lossy(record);
     let number = text.split_once(',').and_then(|(number, _)| number.parse::<u32>().ok());
     number.is_some_and(|number| number >> 3 == 0)
 }
 
-/// The message of `6,1234,56789,-;message\n KEY=value`. A message of several lines has them
-/// escaped as `\x0a`, as every byte that is not printable (Documentation/ABI/testing/dev-kmsg).
+/// The message of `6,1234,56789,-;message\n KEY=value`. Line breaks in a message are escaped as
+/// `\x0a`, like every byte that is not printable (Documentation/ABI/testing/dev-kmsg).
 fn text_of(record: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(record);
     let (_, message) = text.split_once(';')?;

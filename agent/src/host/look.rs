@@ -1,9 +1,9 @@
-//! Reads of other processes' files below /proc, by one thread at a time, with a deadline.
+//! Inspection of other processes' files below /proc, by one thread at a time, with a deadline.
 //!
-//! `environ`, `maps` and `map_files` of a process whose memory map is locked sleep until it is unlocked
-//! (fs/proc/base.c and task_mmu.c take the mmap_lock), and a file on a network file system may answer
-//! no more. Nothing takes a thread out of such a call: so there is one at most, and while it hangs
-//! nobody else looks.
+//! `environ`, `maps` and `map_files` of a process whose memory map is locked sleep until it is
+//! unlocked (fs/proc/base.c and task_mmu.c take the mmap_lock), and a file on a network file system
+//! may never answer. A thread in such a call cannot be interrupted: so there is at most one, and
+//! while it hangs no other inspection starts.
 
 use std::fmt;
 use std::sync::mpsc;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::threads;
 
-/// Looks one after the other. Clones are the same one.
+/// Runs inspections one after the other. Clones share one thread.
 #[derive(Debug, Clone, Default)]
 pub struct Looker {
     shared: Arc<Shared>,
@@ -24,14 +24,14 @@ struct Shared {
     ended: Condvar,
 }
 
-/// The look whose thread has not come back.
+/// The inspection whose thread has not returned.
 #[derive(Debug)]
 struct Running {
     since: Instant,
     until: Instant,
 }
 
-/// Nothing was seen, and why.
+/// The reason why nothing was inspected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unseen(String);
 
@@ -42,11 +42,12 @@ impl fmt::Display for Unseen {
 }
 
 impl Looker {
-    /// Gives the result of `look`, which is run on a thread called `name`. Blocks for `limit` at most.
+    /// Returns the result of `look`, which runs on a thread called `name`. Blocks for `limit` at
+    /// most.
     ///
     /// # Errors
-    /// Where it takes longer, another look has taken longer than it might and still hangs, or there is
-    /// no thread to be had.
+    /// If it takes longer, an earlier inspection has exceeded its limit and still hangs, or no
+    /// thread can be started.
     pub(crate) fn look<T: Send + 'static>(
         &self,
         name: &str,
@@ -55,13 +56,14 @@ impl Looker {
     ) -> Result<T, Unseen> {
         let until = Instant::now() + limit;
         let (tell, told) = mpsc::sync_channel(1);
-        // Nobody listens any more where it took too long.
+        // The receiver is gone once the time limit has passed.
         self.begin(name, until, move || drop(tell.send(look())))?;
         let left = until.saturating_duration_since(Instant::now());
         told.recv_timeout(left).map_err(|_| Unseen(format!("it took longer than {limit:?}")))
     }
 
-    /// Runs `look` on a thread called `name`, once no other does; its time ends at `until`.
+    /// Runs `look` on a thread called `name`, after the one that runs now; its time limit ends at
+    /// `until`.
     ///
     /// # Errors
     /// As [`Looker::look`].
@@ -77,12 +79,12 @@ impl Looker {
             let _ending = ending;
             look();
         };
-        // Where there is no thread the work is dropped, and with it what says that it runs.
+        // If no thread starts, `work` is dropped, and with it the mark that it runs.
         let started = threads::named(name).spawn(work);
-        started.map(drop).map_err(|e| Unseen(format!("no thread to look with: {e}")))
+        started.map(drop).map_err(|e| Unseen(format!("cannot start a thread: {e}")))
     }
 
-    /// Waits until no look runs; no longer than the one that runs has.
+    /// Waits until no inspection runs, at most until the time limit of the running one.
     fn free(&self, until: Instant) -> Result<MutexGuard<'_, Option<Running>>, Unseen> {
         let mut running = self.shared.lock();
         while let Some(other) = &*running {
@@ -91,7 +93,7 @@ impl Looker {
             if now >= end {
                 let since = other.since.elapsed().as_secs_f64();
                 return Err(Unseen(format!(
-                    "an earlier look at the processes has not come back for {since:.1} s"
+                    "an earlier inspection of the processes still hangs after {since:.1} s"
                 )));
             }
             let waited = self.shared.ended.wait_timeout(running, end - now);
@@ -107,7 +109,7 @@ impl Shared {
     }
 }
 
-/// Says that the look has ended, however it did.
+/// Clears the running inspection when dropped, also after a panic.
 struct Ending(Arc<Shared>);
 
 impl Drop for Ending {
@@ -150,12 +152,12 @@ mod tests {
             let begun = Arc::clone(&begun);
             let look = move || begun.fetch_add(1, Ordering::Relaxed);
             let unseen = looker.look("a-look", AMPLE, look).expect_err("one hangs").to_string();
-            assert!(unseen.starts_with("an earlier look at the processes"), "{unseen}");
+            assert!(unseen.starts_with("an earlier inspection of the processes"), "{unseen}");
         }
         assert!(since.elapsed() < AMPLE / 2, "{:?}", since.elapsed());
         assert_eq!(begun.load(Ordering::Relaxed), 1);
         drop(release);
-        // It came back: others look again, as soon as its thread has said so.
+        // The inspection returned: others can run as soon as its thread has cleared it.
         let since = Instant::now();
         while looker.look("a-look", AMPLE, || ()).is_err() {
             assert!(since.elapsed() < AMPLE);

@@ -1,4 +1,4 @@
-//! The host: what it is ([`facts`], read only) and what can be done to it ([`Host`]).
+//! The host: its state ([`facts`], read only) and the operations that change it ([`Host`]).
 
 mod cgroup;
 pub mod daemon;

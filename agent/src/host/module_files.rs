@@ -1,7 +1,7 @@
-//! The modules that a kernel ships as files: its modules.dep(5).
+//! Modules that a kernel ships as files: its modules.dep(5).
 //!
-//! It has thousands of lines, and a handful of modules are asked about. So its text is kept as it is,
-//! with where each line begins, and a line is read when its module is asked for.
+//! The file has thousands of lines, and only a handful of modules are looked up. So its text is
+//! kept as it is, with the offset of each line, and a line is parsed when its module is looked up.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,23 +18,23 @@ pub struct ModuleFiles {
     lines: Vec<Line>,
 }
 
-/// Where a line is in the text: `DIRECTORY/STEM.ko: NEEDS`, in bytes.
+/// Offsets of a line in the text: `DIRECTORY/STEM.ko: NEEDS`, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Line {
     begin: usize,
     stem: usize,
-    /// Where the stem ends.
+    /// End of the stem.
     suffix: usize,
 }
 
 /// A module the kernel ships as a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModuleFile<'a> {
-    /// Its name as the file has it: the kernel has `_` for `-`.
+    /// Its name as in the file name: the kernel has `_` for `-`.
     pub stem: &'a str,
     /// Relative to /lib/modules/RELEASE.
     pub file: &'a str,
-    /// The files of modules it needs, direct and indirect.
+    /// Files of the modules it needs, direct and indirect.
     needs: &'a str,
 }
 
@@ -69,7 +69,7 @@ impl From<ModuleFiles> for String {
 }
 
 impl Line {
-    /// Of a line that begins at `begin`; None where it is none of a module.
+    /// Parses a line that begins at `begin`; None if it names no module.
     fn of(line: &str, begin: usize) -> Option<Self> {
         let colon = line.find(':')?;
         let file = &line[..colon];
@@ -80,17 +80,17 @@ impl Line {
 }
 
 impl ModuleFiles {
-    /// How many there are.
+    /// Number of modules.
     pub fn len(&self) -> usize {
         self.lines.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no modules.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// All of them.
+    /// All modules.
     pub fn iter(&self) -> impl Iterator<Item = ModuleFile<'_>> {
         self.lines.iter().map(|line| self.read(*line))
     }
@@ -105,13 +105,13 @@ impl ModuleFiles {
         self.lines.iter().find(is_it).map(|line| self.read(*line))
     }
 
-    /// Whether there is one of this kernel name.
+    /// True if there is a module of this kernel name.
     pub fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// The kernel names of all that `name` needs, direct and indirect, each once, in the order to
-    /// load them. A circle is cut where it closes.
+    /// The kernel names of all modules that `name` needs, direct and indirect, each once, in load
+    /// order. A cycle is cut at the edge that closes it.
     pub fn needs_of(&self, name: &str) -> Vec<String> {
         let mut order = Vec::new();
         self.close(name, &mut BTreeSet::new(), &mut order);
@@ -119,13 +119,13 @@ impl ModuleFiles {
         order
     }
 
-    /// Appends what `name` needs and then `name`, each once.
+    /// Appends the modules that `name` needs, then `name`, each once.
     fn close(&self, name: &str, seen: &mut BTreeSet<String>, order: &mut Vec<String>) {
         if !seen.insert(name.to_owned()) {
             return;
         }
         let needs = self.get(name).map_or("", |module| module.needs);
-        // depmod writes what is to be loaded first last.
+        // depmod lists the module to load first last.
         for need in needs.split_ascii_whitespace().rev().map(kernel_name) {
             self.close(&need, seen, order);
         }
@@ -139,14 +139,14 @@ impl ModuleFiles {
         ModuleFile { stem, file: file.trim(), needs: needs.trim() }
     }
 
-    /// Adds a module that needs nothing.
+    /// Adds a module that needs no others.
     #[cfg(test)]
     pub(crate) fn add(&mut self, file: &str) {
         *self = Self::from(format!("{}{file}:\n", self.text));
     }
 }
 
-/// Whether a byte of a file's name is this one of a kernel name.
+/// True if a byte of a file name equals this byte of a kernel name.
 fn same(of_file: u8, of_name: u8) -> bool {
     of_name == if of_file == b'-' { b'_' } else { of_file }
 }

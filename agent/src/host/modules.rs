@@ -19,21 +19,21 @@ pub fn kernel_name(name: &str) -> String {
     stem.replace('-', "_")
 }
 
-/// Whether a module, by its kernel name, is one of NVIDIA's driver or stands on it: all of them begin
-/// so, and two of the kernel's own do, too.
+/// True if a module, by its kernel name, belongs to NVIDIA's driver or depends on it: all of them
+/// have this prefix, and so have two of the kernel's own.
 pub fn is_of_driver(name: &str) -> bool {
     const OF_KERNEL: [&str; 2] = ["nvidia_cspmu", "nvidia_wmi_ec_backlight"];
     name == "nvidia" || (name.starts_with("nvidia_") && !OF_KERNEL.contains(&name))
 }
 
-/// Reads the loaded modules, those built in left out. What /proc/modules does not tell (version,
-/// srcversion, parameters) is read of the driver's modules alone: a host has a hundred others, and
-/// each would be six files.
+/// Reads the loaded modules, without the built-in ones. The fields that /proc/modules lacks
+/// (version, srcversion, parameters) are read for the driver's modules only: a host has a hundred
+/// others, and each would be six files.
 ///
 /// # Errors
-/// Where neither /sys/module nor /proc/modules can be read.
+/// If neither /sys/module nor /proc/modules can be read.
 pub(super) fn read_loaded(root: &Root) -> io::Result<BTreeMap<String, LoadedModule>> {
-    // Most directories of /sys/module are of what is built in.
+    // Most directories of /sys/module belong to built-in modules.
     let (mut loaded, names) = match root.read_to_string("proc/modules") {
         Ok(text) => {
             let listed = parse_proc_modules(&text);
@@ -50,13 +50,13 @@ pub(super) fn read_loaded(root: &Root) -> io::Result<BTreeMap<String, LoadedModu
     Ok(loaded)
 }
 
-/// A module of /sys/module; None where it is built in (no initstate, no refcnt:
+/// Reads a module of /sys/module; None if it is built in (no initstate, no refcnt:
 /// Documentation/ABI/testing/sysfs-module).
 fn read_module(root: &Root, name: &str) -> io::Result<Option<LoadedModule>> {
     let attribute = |file: &str| match root.read_to_string(format!("sys/module/{name}/{file}")) {
         Ok(text) => Ok(Some(text.trim().to_owned())),
         Err(e) if is_absent(&e) => Ok(None),
-        // A module on its way out answers its attributes with ENODEV.
+        // Attributes of a module that is being unloaded return ENODEV.
         Err(e) if errno_of(&e) == Some(Errno::ENODEV) => Ok(None),
         Err(e) => Err(e),
     };
@@ -74,8 +74,9 @@ fn read_module(root: &Root, name: &str) -> io::Result<Option<LoadedModule>> {
     }))
 }
 
-/// The parameters that one of NVIDIA's modules shows: in sysfs, and nvidia's registry keys, which
-/// have no file there (nv-reg.h), in /proc/driver/nvidia/params. What cannot be read is not shown.
+/// Reads the parameters that one of NVIDIA's modules reports: in sysfs, and nvidia's registry keys,
+/// which have no file there (nv-reg.h), in /proc/driver/nvidia/params. Unreadable ones are left
+/// out.
 fn read_parameters(root: &Root, module: &str) -> BTreeMap<String, String> {
     let mut shown = BTreeMap::new();
     if module == "nvidia" {
@@ -120,7 +121,8 @@ fn parse_proc_modules(text: &str) -> BTreeMap<String, LoadedModule> {
     loaded
 }
 
-/// The NVIDIA driver loaded now: /proc/driver/nvidia/version, else what its module says of itself.
+/// Reads the loaded NVIDIA driver: from /proc/driver/nvidia/version, else from its module's
+/// version.
 pub(super) fn read_live_driver(
     root: &Root,
     loaded: &BTreeMap<String, LoadedModule>,
@@ -132,8 +134,9 @@ pub(super) fn read_live_driver(
         .or_else(|| Some(LiveDriver { version: module.version.clone()?, flavour: None }))
 }
 
-/// Parses its first line: `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  535.261.03  ...`
-/// or `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  ...`.
+/// Parses the first line of /proc/driver/nvidia/version: `NVRM version: NVIDIA UNIX Open Kernel
+/// Module for x86_64  535.261.03  ...` or `NVRM version: NVIDIA UNIX x86_64 Kernel Module
+/// 535.261.03  ...`.
 fn parse_driver_version(text: &str) -> Option<LiveDriver> {
     let line = text.lines().find_map(|line| line.strip_prefix("NVRM version:"))?;
     let number =
@@ -144,10 +147,10 @@ fn parse_driver_version(text: &str) -> Option<LiveDriver> {
     Some(LiveDriver { version, flavour: Some(flavour) })
 }
 
-/// Reads modules.builtin of a release.
+/// Reads the modules.builtin of a kernel release.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If it cannot be read.
 pub(super) fn read_builtin(host: &Root, release: &str) -> io::Result<BTreeSet<String>> {
     index(host, release, "modules.builtin").map(|text| parse_builtin(&text))
 }
@@ -156,10 +159,10 @@ fn parse_builtin(text: &str) -> BTreeSet<String> {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).map(kernel_name).collect()
 }
 
-/// Reads modules.dep of a release.
+/// Reads the modules.dep of a kernel release.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If it cannot be read.
 pub(super) fn read_available(host: &Root, release: &str) -> io::Result<ModuleFiles> {
     index(host, release, "modules.dep").map(ModuleFiles::from)
 }

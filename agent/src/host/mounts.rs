@@ -9,24 +9,24 @@ use std::path::{Path, PathBuf};
 use super::facts::{Mount, Propagation};
 use crate::root::Root;
 
-/// Reads the mounts this process sees.
+/// Reads the mounts of this process' mount namespace.
 ///
 /// # Errors
-/// Where mountinfo cannot be read.
+/// If mountinfo cannot be read.
 pub(super) fn read(root: &Root) -> io::Result<Vec<Mount>> {
     root.read("proc/self/mountinfo").map(|text| parse(&text))
 }
 
-/// Reads the peer groups of what process 1 sees mounted.
+/// Reads the peer groups of process 1's mounts.
 ///
 /// # Errors
-/// Where its mountinfo cannot be read.
+/// If its mountinfo cannot be read.
 pub(super) fn read_host_peer_groups(root: &Root) -> io::Result<BTreeSet<u32>> {
     let mounts = root.read("proc/1/mountinfo").map(|text| parse(&text))?;
     Ok(mounts.iter().filter_map(|mount| mount.peer_group).collect())
 }
 
-/// Parses mountinfo; a line that is not of its form is left out.
+/// Parses mountinfo; malformed lines are left out.
 pub fn parse(text: &[u8]) -> Vec<Mount> {
     text.split(|b| *b == b'\n').filter_map(parse_line).collect()
 }
@@ -48,7 +48,8 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     })
 }
 
-/// A mount can be in a peer group and receive from another: what it sends is what counts here.
+/// Propagation of a mount. A slave mount can also be in a peer group: Shared then, because sending
+/// is what counts here.
 fn propagation_of(optional: &[String]) -> Propagation {
     let has = |prefix: &str| optional.iter().any(|o| o.starts_with(prefix));
     if has("shared:") {

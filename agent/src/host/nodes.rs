@@ -1,16 +1,16 @@
-//! Which device nodes a loaded driver wants. The kernel makes none of them itself.
+//! Device nodes that a loaded driver needs. The kernel creates none of them itself.
 //!
 //! Majors, names and permissions are those of nvidia-modprobe-utils.c, of NVIDIA's nvidia-modprobe:
-//! `mknod_helper` makes a node, or puts its mode and owner right, as a file of /proc says. Its
-//! readers are `DeviceFileMode`, `DeviceFileUID`, `DeviceFileGID` and whether it may do so at all:
-//! `ModifyDeviceFiles`, or `DeviceFileModify` of a capability.
+//! `mknod_helper` makes a node, or corrects its mode and owner, as a file of /proc specifies. The
+//! fields it reads are `DeviceFileMode`, `DeviceFileUID`, `DeviceFileGID` and a permission to
+//! change the node at all: `ModifyDeviceFiles`, or `DeviceFileModify` for a capability.
 //!
 //! - GPUs, nvidiactl, nvidia-modeset, IMEX channels: /proc/driver/nvidia/params (nv-procfs.c).
-//! - NVSwitches: /proc/driver/nvidia-nvswitch/permissions, which has a mode alone
+//! - NVSwitches: /proc/driver/nvidia-nvswitch/permissions, which has only a mode
 //!   (procfs_nvswitch.c); nvidia-nvlink: the same below /proc/driver/nvidia-nvlink.
 //! - Capabilities: the file of each, which also has its minor (nv-caps.c).
-//! - nvidia-uvm: nvidia-modprobe reads no file for it and takes 0666. Here it has the permissions of
-//!   the GPUs' nodes: it is of no use without one of these, and stays no wider than they are.
+//! - nvidia-uvm: nvidia-modprobe reads no file for it and takes 0666. Here it has the permissions
+//!   of the GPUs' nodes: it is useless without one of them, and must not have wider permissions.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,38 +26,38 @@ const NVSWITCH_CTL_MINOR: u32 = 255;
 const NVLINK_MINOR: u32 = 0;
 const DEFAULT_MODE: u32 = 0o666;
 const CAPABILITY_MODE: u32 = 0o400;
-/// Of what a subnet manager of root's speaks through, where udev has no say.
+/// Mode of the umad devices of a subnet manager that runs as root: udev rules do not apply here.
 const UMAD_MODE: u32 = 0o600;
 
-/// What says of the GPUs' nodes how they are made.
+/// File with the mode and owner of the GPUs' nodes.
 const PARAMS: &str = "proc/driver/nvidia/params";
-/// What says so of each kind of node of the fabric.
+/// Directories with such a file for each kind of node of the fabric.
 const NVSWITCH: &str = "proc/driver/nvidia-nvswitch";
 const NVLINK: &str = "proc/driver/nvidia-nvlink";
-/// The capabilities of the driver as a whole: files, or directories of such. Those of MIG instances
-/// come and go with the instances.
+/// Capabilities of the driver as a whole: files, or directories of such. Those of MIG instances
+/// appear and disappear with the instances.
 const CAPABILITIES: [&str; 3] = [
     "proc/driver/nvidia/capabilities/mig",
     "proc/driver/nvidia/capabilities/fabric-imex-mgmt",
     "proc/driver/nvidia-nvlink/capabilities/fabric-mgmt",
 ];
-/// Devices through which subnet managers speak (drivers/infiniband/core/user_mad.c).
+/// Devices through which subnet managers communicate (drivers/infiniband/core/user_mad.c).
 const UMADS: &str = "sys/class/infiniband_mad";
 
-/// The character devices of `/proc/devices` below `root`: name -> major. A name that stands
-/// there more than once (the kernel lists one line per range) keeps its last major.
+/// Returns the character devices of `/proc/devices` below `root`: name -> major. A name that is
+/// listed more than once (the kernel lists one line per range) keeps its last major.
 ///
 /// # Errors
-/// Where the file cannot be read.
+/// If the file cannot be read.
 pub fn character_majors(root: &Path) -> io::Result<BTreeMap<String, u32>> {
     Ok(parse_majors(&fs::read_to_string(root.join("proc/devices"))?))
 }
 
-/// The nodes that the driver live below `root` wants, with their names relative to a /dev; none
-/// where no driver is loaded.
+/// Returns the nodes that the driver loaded below `root` needs, with their names relative to a
+/// /dev; none if no driver is loaded.
 ///
 /// # Errors
-/// Where /proc/devices cannot be read.
+/// If /proc/devices cannot be read.
 pub fn wanted(root: &Path) -> io::Result<Vec<WantedNode>> {
     let majors = character_majors(root)?;
     let loaded = |module: &str| root.join("sys/module").join(module).join("refcnt").exists();
@@ -88,7 +88,7 @@ pub fn wanted(root: &Path) -> io::Result<Vec<WantedNode>> {
     Ok(nodes.0)
 }
 
-/// How a kind of node is made.
+/// Mode, owner and keeper of a kind of node.
 #[derive(Debug, Clone, Copy)]
 struct Permissions {
     mode: u32,
@@ -97,7 +97,7 @@ struct Permissions {
 }
 
 impl Permissions {
-    /// Those that a file of /proc names; where it names none, `mode` and root.
+    /// Reads them from a file of /proc; if it has none, `mode` and root.
     fn read(file: &Path, mode: u32) -> Self {
         Self::of(&fs::read_to_string(file).unwrap_or_default(), mode)
     }
@@ -124,8 +124,8 @@ impl Nodes {
         self.0.push(WantedNode { name: PathBuf::from(name), node, keeper });
     }
 
-    /// libnvidia-ml and the fabric's daemons make these when root first uses them; whoever makes them
-    /// has to remove them.
+    /// Adds the capabilities' nodes. libnvidia-ml and the fabric's daemons make them when root
+    /// first uses them; the agent makes them itself, so that it can remove them.
     fn capabilities(&mut self, root: &Path, major: u32) -> io::Result<()> {
         for place in CAPABILITIES {
             for capability in files(&root.join(place))? {
@@ -138,8 +138,8 @@ impl Nodes {
         Ok(())
     }
 
-    /// What the fabric manager and the subnet manager open. The switches of NVLink5 are no devices of
-    /// the driver: they are managed through umad devices.
+    /// Adds the nodes that the fabric manager and the subnet manager open. NVLink5 switches are no
+    /// devices of the driver: they are managed through umad devices.
     fn fabric(
         &mut self,
         root: &Path,
@@ -175,15 +175,15 @@ impl Nodes {
     }
 }
 
-/// Whether the driver is to have IMEX channel 0 (NVreg_CreateImexChannel0, nv-reg.h); others are for
-/// the administrator to make.
+/// True if the driver is configured to have IMEX channel 0 (NVreg_CreateImexChannel0, nv-reg.h);
+/// the administrator makes the others.
 fn creates_imex_channel(root: &Path) -> bool {
     let params = fs::read_to_string(root.join(PARAMS)).unwrap_or_default();
     field(&params, "CreateImexChannel0") == Some(1)
 }
 
-/// The umad devices: name, major, minor. The kernel makes their nodes in the host's devtmpfs; the /dev
-/// of a container that was started before ib_umad was loaded has none.
+/// Returns the umad devices: name, major, minor. The kernel makes their nodes in the host's
+/// devtmpfs; the /dev of a container that was started before ib_umad was loaded has none.
 fn umads(root: &Path) -> io::Result<Vec<(String, u32, u32)>> {
     let mut found = Vec::new();
     for dir in entries(&root.join(UMADS))? {
@@ -213,7 +213,7 @@ fn parse_majors(text: &str) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// The `Device Minor` of every GPU, in order. A GPU whose file tells none is left out.
+/// Returns the `Device Minor` of every GPU, in order. A GPU whose file has none is left out.
 fn gpu_minors(root: &Path) -> io::Result<Vec<u32>> {
     let mut minors = Vec::new();
     for gpu in entries(&root.join("proc/driver/nvidia/gpus"))? {
@@ -225,7 +225,7 @@ fn gpu_minors(root: &Path) -> io::Result<Vec<u32>> {
     Ok(minors)
 }
 
-/// The number after `NAME:` in a file of such lines.
+/// Returns the number after `NAME:` in a file of such lines.
 fn field(text: &str, name: &str) -> Option<u32> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -233,7 +233,7 @@ fn field(text: &str, name: &str) -> Option<u32> {
     })
 }
 
-/// The file itself, or what lies in the directory.
+/// Returns the file itself, or the files in the directory.
 fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     if path.is_dir() { entries(path) } else { Ok(vec![path.to_path_buf()]) }
 }
@@ -310,7 +310,7 @@ mod tests {
         );
     }
 
-    /// NVSwitches have permissions of their own, which the GPUs' do not touch.
+    /// NVSwitches have their own permissions, independent of the GPUs'.
     #[test]
     fn an_nvswitch_host_wants_its_switches_and_what_its_fabric_manager_opens() {
         let dir = tree(&[
@@ -339,7 +339,7 @@ mod tests {
         );
     }
 
-    /// The attack surface of a host with a single GPU is not widened by nodes of a fabric.
+    /// A host with a single GPU gets no nodes of a fabric, to keep its attack surface small.
     #[test]
     fn an_nvlink5_host_wants_umads_that_the_kernel_keeps() {
         let umads = [

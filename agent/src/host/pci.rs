@@ -11,10 +11,10 @@ const NVIDIA: u32 = 0x10de;
 /// Reads the GPUs and NVSwitches, by address.
 ///
 /// # Errors
-/// Where the bus or one of its NVIDIA functions cannot be read.
+/// If the bus or one of its NVIDIA functions cannot be read.
 pub(super) fn read(root: &Root) -> io::Result<Vec<PciDevice>> {
     let addresses = match root.read_dir(DEVICES) {
-        // A machine without a PCI bus has no such directory; that is not the same as no /sys.
+        // A machine without a PCI bus has no such directory; that differs from a missing /sys.
         Err(e) if is_absent(&e) && root.exists("sys/bus")? => Vec::new(),
         other => other?,
     };
@@ -49,8 +49,8 @@ fn read_device(root: &Root, address: &str) -> io::Result<Option<PciDevice>> {
     }))
 }
 
-/// The classes nvidia.ko's PCI table names (kernel-open/nvidia/nv-pci-table.c), exactly: VGA and
-/// 3D controllers, and the bridge class of an NVSwitch.
+/// Kind of the classes in nvidia.ko's PCI table (kernel-open/nvidia/nv-pci-table.c), compared
+/// exactly: VGA and 3D controllers, and the bridge class of an NVSwitch.
 fn kind_of(class: u32) -> Option<DeviceKind> {
     match class {
         0x03_0000 | 0x03_0200 => Some(DeviceKind::Gpu),
@@ -59,7 +59,7 @@ fn kind_of(class: u32) -> Option<DeviceKind> {
     }
 }
 
-/// A file with one hexadecimal number, `0x10de`.
+/// Reads a file with one hexadecimal number, `0x10de`.
 fn number(root: &Root, path: &str) -> io::Result<u32> {
     let text = root.read_to_string(path)?;
     parse_hex(&text).ok_or_else(|| {
@@ -73,7 +73,7 @@ fn parse_hex(text: &str) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok()
 }
 
-/// Device ids are 16 bits wide.
+/// The low 16 bits: device ids are 16 bits wide.
 fn low_half(number: u32) -> u16 {
     (number & 0xffff) as u16
 }

@@ -1,8 +1,8 @@
-//! The driver root, what is mounted on it and by whom, and the room where longshore writes.
+//! The driver root, the mounts on it and their owners, and free space where longshore writes.
 //!
-//! What NVIDIA's driver container leaves when it dies: its own root, mounted recursively on the
-//! driver root; `nvidia-driver.pid`, on which it holds a lock (flock) while it lives;
-//! `nvidia-driver.state`; two files for the validator; the firmware path.
+//! NVIDIA's driver container leaves behind when it dies: its own root, mounted recursively on the
+//! driver root; `nvidia-driver.pid`, which it locks (flock) while it runs; `nvidia-driver.state`;
+//! two files for the validator; the firmware path.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -24,18 +24,19 @@ use crate::root::{Root, is_absent};
 
 const PID_FILE: &str = "nvidia-driver.pid";
 const LONGEST_PID: u64 = 32;
-/// The order in which they are taken away: what proves whose they are goes last.
+/// Files of NVIDIA's driver container, in the order of their removal: the one that proves their
+/// owner goes last.
 pub(crate) const FILES: [&str; 4] = [
     "validations/.driver-ctr-ready",
     "validations/.driver-daemons-status",
     "nvidia-driver.state",
     PID_FILE,
 ];
-/// What NVIDIA's image begins with.
+/// Entry point of NVIDIA's image.
 const ENTRY_POINT: &str = "usr/local/bin/nvidia-driver";
-/// Where the kernel is told of a further directory with firmware.
+/// Parameter file of the kernel's additional firmware directory.
 pub(crate) const FIRMWARE_PATH: &str = "/sys/module/firmware_class/parameters/path";
-/// How long the processes may take to look at: a root can lie on a file system that is gone.
+/// Time limit for inspecting the processes: a root can lie on a dead file system.
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// Changes that the record of this boot has.
@@ -47,8 +48,8 @@ pub struct Recorded {
     pub firmware_path: bool,
 }
 
-/// Looks at the places that the configuration names. What cannot be read counts as not there; who
-/// needs it fails on it.
+/// Reads the state of the configured paths. Unreadable ones count as absent; code that needs them
+/// fails on them.
 pub fn read(paths: &Paths, mounts: &[Mount], recorded: &Recorded) -> io::Result<Places> {
     let root = Root::open(&paths.root)?;
     let look = Look { root: &root, paths, mounts, recorded };
@@ -88,7 +89,7 @@ impl Look<'_> {
         }
     }
 
-    /// A file of NVIDIA's container: beside the driver root.
+    /// Path of a file of NVIDIA's container: beside the driver root.
     fn beside(&self, name: &str) -> PathBuf {
         self.driver_root().parent().unwrap_or(Path::new("/")).join(name)
     }
@@ -97,7 +98,7 @@ impl Look<'_> {
         let mut files = Vec::new();
         for path in FILES.iter().map(|name| self.beside(name)) {
             match fs::symlink_metadata(self.root.display(&path)) {
-                // A directory by such a name is none of theirs.
+                // A directory with such a name is not one of that container's files.
                 Ok(found) if found.is_dir() => {}
                 Ok(found) => files.push(PlacedFile { path, id: FileId::of(&found) }),
                 Err(e) if is_absent(&e) => {}
@@ -107,16 +108,16 @@ impl Look<'_> {
         Ok(files)
     }
 
-    /// Whether NVIDIA's container is alive: the kernel gives the lock up when its holder dies.
+    /// Liveness of NVIDIA's container: the kernel releases the lock when its holder dies.
     fn installer(&self) -> Installer {
         let path = self.beside(PID_FILE);
         if let Ok(file) = self.root.file(&path) {
             let mut text = String::new();
-            // Whatever lies under that name: a number is short.
+            // Limited in case of a foreign file: a process id is short.
             let _ = (&file).take(LONGEST_PID).read_to_string(&mut text);
             let who = match text.trim().parse::<u32>() {
                 Ok(pid) => format!("process {pid}"),
-                Err(_) => "somebody".to_owned(),
+                Err(_) => "a process".to_owned(),
             };
             if is_locked(file) {
                 return Installer::Alive(format!("{who} holds the lock on {}", path.display()));
@@ -128,7 +129,7 @@ impl Look<'_> {
         }
     }
 
-    /// The directory seen at the driver root, where another one is mounted on it that is not ours.
+    /// Device and inode of the directory at the driver root, if a foreign mount lies on it.
     fn dir(&self) -> Option<DirId> {
         let top = self.mounts.iter().rfind(|mount| mount.target == self.driver_root())?;
         if self.is_ours(top) {
@@ -138,7 +139,7 @@ impl Look<'_> {
         Some((found.dev(), found.ino()))
     }
 
-    /// A process whose root directory is what is mounted on the driver root.
+    /// Describes a process whose root directory is the mount on the driver root.
     fn living_in(&self, dir: DirId) -> Option<String> {
         let proc = self.root.display("proc");
         let look = move || {
@@ -147,12 +148,13 @@ impl Look<'_> {
                 let pid: u32 = process.file_name()?.to_str()?.parse().ok()?;
                 let root = fs::metadata(process.join("root")).ok()?;
                 let comm = fs::read_to_string(process.join("comm")).unwrap_or_default();
-                let who = format!("process {pid} ({}) lives in it", comm.trim_end());
+                let who = format!("process {pid} ({}) has it as its root", comm.trim_end());
                 ((root.dev(), root.ino()) == dir).then_some(who)
             }))
         };
-        // Who cannot be looked at counts as alive: nothing is taken from the living.
-        let unseen = "whether a process lives in it could not be seen";
+        // If the processes cannot be inspected the container counts as running: nothing is removed
+        // under it.
+        let unseen = "cannot inspect the root directories of processes";
         match input::in_time("roots", LIMIT, look) {
             Some(Ok(found)) => found,
             Some(Err(e)) => Some(format!("{unseen}: {e}")),
@@ -174,7 +176,7 @@ impl Look<'_> {
             }
         };
         at_or_below
-            // What lies on somebody's mount goes and stays with it.
+            // Mounts below another mount on the driver root are unmounted with it.
             .filter(|mount| on(mount) || !covered)
             .map(|mount| RootMount {
                 target: mount.target.clone(),
@@ -186,26 +188,26 @@ impl Look<'_> {
             .collect()
     }
 
-    /// A tree of our store, our tmpfs, or what our record has.
+    /// True for a tree of longshore's store, its tmpfs, or a mount recorded in its journal.
     fn is_ours(&self, mount: &Mount) -> bool {
         let of_record = self.recorded.mounts.contains(&mount.target);
         of_record || mount.source == TMPFS_SOURCE || is_of_store(&mount.root)
     }
 
-    /// Whether a mount on the driver root can only be the root of NVIDIA's container: it holds that
-    /// image's entry point, or it is a container's root and their files lie beside it.
+    /// True if a mount on the driver root can only be the root of NVIDIA's container: it holds that
+    /// image's entry point, or it is a container's root and that container's files lie beside it.
     fn is_theirs(&self, mount: &Mount) -> bool {
         let at = |name: &str| self.root.exists(self.driver_root().join(name)).unwrap_or(false);
         let beside = |name: &str| self.root.exists(self.beside(name)).unwrap_or(false);
         let files = beside(PID_FILE) || beside("nvidia-driver.state");
         let overlay = matches!(mount.fstype.as_str(), "overlay" | "fuse.fuse-overlayfs");
-        // Without the lock's file it must be seen that no process lives there.
+        // Without the lock file, /proc must show that no process has it as its root.
         let can_be_judged = beside(PID_FILE) || self.sees_all_processes();
         (at(ENTRY_POINT) || (overlay && files)) && can_be_judged
     }
 
-    /// Whether the processes of the whole host are in /proc: on the host itself, and where the
-    /// host's root was found through its process 1.
+    /// True if /proc shows the processes of the whole host: on the host itself, and if the host's
+    /// root was found through its process 1.
     fn sees_all_processes(&self) -> bool {
         let shared = self.paths.host_root.ends_with("proc/1/root");
         let root = super::mounts::containing(self.mounts, Path::new("/"));
@@ -226,7 +228,7 @@ impl Look<'_> {
             Some(Room {
                 path: path.to_path_buf(),
                 free_bytes: bytes(found.blocks_available()),
-                // A file system without a table of inodes says that it has none.
+                // A file system without an inode table reports zero inodes.
                 free_inodes: (found.files() > 0).then(|| found.files_available()),
             })
         };
@@ -234,10 +236,10 @@ impl Look<'_> {
     }
 }
 
-/// A user-mode tree of a store, wherever that is mounted: `.../userspace/NAME/root`.
+/// True for a user-mode tree of a store, wherever that is mounted: `.../userspace/NAME/root`.
 fn is_of_store(root: &Path) -> bool {
     let text = root.to_string_lossy();
-    // A tree that was removed while it was mounted (fs/d_path.c).
+    // Suffix of a tree that was removed while it was mounted (fs/d_path.c).
     let root = Path::new(text.strip_suffix("//deleted").unwrap_or(&text)).to_path_buf();
     root.file_name().is_some_and(|name| name == "root")
         && root
@@ -246,7 +248,7 @@ fn is_of_store(root: &Path) -> bool {
             .is_some_and(|dir| dir.file_name().is_some_and(|n| n == "userspace"))
 }
 
-/// Tries the lock for a moment.
+/// Tries to take the lock for a moment.
 fn is_locked(file: File) -> bool {
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
 }

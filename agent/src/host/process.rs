@@ -1,4 +1,4 @@
-//! What this process may do, from /proc/self.
+//! Privileges of this process, from /proc/self.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::Path;
 use super::facts::Known;
 use crate::root::Root;
 
-/// Names by number (include/uapi/linux/capability.h, Linux 5.9 and later have no more).
+/// Capability names by number (include/uapi/linux/capability.h, Linux 5.9 and later have no more).
 pub(crate) const CAPABILITIES: [&str; 41] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -54,30 +54,30 @@ pub(crate) const CAPABILITIES: [&str; 41] = [
     "CAP_CHECKPOINT_RESTORE",
 ];
 
-/// What a process is allowed.
+/// Privileges of a process.
 pub(super) struct Process {
     pub(super) capabilities: Known<BTreeSet<String>>,
     pub(super) euid: Known<u32>,
     pub(super) initial_user_namespace: Known<bool>,
 }
 
-/// The process with the number 1, as this one sees it.
+/// Process 1, in this PID namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FirstProcess {
-    /// It has the same root directory, or is out of reach: the host itself, or a container with PIDs
-    /// of its own.
+    /// The process has the same root directory, or is out of reach: on the host itself, or in a
+    /// container with its own PID namespace.
     Own,
-    /// The host's: this is a container in the host's PID namespace.
+    /// The host's process 1: this is a container in the host's PID namespace.
     Hosts,
-    /// That of another container: the pause container of a pod with `shareProcessNamespace`.
+    /// Another container's: the pause container of a pod with `shareProcessNamespace`.
     Foreign,
 }
 
 /// The initial PID namespace: PROC_PID_INIT_INO of include/linux/proc_ns.h.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// Tells of process 1 below `root`, from its PID namespace, or, where that is nested (a node in a
-/// container), from the files that a host has and a pause container does not.
+/// Classifies process 1 below `root`: by its PID namespace, or, if that is nested (a node in a
+/// container), by the files that a host has and a pause container does not.
 pub(crate) fn first_process(root: &Path) -> FirstProcess {
     let theirs = root.join("proc/1/root");
     let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
@@ -128,7 +128,8 @@ fn capabilities(hex: &str) -> Option<BTreeSet<String>> {
     Some(named.map(|(_, name)| (*name).to_owned()).collect())
 }
 
-/// The initial namespace maps every id to itself (user_namespaces(7)).
+/// True if the map is that of the initial namespace, which maps every id to itself
+/// (user_namespaces(7)).
 fn is_initial(uid_map: &str) -> bool {
     let fields: Vec<&str> = uid_map.split_ascii_whitespace().collect();
     fields == ["0", "0", "4294967295"]

@@ -18,9 +18,8 @@ impl HostFacts {
     /// Reads the facts: /proc and /sys below `root`, /etc and /lib/modules below `host_root`.
     ///
     /// # Errors
-    /// Exit code 10 where a root cannot be opened, or not even the kernel's release can be read.
-    /// Anything else that cannot be read is [`Known::Unknown`] or named in
-    /// [`unread`](HostFacts::unread).
+    /// Exit code 10 where a root cannot be opened, or the kernel's release cannot be read. Anything
+    /// else that cannot be read is [`Known::Unknown`] or named in [`unread`](HostFacts::unread).
     pub fn read(root: &Path, host_root: &Path) -> Result<Self, Failure> {
         let open = |path: &Path, option: &str| {
             Root::open(path)
@@ -63,7 +62,7 @@ impl HostFacts {
         })
     }
 
-    /// Kernel names of all that an available module needs, in the order to load them (direct and
+    /// Kernel names of all modules that an available module needs, in load order (direct and
     /// indirect).
     pub fn needs_of(&self, name: &str) -> Vec<String> {
         self.available.needs_of(name)
@@ -71,7 +70,7 @@ impl HostFacts {
 }
 
 impl HostFacts {
-    /// Looks at the places that the configuration names, too.
+    /// Adds the state of the configured paths.
     #[must_use]
     pub fn with_places(mut self, paths: &Paths, recorded: &Recorded) -> Self {
         match places::read(paths, &self.mounts, recorded) {
@@ -82,8 +81,8 @@ impl HostFacts {
     }
 }
 
-/// The sockets on which somebody answers for a daemon that is not ours: ours are below the driver
-/// root, and elsewhere only by a mount.
+/// Sockets of running daemons that longshore did not start: longshore's are below the driver root,
+/// and elsewhere only through a mount.
 fn foreign_daemons(host: &Root, mounts: &[Mount]) -> Vec<PathBuf> {
     let is_ours =
         |socket: &Path| mounts.iter().any(|m| Some(m.target.as_path()) == socket.parent());
@@ -95,7 +94,7 @@ fn foreign_daemons(host: &Root, mounts: &[Mount]) -> Vec<PathBuf> {
     sockets.into_iter().filter(|socket| serves(socket)).collect()
 }
 
-/// What could not be read, and why.
+/// Sources that could not be read, with the reason.
 #[derive(Default)]
 struct Unread(BTreeMap<String, String>);
 
@@ -169,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_load_order_is_modprobes() {
-        // What `modprobe --show-depends nouveau` prints for this kernel.
+        // Output of `modprobe --show-depends nouveau` for this kernel.
         let modprobe = [
             "i2c_algo_bit",
             "drm",
@@ -212,7 +211,7 @@ mod tests {
             facts.loaded["ipmi_msghandler"].version, None,
             "only the driver's are looked at"
         );
-        // What is built in has a directory in /sys/module too.
+        // Built-in modules have a directory in /sys/module too.
         assert!(!facts.loaded.contains_key("firmware_class"));
         let blank = facts.mounts.iter().find(|m| m.target == Path::new("/run/a b")).unwrap();
         let Known::Yes(groups) = &facts.host_peer_groups else { panic!("unread") };

@@ -1,4 +1,4 @@
-//! The host itself, below a root path: `/`, or a tree in a test.
+//! The real host, below a root path: `/`, or a tree in a test.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,27 +28,27 @@ use crate::host::daemon::{Daemon, DaemonSeen, Ending, Settings, process};
 use crate::host::nodes;
 use crate::root::{Root, is_absent};
 
-/// The host below a root path; every path given to a verb is taken below it.
+/// The real host below a root path; every path given to a verb is resolved below it.
 #[derive(Debug, Clone)]
 pub struct RealHost {
     root: PathBuf,
-    /// Mark -> what the daemon said last.
+    /// Mark -> last output of the daemon.
     daemons: Arc<Mutex<BTreeMap<String, LastWords>>>,
-    /// Mark -> the processes that were found with it last.
+    /// Mark -> the processes that were last found with it.
     found: Arc<Mutex<BTreeMap<String, Vec<Found>>>>,
     calls: KernelCalls,
     look: Duration,
-    /// For the daemons' processes: those of others can keep nobody from finding them.
+    /// Inspects the daemons' processes: a hanging inspection for another purpose does not block it.
     marks: Looker,
-    /// Root of the /proc in which they are looked for: the host's, but in tests.
+    /// Root of the /proc that is searched for them: the host's, except in tests.
     processes: PathBuf,
     holders: Looker,
 }
 
-/// Device nodes are all that lies in such a tmpfs, and sockets of daemons.
+/// Options of a tmpfs that holds only device nodes and sockets of daemons.
 const TMPFS_OPTIONS: &str = "mode=0755,size=1m,nr_inodes=4096";
 
-/// How long the processes may take to look at, where nothing else is said.
+/// Default time limit for inspecting the processes.
 pub const LOOK: Duration = Duration::from_secs(3);
 
 impl RealHost {
@@ -70,7 +70,7 @@ impl RealHost {
         self.daemons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The daemon with its paths below the root.
+    /// Returns the daemon with its paths below the root.
     fn daemon_at(&self, daemon: &Daemon) -> Daemon {
         Daemon {
             program: self.at(&daemon.program),
@@ -85,35 +85,37 @@ impl RealHost {
         }
     }
 
-    /// Makes what may hang in the kernel by `calls`, and looks at processes for at most `look`.
+    /// Makes calls that may hang in the kernel through `calls`, and inspects processes for at most
+    /// `look`.
     #[must_use]
     pub fn calling(self, calls: KernelCalls, look: Duration) -> Self {
         calls.prepare();
         Self { calls, look, ..self }
     }
 
-    /// Has `holders` look for those who hold the driver, which others look with as well.
+    /// Inspects the processes that hold the driver through `holders`, which other users share.
     #[must_use]
     pub fn looking_for_holders_with(self, holders: Looker) -> Self {
         Self { holders, ..self }
     }
 
-    /// Looks for daemons' processes below another root: those of a fixture are this machine's own.
+    /// Searches for daemons' processes below another root: those of a fixture are this machine's
+    /// own.
     #[cfg(test)]
     #[must_use]
     pub(crate) fn with_processes_below(self, root: &Path) -> Self {
         Self { processes: root.to_path_buf(), ..self }
     }
 
-    /// Takes these for the processes that were found with the mark last.
+    /// Sets the processes that were last found with the mark.
     #[cfg(test)]
     pub(crate) fn remember(&self, mark: &str, found: &[Found]) {
         let mut known = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(mark.to_owned(), copied(found).unwrap());
     }
 
-    /// The processes with the mark. Where one that hangs keeps them from being looked for, those that
-    /// were found last and still live.
+    /// Returns the processes with the mark. If a hanging process prevents the search, returns those
+    /// that were found last and still run.
     fn marked(&self, mark: &str) -> Result<Vec<Found>, VerbError> {
         let (root, wanted) = (self.processes.clone(), mark.to_owned());
         let looked = self.marks.look("marks", self.look, move || process::find(&root, &wanted));
@@ -132,10 +134,10 @@ impl RealHost {
                 let alive: Vec<_> =
                     last.into_iter().filter(|(_, fd)| process::is_alive(fd)).collect();
                 if alive.is_empty() {
-                    let subject = format!("the processes of a daemon in /proc: {unseen}");
+                    let subject = format!("the processes of a daemon in /proc ({unseen})");
                     return Err(VerbError::new("look for", subject, Errno::ETIMEDOUT));
                 }
-                tracing::warn!("daemons' processes: {unseen}: going on with those found before");
+                tracing::warn!("searching for daemons: {unseen}; using those found before");
                 Ok(alive)
             }
         }
@@ -183,8 +185,8 @@ impl RealHost {
         self.call(verb, &target.display().to_string(), call, done)
     }
 
-    /// Makes a call. Where its answer was lost, for somebody killed the child that made it, `done` tells
-    /// from the host whether it was done; where it was not, it is made once more.
+    /// Makes a call. If its answer was lost because the child was killed, `done` checks on the host
+    /// if it took effect; if not, it is made once more.
     fn call(
         &self,
         verb: &'static str,
@@ -201,14 +203,14 @@ impl RealHost {
                     return Err(VerbError::unanswered(verb, subject, waited));
                 }
                 Answer::Lost if done()? => return Ok(()),
-                Answer::Lost => tracing::warn!("{verb} {subject}: who was to make it was killed"),
+                Answer::Lost => tracing::warn!("{verb} {subject}: the helper process was killed"),
             }
         }
         Err(VerbError::new(verb, subject, Errno::EINTR))
     }
 
-    /// Whether a node was made by a child that was killed before it could tell; it has its mode and
-    /// owner then.
+    /// True if a node was made by a child that was killed before it answered; the node has its mode
+    /// and owner then.
     fn has_made(&self, path: &Path, node: Node) -> Result<bool, VerbError> {
         match self.node(path)? {
             Some(there) if there.same_device(&node) => {
@@ -221,7 +223,7 @@ impl RealHost {
         }
     }
 
-    /// A value of /proc/driver/nvidia/params, which shows what sysfs does not: the driver gives
+    /// Reads a value of /proc/driver/nvidia/params, which has what sysfs lacks: the driver gives
     /// its NVreg_ parameters no file below /sys/module/nvidia/parameters (nv-reg.h).
     fn nvidia_registry(&self, name: &str) -> Result<Option<String>, VerbError> {
         let Some(key) = name.strip_prefix("NVreg_") else { return Ok(None) };
@@ -272,8 +274,8 @@ impl Host for RealHost {
 
     fn module(&self, name: &str) -> Result<Option<ModuleState>, VerbError> {
         let dir = self.module_dir(name);
-        // What is built in has a directory, too, but no state (kernel/params.c,
-        // locate_module_kobject). The count is absent where the kernel cannot unload.
+        // Built-in modules have a directory, too, but no state (kernel/params.c,
+        // locate_module_kobject). The count is absent if the kernel cannot unload modules.
         let (refcount, initstate) = (read(&dir.join("refcnt"))?, read(&dir.join("initstate"))?);
         if refcount.is_none() && initstate.is_none() {
             return Ok(None);
@@ -308,9 +310,9 @@ impl Host for RealHost {
 
     fn write_parameter(&self, path: &Path, value: &str) -> Result<(), VerbError> {
         let at = self.at(path);
-        // sysfs drops a write of no bytes (fs/sysfs/file.c), and a string parameter keeps a
-        // newline as part of its value (kernel/params.c, param_set_copystring): what empties it
-        // is its terminator alone.
+        // sysfs drops a write of no bytes (fs/sysfs/file.c), and a string parameter keeps a newline
+        // as part of its value (kernel/params.c, param_set_copystring): only a lone terminator
+        // empties it.
         let bytes = if value.is_empty() { b"\0" } else { value.as_bytes() };
         fs::OpenOptions::new()
             .write(true)
@@ -371,7 +373,7 @@ impl Host for RealHost {
             Answer::Came(answer) => answer.map_err(|e| VerbError::new("mknod", subject, e)),
             Answer::NoneWithin(waited) => Err(VerbError::unanswered("mknod", subject, waited)),
             Answer::Lost => {
-                tracing::warn!("mknod {subject}: who was to make them was killed");
+                tracing::warn!("mknod {subject}: the helper process was killed");
                 nodes.iter().try_for_each(|(path, node)| {
                     if self.has_made(path, *node)? { Ok(()) } else { self.make_node(path, *node) }
                 })
@@ -482,7 +484,7 @@ fn in_proc(error: &io::Error) -> VerbError {
     VerbError::on_path("read", Path::new("/proc"), error)
 }
 
-/// A file's text without its last newline; None where there is no such file.
+/// Reads a file's text without its last newline; None if the file does not exist.
 fn read(path: &Path) -> Result<Option<String>, VerbError> {
     match fs::read_to_string(path) {
         Ok(mut text) => {
@@ -492,9 +494,9 @@ fn read(path: &Path) -> Result<Option<String>, VerbError> {
             Ok(Some(text))
         }
         Err(e) if is_absent(&e) => Ok(None),
-        // A module that goes away while it is looked at: its attributes answer ENODEV.
+        // Attributes of a module that is being unloaded return ENODEV.
         Err(e) if e.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(None),
-        // A parameter may be set and not shown (mode 0200).
+        // A parameter may be writable and not readable (mode 0200).
         Err(e) if e.kind() == ErrorKind::PermissionDenied => Ok(None),
         Err(e) => Err(VerbError::on_path("read", path, &e)),
     }

@@ -1,15 +1,15 @@
-//! Why the kernel refused a module, in words, from its errno and what it logged.
+//! Reasons why the kernel refused a module, from its errno and its log messages.
 
 use nix::errno::Errno;
 
 use crate::failure::{ExitCode, Failure};
 use crate::host::VerbError;
 
-/// At most so many lines of the kernel's log go into a failure.
+/// Maximum number of kernel log lines in a failure.
 const LINES: usize = 6;
 
-/// What the kernel logs, what it means, and what to do. The first that matches wins, so what is
-/// more special stands first. Sources: nv-pci.c, nv.c and os-interface of 535 and 550, and
+/// Kernel log patterns, each with its exit code, meaning and remedy. The first match wins, so the
+/// more specific come first. Sources: nv-pci.c, nv.c and os-interface of 535 and 550, and
 /// kernel/module/main.c, version.c and signing.c of Linux 6.1.
 const LOGGED: &[(&str, ExitCode, &str, &str)] = &[
     (
@@ -63,13 +63,13 @@ const LOGGED: &[(&str, ExitCode, &str, &str)] = &[
     (
         "unsigned module is rejected",
         ExitCode::KernelRefused,
-        "the kernel asks for signed modules, and this one is not signed",
+        "the kernel requires signed modules, and this one is not signed",
         "sign the modules (docs/module-signing.md), or turn Secure Boot off",
     ),
     (
         "unavailable key is rejected",
         ExitCode::KernelRefused,
-        "the kernel asks for signed modules, and does not have the key that signed this one",
+        "the kernel requires signed modules, and does not have the key that signed this one",
         "enrol the signer's certificate in the firmware (mokutil --import), or sign with a key that \
          the kernel has",
     ),
@@ -106,7 +106,7 @@ const LOGGED: &[(&str, ExitCode, &str, &str)] = &[
     ),
 ];
 
-/// The failure of a verb on module `name`: exit code 16, or 17 where there is no device to drive.
+/// The failure of a verb on module `name`: exit code 16, or 17 if there is no device to drive.
 pub fn explain(name: &str, error: &VerbError) -> Failure {
     let (code, cause, remedy) = logged(error).unwrap_or_else(|| by_errno(error.errno));
     let mut text = format!("{name}: {cause}");
@@ -120,14 +120,14 @@ pub fn explain(name: &str, error: &VerbError) -> Failure {
 }
 
 fn logged(error: &VerbError) -> Option<(ExitCode, &'static str, &'static str)> {
-    // The driver wraps its messages, over lines of one record or over records.
+    // The driver wraps its messages, over lines of one record or over several records.
     let said: Vec<String> = error.said.iter().map(|record| unwrapped(record)).collect();
     let said = said.join(" ").replace("NVRM: ", "");
     let (_, code, cause, remedy) = LOGGED.iter().find(|(words, ..)| said.contains(words))?;
     Some((*code, cause, remedy))
 }
 
-/// A record's lines as one, with NVRM's prefix on the first only.
+/// Joins a record's lines, with NVRM's prefix on the first only.
 fn unwrapped(record: &str) -> String {
     record.lines().map(str::trim).collect::<Vec<_>>().join(" ").replace(" NVRM:", "")
 }
@@ -173,8 +173,8 @@ fn by_errno(errno: Errno) -> (ExitCode, &'static str, &'static str) {
         ),
         Errno::EEXIST => (
             ExitCode::KernelRefused,
-            "a module of that name is already there",
-            "somebody else loaded it just now, or it is built in: run again",
+            "a module of that name is already loaded",
+            "another program loaded it just now, or it is built in: run again",
         ),
         Errno::ENOSYS => (
             ExitCode::HostUnsupported,
@@ -190,7 +190,7 @@ fn by_errno(errno: Errno) -> (ExitCode, &'static str, &'static str) {
     (code, cause, remedy)
 }
 
-/// The records that have to do with a module: its own, the driver's, and the module loader's.
+/// The records about a module: its own, the driver's, and the module loader's.
 fn relevant(name: &str, said: &[String]) -> Vec<String> {
     let dashed = name.replace('_', "-");
     let about = |record: &&String| {
@@ -204,7 +204,8 @@ fn relevant(name: &str, said: &[String]) -> Vec<String> {
     records.filter(|record| !is_noise(record)).take(LINES).collect()
 }
 
-/// What is said of every out-of-tree module, and the frame NVRM draws around its messages.
+/// True for messages about every out-of-tree module, and for the frame that NVRM prints around its
+/// messages.
 fn is_noise(record: &str) -> bool {
     record.contains("taints kernel")
         || record.contains("tainting kernel")

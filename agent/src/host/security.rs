@@ -1,14 +1,14 @@
-//! What the kernel enforces about modules.
+//! The kernel's rules for loading modules.
 
 use super::facts::{Known, ModuleLoading, Security};
 use super::keys;
 use crate::root::{Root, is_absent};
 
-/// The variable, with the GUID of EFI's global variables (UEFI specification, 3.3).
+/// The EFI variable, with the GUID of EFI's global variables (UEFI specification, 3.3).
 const SECURE_BOOT: &str =
     "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
-/// Reads the rules; `host` is asked where a container's own /sys lacks a mount.
+/// Reads the rules; from `host` if a mount is missing in the container's own /sys.
 pub(super) fn read(root: &Root, host: &Root) -> Security {
     Security {
         secure_boot: secure_boot(root, host),
@@ -31,7 +31,8 @@ fn secure_boot(root: &Root, host: &Root) -> Known<bool> {
     }
 }
 
-/// No EFI means no Secure Boot; with EFI, efivarfs may merely not be mounted here.
+/// Secure Boot without its variable: off without EFI; with EFI, efivarfs may merely not be mounted
+/// here.
 fn secure_boot_without_variable(root: &Root, error: &str) -> Known<bool> {
     match (root.exists("sys/firmware"), root.exists("sys/firmware/efi")) {
         (Ok(true), Ok(false)) => Known::Yes(false),
@@ -50,7 +51,7 @@ fn lockdown(root: &Root, host: &Root) -> Known<String> {
             None => Known::Unknown(format!("/{FILE} says `{}`", text.trim())),
         },
         Err(e) if is_absent(&e) => match root.read_dir("sys/kernel/security") {
-            // securityfs is mounted and has no lockdown: the kernel was built without it.
+            // securityfs is mounted and has no lockdown file: the kernel was built without it.
             Ok(names) if !names.is_empty() => Known::Yes("none".to_owned()),
             _ => Known::Unknown(format!("{e} (is securityfs mounted?)")),
         },
@@ -68,7 +69,7 @@ fn chosen(text: &str) -> Option<&str> {
 fn sig_enforce(root: &Root) -> Known<bool> {
     match root.read_to_string("sys/module/module/parameters/sig_enforce") {
         Ok(text) => Known::Yes(matches!(text.trim(), "Y" | "1")),
-        // Without CONFIG_MODULE_SIG the parameter is not there (kernel/module/signing.c).
+        // Without CONFIG_MODULE_SIG the parameter does not exist (kernel/module/signing.c).
         Err(e) if is_absent(&e) => match root.exists("sys/module") {
             Ok(true) => Known::Yes(false),
             _ => Known::Unknown(e.to_string()),

@@ -1,4 +1,4 @@
-//! Reading of the record, and the decision to believe it.
+//! Reading of the record, and the decision to trust it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,19 +13,19 @@ use crate::landing::write_remedy;
 use crate::paths::Paths;
 use crate::step::{ModuleOrigin, Step};
 
-/// A record that is believed.
+/// A trusted record.
 #[derive(Debug)]
 pub(super) struct FoundRecord {
     pub(super) state: State,
-    /// Whether it lies where an earlier agent left it.
+    /// True if it is in the place of an earlier agent's record.
     pub(super) earlier: bool,
 }
 
-/// The record in the place for it, or where an earlier agent left it; None where there is none, and where
-/// one in the earlier place is [passed over](passed_over).
+/// Returns the record in its place, or in an earlier agent's; None if there is none, or if one in
+/// the earlier place is [passed over](passed_over).
 ///
 /// # Errors
-/// 15 where it cannot be read; 13 where it cannot be understood or is not to be believed.
+/// 15 if it cannot be read; 13 if it cannot be parsed or is not trusted.
 pub(super) fn find(paths: &Paths) -> Result<Option<FoundRecord>, Failure> {
     if let Some((path, bytes)) = read(&paths.state)? {
         let (text, proof) = match paths.sealed {
@@ -43,13 +43,13 @@ pub(super) fn find(paths: &Paths) -> Result<Option<FoundRecord>, Failure> {
     }
 }
 
-/// Why a record in the earlier place is passed over, where one is.
+/// Returns the reason that a record in the earlier place is ignored, if one is.
 pub(super) fn passed_over(paths: &Paths) -> Option<Failure> {
     earlier(paths).err()
 }
 
-/// A record where others can write is believed by its seal alone. One without a seal is an older agent's,
-/// as long as none that seals was there.
+/// Opens a record in a place where others can write: only its seal is trusted. A record without a
+/// seal is an older agent's, as long as no agent that seals has run.
 fn unsealed<'a>(path: &Path, bytes: &'a [u8], store: &Path) -> Result<(&'a [u8], Proof), Failure> {
     let key = Key::find(store).map_err(|e| no_key(store, e))?;
     match (seal::opened(bytes, key.as_ref()), &key) {
@@ -63,14 +63,15 @@ fn unsealed<'a>(path: &Path, bytes: &'a [u8], store: &Path) -> Result<(&'a [u8],
     }
 }
 
-/// An earlier record is believed where it has the seal of this store, or none and this store was never
-/// an agent's that seals.
+/// Returns the record in the earlier place. It is trusted if it has the seal of this store, or no
+/// seal and no agent that seals ever ran with this store.
 ///
 /// # Errors
-/// Why it is not believed. Others can put what they like there, and keep no agent from its work by it.
+/// The reason that it is not trusted. Others can put anything there, and must not stop an agent by
+/// it.
 fn earlier(paths: &Paths) -> Result<Option<FoundRecord>, Failure> {
     let Some(dir) = &paths.earlier_state else { return Ok(None) };
-    // Nothing there needs no key.
+    // Without a record there, no key is needed.
     let Some((path, bytes)) = read(dir)? else { return Ok(None) };
     let key = Key::find(&paths.store).map_err(|e| no_key(&paths.store, e))?;
     match (seal::opened(&bytes, key.as_ref()), &key) {
@@ -93,9 +94,10 @@ fn checked(path: &Path, text: &[u8], paths: &Paths, proof: Proof) -> Result<Foun
     Ok(FoundRecord { state, earlier: false })
 }
 
-/// Reduces a record without proof to the entries that the table can judge: no directories of its own, no
-/// steps to come, and no modules of the host's kernel. Which of those a driver needs differs from kernel
-/// to kernel, so any name would pass; an older agent's stay loaded instead, and are idle.
+/// Reduces a record without proof to the entries that the table can judge: no directories of its
+/// own, no steps to come, and no modules of the host's kernel. The kernel modules that a driver
+/// needs differ from kernel to kernel, so any name would pass; an older agent's stay loaded
+/// instead, and are idle.
 fn trust_less(state: &mut State, paths: &Paths) {
     const FIRST_PROCESS: &str = "/proc/1/root";
     let is_known = |root: &Path| root == paths.host_root || root == Path::new(FIRST_PROCESS);
@@ -108,7 +110,7 @@ fn trust_less(state: &mut State, paths: &Paths) {
     state.entries.retain(|entry| !is_kernels(&entry.step));
 }
 
-/// The bytes of the record in `dir`, with its path; None where there is none.
+/// Returns the bytes of the record in `dir`, with its path; None if there is none.
 fn read(dir: &Path) -> Result<Option<(PathBuf, Vec<u8>)>, Failure> {
     let path = dir.join(NAME);
     let opened = match PrivateDir::open(dir) {
@@ -132,7 +134,7 @@ fn unread(path: &Path, error: io::Error) -> Failure {
 
 pub(super) fn no_key(store: &Path, error: io::Error) -> Failure {
     let remedy = write_remedy(&error, "--store").unwrap_or_else(|| {
-        "the store has to be root's alone, and the one that the last agent had (--store)".to_owned()
+        "only root may write to the store, which must be the last agent's (--store)".to_owned()
     });
     Failure::new(
         ExitCode::Preflight,
@@ -145,11 +147,11 @@ pub(super) fn no_key(store: &Path, error: io::Error) -> Failure {
 pub(super) fn forged(path: &Path, why: &str) -> Failure {
     Failure::new(
         ExitCode::Verification,
-        format!("{} is not believed: {why}", path.display()),
+        format!("{} is not trusted: {why}", path.display()),
     )
     .remedy(
         "others may have written it, so nothing of it is undone: find out who did, look at what is \
-         loaded and mounted and take off by hand what is longshore's, move the file away and start \
+         loaded and mounted and remove by hand what is longshore's, move the file away and start \
          again; a reboot clears it, too. Where it is an agent's of another store or version, run \
          `longshore unload` with that one first (docs/decisions/record-place.md)",
     )

@@ -1,8 +1,8 @@
-//! Which directory the journal's paths on the host are below.
+//! Host root: the directory that the journal's paths on the host are below.
 //!
-//! `/proc/1/root` is the host's root only where a container shares the host's PID namespace.
-//! Elsewhere it is the container's own, where what is to be undone cannot be seen: it would pass
-//! for undone.
+//! `/proc/1/root` is the host's root only in a container that shares the host's PID namespace.
+//! Elsewhere it is the container's own root, which does not show the effects to be undone: they
+//! would pass for undone.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,14 +17,15 @@ use crate::paths::Paths;
 /// A host root that is not the agent's own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostRoot {
-    /// As the agent reaches it.
+    /// Path by which the agent reaches it.
     pub path: PathBuf,
-    /// Which directory that is.
+    /// Device and inode of that directory.
     pub id: DirId,
 }
 
 impl HostRoot {
-    /// The host root among `paths`; None where it is the agent's own root, or cannot be looked at.
+    /// Returns the host root among `paths`; None if it is the agent's own root, or cannot be
+    /// inspected.
     pub(super) fn of(paths: &Paths) -> Option<Self> {
         if paths.host_root == paths.root {
             return None;
@@ -33,8 +34,10 @@ impl HostRoot {
         Some(Self { path: paths.host_root.clone(), id: (found.dev(), found.ino()) })
     }
 
+    /// Checks that `now` is the same host root.
+    ///
     /// # Errors
-    /// 15 where `now` is another, so that paths below this one lead elsewhere.
+    /// 15 if `now` is another, so that paths below this one lead elsewhere.
     pub(super) fn check(&self, now: Option<&Self>) -> Result<(), Failure> {
         if now == Some(self) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! One agent at a time: an flock on `lock`, which names its holder.
+//! Lock for one agent at a time: an flock on `lock`, which names its holder.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -14,37 +14,39 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use crate::failure::{ExitCode, Failure};
 
-/// How long a lock that is held is waited for: a status query holds it for a moment, and an agent
-/// that is just ending for a little more.
+/// Time limit for waiting for a held lock: a status query holds it for a moment, and an agent that
+/// is just ending for a little more.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Whoever may open a file may lock it (flock(2)), and so keep every agent from this host.
+/// A process that may open a file may lock it (flock(2)), and could so keep every agent from this
+/// host.
 const OWNER_ALONE: u32 = 0o600;
 
 /// A lock file has two short lines.
 const LONGEST: u64 = 1024;
 
-/// The lock, held until dropped; the kernel gives it up when its holder dies, and every process
-/// that was given it.
+/// The lock, held until dropped; the kernel releases it when its holder and every process that it
+/// was shared with are dead.
 #[derive(Debug)]
 pub struct Lock {
     file: File,
 }
 
-/// Who holds the lock.
+/// Holder of the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its process id, in its own PID namespace; None where it wrote none.
+    /// Process id, in the holder's own PID namespace; None if it wrote none.
     pub pid: Option<u32>,
-    /// Its host name: in a pod, the pod's name.
+    /// Host name: in a pod, the pod's name.
     pub host: Option<String>,
 }
 
 impl Lock {
-    /// Takes the lock of `dir`, and writes into it who has it. The inner error is who holds it.
+    /// Takes the lock of `dir`, and writes its holder into it. The inner error is the present
+    /// holder.
     ///
     /// # Errors
-    /// 15 where the file cannot be opened for writing.
+    /// 15 if the file cannot be opened for writing.
     pub fn take(dir: &Path) -> Result<Result<Self, Holder>, Failure> {
         let path = dir.join("lock");
         let fail = |e: io::Error| super::unwritable(&path, e);
@@ -63,31 +65,32 @@ impl Lock {
                 Err((_, errno)) => return Err(fail(errno.into())),
             }
         };
-        // Held is what counts. Where the disk is full, who holds it is not said, and a driver can
-        // still be taken off.
+        // Only holding it matters. With a full disk the file does not name its holder, and a driver
+        // can still be uninstalled.
         if let Err(error) = sign(&mut locked) {
             tracing::warn!("{}: {error}", path.display());
         }
         Ok(Ok(Self { file: locked }))
     }
 
-    /// The lock, for a child that is to hold it as well.
+    /// Returns the lock, for a child that is to hold it as well.
     ///
     /// # Errors
-    /// Where there is no room for one more open file.
+    /// If there is no room for one more open file.
     pub fn share(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 }
 
-/// The locked file without its guard, which would unlock it for whomever it was shared with as well:
-/// it is to stay locked until the last of them closes it (flock(2)).
+/// Takes the locked file out of its guard, which would unlock it for the processes it is shared
+/// with as well: it is to stay locked until the last of them closes it (flock(2)).
 fn kept_by_all(mut guard: Flock<File>) -> io::Result<File> {
     let unlocked = File::open("/dev/null")?;
     Ok(mem::replace(&mut *guard, unlocked))
 }
 
-/// Opens the lock for reading, waits for nobody, and follows no link: whatever lies in its place.
+/// Opens the lock for reading, without blocking or following a link: any kind of file may be in its
+/// place.
 fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
     let file = options.read(true).truncate(false).custom_flags(flags.bits()).open(path)?;
@@ -101,19 +104,19 @@ fn sign(lock: &mut File) -> io::Result<()> {
     writeln!(lock, "{}\n{}", std::process::id(), host.trim())
 }
 
-/// The process id of the agent that holds the lock of `dir`; None where none does.
+/// Returns the process id of the agent that holds the lock of `dir`; None if no agent does.
 ///
-/// The id is the one the agent wrote, in its own PID namespace; 0 where it wrote none.
+/// It is the id that the agent wrote, in its own PID namespace; 0 if it wrote none.
 ///
 /// # Errors
-/// In words, where whoever asks may not see it.
+/// A message, if the caller may not read the lock.
 pub fn holder(dir: &Path) -> Result<Option<u32>, String> {
     let path = dir.join("lock");
     let file = match open(&mut OpenOptions::new(), &path) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
             return Err(format!(
-                "whether an agent runs is for root to see: {}: {e}",
+                "only root can see whether an agent runs: {}: {e}",
                 path.display()
             ));
         }
@@ -128,26 +131,27 @@ pub fn holder(dir: &Path) -> Result<Option<u32>, String> {
 impl Holder {
     fn read(file: &mut File) -> Self {
         let mut text = String::new();
-        // What cannot be read says nothing; it is held all the same.
+        // An unreadable text leaves the holder unnamed; the lock is held all the same.
         let _ = file.take(LONGEST).read_to_string(&mut text);
         let mut lines = text.lines().map(str::trim);
         let pid = lines.next().and_then(|line| line.parse().ok());
         Self { pid, host: lines.next().filter(|host| !host.is_empty()).map(str::to_owned) }
     }
 
-    /// Why nothing can be begun while it holds the lock of `dir`; it was waited for so long.
+    /// Returns the failure of a caller that waited for `waited` while this holder kept the lock of
+    /// `dir`.
     pub fn into_failure(self, dir: &Path, waited: Duration) -> Failure {
         let path = dir.join("lock");
         let waited = match waited.as_secs() {
             0 => String::new(),
-            s => format!(", for {s} s since this one waits"),
+            s => format!(", for the {s} s that this one waited"),
         };
         Failure::new(
             ExitCode::Preflight,
             format!("another longshore runs ({self}): it holds {}{waited}", path.display()),
         )
         .remedy(
-            "stop that one with SIGTERM; it takes its driver off and lets go of the lock. Where it \
+            "stop that one with SIGTERM; it uninstalls its driver and releases the lock. Where it \
              has ended and the lock is still held, a call of its into the kernel hangs: see dmesg, \
              and reboot the host",
         )

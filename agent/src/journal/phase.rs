@@ -1,31 +1,31 @@
-//! The phases of an agent's life, and the one table of which may follow which.
+//! Phases of an agent run, and the table of their legal transitions.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What an agent is at.
+/// Phase of an agent run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// Reading what the host is and what is at hand.
+    /// Reading the host and the available files.
     Probing,
     /// Deciding.
     Planning,
-    /// Bringing what the plan needs into the store; the host is not changed.
+    /// Acquiring into the store what the plan needs; the host is not changed.
     Acquiring,
     /// Changing the host.
     Installing,
-    /// Putting one driver in the place of another: the old one goes, the new one comes, or the old
-    /// one again.
+    /// Replacing one driver by another: the old one is uninstalled, then the new one installed, or
+    /// the old one again.
     Changing,
-    /// The driver is loaded, verified and shown to the host.
+    /// The driver is loaded, verified and exposed to the host.
     Ready,
-    /// Undoing what the journal says was done.
+    /// Undoing the changes that the journal has.
     Removing,
     /// Nothing of ours is on the host.
     Removed,
-    /// The agent gave up; what it had done is undone, or the journal says what is left.
+    /// The agent gave up; its changes are undone, or the journal has what is left.
     Failed,
     /// The driver is in use: driver, mounts and journal were left as they are.
     InUse,
@@ -46,9 +46,9 @@ impl Phase {
         Phase::InUse,
     ];
 
-    /// The phases that may follow this one within one agent's life.
+    /// Returns the phases that may follow this one within one agent run.
     ///
-    /// A new agent begins at Probing or Removing whatever the last one was at: see
+    /// A new agent begins at Probing or Removing, in whichever phase the last one ended: see
     /// [`Phase::begins_a_life`].
     pub fn next(self) -> &'static [Phase] {
         use Phase::*;
@@ -65,15 +65,15 @@ impl Phase {
         }
     }
 
-    /// Whether a new agent may begin with this phase, whatever its predecessor died in.
+    /// True if a new agent may begin with this phase, in whichever phase its predecessor died.
     pub fn begins_a_life(self) -> bool {
         matches!(self, Phase::Probing | Phase::Removing)
     }
 
-    /// Whether the transition is in the table.
+    /// Returns `next` if the transition is in the table.
     ///
     /// # Errors
-    /// [`IllegalTransition`] where it is not.
+    /// [`IllegalTransition`] if it is not.
     pub fn to(self, next: Phase) -> Result<Phase, IllegalTransition> {
         if self.next().contains(&next) {
             Ok(next)
@@ -106,7 +106,7 @@ impl fmt::Display for Phase {
 pub struct IllegalTransition {
     /// The phase it was in.
     pub from: Phase,
-    /// The phase asked for.
+    /// The requested phase.
     pub to: Phase,
 }
 

@@ -1,5 +1,5 @@
-//! A directory of root's alone, and the files in it: opened without following a link, and not believed
-//! where anyone else can have written them.
+//! Directory that only root can write to, and the files in it: opened without following a link, and
+//! not trusted if another user can have written them.
 
 use std::error::Error;
 use std::fmt;
@@ -16,10 +16,10 @@ use nix::unistd::{Uid, UnlinkatFlags, unlinkat};
 use crate::host::verbs::DirId;
 
 const OWNER_ALONE: u32 = 0o700;
-/// Permission bits with which others write.
+/// Permission bits that let other users write.
 const WRITTEN_BY_OTHERS: u32 = 0o022;
 
-/// Why a file or directory is not believed.
+/// Reason that a file or directory is not trusted.
 #[derive(Debug)]
 pub(super) struct NotOurs(String);
 
@@ -32,13 +32,13 @@ impl fmt::Display for NotOurs {
 impl Error for NotOurs {}
 
 impl NotOurs {
-    /// Whether that is why something could not be read.
+    /// True if an error has this cause.
     pub(super) fn is_cause_of(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|cause| cause.is::<Self>())
     }
 }
 
-/// A directory that nobody but root, or whoever runs this, can write to.
+/// A directory that only root, or the user of this process, can write to.
 #[derive(Debug)]
 pub(super) struct PrivateDir {
     path: PathBuf,
@@ -46,10 +46,10 @@ pub(super) struct PrivateDir {
 }
 
 impl PrivateDir {
-    /// Makes it where it is missing, and takes from others what they may do there.
+    /// Opens the directory, makes it if it is missing, and removes other users' permissions.
     ///
     /// # Errors
-    /// What the kernel says; [`NotOurs`] where it has another owner, or others can have written there.
+    /// The kernel's error; [`NotOurs`] if it has another owner, or others can have written there.
     pub(super) fn make(path: &Path) -> io::Result<Self> {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
@@ -65,10 +65,12 @@ impl PrivateDir {
         Ok(dir)
     }
 
+    /// Opens the directory, which must exist.
+    ///
     /// # Errors
-    /// As [`PrivateDir::make`].
+    /// Like [`PrivateDir::make`].
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        // Opening a link says no more than that it is no directory.
+        // The error of opening a link would only be that it is no directory.
         if fs::symlink_metadata(path)?.is_symlink() {
             return Err(io::Error::other("it is a symbolic link"));
         }
@@ -78,12 +80,12 @@ impl PrivateDir {
         Ok(Self { path: path.to_path_buf(), dir })
     }
 
-    /// The path it was opened at.
+    /// Returns the path it was opened at.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Which directory it is.
+    /// Returns the directory's device and inode.
     ///
     /// # Errors
     /// The errno of the system call.
@@ -91,11 +93,11 @@ impl PrivateDir {
         self.dir.metadata().map(|found| (found.dev(), found.ino()))
     }
 
-    /// Reads a file of at most `most` bytes; None where there is none. Waits for nobody: a pipe, a socket
-    /// or a link is refused.
+    /// Reads a file of at most `most` bytes; None if there is none. Never blocks: refuses a pipe, a
+    /// socket or a link.
     ///
     /// # Errors
-    /// What the kernel says; [`NotOurs`] where others can have written it, or it has a second name.
+    /// The kernel's error; [`NotOurs`] if others can have written it, or it has a second name.
     pub(super) fn read(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let file = match openat(&self.dir, name, flags, Mode::empty()) {
@@ -107,7 +109,7 @@ impl PrivateDir {
             return Err(io::Error::other("it is no file"));
         }
         check_owner(&found)?;
-        // None: it was replaced since it was opened.
+        // Zero names: it was replaced since it was opened.
         if found.nlink() > 1 {
             return Err(not_ours(format!("it has {} names (hard links)", found.nlink())));
         }
@@ -119,7 +121,8 @@ impl PrivateDir {
         Ok(Some(bytes))
     }
 
-    /// Makes a file, mode 0600 whatever the umask; what has its name is not followed, and is in the way.
+    /// Creates a file, mode 0600 whatever the umask; fails if the name is taken, and follows no
+    /// link.
     ///
     /// # Errors
     /// The errno of the system call.
@@ -131,7 +134,7 @@ impl PrivateDir {
         Ok(file)
     }
 
-    /// Removes a file; that there is none is no failure.
+    /// Removes a file; a missing file is no error.
     ///
     /// # Errors
     /// The errno of the system call.
@@ -142,7 +145,7 @@ impl PrivateDir {
         }
     }
 
-    /// Gives a file another name, and takes that from what had it.
+    /// Renames a file, replacing one that has the new name.
     ///
     /// # Errors
     /// The errno of the system call.
@@ -150,16 +153,16 @@ impl PrivateDir {
         Ok(renameat(self.dir.as_fd(), from, self.dir.as_fd(), to)?)
     }
 
-    /// Waits until its names are on the disk.
+    /// Syncs the directory's names to disk.
     ///
     /// # Errors
-    /// As [`crate::disk::sync`].
+    /// Like [`crate::disk::sync`].
     pub(super) fn sync(&self) -> io::Result<()> {
         crate::disk::sync(&self.dir)
     }
 }
 
-/// Refuses what others own or can write.
+/// Refuses a file or directory that another user owns or can write.
 fn check_owner(found: &Metadata) -> io::Result<()> {
     let (owner, mode) = (found.uid(), found.mode() & 0o7777);
     if owner != 0 && owner != Uid::effective().as_raw() {

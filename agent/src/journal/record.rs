@@ -1,4 +1,4 @@
-//! What the state file records: the plan, the phase, and every change with what was there before.
+//! Content of the state file: the plan, the phase, and every change with the state before it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ use crate::journal::phase::Phase;
 use crate::paths::Paths;
 use crate::step::{ModuleOrigin, Step};
 
-/// The format this longshore writes, and the newest it understands.
+/// Format that this longshore writes, and the newest that it can read.
 ///
-/// 2 added `instance` to entries, `whole` and `previous`, 3 added `made_for`; a state of an earlier format
-/// is one without them.
+/// 2 added `instance` to entries, `whole` and `previous`, 3 added `made_for`; a state of an earlier
+/// format is one without them.
 pub const FORMAT: u32 = 3;
 
-/// Settings that an agent made its entries with: their paths are below these.
+/// Settings that an agent made its entries with: the entries' paths are below these.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MadeFor {
@@ -28,7 +28,7 @@ pub struct MadeFor {
     pub store: PathBuf,
 }
 
-/// What the state file holds.
+/// Content of the state file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
@@ -36,7 +36,7 @@ pub struct State {
     pub format: u32,
     /// /proc/sys/kernel/random/boot_id of the boot the entries belong to.
     pub boot_id: Option<String>,
-    /// The host root that the entries' paths are below, where it is not the agent's own.
+    /// The host root that the entries' paths are below, if it is not the agent's own.
     #[serde(default)]
     pub host_root: Option<HostRoot>,
     /// The settings of the agents that made the entries.
@@ -44,35 +44,35 @@ pub struct State {
     pub made_for: Vec<MadeFor>,
     /// Process id of the agent that wrote it, in its own PID namespace.
     pub agent: u32,
-    /// What the agent was at.
+    /// Phase of the agent.
     pub phase: Phase,
     /// The plan being carried out.
     pub plan: Option<PlanSummary>,
-    /// Whether the entries were all there was to do, and were seen to hold: the driver was Ready
-    /// and nothing was begun since.
+    /// True if the entries were all there was to do, and were verified: the driver was Ready and
+    /// nothing was begun since.
     #[serde(default, skip_serializing_if = "is_false")]
     pub whole: bool,
-    /// What to bring back where the driver that takes its place cannot be had: the steps of the
-    /// driver that was Ready before, from before the first of them is undone until another one is
+    /// Steps to carry out again if the replacement of the driver fails: those of the driver that
+    /// was Ready before, recorded before the first of them is undone and until another one is
     /// Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub previous: Vec<Step>,
-    /// The driver that the kernel refused when it was to take the place of the one that is live.
+    /// The driver that the kernel refused as the replacement of the installed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refused>,
-    /// What was done, oldest first.
+    /// Changes to the host, oldest first.
     pub entries: Vec<Entry>,
 }
 
-/// A driver that the kernel refused: it is not tried again at every start, for each time the one
-/// that is live would have to go first.
+/// A driver that the kernel refused: it is not retried at every start, because each time the
+/// installed one would have to be unloaded first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
     /// The steps that load its modules.
     pub loads: Vec<Step>,
     /// The failure, in one line.
     pub why: String,
-    /// Whether it found no device that it drives (exit code 17, and not 16).
+    /// True if it found no device that it drives (exit code 17, and not 16).
     pub no_device: bool,
 }
 
@@ -80,7 +80,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// What a plan comes down to, for telling whether a later one wants the same driver.
+/// Summary of a plan, to tell whether a later one wants the same driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanSummary {
     /// Driver version.
@@ -94,35 +94,35 @@ pub struct PlanSummary {
 /// One change to the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Counts up from 1 over the whole file.
+    /// Number, counting up from 1 over the whole file.
     pub seq: u64,
     /// The step.
     pub step: Step,
-    /// What was there before it.
+    /// The state before it.
     pub before: Before,
-    /// How far it came.
+    /// Progress.
     pub state: EntryState,
-    /// Of a module that was loaded: which loading of it, see
+    /// Number of a module's loading, see
     /// [`ModuleState::instance`](crate::host::verbs::ModuleState).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<u64>,
 }
 
-/// How far an entry came.
+/// Progress of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EntryState {
-    /// It was about to act: whether it did must be observed.
+    /// About to act: only the host shows whether it did.
     Intended,
-    /// It acted.
+    /// Acted.
     Done,
-    /// It was undone.
+    /// Undone.
     Undone,
-    /// It is no longer ours to undo, and why.
+    /// No longer ours to undo, with the reason.
     Kept(String),
 }
 
-/// What was there before a step.
+/// State before a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "was", rename_all = "kebab-case")]
 pub enum Before {
@@ -138,16 +138,16 @@ pub enum Before {
     },
     /// The module was not loaded.
     NotLoaded,
-    /// Something that is taken away for good.
+    /// A leftover, which is removed for good.
     Leftover,
-    /// So many mounts lay on the target.
+    /// Mounts that were on the target.
     Mounts {
-        /// How many.
+        /// Number of mounts.
         count: usize,
     },
     /// The daemon did not run; every process that it becomes has this mark.
     NoDaemon {
-        /// What [`crate::host::daemon::MARK_VARIABLE`] is in their environment.
+        /// Value of [`crate::host::daemon::MARK_VARIABLE`] in their environment.
         mark: String,
     },
     /// These directories were missing, and these nodes were missing, another device's, or had other
@@ -160,33 +160,34 @@ pub enum Before {
     },
 }
 
-/// A node to be made, and what was there.
+/// A node to be made, and its state before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeBefore {
     /// Absolute path.
     pub path: PathBuf,
-    /// What is made.
+    /// The node to make.
     pub made: Node,
-    /// What was there.
+    /// The node before, if there was one.
     pub was: Option<Node>,
 }
 
 impl Entry {
-    /// Whether it may have left something on the host that is ours to undo.
+    /// True if it may have an effect on the host that is ours to undo.
     pub fn is_live(&self) -> bool {
         matches!(self.state, EntryState::Intended | EntryState::Done)
     }
 }
 
 impl State {
-    /// Whether the host was booted since: modules, mounts, parameters and nodes are then gone.
-    /// Where either boot is unknown the entries stand: to look for what is gone does no harm.
+    /// True if the host was booted since: modules, mounts, parameters and nodes are then gone. If
+    /// either boot is unknown the entries stand: looking for effects that are gone does no harm.
     pub fn is_of_another_boot(&self, boot_id: Option<&str>) -> bool {
         matches!((self.boot_id.as_deref(), boot_id), (Some(then), Some(now)) if then != now)
     }
 
-    /// The driver's modules among `loaded` that the entries say we loaded, with the parameters they
-    /// were given. One that is loaded in another build is what somebody put in its place.
+    /// Returns the driver's modules among `loaded` that we loaded by the entries, with the
+    /// parameters they were given. A module of another build was loaded in its place by another
+    /// program.
     pub fn driver_modules(
         &self,
         loaded: &BTreeMap<String, LoadedModule>,
@@ -212,7 +213,7 @@ impl State {
         ours
     }
 
-    /// From now on entries are made with these settings, too.
+    /// Adds these settings to those that entries are made with.
     pub(super) fn follow_places(&mut self, paths: &Paths) {
         let now = MadeFor { driver_root: paths.driver_root.clone(), store: paths.store.clone() };
         if !self.entries.iter().any(Entry::is_live) {

@@ -1,5 +1,5 @@
-//! The seal of a record that lies where others can write: HMAC-SHA256 over its bytes, by a key in the
-//! store. It says that an agent with this store wrote them; not that they are the last it wrote.
+//! Seal of a record in a place where others can write: HMAC-SHA256 over its bytes, by a key in the
+//! store. It proves that an agent with this store wrote them; not that they are the last it wrote.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -14,18 +14,19 @@ use super::private_dir::PrivateDir;
 use crate::disk;
 use crate::input;
 
-/// In the root of the store.
+/// Name of the key, in the root of the store.
 const NAME: &str = "record.key";
 /// Beginning of the key's name while it is written.
 const NEXT: &str = ".record.key.";
 const BYTES: usize = 32;
-/// What the last line of a sealed record begins with.
+/// Beginning of a sealed record's last line.
 const LINE: &str = "seal hmac-sha256 ";
-/// What else is hashed, so that nothing else that this key may come to seal passes for a record.
+/// Prefix of the hashed bytes, so that nothing else that this key may come to seal passes for a
+/// record.
 const PURPOSE: &[u8] = b"longshore record 1\n";
-/// How long the store may take to give the key.
+/// Time limit for reading the key from the store.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The same where the record needs none.
+/// The same if the record needs no key.
 const UNNEEDED: Duration = Duration::from_secs(1);
 
 /// The key of a store.
@@ -38,24 +39,24 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A seal that was looked at.
+/// Result of checking a seal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seal {
-    /// There is none.
+    /// No seal.
     None,
-    /// It is by this key.
+    /// A seal by this key.
     Right,
-    /// It is by another, or the bytes were changed.
+    /// A seal by another key, or of other bytes.
     Wrong,
 }
 
 impl Key {
-    /// The key that lies in the store; None where there is none. An agent that writes records as this one
-    /// does has left one in every store it ran with.
+    /// Returns the key in the store; None if there is none. Every agent that writes records as this
+    /// one does has left a key in the store it ran with.
     ///
     /// # Errors
-    /// What the kernel says; a timeout where the store does not answer; where others can have written
-    /// the key, or it is none.
+    /// The kernel's error; a timeout if the store does not answer; also if others can have written
+    /// the key, or it is not a valid one.
     pub(super) fn find(store: &Path) -> io::Result<Option<Self>> {
         in_time(store, LIMIT, |store| match PrivateDir::open(store) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -63,19 +64,19 @@ impl Key {
         })
     }
 
-    /// The same; it is made where there is none.
+    /// The same; makes the key if there is none.
     ///
     /// # Errors
-    /// As [`Key::find`], and where it cannot be written.
+    /// Like [`Key::find`], and if it cannot be written.
     pub(super) fn find_or_make(store: &Path) -> io::Result<Self> {
         in_time(store, LIMIT, find_or_make)
     }
 
-    /// Leaves a key in the store for no record: it says that one without a seal is no earlier agent's any
-    /// more. Where there is no store yet, the next agent leaves it.
+    /// Leaves a key in the store without sealing a record: it shows that a record without a seal is
+    /// not an earlier agent's any more. If there is no store yet, the next agent leaves it.
     ///
     /// # Errors
-    /// As [`Key::find_or_make`].
+    /// Like [`Key::find_or_make`].
     pub(super) fn leave(store: &Path) -> io::Result<()> {
         in_time(store, UNNEEDED, |store| match store.is_dir() {
             true => find_or_make(store).map(drop),
@@ -83,7 +84,7 @@ impl Key {
         })
     }
 
-    /// The bytes with a line that seals them.
+    /// Returns the bytes with a line that seals them.
     pub(super) fn seal(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         let tag = self.tag(&bytes);
         bytes.extend(format!("{LINE}{}\n", crate::digest::hex(tag.as_ref())).into_bytes());
@@ -98,19 +99,19 @@ impl Key {
     }
 
     fn is_tag(&self, tag: &[u8], bytes: &[u8]) -> bool {
-        // In constant time.
+        // `verify` compares in constant time.
         hmac::verify(&self.0, &[PURPOSE, bytes].concat(), tag).is_ok()
     }
 }
 
-/// The bytes without their seal, and what that is.
+/// Returns the bytes without their seal, and the result of checking it.
 pub(super) fn opened<'a>(bytes: &'a [u8], key: Option<&Key>) -> (&'a [u8], Seal) {
     let Some((text, tag)) = parts(bytes) else { return (bytes, Seal::None) };
     let right = key.zip(tag).is_some_and(|(key, tag)| key.is_tag(&tag, text));
     (text, if right { Seal::Right } else { Seal::Wrong })
 }
 
-/// What is before the line of the seal, and its digits where they are such.
+/// Returns the bytes before the seal's line, and the decoded seal if it is hexadecimal.
 fn parts(bytes: &[u8]) -> Option<(&[u8], Option<Vec<u8>>)> {
     let without = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let at = without.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
@@ -135,7 +136,7 @@ fn in_time<T: Send + 'static>(
 ) -> io::Result<T> {
     let store = store.to_path_buf();
     let look = move || {
-        // The store may be a link; what lies in it may not.
+        // The store may be a link; the files in it may not.
         let real = std::fs::canonicalize(&store).unwrap_or(store);
         look(&real)
     };
@@ -163,7 +164,7 @@ fn make(dir: &PrivateDir) -> io::Result<Key> {
     disk::sync(file.as_file())?;
     match file.persist_noclobber(dir.path().join(NAME)) {
         Ok(_) => {}
-        // Another agent with this store was faster: there is one key.
+        // Another agent made the store's key first: there is only one.
         Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(e) => return Err(e.error),
     }

@@ -1,7 +1,7 @@
-//! The state file on disk: whoever reads it, whenever its writer died, finds one state or the next.
+//! State file on disk: a reader finds one complete state or the next, whenever the writer died.
 //!
-//! There is one writer, who holds the lock, and so one temporary name: what a writer that died left
-//! under it is replaced, and a crash loop leaves nothing behind.
+//! The only writer holds the lock, so one temporary name is enough: a dead writer's file of that
+//! name is replaced, and a crash loop leaves nothing behind.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use super::private_dir::PrivateDir;
 use crate::disk;
 use crate::host::verbs::DirId;
 
-/// The state.
+/// Name of the state.
 pub(super) const NAME: &str = "state.json";
 
-/// The state that is being written.
+/// Name of the state while it is being written.
 const NEXT: &str = "state.json.next";
 
-/// A state has some kilobytes; what is so much larger is none.
+/// Size limit. A state has some kilobytes; a file larger than this is none.
 pub(super) const MOST_BYTES: u64 = 16 << 20;
 
-/// What lies between two system calls of a write: there a kill or a full disk can cut it off.
+/// Point between two system calls of a write, where a kill or a full disk can cut it off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Point {
     /// Nothing is done yet.
@@ -38,7 +38,7 @@ pub(crate) enum Point {
     NameSynced,
 }
 
-/// What a test does at a point; an error is what the file system answers there.
+/// Action of a test at a point; its error stands for the file system's.
 #[cfg(test)]
 pub(crate) type AtPoint = Box<dyn FnMut(Point) -> io::Result<()> + Send>;
 
@@ -51,11 +51,11 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
-    /// Makes the directory where it is missing.
+    /// Opens the state file; makes the directory if it is missing.
     ///
     /// # Errors
-    /// As [`PrivateDir::make`]; also where the directory's name is a link, which whoever made it can
-    /// turn elsewhere between two looks.
+    /// Like [`PrivateDir::make`]; also if the directory's name is a link, which its owner can turn
+    /// elsewhere between two checks.
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         let dir = PrivateDir::make(dir)?;
         let id = dir.id()?;
@@ -67,7 +67,7 @@ impl StateFile {
         })
     }
 
-    /// Where the state lies.
+    /// Returns the path of the state.
     pub(super) fn path(&self) -> PathBuf {
         self.dir.path().join(NAME)
     }
@@ -75,10 +75,10 @@ impl StateFile {
     /// Replaces the state.
     ///
     /// # Errors
-    /// What the kernel says; the state is then the last one, or already this one. Also where the
+    /// The kernel's error; the state is then the last one, or already this one. Also if the
     /// directory is no longer the one that was opened.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // Nobody would look for it in the one that was opened.
+        // A state in the directory that was opened would not be found.
         if PrivateDir::open(self.dir.path())?.id()? != self.id {
             return Err(io::Error::other("the directory was replaced since this agent began"));
         }

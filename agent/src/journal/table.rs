@@ -1,9 +1,10 @@
-//! The entries that this program can have written: one rule for every kind of step, with its paths,
-//! names and values. A record with any other is refused whole, before anything of it is undone.
+//! Table of the entries that this program can have written: one rule for every kind of step, with
+//! its paths, names and values. A record with any other entry is refused whole, before anything of
+//! it is undone.
 //!
-//! Undoing follows paths that the record gives, as root. So a record that others came to write could
-//! have any file overwritten, unmounted or removed; against this table it can name nothing but what an
-//! agent makes. A new kind of step is a new rule here: its intent is refused until it has one.
+//! Undoing follows paths from the record, as root. A forged record could have any file overwritten,
+//! unmounted or removed; by this table it can name nothing but an agent's own work. A new kind of
+//! step needs a new rule here: its intent is refused until it has one.
 
 mod daemon;
 
@@ -21,15 +22,17 @@ use crate::step::{Leftover, ModuleOrigin, Step};
 
 /// MODULE_NAME_LEN of the kernel (include/linux/moduleparam.h) with 64-bit longs, less its end.
 const MODULE_NAME: usize = 55;
-/// The kernel takes no longer firmware path (drivers/base/firmware_loader/main.c, `fw_path_para`).
+/// Longest firmware path that the kernel takes (drivers/base/firmware_loader/main.c,
+/// `fw_path_para`).
 const FIRMWARE_VALUE: usize = 255;
-/// A module's parameters, in bytes: a page is what sysfs would show of one.
+/// Limit of a module's parameters, in bytes: sysfs would show at most a page of each.
 const PARAMETERS: usize = 64 << 10;
-/// Directories in which the kernel should be given no firmware: others write there.
+/// Directories in which the kernel should find no firmware: other users write there.
 const OTHERS: [&str; 7] = ["/run", "/tmp", "/var/tmp", "/dev", "/proc", "/sys", "/home"];
-/// NVIDIA's major number, and that of InfiniBand's user MADs (Documentation/admin-guide/devices.txt).
+/// NVIDIA's major number, and that of InfiniBand's user MADs
+/// (Documentation/admin-guide/devices.txt).
 const FIXED_MAJORS: [u32; 2] = [195, 231];
-/// Majors that the kernel gives out (include/linux/fs.h, `CHRDEV_MAJOR_DYN_END` and beside it).
+/// Majors that the kernel allocates (include/linux/fs.h, `CHRDEV_MAJOR_DYN_END` and beside it).
 const GIVEN_MAJORS: [std::ops::RangeInclusive<u32>; 2] = [234..=254, 384..=511];
 
 /// Proof that an agent wrote a record.
@@ -37,11 +40,11 @@ const GIVEN_MAJORS: [std::ops::RangeInclusive<u32>; 2] = [234..=254, 384..=511];
 pub(super) enum Proof {
     /// Its place, or its seal.
     Whole,
-    /// None: an older agent left it where others can write.
+    /// No proof: an older agent left it where others can write.
     None,
 }
 
-/// What the rules depend on.
+/// Settings that the rules depend on.
 #[derive(Debug, Clone)]
 pub(super) struct Table {
     proof: Proof,
@@ -56,7 +59,7 @@ pub(super) struct Table {
 /// Checks every step of a record.
 ///
 /// # Errors
-/// The first that no agent writes, in words.
+/// Names the first one that no agent writes.
 pub(super) fn check(state: &State, paths: &Paths, proof: Proof) -> Result<(), String> {
     let table = Table { proof, ..Table::of(state, paths) };
     let named = |entry: &Entry| format!("entry {} ({})", entry.seq, entry.step.kind());
@@ -72,14 +75,14 @@ pub(super) fn check(state: &State, paths: &Paths, proof: Proof) -> Result<(), St
     }
     let refused = state.refused.iter().flat_map(|refused| &refused.loads);
     for step in state.previous.iter().chain(refused) {
-        table.step(step).map_err(|why| format!("a step to come back to: {why}"))?;
+        table.step(step).map_err(|why| format!("a step to carry out again: {why}"))?;
     }
     Ok(())
 }
 
 impl Table {
-    /// The table for entries of this program's own, made with the settings that the record names, and
-    /// those that are now.
+    /// Returns the table for entries of this program, made with the settings that the record names,
+    /// and the present ones.
     pub(super) fn of(state: &State, paths: &Paths) -> Self {
         let mut driver_roots = vec![paths.driver_root.clone(), PathBuf::from(paths::DRIVER_ROOT)];
         let mut stores = vec![paths.store.clone(), PathBuf::from(paths::STORE)];
@@ -103,10 +106,10 @@ impl Table {
         }
     }
 
-    /// Checks a step with what was there before it.
+    /// Checks a step with the state before it.
     ///
     /// # Errors
-    /// In words, where no agent writes such an entry.
+    /// A message, if no agent writes such an entry.
     pub(super) fn entry(&self, step: &Step, before: &Before) -> Result<(), String> {
         #[cfg(test)]
         if self.any_entry {
@@ -127,7 +130,7 @@ impl Table {
                 nodes.iter().try_for_each(|node| node_before(dirs, node))?;
                 missing_dirs.iter().try_for_each(|dir| missing_below(dirs, dir))
             }
-            _ => Err("no such step has this before it".to_owned()),
+            _ => Err("no such step has this state before it".to_owned()),
         }
     }
 
@@ -167,7 +170,8 @@ impl Table {
         }
     }
 
-    /// The driver root, or a directory that is shown at its own path, here or below the driver root.
+    /// Accepts the driver root, or a directory that is exposed at its own path, here or below the
+    /// driver root.
     fn directory(&self, path: &Path) -> Result<(), String> {
         let of_root = |root: &PathBuf| {
             root == path || daemon::shown_dirs().any(|dir| below(root, dir) == path)
@@ -185,10 +189,10 @@ impl Table {
         self.driver_roots.iter().any(|root| is(Path::new(value), &root.join("lib/firmware")))
     }
 
-    /// The value that the host had, whatever it is, where an agent is known to have read it; else nothing,
-    /// or a directory in which only root writes.
+    /// Accepts any value that the host had if an agent is proved to have read it; else none, or a
+    /// directory that only root writes to.
     fn firmware_before(&self, value: &str) -> Result<(), String> {
-        // On the kernel's command line it may end in a slash.
+        // A path on the kernel's command line may end in a slash.
         let path = Path::new(value.strip_suffix('/').unwrap_or(value));
         let is_text = value.len() <= FIRMWARE_VALUE && !value.chars().any(char::is_control);
         let is_hosts = || is_below_root(path) && !OTHERS.iter().any(|dir| path.starts_with(dir));
@@ -196,7 +200,7 @@ impl Table {
         given(is_text && (self.proof == Proof::Whole || is_safe()), path)
     }
 
-    /// A tree of a store on the driver root.
+    /// Accepts a tree of a store on the driver root.
     fn bind(&self, source: &Path, target: &Path) -> Result<(), String> {
         given(self.driver_roots.iter().any(|root| is(target, root)), target)?;
         let is_tree = |store: &PathBuf| {
@@ -225,7 +229,7 @@ impl Table {
     }
 }
 
-/// The host's own module by its file, or one of the driver's by its digest.
+/// Accepts the host's own module by its file, or one of the driver's by its digest.
 fn module(name: &str, origin: &ModuleOrigin) -> Result<(), String> {
     let is_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     let plain = !name.is_empty() && name.len() <= MODULE_NAME && name.bytes().all(is_byte);
@@ -237,7 +241,7 @@ fn module(name: &str, origin: &ModuleOrigin) -> Result<(), String> {
     if fits { Ok(()) } else { Err(format!("no module is loaded as {name:?} is")) }
 }
 
-/// Whether a path below /lib/modules/RELEASE is that of the module's file.
+/// True if a path below /lib/modules/RELEASE is that of the module's file.
 fn is_module_file(file: &Path, name: &str) -> bool {
     let Some(last) = file.file_name().and_then(OsStr::to_str) else { return false };
     let stem = last.split_once(".ko").map(|(stem, _)| stem.replace('-', "_"));
@@ -246,7 +250,7 @@ fn is_module_file(file: &Path, name: &str) -> bool {
         && is_written_plainly(file)
 }
 
-/// A node in one of the directories, and what was in its place.
+/// Accepts a node in one of the directories, and the one in its place before.
 fn node_before(dirs: &[PathBuf], node: &NodeBefore) -> Result<(), String> {
     let NodeBefore { path, made, was } = node;
     let is_named = |dir: &PathBuf| path.strip_prefix(dir).is_ok_and(is_node_name);
@@ -261,7 +265,7 @@ fn node_before(dirs: &[PathBuf], node: &NodeBefore) -> Result<(), String> {
     Err(format!("{} is no such device", path.display()))
 }
 
-/// A directory that was missing on the way to a node.
+/// Accepts a missing directory on the way to a node.
 fn missing_below(dirs: &[PathBuf], missing: &Path) -> Result<(), String> {
     let is_inside = |dir: &PathBuf| {
         missing
@@ -271,7 +275,8 @@ fn missing_below(dirs: &[PathBuf], missing: &Path) -> Result<(), String> {
     given(is_plain(missing) && dirs.iter().any(is_inside), missing)
 }
 
-/// `nvidia0`, `nvidia-caps/nvidia-cap1`, `nvidia-caps-imex-channels/channel0`, `infiniband/umad0`.
+/// True for `nvidia0`, `nvidia-caps/nvidia-cap1`, `nvidia-caps-imex-channels/channel0`,
+/// `infiniband/umad0`.
 fn is_node_name(name: &Path) -> bool {
     let parts: Vec<&OsStr> = name.components().map(Component::as_os_str).collect();
     match parts.as_slice() {
@@ -291,7 +296,7 @@ fn is_word(name: &OsStr) -> bool {
     name.as_bytes().iter().all(is_byte)
 }
 
-/// Whether the directories are the last of those that lead to `path`, outermost first.
+/// Checks that the directories are the last of those that lead to `path`, outermost first.
 fn leads_to(dirs: &[PathBuf], path: &Path) -> Result<(), String> {
     let mut way: Vec<&Path> = path.ancestors().take(dirs.len()).collect();
     way.reverse();
@@ -300,17 +305,17 @@ fn leads_to(dirs: &[PathBuf], path: &Path) -> Result<(), String> {
     given(!dirs.is_empty() && is_way && !is_root, path)
 }
 
-/// `path` below `root`.
+/// Returns `path` below `root`.
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Whether both are the same path, written the same.
+/// True if both are the same path, written the same.
 fn is(path: &Path, wanted: &Path) -> bool {
     path.as_os_str() == wanted.as_os_str()
 }
 
-/// Whether a path is absolute, without `.`, `..`, a second slash or a control character.
+/// True if a path is absolute, without `.`, `..`, a second slash or a control character.
 fn is_plain(path: &Path) -> bool {
     path.is_absolute()
         && !path.components().any(|part| part == Component::ParentDir)

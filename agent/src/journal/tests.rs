@@ -70,7 +70,7 @@ fn nobody_else_may_open_the_lock_and_so_take_it() {
     };
     drop(Journal::open(&scene.paths).unwrap());
     assert_eq!(mode(), 0o600);
-    // One that an earlier agent made.
+    // A directory that an earlier agent made.
     let lock = scene.paths.state.join("lock");
     fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).unwrap();
     drop(Journal::open(&scene.paths).unwrap());
@@ -186,7 +186,7 @@ fn entries_below_another_host_root_are_not_taken_for_undone() {
     scene.paths.host_root = scene.paths.root.clone();
     let failure = Journal::open(&scene.paths).unwrap_err();
     assert_eq!(failure.code(), ExitCode::Preflight);
-    // The same path, and another directory.
+    // The same path, but another directory.
     fs::rename(&host, &other).unwrap();
     fs::create_dir(&host).unwrap();
     scene.paths.host_root = host.clone();
@@ -200,7 +200,7 @@ fn entries_below_another_host_root_are_not_taken_for_undone() {
     assert_eq!(Journal::open(&scene.paths).unwrap().state().host_root, None);
 }
 
-/// As an agent of format 1 left it, which has been replaced by this one while its driver is live.
+/// State of an agent of format 1, which is replaced by this one while its driver is installed.
 const FORMAT_1: &str = r#"{
   "format": 1, "boot_id": "one", "host_root": null, "agent": 7, "phase": "ready",
   "plan": {"driver_version": "535.261.03", "flavour": "open", "kernel_release": "6.1.0-50-amd64"},
@@ -261,7 +261,7 @@ fn that_a_step_acted_is_written_with_the_next_intent_or_when_asked() {
     assert_eq!(writes.load(Ordering::Relaxed), 0, "nothing is left to be written");
 }
 
-/// What lies where a file of ours should: it is refused, and nobody waits for it.
+/// Kinds of files in the place of one of ours: they are refused, without blocking.
 #[derive(Debug, Clone, Copy)]
 enum InTheWay {
     Pipe,
@@ -337,7 +337,7 @@ fn a_state_directory_that_is_a_link_is_refused_and_one_that_is_replaced_is_notic
     let real = scene.paths.root.join("real");
     fs::create_dir_all(&real).unwrap();
     let mut journal = Journal::open(&scene.paths).unwrap();
-    // While it runs: what is recorded would be recorded elsewhere.
+    // While it runs: entries would be recorded elsewhere.
     fs::rename(&scene.paths.state, scene.paths.root.join("moved")).unwrap();
     for replaced in [false, true] {
         if replaced {
@@ -352,7 +352,7 @@ fn a_state_directory_that_is_a_link_is_refused_and_one_that_is_replaced_is_notic
     assert_eq!(failure.code(), ExitCode::Preflight);
     assert!(failure.report().contains("it is a symbolic link"), "{}", failure.report());
     assert_eq!(fs::read_dir(&real).unwrap().count(), 0);
-    // A link on the way to it is how /var/run leads to /run.
+    // A link in the path is allowed, as /var/run leads to /run.
     std::os::unix::fs::symlink(&real, scene.paths.root.join("way")).unwrap();
     scene.paths.state = scene.paths.root.join("way/run");
     Journal::open(&scene.paths).unwrap();
@@ -367,7 +367,7 @@ fn a_state_that_is_far_too_large_is_refused() {
     assert!(failure.report().contains("far too large"), "{}", failure.report());
 }
 
-/// A child that hangs in the kernel keeps it after its parent has ended.
+/// A child that hangs in the kernel keeps the lock after its parent has ended.
 #[test]
 fn the_lock_is_held_until_the_last_who_shares_it_lets_go() {
     let scene = Scene::new();
@@ -378,7 +378,7 @@ fn the_lock_is_held_until_the_last_who_shares_it_lets_go() {
     assert_eq!(held.pid, Some(std::process::id()));
     assert_eq!(holder(&scene.paths.state), Ok(held.pid));
     let failure = held.into_failure(&scene.paths.state, Duration::from_secs(60));
-    assert!(failure.to_string().ends_with(", for 60 s since this one waits"), "{failure}");
+    assert!(failure.to_string().ends_with(", for the 60 s that this one waited"), "{failure}");
     drop(shared);
     Journal::open(&scene.paths).unwrap();
 }
@@ -407,7 +407,7 @@ fn the_modules_that_are_ours_are_told_from_what_took_their_place() {
         let seq = journal.intend(step, Before::NotLoaded).unwrap();
         journal.mark(seq, EntryState::Done).unwrap();
     }
-    // Whether this one came to be loaded is not known: what is there counts as ours.
+    // This module may or may not have been loaded: if it is there, it counts as ours.
     journal.intend(load("nvidia_modeset", "535"), Before::NotLoaded).unwrap();
     let version = |version: &str| LoadedModule {
         version: Some(version.to_owned()),
@@ -437,7 +437,7 @@ fn what_is_to_come_back_is_on_disk_from_before_the_change_until_it_is_decided() 
     assert_eq!(on_disk().previous, [step()]);
     journal.mark(seq, EntryState::Undone).unwrap();
     drop(journal);
-    // The next agent begins where this one died, and has less to go by.
+    // The next agent begins in the state of this one's death, and has less information.
     let mut journal = Journal::open(&scene.paths).unwrap();
     journal.begin(Phase::Probing).unwrap();
     for phase in [Phase::Planning, Phase::Changing] {
@@ -450,7 +450,7 @@ fn what_is_to_come_back_is_on_disk_from_before_the_change_until_it_is_decided() 
 }
 
 mod place {
-    //! The record where others can write, and the move from there.
+    //! Record in a place where others can write, and the move from there.
 
     use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
     use std::os::unix::process::CommandExt;
@@ -458,7 +458,7 @@ mod place {
 
     use super::*;
 
-    /// A record as an agent before the move wrote it, with an entry that others would like.
+    /// Record as an agent before the move wrote it, with an entry of an attacker.
     const FORGED: &str = r#"{
       "format": 2, "boot_id": "one", "agent": 7, "phase": "ready", "plan": null,
       "entries": [{"seq": 1,
@@ -466,7 +466,7 @@ mod place {
         "before": {"was": "value", "value": "|/evil"}, "state": "done"}]
     }"#;
 
-    /// The same of a step that agents make.
+    /// The same, with a step that agents make.
     const EARLIER: &str = r#"{
       "format": 2, "boot_id": "one", "agent": 7, "phase": "ready", "plan": null,
       "entries": [{"seq": 1, "step": {"do": "mount-tmpfs", "target": "/run/nvidia/driver/dev"},
@@ -474,7 +474,7 @@ mod place {
     }"#;
 
     impl Scene {
-        /// An agent with a record that others can write to.
+        /// Returns an agent with a record that others can write to.
         fn sealed() -> Self {
             let mut scene = Self::new();
             scene.paths.sealed = true;
@@ -482,7 +482,7 @@ mod place {
             scene
         }
 
-        /// An agent after which one of before the move left its record.
+        /// Returns an agent after which an agent from before the move left its record.
         fn moved() -> Self {
             let mut scene = Self::new();
             scene.paths.any_entry = false;
@@ -586,14 +586,15 @@ mod place {
         assert_eq!(journal.live().count(), 1);
         assert!(!scene.earlier().exists());
         drop(journal);
-        // As after a reboot, when somebody else is there first.
+        // As after a reboot, when another process is there first.
         fs::remove_file(scene.state_file()).unwrap();
         scene.put(&scene.earlier(), EARLIER);
         assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 0);
         assert!(scene.earlier().exists(), "it is passed over");
     }
 
-    /// Root in a container can write a whole record there before the first agent that seals has run.
+    /// Root in a container can write a whole record there before the first agent that seals has
+    /// run.
     #[test]
     fn an_earlier_record_without_a_seal_brings_neither_directories_nor_steps_to_come() {
         let made_for =
@@ -610,7 +611,7 @@ mod place {
         assert_eq!(state.entries.len(), 1);
     }
 
-    /// Removing an idle one, such as a filter of the network, takes effect on the host.
+    /// Unloading an idle one, such as a network filter, takes effect on the host.
     #[test]
     fn an_earlier_record_without_a_seal_names_no_module_of_the_hosts_kernel() {
         let scene = Scene::moved();
@@ -645,7 +646,7 @@ mod place {
         }
     }
 
-    /// Changes an earlier record and its directory so that it is not root's alone.
+    /// Changes an earlier record and its directory so that not only root can write to it.
     type Change = fn(&Path);
 
     #[test]
@@ -678,7 +679,7 @@ mod place {
     #[test]
     fn the_record_is_its_owners_alone_and_nobody_else_reads_the_mark() {
         let scene = Scene::new();
-        // As `mkdir`, a runtime or the kubelet makes it.
+        // Made as `mkdir`, a runtime or the kubelet makes it.
         fs::create_dir(&scene.paths.state).unwrap();
         fs::set_permissions(&scene.paths.root, fs::Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(&scene.paths.state, fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,4 +1,4 @@
-//! How the record goes on: from phase to phase, and through the states of each entry.
+//! Transitions of the record: from phase to phase, and through the states of each entry.
 
 use super::{Before, Entry, EntryState, Journal, PlanSummary, Refused};
 use crate::failure::{ExitCode, Failure, OrFail};
@@ -6,14 +6,14 @@ use crate::journal::phase::{IllegalTransition, Phase};
 use crate::step::Step;
 
 impl Journal {
-    /// Begins an agent's life in `phase`, whatever the last one died in; forgets what is undone.
+    /// Begins an agent run in `phase`, in whichever phase the last one died; drops undone entries.
     ///
     /// # Errors
-    /// 70 where no life begins so; 15 where the state cannot be written.
+    /// 70 if no agent run begins in that phase; 15 if the state cannot be written.
     pub fn begin(&mut self, phase: Phase) -> Result<(), Failure> {
         if !phase.begins_a_life() {
             let bug = IllegalTransition { from: self.state.phase, to: phase };
-            return Err(Failure::new(ExitCode::Bug, "beginning an agent's life").because(bug));
+            return Err(Failure::new(ExitCode::Bug, "beginning an agent run").because(bug));
         }
         self.state.entries.retain(Entry::is_live);
         self.state.phase = phase;
@@ -21,7 +21,7 @@ impl Journal {
         self.save()
     }
 
-    /// What a phase says of the entries.
+    /// Applies a phase to the entries.
     fn follow(&mut self, phase: Phase) {
         let state = &mut self.state;
         match phase {
@@ -31,12 +31,12 @@ impl Journal {
                 state.refused = None;
                 state.entries.retain(Entry::is_live);
             }
-            // Where an agent died in the midst of a change, what it was to bring back stands.
+            // If an agent died during a change, the steps that it was to reinstall stay recorded.
             Phase::Changing if state.whole => {
                 let live = state.entries.iter().filter(|entry| entry.is_live());
                 state.previous = live.map(|entry| entry.step.clone()).collect();
             }
-            // What is asked to be removed does not come back, and what is whole need not.
+            // A driver that is to be removed is not reinstalled, and one that is whole need not be.
             Phase::Removing => {
                 state.previous.clear();
                 state.refused = None;
@@ -46,19 +46,19 @@ impl Journal {
         }
     }
 
-    /// Records that a driver was refused in the place of the one that is live.
+    /// Records that a driver was refused as the replacement of the installed one.
     ///
     /// # Errors
-    /// 15 where the state cannot be written.
+    /// 15 if the state cannot be written.
     pub fn refuse(&mut self, refused: Refused) -> Result<(), Failure> {
         self.state.refused = Some(refused);
         self.save()
     }
 
-    /// Records that the driver that was there before a change is there again, whole.
+    /// Records that the driver from before a change is installed again, whole.
     ///
     /// # Errors
-    /// 15 where the state cannot be written.
+    /// 15 if the state cannot be written.
     pub fn restored(&mut self) -> Result<(), Failure> {
         self.state.whole = true;
         self.state.previous.clear();
@@ -66,10 +66,10 @@ impl Journal {
         self.save()
     }
 
-    /// Goes on to the next phase.
+    /// Enters the next phase.
     ///
     /// # Errors
-    /// 70 where the transition is illegal; 15 where the state cannot be written.
+    /// 70 if the transition is illegal; 15 if the state cannot be written.
     pub fn enter(&mut self, phase: Phase) -> Result<(), Failure> {
         let next =
             self.state.phase.to(phase).or_fail(ExitCode::Bug, || format!("entering {phase}"))?;
@@ -78,19 +78,20 @@ impl Journal {
         self.save()
     }
 
-    /// Records which plan the entries to come belong to.
+    /// Records the plan of the entries to come.
     ///
     /// # Errors
-    /// 15 where the state cannot be written.
+    /// 15 if the state cannot be written.
     pub fn carry_out(&mut self, plan: PlanSummary) -> Result<(), Failure> {
         self.state.plan = Some(plan);
         self.save()
     }
 
-    /// Records an intent, and returns its number. The act may follow only after this returned.
+    /// Records an intent, and returns its number. The step may act only after this returned.
     ///
     /// # Errors
-    /// 15 where the state cannot be written, 70 where no record has such a step; nothing is recorded then.
+    /// 15 if the state cannot be written, 70 if this program never records such a step; nothing is
+    /// recorded then.
     pub fn intend(&mut self, step: Step, before: Before) -> Result<u64, Failure> {
         self.check(&step, &before)?;
         let seq = self.next_seq();
@@ -104,18 +105,18 @@ impl Journal {
         Ok(seq)
     }
 
-    /// Records how far an entry came.
+    /// Records an entry's state.
     ///
     /// # Errors
-    /// 15 where the state cannot be written; in memory it is recorded all the same.
+    /// 15 if the state cannot be written; in memory it is recorded all the same.
     pub fn mark(&mut self, seq: u64, state: EntryState) -> Result<(), Failure> {
         self.settle(seq, state);
         self.save()
     }
 
-    /// Records in memory how far an entry came, for the next write to put on disk: that of the next
-    /// step's intent, or [`Journal::flush`]. Whoever reads the file before finds the entry intended, and
-    /// looks at the host for what became of it, as where its writer died right after the act.
+    /// Records an entry's state in memory, for the next write to put on disk: that of the next
+    /// step's intent, or [`Journal::flush`]. A reader of the file before that finds the entry
+    /// intended, and inspects the host for the result, as after a death right after the act.
     pub fn settle(&mut self, seq: u64, state: EntryState) {
         self.state.whole &= matches!(state, EntryState::Done);
         if let Some(entry) = self.state.entries.iter_mut().find(|e| e.seq == seq) {
@@ -124,7 +125,8 @@ impl Journal {
         self.unwritten = true;
     }
 
-    /// As [`Journal::settle`]: that an entry acted; of a module, which loading of it that was.
+    /// Like [`Journal::settle`]: records that an entry acted, and for a module the number of its
+    /// loading.
     pub fn settle_done(&mut self, seq: u64, instance: Option<u64>) {
         if let Some(entry) = self.state.entries.iter_mut().find(|e| e.seq == seq) {
             entry.instance = instance;
@@ -132,10 +134,10 @@ impl Journal {
         self.settle(seq, EntryState::Done);
     }
 
-    /// Writes what is recorded in memory alone.
+    /// Writes changes that are recorded only in memory.
     ///
     /// # Errors
-    /// 15 where the state cannot be written.
+    /// 15 if the state cannot be written.
     pub fn flush(&mut self) -> Result<(), Failure> {
         if self.unwritten { self.save() } else { Ok(()) }
     }

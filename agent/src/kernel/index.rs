@@ -1,13 +1,13 @@
-//! What libkmod knows of a kernel's own modules: which file a name or alias means.
+//! Lookup of module names and aliases in the index of a kernel's own modules, through libkmod.
 //!
-//! libkmod is asked, and nothing is loaded through it: the kmod crate (0.5) reports the thread's
-//! errno in place of libkmod's answer, and a load needs the exact one.
+//! libkmod is used for lookups only, and loads nothing: the kmod crate (0.5) reports the thread's
+//! errno instead of libkmod's answer, and a load needs the exact one.
 
 use std::path::{Path, PathBuf};
 
 use crate::failure::{ExitCode, Failure, OrFail};
 
-/// The index of one /lib/modules/RELEASE. Not Send: libkmod's context belongs to its thread.
+/// The index of one /lib/modules/RELEASE. Not Send: libkmod's context is bound to its thread.
 #[derive(Debug)]
 pub struct KernelIndex {
     context: kmod::Context,
@@ -25,7 +25,8 @@ impl KernelIndex {
         Ok(Self { context, dir: dir.to_path_buf() })
     }
 
-    /// The file a module name or alias means; None where the kernel has none, or has it built in.
+    /// Returns the file of a module name or alias; None if the kernel does not have it, or has it
+    /// built in.
     ///
     /// # Errors
     /// 10 where the index cannot be read.
@@ -34,7 +35,7 @@ impl KernelIndex {
         Ok(found.iter().find_map(|module| module.path()).map(|path| self.dir.join(path)))
     }
 
-    /// The files to load before the one that `name` means, in the order to load them.
+    /// Returns the files to load before the one of `name`, in load order.
     ///
     /// # Errors
     /// 10 where the index cannot be read.
@@ -62,8 +63,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Writes the modules.dep.bin that libkmod reads, from the lines of a modules.dep. A node
-    /// has children by letter and at most one value (tools/depmod.c of kmod, index_write).
+    /// Writes the modules.dep.bin that libkmod reads, from the lines of a modules.dep. A node has
+    /// children by letter and at most one value (tools/depmod.c of kmod, index_write).
     pub(crate) fn write_index(dir: &Path, dep: &str) {
         let entry = |line: &str| {
             let file = line.split(':').next().unwrap();
@@ -77,7 +78,7 @@ pub(crate) mod tests {
         bytes[8..12].copy_from_slice(&root.to_be_bytes());
         fs::write(dir.join("modules.dep.bin"), bytes).unwrap();
         for file in dep.lines().filter_map(|line| line.split(':').next()) {
-            // libkmod leaves a dependency out whose file is not there.
+            // libkmod leaves out a dependency whose file does not exist.
             let path = dir.join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::OpenOptions::new().append(true).create(true).open(path).unwrap();

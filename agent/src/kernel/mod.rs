@@ -1,4 +1,4 @@
-//! Modules as the kernel sees them: modinfo, dependencies, loading.
+//! Kernel modules: modinfo, dependencies, images, and the kernel's reasons for refusing one.
 
 pub mod index;
 pub mod modinfo;

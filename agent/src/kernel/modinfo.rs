@@ -1,4 +1,4 @@
-//! What a module says of itself: the `.modinfo` section of a `.ko`, as `modinfo` shows it.
+//! Metadata of a module: the `.modinfo` section of a `.ko`, as `modinfo` prints it.
 //!
 //! `.modinfo` is a sequence of NUL-terminated `key=value` strings (linux/moduleparam.h,
 //! `__MODULE_INFO`); NULs may also pad between them (kernel/module/main.c, `next_string`).
@@ -10,10 +10,10 @@ use object::{Architecture, FileKind, Object, ObjectSection};
 
 use crate::module_signing::{Hash, Message, appended};
 
-/// What a module says of itself.
+/// Metadata of a module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModInfo {
-    /// The kernel's name for it (underscores), where it says one (since Linux 4.9).
+    /// The kernel's name for it (underscores), if it contains one (since Linux 4.9).
     pub name: Option<String>,
     /// Release and options of the kernel it was built for, for example
     /// `6.1.0-50-amd64 SMP preempt mod_unload modversions `.
@@ -26,28 +26,28 @@ pub struct ModInfo {
     pub license: Option<String>,
     /// Modules it needs, in kernel names.
     pub depends: Vec<String>,
-    /// Modules it would like loaded before (`pre:`) or after it (`post:`), as written.
+    /// Modules it prefers to have loaded before (`pre:`) or after it (`post:`), as written.
     pub softdeps: Vec<String>,
-    /// Parameters it takes: name -> type (`int`, `charp`, ...), empty where it states none.
+    /// Its parameters: name -> type (`int`, `charp`, ...), empty if it states none.
     pub parameters: BTreeMap<String, String>,
-    /// Firmware files it may ask for.
+    /// Firmware files it may request.
     pub firmware: Vec<String>,
-    /// The signature appended to the file; None where there is none.
+    /// The signature appended to the file; None if there is none.
     pub signature: Option<AppendedSignature>,
 }
 
-/// What modinfo shows of a signature.
+/// Fields of a signature, as modinfo prints them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AppendedSignature {
-    /// `signer`: whom the signer's certificate was issued by.
+    /// `signer`: issuer of the signer's certificate.
     pub signer: String,
     /// `sig_key`: serial number or key id of the signer's certificate (hex).
     pub key: String,
-    /// `sig_hashalgo`; None where the signature cannot be read, and so no kernel takes it.
+    /// `sig_hashalgo`; None if the signature cannot be parsed; no kernel accepts it then.
     pub hash: Option<Hash>,
 }
 
-/// Why a file is not a module that can be read.
+/// The reason why a file cannot be read as a module.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ModInfoError {
     /// It is compressed: `xz`, `zstd` or `gzip`.
@@ -68,10 +68,10 @@ impl ModInfo {
     }
 }
 
-/// Reads what the module in `image` (a whole, uncompressed `.ko`) says of itself.
+/// Reads the metadata of the module in `image` (a whole, uncompressed `.ko`).
 ///
 /// # Errors
-/// Where `image` is compressed, is no ELF file, is truncated, or has no `.modinfo`.
+/// If `image` is compressed, is no ELF file, is truncated, or has no `.modinfo`.
 pub fn read(image: &[u8]) -> Result<ModInfo, ModInfoError> {
     if let Some(compression) = compression_of(image) {
         return Err(ModInfoError::Compressed(compression));
@@ -93,19 +93,19 @@ pub fn read(image: &[u8]) -> Result<ModInfo, ModInfoError> {
     Ok(info)
 }
 
-/// Machine and compiler of a module, as its ELF file says.
+/// Machine and compiler of a module, from its ELF file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provenance {
     /// `uname -m` of the machine it is for.
     pub arch: &'static str,
-    /// The compiler as it names itself in `.comment`, where that was not stripped.
+    /// The compiler as named in `.comment`, if that was not stripped.
     pub compiler: Option<String>,
 }
 
-/// Reads which machine a module is for, and which compiler made it.
+/// Reads a module's machine and compiler.
 ///
 /// # Errors
-/// Where `image` is no ELF file of 64 bits, or for a machine that is not known.
+/// If `image` is no ELF file of 64 bits, or for an unknown machine.
 pub fn provenance(image: &[u8]) -> Result<Provenance, ModInfoError> {
     let not_elf = |e: object::Error| ModInfoError::NotElf(e.to_string());
     let file = ElfFile::<object::elf::FileHeader64<object::Endianness>>::parse(image);
@@ -145,7 +145,7 @@ fn modinfo_of<'a>(file: &impl Object<'a>) -> Result<Vec<u8>, ModInfoError> {
     Ok(data.into_owned())
 }
 
-/// Parses the content of a `.modinfo` section. Unknown keys are passed over.
+/// Parses the content of a `.modinfo` section. Unknown keys are skipped.
 pub fn parse(section: &[u8]) -> ModInfo {
     let mut info = ModInfo::default();
     for entry in section.split(|b| *b == 0).filter(|e| !e.is_empty()) {

@@ -1,9 +1,9 @@
 //! Symbols that a module imports: their CRCs, compared with those that the kernel exports.
 //!
-//! A kernel with CONFIG_MODVERSIONS gives each exported symbol a CRC over its type, and a module has
-//! in `__versions` the CRCs that it was compiled against: entries of 64 bytes, CRC and name
-//! (include/linux/module.h, `struct modversion_info`). The kernel refuses a module with another one
-//! (kernel/module/version.c, `check_version`): "disagrees about version of symbol".
+//! A kernel with CONFIG_MODVERSIONS gives each exported symbol a CRC over its type, and a module
+//! has in `__versions` the CRCs that it was compiled against: entries of 64 bytes, CRC and name
+//! (include/linux/module.h, `struct modversion_info`). The kernel refuses a module with a different
+//! CRC (kernel/module/version.c, `check_version`): "disagrees about version of symbol".
 
 use std::collections::BTreeMap;
 
@@ -16,37 +16,37 @@ use super::modinfo;
 /// Symbol -> CRC.
 pub type Crcs = BTreeMap<String, u32>;
 
-/// Bytes of an entry on 64-bit machines, and of the CRC in it.
+/// Bytes of an entry on 64-bit machines, with the CRC first.
 const ENTRY: usize = 64;
 const CRC: usize = 8;
-/// No module's section is larger: the largest has some thousand entries.
+/// Size limit of a module's section: the largest have some thousand entries.
 const LARGEST_SECTION: u64 = 16 << 20;
 
-/// What a module was compiled against.
+/// Kernel options and symbols that a module was compiled against.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Imports {
     /// modinfo `vermagic`.
     pub vermagic: Option<String>,
-    /// Of the symbols that it imports; none where its kernel has no CONFIG_MODVERSIONS.
+    /// CRCs of the symbols that it imports; empty if its kernel has no CONFIG_MODVERSIONS.
     pub crcs: Crcs,
 }
 
-/// A symbol that the kernel has with another CRC.
+/// A symbol with different CRCs in a module and in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Differing {
     /// Its name.
     pub symbol: String,
-    /// What the module was compiled against.
+    /// The CRC that the module was compiled against.
     pub wanted: u32,
-    /// What the kernel has.
+    /// The CRC that the kernel exports.
     pub kernel: u32,
 }
 
-/// Reads what the module in `data`, a `.ko` that is not compressed, was compiled against. Of a file
-/// ([`object::ReadCache`]) the tables and the two sections are read alone.
+/// Reads the imports of the module in `data`, an uncompressed `.ko`. With a file
+/// ([`object::ReadCache`]) only the tables and the two sections are read.
 ///
 /// # Errors
-/// Why it is no module that can be read.
+/// The reason why it cannot be read as a module.
 pub fn imports<'a, R: ReadRef<'a>>(data: R) -> Result<Imports, String> {
     let file = ElfFile64::<Endianness, R>::parse(data).map_err(|e| e.to_string())?;
     let section = |name: &str| match file.section_by_name(name) {
@@ -73,9 +73,8 @@ fn versions_of(section: &[u8], little: bool) -> Crcs {
     section.chunks_exact(ENTRY).filter_map(entry).collect()
 }
 
-/// The CRCs of a Module.symvers: `0xCRC SYMBOL MODULE TYPE [NAMESPACE]`, with tabs between
-/// (Documentation/kbuild/modules.rst). Where the kernel has no CONFIG_MODVERSIONS they are 0, and left
-/// out here.
+/// Parses the CRCs of a Module.symvers: `0xCRC SYMBOL MODULE TYPE [NAMESPACE]`, separated by tabs
+/// (Documentation/kbuild/modules.rst). Without CONFIG_MODVERSIONS they are 0, and left out here.
 pub fn symvers(text: &str) -> Crcs {
     let line = |line: &str| {
         let mut words = line.split('\t');
@@ -86,8 +85,8 @@ pub fn symvers(text: &str) -> Crcs {
     text.lines().filter_map(line).collect()
 }
 
-/// Those of `wanted` that `kernel` has with another CRC. A symbol that it has not may be another
-/// module's.
+/// Returns the symbols of `wanted` that `kernel` exports with another CRC. A symbol that it does
+/// not export may be another module's.
 pub fn differing(wanted: &Crcs, kernel: &Crcs) -> Vec<Differing> {
     let differs = |(symbol, wanted): (&String, &u32)| {
         let kernel = kernel.get(symbol).filter(|kernel| *kernel != wanted)?;
@@ -96,8 +95,8 @@ pub fn differing(wanted: &Crcs, kernel: &Crcs) -> Vec<Differing> {
     wanted.iter().filter_map(differs).collect()
 }
 
-/// Whether two vermagics are of kernels with the same options. The release before them is looked at
-/// elsewhere, and by kernels with CONFIG_MODVERSIONS not at all (`same_magic`).
+/// True if two vermagics are of kernels with the same options. The release in front of them is
+/// compared elsewhere, and not at all by kernels with CONFIG_MODVERSIONS (`same_magic`).
 pub fn same_options(one: &str, other: &str) -> bool {
     let options = |magic: &str| {
         magic.split_ascii_whitespace().skip(1).map(str::to_owned).collect::<Vec<String>>()
@@ -145,7 +144,7 @@ pub(crate) mod tests {
         file
     }
 
-    /// A module called `name` that was compiled against these.
+    /// A module called `name` that was compiled against these CRCs.
     pub(crate) fn module(name: &str, vermagic: &str, crcs: &[(&str, u32)]) -> Vec<u8> {
         let entry = |(symbol, crc): &(&str, u32)| {
             let mut entry = u64::from(*crc).to_le_bytes().to_vec();

@@ -1,4 +1,5 @@
-//! Whether a set can be written to a directory: known before it is compiled, not an hour later.
+//! Check that a set can be written to a directory, before the set is compiled and not an hour
+//! later.
 
 use std::fs;
 use std::io;
@@ -9,13 +10,13 @@ use nix::unistd::{AccessFlags, access};
 use crate::failure::{ExitCode, Failure};
 use crate::landing::write_remedy;
 
-/// Checks that an image layout can be written at `dir`, and makes nothing.
+/// Checks that an image layout can be written at `dir`, without creating anything.
 ///
 /// # Errors
 /// Exit code 13 where it is another kind of directory, 15 where it is none or cannot be written.
 pub fn check(dir: &Path) -> Result<(), Failure> {
     let absolute = std::path::absolute(dir).map_err(|e| unwritable(dir, e))?;
-    // Where it is yet to be made: the directory that it is made in.
+    // If it does not exist yet: its nearest existing parent.
     let there = absolute.ancestors().find(|above| above.symlink_metadata().is_ok());
     let there = there.unwrap_or(Path::new("/"));
     let names = fs::read_dir(there).map_err(|e| unwritable(dir, e))?;
@@ -23,7 +24,7 @@ pub fn check(dir: &Path) -> Result<(), Failure> {
     if there == absolute && names.count() > 0 && !dir.join("oci-layout").is_file() {
         return Err(Failure::new(
             ExitCode::Verification,
-            format!("{} is not empty and no OCI image layout", dir.display()),
+            format!("{} is not empty and not an OCI image layout", dir.display()),
         )
         .remedy("give --out a directory that is empty, new, or was written by --out before"));
     }

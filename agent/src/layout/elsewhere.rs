@@ -1,8 +1,7 @@
-//! A set made of modules that were compiled elsewhere: by a kernel's vendor, or with clang.
+//! Set of modules that were compiled elsewhere: by a kernel's vendor, or with clang.
 //!
-//! The modules say which driver, kernel and architecture they are for, and which compiler made them.
-//! Their kernel's version string (`uname -v`) has to be given, and neither headers, options nor
-//! patches are known.
+//! The modules contain their driver, kernel and architecture, and their compiler. Their kernel's
+//! version string (`uname -v`) has to be given; headers, options and patches are unknown.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -20,23 +19,23 @@ use crate::kernel::modinfo::{self, Provenance};
 use crate::layout::MAX_MODULE;
 use crate::store::Store;
 
-/// More names than any directory of modules has.
+/// Limit of names in a directory of modules.
 const MOST_NAMES: usize = 10_000;
 /// Endings of compressed modules.
 const COMPRESSED: [&str; 3] = [".ko.xz", ".ko.zst", ".ko.gz"];
-/// In the key for what nobody said.
+/// Placeholder in the key for unknown values.
 const UNKNOWN: &str = "unknown";
 
-/// A directory of finished modules, and what they do not say themselves.
+/// A directory of finished modules, and the facts that they do not contain.
 #[derive(Debug, Clone)]
 pub struct CompiledElsewhere {
-    /// The directory; what in it is not called `*.ko` is passed over.
+    /// The directory; files in it that are not called `*.ko` are ignored.
     pub dir: PathBuf,
-    /// `uname -r` of the kernel they have to be for; that of nvidia.ko where None.
+    /// `uname -r` of the kernel they have to be for; if None, that of nvidia.ko.
     pub release: Option<String>,
 }
 
-/// Modules that fit together, looked at and not kept.
+/// Modules that were examined and fit together; not stored yet.
 #[derive(Debug)]
 pub struct Examined {
     dir: PathBuf,
@@ -48,10 +47,10 @@ pub struct Examined {
 }
 
 impl CompiledElsewhere {
-    /// Looks at every module of the directory.
+    /// Examines every module of the directory.
     ///
     /// # Errors
-    /// Exit code 2 where the directory cannot be read; 13 where it holds no nvidia.ko, something that
+    /// Exit code 2 where the directory cannot be read; 13 where it holds no nvidia.ko, a file that
     /// is no module, or modules that are not of one driver and one kernel.
     pub fn examine(&self) -> Result<Examined, Failure> {
         let files = self.files()?;
@@ -72,9 +71,9 @@ impl CompiledElsewhere {
         }
         let driver_version = info.version.filter(|version| is_version(version));
         let driver_version = driver_version
-            .ok_or_else(|| self.wrong("nvidia.ko does not say which driver's it is"))?;
+            .ok_or_else(|| self.wrong("nvidia.ko does not state its driver version"))?;
         let flavour = flavour_of(info.license.as_deref().unwrap_or_default())
-            .ok_or_else(|| self.wrong("the licence of nvidia.ko is neither flavour's"))?;
+            .ok_or_else(|| self.wrong("the licence of nvidia.ko is of neither flavour"))?;
         let made_by =
             modinfo::provenance(&image).map_err(|why| self.wrong(&format!("nvidia.ko: {why}")))?;
         drop(image);
@@ -94,7 +93,7 @@ impl CompiledElsewhere {
             entries.push(entry);
         }
         let entries = in_load_order(entries)
-            .ok_or_else(|| self.wrong("its modules need each other in a circle"))?;
+            .ok_or_else(|| self.wrong("its modules depend on each other in a cycle"))?;
         let dir = self.dir.clone();
         Ok(Examined { dir, entries, driver_version, flavour, release, made_by })
     }
@@ -118,7 +117,7 @@ impl CompiledElsewhere {
 
     fn read(&self, file: &str) -> Result<Vec<u8>, Failure> {
         read_regular(&self.dir.join(file))
-            .map_err(|why| self.wrong(&format!("{file} cannot be taken: {why}")))
+            .map_err(|why| self.wrong(&format!("{file} cannot be used: {why}")))
     }
 
     fn fits(&self, entry: &ModuleEntry, driver: &str, vermagic: &str) -> Result<(), Failure> {
@@ -152,7 +151,7 @@ impl Examined {
         &self.release
     }
 
-    /// Puts the modules and the set of them into the store.
+    /// Imports the modules and the set of them into the store.
     ///
     /// # Errors
     /// Exit code 13 where a module has changed meanwhile, 15 where the store cannot be written.
@@ -162,7 +161,7 @@ impl Examined {
         let key = ModuleKey {
             driver_version: self.driver_version,
             flavour: self.flavour,
-            // Two sets with the same key are interchangeable: of these only the very same are.
+            // Two sets with the same key are interchangeable: here only identical ones are.
             driver_digest: hex(&all.finalize()),
             kernel_release: self.release,
             kernel_version: kernel_version.to_owned(),
@@ -177,10 +176,10 @@ impl Examined {
         set.check().map_err(|why| wrong(&self.dir, &why.to_string()))?;
         for entry in &set.modules {
             let image = read_regular(&self.dir.join(&entry.file)).map_err(|why| {
-                wrong(&self.dir, &format!("{} cannot be taken: {why}", entry.file))
+                wrong(&self.dir, &format!("{} cannot be used: {why}", entry.file))
             })?;
             if hex(&Sha256::digest(&image)) != entry.sha256 {
-                return Err(wrong(&self.dir, &format!("{} is being changed", entry.file)));
+                return Err(wrong(&self.dir, &format!("{} has changed meanwhile", entry.file)));
             }
             store.put(&image)?;
         }
@@ -189,7 +188,7 @@ impl Examined {
     }
 }
 
-/// Reads a regular file, and neither follows a link nor waits for who writes to a pipe.
+/// Reads a regular file; follows no link, and does not block on a pipe.
 fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     let file: File = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
@@ -210,7 +209,7 @@ fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     Ok(image)
 }
 
-/// Each module after those of the set that it needs; None where that cannot be.
+/// Sorts modules so that each comes after those of the set that it needs; None for a cycle.
 fn in_load_order(mut left: Vec<ModuleEntry>) -> Option<Vec<ModuleEntry>> {
     let mut order: Vec<ModuleEntry> = Vec::new();
     while !left.is_empty() {
@@ -221,7 +220,7 @@ fn in_load_order(mut left: Vec<ModuleEntry>) -> Option<Vec<ModuleEntry>> {
     Some(order)
 }
 
-/// The flavour by the licence that the kernel is told (nvidia/nv.c and kernel-open/nvidia/nv.c).
+/// The flavour by the licence in modinfo (nvidia/nv.c and kernel-open/nvidia/nv.c).
 fn flavour_of(license: &str) -> Option<Flavour> {
     match license {
         "Dual MIT/GPL" => Some(Flavour::Open),

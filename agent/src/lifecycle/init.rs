@@ -1,10 +1,10 @@
-//! Process 1 of a container: starts the agent as its child, hands signals on, reaps orphans.
+//! Process 1 of a container: starts the agent as its child, forwards signals, reaps orphans.
 //!
 //! A compiler's or daemon's orphans become children of process 1. If the agent were process 1 it
-//! would have to tell them from its own children, whose exit statuses other parts of it wait for;
-//! a process that has only one child of its own cannot mistake them. Where the container shares
-//! the host's PID namespace (as under the GPU operator) the agent is not process 1, and the
-//! host's init reaps.
+//! would have to tell them from its own children, whose exit statuses its other parts wait for; a
+//! process that has only one child of its own cannot mistake them. In a container that shares the
+//! host's PID namespace (as under the GPU operator) the agent is not process 1, and the host's init
+//! reaps.
 
 use std::ffi::{CStr, OsString};
 use std::fs;
@@ -25,13 +25,13 @@ use signal_hook::low_level::signal_name;
 use super::signals::{HELD, release};
 use crate::failure::{ExitCode, Failure, OrFail};
 
-/// How long the agent may take until it takes signals; some milliseconds are usual.
+/// Time limit for the agent to set its signal handlers; some milliseconds are usual.
 const STARTING: Duration = Duration::from_secs(5);
 
-/// How processes of this program are listed (proc_pid_comm(5)), by whatever name it was started.
+/// Process name of this program in listings (proc_pid_comm(5)), by whichever name it was started.
 const NAME: &CStr = c"longshore";
 
-/// How the agent ended.
+/// Result of the agent's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     /// Its exit code, or 128 + the signal that killed it.
@@ -41,21 +41,21 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The signal that killed it, by its name where it has one.
+    /// Returns the name of the signal that killed it, or its number if it has no name.
     pub fn signal_name(&self) -> Option<String> {
         let signal = self.signal?;
         Some(signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned))
     }
 }
 
-/// Runs this program again as a child where this is process 1, and returns how it ended; None
-/// where this is not process 1. To be called before any thread is started.
+/// Runs this program again as a child if this is process 1, and returns its result; None if this is
+/// not process 1. To be called before any thread is started.
 ///
 /// # Errors
-/// 70 where the child cannot be started.
+/// 70 if the child cannot be started.
 pub fn as_process_one() -> Result<Option<Ended>, Failure> {
     if std::process::id() != 1 {
-        // Started by the line below it would be listed as `exe`. A name is no reason to fail.
+        // Started by the code below it would be listed as `exe`. A name is no reason to fail.
         let _ = set_name(NAME);
         return Ok(None);
     }
@@ -65,7 +65,7 @@ pub fn as_process_one() -> Result<Option<Ended>, Failure> {
         again.arg0(name);
     }
     again.args(arguments);
-    // What the loader was told for this process is not for the agent.
+    // The loader's variables are meant for this process, not for the agent.
     let loaders = |name: &OsString| name.as_encoded_bytes().starts_with(b"LD_");
     for name in std::env::vars_os().map(|(name, _)| name).filter(loaders) {
         again.env_remove(name);
@@ -73,10 +73,11 @@ pub fn as_process_one() -> Result<Option<Ended>, Failure> {
     supervise(again).map(Some)
 }
 
-/// Runs `command` and hands it the signals of this process until it ends. Every child of this process is reaped meanwhile.
+/// Runs `command` and forwards the signals of this process to it until it ends; reaps every child
+/// of this process meanwhile.
 ///
 /// # Errors
-/// 70 where the child cannot be started.
+/// 70 if the child cannot be started.
 pub fn supervise(mut command: Command) -> Result<Ended, Failure> {
     // Handlers first: process 1 ignores a signal it has none for, and no SIGCHLD may be missed.
     let handled = [SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
@@ -94,19 +95,19 @@ pub fn supervise(mut command: Command) -> Result<Ended, Failure> {
     Err(Failure::new(ExitCode::Bug, "waiting for the agent: the stream of signals ended"))
 }
 
-/// Hands a signal on, as soon as the agent takes it: in the first milliseconds of its life it would
-/// be killed by what is to stop it.
+/// Forwards a signal as soon as the agent handles it: in its first milliseconds the signal that is
+/// to stop it would kill it.
 fn hand_on(agent: Pid, signal: i32) {
     let Ok(signal) = Signal::try_from(signal) else { return };
     let since = Instant::now();
     while HELD.contains(&signal) && !takes(agent, signal) && since.elapsed() < STARTING {
         thread::sleep(Duration::from_millis(1));
     }
-    // It may have ended just now; its SIGCHLD is then on its way.
+    // The agent may have ended just now; its SIGCHLD is then on its way.
     let _ = kill(agent, signal);
 }
 
-/// Whether a process blocks or catches a signal (proc_pid_status(5)), or has ended.
+/// True if a process blocks or catches a signal (proc_pid_status(5)), or has ended.
 fn takes(process: Pid, signal: Signal) -> bool {
     let Ok(status) = fs::read_to_string(format!("/proc/{process}/status")) else { return true };
     let bit = 1u64 << (signal as i32 - 1);
@@ -117,11 +118,12 @@ fn takes(process: Pid, signal: Signal) -> bool {
     })
 }
 
-/// Reaps every child that has ended; returns how the agent did if it is among them.
+/// Reaps every child that has ended; returns the agent's result if it is among them.
 fn reap(agent: Pid) -> Option<Ended> {
     let mut ended = None;
     loop {
-        // Not by nix: it has no name for a real-time signal, and then does not say who was reaped.
+        // Not by nix: it has no name for a real-time signal, and then does not return the process
+        // that was reaped.
         match waitpid(None, WaitOptions::NOHANG) {
             Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == agent.as_raw() => {
                 let signal = status.terminating_signal();

@@ -1,4 +1,4 @@
-//! One agent's life, over a host and a provider that may be the real ones or a test's.
+//! One agent run, over a host and a provider that may be the real ones or a test's.
 
 mod change;
 mod stay;
@@ -25,29 +25,29 @@ use crate::step::{ModuleOrigin, Step};
 use crate::telemetry::{DriverInfo, Origin, Telemetry};
 use stay::{Base, Next, Repairs};
 
-/// What a life acts on.
+/// Context of an agent run: everything it acts on.
 #[derive(Clone)]
 pub struct World {
     /// The host.
     pub host: Arc<dyn Host>,
-    /// Where module images come from.
+    /// Source of module images.
     pub images: Arc<dyn Images>,
-    /// How long SIGTERM waits for a driver in use.
+    /// Time limit for SIGTERM to wait for a driver in use.
     pub patience: Patience,
-    /// How long a step of a change may take before the agent ends without it.
+    /// Time limit of a step of a change; after it the agent ends without the step.
     pub step_limit: Duration,
-    /// Hears what becomes of it all.
+    /// Receives phases, steps and failures.
     pub telemetry: Telemetry,
-    /// Whether the life waits for nothing but signals.
+    /// Idle state of the run: idle while it waits for nothing but signals.
     pub rest: Rest,
-    /// What follows from a GPU that the driver did not take.
+    /// Consequence of a GPU that the driver did not take.
     pub missing_gpus: MissingGpus,
-    /// Where changes to the driver that is Ready are heard of.
+    /// Sources of events about the driver that is Ready.
     pub triggers: Triggers,
 }
 
 impl World {
-    /// From now on everything has the time that this configuration gives it.
+    /// Applies the time limits of this configuration from now on.
     fn follow(&mut self, config: &Config) {
         self.patience = super::patience(config);
         self.step_limit = config.step_limit();
@@ -72,25 +72,25 @@ impl World {
     }
 }
 
-/// One agent's life.
+/// One agent run.
 pub struct Life {
     world: World,
     journal: Journal,
     stop: CancelFlag,
     renewal: Renewal,
-    /// What asked for what is done now, and when.
+    /// Trigger of the present work, and its time.
     asked: (&'static str, Instant),
     entered: Instant,
-    /// What the driver that is Ready stands on.
+    /// Basis of the driver that is Ready.
     base: Base,
     repairs: Repairs,
 }
 
-/// Why a life did not come to Ready.
+/// Reason that a run did not reach Ready.
 enum End {
-    /// It was asked to stop.
+    /// A stop was requested.
     Stopped,
-    /// Something failed. The journal says whether what was there before is there, whole.
+    /// Something failed. The journal records whether the previous driver is there, whole.
     Failed(Failure),
 }
 
@@ -101,8 +101,9 @@ impl From<Failure> for End {
 }
 
 impl Life {
-    /// A life that begins with what `journal` holds, ends when `stop` is set, and follows a changed
-    /// configuration whenever `renewal` is asked for. `born` is when its process began.
+    /// Returns a run that begins with the state of `journal`, ends when `stop` is set, and follows
+    /// a changed configuration at each request of `renewal`. `born` is the start time of its
+    /// process.
     pub fn new(
         world: World,
         journal: Journal,
@@ -115,11 +116,11 @@ impl Life {
         Self { world, journal, stop, renewal, asked, entered, base, repairs }
     }
 
-    /// Lives: installs what `config` wants, stays, removes. A provider, which may know whole
-    /// archives, lives only until the driver is Ready.
+    /// Runs: installs the driver that `config` wants, stays, uninstalls. A provider, which may hold
+    /// the indexes of whole archives, is kept only until the driver is Ready.
     ///
     /// # Errors
-    /// As [`run`](super::run).
+    /// Like [`run`](super::run).
     pub async fn live(
         self,
         config: Config,
@@ -170,7 +171,7 @@ impl Life {
         Ok(())
     }
 
-    /// A plan of which nothing is left to be acquired.
+    /// Returns a plan of which nothing is left to be acquired.
     async fn complete(&mut self, provider: &impl Provider, plan: Plan) -> Result<Plan, End> {
         let mut plan = refused(plan)?;
         if !plan.acquire.is_empty() {
@@ -189,7 +190,7 @@ impl Life {
         Ok(plan)
     }
 
-    /// Carries out a plan that takes nothing away from what is there.
+    /// Carries out a plan that replaces nothing.
     async fn apply(&mut self, plan: &Plan) -> Result<(), End> {
         self.enter(Phase::Installing)?;
         self.journal.carry_out(PlanSummary::from(plan))?;
@@ -203,7 +204,7 @@ impl Life {
         }
     }
 
-    /// Enters Ready, and says what it took. Entries from number `first` on were made for it.
+    /// Enters Ready, and logs the time it took. Entries from number `first` on were made for it.
     fn ready(&mut self, plan: &Plan, first: u64) -> Result<(), Failure> {
         let (of_driver, others): (Vec<_>, Vec<_>) =
             self.journal.live().partition(|entry| is_of_driver(&entry.step));
@@ -228,13 +229,13 @@ impl Life {
         );
         if !is_ours {
             tracing::warn!(
-                "driver {version} was loaded by somebody else: it stays loaded when this agent ends"
+                "driver {version} was loaded by another program: it stays when this agent ends"
             );
         }
         Ok(())
     }
 
-    /// Tells the provider what is installed; a stop is not kept waiting.
+    /// Reports the installed driver to the provider; a stop does not wait for it.
     async fn tell(&self, provider: &impl Provider) {
         let Some(plan) = self.journal.state().plan.clone() else { return };
         let steps: Vec<Step> = self.journal.live().map(|entry| entry.step.clone()).collect();
@@ -245,14 +246,14 @@ impl Life {
         }
     }
 
-    /// Reads the host and decides.
+    /// Reads the host and makes a plan.
     async fn decide(&mut self, provider: &impl Provider) -> Result<Plan, End> {
         let (facts, catalog) = or_stop(&self.stop, provider.gather()).await?;
         self.enter(Phase::Planning)?;
         Ok(provider.plan(&facts, &catalog)?)
     }
 
-    /// The same where the driver is Ready, and stays so.
+    /// The same while the driver is Ready, which it stays.
     async fn plan(&self, provider: &impl Provider) -> Result<Plan, End> {
         let (facts, catalog) = or_stop(&self.stop, provider.gather()).await?;
         Ok(provider.plan(&facts, &catalog)?)
@@ -275,11 +276,11 @@ impl Life {
         Ok(())
     }
 
-    /// Ends a life that failed: the host is as it was before, or a driver that was Ready is left as
-    /// it is. Where neither can be had, the journal keeps what is left for the next life.
+    /// Ends a failed run: the host is as it was before, or a driver that was Ready is left as it
+    /// is. If neither is possible, the journal keeps the rest for the next run.
     async fn give_up(&mut self, failure: Failure) -> Failure {
         let state = self.journal.state();
-        // Where it is in use, or could not be taken off, that was found out just now.
+        // These codes mean that uninstalling was tried just now.
         let tried = matches!(failure.code(), ExitCode::InUse | ExitCode::RolledBack);
         let undone = match state.whole || tried || self.journal.live().next().is_none() {
             true => Ok(()),
@@ -294,36 +295,36 @@ impl Life {
             Ok(()) => failure,
             Err(left) => {
                 let cause = format!(
-                    "{}; what an agent that ended had begun then could not be taken off: {}",
+                    "{}; the unfinished changes of an earlier agent could then not be undone: {}",
                     failure.one_line(),
                     left.one_line()
                 );
                 Failure::new(ExitCode::RolledBack, cause)
-                    .remedy("run `longshore unload` when what holds it is gone")
+                    .remedy("run `longshore unload` once nothing holds the driver")
             }
         }
     }
 
     async fn undo_rest(&mut self) -> Result<(), Failure> {
-        tracing::info!("taking off what an agent that ended had begun");
+        tracing::info!("undoing the unfinished changes of an earlier agent");
         let undone = self.on_engine(|engine, journal| engine.undo(journal)).await?;
         undone.map_err(NotUndone::into_failure)
     }
 
-    /// Undoes all that the journal has.
+    /// Undoes all entries of the journal.
     async fn take_off(&mut self) -> Result<ExitCode, Failure> {
         let untouched = self.journal.live().next().is_none();
         if untouched && self.journal.phase().next().contains(&Phase::Removed) {
             self.enter(Phase::Removed)?;
             return Ok(ExitCode::Done);
         }
-        // A disk that is full just now is no reason to leave the driver on the host: what is undone
-        // is told by looking at the host.
+        // A disk that is full just now is no reason to leave the driver on the host: the host
+        // itself shows later what was undone.
         if let Err(failure) = self.enter(Phase::Removing) {
             if failure.code() == ExitCode::Bug {
                 return Err(failure);
             }
-            tracing::warn!("removing all the same: {}", failure.one_line());
+            tracing::warn!("uninstalling all the same: {}", failure.one_line());
         }
         let journal = std::mem::replace(&mut self.journal, Journal::in_memory());
         let (journal, result) = remove(&self.world, journal).await;
@@ -351,7 +352,8 @@ fn tell_phase(phase: Phase, last: Phase, since: Instant) {
     );
 }
 
-/// What is told of the driver that `plan` installed with the entries from number `first` on.
+/// Returns the description of the driver that `plan` installed with the entries from number `first`
+/// on.
 fn installed(plan: &Plan, journal: &Journal, first: u64) -> DriverInfo {
     let of_driver = |step: &Step| match step {
         Step::LoadModule { name, origin: ModuleOrigin::Driver { sha256 }, .. } => {
@@ -370,8 +372,8 @@ fn installed(plan: &Plan, journal: &Journal, first: u64) -> DriverInfo {
     }
 }
 
-/// Undoes all that a journal in phase Removing has, and enters the phase that follows. Gives the
-/// journal back unless the undo itself broke.
+/// Undoes all entries of a journal in phase Removing, and enters the phase that follows. Returns
+/// the journal unless the undo itself panicked.
 pub(super) async fn remove(
     world: &World,
     journal: Journal,
@@ -394,7 +396,8 @@ pub(super) async fn remove(
     (Some(journal), result)
 }
 
-/// Runs `act` where it may block. Where one of its steps hangs it is left behind, with the journal.
+/// Runs `act` on a thread that may block. If one of its steps hangs, the thread is abandoned, with
+/// the journal.
 async fn on_engine<T: Send + 'static>(
     world: &World,
     mut journal: Journal,
@@ -409,7 +412,7 @@ async fn on_engine<T: Send + 'static>(
     tokio::select! {
         biased;
         done = privileges::raised(work) => done.or_fail(ExitCode::Bug, || {
-            "changing the host; the journal on disk says how far it came"
+            "changing the host; the journal on disk has its progress"
         }),
         hangs = stuck::stuck(&world.telemetry, step_limit) => Err(hangs),
     }
@@ -425,12 +428,12 @@ async fn or_stop<T>(
         () = stop.wait() => return Err(End::Stopped),
         result = work => result?,
     };
-    // It may have been set while the work was at something that it does not wait for.
+    // The stop may have been set during a part of the work that did not notice it.
     if stop.is_set() { Err(End::Stopped) } else { Ok(result) }
 }
 
-/// The plan, unless preflight refused it: the gravest refusal, which comes first, ends the life and
-/// is reported then; the others are logged.
+/// Returns the plan, unless preflight refused it: the gravest refusal, which comes first, ends the
+/// run and is reported then; the others are logged.
 fn refused(plan: Plan) -> Result<Plan, End> {
     let refusals = plan.findings.iter().filter(|f| f.severity == Severity::Refusal);
     for finding in refusals.skip(1) {
@@ -451,7 +454,7 @@ fn not_exact(plan: &Plan) -> Failure {
     Failure::new(
         ExitCode::Bug,
         format!(
-            "planning again after all was acquired: the plan is {}exact and still wants {left} \
+            "planning again after acquiring everything: the plan is {}exact and still wants {left} \
              things acquired",
             if plan.exact { "" } else { "not " }
         ),

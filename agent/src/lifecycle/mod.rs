@@ -1,4 +1,4 @@
-//! From Probing to Ready and, on SIGTERM, to Removed.
+//! Agent runs: from Probing to Ready and, on SIGTERM, to Removed.
 
 pub mod init;
 mod life;
@@ -38,13 +38,13 @@ use crate::store::Store;
 use crate::telemetry::{FailureRecord, Telemetry};
 use crate::termination;
 
-/// Installs, adopts or changes the driver, stays until SIGTERM or SIGINT, and takes it off again;
-/// meanwhile SIGHUP makes it follow the configuration as it is then. `stuck` is told why, where this
-/// can no longer come to its end: it ends the process.
+/// Installs, adopts or changes the driver, stays until SIGTERM or SIGINT, and uninstalls it; on
+/// SIGHUP follows the configuration as it is then. Calls `stuck` with the reason where this can no
+/// longer end by itself: it ends the process.
 ///
 /// # Errors
 /// The failure that ended it; the host is then as it was before, or the failure (exit code 20 or
-/// 21) says what is left.
+/// 21) names what is left.
 pub async fn run(
     config: Config,
     configurations: impl Configurations,
@@ -81,14 +81,15 @@ async fn live(
     };
     serve::publish(server, &config.paths.state);
     remember(&config.paths, &journal, telemetry);
-    // Whoever reads the host opens it, where a disk that does not answer keeps nobody waiting.
+    // The store is opened by the tasks that read the host, where an unresponsive disk blocks
+    // nothing else.
     let store = Store::at(&config.paths.store);
     let world = world(&config, store, &journal, telemetry, holders);
     let world = World { rest, ..world };
     Life::new(world, journal, stop, renewal, born).live(config, &configurations).await
 }
 
-/// What is known of the agents before this one.
+/// Reports the previous agents to telemetry.
 fn remember(paths: &Paths, journal: &Journal, telemetry: &Telemetry) {
     if let Some(starts) = starts::count(&paths.state, journal.state().boot_id.as_deref()) {
         telemetry.starts(starts);
@@ -102,11 +103,10 @@ fn remember(paths: &Paths, journal: &Journal, telemetry: &Telemetry) {
     telemetry.failed_before(termination::last(paths).map(|last| last.failure));
 }
 
-/// Undoes what the journal of an agent that has ended says is on the host.
+/// Undoes the effects that the journal of an ended agent has on the host.
 ///
 /// # Errors
-/// 15 where an agent is alive, 20 where the driver is in use, 21 where something could not be
-/// undone.
+/// 15 if an agent is running, 20 if the driver is in use, 21 if something could not be undone.
 pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, Failure> {
     let dir = &config.paths.state;
     if journal::holder(dir) == Ok(None) && journal::read_state(&config.paths)?.is_none() {
@@ -123,20 +123,21 @@ pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, 
     };
     Address::forget(dir);
     if journal.live().next().is_none() {
-        tracing::info!("nothing to undo: the last agent took off all it had put here");
+        tracing::info!("nothing to undo: the last agent undid all its changes to this host");
         return Ok(ExitCode::Done);
     }
     if let Err(failure) = journal.begin(Phase::Removing) {
-        tracing::warn!("removing all the same: {}", failure.one_line());
+        tracing::warn!("uninstalling all the same: {}", failure.one_line());
     }
-    // Nothing is written to the store, and seldom read: that it is out of reach keeps nobody's driver
-    // on a host.
+    // Nothing is written to the store, and seldom read: an unreachable store is no reason to leave
+    // the driver on a host.
     let store = Store::at(&config.paths.store);
     let world = world(config, store, &journal, telemetry, Looker::default());
     life::remove(&world, journal).await.1
 }
 
-/// What may hang in the kernel is done by a child that holds the journal's lock.
+/// Returns the context of an agent run. A child process, which holds the journal's lock, makes the
+/// calls that may hang in the kernel.
 fn world(
     config: &Config,
     store: Store,

@@ -1,4 +1,4 @@
-//! `longshore status --ready` and `--alive`: for probes that run a command in the agent's container.
+//! Probes: `longshore status --ready` and `--alive`, run as a command in the agent's container.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use crate::journal;
 use crate::journal::phase::Phase;
 use crate::paths::Paths;
 
-/// How long the agent may take to answer: it gives its own task five seconds.
+/// Time limit for the agent's answer: it gives its own task five seconds.
 const LIMIT: Duration = Duration::from_secs(8);
 
-/// What is asked.
+/// Question of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
-    /// Whether the driver is ready for use.
+    /// Readiness: the driver is ready for use.
     Ready,
-    /// Whether the agent lives and is not stuck.
+    /// Liveness: the agent runs and is not stuck.
     Alive,
 }
 
-/// Asks the agent that holds the lock; where it serves nowhere, what it wrote down has to do. Returns
-/// the answer and why.
+/// Queries the agent that holds the lock; if it has no listener, its journal has to do. Returns the
+/// answer and the reason.
 pub fn probe(paths: &Paths, question: Question) -> (bool, String) {
     match journal::holder(&paths.state) {
         Ok(Some(_)) => {}
@@ -48,7 +48,7 @@ fn written_down(paths: &Paths, question: Question) -> (bool, String) {
         Err(failure) => return (false, failure.one_line()),
     };
     let phase = phase.map_or_else(|| "none".to_owned(), |phase| phase.to_string());
-    let says = format!("an agent runs and serves nowhere; its journal says phase {phase}");
+    let says = format!("an agent runs without a listener; its journal has phase {phase}");
     (question == Question::Alive || phase == Phase::Ready.to_string(), says)
 }
 

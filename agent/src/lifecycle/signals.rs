@@ -1,7 +1,8 @@
-//! TERM and INT stop the agent, at any time and once; HUP makes it read its configuration again.
+//! Signals of the agent: TERM and INT stop it, at any time and once; HUP makes it read its
+//! configuration again.
 //!
-//! At any time: also before there is anything that could take them. They are held back from the
-//! first line of `main` on, and released once their handlers stand.
+//! At any time: also before there is a handler. They are blocked from the first line of `main` on,
+//! and unblocked once their handlers are set.
 
 use std::sync::Arc;
 
@@ -16,43 +17,43 @@ use tokio::task::JoinHandle;
 use crate::cancel::CancelFlag;
 use crate::failure::{ExitCode, Failure, OrFail};
 
-/// The signals that are held back.
+/// The signals that are blocked.
 pub(super) const HELD: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 
-/// Holds TERM, INT and HUP back until [`release`]. To be called before any thread is started.
+/// Blocks TERM, INT and HUP until [`release`]. To be called before any thread is started.
 ///
 /// Without a handler they would kill this process as if something had failed, and process 1 would
-/// never hear of them: the kernel keeps them from it, but for those that are blocked
-/// (kernel/signal.c, sig_task_ignored and sig_ignored). Threads and programs started meanwhile
-/// inherit it: whoever starts a program that has to hear of them releases them there.
+/// never receive them: the kernel drops them for it unless they are blocked (kernel/signal.c,
+/// sig_task_ignored and sig_ignored). Threads and programs started meanwhile inherit the mask: the
+/// starter of a program that has to receive them unblocks them there.
 pub fn hold() {
-    // It fails for nothing but a set or a verb that does not exist.
+    // Fails only for a set or a verb that does not exist.
     let _ = HELD.iter().copied().collect::<SigSet>().thread_block();
 }
 
-/// Lets the signals come that [`hold`] holds back: to this thread.
+/// Unblocks the signals of [`hold`] for this thread.
 pub fn release() {
     let _ = HELD.iter().copied().collect::<SigSet>().thread_unblock();
 }
 
-/// A request to read the configuration again. It is kept until it is heard, and made twice in the
-/// meantime it is one.
+/// Request to read the configuration again. It is kept until it is handled; two requests before
+/// that are one.
 #[derive(Debug, Clone, Default)]
 pub struct Renewal(Arc<Notify>);
 
 impl Renewal {
-    /// Asks for it.
+    /// Makes the request.
     pub fn ask(&self) {
         self.0.notify_one();
     }
 
-    /// Waits until it is asked for.
+    /// Waits for the request.
     pub async fn asked(&self) {
         self.0.notified().await;
     }
 }
 
-/// Signals are taken until this is dropped.
+/// Signal handling, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Watch {
     handle: Handle,
@@ -60,11 +61,11 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Sets `stop` on the first TERM or INT, where a further one changes nothing; asks for `renewal`
-    /// on HUP.
+    /// Sets `stop` on the first TERM or INT; a further one changes nothing. Requests `renewal` on
+    /// HUP.
     ///
     /// # Errors
-    /// 70 where no handler can be set.
+    /// 70 if no handler can be set.
     pub(super) fn begin(stop: CancelFlag, renewal: Renewal) -> Result<Self, Failure> {
         let mut signals = signal_hook_tokio::Signals::new([SIGTERM, SIGINT, SIGHUP])
             .or_fail(ExitCode::Bug, || "setting signal handlers")?;

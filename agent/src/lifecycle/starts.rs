@@ -1,4 +1,4 @@
-//! How many agents were started since the host was booted: `STATE/starts.json`.
+//! Counter of agent starts since the host was booted: `STATE/starts.json`.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +17,7 @@ struct Starts {
     starts: u64,
 }
 
-/// Counts one more, and returns how many that makes; None where it cannot be written down.
+/// Counts one more start, and returns the count; None if it cannot be written.
 pub(super) fn count(state_dir: &Path, boot_id: Option<&str>) -> Option<u64> {
     let path = state_dir.join(NAME);
     let before = input::read(&path, MOST_BYTES).ok();
@@ -30,7 +30,7 @@ pub(super) fn count(state_dir: &Path, boot_id: Option<&str>) -> Option<u64> {
     match written {
         Ok(()) => Some(starts),
         Err(error) => {
-            tracing::warn!("not counting the agents that were started: {error}");
+            tracing::warn!("cannot count this start of an agent: {error}");
             None
         }
     }

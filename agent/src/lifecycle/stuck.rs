@@ -1,20 +1,21 @@
-//! A step of a change that does not come to its end.
+//! Detection of a step that hangs.
 //!
-//! What may hang for good by itself, such as delete_module(2), is done by a child that is given up
-//! (docs/decisions/wedged-modules.md). Whatever else can hang (looking at a path of a disk or server that
-//! is gone, reading the store, /proc and /sys of a module that hangs) is done by the thread that
-//! changes the host. Nothing takes it out of the kernel; but it need not keep the agent from saying so.
+//! A call that may hang for good by itself, such as delete_module(2), is made by a child process
+//! that is given up (docs/decisions/wedged-modules.md). Everything else that can hang (inspecting a
+//! path of a disk or server that is gone, reading the store, /proc and /sys of a module that hangs)
+//! is done by the thread that changes the host. Nothing gets it out of the kernel; but the agent
+//! can still report it.
 
 use std::time::{Duration, Instant};
 
 use crate::failure::{ExitCode, Failure};
 use crate::telemetry::Telemetry;
 
-/// How often it is looked at, as a part of the limit.
+/// Interval of checking, as a fraction of the limit.
 const PART: u32 = 10;
 
-/// Waits until the step in progress, or what is done between two of them, has taken longer than
-/// `limit`, and says so.
+/// Waits until the step in progress, or the work between two of them, has taken longer than
+/// `limit`, and returns that failure.
 pub(super) async fn stuck(telemetry: &Telemetry, limit: Duration) -> Failure {
     let mut between = Instant::now();
     loop {
@@ -33,11 +34,11 @@ pub(super) async fn stuck(telemetry: &Telemetry, limit: Duration) -> Failure {
 fn failure(what: &str, since: Duration) -> Failure {
     let cause = format!(
         "{what} has not come to its end in {:.0} s: the kernel, a disk or a file system does not \
-         answer. This agent ends where it is; its journal says how far it came",
+         answer. This agent ends where it is; its journal has its progress",
         since.as_secs_f64()
     );
     Failure::new(ExitCode::RolledBack, cause).remedy(
-        "see the kernel's log (dmesg) for what does not answer; when it does again, `longshore unload` \
-         takes off what is there, and where it does not, drain this host and reboot it",
+        "see the kernel's log (dmesg) for what does not answer; once it does, `longshore unload` \
+         undoes the rest; if it never does, drain this host and reboot it",
     )
 }

@@ -33,8 +33,8 @@ mod stuck;
 
 const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
 
-/// Gives the plans it was told to, in turn; the last one for ever. What of the host they replace
-/// it sees for itself.
+/// Provider that returns scripted plans in order, the last one for ever; it computes itself what
+/// they replace on the host.
 #[derive(Clone)]
 struct Script {
     plans: Arc<Mutex<VecDeque<Result<Plan, ExitCode>>>>,
@@ -42,7 +42,7 @@ struct Script {
     host: Arc<FakeHost>,
     stop: CancelFlag,
     at: At,
-    /// What it was told is installed.
+    /// Installed drivers that it was informed of.
     told: Told,
 }
 
@@ -57,21 +57,21 @@ impl Configurations for Script {
     }
 }
 
-/// What providers were told is installed.
+/// Drivers that providers were informed of.
 type Told = Arc<Mutex<Vec<(PlanSummary, Vec<Step>)>>>;
 
-/// Where a test's script stops the agent, or breaks.
+/// Point at which a test's script stops the agent, or fails.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
     Never,
     Gather,
-    /// In a gathering that notices nothing and comes to its end.
+    /// In a gathering that does not notice it and completes.
     GatherDone,
     Acquire,
-    /// In an acquisition that notices nothing and comes to its end.
+    /// In an acquisition that does not notice it and completes.
     AcquireDone,
     AcquireFails,
-    /// In what follows the installation, which does not come to its end.
+    /// In the work after the installation, which does not complete.
     Installed,
 }
 
@@ -118,7 +118,7 @@ impl Provider for Script {
     }
 }
 
-/// The facts do not matter here: the script has its plans ready.
+/// Returns any facts: the script has its plans ready.
 fn facts() -> HostFacts {
     HostFacts::read(Path::new("/"), Path::new("/")).unwrap()
 }
@@ -138,8 +138,8 @@ fn catalog() -> Catalog {
     }
 }
 
-/// The modules that are loaded and that the plan wants otherwise or not at all, as the planner
-/// finds them where all are ours.
+/// Returns the loaded modules that the plan replaces or does not want, as the planner finds them
+/// where all are ours.
 fn replaced(state: &FakeState, plan: &Plan) -> Vec<Replaced> {
     let stays = |(name, given): (&String, &String)| {
         let is_it = |step: &Step| matches!(step, Step::LoadModule { name: n, parameters, .. } if n == name && parameters == given);
@@ -151,7 +151,8 @@ fn replaced(state: &FakeState, plan: &Plan) -> Vec<Replaced> {
         .collect()
 }
 
-/// A module of a driver: the version is told by a parameter, for the fake's modules have none.
+/// Returns the load of a driver's module: its version is a parameter, because the fake's modules
+/// have none.
 fn load(name: &str, version: &str) -> Step {
     Step::LoadModule {
         name: name.to_owned(),
@@ -162,7 +163,7 @@ fn load(name: &str, version: &str) -> Step {
     }
 }
 
-/// The plan for a driver. What is wrong with `refused` is its module that no kernel takes.
+/// Returns the plan for a driver. The fault of `refused` is its module, which no kernel takes.
 fn plan(version: &str) -> Plan {
     let root = || "/run/driver".into();
     let mut install = vec![
@@ -212,7 +213,7 @@ struct Scene {
     telemetry: Telemetry,
     step_limit: Duration,
     missing_gpus: MissingGpus,
-    /// Asks for a look at the driver, as an event of the kernel does.
+    /// Requests a check of the driver, as an event of the kernel does.
     again: Renewal,
 }
 
@@ -226,7 +227,7 @@ impl Scene {
         host.knows("nvidia", FakeModule { nodes, ..FakeModule::default() });
         let depends = vec!["nvidia".to_owned()];
         host.knows("nvidia_uvm", FakeModule { depends, ..FakeModule::default() });
-        // In memory, where there is such a place: hundreds of lives write their journals here.
+        // In memory if /dev/shm exists: hundreds of agent runs write their journals here.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let paths = Paths::below(dir.path());
         Self {
@@ -258,7 +259,7 @@ impl Scene {
         }
     }
 
-    /// A life that follows the script, with the journal of this scene.
+    /// Runs an agent by the script, with the journal of this scene.
     async fn live(&self, at: At, plans: Vec<Result<Plan, ExitCode>>) -> Result<ExitCode, Failure> {
         let script = Script {
             plans: Arc::new(Mutex::new(plans.into())),
@@ -278,12 +279,12 @@ impl Scene {
         journal::read_state(&self.paths).unwrap().unwrap()
     }
 
-    /// The driver that is loaded.
+    /// Returns the loaded driver.
     fn live_driver(&self) -> Option<String> {
         self.host.state().loaded.get("nvidia").map(|given| given.replace("driver=", ""))
     }
 
-    /// The loads and unloads so far.
+    /// Returns the loads and unloads so far.
     fn module_verbs(&self) -> Vec<String> {
         self.host.log().into_iter().filter(|line| line.contains("_module ")).collect()
     }
@@ -299,26 +300,26 @@ impl Scene {
         self.stop.set();
     }
 
-    /// A life until it is Ready, where it is killed: its journal and its driver stay. The failure
-    /// that ended it before.
+    /// Runs an agent until it is Ready, and kills it there: its journal and its driver stay.
+    /// Returns the failure that ended it before.
     async fn reach_ready(&self, wanted: Plan) -> Result<(), Failure> {
         let life = self.live(At::Never, vec![Ok(wanted)]);
         tokio::select! {
-            // It begins before anybody looks at the phase that the last one left.
+            // It begins before the phase that the last one left is read.
             biased;
             ended = life => Err(ended.expect_err("nobody stopped it")),
             () = self.until_ready() => Ok(()),
         }
     }
 
-    /// A life that is stopped as soon as it begins: it takes off what the last one left.
+    /// Runs an agent that is stopped as soon as it begins: it uninstalls the last one's driver.
     async fn take_off(&self) {
         self.stop.set();
         assert_eq!(self.live(At::Never, vec![]).await.unwrap(), ExitCode::Done);
         assert_eq!(self.phase(), Some(Phase::Removed));
     }
 
-    /// Stops the life as soon as its phase on disk is `phase`.
+    /// Stops the agent as soon as its phase on disk is `phase`.
     async fn stop_at(&self, phase: Phase) {
         while self.phase() != Some(phase) {
             tokio::task::yield_now().await;
@@ -330,7 +331,7 @@ impl Scene {
         journal::read_state(&self.paths).unwrap().map(|state| state.phase)
     }
 
-    /// A life that comes to Ready, and is killed there: its journal and its driver stay.
+    /// Runs an agent until it is Ready, and kills it there: its journal and its driver stay.
     async fn die_when_ready(&self, wanted: Plan) {
         self.reach_ready(wanted).await.unwrap();
     }
@@ -359,7 +360,7 @@ async fn what_is_installed_is_told_and_a_stop_does_not_wait_for_what_follows() {
     // All but the directory, which was there.
     let ours = plan("535").install.split_off(1);
     assert_eq!(told, [(PlanSummary::from(&plan("535")), ours)]);
-    // What failed is not told.
+    // A failed acquisition is not reported.
     let scene = Scene::new();
     scene.live(At::AcquireFails, vec![Ok(wanting(plan("535")))]).await.unwrap_err();
     assert!(scene.told.lock().unwrap().is_empty());
@@ -384,7 +385,7 @@ async fn a_record_that_can_no_longer_be_written_does_not_keep_the_driver_on_the_
 async fn a_stop_before_installing_changes_nothing_and_is_no_failure() {
     for at in [At::Gather, At::GatherDone, At::Acquire, At::AcquireDone] {
         let scene = Scene::new();
-        // Without a plan to be refused or carried out where it is stopped before that.
+        // Without a plan to be refused or carried out if it is stopped before that.
         let planned = if at == At::GatherDone { Err(ExitCode::NoDevice) } else { Ok(()) };
         let ended = scene.live(at, vec![planned.map(|()| wanting(plan("535")))]).await;
         assert_eq!(ended.unwrap(), ExitCode::Done);
@@ -498,7 +499,7 @@ async fn unloading_undoes_what_a_dead_agent_did() {
     let step = Step::MakeDir { path: path.to_path_buf() };
     journal.intend(step, journal::Before::MissingDirs { dirs }).unwrap();
     drop(journal);
-    // A store that cannot be had is no reason to leave the driver on the host.
+    // An unusable store is no reason to leave the driver on the host.
     std::fs::write(&scene.paths.store, "in the way").unwrap();
     assert_eq!(unload(&config(&scene.paths), &Telemetry::default()).await.unwrap(), ExitCode::Done);
     assert!(!made.exists());

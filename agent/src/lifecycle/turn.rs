@@ -1,6 +1,6 @@
-//! One agent at a time: whoever comes while another is there waits its turn.
+//! Startup lock for one agent at a time: a second agent waits for the first to end.
 //!
-//! An old pod that is terminating takes its driver off while the new one starts already.
+//! An old pod that is terminating uninstalls its driver while the new one starts already.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use crate::config::Config;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::journal::{Holder, Journal};
 
-/// How often the lock is tried.
+/// Interval of trying the lock.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Takes the lock and reads the state; waits for another agent, and says for whom. None where
-/// `stop` is set meanwhile: nothing was begun.
+/// Takes the lock and reads the state; waits for another agent, and logs its holder. None if `stop`
+/// is set meanwhile: nothing was begun.
 ///
 /// # Errors
-/// As [`Journal::open`], after the lock's deadline where another agent holds it.
+/// Like [`Journal::open`], after the lock's deadline if another agent holds it.
 pub(super) async fn open_journal(
     config: &Config,
     stop: &CancelFlag,

@@ -1,9 +1,10 @@
-//! A life whose own task is stuck in a call that does not come back.
+//! Watchdog: reports an agent run whose main task no longer answers.
 //!
-//! What is known to hang is done by others, with a deadline of its own. But the life's task calls the
-//! kernel as well: it opens the store's lock, it reads what apt is told, and a disk or a server that is
-//! gone lets none of that come back. Nothing takes the task out of the kernel, and it hears no signal;
-//! so somebody else asks it whether it still answers, and speaks in its place where it does not.
+//! Calls that are known to hang are made by other threads or processes, with a deadline. But the
+//! run's task calls the kernel as well: it opens the store's lock, it reads apt's configuration,
+//! and none of that returns if a disk or a server is gone. Nothing gets the task out of the kernel,
+//! and it handles no signal; so another task queries it, and reports in its place when it does not
+//! answer.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,15 +19,15 @@ use crate::journal::phase::Phase;
 use crate::serve::Pulse;
 use crate::telemetry::Telemetry;
 
-/// How long a life that was asked to stop before it changed anything may leave that unanswered.
+/// Time limit for answering of a run that was told to stop before it changed anything.
 const STOPPING: Duration = Duration::from_secs(10);
-/// How long it has to answer once more, when everybody was awake.
+/// Time limit of the second query, after a possible pause of the whole process.
 const AWAKE: Duration = Duration::from_secs(5);
-/// How often it is asked, as a part of the limit.
+/// Interval of the queries, as a fraction of the limit.
 const PART: u32 = 10;
 
-/// Whether a life waits for nothing but signals, and how long it may be stuck where it does not.
-/// Clones are of the same life.
+/// Idle state of an agent run: whether it waits for nothing but signals, and how long it may be
+/// stuck otherwise. Clones share the state.
 #[derive(Debug, Clone)]
 pub struct Rest {
     at_rest: Arc<watch::Sender<bool>>,
@@ -43,12 +44,12 @@ impl Default for Rest {
 }
 
 impl Rest {
-    /// From now on the life waits for nothing but signals, or no longer does.
+    /// Sets the idle state: true if the run waits for nothing but signals.
     pub(super) fn is(&self, at_rest: bool) {
         self.at_rest.send_replace(at_rest);
     }
 
-    /// From now on the life may be stuck for so long.
+    /// Sets the time that the run may be stuck.
     pub(super) fn give(&self, limit: Duration) {
         *self.limit.lock().unwrap_or_else(PoisonError::into_inner) = limit;
     }
@@ -62,12 +63,12 @@ impl Rest {
     }
 
     async fn over(&self) {
-        // The sender lives in self, so waiting cannot fail.
+        // `self` owns the sender, so waiting cannot fail.
         let _ = self.at_rest.subscribe().wait_for(|at_rest| !at_rest).await;
     }
 }
 
-/// What a life is asked for, and whether it waits for that alone.
+/// Requests to an agent run, and its idle state.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Asked {
     pub stop: CancelFlag,
@@ -75,14 +76,14 @@ pub(super) struct Asked {
     pub rest: Rest,
 }
 
-/// Lives `life`, and tells `stuck` why where that does not come to its end any more.
+/// Drives `life`, and calls `stuck` with the reason when it no longer answers.
 pub(super) async fn watched<T>(
     life: impl Future<Output = T>,
     asked: Asked,
     telemetry: &Telemetry,
     stuck: impl FnOnce(&Failure) + Send + 'static,
 ) -> T {
-    // One that /healthz has no part in: who asks there may fill the queue.
+    // A pulse that /healthz has no part in: its clients could fill the queue.
     let (pulse, heart) = Pulse::new();
     let (Asked { stop, rest, .. }, telemetry) = (asked, telemetry.clone());
     let theirs = rest.clone();
@@ -91,7 +92,7 @@ pub(super) async fn watched<T>(
     });
     let life = async {
         let ended = life.await;
-        // It answers nobody from now on.
+        // It answers no query from now on.
         rest.is(true);
         ended
     };
@@ -100,12 +101,13 @@ pub(super) async fn watched<T>(
     ended
 }
 
-/// Waits until a life does not answer `pulse` any more, and says so. At rest it is not asked.
+/// Waits until a run no longer answers `pulse`, and returns that failure. An idle run is not
+/// queried.
 async fn watch(pulse: Pulse, rest: Rest, stop: CancelFlag, telemetry: Telemetry) -> Failure {
     loop {
         rest.over().await;
         let stopping = stop.is_set();
-        // A disk that is slow is no reason to leave on the host what can be taken off a moment later.
+        // A slow disk is no reason to leave on the host what can be undone a moment later.
         let limit = match stopping && is_untouched(phase(&telemetry)) {
             true => rest.limit().min(STOPPING),
             false => rest.limit(),
@@ -115,12 +117,12 @@ async fn watch(pulse: Pulse, rest: Rest, stop: CancelFlag, telemetry: Telemetry)
             () = stop.wait(), if !stopping => continue,
         };
         if !answers && !rest.is_now() {
-            // A container that was paused for so long wakes with all its deadlines over.
+            // A container that was paused for so long resumes with all its deadlines over.
             if !pulse.beats(limit.min(AWAKE)).await && !rest.is_now() {
                 return stuck(&telemetry, limit);
             }
         }
-        // A stop is asked about at once, and only once in a while afterwards.
+        // After a stop request the run is queried at once, otherwise at intervals.
         tokio::select! {
             () = tokio::time::sleep(limit / PART) => {}
             () = stop.wait(), if !stop.is_set() => {}
@@ -132,7 +134,7 @@ fn phase(telemetry: &Telemetry) -> Phase {
     telemetry.phase().unwrap_or(Phase::Probing)
 }
 
-/// Whether nothing is changed on the host.
+/// True if the phase leaves the host unchanged.
 fn is_untouched(phase: Phase) -> bool {
     matches!(phase, Phase::Probing | Phase::Planning | Phase::Acquiring)
 }
@@ -141,12 +143,12 @@ fn stuck(telemetry: &Telemetry, limit: Duration) -> Failure {
     let phase = phase(telemetry);
     let code = if is_untouched(phase) { ExitCode::Preflight } else { ExitCode::RolledBack };
     let cause = format!(
-        "the agent is stuck while {phase}, and has not answered for {:.0} s: a disk or a file system \
-         does not answer. It ends where it is; its journal says what is on the host",
+        "the agent is stuck while {phase}, and has not answered for {:.0} s: a disk or a file \
+         system does not answer. It ends where it is; its journal has its changes to the host",
         limit.as_secs_f64()
     );
     Failure::new(code, cause).remedy(
-        "see the kernel's log (dmesg) for what does not answer; where the host is only slow, give it \
+        "see the kernel's log (dmesg) for what does not answer; if the host is only slow, give it \
          more time (step-deadline)",
     )
 }
@@ -167,7 +169,7 @@ mod tests {
         for hangs in [true, false] {
             let (tell, told) = mpsc::channel();
             let (release, released) = mpsc::channel::<()>();
-            // As in `main`: the life's task is the thread's that started the runtime.
+            // As in `main`: the run's task is on the thread that started the runtime.
             let thread = std::thread::spawn(move || {
                 let runtime = tokio::runtime::Runtime::new().unwrap();
                 let asked = Asked::default();
@@ -211,7 +213,7 @@ mod tests {
         let (release, hangs) = mpsc::channel::<()>();
         let life = tokio::spawn(heart.beside(async move { hangs.recv().is_err() }));
         let watching = tokio::spawn(watch(pulse, rest.clone(), stop.clone(), telemetry));
-        // As it is where nothing else is known: what waits an hour is told of the stop.
+        // As in a real run: a wait of an hour is ended by the stop.
         rest.give(Duration::from_millis(50));
         stop.set();
         assert_eq!(watching.await.unwrap().code(), ExitCode::Preflight);
@@ -230,11 +232,11 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!(!watching.is_finished());
         rest.is(true);
-        // Once more it may have been asked already.
+        // One more query may have been sent already.
         tokio::time::sleep(Duration::from_millis(200)).await;
         life.abort();
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert!(!watching.is_finished(), "who is at rest is not asked");
+        assert!(!watching.is_finished(), "an idle run is not queried");
         watching.abort();
     }
 }

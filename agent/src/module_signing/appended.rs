@@ -1,4 +1,4 @@
-//! A signature at the end of a module, as the kernel looks for it.
+//! Signature appended to a module, in the kernel's format.
 //!
 //! ```text
 //! the module | PKCS#7 message | struct module_signature (12 bytes) | "~Module signature appended~\n"
@@ -9,24 +9,24 @@
 //! PKCS#7 all but the id type (2) and that length are zero (scripts/sign-file.c; mod_check_sig in
 //! kernel/module_signature.c refuses others).
 
-/// What ends a module file that carries a signature.
+/// End marker of a module file with a signature.
 pub const MARKER: &[u8] = b"~Module signature appended~\n";
-/// Bytes of the kernel's `struct module_signature`.
+/// Size of the kernel's `struct module_signature`.
 const STRUCT: usize = 12;
 /// `PKEY_ID_PKCS7`.
 const PKCS7: u8 = 2;
 
-/// Why a file that ends like a signed module cannot be taken apart.
+/// Error of a file that ends like a signed module and cannot be split.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Malformed {
-    /// The signature is of a kind that today's kernels do not take.
+    /// A kind of signature that current kernels refuse.
     #[error("its signature is not PKCS#7 (id type {0})")]
     NotPkcs7(u8),
-    /// A field that has to be zero is not.
+    /// A field that must be zero is not.
     #[error("the fields before its signature's length are not zero")]
     Fields,
     /// The message would begin before the file.
-    #[error("its signature says it has {0} bytes, more than the file")]
+    #[error("its signature claims to have {0} bytes, more than the file")]
     TooLong(u64),
 }
 
@@ -36,16 +36,16 @@ pub fn append(module: &[u8], message: &[u8]) -> Vec<u8> {
     signed.extend_from_slice(module);
     signed.extend_from_slice(message);
     signed.extend_from_slice(&[0, 0, PKCS7, 0, 0, 0, 0, 0]);
-    // A PKCS#7 message of four gigabytes does not exist; sizes are checked where they are read.
+    // A PKCS#7 message of four gigabytes does not exist; sizes are checked when they are read.
     signed.extend_from_slice(&u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
     signed.extend_from_slice(MARKER);
     signed
 }
 
-/// The module and the PKCS#7 message appended to it, where there is one.
+/// Returns the module and the PKCS#7 message appended to it, if there is one.
 ///
 /// # Errors
-/// Where the file ends with the marker and what precedes it makes no sense.
+/// An error where the file ends with the marker and the bytes before it are invalid.
 pub fn split(file: &[u8]) -> Result<(&[u8], Option<&[u8]>), Malformed> {
     let Some(rest) = file.strip_suffix(MARKER) else { return Ok((file, None)) };
     let Some((rest, fields)) = rest.split_last_chunk::<STRUCT>() else {

@@ -1,4 +1,4 @@
-//! The X.509 certificate of who signs modules, as the kernel sees it.
+//! X.509 certificate of a module signer, named as the kernel names it.
 
 use std::path::Path;
 
@@ -16,9 +16,10 @@ use crate::failure::{ExitCode, Failure, OrFail};
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 const ORGANISATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.10");
 const EMAIL: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.9.1");
-/// A certificate is a few kB, a chain a few more.
+/// Maximum size: a certificate is a few kB, a chain a few more.
 const MAX_FILE: u64 = 1 << 20;
-/// So many bytes of an organisation in front of a common name make the kernel leave it out.
+/// Number of equal leading bytes of organisation and common name that make the kernel leave out the
+/// organisation.
 const SIGNIFICANT: usize = 7;
 
 /// A signer's certificate.
@@ -29,10 +30,10 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Reads a PEM or DER file; of several in a PEM file the first counts.
+    /// Reads a PEM or DER file; of several certificates in a PEM file the first is used.
     ///
     /// # Errors
-    /// Exit code 2 where it cannot be read or is none.
+    /// Exit code 2 where it cannot be read or is not a certificate.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let what = || format!("reading the certificate {}", path.display());
         let remedy = "give the X.509 certificate of the module signing key, PEM or DER";
@@ -46,34 +47,34 @@ impl Certificate {
     /// Parses PEM or DER.
     ///
     /// # Errors
-    /// A text saying what is wrong.
+    /// A text that describes the fault.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let der = match pem(bytes, &["CERTIFICATE", "X509 CERTIFICATE"])? {
             Some(der) => der,
             None => bytes.to_vec(),
         };
         let parsed = x509_cert::Certificate::from_der(&der)
-            .map_err(|e| format!("it is no X.509 certificate: {e}"))?;
+            .map_err(|e| format!("it is not an X.509 certificate: {e}"))?;
         Ok(Self { der, parsed })
     }
 
-    /// It as DER.
+    /// Returns the certificate as DER.
     pub fn der(&self) -> &[u8] {
         &self.der
     }
 
-    /// sha256 (hex) of it as DER.
+    /// Returns the sha256 (hex) of its DER form.
     pub fn fingerprint(&self) -> String {
         hex(&Sha256::digest(&self.der))
     }
 
-    /// Its subject as the kernel names it, in /proc/keys and in its log.
+    /// Returns its subject as the kernel names it, in /proc/keys and in its log.
     pub fn name(&self) -> String {
         kernel_name(&self.parsed.tbs_certificate.subject)
     }
 
-    /// What the kernel tells its key by (hex): the subject key identifier, or without one the
-    /// serial number.
+    /// Returns the kernel's identifier of its key (hex): the subject key identifier, or without one
+    /// the serial number.
     pub fn key_id(&self) -> String {
         match self.subject_key_id() {
             Some(id) => hex(&id),
@@ -81,7 +82,7 @@ impl Certificate {
         }
     }
 
-    /// What the kernel would tell the key of its issuer by (hex), where it says that.
+    /// Returns the kernel's identifier of its issuer's key (hex), if the certificate states it.
     pub fn authority_key_id(&self) -> Option<String> {
         let found = self.parsed.tbs_certificate.get::<AuthorityKeyIdentifier>().ok()??.1;
         Some(hex(found.key_identifier?.as_bytes()))
@@ -100,7 +101,7 @@ impl Certificate {
         self.parsed.tbs_certificate.serial_number.as_bytes()
     }
 
-    /// The public key as DER (SubjectPublicKeyInfo), and the OID of its algorithm.
+    /// Returns the public key as DER (SubjectPublicKeyInfo), and the OID of its algorithm.
     pub(super) fn public_key(&self) -> Result<(Vec<u8>, ObjectIdentifier), String> {
         let info = &self.parsed.tbs_certificate.subject_public_key_info;
         let der = info.to_der().map_err(|e| format!("its public key: {e}"))?;
@@ -110,12 +111,12 @@ impl Certificate {
 
 impl From<x509_cert::Certificate> for Certificate {
     fn from(parsed: x509_cert::Certificate) -> Self {
-        // What was decoded can be encoded.
+        // A decoded certificate can always be encoded.
         Self { der: parsed.to_der().unwrap_or_default(), parsed }
     }
 }
 
-/// The first PEM block with one of these labels; None where there is no PEM at all.
+/// Returns the first PEM block with one of these labels; None where there is no PEM at all.
 pub(super) fn pem(bytes: &[u8], labels: &[&str]) -> Result<Option<Vec<u8>>, String> {
     let Ok(text) = std::str::from_utf8(bytes) else { return Ok(None) };
     if !text.contains("-----BEGIN ") {
@@ -130,7 +131,7 @@ pub(super) fn pem(bytes: &[u8], labels: &[&str]) -> Result<Option<Vec<u8>>, Stri
     STANDARD.decode(packed).map(Some).map_err(|e| format!("its PEM is damaged: {e}"))
 }
 
-/// The common name in a name.
+/// Returns the common name in a name.
 pub(super) fn common_name(name: &Name) -> Option<String> {
     part(name, COMMON_NAME)
 }
@@ -141,9 +142,9 @@ fn part(name: &Name, wanted: ObjectIdentifier) -> Option<String> {
     Some(String::from_utf8_lossy(found.value.value()).into_owned())
 }
 
-/// A name as the kernel puts it together (x509_fabricate_name in
-/// crypto/asymmetric_keys/x509_cert_parser.c): `O: CN`, or the CN alone where it begins with the O,
-/// or whatever there is.
+/// Builds a name as the kernel does (x509_fabricate_name in
+/// crypto/asymmetric_keys/x509_cert_parser.c): `O: CN`, or the CN alone if it begins with the O, or
+/// the one that exists.
 fn kernel_name(name: &Name) -> String {
     match (part(name, ORGANISATION), part(name, COMMON_NAME)) {
         (Some(o), Some(cn)) => {
@@ -186,8 +187,8 @@ pub(crate) mod tests {
     }
 
     #[rstest]
-    #[case::empty(b"", "no X.509")]
-    #[case::text(b"hello", "no X.509")]
+    #[case::empty(b"", "not an X.509")]
+    #[case::text(b"hello", "not an X.509")]
     #[case::a_key(
         b"-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----\n",
         "no CERTIFICATE"

@@ -1,12 +1,12 @@
-//! Signatures that kernels ask of modules: under Secure Boot, lockdown and `module.sig_enforce`.
+//! Module signatures, as kernels require them under Secure Boot, lockdown and `module.sig_enforce`.
 //!
-//! A module is compiled first and signed afterwards, so that what was compiled once stays the same
-//! for everybody: the signed set is another set, with the same key and [`SignedBy`] added to it.
-//! Signatures are made by the kernel's own sign-file ([`crate::build::sign`]) or come from elsewhere
-//! ([`detached`]); both are verified here before they are appended, since a kernel refuses a wrong
-//! signature even where it asks for none (mod_verify_sig in kernel/module/signing.c).
+//! A module is compiled first and signed afterwards, so that a compiled set is the same on every
+//! host: the signed set is another set, with the same key plus [`SignedBy`]. Signatures are made by
+//! the kernel's own sign-file ([`crate::build::sign`]) or elsewhere ([`detached`]); both are
+//! verified here before they are appended, since a kernel refuses a wrong signature even where it
+//! requires none (mod_verify_sig in kernel/module/signing.c).
 //!
-//! Not to be confused with [`crate::signature`]: that is about sets in registries.
+//! Not to be confused with [`crate::signature`]: that one covers sets in registries.
 
 pub mod appended;
 pub mod certificate;
@@ -56,7 +56,7 @@ impl FromStr for Hash {
     }
 }
 
-/// Who signed the modules of a set for the kernel; a part of the set's key.
+/// Signer of a set's modules; part of the set's key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SignedBy {
@@ -64,9 +64,9 @@ pub struct SignedBy {
     pub certificate: String,
     /// Its subject, as the kernel names it.
     pub name: String,
-    /// The keys (hex, as in /proc/keys) of which the kernel needs one; the signer's comes first.
+    /// Keys (hex, as in /proc/keys) of which the kernel needs one; the signer's comes first.
     pub key_ids: Vec<String>,
-    /// The hash that is signed.
+    /// Returns the hash that is signed.
     pub hash: Hash,
 }
 
@@ -76,16 +76,16 @@ impl fmt::Display for SignedBy {
     }
 }
 
-/// Who signs here, as far as a plan has to know.
+/// The configured signer, as far as planning needs it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signer {
     /// sha256 (hex) of the certificate as DER.
     pub certificate: String,
     /// Its subject, as the kernel names it.
     pub name: String,
-    /// What the kernel tells its key by (hex).
+    /// The kernel's identifier of its key (hex).
     pub key_id: String,
-    /// Whether signatures were made elsewhere and are only appended here.
+    /// True if signatures are made elsewhere and only appended here.
     pub detached: bool,
 }
 
@@ -112,12 +112,12 @@ impl fmt::Display for Signer {
     }
 }
 
-/// Whether a PKCS#7 message is appended to a module.
+/// True if a PKCS#7 message is appended to a module.
 pub fn is_signed(image: &[u8]) -> bool {
     matches!(appended::split(image), Ok((_, Some(message))) if Message::parse(message).is_ok())
 }
 
-/// Reads a file that may have at most `limit` bytes.
+/// Reads a file of at most `limit` bytes.
 pub(crate) fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;

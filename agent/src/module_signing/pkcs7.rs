@@ -1,8 +1,8 @@
-//! Detached PKCS#7 signatures as the kernel takes them for modules.
+//! Detached PKCS#7 signatures in the form that the kernel accepts for modules.
 //!
-//! The kernel (crypto/asymmetric_keys/pkcs7_parser.c and pkcs7_verify.c, Linux 6.1) wants
+//! The kernel (crypto/asymmetric_keys/pkcs7_parser.c and pkcs7_verify.c, Linux 6.1) requires
 //! SignedData without content and, for modules, without signed attributes; so the signature is over
-//! the digest of the file itself, and only with the signer's public key can one tell which file.
+//! the digest of the file itself, and the signer's public key is needed to find out which file.
 
 use sha2::{Digest, Sha256, Sha384, Sha512};
 use x509_cert::der::Decode;
@@ -28,36 +28,36 @@ const HASHES: [(Hash, ObjectIdentifier); 3] = [
     (Hash::Sha512, ObjectIdentifier::new_unwrap("2.16.840.1.101.3.4.2.3")),
 ];
 
-/// Why a file is no signature of a module, or none that a kernel takes.
+/// Error of a file that is not a module signature, or not one that a kernel accepts.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum NotASignature {
-    /// It cannot be parsed.
-    #[error("it is no PKCS#7 message in DER: {0}")]
+    /// Not parsable.
+    #[error("it is not a PKCS#7 message in DER: {0}")]
     Malformed(String),
-    /// It holds what is signed.
-    #[error("it holds what is signed instead of being detached (openssl cms: without -nodetach)")]
+    /// Contains the signed content.
+    #[error("it is not detached, but contains the signed file (openssl cms: without -nodetach)")]
     Attached,
-    /// It has signed attributes.
+    /// Has signed attributes.
     #[error("it has signed attributes, which kernels refuse (openssl cms: sign with -noattr)")]
     Attributes,
     /// More or fewer than one signer.
     #[error("it has {0} signers, and one is wanted")]
     Signers(usize),
-    /// A digest that is not known here.
+    /// An unsupported digest.
     #[error("its digest algorithm ({0}) is none of sha256, sha384, sha512")]
     Digest(String),
-    /// A key or signature algorithm that is not known here.
-    #[error("its algorithm is none that is known here: {0}")]
+    /// An unsupported key or signature algorithm.
+    #[error("its algorithm is not supported: {0}")]
     Algorithm(String),
-    /// Somebody else's.
+    /// Signed by another key.
     #[error("it is signed by {found}, and the certificate is of {wanted}")]
     OtherSigner {
-        /// Who signed, as far as it says.
+        /// The signer, as far as it is stated.
         found: String,
-        /// Whom the certificate names.
+        /// The certificate's subject.
         wanted: String,
     },
-    /// It does not verify.
+    /// Verification failed.
     #[error(
         "it is no signature of the certificate's key over exactly this file (openssl cms: sign \
          the file as it was exported, with -binary)"
@@ -78,7 +78,7 @@ impl Message {
     /// Parses a message in DER, or PEM.
     ///
     /// # Errors
-    /// Where it is none, or none that a kernel takes for a module.
+    /// An error where it is not a signature, or not one that a kernel accepts for a module.
     pub fn parse(bytes: &[u8]) -> Result<Self, NotASignature> {
         let malformed = |e: x509_cert::der::Error| NotASignature::Malformed(e.to_string());
         let der = pem(bytes, &["PKCS7", "CMS"]).map_err(NotASignature::Malformed)?;
@@ -92,7 +92,7 @@ impl Message {
             return Err(NotASignature::Attached);
         }
         if data.encap_content_info.econtent_type != DATA {
-            return Err(NotASignature::Malformed("what is signed is not plain data".into()));
+            return Err(NotASignature::Malformed("the signed content is not plain data".into()));
         }
         let signers = data.signer_infos.0.as_slice();
         let [signer] = signers else { return Err(NotASignature::Signers(signers.len())) };
@@ -106,17 +106,17 @@ impl Message {
         Ok(Self { der, data, signer, hash })
     }
 
-    /// The message in DER, as it is appended.
+    /// Returns the message in DER, as it is appended.
     pub fn der(&self) -> &[u8] {
         &self.der
     }
 
-    /// The hash that is signed.
+    /// Returns the hash that is signed.
     pub fn hash(&self) -> Hash {
         self.hash
     }
 
-    /// Who signed, as modinfo's `signer` says it: the common name of the certificate's issuer.
+    /// Returns the signer, as in modinfo's `signer`: the common name of the certificate's issuer.
     pub fn signer(&self) -> String {
         match &self.signer.sid {
             SignerIdentifier::IssuerAndSerialNumber(id) => {
@@ -126,8 +126,8 @@ impl Message {
         }
     }
 
-    /// What tells the signer's certificate (hex), as modinfo's `sig_key`: its serial number, or its
-    /// subject key identifier.
+    /// Returns the identifier of the signer's certificate (hex), as in modinfo's `sig_key`: its
+    /// serial number, or its subject key identifier.
     pub fn signer_id(&self) -> String {
         match &self.signer.sid {
             SignerIdentifier::IssuerAndSerialNumber(id) => hex(id.serial_number.as_bytes()),
@@ -135,7 +135,7 @@ impl Message {
         }
     }
 
-    /// Whether it says that the owner of `certificate` signed.
+    /// True if the message names the owner of `certificate` as signer.
     pub fn names(&self, certificate: &Certificate) -> bool {
         match &self.signer.sid {
             SignerIdentifier::IssuerAndSerialNumber(id) => {
@@ -151,12 +151,12 @@ impl Message {
     /// Checks that it is a signature of the owner of `certificate` over exactly `module`.
     ///
     /// # Errors
-    /// Why it is not.
+    /// The reason why it is not.
     pub fn verify(&self, module: &[u8], certificate: &Certificate) -> Result<(), NotASignature> {
         self.verify_digest(&self.hash.of(module), certificate)
     }
 
-    /// As [`Message::verify`], of a module with this digest ([`Message::hash`]).
+    /// Like [`Message::verify`], for a module with this digest ([`Message::hash`]).
     pub(crate) fn verify_digest(
         &self,
         digest: &[u8],
@@ -175,14 +175,14 @@ impl Message {
                 verify_rsa(&key, self.hash, digest, signature)
             }
             EC => verify_ecdsa(&key, digest, signature),
-            // Kernels take RSA as PKCS#1 v1.5 alone (pkcs7_sig_note_pkey_algo).
+            // Kernels accept RSA as PKCS#1 v1.5 alone (pkcs7_sig_note_pkey_algo).
             _ => Err(format!("key {algorithm}, signature {}", self.signer.signature_algorithm.oid)),
         };
         if valid.map_err(NotASignature::Algorithm)? { Ok(()) } else { Err(NotASignature::Wrong) }
     }
 
-    /// The keys (as [`Certificate::key_id`]) of which the kernel needs one to trust it: the
-    /// signer's, and where certificates come with it, those of the chain and of its issuer.
+    /// Returns the keys (as [`Certificate::key_id`]) of which the kernel must trust one: the
+    /// signer's, and for included certificates, those of the chain and of its issuer.
     pub fn key_ids(&self, certificate: &Certificate) -> Vec<String> {
         let mut ids = vec![certificate.key_id()];
         let embedded = self.data.certificates.iter().flat_map(|set| set.0.iter());
@@ -199,8 +199,8 @@ impl Message {
     }
 }
 
-/// PKCS#1 v1.5: the digest stands in a DigestInfo, whose head is the same for every hash but for
-/// the last byte of its OID and two lengths (RFC 8017, 9.2).
+/// Verifies PKCS#1 v1.5: the digest is in a DigestInfo, whose head is the same for every hash
+/// except for the last byte of its OID and two lengths (RFC 8017, 9.2).
 fn verify_rsa(key: &[u8], hash: Hash, digest: &[u8], signature: &[u8]) -> Result<bool, String> {
     let key = rsa::RsaPublicKey::from_public_key_der(key).map_err(|e| e.to_string())?;
     let length = digest.len() as u8;
@@ -234,7 +234,7 @@ fn verify_rsa(key: &[u8], hash: Hash, digest: &[u8], signature: &[u8]) -> Result
     Ok(key.verify(scheme, digest, signature).is_ok())
 }
 
-/// On the two curves that kernels have: P-256 and P-384.
+/// Verifies ECDSA on the two curves that kernels support: P-256 and P-384.
 fn verify_ecdsa(key: &[u8], digest: &[u8], signature: &[u8]) -> Result<bool, String> {
     if let Ok(key) = p384::ecdsa::VerifyingKey::from_public_key_der(key) {
         let signature = p384::ecdsa::Signature::from_der(signature);
@@ -247,7 +247,7 @@ fn verify_ecdsa(key: &[u8], digest: &[u8], signature: &[u8]) -> Result<bool, Str
 }
 
 impl Hash {
-    /// The digest of `bytes`.
+    /// Returns the digest of `bytes`.
     pub fn of(self, bytes: &[u8]) -> Vec<u8> {
         match self {
             Self::Sha256 => Sha256::digest(bytes).to_vec(),
@@ -264,9 +264,9 @@ mod tests {
     use proptest::prelude::*;
     use rstest::rstest;
 
-    /// What the signatures beside this file are over.
+    /// The module that the test signatures are over.
     const MODULE: &[u8] = include_bytes!("testdata/module");
-    /// sign-file -d sha512, and openssl cms with other arguments.
+    /// Made by sign-file -d sha512, and by openssl cms with other arguments.
     const SIGN_FILE: &[u8] = include_bytes!("testdata/sign-file.p7s");
 
     #[test]

@@ -1,8 +1,8 @@
-//! A claim in a registry: the manifest under one tag, which says in its annotations who builds.
+//! Build claims in a registry: the manifest under one tag names the builder in an annotation.
 //!
-//! Registries know no compare-and-swap, and many do not let anything be deleted. One tag for each
-//! piece of work is overwritten again and again, so that claims do not pile up; what is deleted is
-//! deleted by digest, which never meets a claim that somebody else has put there meanwhile.
+//! Registries have no compare-and-swap, and many do not allow deletion. One tag for each piece of
+//! work is overwritten again and again, so that claims do not accumulate; deletion is by digest,
+//! which never removes a claim that another agent has written meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -19,23 +19,22 @@ use crate::registry::session::{Call, Session};
 
 /// `artifactType` of a claim's manifest.
 pub const CLAIM_TYPE: &str = "application/vnd.longshore.claim.v1";
-/// Media type of a config that says nothing (OCI image specification 1.1, "guidance for an empty
-/// descriptor").
+/// Media type of an empty config (OCI image specification 1.1, "guidance for an empty descriptor").
 const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
 const EMPTY: &[u8] = b"{}";
-/// The annotation that a claim stands in, as JSON.
+/// The annotation with the claim, as JSON.
 const ANNOTATION: &str = "longshore.claim";
 
 /// The claim under one tag of a registry.
 pub struct ClaimTag {
     registry: Registry,
     tag: String,
-    /// Whether the registry has the blob that every claim's manifest names.
+    /// Set once the registry has the blob that every claim's manifest names.
     ready: OnceCell<()>,
 }
 
 impl Registry {
-    /// The claim under `tag`; the registry is one that was opened to push.
+    /// Returns the claim under `tag`; the registry must have been opened for pushing.
     pub fn into_claim(self, tag: String) -> ClaimTag {
         ClaimTag { registry: self, tag, ready: OnceCell::new() }
     }
@@ -57,7 +56,7 @@ impl Board for ClaimTag {
         let Some(bytes) = manifest(self.session()?, &self.tag).await? else { return Ok(None) };
         let Some(claim) = parse(&bytes) else {
             let place = format!("{}:{}", self.registry.name(), self.tag);
-            tracing::warn!("{place} is no claim that is understood, and is written over");
+            tracing::warn!("{place} is not a valid claim, overwriting it");
             return Ok(None);
         };
         Ok(Some(Posted { mark: digest(&bytes), claim }))
@@ -78,9 +77,9 @@ impl Board for ClaimTag {
                 let gone = answer.status == StatusCode::NOT_FOUND;
                 Ok(answer.status.is_success() || gone)
             }
-            // Who may write may not always delete.
+            // A user with write access may lack delete access.
             Err(failure) => {
-                tracing::debug!("claims are not deleted: {}", failure.one_line());
+                tracing::debug!("cannot delete claims: {}", failure.one_line());
                 Ok(false)
             }
         }

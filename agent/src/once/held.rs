@@ -1,4 +1,4 @@
-//! A claim, from the moment that it is written.
+//! A claim held by this process, from its first write until it is released.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,18 +11,19 @@ use super::{Board, Claim, MOST_TOLD, Posted, Stage, Times};
 use crate::build::KnownFailure;
 use crate::failure::{ExitCode, Failure};
 
-/// This process's claim, under which it builds. It is written anew for as long as this lives, and given
-/// back afterwards, also where whoever builds is dropped in the middle of it. A process that is killed
-/// keeps the others waiting for one lease.
+/// This process's claim, under which it builds. It is renewed for as long as this exists, and
+/// released afterwards, also where the builder is dropped in the middle of its work. A killed
+/// process blocks the others for one lease.
 pub struct Held {
-    /// Its end is what the keeper waits for, or how the build failed.
+    /// Dropped at the end of the build, or sends its failure; the keeper waits for either.
     owner: oneshot::Sender<KnownFailure>,
     keeper: JoinHandle<()>,
 }
 
 impl Held {
-    /// Writes `claim` onto a board that was free at `asked`, and waits whether somebody writes over
-    /// it; None then. Where the caller is dropped meanwhile, it is given back too.
+    /// Writes `claim` to a board that was free at `asked`, and waits to see if another agent
+    /// overwrites it; returns None then. If the caller is dropped meanwhile, the claim is released
+    /// too.
     pub(super) async fn ask<B: Board>(
         board: Arc<B>,
         claim: Claim,
@@ -35,12 +36,12 @@ impl Held {
         let counted = held.0.subscribe();
         let posted = Posted { mark: String::new(), claim };
         let mut keeper = Keeper { board, times, posted, lost: false, removes: true };
-        // A task of its own: what is built may keep this one's thread busy, and may be dropped. And a
-        // writing is never left in its middle: nobody would know the mark of what landed.
+        // A task of its own: the build may block this one's thread, and may be dropped. And a write
+        // is never cancelled half-way: the mark of the written claim would be lost.
         let keeper = tokio::spawn(async move {
             let won = keeper.win(asked, &mut gone).await;
             let (keeps, failed) = (matches!(won, Ok(true)), won.is_err());
-            // Whoever is gone needs no answer.
+            // A caller that is gone needs no answer.
             let _ = tell.send(won);
             if keeps {
                 keeper.keep(gone).await;
@@ -54,31 +55,31 @@ impl Held {
         Ok(won.then_some(Self { owner, keeper }))
     }
 
-    /// Gives it back: whoever waits need not wait for the lease. What goes wrong is logged: the
-    /// claim runs out then.
+    /// Releases the claim, so that other agents need not wait for the lease. Errors are logged: the
+    /// claim then expires.
     pub async fn release(self) {
         drop(self.owner);
-        // It fails only with the runtime, or where it panicked, which ends the process.
+        // This fails only if the runtime ends, or if the task panicked, which ends the process.
         let _ = self.keeper.await;
     }
 
-    /// As [`Held::release`], and tells whoever waits, and whoever comes, that it fails.
+    /// Like [`Held::release`], and reports the failure to waiting and later agents.
     pub async fn fail(self, known: KnownFailure) {
-        // A keeper that is gone has seen that somebody else builds too, who will tell.
+        // A keeper that is gone has found another builder, which will report its own failure.
         let _ = self.owner.send(known);
         let _ = self.keeper.await;
     }
 }
 
-/// The claims of this process. Who ends it has to wait for those whose builders were dropped.
+/// The claims of this process. Before it exits, it must wait for those of dropped builders.
 #[derive(Debug, Clone, Default)]
 pub struct Claims(Arc<watch::Sender<()>>);
 
 impl Claims {
-    /// Waits until all are given back, or for `patience`.
+    /// Waits until all are released, or for `patience`.
     pub async fn given_back(&self, patience: Duration) {
         if tokio::time::timeout(patience, self.0.closed()).await.is_err() {
-            tracing::warn!("a claim could not be given back within {patience:?} and runs out");
+            tracing::warn!("a claim could not be released within {patience:?} and will expire");
         }
     }
 }
@@ -87,14 +88,14 @@ struct Keeper<B> {
     board: Arc<B>,
     times: Times,
     posted: Posted,
-    /// Somebody else builds too, having waited a lease in vain.
+    /// True if another agent builds too, after its wait for the lease timed out.
     lost: bool,
-    /// Whether the board lets go of what is no longer needed.
+    /// True if the board supports removal.
     removes: bool,
 }
 
 impl<B: Board> Keeper<B> {
-    /// Asks, and says whether this one builds now.
+    /// Writes the claim, and returns true if this agent builds now.
     async fn win(
         &mut self,
         asked: Instant,
@@ -120,7 +121,7 @@ impl<B: Board> Keeper<B> {
         Ok(true)
     }
 
-    /// Writes the claim anew until its owner is `gone`, and gives it back.
+    /// Renews the claim until its owner is `gone`, and releases it.
     async fn keep(mut self, mut gone: oneshot::Receiver<KnownFailure>) {
         let mut failed = None;
         while !self.lost {
@@ -139,21 +140,22 @@ impl<B: Board> Keeper<B> {
         self.give_back(failed).await;
     }
 
-    /// Writes the claim anew, unless somebody else builds already.
+    /// Renews the claim, unless another agent builds already.
     async fn renew(&mut self) -> Result<(), Failure> {
         let ours = self.posted.claim.clone();
         if let Some(other) = self.board.read().await?.map(|p| p.claim)
             && !other.is_of(&ours)
             && other.stage == Stage::Building
         {
-            tracing::warn!("{} builds the same too, having taken over", other.builder);
+            tracing::warn!("{} builds the same too: it took over the claim", other.builder);
             self.lost = true;
             return Ok(());
         }
         self.put(ours.next(Stage::Building)).await
     }
 
-    /// Writes `claim` in the place of the one before, and removes that, so that they do not pile up.
+    /// Replaces the previous claim by `claim`, and removes the previous one, so that they do not
+    /// accumulate.
     async fn put(&mut self, claim: Claim) -> Result<(), Failure> {
         let mark = self.board.write(&claim).await?;
         let before = std::mem::replace(&mut self.posted, Posted { mark, claim });
@@ -166,7 +168,7 @@ impl<B: Board> Keeper<B> {
     async fn give_back(&mut self, failed: Option<KnownFailure>) {
         if let Err(failure) = self.release(failed).await {
             tracing::warn!(
-                "the claim could not be given back and runs out: {}",
+                "the claim could not be released and will expire: {}",
                 failure.one_line()
             );
         }
@@ -185,7 +187,7 @@ impl<B: Board> Keeper<B> {
             return Ok(());
         }
         let there = self.board.read().await?.map(|posted| posted.claim);
-        // Who only asks will read once more.
+        // An agent that is only asking will read again.
         let may_write =
             |there: Claim| there.is_of(&claim) || (tells && there.stage == Stage::Asking);
         if there.is_some_and(may_write) {

@@ -1,9 +1,8 @@
-//! Building once across hosts: agents that start together take turns by a claim that all of them
-//! see.
+//! Build lease across hosts: agents that need the same modules elect one builder by a shared claim.
 //!
-//! Where the claim lies is a [`Board`]'s affair; one in a registry is `registry::claims`. A board is
-//! asked for no more than that the last writer wins: docs/decisions/build-once.md has the protocol,
-//! and which races remain.
+//! A [`Board`] stores the claim; `registry::claims` is one in a registry. A board only has to
+//! guarantee that the last writer wins: docs/decisions/build-once.md has the protocol, and the
+//! remaining races.
 
 pub mod claims;
 mod held;
@@ -21,72 +20,72 @@ use crate::failure::Failure;
 pub use held::{Claims, Held};
 pub use turn::{Alone, Prospect, Round, Search, Turn};
 
-/// A claim is never believed for longer, whatever it says itself.
+/// Maximum lease that is accepted of a claim.
 const LONGEST_LEASE: Duration = Duration::from_secs(3600);
-/// A claim tells of no more failures; registries refuse manifests above 4 MiB, and one takes some
-/// kilobytes.
+/// Maximum number of failures in a claim; registries refuse manifests above 4 MiB, and one failure
+/// takes some kilobytes.
 const MOST_TOLD: usize = 4;
 
-/// Where the claim on one piece of work lies. There is at most one; the last that was written counts.
+/// Storage for the claim on one piece of work. There is at most one; the last written one counts.
 pub trait Board: Send + Sync + 'static {
-    /// Does what must be done once before anything is written.
+    /// Prepares the board once before the first write.
     fn prepare(&self) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// The claim that lies there; None where there is none, or nothing that is one.
+    /// Reads the claim; None where there is none, or no valid one.
     fn read(&self) -> impl Future<Output = Result<Option<Posted>, Failure>> + Send;
 
-    /// Puts a claim in the place of whatever lies there; returns its mark.
+    /// Replaces the claim; returns its mark.
     fn write(&self, claim: &Claim) -> impl Future<Output = Result<String, Failure>> + Send;
 
-    /// Removes what was written with this mark, and nothing else: a claim that has taken its place
-    /// stays. False where the board does not allow that.
+    /// Removes the claim with this mark, and no other: one that has replaced it stays. False where
+    /// the board does not support removal.
     fn withdraw(&self, mark: &str) -> impl Future<Output = Result<bool, Failure>> + Send;
 }
 
-/// A claim as it lies on a board.
+/// A stored claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Posted {
-    /// Another one whenever something is written.
+    /// Identifier of this write, different for each.
     pub mark: String,
-    /// What it says.
+    /// The claim.
     pub claim: Claim,
 }
 
-/// Says who builds.
+/// Record of the agent that builds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Claim {
-    /// Who.
+    /// The builder.
     pub builder: Builder,
-    /// Tells it from every other claim.
+    /// Identifies the claim among all others.
     pub nonce: String,
-    /// How far it is.
+    /// State of the claim.
     pub stage: Stage,
-    /// How often it was written before.
+    /// Number of earlier writes.
     pub renewal: u32,
-    /// Milliseconds that it is believed without being written anew.
+    /// Lease in milliseconds: the claim is valid for this long without a renewal.
     pub lease: u64,
-    /// What is known to fail on every host: of this builder, and of those before it.
+    /// Failures that recur on every host: of this builder, and of earlier ones.
     #[serde(default, deserialize_with = "understood", skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<KnownFailure>,
 }
 
-/// Without what another longshore tells in other words: that is no reason to write over its claim.
+/// Skips failures in another longshore's format: they are no reason to overwrite its claim.
 fn understood<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<KnownFailure>, D::Error> {
     let told = Vec::<serde_json::Value>::deserialize(from)?;
     let understood = told.into_iter().filter_map(|one| serde_json::from_value(one).ok());
     Ok(understood.take(MOST_TOLD).collect())
 }
 
-/// How far a claim is.
+/// State of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// Its owner waits whether somebody else writes over it.
+    /// Its owner waits to see if another agent overwrites it.
     Asking,
     /// Its owner builds.
     Building,
-    /// Its owner has ended, well or not.
+    /// Its owner has ended, successfully or not.
     Done,
 }
 
@@ -97,7 +96,7 @@ impl Claim {
         Self { builder, nonce, stage: Stage::Asking, renewal: 0, lease, failures }
     }
 
-    /// The same once more, at `stage`.
+    /// Returns the next write of this claim, at `stage`.
     fn next(&self, stage: Stage) -> Self {
         Self { stage, renewal: self.renewal.saturating_add(1), ..self.clone() }
     }
@@ -107,40 +106,40 @@ impl Claim {
     }
 }
 
-/// How long everything takes, in terms of the lease.
+/// Time limits, derived from the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// How long a claim is believed that is not written anew.
+    /// Validity of a claim without a renewal.
     pub lease: Duration,
-    /// How long to wait for others before building all the same.
+    /// Time to wait for other agents before building anyway.
     pub wait: Duration,
 }
 
 impl Times {
-    /// How often a builder writes its claim anew: three times in a row may fail.
+    /// Interval of renewals: three consecutive ones may fail.
     fn renew(&self) -> Duration {
         self.lease / 4
     }
 
-    /// How long an asker waits whether somebody writes over its claim.
+    /// Time an asking agent waits to see if another overwrites its claim.
     fn settle(&self) -> Duration {
         self.lease / 20
     }
 
-    /// The same for one whose writing took so long that it may have overwritten a builder's: that one
-    /// has written anew by then.
+    /// The same after a slow write, which may have overwritten a builder's claim: the builder has
+    /// renewed it by then.
     fn settle_slowly(&self) -> Duration {
         self.renew() + 2 * self.settle()
     }
 
-    /// How long until the board is looked at again, spread so that many hosts do not come at once.
+    /// Time until the next read of the board, spread so that many hosts do not read at once.
     fn poll(&self) -> Duration {
         let spread = (random() % 1000) as f64 / 1000.0;
         (self.lease / 12).mul_f64(0.5 + spread)
     }
 }
 
-/// std seeds every RandomState differently; that is random enough to tell claims apart.
+/// std seeds every RandomState differently; that is random enough to distinguish claims.
 fn random() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }

@@ -1,4 +1,4 @@
-//! Agents around a board in memory.
+//! Tests with agents and a board in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::build::tests::known;
 use crate::failure::ExitCode;
 use crate::progress::Silent;
 
-/// Short, and long beside what a busy machine delays a thread.
+/// Short, but long compared with the delays of a busy machine.
 const LEASE: Duration = Duration::from_millis(1500);
 const TIMES: Times = Times { lease: LEASE, wait: Duration::from_secs(60) };
 
@@ -20,18 +20,18 @@ const TIMES: Times = Times { lease: LEASE, wait: Duration::from_secs(60) };
 struct Memory {
     posted: Mutex<Option<Posted>>,
     writes: AtomicUsize,
-    /// Whether it lets go of anything.
+    /// True if it does not support removal.
     keeps: bool,
-    /// Whether it can be used at all.
+    /// True if it is unreachable.
     away: AtomicBool,
-    /// How many claims it refuses before it takes one.
+    /// Number of claims it refuses before it accepts one.
     refuses: AtomicUsize,
 }
 
 impl Memory {
     fn check(&self) -> Result<(), Failure> {
         match self.away.load(Ordering::SeqCst) {
-            true => Err(Failure::new(ExitCode::Download, "the board is away")),
+            true => Err(Failure::new(ExitCode::Download, "the board is unreachable")),
             false => Ok(()),
         }
     }
@@ -71,14 +71,14 @@ impl Board for Memory {
     }
 }
 
-/// What is built: set when it is there.
+/// The built product: set when it exists.
 #[derive(Default)]
 struct Product {
     there: AtomicBool,
     builds: AtomicUsize,
-    /// What building it ends with on every host, by its inputs.
+    /// Inputs of the failure that its build ends with on every host.
     fails: Option<char>,
-    /// Whether it is tried all the same.
+    /// True if it is built despite a known failure.
     retries: bool,
 }
 
@@ -107,7 +107,7 @@ impl Search for Product {
     }
 }
 
-/// Takes its turn; whoever builds takes `long` and brings it about, if `well`.
+/// Runs one agent; its build takes `long` and creates the product, if `well`.
 async fn agent(
     board: Arc<Memory>,
     product: Arc<Product>,
@@ -135,7 +135,7 @@ async fn agent(
     }
 }
 
-/// A claim of somebody else's, as far as `stage`.
+/// Another agent's claim, at `stage`.
 fn other(stage: Stage) -> Claim {
     Claim { stage, ..Claim::new(Builder::here("modules"), &TIMES, Vec::new()) }
 }
@@ -177,7 +177,7 @@ async fn the_claim_of_a_dead_builder_runs_out_and_one_takes_over() {
     assert_eq!(product.builds.load(Ordering::SeqCst), 1);
 }
 
-/// A claim of this process on an empty board, which is not written anew for minutes.
+/// A claim of this process on an empty board, not renewed for minutes.
 async fn held(board: &Arc<Memory>, claims: &Claims, claim: Claim) -> Held {
     let times = Times { lease: 20 * LEASE, wait: LEASE };
     let held = Held::ask(board.clone(), claim, Instant::now(), times, claims).await;
@@ -226,7 +226,7 @@ async fn what_fails_on_every_host_is_built_once_and_told_to_those_who_wait_and_c
         let ends = futures_util::future::join_all(agents).await;
         assert_eq!(ends.iter().filter(|end| **end == "failed").count(), 1, "{ends:?}");
         assert_eq!(ends.iter().filter(|end| **end == "fails").count(), 19, "{ends:?}");
-        // Who comes later asks nobody's leave, and who finds a set takes it.
+        // A later agent writes no claim if it finds a set.
         let writes = board.writes.load(Ordering::SeqCst);
         let late = agent(board.clone(), product.clone(), LEASE, true).await;
         assert_eq!((late, board.writes.load(Ordering::SeqCst)), ("fails", writes));
@@ -246,7 +246,7 @@ async fn a_failure_of_other_inputs_keeps_nobody_from_building_and_is_told_on() {
     let told = board.posted.lock().await.as_ref().map(|p| p.claim.failures.clone());
     let inputs: Vec<_> = told.expect("a claim").into_iter().map(|known| known.inputs).collect();
     assert_eq!(inputs, [known('a').inputs, known('b').inputs]);
-    // Also while somebody builds.
+    // Also while another agent builds.
     let claims = Claims::default();
     let claim = Claim { failures: vec![known('a')], ..other(Stage::Asking) };
     let held = held(&board, &claims, claim).await;
@@ -280,7 +280,7 @@ fn a_claim_tells_no_more_than_is_understood_and_bounded() {
     *told = vec![told[1].clone(); MOST_TOLD + 1];
     let read: Claim = serde_json::from_value(json.clone()).expect("reads");
     assert_eq!(read.failures.len(), MOST_TOLD);
-    // As every longshore before wrote it.
+    // As earlier versions of longshore wrote it.
     json.as_object_mut().expect("an object").remove("failures");
     assert!(serde_json::from_value::<Claim>(json).expect("reads").failures.is_empty());
 }

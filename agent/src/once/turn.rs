@@ -1,4 +1,4 @@
-//! Whose turn it is.
+//! Election of the builder among agents that need the same modules.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,81 +11,81 @@ use crate::builder::Builder;
 use crate::failure::Failure;
 use crate::progress::{Progress, Task, Unit};
 
-/// A builder that gave up without a word may have had reasons of its own. After so many of them everybody tries for
-/// themselves, at once.
+/// Maximum number of builders that ended without a result or a failure: one may have had reasons of
+/// its own, after this many every agent builds for itself.
 const MOST_GIVEN_UP: u32 = 3;
 
-/// After so many refusals there is no board.
+/// Maximum number of refused writes, after which the board counts as unusable.
 const MOST_REFUSED: u32 = 3;
 
-/// Looks for what is to be built.
+/// Search for the product to build.
 pub trait Search: Sync {
-    /// Where it is.
+    /// The product found.
     type Found: Send;
 
-    /// Looks once.
+    /// Searches once.
     fn look(&self) -> impl Future<Output = Result<Option<Self::Found>, Failure>> + Send;
 
-    /// Weighs failures that others have `told`: whether this agent's build would end so too.
+    /// Judges failures reported by other agents: would this agent's build end in one of them?
     fn weigh(&self, told: Vec<KnownFailure>) -> impl Future<Output = Prospect> + Send;
 }
 
-/// What failures that others have told mean for one's own build.
+/// Result of judging other agents' failures.
 pub enum Prospect {
-    /// It would end with one of them.
+    /// This build would end with one of them.
     Fails(Failure),
-    /// Nothing; others are to hear of these from this agent too.
+    /// It would not; this agent's claim must report these on.
     Open(Vec<KnownFailure>),
 }
 
-/// What to do.
+/// Result of the election.
 pub enum Turn<F> {
-    /// Take it: it is there.
+    /// Use the existing product.
     Found(F),
-    /// Build it; the others wait.
+    /// Build it under this claim; the others wait.
     Mine(Held),
-    /// Do not build it: another one has, and this is how it ends on every host.
+    /// Do not build it: another agent has, and this failure recurs on every host.
     Fails(Failure),
-    /// Build it for yourself, without a claim: why.
+    /// Build it without a claim, for this reason.
     Alone(Alone),
 }
 
-/// Why there is no claim to build under.
+/// Reason for building without a claim.
 #[derive(Debug)]
 pub enum Alone {
     /// The board cannot be used.
     NoBoard(Failure),
-    /// Others have been waited for, and there is nothing.
+    /// The wait for other agents brought no result.
     InVain(String),
 }
 
-/// One agent among those who want the same.
+/// One agent in the election.
 pub struct Round<'a, B> {
-    /// Where the claim lies.
+    /// The board with the claim.
     pub board: Arc<B>,
-    /// Who this is.
+    /// This agent.
     pub me: Builder,
-    /// How long everything takes.
+    /// Time limits.
     pub times: Times,
-    /// Where this agent's claim is counted until it is given back.
+    /// Counts this agent's claims until they are released.
     pub claims: &'a Claims,
-    /// Shows who is waited for.
+    /// Shows the agent that is waited for.
     pub progress: &'a dyn Progress,
 }
 
 impl<B: Board> Round<'_, B> {
-    /// Waits until what `search` looks for is there, or it is this agent's turn to build it. Takes no
-    /// longer than the times' `wait` and one lease; a board that refuses at once is asked twice more,
-    /// which takes no tenth of a lease each.
+    /// Waits until `search` finds the product, or this agent is elected to build it. Takes at most
+    /// the times' `wait` plus one lease; a board that refuses quickly is retried twice, each in
+    /// less than a tenth of a lease.
     pub async fn turn<S: Search>(&self, search: &S) -> Turn<S::Found> {
         for _ in 1..MOST_REFUSED {
             let begun = Instant::now();
             match self.wait_for_it(search).await {
                 Ok(turn) => return turn,
-                // Many that write one claim at once make a docker-registry refuse some of them. Whoever
-                // is slow to fail is not asked again.
+                // Many concurrent writes of one claim make a docker-registry refuse some of them. A
+                // slow failure is not retried.
                 Err(failure) if begun.elapsed() < self.times.settle() => {
-                    tracing::info!("asks for its turn once more: {}", failure.one_line());
+                    tracing::info!("could not take the lease, retrying: {}", failure.one_line());
                     sleep(self.times.settle()).await;
                 }
                 Err(failure) => return Turn::Alone(Alone::NoBoard(failure)),
@@ -98,14 +98,14 @@ impl<B: Board> Round<'_, B> {
     async fn wait_for_it<S: Search>(&self, search: &S) -> Result<Turn<S::Found>, Failure> {
         let deadline = Instant::now() + self.times.wait;
         let mut watch = Watch::new(self.times);
-        // Directly before a claim is written it is looked for, and then the board is read again.
+        // Before a claim is written the product is searched for, and then the board is read again.
         let mut looked = false;
         loop {
             let asked = Instant::now();
             watch.see(self.board.read().await)?;
             let told = watch.unweighed();
             if !told.is_empty() || (watch.is_free() && !looked) {
-                // A set that is there after all counts for more than a failure.
+                // An existing set takes precedence over a reported failure.
                 if let Some(found) = search.look().await? {
                     return Ok(Turn::Found(found));
                 }
@@ -118,7 +118,7 @@ impl<B: Board> Round<'_, B> {
                     looked = true;
                 }
             } else if watch.given_up >= MOST_GIVEN_UP {
-                let why = format!("{} others began and gave up", watch.given_up);
+                let why = format!("{} other agents started the build and gave up", watch.given_up);
                 return Ok(Turn::Alone(Alone::InVain(why)));
             } else if watch.is_free() {
                 if let Some(held) = self.claim(asked, watch.carried.clone()).await? {
@@ -126,7 +126,7 @@ impl<B: Board> Round<'_, B> {
                 }
                 looked = false;
             } else if Instant::now() >= deadline {
-                let why = format!("it is not there after {:?}", self.times.wait);
+                let why = format!("no result after {:?}", self.times.wait);
                 return Ok(Turn::Alone(Alone::InVain(why)));
             } else {
                 watch.show(self.progress);
@@ -136,7 +136,8 @@ impl<B: Board> Round<'_, B> {
         }
     }
 
-    /// Who held the claim before may have finished just before this one was written.
+    /// Searches again: the previous holder of the claim may have finished just before this one was
+    /// written.
     async fn build_or_take<S: Search>(
         &self,
         held: Held,
@@ -155,34 +156,34 @@ impl<B: Board> Round<'_, B> {
         }
     }
 
-    /// Claims the work on a board that was free at `asked`; None where another one was faster.
+    /// Writes a claim to a board that was free at `asked`; None where another agent was faster.
     async fn claim(
         &self,
         asked: Instant,
         carried: Vec<KnownFailure>,
     ) -> Result<Option<Held>, Failure> {
-        // Since now, and not since it began to wait for others.
+        // The time of the claim, not that of the beginning of the wait.
         let me = Builder { since: jiff::Timestamp::now(), ..self.me.clone() };
         let claim = Claim::new(me, &self.times, carried);
         Held::ask(Arc::clone(&self.board), claim, asked, self.times, self.claims).await
     }
 }
 
-/// What is seen of the board over time, by this process's own clock: clocks of hosts differ.
+/// Observations of the board over time, by this process's own clock: clocks of hosts differ.
 struct Watch {
     times: Times,
     seen: Option<Posted>,
-    /// Since when it is unchanged.
+    /// Time of the last change.
     since: Instant,
-    /// When the board was last read.
+    /// Time of the last read.
     read: Instant,
-    /// The last who was seen to build, until that ends.
+    /// Nonce of the last builder seen, until it ends.
     building: Option<String>,
-    /// Builders that ended. Where what they built is there, nobody looks at the count again.
+    /// Number of builders that ended. It no longer matters once the product exists.
     given_up: u32,
-    /// The failures of the claim that is seen which have been weighed.
+    /// The current claim's failures that have been judged.
     weighed: Vec<KnownFailure>,
-    /// Those of them that the next claim tells on.
+    /// Of these, the ones that the next claim reports on.
     carried: Vec<KnownFailure>,
     shown: Option<(String, Box<dyn Task>)>,
 }
@@ -203,7 +204,8 @@ impl Watch {
         }
     }
 
-    /// A board that cannot be read for a while is no reason to give up on who builds.
+    /// Records a read; a board that is unreadable for a while is no reason to give up on the
+    /// builder.
     fn see(&mut self, read: Result<Option<Posted>, Failure>) -> Result<(), Failure> {
         match read {
             Ok(posted) => {
@@ -212,7 +214,7 @@ impl Watch {
                 Ok(())
             }
             Err(failure) if !self.is_free() && self.read.elapsed() < self.times.lease => {
-                tracing::warn!("goes on waiting: {}", failure.one_line());
+                tracing::warn!("cannot read the claim, still waiting: {}", failure.one_line());
                 Ok(())
             }
             Err(failure) => Err(failure),
@@ -225,7 +227,7 @@ impl Watch {
         }
         let stage = posted.as_ref().map_or(Stage::Done, |p| p.claim.stage);
         let nonce = posted.as_ref().map(|p| p.claim.nonce.clone());
-        // Who only asks may have written over who builds, who will write anew.
+        // An asking agent may have overwritten a builder's claim, which the builder will renew.
         if stage != Stage::Asking {
             let now = nonce.filter(|_| stage == Stage::Building);
             self.given_up += u32::from(self.building.is_some() && self.building != now);
@@ -238,7 +240,7 @@ impl Watch {
         self.since = Instant::now();
     }
 
-    /// The failures that have not been weighed yet.
+    /// Returns the failures that have not been judged yet.
     fn unweighed(&mut self) -> Vec<KnownFailure> {
         let told = self.seen.iter().flat_map(|posted| &posted.claim.failures);
         let told: Vec<_> = told.filter(|known| !self.weighed.contains(known)).cloned().collect();
@@ -257,7 +259,7 @@ impl Watch {
         claim.stage == Stage::Done || self.since.elapsed() >= lease
     }
 
-    /// Says once who is waited for, and goes on showing it.
+    /// Logs the awaited agent once, and keeps showing it.
     fn show(&mut self, progress: &dyn Progress) {
         let Some(Posted { claim, .. }) = &self.seen else { return };
         let who = claim.builder.to_string();

@@ -1,4 +1,4 @@
-//! What must be brought into the store before anything is installed.
+//! Selection of modules and user-mode tree, and the steps that acquire them into the store.
 
 use super::candidate::{is_for_kernel, names_run_files, run_files};
 use super::driver::Choice;
@@ -16,21 +16,21 @@ use crate::module_signing::Signer;
 use crate::source::headers::AvailableHeaders;
 use crate::source::userspace::AvailableUserspace;
 
-/// The modules and the user-mode tree, as far as they are at hand, and what is to be acquired.
+/// Available modules and user-mode tree, and what is to be acquired.
 #[derive(Debug, Default)]
 pub(super) struct Supply<'a> {
     pub(super) set: Option<&'a ModuleSet>,
     pub(super) userspace: Option<&'a AvailableUserspace>,
-    /// Whether modules are to be compiled, so that what they are is not known yet.
+    /// True if modules are to be compiled, so that their contents are not known yet.
     pub(super) builds: bool,
-    /// Whether modules are to be signed first, so that their digests are not known yet.
+    /// True if modules are to be signed first, so that their digests are not known yet.
     pub(super) signs: bool,
     pub(super) acquire: Vec<Acquire>,
     pub(super) reasons: Vec<Reason>,
     pub(super) findings: Vec<Finding>,
 }
 
-/// Finds modules and user-mode tree for the choice. `wanted` are the modules to be loaded.
+/// Selects modules and user-mode tree for the choice. `wanted` are the modules to be loaded.
 pub(super) fn supply<'a>(
     config: &Config,
     facts: &HostFacts,
@@ -67,13 +67,14 @@ impl<'a> Supply<'a> {
                 catalog.headers,
                 Known::Yes(AvailableHeaders::Archive { .. } | AvailableHeaders::Local { .. })
             );
-        // A set that lacks a wanted module is used only to say so, where none can be built.
+        // A set that lacks a wanted module is only reported, where none can be built.
         let incomplete = || catalog.sets.iter().find(of_choice).filter(|_| !buildable);
         let signer = catalog.signer.as_ref();
         let standing = |s: &&AvailableSet| signing::standing(&s.set.key, facts, signer);
-        // Of equals what is as it was compiled, and of those the first: min_by_key keeps it.
+        // Of equal sets, unsigned ones as compiled win, and of those the first: min_by_key keeps
+        // it.
         let best = catalog.sets.iter().filter(complete);
-        // The build that is live need not make room for another one as good.
+        // The loaded build is kept even where another one is as good.
         let is_live = |s: &AvailableSet| choice.live && is_loaded(&s.set, facts);
         let best = best.min_by_key(|s| (!is_live(s), standing(s), s.set.key.signed_by.is_some()));
         let better_compiled = |s: &&AvailableSet| {
@@ -84,7 +85,7 @@ impl<'a> Supply<'a> {
             self.use_set(at_hand, facts);
             self.sign(at_hand, standing(&at_hand), catalog);
         } else if live_with_all {
-            self.because("modules", "all that are wanted are live, so none is loaded");
+            self.because("modules", "all wanted modules are loaded already");
         } else {
             self.unread(config, catalog);
             self.build(config, facts, catalog, choice, wanted);
@@ -179,7 +180,7 @@ impl<'a> Supply<'a> {
             self.published(publish, &catalog.headers);
         }
         let none = "no built set with all wanted modules for exactly this kernel (release and version \
-                    string) is at hand";
+                    string) is available";
         match &catalog.headers {
             Known::Yes(AvailableHeaders::Archive { package, version, compiler, passed_over }) => {
                 let why = format!("{none}; {package} {version} and {compiler} are in the archive");
@@ -200,21 +201,18 @@ impl<'a> Supply<'a> {
                 self.because("modules compiled", none);
                 self.findings.push(Finding::warning(
                     Code::HeadersUnknown,
-                    format!(
-                        "whether headers and compiler for {release} can be had is not known: {why}"
-                    ),
+                    format!("the search for headers and compiler for {release} failed: {why}"),
                 ));
             }
         }
     }
 
-    /// Says for whom it is compiled.
+    /// Adds the reason why compiled modules are published, or not.
     fn published(&mut self, publish: &PublishConfig, headers: &Known<AvailableHeaders>) {
         match headers {
             Known::Yes(AvailableHeaders::Local { place, .. }) if !publish.unsigned_headers => {
-                let why = format!(
-                    "the headers from {place} are signed by nobody (publish-unsigned-headers)"
-                );
+                let why =
+                    format!("the headers from {place} are unsigned (publish-unsigned-headers)");
                 self.because("modules not published", why);
             }
             _ => {
@@ -225,17 +223,17 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// Says why headers from elsewhere were not taken.
+    /// Adds the reasons why headers from elsewhere were not used.
     fn passed_over(&mut self, reasons: &[String]) {
         for why in reasons {
             self.because("headers passed over", why.as_str());
         }
     }
 
-    /// Registries that might have had what is missing.
+    /// Adds a finding for each unreadable registry that might have had the missing set.
     fn unread(&mut self, config: &Config, catalog: &Catalog) {
         for registry in &catalog.unread {
-            // Where nothing is compiled either, it was the last source.
+            // If compiling is not possible either, it was the last source.
             let severity = if config.may_compile() { Severity::Warning } else { Severity::Refusal };
             self.findings.push(Finding::new(
                 severity,
@@ -245,7 +243,7 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// What is compiled or assembled of a .run file needs it first.
+    /// Adds the fetch of the .run file, which compiling or assembling needs first.
     fn run_file(&mut self, catalog: &Catalog, choice: &Choice) {
         let mut files = run_files(catalog).iter().filter(|file| file.version == choice.version);
         let Some(file) = files.next() else { return };
@@ -282,7 +280,7 @@ impl<'a> Supply<'a> {
             self.findings.push(Finding::warning(
                 Code::UserspaceNotOffered,
                 format!(
-                    "no archive offers driver {}, so its user-mode files may not be had",
+                    "no archive offers driver {}, so its user-mode files may be unavailable",
                     choice.version
                 ),
             ));
@@ -294,7 +292,7 @@ impl<'a> Supply<'a> {
     }
 }
 
-/// Whether the kernel has this very build of the driver.
+/// True if the kernel has loaded this very build of the driver.
 fn is_loaded(set: &ModuleSet, facts: &HostFacts) -> bool {
     let own = set.modules.iter().find(|module| module.name == "nvidia");
     let own = own.and_then(|module| module.srcversion.as_ref());
@@ -307,7 +305,7 @@ fn will_sign(signer: &Signer) -> String {
     format!("by {signer}, with {with}")
 }
 
-/// Signatures are required, and no set that has one is at hand.
+/// Returns the finding that signatures are required and no available set has one.
 fn unsigned(facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
     let release = &facts.kernel.release;
     let refused = catalog.refused.iter().filter(|r| is_for_kernel(&r.at_hand, facts));
@@ -322,8 +320,8 @@ fn unsigned(facts: &HostFacts, catalog: &Catalog, choice: &Choice) -> Finding {
         return Finding::refusal(
             Code::NothingBuilt,
             format!(
-                "no signed set of {} {} is at hand for {release}, and what is compiled here has no \
-                 signature, which is required",
+                "no signed set of {} {} is available for {release}, and modules compiled here have \
+                 no signature, which is required",
                 choice.version, choice.flavour
             ),
         )
@@ -350,7 +348,7 @@ fn headers_missing(release: &str, nearest: &[String]) -> Finding {
     )
 }
 
-/// What a set says of the headers that it was compiled with.
+/// Describes the headers that a set was compiled with.
 fn headers_of(set: &ModuleSet) -> String {
     let names: Vec<&str> = set.key.headers.keys().map(String::as_str).collect();
     let names = names.join(", ");
@@ -359,6 +357,6 @@ fn headers_of(set: &ModuleSet) -> String {
     }
     match set.has_signed_headers() {
         true => format!("from {}: {names}", set.headers_origin()),
-        false => format!("from {}, signed by nobody: {names}", set.headers_origin()),
+        false => format!("from {}, unsigned: {names}", set.headers_origin()),
     }
 }

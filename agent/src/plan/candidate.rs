@@ -1,4 +1,4 @@
-//! What a driver's modules could come from: built sets and packages to compile.
+//! Candidates for a driver's modules: built sets and packages to compile.
 
 use std::cmp::Ordering;
 
@@ -11,13 +11,13 @@ use crate::host::facts::Known;
 use crate::source::driver::{AvailableDriver, DriverOrigin};
 use crate::source::runfile::AvailableRunFile;
 
-/// Something that has a driver's modules or what they are compiled from.
+/// Built set, or package to compile modules from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Candidate<'a> {
     pub(super) version: &'a str,
     pub(super) flavour: Flavour,
     pub(super) from: Origin<'a>,
-    /// Whether the kernel may take the signature, where it asks for one.
+    /// True if the kernel may accept the signature, where it requires one.
     pub(super) loadable: bool,
 }
 
@@ -46,7 +46,7 @@ impl Origin<'_> {
     }
 }
 
-/// A set that was built for exactly the running kernel.
+/// True if a set was built for exactly the running kernel.
 pub(super) fn is_for_kernel(at_hand: &AvailableSet, facts: &HostFacts) -> bool {
     let (key, kernel) = (&at_hand.set.key, &facts.kernel);
     key.kernel_release == kernel.release
@@ -54,7 +54,7 @@ pub(super) fn is_for_kernel(at_hand: &AvailableSet, facts: &HostFacts) -> bool {
         && key.arch == kernel.arch
 }
 
-/// Everything at hand for the running kernel, whatever was asked for.
+/// Returns all candidates for the running kernel, whatever was requested.
 pub(super) fn candidates<'a>(
     config: &Config,
     facts: &HostFacts,
@@ -103,7 +103,7 @@ fn origin_of(driver: &AvailableDriver) -> Origin<'_> {
     }
 }
 
-/// The .run files that are known.
+/// Returns the known .run files.
 pub(super) fn run_files(catalog: &Catalog) -> &[AvailableRunFile] {
     match &catalog.run_files {
         Known::Yes(files) => files,
@@ -111,17 +111,17 @@ pub(super) fn run_files(catalog: &Catalog) -> &[AvailableRunFile] {
     }
 }
 
-/// Whether drivers come from .run files, and so not from archives.
+/// True if drivers come from .run files, and so not from archives.
 pub(super) fn names_run_files(config: &Config, catalog: &Catalog) -> bool {
     !config.run_files.is_empty() || !run_files(catalog).is_empty()
 }
 
-/// The one with the highest version.
+/// Returns the candidate with the highest version.
 pub(super) fn newest<'a>(candidates: &[Candidate<'a>]) -> Option<Candidate<'a>> {
     candidates.iter().copied().max_by(|a, b| compare_versions(a.version, b.version))
 }
 
-/// What is at hand, for a message.
+/// Lists the candidates for a message.
 pub(super) fn offer(candidates: &[Candidate<'_>]) -> String {
     let mut offered: Vec<String> =
         candidates.iter().map(|c| format!("{} {}", c.version, c.flavour)).collect();
@@ -130,7 +130,7 @@ pub(super) fn offer(candidates: &[Candidate<'_>]) -> String {
     format!("they offer {}", offered.join(", "))
 }
 
-/// Whether `version` is `wish` or within its branch: 535.261.03 is within 535 and 535.261.
+/// True if `version` is `wish` or within its branch: 535.261.03 is within 535 and 535.261.
 pub(crate) fn is_within(version: &str, wish: &str) -> bool {
     version.strip_prefix(wish).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

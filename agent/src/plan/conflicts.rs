@@ -1,5 +1,5 @@
-//! What else is, or was, at the same work on this host: NVIDIA's driver container and what it left,
-//! somebody's mount on the driver root, a driver of the host itself.
+//! Findings about other driver installers: NVIDIA's driver container and its leftovers, foreign
+//! mounts on the driver root, and a driver installed on the host itself.
 
 use std::path::Path;
 
@@ -11,20 +11,20 @@ use crate::host::modules::is_of_driver;
 use crate::host::places::FIRMWARE_PATH;
 use crate::step::{Leftover, Step};
 
-/// The driver's own modules, whatever directory they lie in.
+/// The driver's own modules, in any directory.
 const DRIVER: [&str; 5] =
     ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem"];
-/// How many modules or libraries a finding names.
+/// Number of modules or libraries that a finding names.
 const NAMED: usize = 4;
 
-/// What is found without knowing what will be loaded.
+/// Returns the findings that do not depend on the modules to be loaded.
 pub(super) fn findings(config: &Config, facts: &HostFacts, host_hidden: bool) -> Vec<Finding> {
     let mut found = Vec::new();
     found.extend(odd_root(config, facts));
     found.extend(alive(config, facts));
     found.extend(taken(config, facts));
     found.extend(leftovers_found(config, facts));
-    // Where the host's files are out of reach, those seen are the container's own.
+    // With the host's files hidden, the visible ones are the container's own.
     if !host_hidden {
         found.extend(host_driver(facts));
         found.extend(autoloads(facts));
@@ -37,20 +37,20 @@ fn odd_root(config: &Config, facts: &HostFacts) -> Option<Finding> {
     let seen = match &facts.places.kind {
         RootKind::Absent | RootKind::Directory => return None,
         RootKind::Symlink(to) => format!("{path} is a symlink to {}", to.display()),
-        RootKind::Other => format!("{path} is no directory"),
+        RootKind::Other => format!("{path} is not a directory"),
     };
     Some(Finding::refusal(Code::DriverRootOdd, seen))
 }
 
 fn alive(config: &Config, facts: &HostFacts) -> Option<Finding> {
     let Installer::Alive(why) = &facts.places.installer else { return None };
-    // Somebody else's container may lie there as well: what is theirs is told by the mount.
+    // A foreign container may have its root there as well; the mount's finding covers it.
     let theirs = facts.places.mounts.iter().all(|m| m.owner != RootMountOwner::Unknown);
     theirs.then(|| {
         let root = config.paths.driver_root.display();
         Finding::refusal(
             Code::OtherInstallerAlive,
-            format!("NVIDIA's driver container works on {root}: {why}"),
+            format!("NVIDIA's driver container is running on {root}: {why}"),
         )
     })
 }
@@ -75,15 +75,15 @@ fn taken(config: &Config, facts: &HostFacts) -> Option<Finding> {
         first.target.display()
     );
     let remedy = format!(
-        "find out what mounted it (`findmnt -R {0}`) and take it off (`umount -R {0}`), or set \
+        "find its owner (`findmnt -R {0}`) and unmount it (`umount -R {0}`), or set \
          driver-root to another directory",
         root.display()
     );
     Some(Finding::refusal(Code::DriverRootTaken, seen).remedy(remedy))
 }
 
-/// The mounts of NVIDIA's dead container that can be taken off; None where something else is in
-/// between, or it is alive. Several are one container's root, mounted more than once.
+/// Returns the mounts of NVIDIA's dead container that can be unmounted; None where another mount is
+/// among them, or the container is alive. Several are one container's root, mounted more than once.
 fn leftover_mounts(facts: &HostFacts) -> Option<Vec<&RootMount>> {
     let places = &facts.places;
     let mounts: Vec<&RootMount> = places.mounts.iter().collect();
@@ -96,8 +96,8 @@ fn leftover_mounts(facts: &HostFacts) -> Option<Vec<&RootMount>> {
     (places.installer == Installer::NotSeen && mounts.iter().all(same)).then(|| mounts.clone())
 }
 
-/// What NVIDIA's dead container left, in the order to take it off: what proves whose it is comes
-/// last, so that whoever dies in between finds it again.
+/// Returns the leftovers of NVIDIA's dead container in the order of their removal. The proof of its
+/// ownership comes last, so that after a crash the next agent finds it again.
 pub(super) fn leftovers(config: &Config, facts: &HostFacts) -> Vec<Leftover> {
     let places = &facts.places;
     let ours = places.mounts.iter().any(|m| m.owner == RootMountOwner::Ours);
@@ -128,7 +128,7 @@ pub(super) fn leftovers(config: &Config, facts: &HostFacts) -> Vec<Leftover> {
     left
 }
 
-/// The steps that take the leftovers off.
+/// Returns the steps that remove the leftovers.
 pub(super) fn take_over(config: &Config, facts: &HostFacts) -> impl Iterator<Item = Step> {
     leftovers(config, facts).into_iter().map(|what| Step::RemoveLeftover { what })
 }
@@ -143,14 +143,15 @@ fn leftovers_found(config: &Config, facts: &HostFacts) -> Option<Finding> {
     })
 }
 
-/// The modules of a driver among those the kernel has as files.
+/// Returns the driver's modules among the kernel's module files.
 fn host_modules(facts: &HostFacts) -> Vec<(String, &str)> {
     let is_driver = |(name, file): &(String, &str)| {
-        // The kernel's own with such names (nvidiafb, nvidia_wmi_ec_backlight) lie below drivers/.
+        // The kernel's own modules with such names (nvidiafb, nvidia_wmi_ec_backlight) are below
+        // drivers/.
         let elsewhere = || !file.starts_with("kernel/drivers/");
         DRIVER.contains(&name.as_str()) || (name.starts_with("nvidia_") && elsewhere())
     };
-    // Of thousands few have such a name: only those are written out.
+    // Only the few of thousands with such a name are formatted.
     let all = facts.available.iter().filter(|module| module.stem.starts_with("nvidia"));
     let mut found: Vec<_> =
         all.map(|module| (module.name(), module.file)).filter(is_driver).collect();
@@ -198,7 +199,7 @@ fn some(mut names: Vec<String>) -> String {
     if more > 0 { format!("{list} and {more} more") } else { list }
 }
 
-/// Only what modprobe can find is loaded by itself.
+/// Finds drivers that the host loads by itself; only modules that modprobe can find are.
 fn autoloads(facts: &HostFacts) -> Option<Finding> {
     let modules = host_modules(facts);
     if modules.is_empty() {
@@ -210,9 +211,9 @@ fn autoloads(facts: &HostFacts) -> Option<Finding> {
     let by_device: Vec<&str> =
         by_device.map(|(name, _)| name.as_str()).filter(|name| serves_device(name)).collect();
     if let Some(unread) = facts.unread.get("autoload") {
-        why.push(format!("what keeps {} out was not seen: {unread}", by_device.join(", ")));
+        why.push(format!("the blacklist for {} could not be read: {unread}", by_device.join(", ")));
     } else if !by_device.is_empty() {
-        why.push(format!("nothing keeps {} out when udev sees the device", by_device.join(", ")));
+        why.push(format!("udev loads {} when it finds the device", by_device.join(", ")));
     }
     let named = rules.at_boot.iter().filter(|rule| is_of_driver(&rule.module));
     why.extend(named.map(|rule| format!("{} names {}", rule.file.display(), rule.module)));
@@ -224,14 +225,14 @@ fn autoloads(facts: &HostFacts) -> Option<Finding> {
     let names: Vec<String> =
         modules.iter().map(|(name, _)| format!("`blacklist {name}`")).collect();
     let remedy = format!(
-        "keep it out: {} in /etc/modprobe.d and nothing of it in /etc/modules-load.d, then renew \
+        "prevent it: {} in /etc/modprobe.d and no such module in /etc/modules-load.d, then renew \
          the initramfs",
         names.join(", ")
     );
     Some(Finding::warning(Code::DriverAutoloads, why.join("; ")).remedy(remedy))
 }
 
-/// Only nvidia.ko, by whatever name, has the devices' aliases.
+/// True for nvidia.ko, by any name: only it has the devices' aliases.
 fn serves_device(module: &str) -> bool {
     let part = ["_uvm", "_modeset", "_drm", "_peermem", "_fs"];
     !part.iter().any(|part| module.ends_with(part))

@@ -1,4 +1,4 @@
-//! Which daemons of the driver are started, after all else is there.
+//! Selection of the driver's daemons, which start after all other steps.
 
 use std::path::{Path, PathBuf};
 
@@ -16,19 +16,20 @@ const PERSISTENCED: &str = "nvidia-persistenced";
 const FABRICMANAGER: &str = "nv-fabricmanager";
 const SUBNET_MANAGER: &str = "nvlsm";
 
-/// Where the settings of the subnet manager name further files of its package: nvlsm.conf has
-/// `plugin_options -grpc_mgr --config_file /usr/share/nvidia/nvlsm/grpc_mgr.conf`, and without that
-/// plugin nothing listens on its socket.
+/// Directory of further files of the subnet manager's package, named in its settings: nvlsm.conf
+/// has `plugin_options -grpc_mgr --config_file /usr/share/nvidia/nvlsm/grpc_mgr.conf`, and without
+/// that plugin nothing listens on its socket.
 pub(crate) const SUBNET_SETTINGS: &str = "/usr/share/nvidia/nvlsm";
 
-/// Where the subnet manager waits for the fabric manager: the default of FM_SM_IPC_INTERFACE (the
-/// Fabric Manager User Guide). NVIDIA's start script waits five seconds in place of asking.
+/// Socket on which the subnet manager waits for the fabric manager: the default of
+/// FM_SM_IPC_INTERFACE (the Fabric Manager User Guide). NVIDIA's start script sleeps five seconds
+/// instead.
 const SUBNET_SOCKET: &str = "/run/nvidia-fabricmanager/fm_sm_ipc.socket";
 
-/// Where the fabric manager's own parts talk to each other: by default that is a TCP port.
+/// Socket between the fabric manager's own parts; by default that is a TCP port.
 const FABRIC_INTERNAL_SOCKET: &str = "/run/nvidia-fabricmanager/internal.socket";
 
-/// Steps, the reasons for them, and what stands in their way.
+/// Daemon steps, their reasons, and findings.
 #[derive(Debug, Default)]
 pub(super) struct Daemons {
     pub(super) steps: Vec<Step>,
@@ -36,8 +37,8 @@ pub(super) struct Daemons {
     pub(super) findings: Vec<Finding>,
 }
 
-/// The daemons for a host, whose programs are in `tree`; where there is none yet, nothing is known
-/// of them.
+/// Returns the daemons for a host, with their programs in `tree`; without a tree their existence is
+/// unknown.
 pub(super) fn daemons(
     config: &Config,
     facts: &HostFacts,
@@ -54,7 +55,7 @@ pub(super) fn daemons(
     }
     let mut shared: Vec<PathBuf> = Vec::new();
     for daemon in daemons {
-        // Clients look below the driver root, and the daemons' paths cannot be chosen.
+        // Clients connect below the driver root, and the daemons' paths cannot be configured.
         let dir = daemon.socket.parent().unwrap_or(Path::new("/run")).to_path_buf();
         if !shared.contains(&dir) {
             found.steps.push(Step::MakeDir { path: place.in_root(&dir) });
@@ -69,7 +70,7 @@ pub(super) fn daemons(
     found
 }
 
-/// Where the daemons' programs are, and what is said of them.
+/// Location of the daemons' programs, with the results so far.
 struct Place<'a> {
     config: &'a Config,
     tree: &'a AvailableUserspace,
@@ -80,7 +81,7 @@ impl Place<'_> {
         &self.config.paths.driver_root
     }
 
-    /// The same path below the driver root.
+    /// Returns the same path below the driver root.
     fn in_root(&self, path: &Path) -> PathBuf {
         self.driver_root().join(path.strip_prefix("/").unwrap_or(path))
     }
@@ -126,11 +127,11 @@ impl Daemons {
             }
             _ => {}
         }
-        self.decide(PERSISTENCED, "it keeps the GPUs set up while nobody uses them");
+        self.decide(PERSISTENCED, "it keeps the GPUs initialized while no program uses them");
         Some(place.daemon(PERSISTENCED, PERSISTENCED_SOCKET, wish))
     }
 
-    /// The fabric manager, after the subnet manager where the switches are of NVLink5.
+    /// Adds the fabric manager, after the subnet manager where the switches are of NVLink5.
     fn fabric(&mut self, place: &Place<'_>, facts: &HostFacts) -> Vec<Daemon> {
         let wish = place.config.daemons.fabricmanager;
         let switches = facts.devices.iter().filter(|d| d.kind == DeviceKind::NvSwitch).count();
@@ -162,13 +163,13 @@ impl Daemons {
             fabric.arguments.extend(["-g".to_owned(), manager.port.clone()]);
             daemons.push(subnet_manager(place, manager));
         }
-        let why = format!("the GPUs are bound together by switches ({switches} on the PCI bus)");
+        let why = format!("the GPUs are connected by switches ({switches} on the PCI bus)");
         self.decide(FABRICMANAGER, &why);
         daemons.push(fabric);
         daemons
     }
 
-    /// Shows a directory of the driver root under the path that a daemon knows.
+    /// Bind-mounts a directory of the driver root on the path that a daemon expects.
     fn share(&mut self, place: &Place<'_>, target: &Path) {
         let (source, target) = (place.in_root(target), target.to_path_buf());
         self.steps.push(Step::MakeDir { path: target.clone() });
@@ -180,7 +181,7 @@ impl Daemons {
     }
 
     fn leave(&mut self, what: &str, socket: &str) {
-        let seen = format!("somebody answers on the host's {socket}: {what} runs already");
+        let seen = format!("{what} is running already: it answers on the host's {socket}");
         self.findings.push(Finding::note(Code::DaemonForeign, seen));
     }
 }
@@ -189,10 +190,10 @@ fn is_foreign(facts: &HostFacts, socket: &str) -> bool {
     facts.foreign_daemons.iter().any(|there| there == Path::new(socket))
 }
 
-/// No CUDA program runs on such a host without it. It opens the switches' nodes, nvidia-nvlink and the
-/// capability fabric-mgmt. NVIDIA's programs make by themselves what of these has not the mode and the
-/// owner that /proc names (nvidia-modprobe-utils.c, `mknod_helper`). They are made before it is
-/// started, so that it does without CAP_MKNOD.
+/// Returns the fabric manager, without which no CUDA program runs on such a host. It opens the
+/// switches' nodes, nvidia-nvlink and the capability fabric-mgmt. NVIDIA's programs make those that
+/// lack the mode and owner in /proc themselves (nvidia-modprobe-utils.c, `mknod_helper`). They are
+/// made before it starts, so that it needs no CAP_MKNOD.
 fn fabric_manager(place: &Place<'_>) -> Daemon {
     let share = place.driver_root().join("usr/share/nvidia/nvswitch");
     let run = Path::new(FABRICMANAGER_SOCKET).parent().unwrap_or(Path::new("/run"));
@@ -204,7 +205,7 @@ fn fabric_manager(place: &Place<'_>) -> Daemon {
             template: share.join("fabricmanager.cfg"),
             set: vec![
                 set("DAEMONIZE", "0"),
-                // Then it logs to standard error.
+                // Empty: it then logs to standard error.
                 set("LOG_FILE_NAME", ""),
                 set("UNIX_SOCKET_PATH", FABRIC_INTERNAL_SOCKET),
                 set("FM_CMD_UNIX_SOCKET_PATH", FABRICMANAGER_SOCKET),
@@ -214,15 +215,16 @@ fn fabric_manager(place: &Place<'_>) -> Daemon {
             ],
             file,
         }),
-        // The switches' driver asks for it (nvswitch_os_is_admin).
+        // Required by the switches' driver (nvswitch_os_is_admin).
         capabilities: vec!["CAP_SYS_ADMIN".to_owned()],
         required: true,
         ..place.daemon(FABRICMANAGER, FABRICMANAGER_SOCKET, Wish::On)
     }
 }
 
-/// As NVIDIA's nvidia-fabricmanager-start.sh runs it (`nvlsm -F CONF -B --pid_file FILE -g GUID`), but
-/// in the foreground and with its log for us. It speaks through the umad device of that port.
+/// Returns the subnet manager, run as by NVIDIA's nvidia-fabricmanager-start.sh (`nvlsm -F CONF -B
+/// --pid_file FILE -g GUID`), but in the foreground and with its log sent to the agent. It uses the
+/// umad device of that port.
 fn subnet_manager(place: &Place<'_>, manager: &SwitchManager) -> Daemon {
     let file = place.in_root(Path::new(SUBNET_SETTINGS)).join("nvlsm.conf").display().to_string();
     let pid_file = Path::new(SUBNET_SOCKET).with_file_name("nvlsm.pid").display().to_string();

@@ -1,5 +1,5 @@
-//! Which driver version and flavour: what was asked for, what is live, what is at hand, and what
-//! the GPUs can be driven by.
+//! Selection of driver version and flavour from the configuration, the loaded driver, the available
+//! candidates and the GPUs.
 
 use std::cmp::Ordering;
 
@@ -17,19 +17,19 @@ use crate::host::HostFacts;
 use crate::host::facts::{DeviceKind, Known, PciDevice};
 use crate::source::runfile::AvailableRunFile;
 
-/// What was chosen.
+/// Selected driver version and flavour.
 #[derive(Debug)]
 pub(super) struct Choice {
-    /// A version; or, where none is known, the branch or `newest` as it was asked for.
+    /// Version; where none is known, the requested branch or `newest`.
     pub(super) version: String,
     pub(super) flavour: Flavour,
-    /// Whether the driver chosen is the one loaded now.
+    /// True if the selected driver is the one loaded now.
     pub(super) live: bool,
     pub(super) reasons: Vec<Reason>,
     pub(super) findings: Vec<Finding>,
 }
 
-/// Chooses version and flavour.
+/// Selects version and flavour.
 pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Choice {
     let question = Question { config, facts, gpus: gpus(facts), run_files: run_files(catalog) };
     let candidates = candidates(config, facts, catalog);
@@ -40,7 +40,7 @@ pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> C
         candidates.iter().copied().filter(|c| question.is_asked_for(c)).collect();
     let mut fitting: Vec<Candidate<'_>> =
         matching.iter().copied().filter(|c| question.fits(c.version, c.flavour).is_ok()).collect();
-    // Where the kernel asks for signatures, what has one comes before what is newer.
+    // Signed candidates come before newer ones if the kernel requires signatures.
     if fitting.iter().any(|c| c.loadable) {
         fitting.retain(|c| c.loadable);
     }
@@ -60,7 +60,7 @@ fn gpus(facts: &HostFacts) -> Vec<Gpu<'_>> {
     gpus.map(|d| (d, gpu::generation_of(d.device))).collect()
 }
 
-/// What the choice is made from, but for what is at hand.
+/// Inputs of the selection, except the candidates.
 struct Question<'a> {
     config: &'a Config,
     facts: &'a HostFacts,
@@ -70,7 +70,7 @@ struct Question<'a> {
 
 impl Question<'_> {
     fn version_matches(&self, version: &str) -> bool {
-        // Who names a .run file and no version wants the version of the file.
+        // A .run file without a configured version selects the file's version.
         let of_a_file = self.run_files.iter().any(|file| file.version == version);
         match self.config.driver.version.as_deref() {
             Some(wish) => is_within(version, wish),
@@ -78,14 +78,14 @@ impl Question<'_> {
         }
     }
 
-    /// What the driver of a version says of a GPU, where that driver is of a .run file.
+    /// Returns what a .run file's driver of this version lists for a GPU.
     fn said_of(&self, device: &PciDevice, version: &str) -> Option<&Chip> {
         let file = self.run_files.iter().find(|file| file.version == version)?;
         file.gpus.as_ref()?.chip(device.device)
     }
 
-    /// Whether a GPU takes a flavour: by what the driver says, else by its generation; None where
-    /// neither is known.
+    /// Reports if a GPU supports a flavour: by the driver's own list, else by its generation; None
+    /// where neither is known.
     fn takes(&self, gpu: Gpu<'_>, version: &str, flavour: Flavour) -> Option<bool> {
         let (device, generation) = gpu;
         let said = self.said_of(device, version).and_then(|chip| chip.takes(flavour));
@@ -100,7 +100,7 @@ impl Question<'_> {
         self.version_matches(candidate.version) && self.flavour_matches(candidate.flavour)
     }
 
-    /// Whether every GPU can be driven; the first that cannot, and why.
+    /// Checks that every GPU is supported; names the first that is not, and why.
     fn fits(&self, version: &str, flavour: Flavour) -> Result<(), (String, Unfit)> {
         let Some(branch) = gpu::branch_of(version) else { return Ok(()) };
         for (device, generation) in &self.gpus {
@@ -119,7 +119,7 @@ impl Question<'_> {
         Ok(())
     }
 
-    /// The driver loaded now, where it is one that was asked for: nothing need be unloaded.
+    /// Selects the loaded driver, where it matches the request: nothing need be unloaded.
     fn adopt(&self, candidates: &[Candidate<'_>]) -> Option<Choice> {
         let live = self.facts.live_driver.as_ref()?;
         if !self.version_matches(&live.version) {
@@ -134,15 +134,15 @@ impl Question<'_> {
             .filter(|c| compare_versions(c.version, &live.version) == Ordering::Greater)
             .filter(|c| self.is_asked_for(c));
         let also = newer.map_or_else(String::new, |c| {
-            format!("; {} is to be had: ask for it by version to change to it", c.version)
+            format!("; {} is available: select it by version to change to it", c.version)
         });
         Some(Choice {
             reasons: vec![
                 reason(
                     format!("driver {}", live.version),
-                    format!("adopted: live in the kernel already{also}"),
+                    format!("adopted: loaded in the kernel already{also}"),
                 ),
-                reason(format!("flavour {flavour}"), "the live driver's"),
+                reason(format!("flavour {flavour}"), "that of the loaded driver"),
             ],
             version: live.version.clone(),
             flavour,
@@ -163,19 +163,19 @@ impl Question<'_> {
         let from = same.iter().find(|c| c.flavour == flavour).map(|c| c.from.describe());
         let mut why_version = match &self.config.driver.version {
             Some(wish) if wish == version => "asked for".to_owned(),
-            Some(wish) => format!("newest at hand within {wish}"),
-            None => "newest at hand".to_owned(),
+            Some(wish) => format!("newest available within {wish}"),
+            None => "newest available".to_owned(),
         };
         if fitting.iter().all(|c| c.loadable)
             && matching.iter().any(|c| !c.loadable && self.fits(c.version, c.flavour).is_ok())
         {
-            why_version.push_str(" that the kernel may take the signature of");
+            why_version.push_str(" with a signature that the kernel may accept");
         }
         if let Some(passed) = newest(matching).filter(|c| c.version != version)
             && let Err((device, unfit)) = self.fits(passed.version, passed.flavour)
         {
             why_version.push_str(&format!(
-                " that drives every GPU ({} does not: {device}: {})",
+                " that supports every GPU ({} does not: {device}: {})",
                 passed.version, unfit.why
             ));
         }
@@ -194,7 +194,7 @@ impl Question<'_> {
         }
     }
 
-    /// One of the flavours `same` has, all of which fit.
+    /// Selects one of the flavours of `same`, all of which fit.
     fn flavour_of(&self, version: &str, same: &[Candidate<'_>]) -> (Flavour, String) {
         if let Some(wish) = self.config.driver.flavour {
             return (wish, "asked for".into());
@@ -207,7 +207,7 @@ impl Question<'_> {
         if !has(preferred, false) {
             return (
                 other,
-                format!("auto: only {other} is at hand ({preferred} preferred: {why})"),
+                format!("auto: only {other} is available ({preferred} preferred: {why})"),
             );
         }
         if !has(preferred, true) && has(other, true) {
@@ -219,7 +219,7 @@ impl Question<'_> {
         (preferred, format!("auto: {why}"))
     }
 
-    /// The flavour auto prefers for a version, and why.
+    /// Returns the flavour that auto prefers for a version, and why.
     fn preferred(&self, version: &str) -> (Flavour, String) {
         let refuses = |flavour| {
             let mut gpus = self.gpus.iter().copied();
@@ -230,7 +230,7 @@ impl Question<'_> {
             return (Flavour::Proprietary, self.because_of(gpu, version, what));
         }
         if let Some(gpu) = refuses(Flavour::Proprietary) {
-            return (Flavour::Open, self.because_of(gpu, version, "driven by open only"));
+            return (Flavour::Open, self.because_of(gpu, version, "supported by open only"));
         }
         let since = gpu::OPEN_RECOMMENDED_BRANCH;
         match gpu::branch_of(version) {
@@ -240,12 +240,12 @@ impl Question<'_> {
             ),
             _ => (
                 Flavour::Open,
-                format!("NVIDIA recommends open from branch {since} on, and every GPU takes it"),
+                format!("NVIDIA recommends open from branch {since} on, and every GPU supports it"),
             ),
         }
     }
 
-    /// A GPU and why it decides, by the driver's own list where that names it.
+    /// Formats the GPU that decides and why, by the driver's own list where that names it.
     fn because_of(&self, gpu: Gpu<'_>, version: &str, what: &str) -> String {
         let (device, generation) = gpu;
         let of_list = self.said_of(device, version).map(|chip| chip.name.clone());
@@ -254,7 +254,7 @@ impl Question<'_> {
         format!("{} is {is}, {what}{by}", name_of(device))
     }
 
-    /// Something matches, and no GPU-fitting flavour of it.
+    /// Refuses: candidates match, but none has a flavour that fits the GPUs.
     fn refuse_gpu(&self, newest: Candidate<'_>) -> Choice {
         let mut choice = self.unmet(newest.version, Some(newest.flavour));
         if let Err((device, unfit)) = self.fits(newest.version, newest.flavour) {
@@ -273,7 +273,7 @@ impl Question<'_> {
         Finding::refusal(Code::GpuUnsupported, seen).remedy(unfit.remedy.clone())
     }
 
-    /// Nothing that was asked for is at hand, or nothing at all.
+    /// Refuses: no candidate matches the request, or there are none.
     fn refuse_offer(&self, candidates: &[Candidate<'_>], catalog: &Catalog) -> Choice {
         let wish = self.config.driver.version.clone().or_else(|| self.last_branch());
         let wish = wish.as_deref().unwrap_or("newest");
@@ -286,7 +286,7 @@ impl Question<'_> {
             None => format!("driver {}", choice.version),
         };
         if !self.config.may_compile() {
-            // Only built sets count then; that none is at hand is found with the modules.
+            // Only built sets count then; the selection of modules reports that none is available.
             return choice;
         }
         if names_run_files(self.config, catalog) {
@@ -294,15 +294,15 @@ impl Question<'_> {
             return choice;
         }
         choice.findings.push(match &catalog.drivers {
-            // For a captured tree the sources are not at hand, and nothing is installed.
+            // A captured tree has no sources, and nothing is installed.
             Known::Unknown(why) => Finding::new(
                 if self.config.paths.is_captured() { Severity::Warning } else { Severity::Refusal },
                 Code::ArchivesUnread,
-                format!("where {wanted} comes from is not known: {why}"),
+                format!("the sources of {wanted} could not be read: {why}"),
             ),
             Known::Yes(_) if candidates.is_empty() => Finding::refusal(
                 Code::DriverNotOffered,
-                format!("{wanted} is wanted, and no source that was read has an NVIDIA driver"),
+                format!("no source of {wanted}: none that was read has an NVIDIA driver"),
             )
             .remedy(
                 "add an archive, suite or component that has one ([[archive]] in the configuration \
@@ -316,28 +316,28 @@ impl Question<'_> {
         choice
     }
 
-    /// The newest branch that drives every GPU, where support for one of them has ended.
+    /// Returns the newest branch that supports every GPU, where support for one of them has ended.
     fn last_branch(&self) -> Option<String> {
         let last = self.gpus.iter().filter_map(|(_, generation)| (*generation)?.branches().1);
         last.min().map(|branch| branch.to_string())
     }
 
-    /// A choice that cannot be carried out; the findings say why.
+    /// Returns a choice that cannot be carried out; the findings name the cause.
     fn unmet(&self, version: &str, flavour: Option<Flavour>) -> Choice {
         let (preferred, why) = self.preferred(version);
         let (flavour, why) = match (self.config.driver.flavour, flavour) {
             (Some(asked), _) => (asked, "asked for".to_owned()),
             (None, Some(only)) if only != preferred => {
-                (only, format!("auto: only {only} is at hand"))
+                (only, format!("auto: only {only} is available"))
             }
             _ => (preferred, format!("auto: {why}")),
         };
         let why_version = match self.config.driver.version {
             Some(_) => "asked for",
             None if gpu::branch_of(version).is_some() => {
-                "the newest branch that drives every GPU; which versions there are is not known"
+                "the newest branch that supports every GPU; the available versions are unknown"
             }
-            None => "which versions there are is not known",
+            None => "the available versions are unknown",
         };
         Choice {
             version: version.to_owned(),
@@ -352,18 +352,18 @@ impl Question<'_> {
     }
 }
 
-/// No .run file is of what is wanted, or what they are of could not be read.
+/// Returns the finding that no .run file has the requested version, or that none could be read.
 fn no_run_file(wanted: &str, candidates: &[Candidate<'_>], catalog: &Catalog) -> Finding {
     match &catalog.run_files {
         Known::Unknown(why) => Finding::refusal(
             Code::RunFileUnread,
-            format!("whether the .run files hold {wanted} is not known: {why}"),
+            format!("could not check the .run files for {wanted}: {why}"),
         ),
         Known::Yes(_) => Finding::refusal(
             Code::DriverNotOffered,
-            format!("no .run file named holds {wanted}; {}", offer(candidates)),
+            format!("no configured .run file has {wanted}; {}", offer(candidates)),
         )
-        .remedy("ask for one of those, or name the .run file of the version that is wanted"),
+        .remedy("select one of those, or configure the .run file of the wanted version"),
     }
 }
 
@@ -378,7 +378,7 @@ fn other(flavour: Flavour) -> Flavour {
     }
 }
 
-/// A device as a person finds it: address, ids.
+/// Formats a device by address and ids.
 pub(super) fn name_of(device: &PciDevice) -> String {
     format!("{} (10de:{:04x})", device.address, device.device)
 }

@@ -1,4 +1,4 @@
-//! Which driver branches and flavours drive a GPU, from its PCI device id.
+//! Driver branches and flavours that support a GPU, from its PCI device id.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -9,7 +9,7 @@ use crate::flavour::Flavour;
 /// A GPU generation, oldest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Generation {
-    /// Fermi and whatever came before it.
+    /// Fermi and older.
     Fermi,
     /// Kepler: K80, K40.
     Kepler,
@@ -33,8 +33,8 @@ pub enum Generation {
     Blackwell,
 }
 
-/// Device ids by generation, as the public PCI id list groups the chips. A range may hold ids that
-/// were never given to a chip; none holds ids of two generations.
+/// Device ids by generation, as the public PCI id list groups the chips. A range may include
+/// unassigned ids; none includes ids of two generations.
 const RANGES: [(RangeInclusive<u16>, Generation); 26] = [
     (0x0020..=0x0fbf, Generation::Fermi),
     (0x0fc0..=0x0fff, Generation::Kepler),
@@ -64,14 +64,14 @@ const RANGES: [(RangeInclusive<u16>, Generation); 26] = [
     (0x3180..=0x31ff, Generation::Blackwell),
 ];
 
-/// The generation of a GPU; None where the id is newer than this table.
+/// Returns the generation of a GPU; None where the id is newer than this table.
 pub fn generation_of(device: u16) -> Option<Generation> {
     RANGES.iter().find(|(range, _)| range.contains(&device)).map(|(_, generation)| *generation)
 }
 
 impl Generation {
-    /// The driver branches that drive it, by NVIDIA's release notes: the first (where one that is
-    /// still to be had is too old) and the last (where support has ended).
+    /// Returns the first and the last driver branch that support it, by NVIDIA's release notes: the
+    /// first where an older branch is still available, the last where support has ended.
     pub fn branches(self) -> (Option<u64>, Option<u64>) {
         match self {
             Self::Fermi => (None, Some(390)),
@@ -85,8 +85,8 @@ impl Generation {
         }
     }
 
-    /// Whether a flavour can drive it. The open modules need a GPU System Processor, which came
-    /// with Turing; Grace Hopper and Blackwell are driven by nothing else.
+    /// True if the flavour supports this generation. The open modules need a GPU System Processor,
+    /// which came with Turing; Grace Hopper and Blackwell are supported by the open modules only.
     pub fn takes(self, flavour: Flavour) -> bool {
         match flavour {
             Flavour::Open => self >= Self::Turing,
@@ -113,32 +113,32 @@ impl fmt::Display for Generation {
     }
 }
 
-/// The first branch that has open modules.
+/// First branch with open modules.
 pub const FIRST_OPEN_BRANCH: u64 = 515;
-/// The first branch whose packages recommend the open modules.
+/// First branch whose packages recommend the open modules.
 pub const OPEN_RECOMMENDED_BRANCH: u64 = 560;
 
-/// Why a driver does not drive a GPU.
+/// Reason why a driver does not support a GPU, with a remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unfit {
-    /// What is wrong, for example `Kepler is driven by branch 470 and older`.
+    /// Reason, for example `Kepler needs branch 470: newer ones no longer support it`.
     pub why: String,
-    /// What to ask for instead.
+    /// Branch or flavour to select instead.
     pub remedy: String,
 }
 
-/// Whether a branch can drive a generation, whatever the flavour.
+/// Checks that a branch supports a generation, in any flavour.
 ///
 /// # Errors
-/// Says which branch can.
+/// Names the branch that does.
 pub fn branch_fits(generation: Generation, branch: u64) -> Result<(), Unfit> {
     let (first, last) = generation.branches();
     if let Some(last) = last
         && branch > last
     {
         return Err(Unfit {
-            why: format!("{generation} needs branch {last}: newer ones no longer drive it"),
-            remedy: format!("ask for driver {last}, from an archive that has it"),
+            why: format!("{generation} needs branch {last}: newer ones no longer support it"),
+            remedy: format!("select driver {last}, from an archive that has it"),
         });
     }
     if let Some(first) = first
@@ -146,23 +146,23 @@ pub fn branch_fits(generation: Generation, branch: u64) -> Result<(), Unfit> {
     {
         return Err(Unfit {
             why: format!("{generation} needs branch {first} or newer"),
-            remedy: format!("ask for driver {first} or newer"),
+            remedy: format!("select driver {first} or newer"),
         });
     }
     Ok(())
 }
 
-/// Whether a flavour of a branch can drive a generation.
+/// Checks that a flavour of a branch supports a generation.
 ///
 /// # Errors
-/// Says which flavour can.
+/// Names the flavour that does.
 pub fn flavour_fits(generation: Generation, branch: u64, flavour: Flavour) -> Result<(), Unfit> {
     if flavour == Flavour::Open && branch < FIRST_OPEN_BRANCH {
         return Err(Unfit {
             why: format!(
                 "branch {branch} has no open modules (they came with {FIRST_OPEN_BRANCH})"
             ),
-            remedy: "ask for flavour proprietary or auto".into(),
+            remedy: "select flavour proprietary or auto".into(),
         });
     }
     if generation.takes(flavour) {
@@ -172,24 +172,24 @@ pub fn flavour_fits(generation: Generation, branch: u64, flavour: Flavour) -> Re
         Flavour::Open => {
             ("has no GPU System Processor, which the open modules need", "proprietary")
         }
-        Flavour::Proprietary => ("is driven by the open modules only", "open"),
+        Flavour::Proprietary => ("is supported by the open modules only", "open"),
     };
     Err(Unfit {
         why: format!("{generation} {why}"),
-        remedy: format!("ask for flavour {other} or auto"),
+        remedy: format!("select flavour {other} or auto"),
     })
 }
 
-/// Whether a driver says that it drives a GPU with modules of a flavour.
+/// Checks that a driver's own list has a GPU as supported by modules of a flavour.
 ///
 /// # Errors
-/// Says what it says instead, and what to ask for.
+/// Names what the list has instead, and what to select.
 pub fn driver_says_it_fits(chip: &Chip, version: &str, flavour: Flavour) -> Result<(), Unfit> {
     let name = &chip.name;
     if let Some(last) = chip.last_branch {
         return Err(Unfit {
-            why: format!("{name} needs branch {last}, says the list of driver {version}"),
-            remedy: format!("ask for driver {last}, from its .run file or an archive that has it"),
+            why: format!("{name} needs branch {last} (list of driver {version})"),
+            remedy: format!("select driver {last}, from its .run file or an archive that has it"),
         });
     }
     if chip.takes(flavour) != Some(false) {
@@ -200,12 +200,12 @@ pub fn driver_says_it_fits(chip: &Chip, version: &str, flavour: Flavour) -> Resu
         Flavour::Proprietary => Flavour::Open,
     };
     Err(Unfit {
-        why: format!("{name} is not driven by the {flavour} modules, says the list of {version}"),
-        remedy: format!("ask for flavour {other} or auto"),
+        why: format!("{name} is not supported by the {flavour} modules (list of {version})"),
+        remedy: format!("select flavour {other} or auto"),
     })
 }
 
-/// The branch of a version: its first number.
+/// Returns the branch of a version: its first number.
 pub fn branch_of(version: &str) -> Option<u64> {
     version.split('.').next()?.parse().ok()
 }

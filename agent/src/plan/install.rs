@@ -1,4 +1,4 @@
-//! The steps that change the host, in order.
+//! Installation steps, in order.
 
 use std::path::{Path, PathBuf};
 
@@ -12,14 +12,15 @@ use crate::host::HostFacts;
 use crate::host::places::FIRMWARE_PATH;
 use crate::step::{ModuleOrigin, Step};
 
-/// Always loaded, in this order.
+/// Modules that are always loaded, in this order.
 const ALWAYS: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
-/// What NVIDIA's driver uses of the kernel where it is there, whether or not a module names it.
+/// The kernel's modules that NVIDIA's driver uses where they exist, even if no module depends on
+/// them.
 const ASSISTANTS: [&str; 2] = ["i2c_core", "ipmi_msghandler"];
-/// What a subnet manager speaks to its devices through.
+/// The kernel's module that a subnet manager uses to reach its devices.
 const MANAGEMENT: &str = "ib_umad";
 
-/// Steps, whether they are all, and what stands in the way.
+/// Installation steps, their completeness, and findings.
 #[derive(Debug, Default)]
 pub(super) struct Install {
     pub(super) steps: Vec<Step>,
@@ -27,13 +28,13 @@ pub(super) struct Install {
     pub(super) findings: Vec<Finding>,
 }
 
-/// The modules wanted, in load order.
+/// Returns the modules to be loaded, in load order.
 pub(super) fn wanted_modules(config: &Config) -> Vec<&str> {
     let extra = config.driver.extra_modules.iter().map(String::as_str);
     ALWAYS.into_iter().chain(extra).collect()
 }
 
-/// Lists the steps for what is at hand.
+/// Lists the steps for the available set and tree.
 pub(super) fn install(
     config: &Config,
     facts: &HostFacts,
@@ -60,7 +61,7 @@ pub(super) fn install(
 }
 
 impl Install {
-    /// The entries of the wanted modules, in the set's load order.
+    /// Returns the entries of the wanted modules, in the set's load order.
     fn entries<'a>(
         &mut self,
         choice: &Choice,
@@ -87,7 +88,8 @@ impl Install {
         set.modules.iter().filter(|m| wanted.contains(&m.name.as_str())).collect()
     }
 
-    /// Loads of the host's own modules: each after what it needs, none that is built in or loaded.
+    /// Returns loads of the host's own modules: each after its dependencies, none that is built in
+    /// or loaded already.
     fn loads_from_kernel(
         &mut self,
         facts: &HostFacts,
@@ -98,9 +100,9 @@ impl Install {
         if choice.live && supply.set.is_none() && !supply.builds {
             return;
         }
-        // The subnet manager of NVLink5's switches speaks to them through it.
+        // The subnet manager of NVLink5's switches needs it to reach them.
         let management = (!facts.switch_managers.is_empty()).then_some(MANAGEMENT);
-        // No module of the driver names these, so whoever keeps them out of this host is obeyed.
+        // No module of the driver depends on these, so a blacklist on this host is honoured.
         let is_wanted =
             |name: &&str| facts.available.has(name) && !facts.autoload.kept_out.contains(*name);
         let mut needed: Vec<&str> =
@@ -194,7 +196,7 @@ fn missing_dependency(facts: &HostFacts, need: &str, by: &str) -> Finding {
     match facts.unread.get("available").or_else(|| facts.unread.get("builtin")) {
         Some(why) => Finding::refusal(
             Code::KernelUnknown,
-            format!("{by} needs {need}, and what kernel {release} has is not known: {why}"),
+            format!("{by} needs {need}, and the modules of kernel {release} are unknown: {why}"),
         ),
         None => Finding::refusal(
             Code::DependencyMissing,

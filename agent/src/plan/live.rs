@@ -1,4 +1,4 @@
-//! What of a driver that is live is wanted otherwise, and whether it is ours to change.
+//! Differences between the loaded driver and the wanted one, and whether longshore may change it.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,43 +11,43 @@ use crate::host::HostFacts;
 use crate::host::facts::LoadedModule;
 use crate::module_parameters;
 
-/// A module of ours that is live and must go before the plan can be carried out.
+/// A loaded module of longshore's that must be unloaded before the plan can be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replaced {
     /// Kernel name.
     pub module: String,
-    /// Why it cannot stay.
+    /// Reason why it must be unloaded.
     pub why: String,
 }
 
-/// What must go, what may not, and what is said of either.
+/// Modules to replace, with the reason; or a finding where they may not be replaced.
 #[derive(Debug, Default)]
 pub(super) struct Differences {
-    /// Modules of ours.
+    /// Modules that longshore loaded.
     pub(super) replaced: Vec<Replaced>,
     pub(super) reason: Option<Reason>,
-    /// Somebody else's modules.
+    /// Finding about modules that longshore did not load.
     pub(super) finding: Option<Finding>,
 }
 
-/// The question, for one plan.
+/// Inputs of the comparison, for one plan.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) config: &'a Config,
     pub(super) facts: &'a HostFacts,
     pub(super) choice: &'a Choice,
     pub(super) set: Option<&'a ModuleSet>,
-    /// Kernel names of the modules wanted.
+    /// Kernel names of the wanted modules.
     pub(super) modules: &'a [&'a str],
 }
 
-/// Compares what is live with what is wanted.
+/// Compares the loaded driver with the wanted one.
 pub(super) fn differences(wanted: Wanted<'_>) -> Differences {
     let facts = wanted.facts;
     if let Some(why) = facts.unread.get("loaded") {
         let finding = Finding::warning(
             Code::LoadedUnread,
-            format!("whether a driver is loaded already is not known: {why}"),
+            format!("the loaded modules could not be read: {why}"),
         );
         return Differences { finding: Some(finding), ..Differences::default() };
     }
@@ -56,7 +56,8 @@ pub(super) fn differences(wanted: Wanted<'_>) -> Differences {
     let theirs: Vec<&str> = theirs.map(|replaced| replaced.why.as_str()).collect();
     if !theirs.is_empty() {
         let remedy = format!(
-            "stop what uses it and unload it with what installed it, or ask for driver {} as it is",
+            "stop the processes that use it and unload it with the program that \
+             installed it, or select driver {}",
             wanted.live_version().unwrap_or("?")
         );
         let finding = Finding::refusal(Code::OtherDriverLive, theirs.join("; ")).remedy(remedy);
@@ -65,18 +66,18 @@ pub(super) fn differences(wanted: Wanted<'_>) -> Differences {
     add_holders(&mut differing, facts);
     let reason = differing.first().map(|first| Reason {
         what: "driver changed in place".to_owned(),
-        why: format!("{}; what is live stays until all is at hand", first.why),
+        why: format!("{}; the loaded driver stays until everything is available", first.why),
     });
     Differences { replaced: differing, reason, finding: None }
 }
 
-/// Whether a live module has the parameters that are wanted, as far as can be seen.
+/// True if a loaded module has the wanted parameters, as far as they are visible.
 pub(super) fn has_parameters(config: &Config, facts: &HostFacts, name: &str) -> bool {
     facts.loaded.get(name).is_some_and(|live| parameters(config, facts, name, live).is_none())
 }
 
 impl Wanted<'_> {
-    /// The live modules of the driver that are wanted otherwise, or no longer.
+    /// Returns the driver's loaded modules that are wanted otherwise, or no longer.
     fn differing(&self) -> Vec<Replaced> {
         let mut all = Vec::new();
         for name in self.modules {
@@ -103,7 +104,7 @@ impl Wanted<'_> {
         live.or_else(|| self.facts.loaded.get("nvidia")?.version.as_deref())
     }
 
-    /// Whether the driver as a whole is another one.
+    /// Returns the reason if the whole driver is another one.
     fn driver(&self, live: &LoadedModule) -> Option<String> {
         let version = self.live_version().unwrap_or("?");
         let flavour = self.facts.live_driver.as_ref().and_then(|live| live.flavour);
@@ -126,7 +127,7 @@ impl Wanted<'_> {
         })
     }
 
-    /// Whether a module is another build.
+    /// Returns the reason if a module is another build.
     fn build(&self, live: &LoadedModule, entry: &ModuleEntry) -> Option<String> {
         let ModuleEntry { name, .. } = entry;
         match (&live.version, &entry.version) {
@@ -145,7 +146,7 @@ impl Wanted<'_> {
     }
 }
 
-/// Why a live module's parameters are not those that are wanted.
+/// Returns the reason if a loaded module's parameters are not the wanted ones.
 fn parameters(
     config: &Config,
     facts: &HostFacts,
@@ -157,13 +158,13 @@ fn parameters(
     {
         return Some(format!("{name} is loaded with other parameters: {differs}"));
     }
-    // One that is no longer given has a default that nobody knows.
+    // The default of a parameter that is no longer set is unknown.
     let given = facts.ours.get(name)?;
     (!module_parameters::same_parameters(given, wanted))
         .then(|| format!("{name} was loaded with parameters {given:?}, and {wanted:?} are wanted"))
 }
 
-/// Adds the modules of ours that hold one that goes: they have to go before it.
+/// Adds longshore's modules that hold one to be unloaded: they must be unloaded before it.
 fn add_holders(going: &mut Vec<Replaced>, facts: &HostFacts) {
     let mut at = 0;
     while let Some(held) = going.get(at).map(|replaced| replaced.module.clone()) {

@@ -1,4 +1,4 @@
-//! The pure decision: configuration, facts and catalog in; choices with reasons and steps out.
+//! Pure planning: configuration, facts and catalog in; choices with reasons, and steps, out.
 
 mod acquire;
 mod candidate;
@@ -34,28 +34,28 @@ use crate::host::HostFacts;
 use crate::journal::PlanSummary;
 use crate::step::Step;
 
-/// What would be done, and why.
+/// Plan: choices with reasons, steps and findings.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
     /// Driver version chosen.
     pub driver_version: String,
     /// Flavour chosen.
     pub flavour: Flavour,
-    /// Kernel release it is for.
+    /// Kernel release that it is for.
     pub kernel_release: String,
     /// Every choice with its reason, in the order they were made.
     pub reasons: Vec<Reason>,
-    /// What must be brought into the store first; it changes nothing else on the host.
+    /// Acquisitions into the store, which come first and change nothing else on the host.
     pub acquire: Vec<Acquire>,
-    /// Modules of ours that are live and must be unloaded first: with these the plan is a change
-    /// of the driver, without any it installs or adopts one.
+    /// Modules of longshore's that must be unloaded first: with these the plan changes the driver,
+    /// without them it installs or adopts one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaces: Vec<Replaced>,
     /// The changes to the host, in order.
     pub install: Vec<Step>,
-    /// Whether `install` is complete: what a module depends on is known only once it is built.
+    /// True if `install` is complete: a module's dependencies are known only once it is built.
     pub exact: bool,
-    /// What preflight found.
+    /// Findings of the preflight.
     pub findings: Vec<Finding>,
 }
 
@@ -69,37 +69,37 @@ impl From<&Plan> for PlanSummary {
     }
 }
 
-/// One choice.
+/// A choice with its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// What was decided, for example `flavour open`.
+    /// Choice, for example `flavour open`.
     pub what: String,
     /// Why.
     pub why: String,
 }
 
-/// One thing to bring into the store.
+/// One acquisition into the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "acquire", rename_all = "kebab-case")]
 pub enum Acquire {
-    /// Fetch a .run file and unpack it. What it says of GPUs is known only then, so the plan is
-    /// made again after it.
+    /// Fetch and unpack a .run file. Its list of GPUs is known only afterwards, so planning is
+    /// repeated then.
     FetchRunFile {
-        /// Its name.
+        /// Name.
         name: String,
-        /// sha256 (hex) it must have.
+        /// Required sha256 (hex).
         sha256: String,
     },
     /// Copy a prebuilt set out of an OCI image layout.
     ImportSet {
-        /// The layout's directory.
+        /// Directory of the layout.
         dir: PathBuf,
         /// `sha256:...` of the manifest.
         manifest: String,
     },
     /// Fetch a prebuilt set from a registry.
     PullSet {
-        /// The repository as it is configured.
+        /// Repository as configured.
         registry: String,
         /// `sha256:...` of the manifest.
         manifest: String,
@@ -115,9 +115,9 @@ pub enum Acquire {
     },
     /// Sign a set for the kernel.
     SignSet {
-        /// The unsigned set, by its name in the store.
+        /// Unsigned set, by its name in the store.
         set: String,
-        /// Who signs.
+        /// Signer.
         by: String,
     },
     /// Fetch and assemble the user-mode tree.
@@ -128,22 +128,22 @@ pub enum Acquire {
 }
 
 impl Plan {
-    /// The gravest refusal among the findings, as the failure that ends a command.
+    /// Returns the gravest refusal among the findings, as the failure that ends a command.
     pub fn refusal(&self) -> Option<Failure> {
         finding::refusal(&self.findings)
     }
 }
 
-/// Decides; reads and changes nothing.
+/// Makes the plan; reads and changes nothing.
 ///
-/// What stands in the way of the plan is among its findings with [`Severity::Refusal`], so that a
-/// person sees the whole of it at once; [`Plan::refusal`] is the failure to end a command with.
+/// Obstacles are findings with [`Severity::Refusal`], so that the user sees all of them at once;
+/// [`Plan::refusal`] is the failure to end a command with.
 ///
 /// # Errors
-/// Exit code 10 where there is no kernel to plan for.
+/// Exit code 10 where the kernel release is unknown.
 pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Plan, Failure> {
     if facts.kernel.release.is_empty() {
-        let cause = "the facts name no kernel release";
+        let cause = "the facts have no kernel release";
         return Err(Failure::new(ExitCode::HostUnsupported, cause)
             .remedy("mount /proc in the container, or give the right --root"));
     }
@@ -195,11 +195,11 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     })
 }
 
-/// Whether the driver that is live is the one to have, as it is, and nothing has to be brought into
-/// the store for it: then nobody need be asked what else there is.
+/// True if the loaded driver is the wanted one as it is, and nothing has to be acquired for it:
+/// then no other source need be queried.
 pub fn adopts(config: &Config, facts: &HostFacts, catalog: &Catalog) -> bool {
     let Some(live) = &facts.live_driver else { return false };
-    // Which version a .run file has is known only once it is looked at.
+    // The version of a .run file is known only once it is read.
     if config.driver.version.is_none() && !config.run_files.is_empty() {
         return false;
     }

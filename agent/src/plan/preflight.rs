@@ -1,4 +1,4 @@
-//! What must be so before anything is touched, from the facts alone.
+//! Preflight checks, from the facts alone.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::host::facts::{DeviceKind, Known, ModuleLoading, Mount, PciDevice, Pro
 use crate::host::{gpus, mounts};
 use crate::privileges::{self, NEEDS};
 
-/// Everything that is found without knowing what will be loaded.
+/// Returns the findings that do not depend on the modules to be loaded.
 pub(super) fn findings(config: &Config, facts: &HostFacts) -> Vec<Finding> {
     let mut found = Vec::new();
     found.extend(arch(facts));
@@ -52,7 +52,8 @@ fn devices(facts: &HostFacts) -> Option<Finding> {
     })
 }
 
-/// Refuses where no device is left for the driver: it loads as long as it can have one.
+/// Refuses where every device is bound to another driver: the driver loads as long as it can have
+/// one.
 fn bound_elsewhere(facts: &HostFacts) -> Option<Finding> {
     let own =
         |d: &PciDevice| matches!(d.driver.as_deref(), None | Some("nvidia" | "nvidia-nvswitch"));
@@ -64,7 +65,7 @@ fn bound_elsewhere(facts: &HostFacts) -> Option<Finding> {
         .map(|d| format!("{} by {}", name_of(d), d.driver.as_deref().unwrap_or("?")))
         .collect();
     let seen = format!("bound to another driver: {}", list.join(", "));
-    // NVSwitches alone are enough where the GPUs are passed through to virtual machines.
+    // NVSwitches alone suffice where the GPUs are passed through to virtual machines.
     let passed_through = is_pass_through(first);
     if free.iter().any(|d| d.kind == DeviceKind::Gpu || passed_through) {
         let seen = format!("{seen}; the driver takes only the others");
@@ -74,7 +75,7 @@ fn bound_elsewhere(facts: &HostFacts) -> Option<Finding> {
     Some(Finding::refusal(Code::GpuBoundElsewhere, seen).remedy(unbind_remedy(first)))
 }
 
-/// GPUs that the driver which stays loaded did not take. Before it is loaded nothing is known of them.
+/// Finds GPUs that the loaded driver did not take. Before it is loaded this is unknown.
 pub(super) fn missing_gpus(config: &Config, facts: &HostFacts) -> Vec<Finding> {
     let parameters = config.driver.parameters.get("nvidia").map_or("", String::as_str);
     let gpus = gpus::assigned(facts.gpus.clone(), parameters);
@@ -82,23 +83,23 @@ pub(super) fn missing_gpus(config: &Config, facts: &HostFacts) -> Vec<Finding> {
 }
 
 fn unbind_remedy(driver: &str) -> String {
-    // As a PCI driver nova_core is called NovaCore, and by some kernels nova-core.
+    // The PCI driver of nova_core is named NovaCore, in some kernels nova-core.
     let module = match driver {
         "NovaCore" => "nova_core".to_owned(),
         other => other.replace('-', "_"),
     };
     match module.as_str() {
         "nouveau" | "nova_core" | "nova" | "nvidiafb" => format!(
-            "unload {module} (modprobe -r {module}) and keep it out: `blacklist {module}` in /etc/modprobe.d, then renew the initramfs"
+            "unload {module} (modprobe -r {module}) and blacklist it: `blacklist {module}` in /etc/modprobe.d, then renew the initramfs"
         ),
         _ if is_pass_through(driver) => format!(
-            "the device is set aside for a virtual machine: take it off {driver} (write its address to /sys/bus/pci/drivers/{driver}/unbind) if the host is to have it"
+            "the device is set aside for a virtual machine: unbind it from {driver} (write its address to /sys/bus/pci/drivers/{driver}/unbind) if the host is to have it"
         ),
         _ => format!("unbind it: write its address to /sys/bus/pci/drivers/{driver}/unbind"),
     }
 }
 
-/// Drivers that set a device aside for a virtual machine or a program.
+/// True for drivers that reserve a device for a virtual machine or a program.
 fn is_pass_through(driver: &str) -> bool {
     let known = ["pci-stub", "pciback", "xen-pciback", "uio_pci_generic", "igb_uio"];
     driver.contains("vfio") || known.contains(&driver)
@@ -116,7 +117,7 @@ fn unknown_gpus(facts: &HostFacts) -> Option<Finding> {
     })
 }
 
-/// What installing needs.
+/// Capabilities that the installation needs.
 pub(crate) const NEEDED: [&str; 3] = ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_MKNOD"];
 
 fn privileges(facts: &HostFacts) -> Vec<Finding> {
@@ -130,7 +131,7 @@ fn privileges(facts: &HostFacts) -> Vec<Finding> {
     if facts.initial_user_namespace == Known::Yes(false) {
         found.push(Finding::refusal(
             Code::UserNamespace,
-            "running in a user namespace, where the kernel lets nobody load modules",
+            "running in a user namespace, where the kernel refuses to load modules",
         ));
     }
     match &facts.capabilities {
@@ -145,7 +146,7 @@ fn privileges(facts: &HostFacts) -> Vec<Finding> {
         }
         Known::Unknown(why) => found.push(Finding::warning(
             Code::CapabilitiesUnread,
-            format!("whether this process has {} is not known: {why}", NEEDED.join(", ")),
+            format!("the capabilities {} of this process are unknown: {why}", NEEDED.join(", ")),
         )),
     }
     found
@@ -165,23 +166,24 @@ fn module_loading(facts: &HostFacts) -> Option<Finding> {
     }
 }
 
-/// In a container, what is mounted on the driver root must reach the host.
+/// Checks, in a container, that a mount on the driver root propagates to the host.
 fn sharing(config: &Config, facts: &HostFacts) -> Option<Finding> {
     if !in_container(config, facts) {
         return None;
     }
     let target = &config.paths.driver_root;
     if let Some(why) = facts.unread.get("mounts") {
-        let seen = format!("whether mounts reach the host is not known: {why}");
+        let seen = format!("mount propagation to the host is unknown: {why}");
         return Some(Finding::warning(Code::RunNvidiaNotShared, seen));
     }
     let why = unshared(facts, target)?;
-    let seen = format!("what is mounted on {} would not reach the host: {why}", target.display());
+    let seen = format!("a mount on {} would not propagate to the host: {why}", target.display());
     Some(Finding::refusal(Code::RunNvidiaNotShared, seen))
 }
 
-/// A host root of its own says so; without one an overlay as root does, as every container runtime
-/// makes it. A host that has one itself shares /run, and so loses nothing by it.
+/// True in a container: detected by a separate host root; without one, by an overlay as root, as
+/// every container runtime makes it. A host with such a root itself shares /run, and so loses
+/// nothing by it.
 fn in_container(config: &Config, facts: &HostFacts) -> bool {
     let root = mounts::containing(&facts.mounts, Path::new("/"));
     config.paths.host_root != config.paths.root || root.is_some_and(is_overlay)
@@ -191,15 +193,16 @@ fn is_overlay(mount: &Mount) -> bool {
     matches!(mount.fstype.as_str(), "overlay" | "fuse.fuse-overlayfs")
 }
 
-/// Whether the host's own files are out of reach.
+/// True if the host's own files are not accessible.
 pub(crate) fn is_host_hidden(config: &Config, facts: &HostFacts) -> bool {
     config.paths.host_root == config.paths.root && in_container(config, facts)
 }
 
-/// Only the host's own /dev is seen by whatever is not given the driver root.
+/// Warns that the host's own /dev gets no nodes, which is all that programs without the driver root
+/// see.
 fn host_root_hidden(config: &Config, facts: &HostFacts) -> Option<Finding> {
     is_host_hidden(config, facts).then(|| {
-        let seen = "the host's own file system is out of reach: its /dev gets no device nodes, only the driver root and this container do";
+        let seen = "the host's own file system is not accessible: its /dev gets no device nodes, only the driver root and this container do";
         if facts.foreign_first_process {
             let why = "process 1 is another container's, not the host's (shareProcessNamespace?)";
             let remedy = "replace shareProcessNamespace by hostPID: true, or mount the host's / and set host-root";
@@ -209,7 +212,7 @@ fn host_root_hidden(config: &Config, facts: &HostFacts) -> Option<Finding> {
     })
 }
 
-/// What lies in the container's own file system is gone with the container.
+/// Warns about directories in the container's own file system, which is removed with the container.
 fn lost_with_container(config: &Config, facts: &HostFacts) -> Option<Finding> {
     let paths = &config.paths;
     let lost: Vec<String> = [&paths.store, &paths.state]
@@ -242,13 +245,14 @@ fn unshared(facts: &HostFacts, target: &Path) -> Option<String> {
     }
 }
 
-/// Without the module tree nothing is known of what the driver's modules depend on.
+/// Warns where the module tree is missing: the dependencies of the driver's modules are then
+/// unknown.
 pub(super) fn kernel_unknown(facts: &HostFacts) -> Option<Finding> {
     let why = facts.unread.get("available").or_else(|| facts.unread.get("builtin"))?;
     Some(Finding::warning(
         Code::KernelUnknown,
         format!(
-            "what kernel {} has built in and as modules is not known: {why}",
+            "the modules of kernel {}, built in or as files, are unknown: {why}",
             facts.kernel.release
         ),
     ))
@@ -258,26 +262,27 @@ fn preempt_rt(facts: &HostFacts) -> Option<Finding> {
     facts.kernel.version.contains("PREEMPT_RT").then(|| {
         Finding::warning(
             Code::PreemptRt,
-            "the kernel is PREEMPT_RT, which NVIDIA does not support; the modules are built for it all the same",
+            "the kernel is PREEMPT_RT, which NVIDIA does not support; the modules are built for it nevertheless",
         )
     })
 }
 
-/// What a file system must have free, in bytes and inodes.
+/// Required free space of a file system, in bytes and inodes.
 struct Need {
     least: (u64, u64),
     good: (u64, u64),
 }
 
 const MIB: u64 = 1 << 20;
-/// A record of some kilobytes, written under a second name; /run is a tmpfs that all share.
+/// A record of some kilobytes, written under a second name; /run is a shared tmpfs.
 const STATE: Need = Need { least: (MIB, 8), good: (16 * MIB, 256) };
-/// What is fetched is checked once more, by its own size, before it is written.
+/// Each download is checked once more, by its own size, before it is written.
 const STORE: Need = Need { least: (64 * MIB, 1000), good: (512 * MIB, 10_000) };
-/// Headers and compiler unpacked (71 packages, some 20,000 files), the driver's source and objects.
+/// Headers and compiler, unpacked (71 packages, some 20,000 files), and the driver's source and
+/// objects.
 const COMPILING: Need = Need { least: (64 * MIB, 1000), good: (2048 * MIB, 40_000) };
 
-/// Whether there is room for the record, and for what is to be acquired.
+/// Checks the free space for the record, and for everything that is to be acquired.
 pub(super) fn room(facts: &HostFacts, acquire: &[Acquire]) -> Vec<Finding> {
     let compiles = acquire.iter().any(|a| matches!(a, Acquire::BuildSet { .. }));
     let of_store = if compiles { COMPILING } else { STORE };
@@ -293,7 +298,8 @@ fn short(room: &Room, need: &Need) -> Option<Finding> {
         room.free_inodes.map_or_else(String::new, |inodes| format!(" and {inodes} inodes"));
     let seen = |(bytes, files): (u64, u64)| {
         format!(
-            "the file system of {} has {} MiB{of_inodes} free; {} MiB and {files} inodes are wanted",
+            "the file system of {} has {} MiB{of_inodes} free; {} MiB and {files} inodes are \
+             required",
             room.path.display(),
             room.free_bytes / MIB,
             bytes / MIB

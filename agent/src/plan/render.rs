@@ -1,4 +1,4 @@
-//! A plan as a person reads it.
+//! Plan as text.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -11,7 +11,7 @@ use crate::host::HostFacts;
 use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice};
 use crate::step::{ModuleOrigin, Step};
 
-/// Verdict, host, devices, decisions with their reasons, what is acquired, steps, findings.
+/// Formats verdict, host, devices, choices with reasons, acquisitions, steps and findings.
 pub fn render(plan: &Plan, facts: &HostFacts) -> String {
     let mut text = String::new();
     // Writing to a String does not fail.
@@ -34,19 +34,17 @@ fn write_all(out: &mut String, plan: &Plan, facts: &HostFacts) -> fmt::Result {
     write_numbered(out, &format!("Then on the host{not}"), step_lines(plan))
 }
 
-/// The steps, and in their place what becomes steps once it is there.
+/// Formats the steps, with placeholders for those that are known only after the acquisition.
 fn step_lines(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
     for step in &plan.install {
         if matches!(step, Step::MountTmpfs { .. }) {
             let acquires = |kind: fn(&Acquire) -> bool| plan.acquire.iter().any(kind);
             if acquires(|a| matches!(a, Acquire::SignSet { .. })) {
-                lines.push("(once signed) the modules loaded are the signed ones".into());
+                lines.push("(once signed) load the signed modules instead".into());
             }
             if acquires(|a| matches!(a, Acquire::BuildSet { .. })) {
-                lines.push(
-                    "(once compiled) load what the modules depend on, and the modules".into(),
-                );
+                lines.push("(once compiled) load the modules, after their dependencies".into());
             }
             if acquires(|a| matches!(a, Acquire::AssembleUserspace { .. })) {
                 lines.push("(once assembled) mount the user-mode files on the driver root".into());
@@ -130,7 +128,7 @@ pub(crate) fn security_line(facts: &HostFacts) -> String {
     )
 }
 
-/// One line for all devices of a kind, id and driver.
+/// Formats one line for all devices of the same kind, id and driver.
 pub(crate) fn device_lines(devices: &[PciDevice]) -> Vec<String> {
     let mut groups: BTreeMap<(&str, u16, Option<&str>), Vec<&PciDevice>> = BTreeMap::new();
     for device in devices {
@@ -215,7 +213,7 @@ fn step_line(step: &Step) -> String {
         Step::Bind { source, target } => format!("mount {} on {}", show(source), show(target)),
         Step::Share { .. } | Step::StartDaemon { .. } => step.to_string(),
         Step::MountTmpfs { target } => format!("mount a tmpfs on {}", show(target)),
-        Step::RemoveLeftover { what } => format!("take off {what}, left by NVIDIA's container"),
+        Step::RemoveLeftover { what } => format!("remove {what}, left by NVIDIA's container"),
         Step::MakeNodes { dirs } => {
             let dirs: Vec<String> = dirs.iter().map(|dir| show(dir)).collect();
             format!("make device nodes in {}", dirs.join(", "))

@@ -1,4 +1,4 @@
-//! What the kernel asks of the modules' signatures, and what the modules at hand have to show.
+//! Module signatures: the kernel's requirements, and the available sets that meet them.
 
 use super::acquire::Supply;
 use crate::artifact::ModuleKey;
@@ -8,18 +8,18 @@ use crate::host::HostFacts;
 use crate::host::facts::Known;
 use crate::module_signing::Signer;
 
-/// How a set stands with this host's kernel, best first.
+/// Signature status of a set on this host's kernel, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
-    /// It can be loaded as it is.
+    /// Loadable as it is.
     Ready,
-    /// It is signed, and whether the kernel trusts the signer is not known.
+    /// Signed; trust of the kernel in the signer is unknown.
     Unsure,
-    /// It is to be signed first, with what the configuration names.
+    /// To be signed first, with the configured signer.
     ToSign,
-    /// It is signed by somebody whom the kernel does not trust.
+    /// Signed by a signer whom the kernel does not trust.
     Untrusted,
-    /// It is not signed, and the kernel wants it so.
+    /// Unsigned, and the kernel requires a signature.
     Unsigned,
 }
 
@@ -29,7 +29,7 @@ impl Standing {
     }
 }
 
-/// How the set with this key stands.
+/// Returns the signature status of the set with this key.
 pub(super) fn standing(key: &ModuleKey, facts: &HostFacts, signer: Option<&Signer>) -> Standing {
     if enforced_by(facts).is_empty() {
         let to_sign = signer.is_some() && key.signed_by.is_none();
@@ -46,7 +46,7 @@ pub(super) fn standing(key: &ModuleKey, facts: &HostFacts, signer: Option<&Signe
     }
 }
 
-/// Whether what is compiled here can be loaded, once it is signed as the configuration says.
+/// True if modules compiled here can be loaded, once signed as configured.
 pub(super) fn may_load_compiled(facts: &HostFacts, signer: Option<&Signer>) -> bool {
     enforced_by(facts).is_empty() || signer.is_some_and(|signer| may_sign(facts, signer))
 }
@@ -55,9 +55,9 @@ fn may_sign(facts: &HostFacts, signer: &Signer) -> bool {
     trusts(facts, std::slice::from_ref(&signer.key_id)) != Known::Yes(false)
 }
 
-/// Whether the kernel has one of these keys.
+/// Reports if the kernel has one of these keys.
 fn trusts(facts: &HostFacts, ids: &[String]) -> Known<bool> {
-    // A serial number in place of a key id may begin with a byte of zeros, or not.
+    // A serial number used as key id may begin with a zero byte, or not.
     let plain = |id: &str| id.trim_start_matches('0').to_ascii_lowercase();
     match &facts.security.keys {
         Known::Yes(keys) => {
@@ -67,7 +67,8 @@ fn trusts(facts: &HostFacts, ids: &[String]) -> Known<bool> {
     }
 }
 
-/// What makes the kernel refuse modules without a trusted signature; nothing where it takes them.
+/// Returns the settings by which the kernel refuses modules without a trusted signature; none where
+/// it accepts them.
 fn enforced_by(facts: &HostFacts) -> Vec<String> {
     let security = &facts.security;
     let mut by = Vec::new();
@@ -84,7 +85,7 @@ fn enforced_by(facts: &HostFacts) -> Vec<String> {
     by
 }
 
-/// Whether the kernel will take the signature of what is to be loaded, or that it has none.
+/// Checks that the kernel will accept the modules' signature, or its absence.
 pub(super) fn finding(
     facts: &HostFacts,
     catalog: &Catalog,
@@ -111,16 +112,16 @@ pub(super) fn finding(
         Known::Yes(false) => (
             Severity::Refusal,
             format!(
-                "the kernel asks for a trusted signature ({enforced}), and among its keys is not \
-                 that of {name}, who signs the modules; it has {}",
+                "the kernel requires a trusted signature ({enforced}), and its keys do not include \
+                 that of {name}, the signer of the modules; it has {}",
                 known_names(facts)
             ),
         ),
         Known::Unknown(why) => (
             Severity::Warning,
             format!(
-                "the kernel asks for a trusted signature ({enforced}), and whether it has the key \
-                 of {name}, who signs the modules, is not known: {why}"
+                "the kernel requires a trusted signature ({enforced}), and it could not be \
+                 checked for the key of {name}, the signer of the modules: {why}"
             ),
         ),
     };
@@ -132,9 +133,9 @@ fn perhaps_enforced(facts: &HostFacts) -> Option<Finding> {
     (facts.security.secure_boot == Known::Yes(true)).then(|| {
         Finding::warning(
             Code::SignatureRequired,
-            format!("Secure Boot is on, and whether the kernel is locked down is not known: {why}"),
+            format!("Secure Boot is on, and the kernel's lockdown mode is unknown: {why}"),
         )
-        .remedy("mount securityfs on /sys/kernel/security to know beforehand, or sign the modules")
+        .remedy("mount securityfs on /sys/kernel/security to make it readable, or sign the modules")
     })
 }
 

@@ -1,12 +1,12 @@
-//! Vermagic and symbols of the modules that are to be loaded, against the kernel's.
+//! Check of vermagic and symbols of the modules to be loaded against the kernel's.
 
 use super::Reason;
 use super::acquire::Supply;
 use crate::catalog::{Catalog, Fit};
 use crate::finding::{Code, Finding};
 
-/// What stands in the way, and what was compared. Nothing is said of a set that is known to fit, or
-/// that is not in the store yet: the plan is made again when it is.
+/// Returns the finding, and what was compared. A set that is known to fit, or that is not in the
+/// store yet, is not checked: planning is repeated once it is there.
 pub(super) fn judged(catalog: &Catalog, supply: &Supply<'_>) -> (Option<Finding>, Option<Reason>) {
     let fit = supply.set.and_then(|set| catalog.fits.get(&set.key.file_stem()));
     let reason = |why: String| Some(Reason { what: "symbols of the modules".to_owned(), why });

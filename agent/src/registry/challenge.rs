@@ -1,24 +1,24 @@
-//! What a registry asks for in `WWW-Authenticate` (RFC 9110, section 11.6.1).
+//! Challenges of a registry in `WWW-Authenticate` (RFC 9110, section 11.6.1).
 
 use std::collections::BTreeMap;
 
-/// One way to authenticate that a server offers.
+/// An authentication scheme that a server offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Challenge {
     /// User and password with each request.
     Basic,
-    /// A token from elsewhere, as the distribution specification's token authentication has it.
+    /// A token from a realm, as in the distribution specification's token authentication.
     Bearer {
-        /// Where tokens are given out.
+        /// URL that issues tokens.
         realm: String,
-        /// For whom.
+        /// The service that the token is for.
         service: Option<String>,
-        /// For what, where the server says.
+        /// The requested access, if the server states it.
         scope: Option<String>,
     },
 }
 
-/// The challenges of a header's value, in its order; schemes that are not known are passed over.
+/// Parses the challenges of a header's value, in its order; unknown schemes are skipped.
 pub(super) fn parse(value: &str) -> Vec<Challenge> {
     let mut challenges = Vec::new();
     let mut current: Option<(String, BTreeMap<String, String>)> = None;
@@ -55,7 +55,7 @@ fn challenge((scheme, mut parameters): (String, BTreeMap<String, String>)) -> Op
     }
 }
 
-/// The parts between commas outside of quotes.
+/// Splits at commas outside of quotes.
 fn split(value: &str) -> Vec<String> {
     let (mut parts, mut quoted, mut escaped) = (vec![String::new()], false, false);
     for c in value.chars() {

@@ -1,4 +1,4 @@
-//! What a repository holds, as it is read: manifests, small blobs, sets and what is signed about them.
+//! Reading of a repository's contents: manifests, small blobs, sets and their signatures.
 
 use reqwest::{Method, StatusCode};
 
@@ -8,12 +8,13 @@ use crate::artifact::index;
 use crate::failure::{ExitCode, Failure};
 use crate::signature::{self, Evidence, signature_tag};
 
-/// What kinds of manifest are understood; an index is told from one by what it says.
+/// Accepted kinds of manifest; an index is recognized by its media type.
 const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, \
                       application/vnd.oci.image.index.v1+json, \
                       application/vnd.docker.distribution.manifest.v2+json";
 
-/// The bytes of a manifest; None where there is none. Asked for by digest, it is what it says.
+/// Fetches the bytes of a manifest; None where there is none. A manifest requested by digest is
+/// verified.
 pub(crate) async fn manifest(
     session: &Session,
     reference: &str,
@@ -32,13 +33,13 @@ pub(crate) async fn manifest(
     Ok(Some(answer.body))
 }
 
-/// A small blob, verified.
+/// Fetches a small blob, verified.
 async fn small_blob(session: &Session, described: &Descriptor) -> Result<Vec<u8>, Failure> {
     let found = find_small_blob(session, described).await?;
     found.ok_or_else(|| missing(session, &described.digest))
 }
 
-/// A small blob, verified; None where it is not there.
+/// Fetches a small blob, verified; None where it does not exist.
 async fn find_small_blob(
     session: &Session,
     described: &Descriptor,
@@ -56,7 +57,8 @@ async fn find_small_blob(
     }
 }
 
-/// The set under a tag or digest; None where nothing is, or something else.
+/// Fetches the description of the set under a tag or digest; None where there is none, or something
+/// else.
 pub(crate) async fn described(
     session: &Session,
     reference: &str,
@@ -70,18 +72,18 @@ pub(crate) async fn described(
     let Some(parsed): Option<Manifest> = parse_manifest(&bytes, &place)? else {
         return Err(Failure::new(
             ExitCode::Verification,
-            format!("{place} is no set of modules: its manifest is of another kind"),
+            format!("{place} is not a set of modules: its manifest is of another kind"),
         )
         .remedy("name a repository that `longshore push` filled"));
     };
     let Some(config) = find_small_blob(session, &parsed.config).await? else {
-        // Whatever else is under other tags is no worse for it.
+        // A damaged set under one tag does not affect the other tags.
         return Err(wrong(session, &format!("the set at {reference} has lost its config")));
     };
     Described::assemble(bytes, config, &place).map(Some)
 }
 
-/// The evidence, and whether there is any signature.
+/// Fetches the evidence; true if there is any signature.
 pub(crate) async fn evidence_in(
     session: &Session,
     set: &Described,
@@ -104,7 +106,7 @@ pub(crate) async fn evidence_in(
 fn legal_digest<'d>(session: &Session, digest: &'d str) -> Result<&'d str, Failure> {
     match hex_of(digest) {
         Some(_) => Ok(digest),
-        None => Err(wrong(session, &format!("{digest:?} is no sha256 digest"))),
+        None => Err(wrong(session, &format!("{digest:?} is not a sha256 digest"))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Credentials out of a docker `config.json`.
+//! Credentials from a docker `config.json`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use crate::config::Env;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::image_reference::Repository;
 
-/// No docker configuration is larger.
+/// Maximum size of a docker configuration.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// How to log in.
+/// A login.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Credential {
     /// User and password.
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Credential {
     }
 }
 
-/// What a docker configuration says of logins.
+/// Logins in a docker configuration.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DockerConfig {
@@ -56,11 +56,11 @@ struct Auth {
 
 impl DockerConfig {
     /// Reads the configuration that `DOCKER_CONFIG` names (a directory with `config.json` or a
-    /// Kubernetes secret's `.dockerconfigjson`, or the file itself), else `$HOME/.docker`; nothing
+    /// Kubernetes secret's `.dockerconfigjson`, or the file itself), else `$HOME/.docker`; empty
     /// where there is none.
     ///
     /// # Errors
-    /// Exit code 2 where a file is there and cannot be read, or `DOCKER_CONFIG` names none.
+    /// Exit code 2 where a file exists and cannot be read, or `DOCKER_CONFIG` names none.
     pub fn find(env: Env<'_>) -> Result<Self, Failure> {
         let set = |name| env(name).filter(|v: &String| !v.is_empty()).map(PathBuf::from);
         let (place, named) = match (set("DOCKER_CONFIG"), set("HOME")) {
@@ -84,7 +84,7 @@ impl DockerConfig {
         let what = || format!("reading the docker configuration {}", path.display());
         let text = crate::input::read_text(path, MOST_BYTES).or_fail(ExitCode::Usage, what)?;
         let config: Self = serde_json::from_str(&text).map_err(|e| {
-            // serde_json's own message may quote what it read.
+            // serde_json's own message may quote secrets from the file.
             Failure::new(ExitCode::Usage, what())
                 .because(format!("line {}, column {}: not what it should be", e.line(), e.column()))
                 .remedy("correct it, or name another one by DOCKER_CONFIG")
@@ -92,7 +92,7 @@ impl DockerConfig {
         Ok(Self { path: Some(path.to_path_buf()), ..config })
     }
 
-    /// The login for a repository: the entry that says most of it (host, or host and path) wins.
+    /// Returns the login for a repository: the most specific entry (host, or host and path) wins.
     pub(super) fn credential(&self, repository: &Repository) -> Option<Credential> {
         let name = repository.name();
         let hub = matches!(repository.host(), "docker.io" | "index.docker.io");
@@ -110,7 +110,7 @@ impl DockerConfig {
         best.max_by_key(|(length, _)| *length).and_then(|(_, auth)| auth.credential())
     }
 
-    /// Why there is no login for a repository, and what to do.
+    /// Describes why there is no login for a repository, with a remedy.
     pub(super) fn lack(&self, repository: &Repository) -> String {
         let Some(path) = &self.path else {
             return "give a docker config.json with a login: DOCKER_CONFIG names its directory"

@@ -1,4 +1,4 @@
-//! Finding sets by their tags: which tags are asked for, and what lies under them.
+//! Search for sets by their tags: listing of tags, and reading of the sets under them.
 
 use std::cmp::Reverse;
 
@@ -15,20 +15,20 @@ use crate::failure::{ExitCode, Failure};
 use crate::flavour::Flavour;
 use crate::redact::shown;
 
-/// Pages of tags that are asked for; at a thousand each that is more than any fleet has.
+/// Maximum number of pages of tags; at a thousand tags each that is more than any fleet has.
 const MOST_PAGES: usize = 50;
-/// Sets of one place that are asked for, of the newest drivers: each costs two requests or more. One
-/// kernel has a set for each driver and flavour.
+/// Maximum number of sets read from one repository, of the newest drivers: each costs two requests
+/// or more. A kernel has one set for each driver and flavour.
 const MOST_SETS: usize = 64;
 
-/// The sets of one place that are looked for.
+/// Returns the sets of one repository that match `wish`.
 pub(super) async fn find_in(session: &Session, wish: Wish<'_>) -> Result<Vec<Described>, Failure> {
     let mut found = Vec::new();
     for tag in tags_for(session, wish).await? {
         match described(session, &tag).await {
             Ok(set) => found.extend(set),
             Err(failure) if failure.code() == ExitCode::Verification => {
-                tracing::warn!("passing over {}:{tag}: {}", session.repository, failure.one_line());
+                tracing::warn!("skipping {}:{tag}: {}", session.repository, failure.one_line());
             }
             Err(failure) => return Err(failure),
         }
@@ -36,7 +36,7 @@ pub(super) async fn find_in(session: &Session, wish: Wish<'_>) -> Result<Vec<Des
     Ok(found)
 }
 
-/// A whole version has tags that can be told beforehand; for a branch they are listed.
+/// Returns the tags of a wish: computed for a complete version, listed for a branch.
 async fn tags_for(session: &Session, wish: Wish<'_>) -> Result<Vec<String>, Failure> {
     let flavours = match wish.flavour {
         Some(flavour) => vec![flavour],
@@ -62,7 +62,7 @@ async fn tags_for(session: &Session, wish: Wish<'_>) -> Result<Vec<String>, Fail
     }
 }
 
-/// Whether a tag is one of `DRIVER-FLAVOUR-RELEASE-ARCH` for what is looked for.
+/// True if a tag is a `DRIVER-FLAVOUR-RELEASE-ARCH` that matches the wish.
 fn is_wished(candidate: &str, driver: Option<&str>, flavours: &[Flavour], wish: Wish<'_>) -> bool {
     let Some((version, _)) = candidate.split_once('-') else { return false };
     let within = driver.is_none_or(|driver| {
@@ -73,7 +73,7 @@ fn is_wished(candidate: &str, driver: Option<&str>, flavours: &[Flavour], wish: 
     within && version == legal(version) && flavours.iter().any(of)
 }
 
-/// Keeps the tags of the newest drivers, at most [`MOST_SETS`]; gives the number of the others.
+/// Keeps the tags of the newest drivers, at most [`MOST_SETS`]; returns the number of the others.
 fn keep_newest(tags: &mut Vec<String>) -> usize {
     let driver = |tag: &String| -> Vec<u64> {
         let version = tag.split('-').next().unwrap_or_default();
@@ -91,8 +91,8 @@ struct Tags {
     tags: Option<Vec<String>>,
 }
 
-/// The tags that fit, of the newest drivers, and the number of those left out. As many as a registry
-/// may list, no more are kept.
+/// Lists the matching tags, of the newest drivers, and the number of those left out. However many
+/// tags a registry lists, no more are kept.
 async fn list_tags(
     session: &Session,
     fits: impl Fn(&str) -> bool,
@@ -105,14 +105,14 @@ async fn list_tags(
         let answer = session.exchange(&call).await?;
         match answer.status {
             StatusCode::OK => {}
-            // A repository comes into being with the first push.
+            // A repository is created by the first push.
             StatusCode::NOT_FOUND => return Ok((tags, left_out)),
             _ => return Err(unexpected(&call, &answer)),
         }
         let page: Tags = serde_json::from_slice(&answer.body).map_err(|e| {
             Failure::new(
                 ExitCode::Verification,
-                format!("{} is no list of tags", shown(url.as_str())),
+                format!("{} is not a list of tags", shown(url.as_str())),
             )
             .because(e)
             .remedy("check that this is a registry")
@@ -128,7 +128,7 @@ async fn list_tags(
     Ok((tags, left_out))
 }
 
-/// `Link: </v2/...>; rel="next"` (RFC 8288), on the same host.
+/// Parses `Link: </v2/...>; rel="next"` (RFC 8288), on the same host.
 fn next_page(url: &Url, answer: &Answer) -> Option<Url> {
     let link = answer.headers.get(LINK)?.to_str().ok()?;
     let (target, parameters) = link.trim().strip_prefix('<')?.split_once('>')?;

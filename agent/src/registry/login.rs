@@ -1,8 +1,8 @@
-//! Being let in by a registry: nobody at first, then anybody, then whom the docker configuration
-//! names.
+//! Registry authentication: anonymous, then an anonymous token, then the docker configuration's
+//! credentials.
 //!
-//! After the distribution project's "token authentication" pages (a bearer token from the realm
-//! that the challenge names) and plain Basic authentication.
+//! Implements the distribution project's "token authentication" (a bearer token from the realm in
+//! the challenge) and Basic authentication.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,21 +18,21 @@ use crate::image_reference::Repository;
 use crate::redact::shown;
 use crate::source::http::Fetcher;
 
-/// A token older than this may have run out; a younger one that is refused does not suffice.
+/// Age from which a refused token may have expired; a younger refused one is insufficient.
 const MAY_HAVE_ENDED: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// How far logging in has gone.
+/// Level of authentication reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Level {
-    /// Nothing is sent.
+    /// No Authorization header.
     Nobody,
-    /// A token that anybody is given.
+    /// An anonymous token.
     Anybody,
-    /// With the docker configuration's login.
+    /// The docker configuration's login.
     Named,
 }
 
-/// What is sent to a repository's registry, and what comes next when that does not suffice.
+/// Current Authorization header of a repository, and the next step after a refusal.
 pub(super) struct Login {
     repository: Repository,
     actions: &'static str,
@@ -44,7 +44,7 @@ pub(super) struct Login {
     challenges: Vec<Challenge>,
 }
 
-/// What a realm gives out.
+/// A realm's answer.
 #[derive(Deserialize)]
 struct Token {
     token: Option<String>,
@@ -73,7 +73,7 @@ impl Login {
         self.header.clone()
     }
 
-    /// What a person can do about a registry that does not let us in.
+    /// Returns the remedy for a registry that denies access.
     pub(super) fn remedy(&self) -> String {
         match (&self.credential, self.level) {
             (None, _) => self.lack.clone(),
@@ -85,10 +85,10 @@ impl Login {
         }
     }
 
-    /// Goes one step further after a refusal. `fetcher` is one that follows no redirection.
+    /// Goes to the next level after a refusal. `fetcher` must not follow redirections.
     ///
     /// # Errors
-    /// Why there is no further step.
+    /// The reason why there is no next level.
     pub(super) async fn next(&mut self, fetcher: &Fetcher, refused: &Answer) -> Result<(), String> {
         let headers = refused.headers.get_all(WWW_AUTHENTICATE);
         let asked: Vec<Challenge> =
@@ -116,8 +116,8 @@ impl Login {
             (Level::Anybody, Some(bearer)) => self.named(fetcher, bearer).await,
             (Level::Named, Some(bearer)) if has_ended => self.named(fetcher, bearer).await,
             (Level::Nobody, None) if basic => self.basic(),
-            (Level::Named, _) => Err("the login was sent and does not suffice".into()),
-            _ => Err("it does not say how to log in".into()),
+            (Level::Named, _) => Err("the login was sent, but is insufficient".into()),
+            _ => Err("it offers no supported login scheme".into()),
         }
     }
 
@@ -136,7 +136,7 @@ impl Login {
                 Ok(())
             }
             Some(Credential::Identity(_)) => {
-                Err("it wants a password, and the configuration has an identity token".into())
+                Err("it requires a password, and the configuration has an identity token".into())
             }
             None => Err("no login is configured for it".into()),
         }
@@ -148,7 +148,7 @@ impl Login {
         self.since = Instant::now();
     }
 
-    /// Asks the realm for a token.
+    /// Requests a token from the realm.
     async fn token(
         &self,
         fetcher: &Fetcher,
@@ -156,11 +156,11 @@ impl Login {
         credential: Option<&Credential>,
     ) -> Result<HeaderValue, String> {
         let Challenge::Bearer { realm, service, .. } = challenge else {
-            return Err("it asks for no token".into());
+            return Err("it offers no token authentication".into());
         };
         let mut url = Url::parse(realm)
-            .map_err(|e| format!("its realm {:?} is no URL: {e}", shown(realm)))?;
-        // A registry may name a realm with a token in it.
+            .map_err(|e| format!("its realm {:?} is not a URL: {e}", shown(realm)))?;
+        // A registry's realm URL may contain a token.
         let realm = shown(realm);
         if url.scheme() != "https" && !(self.repository.plain_http() && url.scheme() == "http") {
             return Err(format!("its realm {realm} is not reached over TLS"));
@@ -209,13 +209,13 @@ fn basic(user: &str, password: &str) -> Result<HeaderValue, String> {
 
 fn secret(text: String) -> Result<HeaderValue, String> {
     let mut value =
-        HeaderValue::try_from(text).map_err(|_| "it is no header's value".to_owned())?;
+        HeaderValue::try_from(text).map_err(|_| "it is not a valid header value".to_owned())?;
     value.set_sensitive(true);
     Ok(value)
 }
 
 fn form(fields: &[(&str, &str)]) -> Vec<u8> {
-    // A form's encoding is that of a URL's query.
+    // A form is encoded like a URL's query.
     let mut url = match Url::parse("http://localhost/") {
         Ok(url) => url,
         Err(_) => return Vec::new(),
@@ -233,8 +233,8 @@ mod tests {
         assert_eq!(form(&[("a", "b c"), ("d", "e&f=")]), b"a=b+c&d=e%26f%3D");
     }
 
-    /// A realm on loopback that answers `times` times with a token for whoever asks without a
-    /// login; gives its URL and a thread that ends with how many did.
+    /// A realm on loopback that answers the first `times` requests with a token; returns its URL
+    /// and a thread that returns the number of requests without a login.
     fn realm(times: usize) -> (String, std::thread::JoinHandle<usize>) {
         use std::io::{BufRead, BufReader, Write};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
@@ -279,7 +279,7 @@ mod tests {
             headers: Default::default(),
             body: Vec::new(),
         };
-        // A young one that is refused does not suffice, and there is no login.
+        // A young token that is refused is insufficient, and there is no login.
         assert!(login.next(&fetcher, &refused).await.is_err());
         login.since = Instant::now().checked_sub(2 * MAY_HAVE_ENDED).expect("a machine that is up");
         login.next(&fetcher, &refused).await.expect("another token");

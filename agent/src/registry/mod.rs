@@ -1,7 +1,7 @@
-//! Sets of modules in OCI registries, after the OCI distribution specification 1.1.
+//! Sets of modules in OCI registries, by the OCI distribution specification 1.1.
 //!
-//! A set lies in a repository as it lies in an image layout (see [`crate::artifact::image`]),
-//! under the tag `DRIVER-FLAVOUR-RELEASE-ARCH`, and its signatures under cosign's tag.
+//! A set has the same form as in an image layout (see [`crate::artifact::image`]), under the tag
+//! `DRIVER-FLAVOUR-RELEASE-ARCH`, and its signatures are under cosign's tag.
 
 mod challenge;
 pub(crate) mod content;
@@ -32,12 +32,12 @@ use pull::pull_from;
 pub use push::Pushed;
 use session::Session;
 
-/// What is looked for in a registry.
+/// Search for sets in a registry.
 #[derive(Debug, Clone, Copy)]
 pub struct Wish<'a> {
-    /// A version, a branch, or the newest.
+    /// A version or a branch; None for the newest.
     pub driver: Option<&'a str>,
-    /// The flavour, or either.
+    /// The flavour; None for either.
     pub flavour: Option<Flavour>,
     /// `uname -r`.
     pub kernel_release: &'a str,
@@ -45,33 +45,33 @@ pub struct Wish<'a> {
     pub arch: &'a str,
 }
 
-/// Judges sets where they are found.
+/// Accepts or refuses sets where they are found.
 pub trait Judge {
-    /// Why a set is not taken.
+    /// Reason for refusing a set.
     type Why: Send;
 
-    /// Takes a set, or not.
+    /// Accepts or refuses a set.
     ///
     /// # Errors
-    /// Why it is not.
+    /// The reason for refusing it.
     fn judge(&self, set: &Described) -> impl Future<Output = Result<(), Self::Why>> + Send;
 }
 
-/// Sets of a registry and its mirrors that are looked for.
+/// Result of a search in a registry and its mirrors.
 pub struct Found<W> {
-    /// Sets that were taken, all of one place.
+    /// Accepted sets, all from one repository.
     pub taken: Vec<Described>,
-    /// Sets that were not, and why.
+    /// Refused sets, with the reasons.
     pub refused: Vec<(Described, W)>,
-    /// Why a place that was asked did not answer, the gravest reason: exit code 12 or 13.
+    /// The most severe failure of a repository that was asked: exit code 12 or 13.
     pub failed: Option<Failure>,
 }
 
 impl<W> Found<W> {
-    /// Sorts the sets of one place.
+    /// Judges the sets of one repository.
     async fn add(&mut self, sets: Vec<Described>, judge: &impl Judge<Why = W>) {
         for set in sets {
-            // The same set of another place is no better.
+            // The same set from another repository is judged the same.
             if self.refused.iter().any(|(known, _)| known.manifest == set.manifest) {
                 continue;
             }
@@ -82,10 +82,10 @@ impl<W> Found<W> {
         }
     }
 
-    /// The sets taken.
+    /// Returns the accepted sets.
     ///
     /// # Errors
-    /// Why a place did not answer, where no other has any set of what is looked for.
+    /// The failure of a repository, where no other has any matching set.
     pub fn into_taken(self) -> Result<Vec<Described>, Failure> {
         match self.failed {
             Some(failure) if self.taken.is_empty() && self.refused.is_empty() => Err(failure),
@@ -102,10 +102,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Opens a registry to read from it, as patiently as `policy` says; nothing is sent yet.
+    /// Opens a registry for reading, with the timeouts of `policy`; nothing is sent yet.
     ///
     /// # Errors
-    /// Exit code 2 for a docker configuration that cannot be read, or no way to set up TLS.
+    /// Exit code 2 for a docker configuration that cannot be read, or if TLS cannot be set up.
     pub fn open_with(
         policy: Policy,
         source: &RegistrySource,
@@ -123,7 +123,7 @@ impl Registry {
         actions: &'static str,
     ) -> Result<Self, Failure> {
         let plain = Fetcher::new(policy.clone(), host_root)?;
-        // What a tag stands for is only as good as the line it came over.
+        // A tag is only as trustworthy as the connection it was resolved over.
         let safe = plain.over_https_only()?;
         let direct = Fetcher::without_redirects(policy, host_root)?;
         let docker = DockerConfig::find(env)?;
@@ -137,14 +137,14 @@ impl Registry {
         Ok(Self { name: source.reference.to_string(), sessions })
     }
 
-    /// The registry's own repository, by which the others are its mirrors.
+    /// Returns the registry's own repository; the others are its mirrors.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The sets whose tags say that they are what is looked for, of the first place that has one
-    /// which `judge` takes: a mirror may hold older ones, or others'. What lies under such a tag and
-    /// is no set is passed over with a warning.
+    /// Finds the sets with matching tags, in the first repository that has one which `judge`
+    /// accepts: a mirror may have outdated or foreign ones. A matching tag without a set is skipped
+    /// with a warning.
     pub async fn find<J: Judge>(&self, wish: Wish<'_>, judge: &J) -> Found<J::Why> {
         let mut found = Found { taken: Vec::new(), refused: Vec::new(), failed: None };
         for session in &self.sessions {
@@ -159,10 +159,10 @@ impl Registry {
         found
     }
 
-    /// The set with a tag or a digest.
+    /// Fetches the description of the set with a tag or a digest.
     ///
     /// # Errors
-    /// Exit code 12 where it is not there, 13 where it is no set or damaged.
+    /// Exit code 12 where it does not exist, 13 where it is not a set or damaged.
     pub async fn describe(&self, reference: &str) -> Result<Described, Failure> {
         let mut failed = None;
         for session in &self.sessions {
@@ -175,11 +175,12 @@ impl Registry {
         Err(failed.unwrap_or_else(|| nobody(&self.name)))
     }
 
-    /// What is signed about a set, with the signatures of the first place that has one by `keys`;
-    /// where none has, those of the last that has any: a mirror may hold older ones, or others'.
+    /// Fetches a set's evidence, with the signatures of the first repository that has one by
+    /// `keys`; where none has, those of the last that has any: a mirror may have outdated or
+    /// foreign ones.
     ///
     /// # Errors
-    /// Exit code 12 where they cannot be asked for, 13 where what answers is damaged.
+    /// Exit code 12 where it cannot be fetched, 13 where it is damaged.
     pub async fn evidence(&self, set: &Described, keys: &[PublicKey]) -> Result<Evidence, Failure> {
         let mut failed = None;
         let mut best = None;
@@ -193,7 +194,7 @@ impl Registry {
                 Err(failure) => self.next_mirror(session, failure, &mut failed),
             }
         }
-        // "Not signed" is believed only where everybody was asked.
+        // A set counts as unsigned only if every repository answered.
         match (failed, best) {
             (None, Some(evidence)) => Ok(evidence),
             (Some(failure), _) => Err(failure),
@@ -201,12 +202,12 @@ impl Registry {
         }
     }
 
-    /// Brings the set with the manifest `digest` into the store, every digest verified and every
-    /// module compared with what the set says of it. What the store has is not fetched.
+    /// Fetches the set with the manifest `digest` into the store, every digest verified and every
+    /// module compared with the set's record of it. Blobs in the store are not fetched again.
     ///
     /// # Errors
-    /// Exit code 12 where it cannot be fetched, 13 where something is not what it should be, 15
-    /// where the store cannot be written.
+    /// Exit code 12 where it cannot be fetched, 13 where something does not verify, 15 where the
+    /// store cannot be written.
     pub async fn pull(
         &self,
         digest: &str,
@@ -225,7 +226,7 @@ impl Registry {
         Err(failed.unwrap_or_else(|| nobody(&self.name)))
     }
 
-    /// Keeps the gravest: what is wrong over what is not reached.
+    /// Keeps the most severe failure: damaged contents over an unreachable repository.
     fn next_mirror(&self, session: &Session, failure: Failure, failed: &mut Option<Failure>) {
         if self.sessions.len() > 1 {
             tracing::warn!("{} does not serve it: {}", session.repository, failure.one_line());
@@ -238,10 +239,10 @@ impl Registry {
 }
 
 fn nobody(name: &str) -> Failure {
-    Failure::new(ExitCode::Bug, format!("{name} has no place to ask"))
+    Failure::new(ExitCode::Bug, format!("{name} has no repository to ask"))
 }
 
-/// The registry that holds `reference`, without mirrors.
+/// Returns the registry that has `reference`, without mirrors.
 pub fn source_of(reference: &Reference) -> RegistrySource {
     RegistrySource { reference: reference.repository.clone(), mirrors: Vec::<Repository>::new() }
 }

@@ -1,4 +1,4 @@
-//! Bringing a set's modules into the store.
+//! Pulling of a set's modules into the store.
 
 use std::cmp::Reverse;
 
@@ -12,10 +12,11 @@ use crate::progress::{Progress, Task, Unit};
 use crate::source::http::{Alive, Expected, FetchError, Writers};
 use crate::store::Store;
 
-/// Modules at a time: one of them is most of a set, and more would only burden the registry.
+/// Number of parallel downloads: one module is most of a set, and more would only burden the
+/// registry.
 const PARALLEL: usize = 4;
 
-/// Brings the set with the manifest `digest` from one place into the store.
+/// Pulls the set with the manifest `digest` from one repository into the store.
 pub(super) async fn pull_from(
     session: &Session,
     digest: &str,
@@ -29,7 +30,7 @@ pub(super) async fn pull_from(
     Ok(set)
 }
 
-/// Fetches what the store does not have, the largest first, for what comes last is waited for.
+/// Fetches the missing modules, the largest first, because the last download is waited for.
 async fn fetch_modules(
     session: &Session,
     set: &ModuleSet,
@@ -56,12 +57,12 @@ async fn fetch_modules(
     };
     let modules = stream::iter(modules.into_iter().map(Ok));
     let fetched = modules.try_for_each_concurrent(PARALLEL, bring).await;
-    // Where one failed the others were given up: nothing of them may be written any more.
+    // After a failure the other downloads were dropped; none may still write.
     writers.all_ended().await;
     fetched
 }
 
-/// Compares a module in the store with what the set with this key says of it.
+/// Compares a module in the store with its record in the set with this key.
 async fn check(module: ModuleEntry, key: ModuleKey, store: Store) -> Result<(), Failure> {
     let check = move || {
         let image = store.read_blob(&module.sha256)?;

@@ -1,5 +1,5 @@
-//! Putting sets and signatures into a registry: blobs first, the manifest last, so that a reader
-//! sees a set whole or not at all.
+//! Pushing of sets and signatures to a registry: blobs first, the manifest last, so that a reader
+//! sees a complete set or none.
 
 use reqwest::header::LOCATION;
 use reqwest::{Method, StatusCode, Url};
@@ -18,23 +18,23 @@ use crate::signature::{Signature, SignatureImage, signature_tag};
 use crate::source::http::{Away, Policy};
 use crate::store::Store;
 
-/// How often the sending of one blob begins anew: what was begun cannot be gone on with where a
-/// registry lost it.
+/// Maximum number of uploads started for one blob: an upload that the registry lost cannot be
+/// resumed.
 const UPLOADS: u32 = 3;
 
-/// What a push did.
+/// Result of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushed {
     /// `sha256:...` of the manifest.
     pub digest: String,
-    /// Blobs sent; the others were there.
+    /// Number of blobs sent; the others existed.
     pub sent: usize,
-    /// Whether tag and manifest were there already.
+    /// True if tag and manifest existed already.
     pub was_there: bool,
 }
 
 impl Registry {
-    /// Opens a repository to write to it.
+    /// Opens a repository for writing.
     ///
     /// # Errors
     /// As [`Registry::open_with`].
@@ -46,7 +46,7 @@ impl Registry {
         Self::open_to_push_with(Policy::default(), repository, host_root, env)
     }
 
-    /// As [`Registry::open_to_push`], as patient as `policy` says.
+    /// Like [`Registry::open_to_push`], with the timeouts of `policy`.
     ///
     /// # Errors
     /// As [`Registry::open_with`].
@@ -57,15 +57,16 @@ impl Registry {
         env: Env<'_>,
     ) -> Result<Self, Failure> {
         let source = RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
-        // A claim is held, and a set pushed, long after the first request: ask each time.
+        // A claim is held, and a set pushed, long after the first request, so unreachable hosts are
+        // not remembered.
         let policy = Policy { away: Away::forgetful(), ..policy };
         Self::with_actions(policy, &source, host_root, env, "pull,push")
     }
 
-    /// Puts a set of the store under `tag`. What is there is not sent again.
+    /// Pushes a set of the store under `tag`. Existing blobs are not sent again.
     ///
     /// # Errors
-    /// Exit code 12 where the registry does not take it, 13 where a module in the store is damaged.
+    /// Exit code 12 where the registry refuses it, 13 where a module in the store is damaged.
     pub async fn push(
         &self,
         set: &ModuleSet,
@@ -96,11 +97,11 @@ impl Registry {
         Ok(Pushed { digest: described.digest(), sent, was_there })
     }
 
-    /// Signs the manifest `digest` and adds the signature to those there are; false where this one
-    /// was among them.
+    /// Signs the manifest `digest` and adds the signature to the existing ones; false where it
+    /// existed already.
     ///
     /// # Errors
-    /// Exit code 12 where the registry does not take it.
+    /// Exit code 12 where the registry refuses it.
     pub async fn sign(&self, digest: &str, key: &SecretKey) -> Result<bool, Failure> {
         let session = self.only()?;
         let signature = Signature::make(key, &session.repository.name(), digest)?;
@@ -140,7 +141,7 @@ pub(crate) async fn ensure_blob(session: &Session, bytes: &[u8]) -> Result<bool,
     Ok(true)
 }
 
-/// POST, then PUT to where the registry says ("pushing a blob monolithically").
+/// Uploads a blob by POST, then PUT to the returned location ("pushing a blob monolithically").
 async fn send_blob(session: &Session, digest: &str, bytes: Vec<u8>) -> Result<(), Failure> {
     let mut bytes = bytes;
     for attempt in 1.. {
@@ -157,7 +158,7 @@ async fn send_blob(session: &Session, digest: &str, bytes: Vec<u8>) -> Result<()
         let answer = session.exchange(&finish).await?;
         match answer.status {
             StatusCode::CREATED | StatusCode::NO_CONTENT => return Ok(()),
-            // The registry no longer knows of what was begun.
+            // The registry has lost the upload.
             StatusCode::NOT_FOUND if attempt < UPLOADS => bytes = finish.into_body(),
             _ => return Err(unexpected(&finish, &answer)),
         }
@@ -171,16 +172,16 @@ fn upload_url(session: &Session, location: Option<&str>, digest: &str) -> Result
         Failure::new(ExitCode::Download, format!("{home}: {what}"))
             .remedy("check the registry, and a proxy before it (X-Forwarded-Proto)")
     };
-    let location = location.ok_or_else(|| odd("the registry does not say where to send to"))?;
-    let mut url = home.join(location).map_err(|_| odd("where it says to send to is no URL"))?;
+    let location = location.ok_or_else(|| odd("the registry names no location for the upload"))?;
+    let mut url = home.join(location).map_err(|_| odd("the upload's location is not a URL"))?;
     if home.scheme() == "https" && url.scheme() != "https" {
-        return Err(odd("it says to send without TLS"));
+        return Err(odd("the upload's location is without TLS"));
     }
     url.query_pairs_mut().append_pair("digest", digest);
     Ok(url)
 }
 
-/// Says whether it was there.
+/// Puts a manifest; returns true if it existed already.
 async fn put_manifest(session: &Session, tag: &str, bytes: &[u8]) -> Result<bool, Failure> {
     if manifest(session, tag).await?.is_some_and(|there| there == bytes) {
         return Ok(true);
@@ -189,7 +190,7 @@ async fn put_manifest(session: &Session, tag: &str, bytes: &[u8]) -> Result<bool
     Ok(false)
 }
 
-/// Puts a manifest under `tag`, whatever is there.
+/// Puts a manifest under `tag`, replacing any other.
 pub(crate) async fn overwrite_manifest(
     session: &Session,
     tag: &str,

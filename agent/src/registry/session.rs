@@ -1,5 +1,5 @@
-//! Requests to one repository: bounded, tried again where that may help, and logged in as far as
-//! the registry asks for it.
+//! Session with one repository: requests with limits, retries, and authentication as far as the
+//! registry requires it.
 
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,12 @@ use crate::source::http::{
     root_cause,
 };
 
-/// No answer that is read into memory is longer, but for what a caller allows.
+/// Maximum size of an answer read into memory, unless the caller allows more.
 const MAX_ANSWER: u64 = 4 << 20;
-/// How much of a registry's own words a message repeats.
+/// Maximum length of a registry's error text in a message.
 const MAX_WORDS: usize = 300;
-/// Steps of logging in for one request: anybody's token, the login's, and each of them anew where
-/// it had run out.
+/// Maximum number of login steps for one request: the anonymous token, the login's token, and each
+/// of them again after it expired.
 pub(crate) const MOST_LOGINS: usize = 4;
 
 /// A request.
@@ -60,14 +60,14 @@ impl Call {
     }
 
     fn shown(&self) -> String {
-        // The query of an upload's URL may hold a state that logs in.
+        // The query of an upload's URL may contain a state that grants access.
         format!("{} {}", self.method, shown(self.url.as_str()))
     }
 }
 
-/// What came back, whole.
+/// A complete answer.
 pub(crate) struct Answer {
-    /// Who answered, at the end of all redirections.
+    /// URL of the answering server, after all redirections.
     pub(crate) url: Url,
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -75,7 +75,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// What a registry says in its errors' JSON.
+    /// Returns the text of the registry's error JSON.
     fn words(&self) -> String {
         let json: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_default();
         let first = &json["errors"][0];
@@ -89,24 +89,24 @@ impl Answer {
     }
 }
 
-/// How an attempt ended that brought no answer.
+/// Result of an attempt without an answer.
 enum Ended {
     Again(Failure),
     Silent(Failure),
     For(Failure),
 }
 
-/// One repository.
+/// A session with one repository.
 pub(crate) struct Session {
     pub(crate) repository: Repository,
     fetcher: Fetcher,
-    /// For realms: what is sent to one is for nobody whom it redirects to.
+    /// For realms: a request to one must not be sent on to a redirection's target.
     direct: Fetcher,
     login: Mutex<Login>,
 }
 
 impl Session {
-    /// `actions` is `pull` or `pull,push`; `direct` follows no redirection.
+    /// `actions` is `pull` or `pull,push`; `direct` must not follow redirections.
     pub(crate) fn new(
         fetcher: Fetcher,
         direct: Fetcher,
@@ -118,14 +118,14 @@ impl Session {
         Self { repository, fetcher, direct, login }
     }
 
-    /// The URL of `rest` in the repository.
+    /// Returns the URL of `rest` in the repository.
     ///
     /// # Errors
-    /// Exit code 2 where that is no URL.
+    /// Exit code 2 where that is not a URL.
     pub(crate) fn url(&self, rest: &str) -> Result<Url, Failure> {
         let text = self.repository.url(rest);
         Url::parse(&text).map_err(|e| {
-            Failure::new(ExitCode::Usage, format!("{text} is no URL: {e}"))
+            Failure::new(ExitCode::Usage, format!("{text} is not a URL: {e}"))
                 .remedy("correct the registry's reference")
         })
     }
@@ -134,16 +134,16 @@ impl Session {
         &self.fetcher
     }
 
-    /// What to put into `Authorization` for URLs of the repository's host.
+    /// Returns the `Authorization` header for URLs of the repository's host.
     pub(crate) async fn authorization(&self) -> Option<HeaderValue> {
         self.login.lock().await.header()
     }
 
-    /// Sends a request and reads the answer; statuses other than the transient ones and those
-    /// that ask for a login are the caller's.
+    /// Sends a request and reads the answer; transient statuses and those that require a login are
+    /// handled here, all others are the caller's.
     ///
     /// # Errors
-    /// Exit code 12 where no answer comes or the registry does not let us in.
+    /// Exit code 12 where there is no answer or the registry denies access.
     pub(crate) async fn exchange(&self, call: &Call) -> Result<Answer, Failure> {
         let at_home = self.is_at_home(&call.url);
         let mut logins = 0;
@@ -158,12 +158,12 @@ impl Session {
         }
     }
 
-    /// As [`Session::exchange`] for a download that was denied to whom was `used`: logs in, as far as
-    /// that goes on, unless another one has done so meanwhile.
+    /// Like [`Session::exchange`], for a download that was denied with the header `used`: logs in,
+    /// if there is a next level, unless another request has done so meanwhile.
     ///
     /// # Errors
-    /// Exit code 12 where the registry does not let us in, and `denied` where it does: who denies
-    /// the download is behind it, and no login of the registry's is for them.
+    /// Exit code 12 where the registry denies access, and `denied` where it grants it: then a
+    /// server behind it denied the download, which must not get the registry's login.
     pub(crate) async fn log_in_for(
         &self,
         url: Url,
@@ -178,8 +178,8 @@ impl Session {
         if self.asks_for_login(&answer) { self.log_in(&answer, used).await } else { Err(denied) }
     }
 
-    /// Whether the registry itself wants to know who asks. What lies behind a redirection may say
-    /// so too, and name a realm of its own: that one gets no login.
+    /// True if the registry itself requires a login. A redirection's target may require one too,
+    /// and name a realm of its own: it does not get the login.
     fn asks_for_login(&self, answer: &Answer) -> bool {
         matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
             && self.is_at_home(&answer.url)
@@ -188,14 +188,14 @@ impl Session {
     async fn log_in(&self, answer: &Answer, used: Option<HeaderValue>) -> Result<(), Failure> {
         let mut login = self.login.lock().await;
         if login.header() != used {
-            // Another request has gone further meanwhile.
+            // Another request has logged in meanwhile.
             return Ok(());
         }
         login.next(&self.direct, answer).await.map_err(|why| {
             Failure::new(
                 ExitCode::Download,
                 format!(
-                    "{} does not let us in: {}{}",
+                    "{} does not grant access: {}{}",
                     self.repository,
                     answer.status,
                     answer.words()
@@ -206,7 +206,7 @@ impl Session {
         })
     }
 
-    /// Whether a URL is the registry's own: same host, and not without TLS where that is used.
+    /// True if a URL is the registry's own: same host, and with TLS where the registry uses it.
     fn is_at_home(&self, url: &Url) -> bool {
         self.url("").is_ok_and(|home| {
             home.host_str() == url.host_str()
@@ -216,7 +216,7 @@ impl Session {
     }
 }
 
-/// A status that was not what was wanted, as a failure.
+/// Returns the failure for an unexpected status.
 pub(crate) fn unexpected(call: &Call, answer: &Answer) -> Failure {
     Failure::new(
         ExitCode::Download,
@@ -225,7 +225,7 @@ pub(crate) fn unexpected(call: &Call, answer: &Answer) -> Failure {
     .remedy("check the reference, and that the registry allows this")
 }
 
-/// Sends a request until an answer comes that trying again does not change.
+/// Sends a request until there is an answer that a retry would not change.
 pub(crate) async fn send(
     fetcher: &Fetcher,
     call: &Call,
@@ -263,7 +263,7 @@ pub(crate) async fn send(
             }
             return Err(ended);
         };
-        tracing::info!("asking again: {}", ended.one_line());
+        tracing::info!("retrying: {}", ended.one_line());
         tokio::time::sleep(wait).await;
     }
 }
@@ -299,7 +299,7 @@ async fn once(
         if (body.len() + chunk.len()) as u64 > MAX_ANSWER {
             let what = format!("{}: the answer has more than {MAX_ANSWER} bytes", call.shown());
             return Err(Ended::For(Failure::new(ExitCode::Verification, what).remedy(
-                "what answers is no registry, or it holds something else under this name",
+                "the server is not a registry, or it holds something else under this name",
             )));
         }
         body.extend_from_slice(&chunk);

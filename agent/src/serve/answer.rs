@@ -1,4 +1,4 @@
-//! What is answered to whom.
+//! Answers to the requests for health, readiness, metrics and status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,39 +20,39 @@ use crate::status;
 use crate::telemetry::exposition::{self, Format};
 use crate::telemetry::{Live, Telemetry, metrics};
 
-/// How long the agent's own task may take to answer.
+/// Time limit for an answer of the agent's own task.
 pub(super) const BEAT: Duration = Duration::from_secs(5);
-/// Looks at a time. One more waits, and is given up where none of them comes back.
+/// Inspections at a time. One more waits, and is given up if none of them returns.
 const LOOKS: usize = 4;
-/// Threads that all looks together can take, the one for readiness among them.
+/// Upper limit of threads for all inspections, including the one for readiness.
 pub(super) const MOST_THREADS: usize = LOOKS + 1;
 
-/// Questions but for health that are answered at a time: what they look at can hang, and health is asked
-/// for over the connections that are left.
+/// Requests other than health that are answered at a time: what they inspect can hang, and health
+/// is requested over the remaining connections.
 const OTHERS: usize = connections::MOST - 4;
-/// How long one more of them waits.
+/// Time limit for one more of them to wait.
 const BUSY: Duration = Duration::from_secs(1);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// The agent that is asked about.
+/// The agent that requests are about.
 #[derive(Debug)]
 pub struct Subject {
-    /// What it tells of itself.
+    /// Its reports.
     pub telemetry: Telemetry,
-    /// Whether it still runs.
+    /// Its liveness.
     pub pulse: Pulse,
-    /// Where its things lie.
+    /// Its directories.
     pub paths: Paths,
-    /// Tells this agent from every other.
+    /// Identifies this agent among all others.
     pub(super) instance: String,
     sight: Arc<Sight>,
-    /// For questions but for health.
+    /// Limits requests other than health.
     others: Semaphore,
-    /// For looks that can hang where a mount does.
+    /// Limits inspections, which can hang on a mount.
     looks: Arc<Semaphore>,
-    /// For readiness, which no other look is to keep waiting.
+    /// Limits the inspection for readiness, which no other one is to delay.
     ready: Arc<Semaphore>,
 }
 
@@ -68,7 +68,8 @@ fn text(status: StatusCode, body: impl Into<String>) -> Answer {
 }
 
 impl Subject {
-    /// An agent that begins now; `holders` looks for those who hold the driver.
+    /// Returns a subject for an agent that begins now; `holders` finds the processes that hold the
+    /// driver.
     pub fn new(telemetry: Telemetry, pulse: Pulse, paths: Paths, holders: Looker) -> Self {
         let instance = format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
         let sight = Arc::new(Sight::of(&paths.root, holders));
@@ -87,7 +88,7 @@ impl Subject {
             path @ ("/readyz" | "/metrics" | "/status") => {
                 match tokio::time::timeout(BUSY, self.others.acquire()).await {
                     Ok(_permit) => self.other(path, request).await,
-                    Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, "too many ask at once\n"),
+                    Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once\n"),
                 }
             }
             _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz, /metrics and /status\n"),
@@ -115,7 +116,7 @@ impl Subject {
         if answer.status == StatusCode::METHOD_NOT_ALLOWED {
             headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         }
-        // Digits and a hyphen: it is always a header's value.
+        // Digits and a hyphen are always a valid header value.
         if let Ok(agent) = HeaderValue::from_str(&self.instance) {
             headers.insert("longshore-agent", agent);
         }
@@ -138,8 +139,8 @@ impl Subject {
         text(StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", live.not_ready.join("; ")))
     }
 
-    /// What the agent tells, unless the host says otherwise: somebody else may have taken the driver
-    /// off.
+    /// Returns the agent's report, corrected by the host's state: another program may have unloaded
+    /// the driver.
     async fn live(&self) -> Live {
         let mut live = self.telemetry.live();
         if live.ready
@@ -187,7 +188,8 @@ impl Subject {
     }
 }
 
-/// Looks where it may block, for so long. What does not come back keeps its permit and its thread.
+/// Inspects on a thread that may block, within a time limit. An inspection that does not return
+/// keeps its permit and its thread.
 async fn in_time<T: Send + 'static>(
     permits: &Arc<Semaphore>,
     look: impl FnOnce() -> Result<T, Failure> + Send + 'static,

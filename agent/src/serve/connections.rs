@@ -1,8 +1,8 @@
-//! The connections that are served at a time, and the one that makes room for another.
+//! Connections that are served at a time, and the choice of one to drop for another.
 //!
-//! A connection whose request is being answered stays. One that has sent no request, or does not take
-//! its answer, gives way to a newcomer: the oldest of the peer that has most connections. Where all are
-//! being answered the newcomer waits, and those behind it in the kernel's queue.
+//! A connection whose request is being answered stays. One that has sent no request, or does not
+//! read its answer, is dropped for a new one: the oldest of the peer with the most connections. If
+//! all are being answered, the new one waits, and those behind it in the kernel's queue.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,14 +14,14 @@ use tokio::task::{AbortHandle, JoinSet};
 /// Connections served at a time.
 pub(super) const MOST: usize = 16;
 
-/// Rounds of the runtime that a connection is given before it counts as one that has sent nothing: in
-/// the first it says what it waits for, in the second the kernel is asked, in the third it reads.
+/// Rounds of the runtime before a connection counts as one that has sent nothing: in the first it
+/// registers its interest, in the second the kernel is polled, in the third it reads.
 const ROUNDS: usize = 3;
 
-/// An address that connections come from; None for a socket in the file system.
+/// Address of a connection's peer; None for a socket in the file system.
 pub(super) type Peer = Option<IpAddr>;
 
-/// Set from the moment a request has come in whole until there is an answer.
+/// True from the moment a request has been received whole until there is an answer.
 pub(super) type Answering = Arc<AtomicBool>;
 
 struct Connection {
@@ -30,7 +30,7 @@ struct Connection {
     task: AbortHandle,
 }
 
-/// The connections, the oldest first.
+/// Open connections, the oldest first.
 #[derive(Default)]
 pub(super) struct Connections {
     tasks: JoinSet<()>,
@@ -38,7 +38,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Serves one more, once there is room for it.
+    /// Serves one more connection, once there is room for it.
     pub(super) async fn add<F>(&mut self, peer: Peer, serve: impl FnOnce(Answering) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -76,15 +76,15 @@ impl Connections {
     }
 }
 
-/// The connection that makes room, of those with their peer and whether they are being answered, the
-/// oldest first; None where all are.
+/// Returns the connection to drop, given each one's peer and whether it is being answered, the
+/// oldest first; None if all are being answered.
 fn gives_way(open: &[(Peer, bool)]) -> Option<usize> {
     let mut of: BTreeMap<Peer, usize> = BTreeMap::new();
     for (peer, _) in open {
         *of.entry(*peer).or_default() += 1;
     }
     let idle = open.iter().enumerate().filter(|(_, (_, answering))| !answering);
-    // Of several as busy the first is taken, which is the oldest.
+    // Of several peers with as many the first is taken, which is the oldest.
     idle.min_by_key(|(_, (peer, _))| std::cmp::Reverse(of[peer])).map(|(number, _)| number)
 }
 
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(gives_way(open), number);
     }
 
-    /// With [`MOST`] that are being answered until they are told.
+    /// Returns [`MOST`] connections that are being answered until the sender is used.
     async fn full(peer: Peer) -> (Connections, tokio::sync::watch::Sender<bool>) {
         let mut connections = Connections::default();
         let (end, ended) = tokio::sync::watch::channel(false);
@@ -118,7 +118,7 @@ mod tests {
                 answering.store(true, Ordering::Relaxed);
                 let _ = ended.changed().await;
                 answering.store(false, Ordering::Relaxed);
-                // The peer does not take it.
+                // The peer does not read it.
                 std::future::pending::<()>().await;
             };
             connections.add(peer, serve).await;

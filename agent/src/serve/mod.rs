@@ -1,8 +1,8 @@
 //! Health, readiness, metrics and status over HTTP, for probes, Prometheus and `longshore status`.
 //!
-//! On a thread and a runtime of its own: it answers, and says so, also where the agent's own runtime
-//! does not. While nobody asks it sleeps. A connection that is slow, says too much or is one of many is
-//! dropped for one that asks properly.
+//! The server has a thread and a runtime of its own: it answers, and reports the fault, even when
+//! the agent's own runtime does not. It sleeps while there is no request. A connection that is
+//! slow, sends too much or is one of many is dropped in favour of a proper one.
 
 mod answer;
 mod connections;
@@ -34,14 +34,14 @@ use crate::config::Listen;
 use crate::endpoint::{self, Address};
 use crate::threads;
 
-/// How long the head of a request may take: what asks from this host takes microseconds.
+/// Time limit for the head of a request: a client on this host takes microseconds.
 const HEAD: Duration = Duration::from_secs(5);
-/// How long a connection may take altogether.
+/// Time limit of a connection.
 const WHOLE: Duration = Duration::from_secs(30);
-/// Bytes and number of header lines.
+/// Upper limits of a request's head: bytes, and number of header lines.
 const HEAD_BYTES: usize = 8 << 10;
 const HEAD_LINES: usize = 64;
-/// How soon an address that could not be had is tried again.
+/// Interval of retrying an address that could not be bound.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// The server of an agent.
@@ -53,9 +53,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `subject` where `listen` says; None where it says nowhere, or there is no thread to be
-    /// had. An address that cannot be had is a warning, and is tried again until it can: no driver
-    /// waits for it.
+    /// Serves `subject` on the address of `listen`; None if that is off, or no thread can be
+    /// started. An address that cannot be bound is a warning, and is retried until it can: no
+    /// driver waits for it.
     pub fn begin(listen: &Listen, subject: Subject) -> Option<Self> {
         if *listen == Listen::Off {
             return None;
@@ -67,29 +67,29 @@ impl Server {
         match threads::named("serve").spawn(work) {
             Ok(thread) => Some(Self { stop, thread, address }),
             Err(error) => {
-                tracing::warn!("no health, metrics and status are served: {error}");
+                tracing::warn!("not serving health, metrics and status: {error}");
                 None
             }
         }
     }
 
-    /// Lets `longshore status` find it: writes the address into the state directory, which belongs
-    /// to this agent alone.
+    /// Writes the address into the state directory, which belongs to this agent alone, for
+    /// `longshore status` to find.
     fn publish(&self, state_dir: &Path) {
         self.address.publish(state_dir);
     }
 
-    /// Ends it.
+    /// Stops the server.
     pub fn end(self) {
         self.address.withdraw();
-        // Where its thread has ended there is nothing to be stopped.
+        // If its thread has ended, there is nothing to stop.
         let _ = self.stop.send(());
         let _ = self.thread.join();
     }
 }
 
-/// Lets `longshore status` find `server` by the state directory, or nobody where there is none: an
-/// agent that was killed there may have served.
+/// Writes the address of `server` into the state directory for `longshore status`; without a server
+/// removes the file, which an agent that was killed may have left.
 pub fn publish(server: Option<&Server>, state_dir: &Path) {
     match server {
         Some(server) => server.publish(state_dir),
@@ -111,7 +111,7 @@ fn serve(
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            tracing::warn!("no health, metrics and status are served: {error}");
+            tracing::warn!("not serving health, metrics and status: {error}");
             return;
         }
     };
@@ -121,7 +121,7 @@ fn serve(
             () = listen_and_answer(listen, subject, address) => {}
         }
     });
-    // What looks at the host for somebody who asked may be waiting for the kernel.
+    // An inspection of the host for a client may be blocked in the kernel.
     runtime.shutdown_background();
 }
 
@@ -136,7 +136,7 @@ async fn listen_and_answer(
             tracing::info!(listen = %at, "serving health, metrics and status on {at}");
             address.bound(&at);
         }
-        Err(error) => tracing::warn!("serving on {listen}, and not knowing where: {error}"),
+        Err(error) => tracing::warn!("serving on {listen}, but its address is unknown: {error}"),
     }
     let mut connections = Connections::default();
     loop {
@@ -146,7 +146,8 @@ async fn listen_and_answer(
                 connections.add(peer, |answering| answer_one(stream, subject, answering)).await;
             }
             Err(error) => {
-                // Too many open files, most likely: it passes, or the kernel has it again at once.
+                // Most likely too many open files: that passes, or the kernel returns it again at
+                // once.
                 tracing::debug!("accepting a connection: {error}");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
@@ -154,7 +155,7 @@ async fn listen_and_answer(
     }
 }
 
-/// Listens; where that cannot be, says so once and tries again.
+/// Listens; if that fails, warns once and retries.
 async fn bound(listen: &Listen) -> Listener {
     let mut told = false;
     loop {
@@ -163,8 +164,8 @@ async fn bound(listen: &Listen) -> Listener {
             Err(error) if told => tracing::debug!("listening on {listen}: {error}"),
             Err(error) => {
                 tracing::warn!(
-                    "no health, metrics and status are served: listening on {listen}: {error}; \
-                     remedy: free that address or set another one (listen); it is tried again every \
+                    "not serving health, metrics and status: listening on {listen}: {error}; \
+                     remedy: free that address or set another one (listen); retrying every \
                      {} s",
                     AGAIN.as_secs()
                 );
@@ -212,7 +213,7 @@ impl Listener {
     }
 }
 
-/// Removes a socket that nobody listens on any more; anything else stays and is in the way.
+/// Removes a socket that has no listener any more; any other file stays, and listening fails.
 async fn clear(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     if is_socket

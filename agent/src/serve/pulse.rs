@@ -1,8 +1,8 @@
-//! Liveness of the agent's own task: it is asked, and has to answer itself.
+//! Liveness probe of the agent's own task, which has to answer itself.
 //!
-//! Nothing ticks: a question wakes the task, which answers between two things that it does. Where its
-//! thread is stuck, or its runtime has no thread left, no answer comes. There is one question at a time,
-//! and its answer is for all who wait for one: however many ask, none is kept out.
+//! There is no timer: a query wakes the task, which answers between two other events. If its thread
+//! is stuck, or its runtime has no thread left, no answer comes. There is one query at a time, and
+//! its answer is for all callers that wait for one: any number of callers can wait.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 
-/// How long an answer counts: those who ask without pause wake the task once in this time.
+/// Validity of an answer: callers without pause wake the task once in this time.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// Asks.
+/// Querying side of the probe.
 #[derive(Debug, Clone)]
 pub struct Pulse {
     ask: mpsc::Sender<()>,
-    /// When the task answered last.
+    /// Time of the task's last answer.
     answered: watch::Receiver<Option<Instant>>,
 }
 
-/// Answers.
+/// Answering side of the probe.
 #[derive(Debug)]
 pub struct Heart {
     asked: mpsc::Receiver<()>,
@@ -29,17 +29,17 @@ pub struct Heart {
 }
 
 impl Pulse {
-    /// One that asks and the one that answers.
+    /// Returns the querying and the answering side.
     pub fn new() -> (Self, Heart) {
         let (ask, asked) = mpsc::channel(1);
         let (answer, answered) = watch::channel(None);
         (Self { ask, answered }, Heart { asked, answer })
     }
 
-    /// Whether the task answers within `limit`, or did a moment ago.
+    /// True if the task answers within `limit`, or did a moment ago.
     pub async fn beats(&self, limit: Duration) -> bool {
         let mut answered = self.answered.clone();
-        // It has ended, and what it answered before is of no interest.
+        // The task has ended, and its earlier answers do not count.
         if answered.has_changed().is_err() {
             return false;
         }
@@ -47,14 +47,14 @@ impl Pulse {
         if last.is_some_and(|at| at.elapsed() < FRESH) {
             return true;
         }
-        // Where one is waiting to be heard, its answer is this one's as well.
+        // If a query is already waiting, its answer is for this caller as well.
         let _ = self.ask.try_send(());
         matches!(tokio::time::timeout(limit, answered.changed()).await, Ok(Ok(())))
     }
 }
 
 impl Heart {
-    /// Lives `life`, and answers meanwhile from within the same task.
+    /// Drives `life` to completion and answers queries from the same task.
     pub async fn beside<T>(mut self, life: impl Future<Output = T>) -> T {
         let mut life = pin!(life);
         loop {
@@ -103,7 +103,8 @@ mod tests {
         }
     }
 
-    /// Sixteen callers at once were told that the task had not answered for five seconds, at once.
+    /// Regression: sixteen callers at once were told at once that the task had not answered for
+    /// five seconds.
     #[tokio::test]
     async fn however_many_ask_before_the_task_wakes_all_are_answered() {
         let (pulse, heart) = Pulse::new();
@@ -113,7 +114,7 @@ mod tests {
                 tokio::spawn(async move { pulse.beats(SOON).await })
             })
             .collect();
-        // All of them have asked, and none was heard yet.
+        // All of them have sent their query, and none was received yet.
         tokio::task::yield_now().await;
         let (_end, ended) = oneshot::channel::<()>();
         let life = tokio::spawn(heart.beside(ended));

@@ -1,4 +1,4 @@
-//! What is read of the host and of this process when somebody asks.
+//! Sampling of the host and of this process for a request.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use crate::host::modules::is_of_driver;
 use crate::host::verbs::DriverUsers;
 use crate::telemetry::metrics::Seen;
 
-/// Who holds the driver is looked at this often at most: it takes a look at every open file of the
-/// host.
+/// Shortest interval between two searches for the driver's holders: each inspects every open file
+/// of the host.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Looks at a host below a root.
+/// Sampler of a host below a root.
 #[derive(Debug)]
 pub(super) struct Sight {
     root: PathBuf,
@@ -31,7 +31,7 @@ impl Sight {
         Self { root: root.to_path_buf(), looker, holders: Mutex::default() }
     }
 
-    /// What is there now. Blocks.
+    /// Samples the present state. Blocks.
     pub(super) fn look(&self) -> Seen {
         let modules = modules(&self.root);
         Seen {
@@ -42,14 +42,14 @@ impl Sight {
         }
     }
 
-    /// The version of the nvidia module that is loaded.
+    /// Returns the version of the loaded nvidia module.
     pub(super) fn driver_version(&self) -> Option<String> {
         let path = self.root.join("sys/module/nvidia/version");
         fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
     }
 
     fn holders(&self, modules: &[Module]) -> Option<usize> {
-        // Without a reference that no module explains nobody has it open.
+        // Without references other than those of modules, no process has it open.
         if modules.iter().all(|module| module.references <= module.holders) {
             return Some(0);
         }
@@ -66,9 +66,9 @@ impl Sight {
     }
 }
 
-/// How many there are, where that is known: somebody has a reference, so that nobody seen is somebody
-/// unseen, as in another PID namespace; and where some processes could not be looked at there may be
-/// more.
+/// Returns the number of holders, if it is known: there is a reference, so an empty list means an
+/// unseen process, as in another PID namespace; and if some processes could not be inspected there
+/// may be more.
 fn count(seen: &DriverUsers) -> Option<usize> {
     (seen.unseen.is_none() && !seen.users.is_empty()).then_some(seen.users.len())
 }
@@ -79,7 +79,7 @@ struct Module {
     holders: i64,
 }
 
-/// The driver's modules that are loaded, by name.
+/// Returns the driver's loaded modules, by name.
 fn modules(root: &Path) -> Vec<Module> {
     let listed = fs::read_dir(root.join("sys/module")).into_iter().flatten().flatten();
     let mut modules: Vec<Module> = listed
@@ -95,7 +95,7 @@ fn modules(root: &Path) -> Vec<Module> {
     modules
 }
 
-/// proc_pid_statm(5): the second number, in pages.
+/// Reads proc_pid_statm(5): the second number, in pages.
 fn resident_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
@@ -103,8 +103,8 @@ fn resident_bytes() -> Option<u64> {
     Some(pages * page)
 }
 
-/// proc_pid_stat(5): utime and stime, fields 14 and 15, in clock ticks. The name, field 2, may have
-/// blanks and brackets.
+/// Reads proc_pid_stat(5): utime and stime, fields 14 and 15, in clock ticks. The name, field 2,
+/// may have blanks and brackets.
 fn cpu_seconds() -> Option<f64> {
     let text = fs::read_to_string("/proc/self/stat").ok()?;
     let mut fields = text.get(text.rfind(')')? + 1..)?.split_whitespace().skip(11);

@@ -12,12 +12,12 @@ use crate::journal::phase::Phase;
 use crate::paths::Paths;
 use crate::telemetry::{DriverInfo, Telemetry};
 
-/// A server of an agent that is told what it is at, and whose task runs.
+/// A server of an agent with a given state, and with a running task.
 struct Scene {
     server: Option<Server>,
     dir: tempfile::TempDir,
     telemetry: Telemetry,
-    /// Without it the agent's task has ended.
+    /// None: the agent's task has ended.
     heart: Option<Heart>,
 }
 
@@ -52,10 +52,10 @@ impl Scene {
         crate::endpoint::client::ask(&self.address(), path, WHOLE).expect("an answer")
     }
 
-    /// Sends bytes and returns all that comes back.
+    /// Sends bytes and returns the whole answer.
     fn raw(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
-        // It may have had enough before it has read all.
+        // The server may close before it has read everything.
         let _ = stream.write_all(bytes);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -112,7 +112,7 @@ fn ready_is_what_is_told_and_what_is_on_the_host() {
     assert_eq!((answer.status, answer.body.as_str()), (200, "ready\n"));
 }
 
-/// For example where the driver root lies on a file system that is gone.
+/// For example if the driver root is on a file system that is gone.
 #[test]
 fn a_look_that_hangs_keeps_no_other_question_waiting() {
     let scene = Scene::tcp();
@@ -134,7 +134,7 @@ fn a_look_that_hangs_keeps_no_other_question_waiting() {
     }
     assert!(since.elapsed() < HEAD, "{:?}", since.elapsed());
     drop(asking);
-    // Who waits in the kernel is let go.
+    // Unblocks the thread that waits in the kernel.
     let _writer = fs::OpenOptions::new().read(true).write(true).open(&hangs).expect("opens");
     drop(scene);
 }
@@ -157,7 +157,7 @@ fn an_agent_whose_task_runs_is_healthy_and_one_whose_task_does_not_is_not() {
     assert!(answer.body.contains("has not answered"), "{}", answer.body);
 }
 
-/// What keeps an agent's task running until it is dropped.
+/// Keeps an agent's task running until it is dropped.
 type Running = (tokio::runtime::Runtime, oneshot::Sender<()>);
 
 fn running(scene: &mut Scene) -> Running {
@@ -169,7 +169,7 @@ fn running(scene: &mut Scene) -> Running {
 
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// The kubelet takes an agent for dead after three answers that are no 200, and ends it.
+/// The kubelet takes an agent for dead after three answers other than 200, and kills it.
 #[test]
 fn many_that_ask_for_health_without_pause_do_not_make_it_fail_for_another() {
     let mut scene = Scene::tcp();
@@ -219,7 +219,7 @@ fn many_connections_at_once_do_not_cut_off_one_that_has_asked() {
     drop(burst);
 }
 
-/// What the others ask for hangs, and they are as many as there are connections.
+/// The other requests hang, and there are as many as connections.
 #[test]
 fn what_hangs_for_others_does_not_make_health_fail() {
     let mut scene = Scene::tcp();
@@ -238,7 +238,7 @@ fn what_hangs_for_others_does_not_make_health_fail() {
     assert_eq!(scene.ask("/healthz").status, 200);
     assert!(since.elapsed() < HEAD, "{:?}", since.elapsed());
     drop(asking);
-    // Who waits in the kernel is let go.
+    // Unblocks the thread that waits in the kernel.
     let _writer = fs::OpenOptions::new().read(true).write(true).open(&hangs).expect("opens");
     drop(scene);
 }
@@ -283,7 +283,7 @@ fn a_head_without_end_is_refused(#[case] lines: usize, #[case] bytes: usize) {
     let line = format!("a: {}\r\n", "b".repeat(bytes));
     let request = format!("GET /readyz HTTP/1.1\r\nHost: a\r\n{}\r\n", line.repeat(lines));
     let answer = Scene::tcp().raw(request.as_bytes());
-    // The kernel may tell that there was more than was read before the answer is read.
+    // The kernel may reset the connection because of unread bytes before the answer is read.
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
 }
 
@@ -298,7 +298,7 @@ fn who_is_slow_is_dropped_and_those_who_come_in_numbers_do_not_keep_others_out()
     let since = Instant::now();
     assert_eq!(scene.ask("/readyz").status, 503);
     assert!(since.elapsed() < HEAD, "it waited for those who are slow");
-    // The last of them is dropped when its time is up.
+    // The last of them is dropped at its time limit.
     let mut answer = Vec::new();
     let _ = slow.last_mut().expect("one").read_to_end(&mut answer);
     assert!(since.elapsed() < 2 * HEAD, "{:?}", since.elapsed());
@@ -333,7 +333,7 @@ fn a_socket_that_another_agent_made_in_its_place_stays() {
     let path = dir.path().join("http");
     let scene = Scene::new(&Listen::Unix(path.clone()));
     assert_eq!(scene.ask("/readyz").status, 503);
-    // So that no file can have its number again.
+    // Prevents that another file gets its inode number.
     fs::rename(&path, dir.path().join("moved")).expect("renamed");
     let _next = std::os::unix::net::UnixListener::bind(&path).expect("another one");
     drop(scene);
@@ -343,7 +343,7 @@ fn a_socket_that_another_agent_made_in_its_place_stays() {
 #[test]
 fn nothing_listens_where_it_is_off_and_nothing_says_so() {
     let scene = Scene::tcp();
-    // It is killed: nobody takes its address away.
+    // As if it was killed: its address stays.
     let _left = scene.address();
     assert!(Scene::new(&Listen::Off).server.is_none());
     publish(None, scene.dir.path());

@@ -1,4 +1,4 @@
-//! Keys as cosign writes them: ECDSA P-256, the secret one under a password.
+//! Keys in cosign's format: ECDSA P-256, the secret key encrypted with a password.
 
 use std::path::Path;
 
@@ -18,14 +18,15 @@ use sha2::{Digest, Sha256};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::input;
 
-/// How cosign labels a secret key since version 2; older ones wrote `ENCRYPTED COSIGN PRIVATE KEY`.
+/// PEM label of cosign's secret keys since version 2; older ones used `ENCRYPTED COSIGN PRIVATE
+/// KEY`.
 const ENCRYPTED: &str = "ENCRYPTED SIGSTORE PRIVATE KEY";
 const ENCRYPTED_OLD: &str = "ENCRYPTED COSIGN PRIVATE KEY";
-/// No key file is larger; what is, is something else.
+/// Maximum size of a key file.
 const MAX_FILE: u64 = 64 << 10;
 /// scrypt's cost as cosign sets it.
 const N: u32 = 1 << 16;
-/// The highest cost that is accepted of a file: 256 MB of memory.
+/// Maximum cost accepted from a file: 256 MB of memory.
 const MOST_N: u32 = 1 << 18;
 
 /// A key that verifies signatures, and the file it came from.
@@ -39,7 +40,7 @@ impl PublicKey {
     /// Reads a PEM file (`cosign.pub`).
     ///
     /// # Errors
-    /// Exit code 2 where it cannot be read or is no ECDSA P-256 public key.
+    /// Exit code 2 where it cannot be read or is not an ECDSA P-256 public key.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let what = || format!("reading the public key {}", path.display());
         let text = input::read_text(path, MAX_FILE).or_fail(ExitCode::Usage, what)?;
@@ -50,33 +51,32 @@ impl PublicKey {
         })
     }
 
-    /// Parses PEM; `name` is what messages call it.
+    /// Parses PEM; `name` is its name in messages.
     ///
     /// # Errors
-    /// A text saying what is wrong.
+    /// A text that describes the fault.
     pub fn from_pem(text: &str, name: &str) -> Result<Self, String> {
         let (label, der) = pem(text)?;
         if label != "PUBLIC KEY" {
             return Err(format!("it holds a {label}, and a PUBLIC KEY is wanted"));
         }
         let key = VerifyingKey::from_public_key_der(&der)
-            .map_err(|_| "it is no ECDSA P-256 public key".to_owned())?;
+            .map_err(|_| "it is not an ECDSA P-256 public key".to_owned())?;
         Ok(Self { key, name: name.to_owned() })
     }
 
-    /// The file it came from.
+    /// Returns the file it came from.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// sha256 (hex) of its DER form: the same for the same key, however it is written down.
+    /// Returns the sha256 (hex) of its DER form: the same for the same key in any file format.
     pub fn fingerprint(&self) -> String {
         let der = self.key.to_public_key_der().map(|der| der.as_bytes().to_vec());
         crate::digest::hex(&Sha256::digest(der.unwrap_or_default()))
     }
 
-    /// Whether `signature` (base64 of DER, as cosign's annotation has it) is this key's over
-    /// `payload`.
+    /// True if `signature` (base64 of DER, as in cosign's annotation) is this key's over `payload`.
     pub fn verifies(&self, payload: &[u8], signature: &str) -> bool {
         let der = STANDARD.decode(signature.trim()).ok();
         let signature = der.and_then(|der| Signature::from_der(&der).ok());
@@ -94,13 +94,13 @@ impl std::fmt::Debug for SecretKey {
 }
 
 impl SecretKey {
-    /// A new key.
+    /// Generates a new key.
     pub fn generate() -> Self {
         Self(SigningKey::random(&mut OsRng))
     }
 
     /// Reads a `cosign.key`, or a PEM file with an unencrypted P-256 key (PKCS #8 or SEC 1).
-    /// `password` is what COSIGN_PASSWORD says.
+    /// `password` is the value of COSIGN_PASSWORD.
     ///
     /// # Errors
     /// Exit code 2 where it cannot be read, is another kind of key, or the password is wrong.
@@ -118,7 +118,7 @@ impl SecretKey {
     /// Parses PEM.
     ///
     /// # Errors
-    /// A text saying what is wrong.
+    /// A text that describes the fault.
     pub fn from_pem(text: &str, password: Option<&str>) -> Result<Self, String> {
         let (label, content) = pem(text)?;
         let der = match label.as_str() {
@@ -132,14 +132,14 @@ impl SecretKey {
         let key = p256::SecretKey::from_pkcs8_der(&der)
             .ok()
             .or_else(|| p256::SecretKey::from_sec1_der(&der).ok())
-            .ok_or("it is no ECDSA P-256 key")?;
+            .ok_or("it is not an ECDSA P-256 key")?;
         Ok(Self(key.into()))
     }
 
-    /// The key in cosign's form, under a password.
+    /// Returns the key in cosign's format, encrypted with a password.
     ///
     /// # Errors
-    /// Exit code 70; a P-256 key always has that form.
+    /// Exit code 70; a P-256 key can always be written so.
     pub fn to_encrypted_pem(&self, password: &str) -> Result<String, Failure> {
         let bug = || "encrypting a key";
         let secret = p256::SecretKey::from(&self.0);
@@ -154,16 +154,16 @@ impl SecretKey {
         ))
     }
 
-    /// The public key in PEM.
+    /// Returns the public key in PEM.
     ///
     /// # Errors
-    /// Exit code 70; a P-256 key always has that form.
+    /// Exit code 70; a P-256 key can always be written so.
     pub fn public_pem(&self) -> Result<String, Failure> {
         let key = self.0.verifying_key();
         key.to_public_key_pem(LineEnding::LF).or_fail(ExitCode::Bug, || "writing a public key")
     }
 
-    /// The key that verifies what this one signs.
+    /// Returns the public key.
     pub fn public(&self) -> PublicKey {
         PublicKey { key: *self.0.verifying_key(), name: "the signing key".into() }
     }
@@ -175,7 +175,7 @@ impl SecretKey {
     }
 }
 
-/// What cosign encrypts a key with: the JSON of go-securesystemslib's package `encrypted`.
+/// cosign's encryption of a key: the JSON of go-securesystemslib's package `encrypted`.
 #[derive(Serialize, Deserialize)]
 struct Envelope {
     kdf: Kdf,
@@ -207,7 +207,7 @@ struct Cipher {
 impl Envelope {
     fn parse(json: &[u8]) -> Result<Self, String> {
         let envelope: Self = serde_json::from_slice(json)
-            .map_err(|_| "what it holds is not what cosign writes".to_owned())?;
+            .map_err(|_| "its contents are not what cosign writes".to_owned())?;
         if envelope.kdf.name != "scrypt" || envelope.cipher.name != "nacl/secretbox" {
             return Err(format!(
                 "it is encrypted with {} and {}; known are scrypt and nacl/secretbox",
@@ -257,7 +257,7 @@ impl Kdf {
     }
 }
 
-/// Label and content of the first PEM block.
+/// Returns the label and content of the first PEM block.
 fn pem(text: &str) -> Result<(String, Vec<u8>), String> {
     let no_pem = || "it holds no PEM block".to_owned();
     let (_, rest) = text.split_once("-----BEGIN ").ok_or_else(no_pem)?;
@@ -266,7 +266,7 @@ fn pem(text: &str) -> Result<(String, Vec<u8>), String> {
         .split_once(&format!("-----END {label}-----"))
         .ok_or_else(|| "its PEM block does not end".to_owned())?;
     let body: String = body.split_whitespace().collect();
-    let content = STANDARD.decode(body).map_err(|_| "its PEM block is no base64".to_owned())?;
+    let content = STANDARD.decode(body).map_err(|_| "its PEM block is not base64".to_owned())?;
     Ok((label.to_owned(), content))
 }
 

@@ -1,8 +1,8 @@
-//! Signatures over sets of modules, as cosign makes and keeps them.
+//! Signatures of sets of modules, in cosign's format and storage.
 //!
 //! cosign signs a small payload that names the digest of a manifest; the manifest names the config
 //! and the modules by digest. [`Evidence`] holds that whole chain, so that it can be verified
-//! wherever the set lies, the store included, with the keys of today.
+//! wherever the set is, the store included, with the keys then configured.
 
 pub mod key;
 pub mod payload;
@@ -18,19 +18,20 @@ use key::{PublicKey, SecretKey};
 
 /// Media type of a payload.
 const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-/// Media type of the config beside them; cosign keeps signatures in something like an image.
+/// Media type of the config beside them; cosign stores signatures as an image.
 const IMAGE_CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
-/// The annotation that holds a signature.
+/// The annotation with the signature.
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
-/// More signatures of one set are not looked at.
+/// Maximum number of signatures of one set that are read.
 const MOST: usize = 64;
 
-/// The tag under which cosign keeps the signatures of the manifest `digest` (`sha256:...`).
+/// Returns the tag under which cosign stores the signatures of the manifest `digest`
+/// (`sha256:...`).
 pub fn signature_tag(digest: &str) -> String {
     format!("{}.sig", digest.replace(':', "-"))
 }
 
-/// A signature with what it is over.
+/// A signature with its payload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
     /// The payload.
@@ -39,7 +40,7 @@ pub struct Signature {
     pub signature: String,
 }
 
-/// A set's manifest and config as they were signed, and the signatures found.
+/// Signed manifest and config of a set, and the signatures found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     manifest: String,
@@ -47,28 +48,28 @@ pub struct Evidence {
     signatures: Vec<Signature>,
 }
 
-/// Why a set does not count as signed.
+/// Reason why a set does not count as signed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotSigned {
     /// There is no signature.
     #[error("it has no signature")]
     Unsigned,
-    /// There are signatures, and none holds.
+    /// There are signatures, and none is valid.
     #[error("none of its {count} signatures is by a configured key: {why}")]
     Wrong {
-        /// How many.
+        /// Number of signatures.
         count: usize,
-        /// What is wrong with the last.
+        /// Error of the last one.
         why: String,
     },
-    /// What was signed is another set.
-    #[error("what was signed is not this set: {0}")]
+    /// The signed set is another one.
+    #[error("the signed set is not this set: {0}")]
     Other(String),
 }
 
 impl Evidence {
     /// # Errors
-    /// Exit code 13 where manifest or config are no text, which JSON is.
+    /// Exit code 13 where manifest or config are not text, which JSON is.
     pub fn new(
         manifest: Vec<u8>,
         config: Vec<u8>,
@@ -81,10 +82,10 @@ impl Evidence {
         Ok(Self { manifest: text(manifest)?, config: text(config)?, signatures })
     }
 
-    /// Verifies the chain from a signature by one of `keys` down to `set`; gives the key's name.
+    /// Verifies the chain from a signature by one of `keys` down to `set`; returns the key's name.
     ///
     /// # Errors
-    /// Why the set does not count as signed.
+    /// The reason why the set does not count as signed.
     pub fn verify(&self, set: &ModuleSet, keys: &[PublicKey]) -> Result<String, NotSigned> {
         let (manifest, config) = (self.manifest.as_bytes(), self.config.as_bytes());
         let signed = Described::assemble(manifest.to_vec(), config.to_vec(), "what was signed")
@@ -95,22 +96,22 @@ impl Evidence {
         verify(&signed.digest(), &self.signatures, keys)
     }
 
-    /// The bytes of the manifest and the config it names.
+    /// Returns the bytes of the manifest and the config it names.
     pub fn signed(&self) -> (&[u8], &[u8]) {
         (self.manifest.as_bytes(), self.config.as_bytes())
     }
 
-    /// The signatures found.
+    /// Returns the signatures found.
     pub fn signatures(&self) -> &[Signature] {
         &self.signatures
     }
 }
 
-/// Whether one of `signatures` is by one of `keys` and for the manifest with the digest `wanted`
-/// (`sha256:...`); gives the key's name.
+/// Verifies that one of `signatures` is by one of `keys` and for the manifest with the digest
+/// `wanted` (`sha256:...`); returns the key's name.
 ///
 /// # Errors
-/// Why the manifest does not count as signed.
+/// The reason why the manifest does not count as signed.
 pub fn verify(
     wanted: &str,
     signatures: &[Signature],
@@ -128,7 +129,7 @@ pub fn verify(
 }
 
 impl Signature {
-    /// Signs for the manifest with `digest` in the repository `name`.
+    /// Signs the manifest with `digest` in the repository `name`.
     ///
     /// # Errors
     /// Exit code 70.
@@ -138,7 +139,7 @@ impl Signature {
         Ok(Self { payload, signature })
     }
 
-    /// The signature first: of a payload that nobody signed nothing is believed.
+    /// Verifies the signature first: an unsigned payload is not parsed.
     fn verify(&self, wanted: &str, keys: &[PublicKey]) -> Result<String, String> {
         let by = keys.iter().find(|key| key.verifies(self.payload.as_bytes(), &self.signature));
         let by = by.ok_or("it was made with another key, or is damaged")?;
@@ -150,7 +151,7 @@ impl Signature {
     }
 }
 
-/// Signatures as an image: what lies under [`signature_tag`].
+/// Signatures as an image, stored under [`signature_tag`].
 #[derive(Debug, Clone)]
 pub struct SignatureImage {
     /// The manifest.
@@ -160,7 +161,7 @@ pub struct SignatureImage {
 }
 
 impl SignatureImage {
-    /// An image of these signatures; None where there is none.
+    /// Returns an image of these signatures; None where there are none.
     ///
     /// # Errors
     /// As [`SignatureImage::with`].
@@ -177,10 +178,11 @@ impl SignatureImage {
         Ok(whole)
     }
 
-    /// Adds `signature` to the image whose manifest is `existing`; None where it holds it already.
+    /// Returns the image whose manifest is `existing` with `signature` added; None where it has it
+    /// already.
     ///
     /// # Errors
-    /// Exit code 70; it always serializes.
+    /// Exit code 70; it can always be serialized.
     pub fn with(existing: Option<&[u8]>, signature: &Signature) -> Result<Option<Self>, Failure> {
         let parsed = existing.and_then(|bytes| serde_json::from_slice::<Manifest>(bytes).ok());
         let mut layers = parsed.map_or_else(Vec::new, |m| m.layers);
@@ -204,7 +206,7 @@ impl SignatureImage {
     }
 }
 
-/// An image's config that says nothing but which layers there are, as cosign's does.
+/// Returns an image's config that lists only its layers, as cosign's does.
 fn image_config(layers: &[Descriptor]) -> Result<Vec<u8>, Failure> {
     let ids: Vec<&str> = layers.iter().map(|l| l.digest.as_str()).collect();
     let history: Vec<_> =
@@ -230,13 +232,13 @@ pub struct SignatureLayer {
 }
 
 impl SignatureLayer {
-    /// The signature over the payload that was read; None where that is no text.
+    /// Returns the signature over the payload that was read; None where that is not text.
     pub fn signature(self, payload: Vec<u8>) -> Option<Signature> {
         Some(Signature { payload: String::from_utf8(payload).ok()?, signature: self.signature })
     }
 }
 
-/// The signatures that an image's manifest names; others than cosign's are passed over.
+/// Returns the signatures in an image's manifest; others than cosign's are skipped.
 pub fn layers_of(manifest: &[u8]) -> Vec<SignatureLayer> {
     let layers =
         serde_json::from_slice::<Manifest>(manifest).map_or_else(|_| Vec::new(), |m| m.layers);
@@ -251,10 +253,10 @@ pub fn layers_of(manifest: &[u8]) -> Vec<SignatureLayer> {
         .collect()
 }
 
-/// Whose signatures count, and whether one is needed.
+/// Configured keys, and the requirement of a signature.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
-    /// Whether a set without a signature by one of the keys is refused.
+    /// True to refuse a set without a signature by one of the keys.
     pub required: bool,
     /// The keys.
     pub keys: Vec<PublicKey>,
@@ -271,7 +273,7 @@ impl Trust {
     }
 }
 
-/// The failure for a set that does not count as signed.
+/// Returns the failure for a set that does not count as signed.
 pub fn refusal(place: &str, why: &NotSigned) -> Failure {
     Failure::new(ExitCode::Verification, format!("the signature of {place}: {why}")).remedy(
         "sign it with a key whose public half is configured (`longshore push --sign-key`, \
@@ -279,7 +281,7 @@ pub fn refusal(place: &str, why: &NotSigned) -> Failure {
     )
 }
 
-/// `sha256:...` of a manifest.
+/// Returns the `sha256:...` of a manifest.
 pub fn digest_of(manifest: &[u8]) -> String {
     digest(manifest)
 }

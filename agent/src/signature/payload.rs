@@ -1,4 +1,4 @@
-//! What is signed: the "simple signing" payload, as cosign fills it (its SIGNATURE_SPEC.md).
+//! Signed payload in the "simple signing" format, as cosign uses it (its SIGNATURE_SPEC.md).
 
 use serde::{Deserialize, Serialize};
 
@@ -35,10 +35,11 @@ struct Image {
     docker_manifest_digest: String,
 }
 
-/// The bytes to sign for the manifest with `digest` (`sha256:...`) in the repository `name`.
+/// Returns the bytes to sign for the manifest with `digest` (`sha256:...`) in the repository
+/// `name`.
 ///
 /// # Errors
-/// Exit code 70; strings always serialize.
+/// Exit code 70; strings can always be serialized.
 pub fn payload(name: &str, digest: &str) -> Result<String, Failure> {
     let payload = Payload {
         critical: Critical {
@@ -51,11 +52,11 @@ pub fn payload(name: &str, digest: &str) -> Result<String, Failure> {
     serde_json::to_string(&payload).or_fail(ExitCode::Bug, || "writing a signature's payload")
 }
 
-/// The digest of the manifest that a payload speaks of. The name in it is not looked at: a mirror
-/// serves the same set under another name, and the digest says which set it is.
+/// Returns the digest of the manifest that a payload names. The repository in it is ignored: a
+/// mirror serves the same set under another name, and the digest identifies the set.
 ///
 /// # Errors
-/// A text saying why it is no payload of a signature.
+/// A text that describes the fault of the payload.
 pub fn digest_in(payload: &str) -> Result<String, String> {
     let payload: Payload =
         serde_json::from_str(payload).map_err(|e| format!("its payload cannot be read: {e}"))?;
@@ -72,7 +73,7 @@ mod tests {
 
     #[test]
     fn the_payload_is_cosigns_byte_for_byte() {
-        // Field by field as SIGNATURE_SPEC.md has it, without spaces, as cosign's encoder writes it.
+        // Field by field as in SIGNATURE_SPEC.md, without spaces, as cosign's encoder writes it.
         let digest = "sha256:9494e567c7c44e8b9f8808c1658a47c9b7979ef3cceef10f48754fc2706802ba";
         let text = payload("registry.example.com/nvidia/modules", digest).expect("writes");
         let wanted = concat!(

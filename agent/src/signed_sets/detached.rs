@@ -1,7 +1,8 @@
-//! Signatures made elsewhere: a directory of `*.p7s` files, found by what they are over.
+//! Detached signatures made elsewhere: a directory of `*.p7s` files, matched to modules by
+//! verification.
 //!
-//! Their names do not matter, so that the signatures for a hundred kernels can lie in one place:
-//! each is tried against each module.
+//! File names do not matter, so that the signatures for a hundred kernels can be in one place: each
+//! is tried against each module.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,13 +15,13 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::module_signing::{NotASignature, read_bounded};
 use crate::store::Store;
 
-/// What a file with a detached signature is called behind the name of what it is over.
+/// File extension of a detached signature, after the module's name.
 pub const SUFFIX: &str = "p7s";
-/// A signature without certificates has 400 to 700 bytes.
+/// Maximum size; a signature without certificates has 400 to 700 bytes.
 const MAX_FILE: u64 = 256 << 10;
-/// More files are taken for a mistake.
+/// Maximum number of files; more are taken for a mistake.
 const MOST: usize = 10_000;
-/// `DIRECTORY/SET/nvidia.ko.p7s`, and one level to spare.
+/// Maximum depth: `DIRECTORY/SET/nvidia.ko.p7s`, and one level to spare.
 const DEPTH: usize = 3;
 
 /// The signatures of a directory.
@@ -31,8 +32,8 @@ pub struct Pile {
 }
 
 impl Pile {
-    /// Reads every `*.p7s` in `dir` and in its directories; what begins with a dot is passed over
-    /// (a mounted ConfigMap or Secret has its data twice).
+    /// Reads every `*.p7s` in `dir` and in its directories; names with a leading dot are skipped (a
+    /// mounted ConfigMap or Secret has its data twice).
     ///
     /// # Errors
     /// Exit code 2 where the directory cannot be read.
@@ -50,11 +51,11 @@ impl Pile {
         Ok(Self { dir: dir.to_path_buf(), files })
     }
 
-    /// Signs `set` with what is in the pile.
+    /// Signs `set` with the matching signatures.
     ///
     /// # Errors
-    /// Exit code 15 where there is no signature over one of its modules, 13 where there is one of
-    /// that name and it is wrong; as [`attach`].
+    /// Exit code 15 where one of its modules has no signature, 13 where one of that name exists and
+    /// is wrong; as [`attach`].
     pub fn sign(
         &self,
         set: &ModuleSet,
@@ -99,7 +100,7 @@ impl Pile {
         let remedy = "sign what `longshore sign-modules --export DIR` writes of this very set: \
                       openssl cms -sign -binary -noattr -nocerts -outform DER, or sign-file -d";
         if let Some((path, why)) = named {
-            let cause = format!("{} is no signature of {file} (sha256 {sha256})", path.display());
+            let cause = format!("{} does not sign {file} (sha256 {sha256})", path.display());
             return Failure::new(ExitCode::Verification, cause).because(why).remedy(remedy);
         }
         let cause = format!(
@@ -134,7 +135,7 @@ fn find(dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the modules of `set` to `dir/SET/`, to be signed there; returns that directory.
+/// Writes the modules of `set` to `dir/SET/` for signing elsewhere; returns that directory.
 ///
 /// # Errors
 /// Exit code 13 for a damaged module; 2 where the directory cannot be written.
@@ -189,7 +190,7 @@ mod tests {
     #[rstest]
     #[case::none(&[], ExitCode::Preflight, "none of the 0 signatures")]
     #[case::hidden(&[("..data/nvidia.ko.p7s", MESSAGE)], ExitCode::Preflight, "none of the 0")]
-    #[case::damaged(&[("nvidia.ko.p7s", b"x".as_slice())], ExitCode::Verification, "no PKCS#7 message")]
+    #[case::damaged(&[("nvidia.ko.p7s", b"x".as_slice())], ExitCode::Verification, "not a PKCS#7 message")]
     #[case::of_another(
         &[("nvidia.ko.p7s", include_bytes!("../module_signing/testdata/ec.p7s").as_slice())],
         ExitCode::Verification,

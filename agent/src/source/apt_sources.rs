@@ -9,7 +9,7 @@ use super::keyring::{Keyring, Signer};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::root::{is_absent, read_below};
 
-/// One source: an archive and some of its suites.
+/// An apt source: an archive and some of its suites.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AptSource {
     /// Base URL: http, https or file.
@@ -18,37 +18,37 @@ pub struct AptSource {
     pub suites: Vec<String>,
     /// Components.
     pub components: Vec<String>,
-    /// Who may sign.
+    /// Keys that may sign it.
     pub signed_by: SignedBy,
-    /// File it stands in, as the host sees it.
+    /// File that declares it, as the host sees it.
     pub file: PathBuf,
-    /// Line it begins on, from 1.
+    /// Line of the declaration, from 1.
     pub line: usize,
 }
 
-/// Whose signatures a source accepts.
+/// Keys whose signatures a source accepts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SignedBy {
     /// Keyring files, as the host sees them.
     pub files: Vec<PathBuf>,
     /// Armored keys written into the source itself.
     pub inline: Option<String>,
-    /// Keys that alone may sign, of those found.
+    /// Of the keys in the files, those that may sign; all where empty.
     pub signers: Vec<Signer>,
 }
 
-/// What a host's apt files say.
+/// Contents of a host's apt files.
 #[derive(Debug, Default)]
 pub struct AptSources {
-    /// The sources that can be used, in apt's order.
+    /// The usable sources, in apt's order.
     pub sources: Vec<AptSource>,
-    /// What could not be read; the rest counts all the same.
+    /// Files that could not be read; the others are used all the same.
     pub problems: Vec<Failure>,
 }
 
 /// Reads /etc/apt/sources.list and sources.list.d below `root`, for the Debian architecture `arch`.
 ///
-/// Left out without a word: source packages, disabled entries, flat repositories, entries for other
+/// Silently left out: source packages, disabled entries, flat repositories, entries for other
 /// architectures, and transports other than http, https, file and mirror+file.
 pub fn read(root: &Path, arch: &str) -> AptSources {
     let mut found = AptSources::default();
@@ -71,7 +71,7 @@ pub fn read(root: &Path, arch: &str) -> AptSources {
     found
 }
 
-/// Reads the text of one file; its name says which of the two formats it is in.
+/// Parses the text of one file; its extension decides between the two formats.
 fn parse(file: &Path, text: &str, arch: &str) -> Result<Vec<AptSource>, BadLine> {
     if file.extension().is_some_and(|extension| extension == "sources") {
         parse_deb822(file, text, arch)
@@ -80,7 +80,7 @@ fn parse(file: &Path, text: &str, arch: &str) -> Result<Vec<AptSource>, BadLine>
     }
 }
 
-/// The files apt reads, in its order: names with odd characters do not count.
+/// Lists the files apt reads, in its order: names with odd characters are ignored, as by apt.
 fn source_files(root: &Path) -> Vec<PathBuf> {
     let dir = Path::new("etc/apt/sources.list.d");
     let names = fs::read_dir(root.join(dir)).into_iter().flatten().flatten();
@@ -114,7 +114,7 @@ fn parse_line(content: &str, arch: &str) -> Result<Option<AptSource>, String> {
     match kind {
         "" | "deb-src" => return Ok(None),
         "deb" => {}
-        _ => return Err(format!("{kind} is no type of source")),
+        _ => return Err(format!("{kind} is not a type of source")),
     }
     let mut rest = rest.trim_start();
     let mut options = "";
@@ -203,7 +203,7 @@ fn parse_paragraph(fields: &Paragraph, arch: &str) -> Result<Vec<AptSource>, Str
     Ok(urls.into_iter().map(source).collect())
 }
 
-/// Makes the URL one that can be fetched from here; None for transports that are not spoken.
+/// Makes the URL one that can be fetched from here; None for unsupported transports.
 fn reachable(root: &Path, mut source: AptSource) -> Option<AptSource> {
     // apt-transport-mirror(1): a file of mirrors, best first, options after a tab.
     if let Some(list) = source.url.strip_prefix("mirror+file:") {
@@ -245,11 +245,11 @@ impl SignedBy {
         signed_by
     }
 
-    /// The keys that count, from files below `root`.
+    /// Reads the source's keys from files below `root`.
     ///
-    /// Without any word on keys these are apt's trusted ones; where apt has none, those of the
+    /// A source without Signed-By uses apt's trusted keys; where apt has none, those of the
     /// distribution in /usr/share/keyrings, by its `ids` (ID and ID_LIKE of os-release, in this
-    /// order). What else lies there may sign only what names it.
+    /// order). The other keyrings there are only for sources that name them.
     ///
     /// # Errors
     /// Exit code 13 where a keyring cannot be read or no key is left.
@@ -283,7 +283,7 @@ impl SignedBy {
     }
 }
 
-/// The keys that apt trusts for every source: apt-key(8), "FILES".
+/// Reads the keys that apt trusts for every source: apt-key(8), "FILES".
 fn trusted(root: &Path) -> Keyring {
     let dir = "/etc/apt/trusted.gpg.d";
     let listed = fs::read_dir(root.join(dir.trim_start_matches('/'))).into_iter().flatten();
@@ -291,7 +291,7 @@ fn trusted(root: &Path) -> Keyring {
     paths.extend(listed.flatten().map(|entry| Path::new(dir).join(entry.file_name())).filter(
         |path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            // debian-archive-removed-keys.gpg holds the keys that no longer count.
+            // debian-archive-removed-keys.gpg holds revoked keys.
             (name.ends_with(".gpg") || name.ends_with(".asc")) && !name.contains("removed")
         },
     ));
@@ -299,9 +299,9 @@ fn trusted(root: &Path) -> Keyring {
     read_keyrings(root, paths)
 }
 
-/// The keys of a distribution's own archive, as its keyring package has them: `debian` has
-/// `debian-archive-keyring.gpg`, `ubuntu` has `ubuntu-archive-keyring.gpg`. A distribution that has
-/// none takes those of the one that it is like.
+/// Reads the keys of a distribution's own archive, from its keyring package: `debian` has
+/// `debian-archive-keyring.gpg`, `ubuntu` has `ubuntu-archive-keyring.gpg`. A distribution without
+/// one uses that of the distribution it derives from.
 fn distributions_own(root: &Path, ids: &[String]) -> Keyring {
     let plain = |id: &&String| id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     let keyrings = ids.iter().filter(plain).map(|id| {
@@ -311,15 +311,15 @@ fn distributions_own(root: &Path, ids: &[String]) -> Keyring {
     keyrings.into_iter().find(|keyring| !keyring.is_empty()).unwrap_or_default()
 }
 
-/// The keys of those files that are there.
+/// Reads the keys of those files that exist.
 fn read_keyrings(root: &Path, paths: impl IntoIterator<Item = PathBuf>) -> Keyring {
     let mut keyring = Keyring::default();
     for path in paths {
         match read_below(root, &path) {
             Ok(bytes) => keyring.extend(Keyring::read(&bytes)),
             Err(e) if is_absent(&e) => {}
-            // Another one may have the key.
-            Err(e) => tracing::warn!("the keys of {} do not count: {e}", path.display()),
+            // Another keyring may have the key.
+            Err(e) => tracing::warn!("the keys of {} are ignored: {e}", path.display()),
         }
     }
     keyring

@@ -29,10 +29,10 @@ pub use super::relation::{Operator, Requirement};
 pub use super::resolve::{Unsatisfiable, release_of};
 pub use super::version::{compare, upstream};
 
-/// Downloads at a time: mirrors frown on more, and less does not fill a line.
+/// Maximum number of parallel downloads: mirrors frown on more, and fewer do not fill the link.
 const PARALLEL: usize = 6;
 
-/// What is made of a package when the store has it. The file is its blob, verified a moment ago.
+/// Callback for each package in the store. The file is its blob, which was just verified.
 pub type Taker = Arc<dyn Fn(&Package, File) -> Result<(), Failure> + Send + Sync>;
 
 /// The indexes of every source, read and verified.
@@ -41,18 +41,17 @@ pub struct Archive {
     indexes: Vec<Index>,
     fetcher: Fetcher,
     arch: String,
-    /// Sources that could not be read and were not insisted on.
+    /// Optional sources that could not be read.
     unread: Vec<String>,
 }
 
 impl Archive {
-    /// Reads the sources of `config`, and the host's apt sources below `host_root` where it says
-    /// so. All indexes are loaded at the same time; those in the store are not fetched again.
+    /// Reads the sources of `config`, and the host's apt sources below `host_root` if it says so.
+    /// All indexes are loaded in parallel; those in the store are not fetched again.
     ///
     /// # Errors
-    /// Exit code 2 for sources that make no sense, 10 for an architecture that no archive has, 12
-    /// for what cannot be downloaded, 13 for what does not verify, 15 for a store that cannot be
-    /// written.
+    /// Exit code 2 for invalid sources, 10 for an architecture that no archive has, 12 for a failed
+    /// download, 13 for an index that does not verify, 15 for a store that cannot be written.
     pub async fn open(
         config: &ArchiveConfig,
         host_root: &Path,
@@ -62,8 +61,8 @@ impl Archive {
         Self::open_with(Policy::default(), config, host_root, store, progress).await
     }
 
-    /// As [`Archive::open_with`], but an archive that does not answer is given up after some seconds: for
-    /// whoever can go on without. What is fetched later is fetched with all patience.
+    /// Like [`Archive::open_with`], but gives up an unresponsive archive after some seconds: for
+    /// callers that have a fallback. Later fetches use the full timeouts.
     ///
     /// # Errors
     /// As [`Archive::open`].
@@ -74,14 +73,14 @@ impl Archive {
         store: &Store,
         progress: &dyn Progress,
     ) -> Result<Self, Failure> {
-        // Who does not answer so soon may answer whoever has all patience.
+        // An archive that is too slow for the short timeouts may still answer within the full ones.
         let soon = Policy { away: Away::default(), ..policy.clone() }.hasty();
         let mut archive = Self::open_with(soon, config, host_root, store, progress).await?;
         archive.fetcher = Fetcher::new(policy, host_root)?;
         Ok(archive)
     }
 
-    /// As [`Archive::open`], with other timeouts and retries.
+    /// Like [`Archive::open`], with other timeouts and retries.
     ///
     /// # Errors
     /// As [`Archive::open`].
@@ -94,8 +93,8 @@ impl Archive {
     ) -> Result<Self, Failure> {
         let arch = debian_architecture()?;
         let selection = selection::select(config, host_root, arch)?;
-        // Reading who is trusted with TLS takes a third of a start that finds all in the store:
-        // not where there is nobody to ask.
+        // Reading the trusted TLS certificates takes a third of a start that finds everything in
+        // the store: skipped when nothing is fetched.
         let fetcher = Fetcher::new(policy, host_root)?;
         let task = progress.begin("reading the archives' indexes", None, Unit::Bytes);
         let rules = Rules { now: seconds_now(), frozen: config.frozen };
@@ -131,14 +130,14 @@ impl Archive {
         Ok(archive)
     }
 
-    /// One without any package, for tests of what needs one.
+    /// An archive without any package, for tests.
     #[cfg(test)]
     pub(crate) fn empty() -> Self {
         let fetcher = Fetcher::new(Policy::default(), Path::new("/")).expect("a fetcher");
         Self { indexes: Vec::new(), fetcher, arch: "amd64".to_owned(), unread: Vec::new() }
     }
 
-    /// Warns of sources that could not be read; with no index at all the first is the failure.
+    /// Logs sources that could not be read; with no index at all the first problem is the failure.
     fn note(&mut self, problems: Vec<Failure>) -> Result<(), Failure> {
         self.unread = problems.iter().map(Failure::one_line).collect();
         let mut problems = problems.into_iter();
@@ -149,13 +148,13 @@ impl Archive {
             }));
         }
         for failure in problems {
-            tracing::warn!("a source of the host's apt is left out: {}", failure.one_line());
+            tracing::warn!("an apt source of the host was skipped: {}", failure.one_line());
         }
         Ok(())
     }
 
-    /// All versions of a package, newest first; real names only. What several suites have counts
-    /// once, for the first of them.
+    /// Returns all versions of a package, newest first; real names only. A version in several
+    /// suites is listed once, for the first of them.
     pub fn packages(&self, name: &str) -> Vec<Package> {
         let mut packages = self.named(name);
         let mut seen = HashSet::new();
@@ -163,7 +162,7 @@ impl Archive {
         packages
     }
 
-    /// Names of packages for which `pred` holds, sorted.
+    /// Returns the names of packages for which `pred` holds, sorted.
     pub fn names_matching(&self, pred: &dyn Fn(&str) -> bool) -> Vec<String> {
         let names = self.indexes.iter().flat_map(Index::names).filter(|name| pred(name));
         let mut names: Vec<String> = names.map(str::to_owned).collect();
@@ -172,21 +171,21 @@ impl Archive {
         names
     }
 
-    /// Sources that could not be read and were not insisted on, one text each.
+    /// Describes the optional sources that could not be read, one text each.
     pub fn unread(&self) -> &[String] {
         &self.unread
     }
 
-    /// The packages that satisfy `roots` and everything they depend on (Pre-Depends and Depends),
-    /// one version of each name; the roots come first.
+    /// Returns the packages that satisfy `roots` and everything they depend on (Pre-Depends and
+    /// Depends), one version of each name; the roots come first.
     ///
-    /// A dependency is taken from the release of the package that asks for it where that has it
-    /// (from its backports only if need be, or for a backport), else from anywhere, and there the
-    /// highest version that will do: so that compiler, headers and C library are of one release
-    /// though several are read. The first root decides the release of the roots after it.
+    /// A dependency is taken from the release of the depending package, if that has it (from its
+    /// backports only if necessary, or for a backport), else from any, and there in the highest
+    /// version that satisfies it: so compiler, headers and C library are of one release though
+    /// several are read. The first root decides the release of the roots after it.
     ///
     /// # Errors
-    /// Names the chain of packages that leads to what is not to be had.
+    /// Names the chain of packages that leads to the missing one.
     pub fn closure(&self, roots: &[Requirement]) -> Result<Vec<Package>, Unsatisfiable> {
         resolve::closure(self, roots).map_err(|mut error| {
             if !self.unread.is_empty() {
@@ -197,12 +196,12 @@ impl Archive {
         })
     }
 
-    /// Brings packages into the store as blobs by their sha256; what is there and verifies is not
-    /// fetched again.
+    /// Fetches packages into the store as blobs by their sha256; blobs that exist and verify are
+    /// not fetched again.
     ///
     /// # Errors
-    /// Exit code 12 for what cannot be downloaded, 13 for what is not what the index says, 15 for
-    /// a store that is full or cannot be written.
+    /// Exit code 12 for a failed download, 13 for a package that differs from the index, 15 for a
+    /// store that is full or cannot be written.
     pub async fn fetch(
         &self,
         packages: &[Package],
@@ -212,11 +211,11 @@ impl Archive {
         self.fetch_each(packages, store, progress, Arc::new(|_, _| Ok(()))).await
     }
 
-    /// As [`Archive::fetch`]; gives each package to `take` as soon as the store has it, while others
-    /// are still on their way. No thread is at it any more when this returns.
+    /// Like [`Archive::fetch`]; gives each package to `take` as soon as the store has it, while
+    /// others are still being downloaded. No thread still works on a package when this returns.
     ///
     /// # Errors
-    /// As [`Archive::fetch`], and what `take` fails with.
+    /// As [`Archive::fetch`], and the errors of `take`.
     pub async fn fetch_each(
         &self,
         packages: &[Package],
@@ -240,7 +239,7 @@ impl Archive {
             let (lines, hands) = (&lines, &hands);
             async move {
                 if !is_there {
-                    // Nobody closes them.
+                    // The semaphore is never closed, so this cannot fail.
                     let _line = lines.acquire().await;
                     self.fetch_one(&package, store, task, alive).await?;
                 }
@@ -282,15 +281,15 @@ impl Universe for Archive {
     }
 }
 
-/// Sorted by version, and within a version as the sources are.
+/// Sorts by version, and equal versions in the order of the sources.
 fn newest_first(packages: impl Iterator<Item = Package>) -> Vec<Package> {
     let mut packages: Vec<Package> = packages.collect();
     packages.sort_by(|a, b| version::compare(&b.version, &a.version));
     packages
 }
 
-/// The packages, each once and the largest first, for what comes last is waited for; and whether
-/// the store has it. What is there and not as it should be is removed.
+/// Returns each package once, the largest first, because the last download is waited for; and true
+/// if the store has it. A blob that does not verify is removed.
 async fn sorted_out(packages: &[Package], store: &Store) -> Result<Vec<(Package, bool)>, Failure> {
     let mut seen = HashSet::new();
     let mut packages: Vec<Package> =
@@ -308,7 +307,7 @@ async fn sorted_out(packages: &[Package], store: &Store) -> Result<Vec<(Package,
     stream::iter(packages).map(check).buffered(processors()).try_collect().await
 }
 
-/// Gives a package that the store has to `take`, on a thread that is `alive` until `take` is gone.
+/// Calls `take` for a package in the store, on a thread that holds `alive` until `take` is dropped.
 async fn give(package: Package, store: &Store, take: Taker, alive: Alive) -> Result<(), Failure> {
     let path = store.blob_path(&package.sha256);
     let give = move || {
@@ -319,14 +318,14 @@ async fn give(package: Package, store: &Store, take: Taker, alive: Alive) -> Res
         taken
     };
     let given = tokio::task::spawn_blocking(give).await;
-    given.or_fail(ExitCode::Bug, || "the thread that takes a package in died")?
+    given.or_fail(ExitCode::Bug, || "the thread that processes a package panicked")?
 }
 
 fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Whether the store has a blob that verifies; one that does not is removed.
+/// True if the store has a blob that verifies; a damaged one is removed.
 ///
 /// # Errors
 /// Exit code 15 where it cannot be removed.
@@ -339,7 +338,7 @@ pub(super) fn holds(store: &Store, sha256: &str) -> Result<bool, Failure> {
         return Ok(true);
     }
     let path = store.blob_path(sha256);
-    tracing::warn!(path = %path.display(), "a blob is not what its name says: it is fetched again");
+    tracing::warn!(path = %path.display(), "a blob does not match its digest, fetching it again");
     std::fs::remove_file(&path)
         .or_fail(ExitCode::Preflight, || format!("removing {}", path.display()))?;
     Ok(false)

@@ -1,14 +1,14 @@
-//! How much may be read of what somebody else packed: archives that are small and unpack to more
-//! than any disk or memory has are refused while they are read.
+//! Limits on reading untrusted archives: small archives that unpack to more than any disk or memory
+//! has are refused while they are read.
 
 use std::cell::Cell;
 use std::io::{self, Read};
 
-/// What may lie between one file's bytes of a tar and the next one's: its header, a long name, pax
-/// records. All of that is taken into memory.
+/// Maximum number of bytes between one file of a tar and the next: a header, a long name, pax
+/// records. All of that is read into memory.
 pub(super) const MOST_BETWEEN: u64 = 1 << 20;
 
-/// Gives at most so many bytes, and an error beyond.
+/// Reader that fails beyond a number of bytes.
 pub(super) struct Bounded<R> {
     inner: R,
     left: u64,
@@ -32,7 +32,7 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// What may be read next, until that is said anew.
+/// Number of bytes that may be read until the next `set`.
 pub(super) struct Budget {
     left: Cell<u64>,
     most: Cell<u64>,
@@ -54,7 +54,7 @@ impl Budget {
         self.set(u64::MAX);
     }
 
-    /// Gives what `inner` gives, and an error beyond the budget.
+    /// Returns a reader of `inner` that fails beyond the budget.
     pub(super) fn limit<'a, R: Read + 'a>(&'a self, inner: R) -> impl Read + use<'a, R> {
         Limited { inner, budget: self }
     }

@@ -4,7 +4,7 @@ const BEGIN: &str = "-----BEGIN PGP SIGNED MESSAGE-----";
 const BEGIN_SIGNATURE: &str = "-----BEGIN PGP SIGNATURE-----";
 const END_SIGNATURE: &str = "-----END PGP SIGNATURE-----";
 
-/// A message taken out of its frame; nothing of it is verified.
+/// A message extracted from its frame, unverified.
 #[derive(Debug)]
 pub(super) struct Cleartext<'a> {
     /// The text: dashes unescaped, trailing blanks removed, lines joined by `\n`.
@@ -20,11 +20,11 @@ impl Cleartext<'_> {
     }
 }
 
-/// Takes a message out of its frame. Anything before or after the message is refused: it is not
-/// signed, and nobody may take it for signed.
+/// Extracts a message from its frame. Anything before or after the message is refused: it is not
+/// signed, and must not be mistaken for signed text.
 ///
 /// # Errors
-/// A text saying what is wrong with the frame.
+/// A text that describes the fault in the frame.
 pub(super) fn unframe(message: &str) -> Result<Cleartext<'_>, &'static str> {
     let (first, mut rest) = message.split_once('\n').unwrap_or((message, ""));
     if first.trim_end() != BEGIN {

@@ -1,4 +1,4 @@
-//! Compressed streams: gzip, xz, zstd, by the end of a file's name.
+//! Compressed streams: gzip, xz, zstd, by a file name's extension.
 
 use std::io::{self, BufRead, Read};
 
@@ -6,14 +6,14 @@ use flate2::bufread::MultiGzDecoder;
 use liblzma::bufread::XzDecoder;
 use liblzma::stream::{CONCATENATED, Stream};
 
-/// What xz may take of memory: its highest level takes 65 MiB, and a few bytes can ask for 4 GiB.
+/// Memory limit of xz: its highest level takes 65 MiB, and a few bytes can ask for 4 GiB.
 const XZ_MEMORY: u64 = 256 << 20;
 
-/// Decompresses `reader` by the end of `name`: `.gz`, `.xz`, `.zst`; anything else passes as it is.
-/// A stream that is cut off gives an error, never a short result.
+/// Decompresses `reader` by the extension of `name`: `.gz`, `.xz`, `.zst`; any other passes
+/// unchanged. A truncated stream gives an error, never a short result.
 ///
 /// # Errors
-/// Where the decompressor cannot be set up.
+/// An error where the decompressor cannot be set up.
 pub fn decompressed<'a>(name: &str, reader: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
     Ok(match name.rsplit_once('.').map(|(_, extension)| extension) {
         Some("gz" | "tgz") => Box::new(MultiGzDecoder::new(reader)),
@@ -23,10 +23,10 @@ pub fn decompressed<'a>(name: &str, reader: impl BufRead + 'a) -> io::Result<Box
     })
 }
 
-/// A decoder of xz that takes a bounded amount of memory; `flags` are liblzma's.
+/// An xz decoder with a memory limit; `flags` are liblzma's.
 ///
 /// # Errors
-/// Where the decompressor cannot be set up.
+/// An error where the decompressor cannot be set up.
 pub(crate) fn xz_stream(flags: u32) -> io::Result<Stream> {
     Stream::new_stream_decoder(XZ_MEMORY, flags).map_err(io::Error::other)
 }

@@ -3,7 +3,7 @@
 /// A paragraph's fields, in order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Paragraph {
-    /// Line it begins on, from 1.
+    /// Its first line, from 1.
     pub(super) line: usize,
     fields: Vec<Field>,
 }
@@ -22,12 +22,12 @@ impl Paragraph {
         Some(field.value.trim())
     }
 
-    /// The words of a field; none where it is absent.
+    /// Returns the words of a field; none where it is absent.
     pub(super) fn words(&self, name: &str) -> Vec<String> {
         self.get(name).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Whether a field says yes, as apt reads it; None where it is absent.
+    /// Returns a boolean field, as apt reads it; None where it is absent.
     pub(super) fn truth(&self, name: &str) -> Option<bool> {
         let value = self.get(name)?;
         Some(
@@ -38,16 +38,16 @@ impl Paragraph {
     }
 }
 
-/// A line that makes no sense.
+/// An invalid line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BadLine {
-    /// From 1.
+    /// Line number, from 1.
     pub(super) line: usize,
-    /// What is wrong.
+    /// Description of the fault.
     pub(super) what: String,
 }
 
-/// Reads the paragraphs of a text. Lines that begin with `#` are comments.
+/// Parses the paragraphs of a text. Lines that begin with `#` are comments.
 pub(super) fn paragraphs(text: &str) -> Result<Vec<Paragraph>, BadLine> {
     let mut paragraphs = Vec::new();
     let mut current = Paragraph::default();

@@ -11,23 +11,23 @@ use crate::failure::{ExitCode, Failure};
 
 pub use super::tree::{EntryKind, UnpackedEntry, make_usrmerge_links};
 
-/// No package unpacks to more than this; what claims to is damaged or hostile.
+/// Maximum unpacked size of a package; a larger one is damaged or hostile.
 const MOST_UNPACKED: u64 = 32 << 30;
-/// No file that is read into memory is larger: headers' configuration has some hundred kB.
+/// Maximum size of a file read into memory: headers' configuration has some hundred kB.
 const MOST_READ: u64 = 64 << 20;
 
-/// For [`unpack`]: everything, where the package has it.
+/// Selects everything, for [`unpack`].
 pub fn everything(path: &Path) -> Option<PathBuf> {
     Some(path.to_path_buf())
 }
 
 /// Unpacks a package's data below the directory `into`, and never writes anywhere else.
 ///
-/// `place` is given each path in the package (relative, without `./`) and says where it goes
-/// (relative to `into`), or None to leave it out; directories that lead to a file are made.
-/// Device nodes, sockets and setuid bits are left out. Nothing is written through a symbolic link,
-/// but for usrmerge's `bin`, `sbin`, `lib` and `lib64`, where `into` has them (see
-/// [`make_usrmerge_links`]). Files are not synced to disk one by one.
+/// `place` maps each path in the package (relative, without `./`) to its target (relative to
+/// `into`), or to None to leave it out; parent directories are created. Device nodes, sockets and
+/// setuid bits are left out. Nothing is written through a symbolic link, except usrmerge's `bin`,
+/// `sbin`, `lib` and `lib64`, if `into` has them (see [`make_usrmerge_links`]). Files are not
+/// synced to disk one by one.
 ///
 /// # Errors
 /// Exit code 13 naming `package` for a package that is cut off or damaged or wants to write
@@ -43,8 +43,8 @@ pub fn unpack(
     Ok(unpacking.entries)
 }
 
-/// Unpacks a tar that was in a package, compressed as the end of its `name` says, below the
-/// directory `into`; everything of it, in the manner of [`unpack`].
+/// Unpacks a tar from a package, compressed according to the extension of `name`, below the
+/// directory `into`; completely, in the manner of [`unpack`].
 ///
 /// # Errors
 /// As [`unpack`].
@@ -62,7 +62,7 @@ pub fn unpack_tar(
     Ok(unpacking.entries)
 }
 
-/// A directory that entries are unpacked into, and what was unpacked.
+/// A directory that entries are unpacked into, and the unpacked entries.
 struct Unpacking<'a> {
     tree: Tree<'a>,
     entries: Vec<UnpackedEntry>,
@@ -84,8 +84,8 @@ impl<'a> Unpacking<'a> {
     }
 }
 
-/// One regular file of a package's data, whole, where it has at most 64 MiB; None where the package
-/// has no such file.
+/// Reads one regular file of a package's data, of at most 64 MiB; None where the package has no
+/// such file.
 ///
 /// # Errors
 /// As [`unpack`].
@@ -105,11 +105,11 @@ pub fn read_file(
     })
 }
 
-/// Gives one regular file of a package's data to `read` as a stream, so that for example a tar
+/// Passes one regular file of a package's data to `read` as a stream, so that for example a tar
 /// inside the package can be read without a copy; None where there is no such file.
 ///
 /// # Errors
-/// As [`unpack`], and what `read` fails with.
+/// As [`unpack`], and the errors of `read`.
 pub fn with_file<T>(
     package: &str,
     reader: impl Read,
@@ -131,7 +131,7 @@ pub fn with_file<T>(
     Ok(result)
 }
 
-/// The paths of everything in a package's data, relative and without `./`.
+/// Lists the paths in a package's data, relative and without `./`.
 ///
 /// # Errors
 /// As [`unpack`].
@@ -145,7 +145,7 @@ pub fn list(package: &str, reader: impl Read) -> Result<Vec<PathBuf>, Failure> {
     Ok(paths)
 }
 
-/// An entry of the data tar, whatever it is compressed with.
+/// An entry of the data tar, in any compression.
 pub(super) type Entry<'a, 'b> = tar::Entry<'a, &'b mut dyn Read>;
 
 enum Go {
@@ -153,8 +153,8 @@ enum Go {
     Stop,
 }
 
-/// Walks the data tar; unless stopped, reads the package to its end, so that one which is cut off
-/// does not pass.
+/// Visits the entries of the data tar; unless stopped, reads the package to its end, so that a
+/// truncated one fails.
 fn each_entry(
     package: &str,
     reader: impl Read,
@@ -190,14 +190,15 @@ fn each_of_tar(
         let Some(entry) = entries.next() else { break };
         let mut entry = entry.map_err(fail)?;
         budget.lift();
-        // A few bytes say how many zeros to write; dpkg refuses such entries, too.
+        // A sparse entry of a few bytes can declare any number of zeros to write; dpkg refuses
+        // them, too.
         if entry.header().entry_type().is_gnu_sparse() {
             return Err(bad(package, "it holds a sparse file"));
         }
         if let Go::Stop = visit(&mut entry)? {
             return Ok(());
         }
-        // What is left out would else count as lying between.
+        // Skipped bytes would otherwise count against the limit between files.
         io::copy(&mut entry, &mut io::sink()).map_err(fail)?;
     }
     budget.lift();
@@ -209,25 +210,25 @@ pub(super) fn entry_path(package: &str, entry: &Entry<'_, '_>) -> Result<PathBuf
     entry.path().map(|path| path.into_owned()).map_err(|e| damaged(package, e))
 }
 
-/// A package that holds something it must not.
+/// The failure of a package with forbidden contents.
 pub(crate) fn bad(package: &str, what: &str) -> Failure {
     Failure::new(ExitCode::Verification, format!("the package {package} cannot be used: {what}"))
         .remedy("fetch it again, or report it to the archive it came from")
 }
 
-/// A package that cannot be read to its end.
+/// The failure of a package that cannot be read to its end.
 pub(super) fn damaged(package: &str, error: io::Error) -> Failure {
     Failure::new(ExitCode::Verification, format!("the package {package} is cut off or damaged"))
         .because(error)
         .remedy("remove its blob from the store and run again, so that it is fetched anew")
 }
 
-/// A reader of ar archives that gives the current member's bytes.
+/// A reader of ar archives that reads the current member's bytes.
 struct Ar<R> {
     inner: R,
     /// Bytes left of the current member.
     left: u64,
-    /// Whether a padding byte follows it.
+    /// True if a padding byte follows it.
     padded: bool,
 }
 
@@ -236,7 +237,7 @@ impl<R: Read> Ar<R> {
         let mut magic = [0; 8];
         inner.read_exact(&mut magic)?;
         if &magic != b"!<arch>\n" {
-            return Err(invalid("it is no ar archive"));
+            return Err(invalid("it is not an ar archive"));
         }
         Ok(Self { inner, left: 0, padded: false })
     }
@@ -285,7 +286,8 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Whether the buffer could be filled; an error where the input ends within it.
+/// True if the buffer could be filled, false at the end of the input; an error where the input ends
+/// within it.
 fn read_all_or_nothing(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     let mut first = [0; 1];
     if reader.read(&mut first)? == 0 {

@@ -1,8 +1,8 @@
-//! Driver packages in an archive: which versions and flavours it has, and their kernel sources.
+//! Driver packages in an archive: available versions and flavours, and their kernel sources.
 //!
 //! Debian's packages are called `nvidia[-open][-tesla[-BRANCH]]-kernel-source`; each holds
-//! `usr/src/NAME.tar.xz` with the patched sources below `modules/NAME/`. Others put the sources
-//! unpacked below `usr/src`. Either is found by its `Kbuild` and `conftest.sh`.
+//! `usr/src/NAME.tar.xz` with the patched sources below `modules/NAME/`. Other distributions put
+//! the unpacked sources below `usr/src`. Both are found by their `Kbuild` and `conftest.sh`.
 
 use std::cmp::Ordering;
 use std::fs::{self, File};
@@ -24,13 +24,13 @@ pub struct AvailableDriver {
     pub version: String,
     /// Flavour of the kernel sources.
     pub flavour: Flavour,
-    /// What holds the kernel sources.
+    /// Source of the kernel sources.
     pub origin: DriverOrigin,
-    /// sha256 (hex) of the package or the .run file.
+    /// Returns the sha256 (hex) of the package or the .run file.
     pub sha256: String,
 }
 
-/// What holds a driver's kernel sources.
+/// Source of a driver's kernel sources.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DriverOrigin {
@@ -40,22 +40,22 @@ pub enum DriverOrigin {
         name: String,
         /// Debian version.
         version: String,
-        /// Suite it is in.
+        /// Suite of the package.
         suite: String,
     },
     /// One of NVIDIA's .run files.
     RunFile {
-        /// Its name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
+        /// Name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
         name: String,
     },
 }
 
-/// What is read of a Kbuild file; they have a few kB.
+/// Maximum size of a Kbuild file; they have a few kB.
 const MOST_KBUILD: u64 = 1 << 20;
-/// How many versions a message names.
+/// Maximum number of versions that a message names.
 const NAMED: usize = 8;
 
-/// The driver packages of an archive, newest first.
+/// Returns the driver packages of an archive, newest first.
 pub fn drivers(archive: &Archive) -> Vec<AvailableDriver> {
     let mut found: Vec<AvailableDriver> = archive
         .names_matching(&|name| flavour_of(name).is_some())
@@ -67,11 +67,11 @@ pub fn drivers(archive: &Archive) -> Vec<AvailableDriver> {
     found
 }
 
-/// The newest driver of this version (`535.261.03`) or branch (`535`), and of this flavour, where
-/// one is asked for.
+/// Returns the newest driver of this version (`535.261.03`) or branch (`535`), and of this flavour,
+/// if given.
 ///
 /// # Errors
-/// Exit code 12 where the archive has none, with the versions that come nearest.
+/// Exit code 12 where the archive has none, with the nearest versions.
 pub fn find(
     drivers: &[AvailableDriver],
     wanted: Option<&str>,
@@ -84,7 +84,7 @@ pub fn find(
     drivers.iter().find(matches).cloned().ok_or_else(|| none_of(drivers, wanted, flavour))
 }
 
-/// The package behind what the catalog names.
+/// Returns the package of a driver in the catalog.
 ///
 /// # Errors
 /// Exit code 12 where the archive no longer has it.
@@ -124,11 +124,11 @@ pub fn unpack_sources(package: &Package, store: &Store, into: &Path) -> Result<P
             ExitCode::Verification,
             format!("{} {} holds no kernel sources below usr/src", package.name, package.version),
         )
-        .remedy("this package has another form than longshore knows; choose another driver")
+        .remedy("this package has an unknown layout; choose another driver")
     })
 }
 
-/// The version that the sources in `dir` say they are.
+/// Reads the version stated by the sources in `dir`.
 ///
 /// # Errors
 /// Exit code 13 where their `Kbuild` cannot be read.
@@ -143,7 +143,7 @@ pub fn stated_version(dir: &Path) -> Result<Option<String>, Failure> {
     Ok(rest.and_then(|r| r.split("\\\"").next()).map(str::to_owned))
 }
 
-/// The flavour of a package of kernel sources, or None for any other package.
+/// Returns the flavour of a package of kernel sources, or None for any other package.
 fn flavour_of(name: &str) -> Option<Flavour> {
     let is_one = name.starts_with("nvidia-")
         && (name.ends_with("-kernel-source") || name.contains("-kernel-source-"));
@@ -153,7 +153,7 @@ fn flavour_of(name: &str) -> Option<Flavour> {
 
 fn at_hand(package: Package) -> Option<AvailableDriver> {
     let version = version::upstream(&package.version);
-    // Not a driver's version: a transitional or a renamed package.
+    // A transitional or renamed package has no driver version.
     let is_version = version.contains('.')
         && version.split('.').all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
     Some(AvailableDriver {
@@ -175,7 +175,7 @@ fn newest_first(a: &AvailableDriver, b: &AvailableDriver) -> Ordering {
         .then_with(|| (name_a, a.flavour).cmp(&(name_b, b.flavour)))
 }
 
-/// Name and version of what holds a driver.
+/// Returns the name and version of a driver's package or file.
 fn named(driver: &AvailableDriver) -> (&str, &str) {
     match &driver.origin {
         DriverOrigin::Package { name, version, .. } => (name, version),
@@ -183,7 +183,7 @@ fn named(driver: &AvailableDriver) -> (&str, &str) {
     }
 }
 
-/// Whether `version` is `wanted`, or of the branch `wanted`.
+/// True if `version` equals `wanted`, or belongs to the branch `wanted`.
 fn is_of(version: &str, wanted: &str) -> bool {
     version.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
@@ -198,11 +198,11 @@ fn none_of(drivers: &[AvailableDriver], wanted: Option<&str>, flavour: Option<Fl
     failure.remedy(if nearest.is_empty() {
         "none of the archives has any driver: add the components contrib and non-free".to_owned()
     } else {
-        format!("the nearest there are: {}", nearest.join(", "))
+        format!("the nearest available are: {}", nearest.join(", "))
     })
 }
 
-/// Versions there are, those that share most of `wanted` first, each with its flavour.
+/// Returns the available versions, those that share most of `wanted` first, each with its flavour.
 fn nearest(drivers: &[AvailableDriver], wanted: &str) -> Vec<String> {
     let shared = |version: &str| {
         version.split('.').zip(wanted.split('.')).take_while(|(a, b)| a == b).count()
@@ -236,7 +236,7 @@ fn unpack_tar(package: &str, path: &Path, into: &Path) -> Result<(), Failure> {
     fs::remove_file(path).map_err(|e| write_failure(path, e))
 }
 
-/// The first directory, at most `depth` below `dir`, that NVIDIA's kernel sources lie in.
+/// Finds the first directory with NVIDIA's kernel sources, at most `depth` below `dir`.
 fn find_sources(dir: &Path, depth: usize) -> Result<Option<PathBuf>, Failure> {
     if dir.join("Kbuild").is_file() && dir.join("conftest.sh").is_file() {
         return Ok(Some(dir.to_path_buf()));
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(failure.code(), ExitCode::Download);
         assert_eq!(failure.to_string(), cause);
         let text = failure.remedy_text().expect("a remedy");
-        assert!(text.contains(&format!("there are: {remedy}")), "{text}");
+        assert!(text.contains(&format!("available are: {remedy}")), "{text}");
     }
 
     #[test]

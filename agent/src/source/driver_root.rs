@@ -1,11 +1,11 @@
-//! The driver root: what the host gets to see under one path.
+//! The driver root: the user-mode files exposed to the host under one path.
 //!
 //! ```text
 //! usr/lib/TRIPLET/libcuda.so.535.261.03      libraries, their SONAMEs and development names as links
 //! usr/bin/nvidia-smi                         tools
-//! lib/firmware/nvidia/535.261.03/gsp_*.bin   firmware_class is pointed at lib/firmware
+//! lib/firmware/nvidia/535.261.03/gsp_*.bin   firmware_class searches lib/firmware
 //! etc/ld.so.cache                            names of the libraries, for container runtimes
-//! etc/OpenCL/vendors/nvidia.icd              where OpenCL is there
+//! etc/OpenCL/vendors/nvidia.icd              if OpenCL is included
 //! dev/ proc/ sys/ run/                       empty, to mount on
 //! ```
 
@@ -24,7 +24,8 @@ use crate::landing::write_failure;
 use crate::machine::Machine;
 use crate::source::ldcache;
 
-/// Libraries that programs are linked with by their bare name; Debian links the same ones.
+/// Libraries that programs are linked with by their unversioned name; Debian has links for the same
+/// ones.
 const DEVELOPMENT_NAMES: [&str; 6] = [
     "libcuda.so",
     "libnvcuvid.so",
@@ -38,11 +39,11 @@ const EMPTY_DIRS: [&str; 5] = ["dev", "proc", "sys", "run", "lib/firmware"];
 const OPENCL: &str = "libnvidia-opencl.so.1";
 
 /// Completes a root that has its libraries, tools and firmware in place: links, loader cache,
-/// OpenCL, empty directories. Returns the SONAMEs that are asked for and are not in the root.
+/// OpenCL, empty directories. Returns the SONAMEs that are needed and are not in the root.
 ///
 /// # Errors
-/// Exit code 13 for a library of another machine, one that cannot be read, or a link that leads
-/// nowhere; 15 where the root cannot be written.
+/// Exit code 13 for a library of another machine, one that cannot be read, or a dangling link; 15
+/// where the root cannot be written.
 pub fn finish(root: &Path, machine: Machine) -> Result<Vec<String>, Failure> {
     let libraries = root.join("usr/lib").join(machine.triplet);
     for dir in EMPTY_DIRS.iter().map(|dir| root.join(dir)).chain([libraries.clone()]) {
@@ -61,7 +62,7 @@ pub fn finish(root: &Path, machine: Machine) -> Result<Vec<String>, Failure> {
     Ok(absent.into_iter().collect())
 }
 
-/// What the loader reads of an ELF file.
+/// Fields of an ELF file that the loader reads.
 struct Object {
     soname: Option<String>,
     needed: Vec<String>,
@@ -81,7 +82,7 @@ fn read_tools(dir: &Path, machine: Machine) -> Result<BTreeMap<String, Object>, 
     if dir.is_dir() { read_objects(dir, machine) } else { Ok(BTreeMap::new()) }
 }
 
-/// File name -> object, of the regular files of a directory.
+/// Reads the regular files of a directory: file name -> object.
 fn read_objects(dir: &Path, machine: Machine) -> Result<BTreeMap<String, Object>, Failure> {
     let mut objects = BTreeMap::new();
     for (name, kind) in list(dir)? {
@@ -128,7 +129,7 @@ fn read_object(
     Ok(object)
 }
 
-/// Makes the links that are missing and returns all of them: name -> file name.
+/// Makes the missing links and returns all of them: name -> file name.
 fn links(
     dir: &Path,
     objects: &BTreeMap<String, Object>,
@@ -152,7 +153,7 @@ fn links(
             let target = fs::read_link(dir.join(&name)).map_err(|e| write_failure(dir, e))?;
             let target = target.to_string_lossy().into_owned();
             if !objects.contains_key(&target) && !links.contains_key(&target) {
-                let why = format!("it leads to {target:?}, which is no library beside it");
+                let why = format!("it links to {target:?}, which is no library beside it");
                 return Err(damaged(&dir.join(&name), &why));
             }
             links.insert(name, target);
@@ -161,20 +162,20 @@ fn links(
     Ok(links)
 }
 
-/// Makes `name` lead to `target`, both in `dir`, whatever was a link of that name before.
+/// Makes `name` a link to `target`, both in `dir`; replaces a link of that name.
 fn link(dir: &Path, name: &str, target: &str) -> Result<(), Failure> {
     let path = dir.join(name);
     match path.symlink_metadata() {
         Ok(found) if found.is_symlink() => {
             fs::remove_file(&path).map_err(|e| write_failure(&path, e))?
         }
-        Ok(_) => return Err(damaged(&path, &format!("it is in the way of a link to {target}"))),
+        Ok(_) => return Err(damaged(&path, &format!("a link to {target} belongs in its place"))),
         Err(_) => {}
     }
     symlink(target, &path).map_err(|e| write_failure(&path, e))
 }
 
-/// The names libraries are asked for by; a file's full name only where no SONAME leads to it.
+/// The names under which libraries are looked up; a file's full name only if no SONAME links to it.
 fn names(objects: &BTreeMap<String, Object>, links: &BTreeMap<String, String>) -> BTreeSet<String> {
     let is_own_name =
         |(file, object): &(&String, &Object)| object.soname.as_ref().is_none_or(|s| s == *file);
@@ -190,7 +191,7 @@ fn write_cache(root: &Path, machine: Machine, names: &BTreeSet<String>) -> Resul
         .collect();
     let target = root.join("etc/ld.so.cache");
     let cache = ldcache::encode(&libraries, machine.cache_flags)
-        .ok_or_else(|| damaged(&target, "there are too many libraries for it"))?;
+        .ok_or_else(|| damaged(&target, "too many libraries for a loader cache"))?;
     write(&target, &cache)
 }
 

@@ -1,4 +1,4 @@
-//! Where the kernel sources of a build come from: a package of an archive, or a .run file.
+//! Source of a build's driver: a package of an archive, or a .run file.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::flavour::Flavour;
 use crate::source::driver::{AvailableDriver, DriverOrigin};
 use crate::store::Store;
 
-/// What holds a driver's kernel sources.
+/// A package or file with a driver's kernel sources.
 #[derive(Debug, Clone)]
 pub enum DriverSource {
     /// A package, to be fetched from the archive.
@@ -20,7 +20,7 @@ pub enum DriverSource {
 }
 
 impl DriverSource {
-    /// Finds what the catalog names.
+    /// Locates a driver of the catalog.
     ///
     /// # Errors
     /// Exit code 12 where the archive no longer has the package, or the store not the .run file.
@@ -36,13 +36,13 @@ impl DriverSource {
                 store.mark_used(&Path::new("drivers").join(&driver.sha256).join("driver.json"));
                 stored.map(Self::RunFile).ok_or_else(|| {
                     let cause = format!("the store does not have {name} unpacked");
-                    Failure::new(ExitCode::Download, cause).remedy("run again: it is fetched then")
+                    Failure::new(ExitCode::Download, cause).remedy("run again to fetch it")
                 })
             }
         }
     }
 
-    /// sha256 (hex) of the package or the .run file.
+    /// Returns the sha256 (hex) of the package or the .run file.
     pub fn sha256(&self) -> &str {
         match self {
             Self::Package(package) => &package.sha256,
@@ -50,7 +50,7 @@ impl DriverSource {
         }
     }
 
-    /// What a person knows it as.
+    /// Human-readable name.
     pub fn describe(&self) -> String {
         match self {
             Self::Package(package) => format!("{} {}", package.name, package.version),
@@ -58,7 +58,7 @@ impl DriverSource {
         }
     }
 
-    /// The package to fetch before [`DriverSource::unpack`].
+    /// Returns the package to fetch before [`DriverSource::unpack`].
     pub fn package(&self) -> Option<&Package> {
         match self {
             Self::Package(package) => Some(package),
@@ -66,7 +66,7 @@ impl DriverSource {
         }
     }
 
-    /// Puts the kernel sources of `flavour` below the empty directory `into`, and returns the
+    /// Unpacks the kernel sources of `flavour` below the empty directory `into`, and returns the
     /// directory with their `Kbuild`.
     ///
     /// # Errors

@@ -28,15 +28,15 @@ use crate::progress::{Silent, Task};
 use crate::root::{is_absent, read_below};
 use crate::store::Store;
 
-/// A file whose size nobody knows beforehand may not be longer.
+/// Maximum length of a file of unknown size.
 const MOST_BYTES: u64 = 16 << 30;
 
-/// What is known of a file before it is fetched.
+/// Known properties of a file before it is fetched.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
     /// Its sha256 (hex).
     pub sha256: Option<String>,
-    /// Bytes.
+    /// Size in bytes.
     pub size: Option<u64>,
 }
 
@@ -45,9 +45,9 @@ pub struct Expected {
 pub enum FetchError {
     /// The server has no such file (404, 410, or no such path).
     Missing(Failure),
-    /// The server wants to know who asks, or does not let them (401, 403).
+    /// The server requires authentication, or refuses these credentials (401, 403).
     Denied(Failure),
-    /// Anything else.
+    /// Any other failure.
     Failed(Failure),
 }
 
@@ -76,17 +76,17 @@ pub struct Fetcher {
 }
 
 impl Fetcher {
-    /// A fetcher that honours the proxy variables, and trusts the certificates of this file system
-    /// and those of the host below `host_root`.
+    /// Creates a fetcher that honours the proxy variables, and trusts the certificates of this file
+    /// system and those of the host below `host_root`.
     ///
     /// # Errors
-    /// Exit code 2 where a client cannot be made of that.
+    /// Exit code 2 where no client can be set up with them.
     pub fn new(policy: Policy, host_root: &Path) -> Result<Self, Failure> {
         Self::set_up(policy, host_root, |client| client.redirect(Redirects::limited(10)))
     }
 
-    /// As [`Fetcher::new`], for requests that are for nobody but whom they are sent to: a
-    /// redirection is the answer.
+    /// Like [`Fetcher::new`], for requests meant for their server alone: a redirection is returned
+    /// as the answer.
     ///
     /// # Errors
     /// As [`Fetcher::new`].
@@ -94,8 +94,8 @@ impl Fetcher {
         Self::set_up(policy, host_root, |client| client.redirect(Redirects::none()))
     }
 
-    /// As [`Fetcher::new`], but http is refused, also where an https URL is redirected to it: for
-    /// what proves something because of the server that it comes from.
+    /// Like [`Fetcher::new`], but refuses http, also where an https URL is redirected to it: for
+    /// files that are trusted because of the server they come from.
     ///
     /// # Errors
     /// As [`Fetcher::new`].
@@ -110,13 +110,13 @@ impl Fetcher {
         host_root: &Path,
         with: fn(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
     ) -> Result<Self, Failure> {
-        // Whoever installs a provider first wins; there is only one here.
+        // The first installed provider wins; there is only one here.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = || {
             let client = reqwest::Client::builder()
                 .connect_timeout(policy.connect)
                 .read_timeout(policy.stall)
-                // A URL's query may hold a token, and is not for the host that a redirection names.
+                // A URL's query may contain a token, which a redirection's target must not see.
                 .referer(false)
                 .user_agent(concat!("longshore/", env!("CARGO_PKG_VERSION")));
             with(client)
@@ -124,8 +124,8 @@ impl Fetcher {
         let client = builder()
             .tls_certs_merge(host_certificates(host_root))
             .build()
-            // An image without any certificate can still fetch over http: what is fetched is
-            // verified by signature and digest anyway.
+            // An image without any certificate can still fetch over http: files are verified by
+            // signature and digest anyway.
             .or_else(|_| builder().tls_certs_only([]).build())
             .map_err(|e| {
                 Failure::new(ExitCode::Usage, "setting up downloads")
@@ -157,14 +157,14 @@ impl Fetcher {
         Ok(sink.into_bytes())
     }
 
-    /// Gives a file to `reader` while it arrives, hashed and resumed after a cut; the file itself
-    /// is kept nowhere. `reader` may be called again where the download begins anew; only what was
-    /// made last counts, and only when this returns without an error: the digest is known last.
-    /// Nothing is read any more when this returns.
+    /// Passes a file to `reader` while it is downloaded, hashed and resumed after an interruption;
+    /// the file itself is not stored. `reader` may be called again where the download starts over;
+    /// only the last result counts, and only if this returns without an error: the digest is known
+    /// last. Nothing is read any more when this returns.
     ///
     /// # Errors
-    /// Exit code 12 where it cannot be downloaded, 13 where it is not what was expected or longer
-    /// than `limit`, and what `reader` fails with where the file is the one expected.
+    /// Exit code 12 where it cannot be downloaded, 13 where it differs from the expected file or is
+    /// longer than `limit`, and the errors of `reader` where the file is the expected one.
     pub(super) async fn stream(
         &self,
         url: &str,
@@ -182,12 +182,13 @@ impl Fetcher {
         fetched.map(drop)
     }
 
-    /// Fetches a file into the store, hashed while it streams and resumed after a cut; returns its
-    /// sha256 (hex). Nothing is kept of what fails, and never more is written than was promised.
+    /// Fetches a file into the store, hashed while it streams and resumed after an interruption;
+    /// returns its sha256 (hex). A failed download leaves nothing behind, and never writes more
+    /// than the promised size.
     ///
     /// # Errors
-    /// Exit code 12 where it cannot be downloaded, 13 where it is not what was expected, 15 where
-    /// the store is full or cannot be written.
+    /// Exit code 12 where it cannot be downloaded, 13 where it differs from the expected file, 15
+    /// where the store is full or cannot be written.
     pub async fn blob(
         &self,
         url: &str,
@@ -201,7 +202,8 @@ impl Fetcher {
         fetched
     }
 
-    /// As [`Fetcher::blob`], for a caller with many that may give some up: it waits for the writers.
+    /// Like [`Fetcher::blob`], for a caller of many that may drop some: the caller waits for the
+    /// writers.
     pub(super) async fn blob_among(
         &self,
         url: &str,
@@ -215,9 +217,9 @@ impl Fetcher {
         self.blob_for(&goal, expected, store, task, alive).await
     }
 
-    /// As [`Fetcher::blob`], saying who asks, for a caller with many that may give some up: it waits
-    /// for the writers. The header goes to the URL's own host alone, and not along with a redirection
-    /// elsewhere.
+    /// Like [`Fetcher::blob`], with an Authorization header, for a caller of many that may drop
+    /// some: the caller waits for the writers. The header is sent to the URL's own host alone, and
+    /// not with a redirection elsewhere.
     pub(crate) async fn blob_as(
         &self,
         authorization: Option<HeaderValue>,
@@ -233,12 +235,12 @@ impl Fetcher {
         self.blob_for(&goal, expected, store, task, alive).await
     }
 
-    /// The client below, for requests that are no downloads.
+    /// Returns the underlying client, for requests that are not downloads.
     pub(crate) fn client(&self) -> &reqwest::Client {
         &self.client
     }
 
-    /// How patient it is.
+    /// Returns its timeouts and retries.
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy
     }
@@ -256,7 +258,7 @@ impl Fetcher {
         self.whole(goal, expected, task, start).await
     }
 
-    /// Fetches into a sink that is started anew once, where pieces did not make up the file.
+    /// Fetches into a sink; starts over once if resumed pieces did not make up the file.
     async fn whole(
         &self,
         goal: &Goal,
@@ -267,7 +269,8 @@ impl Fetcher {
         let mut pieced = true;
         loop {
             let mut sink = start()?;
-            // Pieces of different versions of a file may not fit; once, it is worth a fresh start.
+            // Pieces of different versions of a file may not fit together; that justifies one fresh
+            // start.
             pieced = self.run(goal, &mut sink, task).await? && pieced;
             match sink.commit(expected.sha256.clone()).await? {
                 Committed::Right(sha256) => return Ok(sha256),
@@ -278,12 +281,11 @@ impl Fetcher {
     }
 }
 
-/// Certificate bundles as distributions have them: Debian's, and Red Hat's (a link to an absolute
-/// path).
+/// Paths of certificate bundles: Debian's, and Red Hat's (a link to an absolute path).
 const BUNDLES: [&str; 2] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
 
-/// The host's certificate bundle, where it differs from this file system's. Links are resolved
+/// Reads the host's certificate bundle, if it differs from this file system's. Links are resolved
 /// within the host's root.
 fn host_certificates(host_root: &Path) -> Vec<reqwest::Certificate> {
     if host_root == Path::new("/") {

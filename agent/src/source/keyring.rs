@@ -1,4 +1,4 @@
-//! OpenPGP keyrings, and whether one of their keys signed something.
+//! OpenPGP keyrings, and verification of signatures with their keys.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,21 +13,21 @@ use pgp::types::{KeyDetails, PublicParams, Tag, Timestamp};
 
 use super::cleartext;
 
-/// Seconds that a signature may be ahead of this host's clock.
+/// Maximum number of seconds that a signature may be ahead of this host's clock.
 const CLOCK_SKEW: u64 = 24 * 3600;
-/// Bits of an RSA or DSA key that counts at least (NIST SP 800-57 part 1: 112 bits of strength).
+/// Minimum size in bits of an RSA or DSA key (NIST SP 800-57 part 1: 112 bits of strength).
 const SHORTEST_KEY: u16 = 2048;
 
-/// A text that no good key signed.
+/// Error of a text without a good signature.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// It is not in the form of a signed text.
-    #[error("it is no signed text: {0}")]
+    /// Not in the form of a signed text.
+    #[error("it is not a signed text: {0}")]
     Form(String),
-    /// It carries no signature that can be read.
-    #[error("it carries no OpenPGP signature")]
+    /// No readable signature.
+    #[error("it has no OpenPGP signature")]
     Unsigned,
-    /// It carries signatures, and none of them counts.
+    /// Signatures, none of them acceptable, with the reason for each.
     #[error("no key of the keyring made a good signature: {}", .0.join("; "))]
     NoneGood(Vec<String>),
 }
@@ -35,9 +35,9 @@ pub enum SignatureError {
 /// Certificates whose keys may sign.
 #[derive(Debug, Clone, Default)]
 pub struct Keyring {
-    /// By fingerprint: each holds what all its copies say.
+    /// By fingerprint: each merged from all its copies.
     certificates: BTreeMap<String, SignedPublicKey>,
-    /// Keys that alone may sign; all where there are none.
+    /// Of these keys, those that may sign; all where empty.
     signers: Vec<Signer>,
 }
 
@@ -46,12 +46,12 @@ pub struct Keyring {
 pub struct Signer {
     /// Fingerprint (hex) of a primary key or of a subkey.
     pub fingerprint: String,
-    /// Whether the subkeys of a primary key may not sign in its stead (`FINGERPRINT!`).
+    /// True if the subkeys of a primary key may not sign in its place (`FINGERPRINT!`).
     pub exact: bool,
 }
 
 impl Signer {
-    /// Whether a signature of `key` counts, a key of the certificate with this primary key.
+    /// True if this names `key`, a key of the certificate with this primary key.
     fn is(&self, key: &dyn KeyDetails, primary: &dyn KeyDetails) -> bool {
         let has = |key: &dyn KeyDetails| {
             self.fingerprint.eq_ignore_ascii_case(&key.fingerprint().to_string())
@@ -61,8 +61,8 @@ impl Signer {
 }
 
 impl Keyring {
-    /// Reads a keyring: binary, or one or more armored blocks. What cannot be read of it (keys of
-    /// kinds long gone) is left out.
+    /// Reads a keyring: binary, or one or more armored blocks. Unreadable keys (of obsolete kinds)
+    /// are left out.
     pub fn read(bytes: &[u8]) -> Self {
         let mut keyring = Self::default();
         for block in blocks(bytes, "PUBLIC KEY BLOCK") {
@@ -73,8 +73,8 @@ impl Keyring {
         keyring
     }
 
-    /// Adds another keyring's certificates. Of one that both have the newest self-signature, and every
-    /// revocation, counts, in whichever copy it stands.
+    /// Adds another keyring's certificates. For a certificate in both, the newest self-signature,
+    /// and every revocation, applies, in whichever copy it is.
     pub fn extend(&mut self, other: Self) {
         other.certificates.into_values().for_each(|certificate| self.add(certificate));
     }
@@ -86,7 +86,7 @@ impl Keyring {
         }
     }
 
-    /// Lets only these keys sign.
+    /// Restricts the keyring to these signers.
     pub fn only(&mut self, signers: &[Signer]) {
         self.signers = signers.to_vec();
         self.certificates.retain(|_, certificate| {
@@ -96,19 +96,19 @@ impl Keyring {
         });
     }
 
-    /// Whether it holds no certificate.
+    /// True if it holds no certificate.
     pub fn is_empty(&self) -> bool {
         self.certificates.is_empty()
     }
 
     /// Verifies a cleartext-signed message and returns the text that was signed, and nothing else.
     ///
-    /// One good signature suffices: made with SHA-256 or better by a key of the keyring that is
-    /// neither expired nor revoked `now` (seconds since 1970) and may sign, and not more than a day
-    /// after that. RSA and DSA keys have 2048 bits or more.
+    /// One good signature suffices: made with SHA-256 or better by a key of the keyring that may
+    /// sign and is neither expired nor revoked `now` (seconds since 1970), and dated at most a day
+    /// after that. RSA and DSA keys must have 2048 bits or more.
     ///
     /// # Errors
-    /// Why no signature counts.
+    /// The reason why no signature is accepted.
     pub fn verify_cleartext(&self, message: &[u8], now: u64) -> Result<String, SignatureError> {
         let message = std::str::from_utf8(message)
             .map_err(|_| SignatureError::Form("it is not UTF-8".to_owned()))?;
@@ -118,11 +118,11 @@ impl Keyring {
         Ok(cleartext.text)
     }
 
-    /// Verifies `data` against detached signatures (armored or binary); as
+    /// Verifies `data` against detached signatures (armored or binary), by the rules of
     /// [`Keyring::verify_cleartext`].
     ///
     /// # Errors
-    /// Why no signature counts.
+    /// The reason why no signature is accepted.
     pub fn verify(&self, data: &[u8], signatures: &[u8], now: u64) -> Result<(), SignatureError> {
         let signatures = read_signatures(signatures);
         if signatures.is_empty() {
@@ -152,7 +152,7 @@ impl Keyring {
             }
         }
         match signature.created().map(|made| u64::from(made.as_secs())) {
-            None => return Err(format!("the signature of {issuer} does not say when it was made")),
+            None => return Err(format!("the signature of {issuer} has no creation time")),
             Some(made) if made > now.saturating_add(CLOCK_SKEW) => {
                 return Err(format!(
                     "the signature of {issuer} was made {} hours in the future: is the clock right?",
@@ -182,7 +182,7 @@ enum Found {
     NotHere,
 }
 
-/// Whether a key of this certificate made the signature, and may.
+/// Checks that a key of this certificate made the signature, and was allowed to.
 fn check_certificate(
     certificate: &SignedPublicKey,
     signers: &[Signer],
@@ -218,7 +218,7 @@ fn may_sign(signers: &[Signer], key: &dyn KeyDetails, primary: &dyn KeyDetails) 
     signers.is_empty() || signers.iter().any(|signer| signer.is(key, primary))
 }
 
-/// Why the primary key, or with it the whole certificate, does not count.
+/// Returns the reason why the primary key, or with it the whole certificate, is not accepted.
 fn primary_refusal(certificate: &SignedPublicKey, signs: bool, now: u64) -> Option<&'static str> {
     let key = &certificate.primary_key;
     let details = &certificate.details;
@@ -240,7 +240,7 @@ fn primary_refusal(certificate: &SignedPublicKey, signs: bool, now: u64) -> Opti
     if is_past(Some(key.created_at()), latest.key_expiration_time(), now) {
         return Some("the key has expired");
     }
-    // A key without any flags is of a time before flags, and may do everything.
+    // A key without any flags predates flags, and may be used for everything.
     let flags = latest.key_flags();
     let has_flags = flags.sign()
         || flags.certify()
@@ -250,7 +250,7 @@ fn primary_refusal(certificate: &SignedPublicKey, signs: bool, now: u64) -> Opti
     (signs && has_flags && !flags.sign()).then_some("the key is not for signing")
 }
 
-/// Why a subkey does not count.
+/// Returns the reason why a subkey is not accepted.
 fn subkey_refusal(
     certificate: &SignedPublicKey,
     subkey: &SignedPublicSubKey,
@@ -277,14 +277,14 @@ fn subkey_refusal(
     if !binding.key_flags().sign() {
         return Some("the subkey is not for signing");
     }
-    // RFC 9580, 5.2.1.9: a signing subkey must itself say that it belongs to the primary key.
+    // RFC 9580, 5.2.1.9: a signing subkey must itself state that it belongs to the primary key.
     let owned = binding
         .embedded_signature()
         .is_some_and(|back| back.verify_primary_key_binding(&subkey.key, primary).is_ok());
-    (!owned).then_some("the subkey does not say that it belongs to its certificate")
+    (!owned).then_some("the subkey has no signature that binds it to its certificate")
 }
 
-/// Whether the signature names this key, or names none.
+/// True if the signature names this key, or names none.
 fn made_by(signature: &Signature, key: &impl KeyDetails) -> bool {
     let (ids, fingerprints) = (signature.issuer_key_id(), signature.issuer_fingerprint());
     (ids.is_empty() && fingerprints.is_empty())
@@ -318,7 +318,7 @@ fn is_weak(key: &impl KeyDetails) -> bool {
     bits < SHORTEST_KEY
 }
 
-/// Adds what a copy of a certificate says that is not in `known`.
+/// Adds the parts of a certificate's copy that `known` lacks.
 fn merge(known: &mut SignedPublicKey, copy: SignedPublicKey) {
     let (details, more) = (&mut known.details, copy.details);
     add_new(&mut details.revocation_signatures, more.revocation_signatures);
@@ -358,7 +358,7 @@ fn is_strong(hash: HashAlgorithm) -> bool {
     )
 }
 
-/// Whether something made at `from` and good for `lasts` (0 or None: for ever) is over.
+/// True if something made at `from` and valid for `lasts` (0 or None: for ever) has expired.
 fn is_past(from: Option<Timestamp>, lasts: Option<pgp::types::Duration>, now: u64) -> bool {
     let lasts = lasts.map(std::time::Duration::from).unwrap_or_default().as_secs();
     let from = from.map_or(0, |from| u64::from(from.as_secs()));
@@ -368,7 +368,7 @@ fn is_past(from: Option<Timestamp>, lasts: Option<pgp::types::Duration>, now: u6
 fn read_signatures(bytes: &[u8]) -> Vec<Signature> {
     let mut signatures = Vec::new();
     for block in blocks(bytes, "SIGNATURE") {
-        // Packets of kinds not known here are no reason to refuse those that are.
+        // Packets of unknown kinds are no reason to refuse the known ones.
         let packets = PacketParser::new(BufReader::new(&block[..])).take(100).flatten();
         signatures.extend(packets.filter_map(|packet| match packet {
             Packet::Signature(signature) => Some(signature),
@@ -378,8 +378,8 @@ fn read_signatures(bytes: &[u8]) -> Vec<Signature> {
     signatures
 }
 
-/// The binary content: of each armored block of `kind`, or the bytes themselves where there is no
-/// armor.
+/// Returns the binary content: of each armored block of `kind`, or the bytes themselves where there
+/// is no armor.
 fn blocks(bytes: &[u8], kind: &str) -> Vec<Vec<u8>> {
     let begin = format!("-----BEGIN PGP {kind}-----");
     let end = format!("-----END PGP {kind}-----");

@@ -8,25 +8,25 @@ use std::cmp::Ordering;
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const HEADER: usize = 48;
 const ENTRY: usize = 24;
-/// `cache_file_new_flags_endian_little`.
+/// dl-cache.h: `cache_file_new_flags_endian_little`.
 const LITTLE_ENDIAN: u8 = 2;
 /// `FLAG_ELF_LIBC6`.
 const ELF_LIBC6: u32 = 0x0003;
 
-/// A library the loader may find.
+/// A library that the loader can find.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Library {
-    /// Name it is asked for by, for example `libcuda.so.1`.
+    /// Name under which it is looked up, for example `libcuda.so.1`.
     pub name: String,
     /// Absolute path as seen from inside the root.
     pub path: String,
 }
 
-/// The cache for these libraries, all of one architecture; `arch_flags` is its `FLAG_*` of
-/// dl-cache.h, for example 0x0300 for x86-64. None where it would outgrow its 32-bit offsets.
+/// Encodes the cache for these libraries, all of one architecture; `arch_flags` is its `FLAG_*` of
+/// dl-cache.h, for example 0x0300 for x86-64. None if it would exceed its 32-bit offsets.
 pub fn encode(libraries: &[Library], arch_flags: u32) -> Option<Vec<u8>> {
     let mut sorted: Vec<&Library> = libraries.iter().collect();
-    // The loader's binary search goes by descending names.
+    // The loader's binary search expects descending names.
     sorted.sort_by(|a, b| order(b.name.as_bytes(), a.name.as_bytes()).then(a.path.cmp(&b.path)));
     let strings_at = HEADER + ENTRY * sorted.len();
     let mut strings = Vec::new();
@@ -54,7 +54,8 @@ pub fn encode(libraries: &[Library], arch_flags: u32) -> Option<Vec<u8>> {
     Some(cache)
 }
 
-/// The order of `_dl_cache_libcmp`: digits compare as numbers and sort after everything else.
+/// Compares names as `_dl_cache_libcmp` does: digits compare as numbers and sort after everything
+/// else.
 fn order(mut a: &[u8], mut b: &[u8]) -> Ordering {
     loop {
         let (x, y) = match (a.first(), b.first()) {
@@ -76,7 +77,7 @@ fn order(mut a: &[u8], mut b: &[u8]) -> Ordering {
     }
 }
 
-/// Takes the number at the start; like the loader's it does not mind an overflow.
+/// Removes the number at the start; wraps on overflow, as the loader's does.
 fn number(text: &mut &[u8]) -> u32 {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, rest) = text.split_at(digits);

@@ -1,4 +1,4 @@
-//! Reading one suite: its Release, then the indexes of its components.
+//! Loading of a suite: its Release, then the indexes of its components.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -19,13 +19,13 @@ use crate::progress::Task;
 use crate::redact::shown;
 use crate::store::Store;
 
-/// The forms an index comes in, best first.
+/// Compression suffixes of an index, best first.
 const FORMS: [&str; 4] = [".xz", ".zst", ".gz", ""];
 
-/// The largest index, uncompressed, where the Release does not say: ten times Debian's.
+/// Maximum uncompressed size of an index whose Release does not state it: ten times Debian's.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Reads suites with the same settings.
+/// Loads suites with the same settings.
 pub(super) struct Loader<'a> {
     pub(super) fetcher: &'a Fetcher,
     pub(super) store: &'a Store,
@@ -35,16 +35,16 @@ pub(super) struct Loader<'a> {
     pub(super) arch: &'a str,
     pub(super) task: &'a dyn Task,
     pub(super) alive: &'a Alive,
-    /// Bytes of all indexes that are fetched.
+    /// Total size of all indexes that are fetched.
     pub(super) total: AtomicU64,
 }
 
 impl Loader<'_> {
-    /// Reads a suite from the first of its places that has it.
+    /// Loads a suite from the first of its archives that has it.
     ///
     /// # Errors
-    /// That of the first place, where none has it; also where a host's source turns out not to be
-    /// the distribution's.
+    /// The error of the first archive, where none has it; also where a host's source turns out not
+    /// to be the distribution's.
     pub(super) async fn suite(&self, wanted: &Wanted) -> Result<Vec<Index>, Failure> {
         let mut first: Option<Failure> = None;
         for place in &wanted.places {
@@ -80,7 +80,7 @@ impl Loader<'_> {
         Ok(try_join_all(all).await?.into_iter().flatten().collect())
     }
 
-    /// Reads one component; None where the suite has no such component and need not have it.
+    /// Loads one component; None where the suite lacks it and it is optional.
     async fn index(
         &self,
         wanted: &Wanted,
@@ -107,7 +107,7 @@ impl Loader<'_> {
                     };
                     return self.read(path, file, promised, origin).await.map(Some);
                 }
-                // Archives list forms that they do not keep.
+                // Archives list forms that they do not have.
                 Err(FetchError::Missing(failure)) => {
                     missing.get_or_insert(failure);
                 }
@@ -118,7 +118,7 @@ impl Loader<'_> {
         }
         match missing {
             Some(failure) if component.need == Need::May => {
-                tracing::warn!("a component is left out: {}", failure.one_line());
+                tracing::warn!("a component was skipped: {}", failure.one_line());
                 Ok(None)
             }
             Some(failure) => Err(failure),
@@ -129,7 +129,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Brings an index into the store, by its digest where the archive offers that: then it cannot
+    /// Fetches an index into the store, by its digest if the archive offers that: then it cannot
     /// change between Release and index.
     async fn fetch(
         &self,
@@ -212,8 +212,8 @@ impl Loader<'_> {
     }
 }
 
-/// Whether a host's source is the distribution's own, by what its Release says: `Debian` and
-/// `Debian Backports` are Debian's.
+/// True if a host's source is the distribution's own, by its Release's Origin: `Debian` and `Debian
+/// Backports` are Debian's.
 fn is_ours(release: &Release, wanted: &Wanted) -> bool {
     let Some(origin) = release.origin.as_ref().filter(|_| !wanted.origins.is_empty()) else {
         return true;

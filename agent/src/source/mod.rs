@@ -1,4 +1,4 @@
-//! Where bits come from: Debian-format archives, driver packages, headers.
+//! Sources of drivers, headers and packages: Debian-format archives, .run files, driver packages.
 
 pub mod apt_sources;
 pub mod archive;

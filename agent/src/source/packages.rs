@@ -1,4 +1,4 @@
-//! Package indexes: what an archive says of each package.
+//! Package indexes of an archive.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
@@ -30,20 +30,20 @@ pub struct Package {
     pub sha256: String,
     /// Pre-Depends, then Depends.
     pub depends: Vec<Clause>,
-    /// What it provides beyond its own name.
+    /// Names it provides beyond its own.
     pub provides: Vec<Provided>,
     /// Base URL of the archive.
     pub base_url: Arc<str>,
 }
 
 impl Package {
-    /// Where the .deb is fetched from.
+    /// Returns the URL of the .deb.
     pub fn url(&self) -> String {
         format!("{}/{}", self.base_url.trim_end_matches('/'), self.filename)
     }
 }
 
-/// Where an index comes from.
+/// Origin of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// Base URL of the archive.
@@ -56,7 +56,7 @@ pub struct Origin {
     pub arch: String,
 }
 
-/// The fields that are kept; an index is half descriptions and tags.
+/// The fields that are kept; half of an index is descriptions and tags.
 const KEPT: [&[u8]; 10] = [
     b"Package:",
     b"Version:",
@@ -85,25 +85,25 @@ pub struct Index {
 struct Stanza {
     start: u32,
     name: Range<u32>,
-    /// The value of Provides; empty where there is none.
+    /// Value of Provides; empty where there is none.
     provides: Range<u32>,
     end: u32,
 }
 
-/// A stanza that is being read.
+/// A stanza being parsed.
 #[derive(Debug, Default)]
 struct Open {
-    /// The field that continuations belong to, where it is kept.
+    /// The field that continuation lines belong to, if it is kept.
     field: Option<&'static [u8]>,
     name: Option<Range<u32>>,
     provides: Range<u32>,
 }
 
 impl Index {
-    /// Reads an index; `promised` is its size in bytes, uncompressed, or the most it may have.
+    /// Reads an index; `promised` is its uncompressed size in bytes, or the maximum.
     ///
     /// # Errors
-    /// Where the input cannot be read, or is longer than promised.
+    /// An error where the input cannot be read, or is longer than promised.
     pub fn read(reader: impl Read, promised: u64, origin: Origin) -> io::Result<Self> {
         let mut reader = BufReader::with_capacity(1 << 18, reader.take(promised.saturating_add(1)));
         let mut index =
@@ -117,7 +117,7 @@ impl Index {
             line.clear();
         }
         if size > promised {
-            return Err(invalid("it is longer than the archive's metadata says"));
+            return Err(invalid("it is longer than stated in the archive's metadata"));
         }
         index.close(&mut open);
         index.text.shrink_to_fit();
@@ -127,17 +127,17 @@ impl Index {
         Ok(index)
     }
 
-    /// How many packages it has.
+    /// Returns the number of packages.
     pub fn len(&self) -> usize {
         self.stanzas.len()
     }
 
-    /// Whether it has none.
+    /// True if it has no packages.
     pub fn is_empty(&self) -> bool {
         self.stanzas.is_empty()
     }
 
-    /// The packages of this name; one whose stanza cannot be read is left out.
+    /// Returns the packages of this name; one whose stanza cannot be parsed is left out.
     pub fn named(&self, name: &str) -> Vec<Package> {
         let start = self.stanzas.partition_point(|s| self.bytes(&s.name) < name.as_bytes());
         self.stanzas[start..]
@@ -147,19 +147,19 @@ impl Index {
             .collect()
     }
 
-    /// The packages that provide this name.
+    /// Returns the packages that provide this name.
     pub fn providing(&self, name: &str) -> Vec<Package> {
         let providers = self.providers.get_or_init(|| self.find_providers());
         let positions = providers.get(name).map(Vec::as_slice).unwrap_or_default();
         positions.iter().filter_map(|&at| self.package(&self.stanzas[at as usize])).collect()
     }
 
-    /// The names it has; those with several versions occur several times.
+    /// Returns all names; those with several versions occur several times.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.stanzas.iter().map(|s| std::str::from_utf8(self.bytes(&s.name)).unwrap_or_default())
     }
 
-    /// Takes one line of the input, with its end where it has one.
+    /// Parses one line of the input, with its newline if it has one.
     fn take(&mut self, line: &[u8], open: &mut Open) -> io::Result<()> {
         let before = self.text.len();
         match line.first() {
@@ -167,7 +167,7 @@ impl Index {
                 self.close(open);
                 return Ok(());
             }
-            // A continuation goes where its field went.
+            // A continuation line is kept if its field was.
             Some(b' ' | b'\t') => {}
             _ => open.field = KEPT.iter().find(|field| line.starts_with(field)).copied(),
         }

@@ -1,16 +1,16 @@
-//! Reading on another thread than the one that works on what is read.
+//! Reading ahead on another thread than the one that processes the data.
 
 use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-/// What one message holds.
+/// Size of a message.
 const CHUNK: usize = 256 << 10;
-/// How many messages may wait: with them 2 MiB.
+/// Maximum number of waiting messages: 2 MiB in all.
 const AHEAD: usize = 8;
 
-/// Runs `work` on what `open` opens, which is opened and read on a thread of its own: one processor
-/// decompresses while another writes.
+/// Runs `work` on the reader that `open` returns, which is opened and read on a thread of its own:
+/// one processor decompresses while another writes.
 pub(super) fn read_ahead<R: Read, T>(
     open: impl FnOnce() -> io::Result<R> + Send,
     work: impl FnOnce(&mut dyn Read) -> T,
@@ -19,17 +19,17 @@ pub(super) fn read_ahead<R: Read, T>(
     thread::scope(|scope| {
         scope.spawn(move || {
             if let Err(error) = open().and_then(|reader| send(reader, &sender)) {
-                // Nobody hears it where `work` has seen enough.
+                // The receiver is gone if `work` has finished early.
                 let _ = sender.send(Err(error));
             }
         });
-        // Dropped at the end of `work`: a reader that is still at it then stops.
+        // Dropped at the end of `work`, which stops a reader that is still running.
         let mut ahead = Ahead { receiver, chunk: Vec::new(), at: 0 };
         work(&mut ahead)
     })
 }
 
-/// Sends everything, until the end or until nobody listens.
+/// Sends everything, until the end or until the receiver is gone.
 fn send(mut reader: impl Read, sender: &SyncSender<io::Result<Vec<u8>>>) -> io::Result<()> {
     loop {
         let mut chunk = Vec::with_capacity(CHUNK);
@@ -53,7 +53,7 @@ impl Read for Ahead {
         if self.at == self.chunk.len() {
             match self.receiver.recv() {
                 Ok(chunk) => (self.chunk, self.at) = (chunk?, 0),
-                // The other thread came to the end.
+                // The other thread reached the end.
                 Err(_) => return Ok(0),
             }
         }
@@ -81,7 +81,7 @@ mod tests {
         assert!(read == bytes);
     }
 
-    /// Gives a chunk, then fails.
+    /// Returns a chunk, then fails.
     struct Broken(usize);
 
     impl Read for Broken {

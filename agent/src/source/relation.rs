@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::version;
 
-/// How a version must stand to another.
+/// Comparison of versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operator {
     /// `<<`
@@ -20,7 +20,7 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// Whether `version` stands so to `bound`.
+    /// True if `version` compares so to `bound`.
     pub fn holds(self, version: &str, bound: &str) -> bool {
         let order = version::compare(version, bound);
         match self {
@@ -43,29 +43,29 @@ impl Operator {
     }
 }
 
-/// One package asked for, perhaps in some versions only.
+/// One required package, perhaps in some versions only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
     /// Package name, real or virtual.
     pub name: String,
     /// Architecture qualifier, for example `any` or `amd64`.
     pub arch: Option<String>,
-    /// Versions that will do; None for any.
+    /// Accepted versions; None for any.
     pub version: Option<(Operator, String)>,
 }
 
 impl Requirement {
-    /// Any version of `name`.
+    /// Requires any version of `name`.
     pub fn any(name: impl Into<String>) -> Self {
         Self { name: name.into(), arch: None, version: None }
     }
 
-    /// Exactly this version of `name`.
+    /// Requires exactly this version of `name`.
     pub fn exact(name: impl Into<String>, version: impl Into<String>) -> Self {
         Self::versioned(name, Operator::Equal, version)
     }
 
-    /// Versions of `name` that stand so to `version`.
+    /// Requires versions of `name` that compare so to `version`.
     pub fn versioned(
         name: impl Into<String>,
         operator: Operator,
@@ -74,14 +74,14 @@ impl Requirement {
         Self { name: name.into(), arch: None, version: Some((operator, version.into())) }
     }
 
-    /// Reads one requirement, for example `libc6 (>= 2.36)` or `python3:any`.
+    /// Parses one requirement, for example `libc6 (>= 2.36)` or `python3:any`.
     ///
     /// # Errors
-    /// A text saying what is wrong with it.
+    /// A text that describes the fault.
     pub fn parse(text: &str) -> Result<Self, String> {
         let bad = |what: &str| Err(format!("{what} in the relation {text:?}"));
-        // Build profiles and architecture lists occur in source packages only; they end the part
-        // that matters here.
+        // Build profiles and architecture lists occur in source packages only; they end the
+        // relevant part.
         let end =
             text.find(['[', '<']).filter(|&at| !text[..at].contains('(')).unwrap_or(text.len());
         let (target, version) = match text.find('(') {
@@ -107,13 +107,13 @@ impl Requirement {
         Ok(Self { name: name.to_owned(), arch, version })
     }
 
-    /// Whether a package of this name with `version` will do.
+    /// True if a package of this name with `version` satisfies it.
     pub fn accepts(&self, version: &str) -> bool {
         self.version.as_ref().is_none_or(|(operator, bound)| operator.holds(version, bound))
     }
 
-    /// Whether something that provides this name will do: an unversioned Provides satisfies only
-    /// an unversioned requirement (Debian policy 7.5).
+    /// True if a provided name satisfies it: an unversioned Provides satisfies only an unversioned
+    /// requirement (Debian policy 7.5).
     pub fn accepts_provided(&self, version: Option<&str>) -> bool {
         match (&self.version, version) {
             (None, _) => true,
@@ -122,7 +122,7 @@ impl Requirement {
         }
     }
 
-    /// Whether the architecture qualifier, if any, allows a package for `arch`.
+    /// True if the architecture qualifier, if any, allows a package for `arch`.
     pub fn allows_arch(&self, arch: &str) -> bool {
         self.arch.as_deref().is_none_or(|wanted| wanted == "any" || wanted == arch)
     }
@@ -157,10 +157,10 @@ impl fmt::Display for Clause {
     }
 }
 
-/// Reads a Depends or Pre-Depends field.
+/// Parses a Depends or Pre-Depends field.
 ///
 /// # Errors
-/// A text saying what is wrong with it.
+/// A text that describes the fault.
 pub fn parse_clauses(field: &str) -> Result<Vec<Clause>, String> {
     field
         .split(',')
@@ -171,7 +171,7 @@ pub fn parse_clauses(field: &str) -> Result<Vec<Clause>, String> {
         .collect()
 }
 
-/// Something a package provides, with the version where it gives one.
+/// A name that a package provides, with its version if given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provided {
     /// Name of the virtual package.
@@ -180,7 +180,7 @@ pub struct Provided {
     pub version: Option<String>,
 }
 
-/// Reads a Provides field. What cannot be read is left out: it satisfies nobody.
+/// Parses a Provides field. Unreadable parts are left out: they satisfy no requirement.
 pub fn parse_provides(field: &str) -> Vec<Provided> {
     field
         .split(',')

@@ -1,4 +1,4 @@
-//! The signed description of a suite: InRelease, or Release with Release.gpg.
+//! Release files: a suite's signed metadata, as InRelease, or Release with Release.gpg.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use super::keyring::{Keyring, SignatureError};
 use crate::failure::{ExitCode, Failure};
 use crate::redact::shown;
 
-/// The largest InRelease seen has 400 KB.
+/// Maximum size: the largest known InRelease has 400 KB.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// What a suite says of itself, verified.
+/// A suite's verified metadata.
 #[derive(Debug, Clone)]
 pub struct Release {
     /// For example `Debian`.
@@ -20,15 +20,15 @@ pub struct Release {
     pub suite: Option<String>,
     /// For example `bookworm-security`.
     pub codename: Option<String>,
-    /// Seconds since 1970 of Date.
+    /// Date, in seconds since 1970.
     pub date: Option<i64>,
-    /// Seconds since 1970 from which it must not be used.
+    /// Valid-Until, in seconds since 1970.
     pub valid_until: Option<i64>,
     /// Components, for example `main`; security archives write `updates/main`.
     pub components: Vec<String>,
     /// Architectures.
     pub architectures: Vec<String>,
-    /// Whether indexes can be fetched by their digest.
+    /// True if indexes can be fetched by their digest.
     pub by_hash: bool,
     /// Path below the suite -> digest and size.
     files: HashMap<String, IndexFile>,
@@ -44,15 +44,15 @@ pub struct IndexFile {
 }
 
 impl Release {
-    /// A file of the suite, by its path below it.
+    /// Returns a file of the suite, by its path below it.
     pub fn file(&self, path: &str) -> Option<&IndexFile> {
         self.files.get(path)
     }
 
-    /// Reads a Release.
+    /// Parses a Release.
     ///
     /// # Errors
-    /// A text saying what is wrong with it.
+    /// A text that describes the fault.
     pub fn parse(text: &str) -> Result<Self, String> {
         let paragraphs = control::paragraphs(text)
             .map_err(|bad| format!("line {} of it: {}", bad.line, bad.what))?;
@@ -74,10 +74,10 @@ impl Release {
         })
     }
 
-    /// Whether this describes the suite that was asked for: by suite or codename. A mirror, or
-    /// somebody on the way, must not answer with another suite, though it is signed all the same.
+    /// True if this describes the requested suite: by suite or codename. A mirror, or an attacker
+    /// on the way, must not answer with another suite, though that is signed all the same.
     fn is_of(&self, wanted: &str) -> bool {
-        // Old security archives are asked for as `buster/updates` and call themselves `buster`.
+        // Old security archives are requested as `buster/updates` and call themselves `buster`.
         let wanted = wanted.strip_suffix("/updates").unwrap_or(wanted);
         let own = [&self.suite, &self.codename];
         own.iter().all(|name| name.is_none())
@@ -92,12 +92,12 @@ impl Release {
     }
 }
 
-/// How metadata is judged.
+/// Rules for accepting metadata.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
     /// Seconds since 1970.
     pub now: u64,
-    /// Metadata past its Valid-Until, or older than was seen before, will do.
+    /// True to accept metadata past its Valid-Until, or older than known before.
     pub frozen: bool,
 }
 
@@ -105,7 +105,7 @@ pub struct Rules {
 ///
 /// # Errors
 /// [`FetchError::Missing`] where the archive has no such suite; exit code 12 where it cannot be
-/// fetched, 13 where it is not signed by the keyring, is too old, or is another suite's.
+/// fetched, 13 where the keyring did not sign it, or it is too old or another suite's.
 pub async fn fetch(
     fetcher: &Fetcher,
     base: &str,
@@ -119,7 +119,7 @@ pub async fn fetch(
         Release::parse(&text).map_err(|what| refused(&url, what, "report it to the archive"))?;
     if !release.is_of(suite) {
         let own = release.codename.as_deref().or(release.suite.as_deref()).unwrap_or_default();
-        let what = format!("{suite} was asked for, and it describes {own}");
+        let what = format!("{suite} was requested, and it describes {own}");
         return Err(refused(
             &url,
             what,
@@ -137,18 +137,18 @@ pub async fn fetch(
     if release.date.is_some_and(|date| date > rules.now.try_into().unwrap_or(i64::MAX)) {
         tracing::warn!(
             url = shown(&url),
-            "the archive's metadata is of the future: this machine's clock is late"
+            "the Release's date is in the future: check this host's clock"
         );
     }
     Ok(release)
 }
 
-/// Where a suite's files lie.
+/// Returns the URL of a suite's files.
 pub fn suite_url(base: &str, suite: &str) -> String {
     format!("{}/dists/{suite}", base.trim_end_matches('/'))
 }
 
-/// The text that was signed, and the URL it came from.
+/// Returns the signed text, and its URL.
 async fn signed_text(
     fetcher: &Fetcher,
     dir: &str,
@@ -204,7 +204,7 @@ fn time(fields: &Paragraph, name: &str) -> Result<Option<i64>, String> {
     let standard = text.strip_suffix("UTC").map(|t| format!("{t}+0000"));
     match jiff::fmt::rfc2822::parse(standard.as_deref().unwrap_or(text)) {
         Ok(time) => Ok(Some(time.timestamp().as_second())),
-        Err(error) => Err(format!("its {name} is no date ({text}: {error})")),
+        Err(error) => Err(format!("its {name} is not a date ({text}: {error})")),
     }
 }
 

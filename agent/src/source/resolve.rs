@@ -1,4 +1,4 @@
-//! Dependency closure: which packages, in which versions, a set of roots needs.
+//! Dependency closure: packages and versions that a set of roots needs.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -9,27 +9,28 @@ use super::relation::{Clause, Requirement};
 use super::version;
 use crate::failure::{ExitCode, Failure};
 
-/// Each round learns one thing about what cannot be; more rounds than this mean a tangle.
+/// Maximum number of rounds: each excludes one pick, and more than this mean contradictory
+/// dependencies.
 const MOST_ROUNDS: usize = 1000;
 
-/// What was asked for cannot be had from the archive.
+/// A requirement that the archives cannot satisfy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} is not to be had from the archives{}", asked_for(.chain))]
+#[error("{what} is not available from the archives{}", asked_for(.chain))]
 pub struct Unsatisfiable {
-    /// The requirement that nothing satisfies.
+    /// The unsatisfied requirement.
     pub what: String,
-    /// From a root to what asks for it, as `name (version)`; empty for a root.
+    /// From a root to the depending package, as `name (version)`; empty for a root.
     pub chain: Vec<String>,
-    /// What could be done about it.
+    /// Suggested remedy.
     pub remedy: String,
 }
 
 fn asked_for(chain: &[String]) -> String {
-    if chain.is_empty() { String::new() } else { format!(": {} asks for it", chain.join(" -> ")) }
+    if chain.is_empty() { String::new() } else { format!(": {} needs it", chain.join(" -> ")) }
 }
 
 impl Unsatisfiable {
-    /// The failure a command ends with; the caller knows what was being looked for.
+    /// Converts it to a failure with the caller's exit code.
     pub fn failure(self, code: ExitCode) -> Failure {
         Failure::new(code, self.to_string()).remedy(self.remedy)
     }
@@ -42,25 +43,27 @@ impl From<Unsatisfiable> for Failure {
     }
 }
 
-/// What packages there are.
+/// The available packages.
 pub(super) trait Universe {
-    /// Packages of this name, newest first.
+    /// Returns the packages of this name, newest first.
     fn named(&self, name: &str) -> Vec<Package>;
-    /// Packages that provide this name.
+    /// Returns the packages that provide this name.
     fn providing(&self, name: &str) -> Vec<Package>;
-    /// Debian architecture of the host.
+    /// Returns the Debian architecture of the host.
     fn arch(&self) -> &str;
 }
 
-/// The release that a suite belongs to: `bookworm-security` and `bookworm-backports` are bookworm's.
+/// Returns the release that a suite belongs to: `bookworm-security` and `bookworm-backports` are
+/// bookworm's.
 pub fn release_of(suite: &str) -> &str {
     let pocket = ["-security", "-updates", "-backports", "-proposed-updates", "/updates"];
     let end = pocket.iter().filter_map(|pocket| suite.find(pocket)).min();
     &suite[..end.unwrap_or(suite.len())]
 }
 
-/// How far a package of `suite` is from one of `model` that asks for it: of the same release, a
-/// backport to it, of another release. Backports ask for backports as well.
+/// Returns the distance of a package of `suite` from `model`, the suite of the depending package:
+/// same release, a backport to it, another release. Backports take dependencies from backports as
+/// well.
 fn distance(suite: &str, model: &str) -> u8 {
     let backport = |suite: &str| suite.contains("-backports");
     match release_of(suite) == release_of(model) {
@@ -72,8 +75,8 @@ fn distance(suite: &str, model: &str) -> u8 {
 
 /// The closure of `roots`; see [`Archive::closure`](super::archive::Archive::closure).
 ///
-/// A package is picked greedily. Where a pick turns out to be in the way (another version of it is
-/// needed, or something it needs is not there), that is learned and all picking begins anew.
+/// Packages are picked greedily. A pick that conflicts (another version of it is needed, or one of
+/// its dependencies is missing) is recorded and all picking starts over.
 pub(super) fn closure(
     universe: &dyn Universe,
     roots: &[Requirement],
@@ -91,10 +94,10 @@ pub(super) fn closure(
                 match culprit {
                     Some(culprit) => {
                         knowledge.useless.insert(identity(&culprit));
-                        // What was asked may have been asked by what is useless now.
+                        // These requirements may come from packages that are now excluded.
                         knowledge.asked.clear();
                     }
-                    // What failed first is what really is missing.
+                    // The first failure names the package that is really missing.
                     None => return Err(first.unwrap_or(what)),
                 };
             }
@@ -116,14 +119,14 @@ fn identity(package: &Package) -> Identity {
 
 type Candidates = Rc<Vec<Rc<Package>>>;
 
-/// What stays from one round to the next.
+/// Facts kept from one round to the next.
 struct Knowledge<'a> {
     universe: &'a dyn Universe,
     named: HashMap<String, Candidates>,
     providing: HashMap<String, Candidates>,
-    /// What was asked of a name after another version was picked, and by whom.
+    /// Requirements on a name found after another version was picked, with the depending package.
     asked: HashMap<String, Vec<(Requirement, String)>>,
-    /// Packages whose own dependencies cannot be satisfied.
+    /// Packages with unsatisfiable dependencies.
     useless: HashSet<Identity>,
 }
 
@@ -150,8 +153,8 @@ impl<'a> Knowledge<'a> {
         self.providing.entry(name.to_owned()).or_insert_with(found).clone()
     }
 
-    /// Packages that satisfy a requirement: those of the name first, then those that provide it;
-    /// the nearest to the suite `model` first, then the highest version.
+    /// Returns the packages that satisfy a requirement: those of the name first, then those that
+    /// provide it; the nearest to the suite `model` first, then the highest version.
     fn candidates(&mut self, wanted: &Requirement, model: Option<&str>) -> Vec<Rc<Package>> {
         if !wanted.allows_arch(self.universe.arch()) {
             return Vec::new();
@@ -188,7 +191,7 @@ fn satisfies(package: &Package, wanted: &Requirement) -> bool {
     (package.name == wanted.name && wanted.accepts(&package.version)) || provides(package, wanted)
 }
 
-/// A package of the closure, and which one asked for it.
+/// A package of the closure, and the one that depends on it.
 struct Pick {
     package: Rc<Package>,
     parent: Option<usize>,
@@ -201,13 +204,13 @@ impl fmt::Display for Pick {
 }
 
 enum Setback {
-    /// Something was added to the knowledge.
+    /// A fact was added to the knowledge.
     Learned,
-    /// A clause that nothing satisfies, and the package that has it, unless a root.
+    /// A clause that nothing satisfies, and its package, unless a root.
     Impossible(Unsatisfiable, Option<Rc<Package>>),
 }
 
-/// One pass over everything, from the roots.
+/// One pass over all dependencies, from the roots.
 struct Round<'k, 'a> {
     knowledge: &'k mut Knowledge<'a>,
     picks: Vec<Pick>,
@@ -239,7 +242,7 @@ impl<'k, 'a> Round<'k, 'a> {
         if clause.0.iter().any(met) {
             return Ok(());
         }
-        // Roots after the first come from its release.
+        // Later roots are taken from the first one's release.
         let model = parent.or((!self.picks.is_empty()).then_some(0));
         let suite = model.map(|at| self.picks[at].package.suite.clone());
         let mut taken = None;
@@ -254,7 +257,7 @@ impl<'k, 'a> Round<'k, 'a> {
             }
         }
         match taken {
-            // Another version of it is picked already; next time it is this one.
+            // Another version of it is picked already; the next round picks this one.
             Some((name, wanted)) if name == wanted.name && wanted.version.is_some() => {
                 let asker = parent.map_or("a root".to_owned(), |at| self.picks[at].to_string());
                 self.knowledge.asked.entry(name).or_default().push((wanted, asker));
@@ -271,11 +274,11 @@ impl<'k, 'a> Round<'k, 'a> {
         self.picks.push(Pick { package, parent });
     }
 
-    /// Who else asks for the packages of a clause, in versions that do not go with it.
+    /// Describes the other requirements on a clause's packages that contradict it.
     fn rivals(&self, clause: &Clause) -> Option<String> {
         let asked = clause.0.iter().filter_map(|wanted| self.knowledge.asked.get(&wanted.name));
         let rivals: Vec<String> =
-            asked.flatten().map(|(wanted, asker)| format!("{asker} asks for {wanted}")).collect();
+            asked.flatten().map(|(wanted, asker)| format!("{asker} needs {wanted}")).collect();
         (!rivals.is_empty())
             .then(|| format!("{}: name versions of the roots that go together", rivals.join(", ")))
     }

@@ -1,9 +1,9 @@
-//! How new the metadata of each archive was that this host has seen.
+//! Rollback protection: the newest Release date known of each archive.
 //!
-//! A signature says who made a Release, and not that it is today's. Suites with a Valid-Until say
-//! themselves when they are too old; stable releases have none, and a mirror, or somebody on the
-//! way, could answer with one of years ago, signed all the same, whose packages have known faults.
-//! So the newest Date of each suite is kept, by its URL, in the store's `archives.json`.
+//! A signature proves the author of a Release, not that it is current. Suites with a Valid-Until
+//! state their own expiry; stable releases have none, and a mirror, or an attacker on the way,
+//! could serve one of years ago, correctly signed, whose packages have known faults. So the newest
+//! Date of each suite is kept, by its URL, in the store's `archives.json`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,17 +18,17 @@ use crate::landing::write_atomically;
 use crate::redact::shown;
 use crate::store::Store;
 
-/// The version of the file's form; one of another is as none.
+/// Version of the file's format; a file with another is ignored.
 const FORMAT: u32 = 1;
 
-/// Seconds that a Release may be older than one that was seen before: the machines behind one name
-/// are not filled at the same time, and a suite with a Valid-Until is good for as long.
+/// Seconds that a Release may be older than the newest known: the machines behind one name are not
+/// updated at the same time, and a suite with a Valid-Until is valid for as long.
 const LAG: i64 = 7 * 86_400;
 
 /// Larger than any record.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What was seen of each suite.
+/// The newest Release date of each suite.
 #[derive(Debug)]
 pub(super) struct Seen {
     path: PathBuf,
@@ -45,7 +45,7 @@ struct Record {
 }
 
 impl Seen {
-    /// What the store has; nothing where that is absent or cannot be understood.
+    /// Reads the store's record; empty where it is absent or invalid.
     pub(super) fn read(store: &Store) -> Self {
         let path = store.root().join("archives.json");
         let small = fs::metadata(&path).is_ok_and(|found| found.len() <= MOST_BYTES);
@@ -56,11 +56,11 @@ impl Seen {
         Self { path, now: Mutex::new(before.clone()), before }
     }
 
-    /// Compares the verified Release of the suite at `url` with what was seen there before, and
-    /// remembers it. Nothing of a frozen archive is compared or remembered.
+    /// Compares the verified Release of the suite at `url` with the newest known, and remembers it.
+    /// Releases of a frozen archive are neither compared nor remembered.
     ///
     /// # Errors
-    /// Exit code 13 where it is older by more than a mirror may lag behind.
+    /// Exit code 13 where it is older by more than a mirror may lag.
     pub(super) fn check(&self, url: &str, release: &Release, rules: Rules) -> Result<(), Failure> {
         let Some(date) = release.date.filter(|_| !rules.frozen) else { return Ok(()) };
         let url = shown(url);
@@ -69,11 +69,11 @@ impl Seen {
             let (date, newest) = (date_text(date), date_text(newest));
             let cause = format!("{url} is of {date}, and one of {newest} was seen there before");
             return Err(Failure::new(ExitCode::Verification, cause).remedy(
-                "use another mirror: this one, or somebody on the way, serves what is outdated; where \
+                "use another mirror: this one, or an attacker on the way, serves outdated data; where \
                  it went back on purpose (a snapshot) give --archive-frozen",
             ));
         }
-        // A date of the future would shut out everything until then.
+        // A future date would refuse every Release until then.
         let date = date.min(rules.now.try_into().unwrap_or(i64::MAX));
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = now.entry(url).or_insert(date);
@@ -81,8 +81,8 @@ impl Seen {
         Ok(())
     }
 
-    /// Writes down what is newer than before. What two agents see at the same time, one of them may
-    /// remember.
+    /// Writes the record if there is a newer date. Of two concurrent agents, one's dates may be
+    /// lost.
     pub(super) fn keep(&self) {
         let newest = self.now.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if newest == self.before {
@@ -92,7 +92,7 @@ impl Seen {
             .map_err(Into::into)
             .and_then(|bytes| write_atomically(&self.path, &bytes));
         if let Err(error) = written {
-            tracing::warn!("not remembering how new the archives are: {error}");
+            tracing::warn!("the dates of the archives' metadata were not kept: {error}");
         }
     }
 }
@@ -119,7 +119,7 @@ mod tests {
         Rules { now: now.try_into().expect("since 1970"), frozen: false }
     }
 
-    /// A store in which one of [`SEEN`] was seen.
+    /// A store that knows a Release of [`SEEN`].
     fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().expect("temporary directory");
         let store = Store::open(dir.path()).expect("store");
@@ -145,7 +145,7 @@ mod tests {
             assert_eq!(failure.code(), ExitCode::Verification);
             assert!(failure.remedy_text().is_some_and(|text| text.contains("--archive-frozen")));
         }
-        // What is older never takes the place of what is newer.
+        // An older date never replaces a newer one.
         seen.keep();
         let newest = Seen::read(&store).before[URL];
         assert_eq!(newest, date.unwrap_or(SEEN).max(SEEN));
@@ -169,7 +169,7 @@ mod tests {
         seen.check(URL, &release(Some(SEEN + 9000 * DAY)), rules(SEEN + 2 * DAY)).expect("newer");
         seen.keep();
         assert_eq!(Seen::read(&store).before[URL], SEEN + 2 * DAY);
-        // Nor does a clock that stands in the past remember anything that is older.
+        // Nor is an older date remembered if the clock is in the past.
         let seen = Seen::read(&store);
         seen.check(URL, &release(Some(SEEN + DAY)), rules(0)).expect("within the lag");
         seen.keep();

@@ -4,8 +4,8 @@ const DT_NULL: u64 = 0;
 const NEEDED: u64 = 1;
 const SONAME: u64 = 14;
 
-/// An ELF file with nothing but a dynamic section: header, strings, entries, three section
-/// headers (null, dynamic, strings).
+/// An ELF file with only a dynamic section: header, strings, entries, three section headers (null,
+/// dynamic, strings).
 pub(crate) fn elf(machine: u16, soname: Option<&str>, needed: &[&str]) -> Vec<u8> {
     let mut strings = vec![0u8];
     let mut dynamic = Vec::new();

@@ -1,11 +1,11 @@
-//! Which suites of which archives are read.
+//! Selection of the suites and archives to read.
 //!
 //! Sources named in the configuration are all read, and one that fails is an error. Of the host's
-//! apt sources only the distribution's own are: third-party archives on a host can be unreachable,
-//! and what they offer under the same names is not what a kernel module should be built with. A
-//! source counts as the distribution's when its suite belongs to the release that os-release names
-//! (or is an alias such as `stable`, or one that was asked for), and when the Origin of its
-//! Release, where it has one, is the distribution's ID. A host source that fails is a warning.
+//! apt sources only the distribution's own are read: third-party archives on a host can be
+//! unreachable, and a kernel module should not be built with their packages of the same names. A
+//! source counts as the distribution's if its suite belongs to the release in os-release (or is an
+//! alias such as `stable`, or one that was requested), and if its Release's Origin, if it has one,
+//! is the distribution's ID. A host source that fails is a warning.
 
 use std::path::Path;
 
@@ -18,37 +18,38 @@ use crate::input;
 use crate::redact::shown;
 use crate::root::read_below;
 
-/// The largest keyring seen has 8 MB.
+/// Maximum size of a keyring: the largest known has 8 MB.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// A suite that is read.
+/// A suite to read.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
     pub(super) suite: String,
     pub(super) components: Vec<Component>,
     /// Archives that may have it; the first that does is taken.
     pub(super) places: Vec<Place>,
-    /// Whether the configuration names it, so that it must be there.
+    /// True if the configuration names it, so that it must exist.
     pub(super) explicit: bool,
-    /// Origins that are accepted, in lower case; empty for any.
+    /// Accepted Origins, in lower case; empty for any.
     pub(super) origins: Vec<String>,
 }
 
-/// A component that is read.
+/// A component to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Component {
     pub(super) name: String,
     pub(super) need: Need,
 }
 
-/// What it means where a component is not there.
+/// Requirement on a component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// The configuration names it for this archive: it must be there.
+    /// Named by the configuration for this archive: it must exist.
     Must,
-    /// A source of the host's apt names it: a suite may lack it, but what its Release lists is there.
+    /// Named by a source of the host's apt: a suite may lack it, but must have it if its Release
+    /// lists it.
     Listed,
-    /// It is looked for beyond what the host's apt names: a mirror may keep less than it lists.
+    /// Wanted beyond the host's apt sources: a mirror may lack it even if listed.
     May,
 }
 
@@ -59,15 +60,15 @@ pub(super) struct Place {
     pub(super) keyring: Keyring,
 }
 
-/// What is to be read.
+/// The suites to read.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
     pub(super) wanted: Vec<Wanted>,
-    /// What of the host's apt sources cannot be used.
+    /// Problems of the host's apt sources.
     pub(super) problems: Vec<Failure>,
 }
 
-/// Chooses what to read.
+/// Selects the suites to read.
 ///
 /// # Errors
 /// Exit code 2 where the configuration names no archive or a keyring that cannot be used.
@@ -160,9 +161,9 @@ impl Selection {
         Ok(())
     }
 
-    /// Adds a suite that the host's sources do not name: from the archive that has its like. A
-    /// security suite is looked for where another one is, every other suite where the main archive
-    /// is; if it is not there, with the rest.
+    /// Adds a suite that the host's sources do not name: from the archive of a similar suite. A
+    /// security suite is taken from the archive of another one, every other suite from the main
+    /// archive; otherwise from the remaining archives.
     fn add_suite(
         &mut self,
         suite: &str,
@@ -236,7 +237,7 @@ fn is_security(suite: &str) -> bool {
     suite.ends_with("-security") || suite.ends_with("/updates")
 }
 
-/// A configured keyring lies in this file system or, failing that, in the host's.
+/// Reads a configured keyring from this file system or, failing that, from the host's.
 fn keyring_of(source: &ArchiveSource, host_root: &Path) -> Result<Keyring, Failure> {
     let what =
         || format!("reading the keyring {} of {}", source.keyring.display(), shown(&source.url));
@@ -259,7 +260,7 @@ fn keyring_of(source: &ArchiveSource, host_root: &Path) -> Result<Keyring, Failu
     Ok(keyring)
 }
 
-/// What os-release says of the distribution.
+/// The distribution, from os-release.
 struct Os {
     codename: Option<String>,
     origins: Vec<String>,
@@ -284,7 +285,7 @@ impl Os {
         }
     }
 
-    /// Whether a suite may be the distribution's, by its name.
+    /// True if a suite may be the distribution's, by its name.
     fn has(&self, suite: &str) -> bool {
         let aliases =
             ["stable", "oldstable", "oldoldstable", "testing", "unstable", "sid", "experimental"];

@@ -1,5 +1,5 @@
-//! Where a download goes: memory, a blob that a blocking thread writes and hashes, or a reader that
-//! takes it in while it arrives.
+//! Destinations of a download: memory, a blob that a blocking thread writes and hashes, or a reader
+//! that processes it while it arrives.
 
 mod reading;
 
@@ -14,11 +14,11 @@ use crate::store::{BlobWriter, Store};
 
 pub(super) use reading::{ReadOnce, Reader, Reading};
 
-/// Chunks that may wait for the disk.
+/// Maximum number of chunks waiting for the disk.
 const WAITING: usize = 16;
 
-/// Knows of the threads that still write: a download that is given up is gone from the disk only
-/// when its thread has ended.
+/// Tracks the threads that still write: a dropped download is gone from the disk only when its
+/// thread has ended.
 #[derive(Debug)]
 pub(crate) struct Writers {
     alive: mpsc::Sender<()>,
@@ -41,31 +41,31 @@ impl Writers {
     /// Waits until every thread has ended.
     pub(crate) async fn all_ended(mut self) {
         drop(self.alive);
-        // Nothing is ever sent; the channel closes with its last sender.
+        // No message is ever sent; the channel closes with its last sender.
         let _ = self.ended.recv().await;
     }
 }
 
-/// Takes a download's bytes in order.
+/// Receives a download's bytes in order.
 pub(super) enum Sink {
-    /// Small files.
+    /// Memory, for small files.
     Memory(Vec<u8>),
-    /// Everything else that is kept.
+    /// A blob, for every other stored file.
     Blob(Writing),
-    /// What is kept only in another form.
+    /// A reader, for files stored only in another form.
     Reader(Reading),
 }
 
-/// A finished download, held against the digest that was expected.
+/// A finished download, compared with its expected digest.
 pub(super) enum Committed {
-    /// Its sha256 (hex).
+    /// The expected file, with its sha256 (hex).
     Right(String),
-    /// It is another file than expected.
+    /// Another file than expected.
     Wrong(Failure),
 }
 
 impl Sink {
-    /// Bytes taken so far.
+    /// Returns the number of bytes received.
     pub(super) fn size(&self) -> u64 {
         match self {
             Self::Memory(bytes) => bytes.len() as u64,
@@ -74,7 +74,7 @@ impl Sink {
         }
     }
 
-    /// What memory took; nothing of anything else.
+    /// Returns the bytes in memory; empty for the other kinds.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         match self {
             Self::Memory(bytes) => bytes,
@@ -82,10 +82,10 @@ impl Sink {
         }
     }
 
-    /// Ends it, and holds what it took against its digest.
+    /// Ends the download, and compares its digest.
     ///
     /// # Errors
-    /// Exit code 15 where the store cannot be written; what a reader failed with.
+    /// Exit code 15 where the store cannot be written; the reader's error.
     pub(super) async fn commit(self, expected: Option<String>) -> Result<Committed, Failure> {
         match self {
             Self::Memory(_) => Ok(Committed::Right(String::new())),
@@ -100,7 +100,7 @@ impl Sink {
         }
     }
 
-    /// Takes more bytes.
+    /// Receives more bytes.
     ///
     /// # Errors
     /// Exit code 15 where the store cannot be written.
@@ -115,7 +115,7 @@ impl Sink {
         }
     }
 
-    /// Forgets what it took.
+    /// Discards the received bytes.
     ///
     /// # Errors
     /// Exit code 15 where the store cannot be written.
@@ -129,14 +129,14 @@ impl Sink {
     }
 }
 
-/// What the thread holds. Fields are dropped in this order: the temporary file is gone before the
+/// Resources of the thread. Fields are dropped in this order: the temporary file is gone before the
 /// thread counts as ended.
 struct Held {
     writer: BlobWriter,
     alive: Alive,
 }
 
-/// A blob being written by a thread of its own. Dropped, it leaves nothing behind.
+/// A blob being written by a thread of its own. Dropping it removes the blob.
 pub(super) struct Writing {
     chunks: mpsc::Sender<Vec<u8>>,
     thread: JoinHandle<Result<Held, Failure>>,
@@ -164,7 +164,7 @@ impl Writing {
             self.size += chunk.len() as u64;
             return Ok(());
         }
-        // The thread ended, and its error says why.
+        // The thread has ended with an error.
         let ended = (&mut self.thread).await;
         match ended.or_fail(ExitCode::Bug, || "the thread that writes a download died")? {
             Err(failure) => Err(failure),

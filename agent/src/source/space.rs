@@ -1,10 +1,10 @@
-//! Whether a file system has room for what is about to be written.
+//! Check for free space on a file system before writing.
 
 use std::path::Path;
 
 use crate::failure::{ExitCode, Failure, OrFail};
 
-/// Left free for everybody else.
+/// Space left free for other programs.
 const MARGIN: u64 = 64 << 20;
 
 /// Checks that `bytes` more fit on the file system of `dir`, with a margin.

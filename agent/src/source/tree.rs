@@ -1,4 +1,4 @@
-//! Writing a package's files below one directory, and nowhere else.
+//! Unpacking of a package's files below one directory, and nowhere else.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -11,15 +11,15 @@ use super::deb::{Entry, bad, damaged, entry_path};
 use crate::failure::Failure;
 use crate::landing::write_failure;
 
-/// The directories that usrmerge made links: `bin` -> `usr/bin`.
+/// Directories that usrmerge replaced by links: `bin` -> `usr/bin`.
 const USRMERGE: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 
-/// What was unpacked.
+/// An unpacked entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnpackedEntry {
-    /// Relative to the directory it was unpacked into.
+    /// Path relative to the directory it was unpacked into.
     pub path: PathBuf,
-    /// What it is.
+    /// Kind of entry.
     pub kind: EntryKind,
     /// Permission bits, without setuid, setgid and sticky.
     pub mode: u32,
@@ -30,15 +30,15 @@ pub struct UnpackedEntry {
 pub enum EntryKind {
     /// A directory.
     Directory,
-    /// A file of so many bytes.
+    /// A file of this many bytes.
     File(u64),
-    /// A symbolic link with its target as it is written there.
+    /// A symbolic link with its literal target.
     Symlink(PathBuf),
-    /// Another name of a file unpacked before; the path is relative to the same directory.
+    /// A hard link to a file unpacked before; the path is relative to the same directory.
     HardLink(PathBuf),
 }
 
-/// Makes usr/bin, usr/sbin, usr/lib and usr/lib64 below `into`, and the links to them.
+/// Creates usr/bin, usr/sbin, usr/lib and usr/lib64 below `into`, and the links to them.
 ///
 /// # Errors
 /// Exit code 15 where `into` cannot be written.
@@ -58,14 +58,14 @@ pub fn make_usrmerge_links(into: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Packages have some thousand directories; more are made to fill a disk with what no byte of them
-/// pays for.
+/// Maximum number of directories: packages have some thousand; far more could fill a disk from a
+/// small package.
 const MOST_DIRECTORIES: usize = 20_000;
 
-/// Nothing of a package lies deeper; of those of today less than 20.
+/// Maximum depth of a path; those of today's packages are below 20.
 const DEEPEST: usize = 100;
 
-/// `path` relative and without `.`; what is absolute or climbs is refused, and what is too deep.
+/// Returns `path` relative and without `.`; refuses absolute paths, `..`, and too deep ones.
 pub(super) fn clean(path: &Path) -> Result<PathBuf, String> {
     let mut clean = PathBuf::new();
     for (depth, component) in path.components().enumerate() {
@@ -81,11 +81,11 @@ pub(super) fn clean(path: &Path) -> Result<PathBuf, String> {
     Ok(clean)
 }
 
-/// Why something could not be written.
+/// Error of an entry.
 enum Refusal {
-    /// The package wants what it must not.
+    /// The package's contents are forbidden.
     Bad(String),
-    /// The file system would not.
+    /// The file system refused a write.
     Write(PathBuf, io::Error),
     /// The package cannot be read.
     Read(io::Error),
@@ -96,7 +96,7 @@ type Outcome<T> = Result<T, Refusal>;
 /// A directory that packages are unpacked into.
 pub(super) struct Tree<'a> {
     into: &'a Path,
-    /// Directories seen to be real: relative path -> where it lies.
+    /// Directories checked to be real: relative path -> absolute path.
     known: HashMap<PathBuf, PathBuf>,
 }
 
@@ -107,7 +107,7 @@ impl<'a> Tree<'a> {
         Ok(Self { into, known })
     }
 
-    /// Adds one entry where `place` puts it; None where it is left out.
+    /// Adds one entry at the path from `place`; None where it is left out.
     pub(super) fn add(
         &mut self,
         package: &str,
@@ -165,7 +165,7 @@ impl<'a> Tree<'a> {
     fn write_file(&mut self, path: &Path, mode: u32, entry: &mut Entry<'_, '_>) -> Outcome<u64> {
         let target = self.vacant(path)?;
         let write = |e| Refusal::Write(target.clone(), e);
-        // create_new is O_EXCL: it follows no link, whatever lies there.
+        // create_new is O_EXCL: it never follows a link at the path.
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -177,7 +177,7 @@ impl<'a> Tree<'a> {
             return Err(Refusal::Read(io::ErrorKind::UnexpectedEof.into()));
         }
         file.set_permissions(Permissions::from_mode(mode)).map_err(write)?;
-        // make(1) compares times, so they are what the package says.
+        // make(1) compares times, so they are taken from the package.
         let modified = entry.header().mtime().map_err(Refusal::Read)?;
         if let Some(time) = UNIX_EPOCH.checked_add(Duration::from_secs(modified)) {
             file.set_modified(time).map_err(write)?;
@@ -185,7 +185,7 @@ impl<'a> Tree<'a> {
         Ok(size)
     }
 
-    /// Links are made with whatever target they have, and never followed here.
+    /// Creates a link with any target; links are never followed here.
     fn make_symlink(&mut self, path: &Path, entry: &Entry<'_, '_>) -> Outcome<PathBuf> {
         let target = link_target(entry)?;
         if is_usrmerge(path) && fs::read_link(self.into.join(path)).is_ok_and(|t| t == target) {
@@ -211,7 +211,7 @@ impl<'a> Tree<'a> {
         let placed = clean(&placed).map_err(Refusal::Bad)?;
         let source = self.parent(&placed)?;
         if !fs::symlink_metadata(&source).is_ok_and(|found| found.is_file()) {
-            return Err(bad("is no file in it"));
+            return Err(bad("is not a file in it"));
         }
         if placed == path {
             return Ok(placed);
@@ -221,7 +221,8 @@ impl<'a> Tree<'a> {
         Ok(placed)
     }
 
-    /// Where `path` lies, its parent made and what was there removed, unless it is a directory.
+    /// Returns the absolute path of `path`, after creating its parent and removing an existing
+    /// file, but not a directory.
     fn vacant(&mut self, path: &Path) -> Outcome<PathBuf> {
         let lies = self.parent(path)?;
         match fs::symlink_metadata(&lies) {
@@ -237,7 +238,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Where `path` lies, its parent made.
+    /// Returns the absolute path of `path`, after creating its parent.
     fn parent(&mut self, path: &Path) -> Outcome<PathBuf> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Refusal::Bad("a file has no name".to_owned()));
@@ -245,7 +246,7 @@ impl<'a> Tree<'a> {
         Ok(self.directory(parent)?.join(name))
     }
 
-    /// Where the directory `path` lies: made where it is missing, link by link looked at.
+    /// Returns the absolute path of the directory `path`: created if missing, every link checked.
     fn directory(&mut self, path: &Path) -> Outcome<PathBuf> {
         if let Some(lies) = self.known.get(path) {
             return Ok(lies.clone());
@@ -268,7 +269,7 @@ impl<'a> Tree<'a> {
         Ok(lies)
     }
 
-    /// Makes a directory; another package that is unpacked beside this one may be faster.
+    /// Creates a directory, unless another package that is unpacked in parallel created it first.
     fn make(&mut self, lies: &Path) -> Outcome<()> {
         if self.known.len() > MOST_DIRECTORIES {
             let what = format!("it has more than {MOST_DIRECTORIES} directories");
@@ -280,7 +281,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// usrmerge's links are the only ones that files go through, and they stay inside.
+    /// Follows usrmerge's links, the only ones that files may go through: they stay inside.
     fn through_link(&mut self, path: &Path, lies: &Path) -> Outcome<PathBuf> {
         let target = fs::read_link(lies).map_err(|e| Refusal::Write(lies.to_path_buf(), e))?;
         let merged = Path::new("usr").join(path);
@@ -306,7 +307,7 @@ fn link_target(entry: &Entry<'_, '_>) -> Outcome<PathBuf> {
         .ok_or_else(|| Refusal::Bad("it has a link without a target".to_owned()))
 }
 
-/// Copies, and tells a package that cannot be read from a disk that cannot be written.
+/// Copies, and distinguishes a package that cannot be read from a disk that cannot be written.
 fn copy(from: &mut impl Read, to: &mut File, path: &Path) -> Outcome<u64> {
     let mut buffer = [0; 1 << 16];
     let mut size = 0;

@@ -11,7 +11,8 @@ pub fn compare(a: &str, b: &str) -> Ordering {
         .then_with(|| part_order(a.revision, b.revision))
 }
 
-/// The upstream part: without epoch and revision. `1:535.261.03-1~deb12u1` gives `535.261.03`.
+/// Returns the upstream part: without epoch and revision. `1:535.261.03-1~deb12u1` gives
+/// `535.261.03`.
 pub fn upstream(version: &str) -> &str {
     split(version).upstream
 }
@@ -50,7 +51,7 @@ fn weight(byte: Option<u8>) -> i32 {
     }
 }
 
-/// Compares an upstream version or a revision: non-digits and digits by turns.
+/// Compares an upstream version or a revision: non-digits and digits alternately.
 fn part_order(a: &str, b: &str) -> Ordering {
     let (mut a, mut b) = (a.as_bytes(), b.as_bytes());
     while !a.is_empty() || !b.is_empty() {

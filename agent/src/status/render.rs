@@ -1,4 +1,4 @@
-//! A status as a person reads it.
+//! Text form of a status.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use crate::finding::Finding;
 use crate::telemetry::Live;
 
 impl StatusReport {
-    /// The report as a person reads it.
+    /// Returns the report as text.
     pub fn render(&self) -> String {
         let mut text = String::new();
         let mut line = |what: &str, value: String| {
@@ -18,7 +18,7 @@ impl StatusReport {
         let whose = |ours: bool| match (ours, &self.unread) {
             (true, _) => "ours",
             (false, None) => "not ours",
-            (false, Some(_)) => "whose is unknown",
+            (false, Some(_)) => "owner unknown",
         };
         line("driver", self.driver_version.clone().unwrap_or_else(none));
         let unknown = || if self.unread.is_some() { "unknown".to_owned() } else { none() };
@@ -76,7 +76,7 @@ impl ModuleStatus {
     }
 }
 
-/// What the agent is at, and what it has.
+/// Writes the agent's current step and its driver.
 fn tell_live(live: &Live, line: &mut impl FnMut(&str, String)) {
     if let Some(since) = live.phase_since {
         line("since", format!("{since:.0}"));
@@ -204,7 +204,7 @@ daemon    nvidia-persistenced backing-off, 0 restarts
 driver    535.1
 phase     unknown
 agent     none
-module    nvidia 535.1, used by 0 (whose is unknown)
+module    nvidia 535.1, used by 0 (owner unknown)
 unread    /s/state.json cannot be understood
 ";
         assert_eq!(text, expected);

@@ -1,5 +1,5 @@
-//! The signatures a set came with, beside the set. They are verified anew whenever they count, so
-//! that nothing hangs on who may write the store.
+//! Signatures that a set came with, stored beside the set. They are verified anew at each use, so
+//! trust does not depend on who can write to the store.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use crate::artifact::{ModuleKey, ModuleSet};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::signature::Evidence;
 
-/// Manifest, config and at most 64 signatures are smaller.
+/// Size limit of manifest, config and at most 64 signatures.
 const MOST_BYTES: u64 = 16 << 20;
 
 impl Store {
-    /// Keeps the evidence of a set.
+    /// Stores the evidence of a set.
     ///
     /// # Errors
     /// Exit code 15 where the store cannot be written.
@@ -23,7 +23,7 @@ impl Store {
         self.write_file(&relative(&set.key), &bytes)
     }
 
-    /// The evidence of a set; None where there is none or it cannot be read.
+    /// The evidence of a set; None if there is none or it cannot be read.
     pub fn evidence(&self, set: &ModuleSet) -> Option<Evidence> {
         let path = self.root().join(relative(&set.key));
         if fs::metadata(&path).ok()?.len() > MOST_BYTES {

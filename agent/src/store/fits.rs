@@ -1,4 +1,4 @@
-//! Sets that are known to fit the kernel they are for.
+//! Record of the sets that are known to fit the kernel they are for.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::Store;
 use crate::artifact::ModuleSet;
 
-/// Below the store's root.
+/// Path below the store's root.
 const FITS: &str = "fits.json";
-/// The version of the file's form; one of another is as none.
+/// Format version of the file; another version counts as no file.
 const FORMAT: u32 = 1;
-/// A set's name has some eighty bytes.
+/// Size limit of the file; a set's name has some eighty bytes.
 const LARGEST: u64 = 1 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,8 +25,8 @@ struct Record {
 }
 
 impl Store {
-    /// Names of sets whose symbols and vermagic are those of the kernel in their key; none where that
-    /// cannot be read.
+    /// Returns the names of sets whose symbols and vermagic match the kernel in their key; empty if
+    /// the record cannot be read.
     pub fn known_to_fit(&self) -> BTreeSet<String> {
         let read = || -> Option<Record> {
             let mut bytes = Vec::new();
@@ -38,8 +38,8 @@ impl Store {
         record.map(|record| record.sets).unwrap_or_default()
     }
 
-    /// Remembers that these sets fit, by their names, and forgets those that are gone. Where that cannot
-    /// be written they are looked at again.
+    /// Records the names of sets that fit, and drops those that are gone. If that cannot be written
+    /// they are compared again.
     pub fn note_fits(&self, sets: impl IntoIterator<Item = String>) {
         let mut all = self.known_to_fit();
         all.extend(sets);
@@ -50,7 +50,7 @@ impl Store {
         }
     }
 
-    /// Remembers a set that was compiled here: against the headers of the kernel in its key.
+    /// Records a set that was compiled here: against the headers of the kernel in its key.
     pub fn note_compiled(&self, set: &ModuleSet) {
         self.note_fits([set.key.file_stem()]);
     }

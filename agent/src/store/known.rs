@@ -1,9 +1,9 @@
-//! What files were hashed to, and how to tell that they were not written since.
+//! Digests of files that were hashed, with their inode's state, to detect later writes.
 //!
-//! Some hundred megabytes are hashed before a driver is first used. The next start finds inode,
-//! size, times of content and of inode as they were and takes the digests from then: whatever
-//! writes to a file moves its inode's time (`ctime`), which no program can set back. What it does
-//! not see is a disk that rots (docs/decisions/verified-once.md).
+//! Some hundred megabytes are hashed before a driver is first used. If the next start finds inode,
+//! size, times of content and of inode unchanged, it reuses the digests: every write to a file
+//! updates its inode's time (`ctime`), which no program can set back. Bit rot on the disk is not
+//! detected (docs/decisions/verified-once.md).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,25 +16,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::landing::write_atomically;
 
-/// The version of the file's form; one of another is as none.
+/// Format version of the file; another version counts as no file.
 const FORMAT: u32 = 1;
 
-/// A file's times come in steps of the kernel's tick, at most 10 ms, so two writes within one step
-/// look the same. A file whose inode changed this short a while before it was hashed is not known.
+/// Minimum age of an inode's last change when it is hashed. A file's times advance in steps of the
+/// kernel's tick, at most 10 ms, so two writes within one step look the same. A file that changed
+/// more recently is not recorded.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// Digests of files, by their path below a directory that the owner of the record knows.
+/// Digests of files, by their path below a directory that the owner of the record chooses.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Known {
     format: u32,
-    /// The boot it counts in; absent where it outlives one.
+    /// The boot it is valid in; absent if it is valid across boots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     boot_id: Option<String>,
     files: BTreeMap<PathBuf, Hashed>,
 }
 
-/// A file when it was hashed.
+/// State of a file when it was hashed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Hashed {
@@ -62,8 +63,8 @@ impl Identity {
         }
     }
 
-    /// Whether the inode has not changed for a while at `now`, by the same clock; a time that lies
-    /// ahead is that of a clock which was set.
+    /// True if the inode has not changed for a while at `now`, by the same clock; a change time in
+    /// the future means that the clock was set back.
     fn is_settled(&self, now: SystemTime) -> bool {
         let seconds = u64::try_from(self.ctime.0).unwrap_or(0);
         now.duration_since(UNIX_EPOCH + Duration::from_secs(seconds + 1))
@@ -72,7 +73,7 @@ impl Identity {
 }
 
 impl Known {
-    /// What was written to `record`; nothing where that is absent or unreadable.
+    /// Reads `record`; empty if that is absent or unreadable.
     pub(crate) fn read(record: &Path) -> Self {
         fs::read(record)
             .ok()
@@ -81,7 +82,7 @@ impl Known {
             .unwrap_or_else(Self::none)
     }
 
-    /// What was written to `record` in this boot.
+    /// Reads `record`; empty if it was not written in this boot.
     pub(crate) fn read_of_boot(record: &Path, boot_id: &str) -> Self {
         let boot_id = Some(boot_id.to_owned());
         let read = Self::read(record);
@@ -92,19 +93,19 @@ impl Known {
         Self { format: FORMAT, boot_id: None, files: BTreeMap::new() }
     }
 
-    /// The digest of a file that is as it was when it was hashed.
+    /// The digest of a file that has not changed since it was hashed.
     pub(crate) fn digest(&self, path: &Path, metadata: &fs::Metadata) -> Option<&str> {
         let hashed = self.files.get(path)?;
         (hashed.identity == Identity::of(metadata)).then_some(hashed.sha256.as_str())
     }
 
-    /// Whether nobody wrote to the file between the one and the other.
+    /// True if the file was not written to between the two.
     pub(crate) fn is_same(before: &fs::Metadata, after: &fs::Metadata) -> bool {
         Identity::of(before) == Identity::of(after)
     }
 
-    /// Remembers a file that was found to be `metadata` before it was read, and was hashed after.
-    /// Returns whether it does: not what was written a moment ago.
+    /// Records the digest of a file that had `metadata` before it was read and hashed. Returns true
+    /// if it is recorded: a file written a moment ago is not.
     pub(crate) fn learn(&mut self, path: &Path, metadata: &fs::Metadata, sha256: &str) -> bool {
         let identity = Identity::of(metadata);
         let settled = identity.is_settled(SystemTime::now());
@@ -115,12 +116,12 @@ impl Known {
         settled
     }
 
-    /// Forgets the files of which `is_there` says no.
+    /// Removes the files for which `is_there` is false.
     pub(crate) fn retain(&mut self, mut is_there: impl FnMut(&Path) -> bool) {
         self.files.retain(|path, _| is_there(path));
     }
 
-    /// Writes it to `record`, whole or not at all.
+    /// Writes the record atomically to `record`.
     pub(crate) fn write(&self, record: &Path) -> io::Result<()> {
         write_atomically(record, &serde_json::to_vec(self)?)
     }

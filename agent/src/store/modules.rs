@@ -1,8 +1,7 @@
-//! Modules, which are blobs, hashed once a boot.
+//! Modules, stored as blobs and hashed once per boot.
 //!
-//! A module is hashed when a start first meets it after the host booted. A later start of that boot
-//! finds the file as it was then and takes the digest from `hashed.json`
-//! (docs/decisions/verified-once.md).
+//! A module is hashed at its first use after the host booted. A later start in the same boot finds
+//! the file unchanged and takes the digest from `hashed.json` (docs/decisions/verified-once.md).
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
@@ -16,15 +15,16 @@ use crate::artifact::ModuleSet;
 use crate::digest::{digest_of, hex};
 use crate::failure::{ExitCode, Failure, OrFail};
 
-/// Below the store's root.
+/// Path below the store's root.
 const HASHED: &str = "hashed.json";
 
-/// Of the kernel that all hosts' roots and containers here share: it is what moves a file's times.
+/// Boot id of the kernel that all hosts' roots and containers here share: that kernel sets a file's
+/// times.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 impl Store {
-    /// Whether every module of `set` is there and is what the set says. A module that was hashed
-    /// since the host booted, and not written since, is not read again.
+    /// True if every module of `set` exists and matches its digest. A module that was hashed since
+    /// the host booted, and not written since, is not read again.
     pub fn holds(&self, set: &ModuleSet) -> bool {
         let mut hashed = Hashed::of(self);
         let whole = set.modules.iter().all(|module| match hashed.check(&module.sha256) {
@@ -50,8 +50,8 @@ impl Store {
         read
     }
 
-    /// Opens a module that was verified since the host booted, and not written to since; None
-    /// where that is not known.
+    /// Opens a module that was verified since the host booted, and not written to since; None if
+    /// that is not recorded.
     ///
     /// # Errors
     /// 12 where it cannot be opened.
@@ -76,7 +76,7 @@ pub struct VerifiedModule {
     file: File,
     path: PathBuf,
     sha256: String,
-    /// When it was opened.
+    /// Its metadata when it was opened.
     metadata: Box<fs::Metadata>,
 }
 
@@ -86,8 +86,8 @@ impl VerifiedModule {
         &self.file
     }
 
-    /// Whether what was read from the file since it was opened is what was verified. The file is
-    /// hashed where its inode changed at all: it may only have lost its name.
+    /// Checks that the file was not changed since it was opened. It is hashed again if its inode
+    /// changed at all: the change may only be a removed name.
     ///
     /// # Errors
     /// 13 where it has other bytes now; 12 where it cannot be read.
@@ -101,7 +101,7 @@ impl VerifiedModule {
         }
     }
 
-    /// The digest, where the inode changed.
+    /// The digest, if the inode changed.
     fn rehashed(&self) -> io::Result<Option<String>> {
         if Known::is_same(&self.metadata, &self.file.metadata()?) {
             return Ok(None);
@@ -116,7 +116,7 @@ impl VerifiedModule {
 struct Hashed<'a> {
     store: &'a Store,
     record: PathBuf,
-    /// None where which boot this is cannot be read: then every module is hashed.
+    /// None if the boot id cannot be read: then every module is hashed.
     known: Option<Known>,
     learnt: bool,
 }
@@ -142,7 +142,7 @@ impl<'a> Hashed<'a> {
         Ok(())
     }
 
-    /// Reads a module, verified.
+    /// Reads and verifies a module.
     fn read(&mut self, sha256: &str) -> Result<Vec<u8>, Failure> {
         let path = self.store.blob_path(sha256);
         let (metadata, bytes, unchanged) =
@@ -171,7 +171,7 @@ impl<'a> Hashed<'a> {
         }
     }
 
-    /// Writes down what was learnt.
+    /// Writes new digests to the record.
     fn keep(self) {
         let Some(mut known) = self.known.filter(|_| self.learnt) else { return };
         known.retain(|blob| self.store.blob_path(&blob.to_string_lossy()).exists());
@@ -181,7 +181,7 @@ impl<'a> Hashed<'a> {
     }
 }
 
-/// A file's bytes, what it was before they were read, and whether it still was so after.
+/// Reads a file: its metadata before, its bytes, and true if the metadata did not change meanwhile.
 fn read(path: &Path) -> io::Result<(fs::Metadata, Vec<u8>, bool)> {
     let mut file = File::open(path)?;
     let before = file.metadata()?;
@@ -211,7 +211,7 @@ mod tests {
         let mut set = set();
         set.modules.truncate(1);
         set.modules[0].sha256 = store.put(BYTES).expect("put");
-        // What was written a moment ago is not known.
+        // A file written a moment ago is not recorded.
         let record = store.dir(HASHED);
         while !record.exists() {
             thread::sleep(Duration::from_millis(100));
@@ -220,8 +220,8 @@ mod tests {
         (dir, store, set)
     }
 
-    /// Makes the record say that the file as it is has the module's digest: what is taken from the
-    /// record shows.
+    /// Makes the record claim that the file as it is has the module's digest, so that a test can
+    /// see when the record is used.
     fn forge(store: &Store, set: &ModuleSet, boot_id: &str) {
         let sha256 = &set.modules[0].sha256;
         let file = store.blob_path(sha256);

@@ -1,8 +1,8 @@
-//! The store's root as its owner's alone, whoever made it.
+//! Closes the store's root to other users, whichever program made it.
 //!
-//! What lies below it is linked into kernel modules, and whoever may open a file may lock it. A runtime
-//! or a kubelet makes a host's directory with mode 0755 before the agent sees it. What is mounted
-//! elsewhere is seen there all the same.
+//! Files below it are linked into kernel modules, and a process that can open a file can lock it. A
+//! runtime or a kubelet makes a host's directory with mode 0755 before the agent starts. Files
+//! below it stay accessible through mounts elsewhere.
 
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, ErrorKind};
@@ -15,10 +15,10 @@ use nix::unistd::geteuid;
 use crate::failure::{ExitCode, Failure};
 use crate::landing::write_failure;
 
-/// What others may do to a file.
+/// Mode bits of group and others.
 const OF_OTHERS: u32 = 0o077;
 
-/// Makes `dir`, where it is not there, and takes away what others may do to it.
+/// Makes `dir`, if it does not exist, and removes all permissions of group and others.
 ///
 /// # Errors
 /// Exit code 15 where it cannot be made, is another user's, or cannot be closed to others.
@@ -37,7 +37,7 @@ pub(super) fn make(dir: &Path) -> Result<(), Failure> {
     if is_private(&found) {
         return Ok(());
     }
-    // What lies in one that others could write to may be theirs: modules, a compiler.
+    // Files in a directory that others could write to may be forged: modules, a compiler.
     let is_open = found.mode() & 0o022 != 0;
     if is_open && fs::read_dir(dir).map_err(|e| write_failure(dir, e))?.next().is_some() {
         let mode = found.mode() & 0o7777;
@@ -53,7 +53,7 @@ pub(super) fn make(dir: &Path) -> Result<(), Failure> {
             true => {
                 let was = found.mode() & 0o7777;
                 tracing::info!(
-                    "{} had the mode {was:o}, and is its owner's alone now",
+                    "{} had the mode {was:o}, and is now closed to other users",
                     dir.display()
                 );
                 Ok(())
@@ -62,7 +62,7 @@ pub(super) fn make(dir: &Path) -> Result<(), Failure> {
         })
         .map_err(|why| {
             let cause =
-                format!("others may get into {}, and that cannot be changed: {why}", dir.display());
+                format!("{} is open to others, and that cannot be changed: {why}", dir.display());
             refusal(cause, dir)
         })
 }
@@ -89,7 +89,7 @@ fn make_dir(dir: &Path) -> io::Result<File> {
         fs::create_dir_all(parent)?;
     }
     match DirBuilder::new().mode(0o700).create(dir) {
-        // In the way, or the very directory: opening it says which.
+        // A file in the way, or the directory itself: opening it shows which.
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
         made => made?,
     }
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Which of `paths` a process of nobody can reach.
+    /// Returns those of `paths` that a process of user nobody can reach.
     fn reached(paths: &[PathBuf]) -> Vec<String> {
         let script = "for path; do [ -e \"$path\" ] && echo \"$path\"; done; true";
         let mut command = Command::new("/bin/sh");
@@ -178,7 +178,8 @@ mod tests {
         String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
     }
 
-    /// Everything that is made in a store before it is finished, as a killed process leaves it.
+    /// Makes every kind of unfinished file and directory of a store, as a killed process leaves
+    /// them.
     fn fill(store: &Store) {
         let purposes = [
             "build",
@@ -207,10 +208,10 @@ mod tests {
         }
     }
 
-    /// Does `work` with another umask than the other tests have.
+    /// Runs `work` with an umask of its own.
     fn with_umask(umask: u32, work: impl FnOnce() + Send + 'static) {
         let on_thread = move || {
-            // From here on the thread's umask is its own.
+            // From here on the thread has its own umask.
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS).expect("unshare");
             nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(umask));
             work();
@@ -236,7 +237,7 @@ mod tests {
         all(&root, &mut paths);
         assert!(paths.len() > 50, "{paths:?}");
         assert_eq!(reached(&paths), Vec::<String>::new());
-        // Nor what is being made, were the root open.
+        // Unfinished files are unreachable even if the root is open.
         fs::set_permissions(&root, Permissions::from_mode(0o755)).expect("permissions");
         let making = ["tmp", "objects"].map(|name| root.join(name));
         paths.retain(|path| {

@@ -7,11 +7,11 @@ use super::Store;
 use crate::artifact::{ModuleKey, ModuleSet};
 use crate::failure::{ExitCode, Failure, OrFail};
 
-/// A set's description is a few kB; what is larger is not one.
+/// Size limit of a set's description, which has a few kB.
 const MAX_DESCRIPTION: u64 = 1 << 20;
 
 impl Store {
-    /// Records a set whose modules are already blobs of this store; returns where.
+    /// Records a set whose modules are already blobs of this store; returns the path of the record.
     ///
     /// # Errors
     /// Exit code 13 where the set contradicts itself or a module is not in the store, 15 where
@@ -32,8 +32,8 @@ impl Store {
         Ok(self.root().join(relative))
     }
 
-    /// All sets of the store, in the order of their names. What cannot be read is passed over
-    /// with a warning in the log: one damaged file must not hide the others.
+    /// Returns all sets of the store, sorted by name. Unreadable ones are skipped with a warning in
+    /// the log: one damaged file must not hide the others.
     ///
     /// The modules themselves are verified when they are read.
     ///
@@ -51,11 +51,11 @@ impl Store {
         Ok(paths.iter().filter_map(|path| read_or_warn(path)).collect())
     }
 
-    /// The set with exactly this key, or None where the store has none or one of its modules is
-    /// absent or damaged (then it is to be built or fetched again).
+    /// Returns the set with exactly this key; None if the store has none or one of its modules is
+    /// absent or damaged (then it has to be built or fetched again).
     ///
     /// # Errors
-    /// None but those of a store that cannot be read at all.
+    /// Only if the store cannot be read at all.
     pub fn find_set(&self, key: &ModuleKey) -> Result<Option<ModuleSet>, Failure> {
         let path = self.dir("sets").join(format!("{}.json", key.file_stem()));
         let found = if path.exists() { read_or_warn(&path) } else { None };
@@ -67,7 +67,7 @@ fn read_or_warn(path: &Path) -> Option<ModuleSet> {
     match read(path) {
         Ok(set) => Some(set),
         Err(error) => {
-            tracing::warn!(path = %path.display(), "passing over a set: {error}");
+            tracing::warn!(path = %path.display(), "skipping a set: {error}");
             None
         }
     }

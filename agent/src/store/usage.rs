@@ -1,8 +1,8 @@
-//! Who is at work with the store. Whoever rests on what lies there shares it; whoever removes
-//! things has it alone, and so removes nothing that somebody is about to use.
+//! Lock of the store: shared by processes that rely on its content, exclusive for a process that
+//! removes files, so that it removes nothing that another is about to use.
 //!
-//! It is a lock on the file `lock`, which the kernel takes back from a process that dies. An agent
-//! whose driver is installed no longer holds it: what it needs from then on stands in its journal.
+//! It is a lock on the file `lock`, which the kernel releases when a process dies. An agent whose
+//! driver is installed no longer holds it: its journal names what it needs from then on.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -15,27 +15,27 @@ use crate::failure::{ExitCode, Failure};
 use crate::landing::write_failure;
 use crate::locks::{Attempt, Kind};
 
-/// The store, shared or alone, until dropped. None inside: the store cannot be written, so that
-/// nobody can remove anything either.
+/// The store, locked shared or exclusively, until dropped. None inside: the store is read-only, so
+/// that no other process can remove anything either.
 #[derive(Debug)]
 pub struct InUse {
     _lock: Option<Flock<File>>,
 }
 
 impl Store {
-    /// Shares the store with everybody else who works with it; waits at most `patience` for whoever
-    /// removes things, which takes seconds.
+    /// Locks the store shared; waits at most `patience` for a process that removes files, which
+    /// takes seconds.
     ///
     /// # Errors
-    /// Exit code 15 where it stays taken, or the lock cannot be made.
+    /// Exit code 15 where it stays locked, or the lock cannot be made.
     pub async fn share(&self, patience: Duration) -> Result<InUse, Failure> {
         self.take(Kind::Shared, patience).await
     }
 
-    /// Has the store alone, once nobody has used it any more within `patience`.
+    /// Locks the store exclusively, once no other process has held the lock within `patience`.
     ///
     /// # Errors
-    /// Exit code 15 where it is used for longer, or the lock cannot be made.
+    /// Exit code 15 where it stays locked, or the lock cannot be made.
     pub async fn alone(&self, patience: Duration) -> Result<InUse, Failure> {
         self.take(Kind::Exclusive, patience).await
     }
@@ -63,8 +63,8 @@ impl Store {
             self.root().join("lock").display(),
         );
         Failure::new(ExitCode::Preflight, cause).remedy(
-            "let it finish its build, fetch or installation, and try again; where it is no longshore \
-             that holds the lock, end that process",
+            "let it finish its build, fetch or installation, and try again; if another program \
+             holds the lock, end that process",
         )
     }
 }

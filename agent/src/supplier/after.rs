@@ -1,4 +1,4 @@
-//! The store while a supplier works with it, and once the driver is installed.
+//! The store's shared lock, and its cleanup once the driver is installed.
 
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
@@ -11,14 +11,15 @@ use crate::store::Store;
 use crate::upkeep::gc::{self, Needed, Report};
 use crate::upkeep::history;
 
-/// How long somebody else at work with the store is waited for: they will do the same.
+/// Time limit for waiting on another agent's cleanup: that agent does the same work.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Supplier<'_> {
-    /// From now on nothing is removed from the store that this supplier finds there.
+    /// Takes the store's shared lock, so that nothing is removed from it from now on.
     ///
     /// # Errors
-    /// Exit code 15 where the store cannot be opened, or somebody removes things for ever.
+    /// Exit code 15 where the store cannot be opened, or another process removes from it for too
+    /// long.
     pub(super) async fn share_store(&self) -> Result<(), Failure> {
         let is_shared = || self.in_use.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         if is_shared() {
@@ -29,21 +30,21 @@ impl Supplier<'_> {
         Ok(())
     }
 
-    /// Remembers what is installed, and removes what is not needed where the store has grown beyond
-    /// its bound. The driver is there: what fails here is a warning.
+    /// Records what is installed, and removes what is not needed where the store exceeds its size
+    /// limit. The driver is installed by now, so failures are warnings.
     pub(super) async fn look_after_store(&self, plan: &PlanSummary, steps: &[Step]) {
         let installed = history::installed(plan, steps);
-        // A stop is heard meanwhile, whatever the disk does.
+        // Keeps the agent responsive to SIGTERM, even if the disk hangs.
         let record = |store: Store| async move {
             let recorded = tokio::task::spawn_blocking(move || history::record(&store, installed));
-            recorded.await.or_fail(ExitCode::Bug, || "remembering what is installed")?
+            recorded.await.or_fail(ExitCode::Bug, || "recording the installed driver")?
         };
         let recorded = match self.store() {
             Ok(store) => record(store).await,
             Err(failure) => Err(failure),
         };
         if let Err(failure) = recorded {
-            tracing::warn!("not remembering what is installed: {}", failure.one_line());
+            tracing::warn!("could not record the installed driver: {}", failure.one_line());
         }
         drop(self.in_use.lock().unwrap_or_else(PoisonError::into_inner).take());
         match self.collect().await {
@@ -54,11 +55,13 @@ impl Supplier<'_> {
                 report.after >> 20
             ),
             Ok(_) => {}
-            Err(failure) => tracing::warn!("the store stays as it is: {}", failure.one_line()),
+            Err(failure) => {
+                tracing::warn!("nothing was removed from the store: {}", failure.one_line())
+            }
         }
     }
 
-    /// None where there is no bound.
+    /// Returns None where there is no size limit.
     async fn collect(&self) -> Result<Option<Report>, Failure> {
         let Some(bound) = self.config.store_max_size else { return Ok(None) };
         let store = self.store()?;
@@ -82,7 +85,7 @@ mod tests {
     use crate::step::ModuleOrigin;
     use crate::store::Store;
 
-    /// A configuration and a store with a set, a package, and the step that loads of the set.
+    /// Makes a configuration, and a store with a set, a package, and the load step of the set.
     fn scene(bound: &str) -> (tempfile::TempDir, Config, Store, Step) {
         let dir = tempfile::tempdir().expect("temporary directory");
         let below = |name: &str| Some(dir.path().join(name).display().to_string());

@@ -1,4 +1,4 @@
-//! What the store has already.
+//! Set and tree that the store has already.
 
 use super::Supplier;
 use crate::artifact::ModuleSet;
@@ -13,14 +13,15 @@ use crate::source::userspace;
 use crate::source::userspace::AvailableUserspace;
 
 impl Supplier<'_> {
-    /// Set and tree of exactly the version asked for, where the store has them: then nothing has to
-    /// be fetched, and no network is needed. None where there are several to choose from.
+    /// Returns set and tree of exactly the requested version, where the store has them: then
+    /// nothing has to be fetched, and no network is needed. None where there are several
+    /// candidates.
     pub(super) fn stored(
         &self,
         release: Option<&str>,
     ) -> Result<Option<(ModuleSet, AvailableUserspace)>, Failure> {
         let wish = &self.config.driver;
-        // Which set counts, where signatures do, is weighed with all that is at hand.
+        // The choice of the set needs the whole catalog if signatures are required.
         let any = !self.config.signatures.required && self.config.module_signing.is_none();
         let Some(version) = wish.version.as_deref().filter(|_| any) else { return Ok(None) };
         let paths = &self.config.paths;
@@ -47,7 +48,7 @@ impl Supplier<'_> {
         })
     }
 
-    /// As `archive`, but given up soon where nothing answers: there is something else.
+    /// Like `archive`, with short timeouts: for callers that have a fallback.
     pub(super) async fn archive_soon(&self) -> Result<&Archive, Failure> {
         let apt_root = self.apt_root();
         let open = async || {
@@ -59,7 +60,7 @@ impl Supplier<'_> {
         self.archive.get_or_try_init(open).await
     }
 
-    /// Whether a driver that would do, of whatever version within the wish, is at hand whole.
+    /// True if set and tree of a suitable driver, of any matching version, are available.
     pub(super) fn has_some(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
         let wish = self.config.driver.version.as_deref();
         catalog.userspace.iter().map(|tree| &tree.driver_version).any(|version| {

@@ -1,8 +1,8 @@
-//! Modules of the store and the kernel that is to load them: vermagic and symbol CRCs, compared before
-//! anything is touched.
+//! Comparison of the store's modules with the running kernel: vermagic and symbol CRCs, before
+//! anything on the host is changed.
 //!
-//! What was compiled here was linked against the CRCs of this kernel's headers, and a set that fits
-//! once fits again: `fits.json` in the store names both, and they are not looked at any more. Of all
+//! Modules compiled here were linked against the CRCs of this kernel's headers, and a set that fits
+//! once always fits: `fits.json` in the store lists both, and they are not compared again. Of all
 //! others a few kilobytes per module are read.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,17 +23,17 @@ use crate::printable::in_line;
 use crate::root::Root;
 use crate::store::Store;
 
-/// How long the kernel's own modules are read for symbols that no headers tell of.
+/// Time limit for reading the kernel's own modules, for symbols that no headers list.
 const READING: Duration = Duration::from_secs(1);
-/// How many of them are read at most.
+/// Upper bound of the number of those modules.
 const MOST_MODULES: usize = 128;
-/// No module of a kernel's own is larger on the disk.
+/// Upper bound of a module file's size.
 const LARGEST: u64 = 64 << 20;
-/// What a finding has room for.
+/// Number of symbols that a finding names.
 const MOST_SYMBOLS: usize = 18;
 
-/// What the sets of the store that are for this kernel come to, by their names in the store; those
-/// that are known to fit are left out.
+/// Compares the store's sets for this kernel with it; returns the results by name in the store,
+/// without sets that are known to fit.
 pub(super) fn of(
     config: &Config,
     facts: &HostFacts,
@@ -70,13 +70,13 @@ pub(super) fn of(
     fits
 }
 
-/// The host whose kernel is to load modules.
+/// Host whose kernel is to load the modules.
 struct Host<'a> {
     config: &'a Config,
     facts: &'a HostFacts,
 }
 
-/// What the kernel's own modules tell.
+/// Vermagic and CRCs of the kernel's own modules.
 #[derive(Default)]
 struct OwnModules {
     vermagic: Option<String>,
@@ -95,7 +95,7 @@ impl Host<'_> {
         let mut wanted: BTreeSet<&str> = BTreeSet::new();
         wanted.extend(modules.iter().flat_map(|(_, m)| m.crcs.keys().map(String::as_str)));
         let headers = self.symvers();
-        // With headers at hand one module tells the kernel's vermagic.
+        // With headers available, one module suffices to read the kernel's vermagic.
         let unknown = if headers.is_some() { BTreeSet::new() } else { wanted.clone() };
         let mut own = self.own_modules(unknown);
         let (place, kernel) = match headers {
@@ -103,7 +103,8 @@ impl Host<'_> {
             None if own.crcs.is_empty() && own.vermagic.is_none() => {
                 let release = &self.facts.kernel.release;
                 let why = format!(
-                    "neither Module.symvers nor modules of {release} are at hand to compare with"
+                    "neither Module.symvers nor modules of {release} are available for the \
+                     comparison"
                 );
                 return Fit::Unchecked { why };
             }
@@ -111,7 +112,7 @@ impl Host<'_> {
         };
         let mut others: Vec<_> = differing_of(&modules, &kernel);
         if !others.is_empty() && place != "the host's own modules" {
-            // Headers can be of another build than the kernel that runs; its own modules are not.
+            // Headers may be of another build than the running kernel; its own modules are not.
             own = self.own_modules(others.iter().map(|(_, d)| d.symbol.as_str()).collect());
             others.retain(|(_, d)| own.crcs.get(&d.symbol) != Some(&d.wanted));
         }
@@ -134,8 +135,8 @@ impl Host<'_> {
         Fit::Differs { place, lines, more }
     }
 
-    /// The CRCs of the kernel's headers where they lie on this host: below /lib/modules, or where the
-    /// configuration says.
+    /// Returns the CRCs of the kernel's headers on this host: below /lib/modules, or at the
+    /// configured path.
     fn symvers(&self) -> Option<(String, Crcs)> {
         let release = &self.facts.kernel.release;
         let build = PathBuf::from("lib/modules").join(release).join("build");
@@ -164,14 +165,14 @@ impl Host<'_> {
         None
     }
 
-    /// What the kernel's own modules import of `symbols`, until all were seen, time is up or enough was
-    /// read; and their vermagic.
+    /// Reads the CRCs of `symbols` from the kernel's own modules, until all are found or a bound is
+    /// reached; and their vermagic.
     fn own_modules(&self, mut symbols: BTreeSet<&str>) -> OwnModules {
         let mut own = OwnModules::default();
         let Ok(root) = Root::open(&self.config.paths.host_root) else { return own };
         let dir = Path::new("lib/modules").join(&self.facts.kernel.release);
         let mut files: Vec<_> = self.facts.available.iter().map(|module| module.file).collect();
-        // Modules of another driver that were installed among the kernel's say nothing of it.
+        // Modules of another driver that are installed among the kernel's do not count.
         let is_nvidias =
             |file: &str| file.rsplit('/').next().is_some_and(|n| n.starts_with("nvidia"));
         files.retain(|file| file.starts_with("kernel/") && !is_nvidias(file));
@@ -196,7 +197,7 @@ impl Host<'_> {
     }
 }
 
-/// Modules that import much of what a driver of GPUs imports come first.
+/// Ranks modules: those that import many symbols that GPU drivers import come first.
 fn likelihood(file: &str) -> usize {
     const LIKELY: [&str; 6] = [
         "kernel/drivers/gpu/drm/drm.ko",
@@ -220,7 +221,7 @@ fn differing_of<'a>(
     modules.iter().flat_map(of).collect()
 }
 
-/// A line for each module with another vermagic than the kernel's own have.
+/// Returns a line for each module whose vermagic differs from that of the kernel's own modules.
 fn other_magics(modules: &[(&str, Imports)], own: Option<&str>) -> Vec<String> {
     let Some(own) = own else { return Vec::new() };
     let line = |(file, imports): &(&str, Imports)| {
@@ -236,7 +237,7 @@ fn read(path: &Path) -> Result<Imports, String> {
     File::open(path).map_err(|e| e.to_string()).and_then(of_file)
 }
 
-/// What the module in an open file was compiled against. One that is compressed is read whole.
+/// Reads the imports of the module in an open file. A compressed file is read whole.
 fn of_file(mut file: File) -> Result<Imports, String> {
     let size = file.metadata().map_err(|e| e.to_string())?.len();
     let mut magic = [0; 4];

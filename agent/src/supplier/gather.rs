@@ -1,5 +1,5 @@
-//! What a plan is made of: the host as it is, and what is at hand for it, from the nearest to the
-//! farthest. Whoever is farther is asked only where the nearer do not suffice.
+//! Inputs of a plan: the host's facts, and the catalog from local sources to remote ones. A remote
+//! source is queried only where the local ones do not suffice.
 
 use std::path::Path;
 use std::sync::PoisonError;
@@ -19,12 +19,12 @@ use crate::source::{driver, headers};
 use crate::store::Store;
 
 impl Supplier<'_> {
-    /// What is at hand for the host, or another kernel, that `read` gives.
+    /// Returns the catalog for the host, or for another kernel, that `read` returns.
     pub(super) async fn gather_for(
         &self,
         read: impl FnOnce(&Config) -> Result<HostFacts, Failure> + Send + 'static,
     ) -> Result<(HostFacts, Catalog), Failure> {
-        // Where nothing else waits for it: SIGTERM is heard meanwhile.
+        // At a point without other waiting, so that SIGTERM is handled meanwhile.
         let store = self.open_store().await?;
         self.share_store().await?;
         let config = self.config.clone();
@@ -49,7 +49,7 @@ impl Supplier<'_> {
         Ok((facts, catalog))
     }
 
-    /// As [`Supplier::store`], where its disk may not answer.
+    /// Like [`Supplier::store`], but does not hang with its disk.
     async fn open_store(&self) -> Result<Store, Failure> {
         if let Some(store) = self.store.get() {
             return Ok(store.clone());
@@ -59,7 +59,7 @@ impl Supplier<'_> {
         Ok(self.store.get_or_init(|| store).clone())
     }
 
-    /// What `read` finds of the host and the store within `step-deadline`.
+    /// Runs `read` on the host and the store within `step-deadline`.
     async fn in_time<T: Send + 'static>(
         &self,
         read: impl FnOnce() -> Result<T, Failure> + Send + 'static,
@@ -72,9 +72,9 @@ impl Supplier<'_> {
         read.or_fail(ExitCode::Bug, || "reading the host")?
     }
 
-    /// Adds what the .run files and the archives offer, unless all that is wanted is at hand. That
-    /// they cannot be read is for the plan to weigh: with a set for this kernel at hand it is no
-    /// reason to leave a node without its driver, and a host without a GPU has a graver finding.
+    /// Adds what the .run files and the archives offer, unless everything needed is available. The
+    /// plan judges a failure to read them: with a set for this kernel available it is no reason to
+    /// leave a node without its driver, and a host without a GPU has a graver finding.
     async fn ask(&self, kernel: &Kernel, catalog: &mut Catalog, store: &Store) {
         let suffices = self.suffices(kernel, catalog);
         catalog.run_files = self.run_files.look(store, suffices, self).await;
@@ -118,7 +118,7 @@ impl Supplier<'_> {
         !versions.is_empty() && versions.into_iter().all(is_there)
     }
 
-    /// Whether a set of exactly this version, with all modules, is at hand for a kernel.
+    /// True if a complete set of exactly this version is available for a kernel.
     pub(super) fn has_set(&self, version: &str, kernel: &Kernel, catalog: &Catalog) -> bool {
         let wish = &self.config.driver;
         catalog.sets.iter().map(|s| &s.set).any(|set| {
@@ -133,16 +133,16 @@ impl Supplier<'_> {
     }
 }
 
-/// What is at hand but for registries and archives.
+/// Returns the catalog without registries and archives.
 fn look(config: &Config, facts: &HostFacts, store: &Store) -> Result<Catalog, Failure> {
-    let unasked = Known::Unknown("not asked: all that is wanted is at hand".into());
+    let unasked = Known::Unknown("not queried: everything needed is available".into());
     let mut catalog = catalog::gather(config, facts, Some(store), unasked)?;
     Prebuilt::new(config)?.judge(&facts.kernel, store, &mut catalog);
     catalog.fits = fits::of(config, facts, store, &catalog.sets);
     Ok(catalog)
 }
 
-/// Reads the host that the configuration names, and what of it an agent put there.
+/// Reads the facts of the configured host, and which of its parts an agent installed.
 pub(super) fn read_host(config: &Config) -> Result<HostFacts, Failure> {
     let paths = &config.paths;
     let mut facts = HostFacts::read(&paths.root, &paths.host_root)?;
@@ -155,7 +155,7 @@ pub(super) fn read_host(config: &Config) -> Result<HostFacts, Failure> {
     Ok(facts.with_places(paths, &journal::recorded(paths)))
 }
 
-/// The thread that hangs is left behind.
+/// Makes the failure of an unanswered read; the hanging thread is left behind.
 fn unanswered(limit: Duration, store: &Path) -> Failure {
     let cause = format!(
         "reading the host and the store has not come to its end in {} s: the kernel, a disk or a file \
@@ -185,7 +185,7 @@ mod tests {
         let supplier = Supplier::new(&config);
         let (answers, hangs) = mpsc::channel::<()>();
         let read = move |config: &Config| {
-            // Until the disk answers again, here when the test ends.
+            // Blocks until the disk answers again, which is here the end of the test.
             let _ = hangs.recv();
             read_host(config)
         };

@@ -1,8 +1,8 @@
-//! Bringing in what a plan names, from one source after the other: what a source says it has and then
-//! does not give is looked for in the next.
+//! Acquisition with fallback: where a source offers something and then does not deliver it, the
+//! next source is tried.
 //!
-//! What is not what it should be is no reason to look further. A registry that serves something else
-//! than was promised is damaged or somebody's, and whoever runs it has to hear of it.
+//! Invalid data is no reason for a fallback. A registry that serves something else than it
+//! announced is damaged or compromised, and its operator has to learn of it.
 
 use std::sync::PoisonError;
 
@@ -19,8 +19,7 @@ use crate::prebuilt::Prebuilt;
 use crate::provider::Provider;
 use crate::telemetry::Origin;
 
-/// Findings that say why no modules are to be had; the others are about the host they would be
-/// loaded on.
+/// Findings about missing sources of modules; the others are about the host that would load them.
 const ABOUT_SOURCES: [Code; 7] = [
     Code::SignatureMissing,
     Code::DriverNotOffered,
@@ -31,9 +30,9 @@ const ABOUT_SOURCES: [Code; 7] = [
     Code::ModuleNotBuilt,
 ];
 
-/// Why something was not brought in.
+/// Reason why an acquisition failed.
 enum Missed {
-    /// This place does not give it; another may.
+    /// This source failed; another may succeed.
     Source(SetPlace, Failure),
     /// No other source would help.
     Failed(Failure),
@@ -45,7 +44,7 @@ impl From<Failure> for Missed {
     }
 }
 
-/// A failure to bring in a set from `place`.
+/// Classifies a failure to acquire a set from `place`.
 fn missed(place: SetPlace, failure: Failure) -> Missed {
     match failure.code() {
         ExitCode::Download => Missed::Source(place, failure),
@@ -54,13 +53,12 @@ fn missed(place: SetPlace, failure: Failure) -> Missed {
 }
 
 impl Supplier<'_> {
-    /// Carries out the acquiring part of `plan`; of a new plan, without it, where a source turns out
-    /// not to give what it has.
+    /// Carries out the acquisitions of `plan`; where a source fails, plans again without it.
     pub(super) async fn climb(&self, mut plan: Plan) -> Result<(), Failure> {
         loop {
             if plan.acquire.iter().any(|item| matches!(item, Acquire::FetchRunFile { .. })) {
                 self.run_files.fetch(&plan.driver_version, &self.store()?, self).await?;
-                // What the file says of this host's GPUs may change the choice.
+                // The file's list of GPUs may change the choice.
                 plan = self.plan_anew().await?;
                 if let Some(refusal) = plan.refusal() {
                     return Err(refusal);
@@ -73,7 +71,7 @@ impl Supplier<'_> {
                     self.give_up_on(&place);
                     plan = self.plan_anew().await?;
                     if plan.refusal().is_some() {
-                        // There is no other source, and this is why.
+                        // No other source is left, and this failure is the reason.
                         return Err(failure);
                     }
                     going_on_without(&place, &failure);
@@ -115,7 +113,7 @@ impl Supplier<'_> {
         Ok(())
     }
 
-    /// Brings in a set that is built already; None where `item` is something else.
+    /// Acquires a built set; None where `item` is something else.
     async fn bring_in(&self, item: &Acquire) -> Result<Option<ModuleSet>, Missed> {
         let prebuilt = Prebuilt::new(self.config)?.sharing(&self.away);
         let (store, progress) = (self.store()?, self.progress.as_ref());
@@ -147,8 +145,8 @@ impl Supplier<'_> {
         catalog.sets.retain(|at_hand| !failed.contains(&at_hand.place));
     }
 
-    /// The modules for `release`, or this host's kernel, in the store: from where `run` would take
-    /// them, whatever stands in the way of loading them here.
+    /// Acquires the modules for `release`, or this host's kernel, into the store: from the same
+    /// sources as `run`, whether or not they could be loaded here.
     pub(super) async fn obtain(&self, release: Option<&str>) -> Result<ModuleSet, Failure> {
         loop {
             match self.obtain_once(release).await {
@@ -198,12 +196,12 @@ impl Supplier<'_> {
         }
     }
 
-    /// What is at hand for a kernel that need not run here.
+    /// Returns the catalog for a kernel that need not run here.
     async fn gather_kernel(&self, release: Option<&str>) -> Result<(HostFacts, Catalog), Failure> {
         let release = release.map(str::to_owned);
         let read = move |config: &crate::config::Config| {
             let mut facts = read_host(config)?;
-            // What is loaded here is no reason not to fetch.
+            // A loaded driver is no reason not to fetch.
             facts.loaded.clear();
             if let Some(other) = release.filter(|release| *release != facts.kernel.release) {
                 facts.kernel.release = other;
@@ -214,7 +212,7 @@ impl Supplier<'_> {
         };
         let (mut facts, catalog) = self.gather_for(read).await?;
         if facts.kernel.version.is_empty() {
-            // Which build of that kernel is meant nobody said: that of the first set there is.
+            // The build of that kernel is not specified: that of the first set is used.
             let release = &facts.kernel.release;
             let set = catalog.sets.iter().find(|s| s.set.key.kernel_release == *release);
             facts.kernel.version =
@@ -225,10 +223,10 @@ impl Supplier<'_> {
 }
 
 fn going_on_without(place: &SetPlace, failure: &Failure) {
-    tracing::warn!("going on without the set in {place}: {}", failure.one_line());
+    tracing::warn!("continuing without the set in {place}: {}", failure.one_line());
 }
 
-/// Why a plan has no source for modules.
+/// Makes the failure of a plan without a source of modules.
 fn no_source(plan: &Plan) -> Failure {
     let mut about = plan.clone();
     about.findings.retain(|finding| {
@@ -236,7 +234,7 @@ fn no_source(plan: &Plan) -> Failure {
     });
     about.refusal().unwrap_or_else(|| {
         let cause = format!(
-            "no set of {} {} is at hand for {}",
+            "no set of {} {} is available for {}",
             plan.driver_version, plan.flavour, plan.kernel_release
         );
         Failure::new(ExitCode::Download, cause)

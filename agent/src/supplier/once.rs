@@ -1,4 +1,5 @@
-//! Building once: by this agent, for all that publish to the same registry, or by another one.
+//! Compiling once for all hosts that publish to the same registry: by this agent, or by another
+//! one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,20 +27,20 @@ use crate::source::http::Policy;
 use crate::telemetry::Origin;
 use crate::terminal;
 
-/// Pushing never keeps a node from its driver for longer.
+/// Time limit of a push, which must not keep a node from its driver for longer.
 const PUSH_LIMIT: Duration = Duration::from_secs(600);
-/// What a claim's tag begins with.
+/// Prefix of a claim's tag.
 const CLAIM: &str = "claim-";
-/// The longest tag that the distribution specification allows.
+/// Longest tag that the distribution specification allows.
 const LONGEST_TAG: usize = 128;
 
-/// The set that is wanted.
+/// The wanted set.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
     pub(super) driver_version: String,
     pub(super) flavour: Flavour,
     pub(super) kernel_release: String,
-    /// `uname -v`, where it is known.
+    /// `uname -v`, where known.
     pub(super) kernel_version: Option<String>,
 }
 
@@ -53,13 +54,14 @@ impl Wanted {
         }
     }
 
-    /// The tag its sets have.
+    /// Returns the tag of its sets.
     fn tag(&self) -> String {
         let arch = std::env::consts::ARCH;
         tag(&self.driver_version, self.flavour, &self.kernel_release, arch)
     }
 
-    /// The tag of the claim on building it, which those share who would take each other's set.
+    /// Returns the tag of the claim on compiling it, shared by hosts that would use each other's
+    /// set.
     fn claim_tag(&self, config: &Config) -> String {
         let mut modules = config.driver.extra_modules.clone();
         modules.sort();
@@ -82,7 +84,7 @@ impl Wanted {
     }
 }
 
-/// Looks for the wanted set in the registry that it is published to.
+/// Search for the wanted set in the registry that it is published to.
 struct Published<'a> {
     supplier: &'a Supplier<'a>,
     config: &'a Config,
@@ -92,7 +94,7 @@ struct Published<'a> {
 }
 
 impl Judge for Published<'_> {
-    /// It was told in the log.
+    /// The reason is in the log.
     type Why = ();
 
     async fn judge(&self, set: &Described) -> Result<(), ()> {
@@ -100,13 +102,13 @@ impl Judge for Published<'_> {
             return Err(());
         }
         self.prebuilt.counts(&self.registry, set).await.map_err(|why| {
-            tracing::warn!("{} does not count: {why}", set.digest());
+            tracing::warn!("{} is not used: {why}", set.digest());
         })
     }
 }
 
 impl Search for Published<'_> {
-    /// The digest of its manifest.
+    /// Digest of its manifest.
     type Found = String;
 
     async fn look(&self) -> Result<Option<String>, Failure> {
@@ -120,21 +122,21 @@ impl Search for Published<'_> {
         Ok(taken.first().map(Described::digest))
     }
 
-    /// Who may write to the registry may say that something fails. Where sets have to be signed that
-    /// is less than it takes to be believed.
+    /// Judges the failures that other hosts reported. Any host that may write to the registry can
+    /// report one; where sets must be signed, such a report is not trusted.
     async fn weigh(&self, told: Vec<KnownFailure>) -> Prospect {
         if told.is_empty() || self.config.signatures.required {
             return Prospect::Open(told);
         }
         if self.supplier.retry {
-            tracing::info!("tries again what failed elsewhere: {}", told[0].cause);
+            tracing::info!("retrying a compile that failed elsewhere: {}", told[0].cause);
             return Prospect::Open(Vec::new());
         }
         match self.supplier.foresee(self.wanted, &told).await {
             Ok(Some(failure)) => Prospect::Fails(failure),
             Ok(None) => Prospect::Open(told),
             Err(failure) => {
-                tracing::info!("cannot tell what others' failures mean: {}", failure.one_line());
+                tracing::info!("cannot judge failures of other hosts: {}", failure.one_line());
                 Prospect::Open(told)
             }
         }
@@ -142,12 +144,12 @@ impl Search for Published<'_> {
 }
 
 impl Supplier<'_> {
-    /// The wanted set, in the store: compiled here, or by another host that publishes to the same
-    /// registry, where one is named.
+    /// Returns the wanted set, in the store: compiled here, or by another host that publishes to
+    /// the same registry, where one is configured.
     ///
     /// # Errors
-    /// As [`crate::build::build`]; 2 for a key to sign with that cannot be read, 13 where the
-    /// registry has something else than it should. A registry that cannot be used is a warning.
+    /// As [`crate::build::build`]; 2 for an unreadable signing key, 13 where the registry has
+    /// invalid content. An unusable registry is a warning.
     pub(super) async fn build_once(&self, wanted: Wanted) -> Result<ModuleSet, Failure> {
         let Some(publish) = &self.config.publish else { return self.compile_alone(&wanted).await };
         let password = std::env::var("COSIGN_PASSWORD").ok();
@@ -159,7 +161,7 @@ impl Supplier<'_> {
         match self.turn(&wanted, publish).await? {
             Turn::Found(manifest) => self.take(publish, &manifest, &wanted).await,
             Turn::Mine(held) => {
-                tracing::info!("builds {} for all that use {}", wanted.tag(), publish.reference);
+                tracing::info!("building {}; will publish to {}", wanted.tag(), publish.reference);
                 match self.compile(&wanted).await {
                     Ok(set) => {
                         self.publish(publish, &set, key.as_ref()).await;
@@ -179,11 +181,11 @@ impl Supplier<'_> {
             Turn::Fails(failure) => Err(failure),
             Turn::Alone(Alone::NoBoard(failure)) => {
                 let why = failure.one_line();
-                tracing::warn!("builds for this host alone: {}: {why}", publish.reference);
+                tracing::warn!("building for this host only: {}: {why}", publish.reference);
                 self.compile_alone(&wanted).await
             }
             Turn::Alone(Alone::InVain(why)) => {
-                tracing::warn!("builds without waiting for others any longer: {why}");
+                tracing::warn!("stopped waiting for other hosts, compiling here: {why}");
                 let set = self.compile_alone(&wanted).await?;
                 self.publish(publish, &set, key.as_ref()).await;
                 Ok(set)
@@ -191,13 +193,13 @@ impl Supplier<'_> {
         }
     }
 
-    /// Where the headers are that compiling would take, if nobody signed them and what they give is not
-    /// for others.
+    /// Returns the location of the headers for the compile, if they are unsigned and may not be
+    /// used for published modules.
     async fn unsigned_headers(&self, wanted: &Wanted, publish: &PublishConfig) -> Option<String> {
         if publish.unsigned_headers {
             return None;
         }
-        // Without the archives nothing is compiled; whoever has them may have published.
+        // Without the archives nothing is compiled here; a host that has them may have published.
         let archive = self.archive().await.ok()?;
         let version = wanted.kernel_version.as_deref();
         let kernel = headers::Wanted { release: &wanted.kernel_release, version };
@@ -207,7 +209,7 @@ impl Supplier<'_> {
         }
     }
 
-    /// What others have published, or compiled for this host alone: nobody is to wait for it.
+    /// Uses a published set, or compiles for this host only: no other host waits for it.
     async fn build_unshared(
         &self,
         wanted: &Wanted,
@@ -217,13 +219,13 @@ impl Supplier<'_> {
         match self.published(wanted, publish)?.look().await {
             Ok(Some(manifest)) => return self.take(publish, &manifest, wanted).await,
             Ok(None) => {}
-            Err(failure) => tracing::warn!("not asking others: {}", failure.one_line()),
+            Err(failure) => tracing::warn!("cannot query the registry: {}", failure.one_line()),
         }
-        tracing::warn!("builds for this host alone: nobody signed the headers from {place}");
+        tracing::warn!("building for this host only: the headers from {place} are unsigned");
         self.compile_alone(wanted).await
     }
 
-    /// Compiles, whoever else may.
+    /// Compiles here, even if other hosts do the same.
     async fn compile_alone(&self, wanted: &Wanted) -> Result<ModuleSet, Failure> {
         self.compile(wanted).await.map_err(|failed| failed.failure)
     }
@@ -259,9 +261,9 @@ impl Supplier<'_> {
         })
     }
 
-    /// The registry itself, without mirrors: they may be late.
+    /// Opens the registry itself, without mirrors, which may lag behind.
     fn open(&self, publish: &PublishConfig) -> Result<Registry, Failure> {
-        // There is always another way: to compile.
+        // A fallback always exists: to compile.
         let policy = Policy::of(&self.config.downloads).for_registry();
         let env = |name: &str| std::env::var(name).ok();
         let host_root = &self.config.paths.host_root;
@@ -278,21 +280,17 @@ impl Supplier<'_> {
         let (store, name) = (self.store()?, publish.reference.to_string());
         match prebuilt.pull(&name, manifest, &store, self.progress.as_ref()).await {
             Err(failure) if failure.code() == ExitCode::Download => {
-                tracing::warn!("builds for this host alone: {}", failure.one_line());
+                tracing::warn!("building for this host only: {}", failure.one_line());
                 self.compile_alone(wanted).await
             }
             pulled => pulled.inspect(|_| self.telemetry.origin(Origin::Pulled)),
         }
     }
 
-    /// Pushes a set for the others. That it does not succeed is no reason to do without the driver
-    /// here.
+    /// Pushes a set for other hosts. A failed push does not affect this host's driver.
     async fn publish(&self, publish: &PublishConfig, set: &ModuleSet, key: Option<&SecretKey>) {
         if !set.has_signed_headers() && !publish.unsigned_headers {
-            tracing::warn!(
-                "not published: nobody signed the headers from {}",
-                set.headers_origin()
-            );
+            tracing::warn!("not published: unsigned headers from {}", set.headers_origin());
             return;
         }
         let push = self.push(publish, set, key);
@@ -319,12 +317,12 @@ impl Supplier<'_> {
         key: Option<&SecretKey>,
     ) -> Result<String, Failure> {
         let registry = self.open(publish)?;
-        // Signed before anybody can find it.
+        // Signed before any host can find it.
         if let Some(key) = key {
             registry.sign(&Described::of(set)?.digest(), key).await?;
         }
         let store = self.store()?;
-        // What goes out is not counted among what comes in.
+        // Uploads are not counted as downloads.
         let shown = terminal::progress();
         let pushed = registry.push(set, &set.key.tag(), &store, shown.as_ref()).await?;
         Ok(pushed.digest)

@@ -1,4 +1,4 @@
-//! The .run files that the configuration names: looked at once, fetched when they are wanted.
+//! Configured .run files: read once, fetched when needed.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -20,21 +20,22 @@ use crate::source::runfile::AvailableRunFile;
 use crate::source::runfile::{self, Looked, StoredRunFile};
 use crate::store::Store;
 
-/// Whoever asks knows the archives: a file of an unknown form unpacks itself with tools from there.
+/// Access to the archives: a file of an unknown format is unpacked by itself, with tools from
+/// there.
 pub(super) trait Archives {
-    /// The archives' indexes.
+    /// Returns the archives' indexes.
     async fn archive(&self) -> Result<&Archive, Failure>;
-    /// Who is told of what goes on.
+    /// Returns the progress display.
     fn progress(&self) -> &dyn Progress;
 }
 
-/// The configuration's .run files.
+/// Configured .run files.
 pub(super) struct RunFiles<'a> {
     config: &'a Config,
-    /// Servers that were found to be away.
+    /// Unreachable servers.
     away: Away,
     looked: OnceCell<Vec<AvailableRunFile>>,
-    /// Why one of them could not be looked at.
+    /// Error that made one of them unreadable.
     unread: Mutex<Option<Failure>>,
 }
 
@@ -47,7 +48,8 @@ impl<'a> RunFiles<'a> {
         !self.config.run_files.is_empty()
     }
 
-    /// For the catalog. Nothing is asked over the network where that is `needless`.
+    /// Returns the files for the catalog; without queries over the network where these are
+    /// `needless`.
     pub(super) async fn look(
         &self,
         store: &Store,
@@ -60,7 +62,7 @@ impl<'a> RunFiles<'a> {
         let is_stored =
             |pin: &Pin| matches!(pin, Pin::Sha256(s) if runfile::find(store, s).is_some());
         if needless && !self.config.run_files.iter().all(|file| is_stored(&file.pin)) {
-            return Known::Unknown("not asked: all that is wanted is at hand".into());
+            return Known::Unknown("not queried: everything needed is available".into());
         }
         match self.known(store, archives).await {
             Ok(files) => Known::Yes(files),
@@ -72,22 +74,22 @@ impl<'a> RunFiles<'a> {
         }
     }
 
-    /// Says what is not known of the files, where a plan does without.
+    /// Warns about unreadable files, where a plan does without them.
     pub(super) fn warn_of_unread(&self) {
         if let Some(failure) = &*self.unread.lock().unwrap_or_else(PoisonError::into_inner) {
-            tracing::warn!("going on without the .run files: {}", failure.one_line());
+            tracing::warn!("continuing without the .run files: {}", failure.one_line());
         }
     }
 
-    /// The failure behind [`Known::Unknown`].
+    /// Returns the failure behind [`Known::Unknown`].
     pub(super) fn take_unread(&self) -> Option<Failure> {
         self.unread.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Chooses a driver to compile and brings its file into the store.
+    /// Chooses a driver to compile and fetches its file into the store.
     ///
     /// # Errors
-    /// Exit code 12 where no file holds it; as [`runfile::fetch`].
+    /// Exit code 12 where no file has it; as [`runfile::fetch`].
     pub(super) async fn choose(
         &self,
         version: Option<&str>,
@@ -99,18 +101,18 @@ impl<'a> RunFiles<'a> {
             driver::find(&drivers(files), version, flavour).map_err(|nearest| {
                 let wanted = version.map(|v| format!(" {v}")).unwrap_or_default();
                 let flavour = flavour.map(|f| format!(" {f}")).unwrap_or_default();
-                let cause = format!("no .run file named holds the driver{wanted}{flavour}");
+                let cause = format!("no configured .run file has the driver{wanted}{flavour}");
                 let remedy = nearest.remedy_text().unwrap_or_default().to_owned();
                 Failure::new(ExitCode::Download, cause).remedy(remedy)
             })
         };
         let expected = find(&self.known(store, archives).await?)?;
         self.fetch(&expected.version, store, archives).await?;
-        // Now its flavours are known, and not only expected.
+        // Its flavours are known by now, and no longer only expected.
         find(&self.known(store, archives).await?)
     }
 
-    /// Brings the file with a version into the store.
+    /// Fetches the file with a version into the store.
     ///
     /// # Errors
     /// Exit code 12 where no file has it; as [`runfile::fetch`].
@@ -122,13 +124,16 @@ impl<'a> RunFiles<'a> {
     ) -> Result<StoredRunFile, Failure> {
         let files = self.known(store, archives).await?;
         let file = files.iter().find(|file| file.version == version).ok_or_else(|| {
-            Failure::new(ExitCode::Download, format!("no .run file named is of {version}"))
-                .remedy("name the .run file of that version")
+            Failure::new(
+                ExitCode::Download,
+                format!("no configured .run file has version {version}"),
+            )
+            .remedy("configure the .run file of that version")
         })?;
         runfile::fetch(file, &self.fetcher()?, store, archives.progress()).await
     }
 
-    /// What is known of every file, now.
+    /// Returns what is known of every file by now.
     async fn known(
         &self,
         store: &Store,
@@ -169,7 +174,7 @@ impl<'a> RunFiles<'a> {
     }
 }
 
-/// Newest first, and of a version the flavour first that NVIDIA recommends.
+/// Sorts by version, newest first, then by NVIDIA's recommended flavour first.
 fn drivers(files: &[AvailableRunFile]) -> Vec<AvailableDriver> {
     let mut drivers: Vec<_> = files.iter().flat_map(AvailableRunFile::drivers).collect();
     let is_recommended = |driver: &AvailableDriver| {
@@ -193,7 +198,7 @@ mod tests {
 
     impl Archives for Nobody {
         async fn archive(&self) -> Result<&Archive, Failure> {
-            Err(Failure::new(ExitCode::Bug, "the archives were asked"))
+            Err(Failure::new(ExitCode::Bug, "the archives were queried"))
         }
 
         fn progress(&self) -> &dyn Progress {

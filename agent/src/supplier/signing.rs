@@ -1,4 +1,4 @@
-//! Signing sets for the kernel, as the configuration says.
+//! Signing of sets for the kernel, as configured.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::signed_sets::detached::Pile;
 use crate::source::archive::Archive;
 use crate::store::Store;
 
-/// How sets are signed here, or that they are not.
+/// Signing configuration of sets; may be absent.
 pub(super) struct Signing<'a> {
     config: Option<&'a ModuleSigning>,
-    /// How long sign-file may take.
+    /// Time limit of sign-file.
     limit: Duration,
 }
 
@@ -26,10 +26,10 @@ impl<'a> Signing<'a> {
         Self { config: config.module_signing.as_ref(), limit: config.deadlines.build }
     }
 
-    /// Whether key, certificate and signatures can be read: known before anything is compiled.
+    /// Checks that key, certificate and signatures are readable, before anything is compiled.
     ///
     /// # Errors
-    /// Exit code 2 where one cannot.
+    /// Exit code 2 where one is not.
     pub(super) fn check(&self) -> Result<(), Failure> {
         match self.config {
             None => Ok(()),
@@ -43,8 +43,8 @@ impl<'a> Signing<'a> {
         }
     }
 
-    /// Whether a set with this key can be loaded without anything from the archives: sign-file
-    /// comes from there.
+    /// True if a set with this key can be loaded without anything from the archives, the source of
+    /// sign-file.
     pub(super) fn suffices(&self, key: &ModuleKey, catalog: &Catalog) -> bool {
         let makes_signatures = self.config.is_some_and(|signing| signing.key().is_some());
         !makes_signatures || key.signed_by.is_some() || self.has_signed(key, catalog)
@@ -58,7 +58,7 @@ impl<'a> Signing<'a> {
         })
     }
 
-    /// Signs `set`, where that is configured and nobody has.
+    /// Signs `set`, where configured and not done yet.
     ///
     /// # Errors
     /// As [`SignFile::sign`] with a key, and as [`Pile::sign`] with signatures made elsewhere.

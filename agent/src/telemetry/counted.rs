@@ -1,16 +1,16 @@
-//! Counts what long work reports of itself while it is shown to a person.
+//! Counting of fetched bytes and cache hits by way of the displayed progress.
 
 use super::Telemetry;
 use crate::progress::{Progress, Reused, Task, Unit};
 
-/// Progress whose bytes are those that come from elsewhere.
+/// Progress that counts its bytes as fetched ones.
 pub struct Counted {
     shown: Box<dyn Progress>,
     telemetry: Telemetry,
 }
 
 impl Counted {
-    /// Counts what is shown by `shown`.
+    /// Wraps `shown`, and counts its progress.
     pub fn new(shown: Box<dyn Progress>, telemetry: Telemetry) -> Self {
         Self { shown, telemetry }
     }

@@ -1,13 +1,13 @@
-//! Metrics as text: in OpenMetrics 1.0 for who asks for it, and in Prometheus' own format for all
+//! Metrics as text: OpenMetrics 1.0 for clients that request it, Prometheus' own format for all
 //! others.
 //!
-//! The two name a counter's family differently and cannot be had in one text
+//! The two formats name a counter's family differently and cannot be combined in one text
 //! (<https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md>,
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>).
 
 use std::fmt::Write;
 
-/// Which of the two.
+/// Text format of the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// OpenMetrics 1.0.
@@ -17,7 +17,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What to give whoever sends this Accept header.
+    /// Returns the format for a client's Accept header.
     pub fn accepted(accept: &str) -> Self {
         // Media types are written in either case (RFC 9110, 8.3.1).
         let kind = |part: &str| part.split(';').next().unwrap_or_default().trim().to_lowercase();
@@ -25,7 +25,7 @@ impl Format {
         if open { Self::OpenMetrics } else { Self::Prometheus }
     }
 
-    /// The Content-Type.
+    /// Returns the Content-Type.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -34,27 +34,27 @@ impl Format {
     }
 }
 
-/// What kind of family it is.
+/// Kind of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// It goes up and down.
     Gauge,
     /// It only goes up; its samples are named `NAME_total`.
     Counter,
-    /// Labels that say something, with the value 1; its samples are named `NAME_info`.
+    /// Descriptive labels, with the value 1; its samples are named `NAME_info`.
     Info,
 }
 
 /// A family of metrics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Family {
-    /// Without `longshore_` in front, and `_total` or `_info` behind.
+    /// Name, without `longshore_` in front, and `_total` or `_info` behind.
     pub name: &'static str,
     /// Its kind.
     pub kind: Kind,
-    /// The unit the name ends with, or nothing.
+    /// The unit that the name ends with, or empty.
     pub unit: &'static str,
-    /// What it is, in a sentence without a full stop.
+    /// Description, in a sentence without a full stop.
     pub help: &'static str,
     /// Its samples.
     pub samples: Vec<Sample>,
@@ -69,7 +69,7 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// Writes families; one without a sample is left out.
+/// Writes families; leaves out those without a sample.
 pub fn write(families: &[Family], format: Format) -> String {
     let mut text = String::with_capacity(8 << 10);
     for family in families.iter().filter(|family| !family.samples.is_empty()) {

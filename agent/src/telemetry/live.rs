@@ -1,4 +1,4 @@
-//! What an agent is at, at one moment: what `/status` and `longshore status --json` give as `live`.
+//! Live state of an agent at one moment: `live` in `/status` and `longshore status --json`.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -14,92 +14,92 @@ use crate::host::verbs::DriverUser;
 use crate::journal::phase::Phase;
 use crate::progress::Reused;
 
-/// What an agent is at.
+/// State of an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Live {
     /// Version of longshore.
     pub version: String,
-    /// When the agent was started.
+    /// Start time of the agent.
     pub started: Timestamp,
-    /// Agents that were started since the host was booted, this one among them.
+    /// Agent starts since the host was booted, including this one.
     pub starts: Option<u64>,
     /// The phase.
     pub phase: Option<Phase>,
-    /// Since when it is in that phase.
+    /// Start time of that phase.
     pub phase_since: Option<Timestamp>,
-    /// Whether the driver is installed and every required daemon serves.
+    /// True if the driver is installed and every required daemon serves.
     pub ready: bool,
-    /// Why it is not ready; empty where it is.
+    /// Reasons that it is not ready; empty if it is.
     pub not_ready: Vec<String>,
-    /// Seconds in each phase so far, the present one among them; those never entered are left out.
+    /// Seconds in each phase so far, including the present one; phases never entered are left out.
     pub phase_seconds: BTreeMap<String, f64>,
     /// The step that is being carried out or undone.
     pub at: Option<StepAt>,
-    /// What became of each step when it was last carried out or undone, the oldest first.
+    /// Last outcome of each step that was carried out or undone, the oldest first.
     pub steps: Vec<StepRecord>,
-    /// How often each kind of step came to each outcome.
+    /// Number of times that each kind of step had each outcome.
     pub step_counts: Vec<StepCount>,
     /// The driver that is installed.
     pub driver: Option<DriverInfo>,
-    /// Bytes that came from archives, mirrors and registries.
+    /// Bytes fetched from archives, mirrors and registries.
     pub fetched_bytes: u64,
-    /// Things that were at hand already.
+    /// Items that were available already.
     pub cache_hits: BTreeMap<Reused, u64>,
-    /// Things that were not.
+    /// Items that were not.
     pub cache_misses: BTreeMap<Reused, u64>,
-    /// Who keeps the driver from being taken off, as it was last seen; None where nobody does or
-    /// nobody has looked.
+    /// Users that prevent unloading the driver, as last found; None if there are none or none were
+    /// looked for.
     pub holders: Option<Holders>,
     /// The daemons that belong to the driver.
     pub daemons: Vec<Daemon>,
-    /// What was found when the driver that is installed was last looked at.
+    /// Findings of the last check of the installed driver.
     #[serde(default)]
     pub findings: Vec<Finding>,
     /// The GPUs that the driver is to have, and has; None before it was installed.
     #[serde(default)]
     pub gpus: Option<GpuCount>,
-    /// Failures in this agent's life.
+    /// Number of failures of this agent.
     pub failures: u64,
     /// The last failure, of this agent or one before it.
     pub last_failure: Option<FailureRecord>,
 }
 
-/// The step that is being carried out or undone.
+/// The step in progress, carried out or undone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepAt {
     /// Its kind, for example `load-module`.
     pub step: String,
-    /// What it is about, for example `nvidia_uvm`.
+    /// Its subject, for example `nvidia_uvm`.
     pub what: String,
-    /// Whether it is being undone.
+    /// True if it is being undone.
     pub undo: bool,
     /// Seconds so far.
     pub seconds: f64,
 }
 
-/// What became of a step.
+/// Last outcome of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
     /// Its kind, for example `load-module`.
     pub step: String,
-    /// What it is about, for example `nvidia_uvm`.
+    /// Its subject, for example `nvidia_uvm`.
     pub what: String,
-    /// Whether it was undone.
+    /// True if it was undone.
     pub undo: bool,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: StepOutcome,
     /// Seconds it took.
     pub seconds: f64,
 }
 
-/// How often a kind of step came to an outcome.
+/// Number of times that a kind of step had an outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepCount {
     /// The kind, for example `load-module`.
     pub step: String,
     /// The outcome.
     pub outcome: StepOutcome,
-    /// How often.
+    /// The number.
     pub count: u64,
 }
 
@@ -112,23 +112,23 @@ pub struct DriverInfo {
     pub flavour: String,
     /// Kernel release.
     pub kernel: String,
-    /// sha256 (hex) of nvidia.ko, which names the set in the store; None where nothing was loaded
-    /// by an agent.
+    /// sha256 (hex) of nvidia.ko, which names the set in the store; None if no agent loaded a
+    /// module.
     pub module_digest: Option<String>,
-    /// Where its modules came from.
+    /// Origin of its modules.
     pub origin: Option<Origin>,
 }
 
-/// Who keeps the driver from being taken off.
+/// Users that prevent unloading the driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holders {
-    /// When that was seen.
+    /// Time of the inspection.
     pub seen: Timestamp,
-    /// What is held, in words.
+    /// Descriptions of the modules that are held.
     pub held: Vec<String>,
     /// The processes that hold it.
     pub processes: Vec<DriverUser>,
-    /// Why the processes could not be looked at.
+    /// Reason that the processes could not be inspected.
     pub unseen: Option<String>,
 }
 
@@ -143,7 +143,7 @@ impl From<&InUse> for Holders {
     }
 }
 
-/// How many GPUs the driver is to have, and has.
+/// Number of GPUs that the driver is to have, and has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuCount {
     /// GPUs on the PCI bus that no other driver has, and those that it had and that left the bus.
@@ -152,14 +152,14 @@ pub struct GpuCount {
     pub bound: usize,
 }
 
-/// What was found when the driver that is installed was looked at.
+/// Result of checking the installed driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Condition {
-    /// Its GPUs; None where they were not looked at.
+    /// Its GPUs; None if they were not checked.
     pub gpus: Option<GpuCount>,
-    /// What is not as it should be.
+    /// Faults and notes.
     pub findings: Vec<Finding>,
-    /// What of it makes the driver not ready, in words.
+    /// Descriptions of the faults that make the driver not ready.
     pub not_ready: Vec<String>,
 }
 
@@ -168,31 +168,31 @@ pub struct Condition {
 pub struct Daemon {
     /// Its name, for example `nvidia-persistenced`.
     pub name: String,
-    /// Whether the agent is ready only while it serves.
+    /// True if the agent is ready only while it serves.
     pub required: bool,
-    /// What it is at.
+    /// Its state.
     pub state: DaemonState,
-    /// How often it was started again.
+    /// Number of restarts.
     pub restarts: u64,
 }
 
-/// What an agent failed at.
+/// Failure of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureRecord {
-    /// When.
+    /// Its time.
     pub at: Timestamp,
-    /// Exit code; None where the agent ended without one.
+    /// Exit code; None if the agent ended without one.
     pub code: Option<u8>,
     /// Cause and chain, in one line.
     pub cause: String,
-    /// What to do.
+    /// Remedy.
     pub remedy: String,
     /// The phase it happened in.
     pub phase: Option<Phase>,
 }
 
 impl FailureRecord {
-    /// The record of a failure that happens now.
+    /// Returns the record of a failure that happens now.
     pub fn of(failure: &Failure, phase: Option<Phase>) -> Self {
         Self {
             at: Timestamp::now(),
@@ -205,29 +205,29 @@ impl FailureRecord {
 }
 
 impl FailureRecord {
-    /// The record of an agent that a signal has just killed.
+    /// Returns the record of an agent that a signal has just killed.
     pub fn killed(code: u8, signal: &str) -> Self {
         Self {
             at: Timestamp::now(),
             code: Some(code),
             cause: format!("the agent was killed by {signal}"),
             remedy:
-                "where nobody killed it: raise the container's memory limit, and see the kernel's \
-                     log; the next agent goes on from what its journal says"
+                "if it was not killed on purpose: raise the container's memory limit, and see the \
+                     kernel's log; the next agent continues from its journal"
                     .to_owned(),
             phase: None,
         }
     }
 
-    /// The record of an agent that ended in `phase` without saying why, and wrote its journal last
-    /// at `at`.
+    /// Returns the record of an agent that ended in `phase` without a report, and wrote its journal
+    /// last at `at`.
     pub fn without_a_word(phase: Phase, at: Option<Timestamp>) -> Self {
         Self {
             at: at.unwrap_or_else(Timestamp::now),
             code: None,
-            cause: format!("the agent before this one ended without a word in phase {phase}"),
+            cause: format!("the agent before this one ended without a report in phase {phase}"),
             remedy:
-                "see what killed it: the pod's last state, and the kernel's log for its being out \
+                "find its killer: see the pod's last state, and the kernel's log for its being out \
                      of memory"
                     .to_owned(),
             phase: Some(phase),

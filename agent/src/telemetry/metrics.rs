@@ -1,10 +1,10 @@
-//! The metrics of an agent. docs/observability.md has a table of them, which a test compares.
+//! Metrics of an agent. docs/observability.md has a table of them, which a test compares.
 
 use super::exposition::{Family, Kind, Sample};
 use super::{Live, Origin};
 use crate::journal::phase::Phase;
 
-/// What is read of the host and of this process at the moment of a scrape.
+/// Sample of the host and of this process at the moment of a scrape.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Seen {
     /// References to the driver's modules, by name.
@@ -17,7 +17,7 @@ pub struct Seen {
     pub cpu_seconds: Option<f64>,
 }
 
-/// The families of an agent.
+/// Returns the families of an agent.
 pub fn families(live: &Live, seen: &Seen) -> Vec<Family> {
     let mut all = life(live);
     all.extend(steps(live));
@@ -39,17 +39,17 @@ fn life(live: &Live) -> Vec<Family> {
         labelled([("code", code), ("phase", phase)], since_epoch(failure.at))
     });
     vec![
-        gauge("ready", "", "Whether the driver is installed and every required daemon serves")
+        gauge("ready", "", "1 if the driver is installed and every required daemon serves")
             .with([plain(f64::from(u8::from(live.ready)))]),
-        gauge("phase", "", "Whether the agent is in this phase").with(Phase::ALL.map(phase)),
-        gauge("phase_entered_timestamp_seconds", "seconds", "When the present phase was entered")
+        gauge("phase", "", "1 if the agent is in this phase").with(Phase::ALL.map(phase)),
+        gauge("phase_entered_timestamp_seconds", "seconds", "Start time of the present phase")
             .with(live.phase_since.map(|at| plain(since_epoch(at)))),
         counter("phase_seconds", "seconds", "Time spent in each phase").with(seconds),
         counter("failures", "", "Failures of this agent").with([plain(live.failures as f64)]),
         gauge(
             "last_failure_timestamp_seconds",
             "seconds",
-            "When this agent or one before it last failed, with the exit code",
+            "Time of the last failure of this agent or an earlier one, with its exit code",
         )
         .with(failure),
     ]
@@ -109,8 +109,8 @@ fn driver(live: &Live, seen: &Seen) -> Vec<Family> {
             .with(seen.holders.map(|count| plain(count as f64))),
         gauge("gpus_expected", "", "GPUs that the driver is to have").with(expected),
         gauge("gpus_bound", "", "GPUs that the driver has").with(bound),
-        gauge("daemon_up", "", "Whether a daemon of the driver serves").with(up),
-        counter("daemon_restarts", "", "How often a daemon was started again").with(restarts),
+        gauge("daemon_up", "", "1 if a daemon of the driver serves").with(up),
+        counter("daemon_restarts", "", "Restarts of a daemon").with(restarts),
     ]
 }
 
@@ -127,8 +127,8 @@ fn sources(live: &Live) -> Vec<Family> {
     vec![
         counter("fetched_bytes", "bytes", "Bytes from archives, mirrors and registries")
             .with([plain(live.fetched_bytes as f64)]),
-        counter("cache_hits", "", "Things that were at hand already").with(hits),
-        counter("cache_misses", "", "Things that had to be made or fetched").with(misses),
+        counter("cache_hits", "", "Items that were available already").with(hits),
+        counter("cache_misses", "", "Items that had to be made or fetched").with(misses),
     ]
 }
 
@@ -136,13 +136,13 @@ fn process(live: &Live, seen: &Seen) -> Vec<Family> {
     let build = [("version", live.version.as_str()), ("arch", std::env::consts::ARCH)];
     vec![
         info_family("build", "The program").with([labelled(build, 1.0)]),
-        gauge("start_timestamp_seconds", "seconds", "When the agent was started")
+        gauge("start_timestamp_seconds", "seconds", "Start time of the agent")
             .with([plain(since_epoch(live.started))]),
         counter("agent_starts", "", "Agents started on this host since it was booted")
             .with(live.starts.map(|starts| plain(starts as f64))),
         gauge("resident_memory_bytes", "bytes", "Memory that the agent has in use")
             .with(seen.resident_bytes.map(|bytes| plain(bytes as f64))),
-        counter("cpu_seconds", "seconds", "Processor time that the agent has had")
+        counter("cpu_seconds", "seconds", "Processor time that the agent has used")
             .with(seen.cpu_seconds.map(plain)),
     ]
 }
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use crate::telemetry::{Condition, DaemonState, DriverInfo, GpuCount, StepOutcome, Telemetry};
 
-    /// An agent of which everything is told.
+    /// Returns an agent with every part of its state set.
     fn told() -> Live {
         let telemetry = Telemetry::default();
         telemetry.starts(2);

@@ -1,8 +1,8 @@
-//! What an agent is at, and what it has been through: kept in memory, for whoever asks.
+//! State and history of an agent: kept in memory, for status, health and metrics.
 //!
-//! One cheap handle that is handed down; the rooms that work call it, the rooms that tell
-//! ([`serve`](crate::serve), `longshore status`) take a [`Live`] from it. What it keeps is bounded:
-//! some kilobytes, however long the agent lives.
+//! One cheap handle is passed down; the rooms that work report to it, the rooms that publish
+//! ([`serve`](crate::serve), `longshore status`) take a [`Live`] from it. Its size is bounded: some
+//! kilobytes, however long the agent runs.
 
 mod counted;
 pub mod exposition;
@@ -29,16 +29,16 @@ use crate::journal::phase::Phase;
 use crate::progress::Reused;
 use crate::step::Step;
 
-/// Steps whose last outcome is kept: a plan has some twenty.
+/// Upper limit of steps whose last outcome is kept: a plan has some twenty.
 const MOST_STEPS: usize = 64;
 
-/// Where the modules came from that are loaded.
+/// Origin of the loaded modules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
-    /// The driver was live already: nothing was loaded.
+    /// The driver was loaded already: nothing was loaded.
     Adopted,
-    /// Out of the store.
+    /// Taken from the store.
     Stored,
     /// Compiled on this host.
     Compiled,
@@ -48,27 +48,27 @@ pub enum Origin {
     Imported,
 }
 
-/// What became of a step.
+/// Outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepOutcome {
     /// It was carried out.
     Done,
-    /// It was so already, by an earlier agent: it remains ours.
+    /// Already in effect by an earlier agent: it remains ours.
     StillOurs,
-    /// It was so already, by somebody else.
+    /// Already in effect by another program.
     NotOurs,
     /// It could not be carried out.
     Failed,
     /// It was undone.
     Undone,
-    /// It was left as it is: it has become somebody else's.
+    /// Left as it is, because it belongs to another program now.
     Kept,
     /// It could not be undone.
     NotUndone,
 }
 
-/// What a daemon is at.
+/// State of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DaemonState {
@@ -84,11 +84,11 @@ pub enum DaemonState {
     Failed,
 }
 
-/// A handle to what one agent tells of itself. Clones tell of the same agent.
+/// Handle to an agent's reported state. Clones are of the same agent.
 #[derive(Debug, Clone, Default)]
 pub struct Telemetry(Arc<Mutex<Told>>);
 
-/// What is kept.
+/// Reported state of an agent.
 #[derive(Debug)]
 struct Told {
     started: Timestamp,
@@ -141,11 +141,11 @@ impl Default for Told {
 
 impl Telemetry {
     fn told(&self) -> MutexGuard<'_, Told> {
-        // Another thread that panicked between two numbers leaves numbers.
+        // A thread that panicked between two updates leaves valid numbers.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The agent enters a phase.
+    /// Records that the agent enters a phase.
     pub fn enter(&self, phase: Phase) {
         let mut told = self.told();
         let now = Instant::now();
@@ -165,7 +165,7 @@ impl Telemetry {
         }
     }
 
-    /// A step is begun: carried out, or undone where `undo`.
+    /// Records that a step is begun: carried out, or undone if `undo`.
     pub fn begin(&self, step: &Step, undo: bool) -> Doing<'_> {
         let now = Instant::now();
         let at = StepAt { step: step.kind().into(), what: step.subject(), undo, seconds: 0.0 };
@@ -173,12 +173,12 @@ impl Telemetry {
         Doing { telemetry: self, kind: step.kind(), what: step.subject(), undo, since: now }
     }
 
-    /// The phase it is in; None before the first.
+    /// Returns the present phase; None before the first.
     pub fn phase(&self) -> Option<Phase> {
         self.told().phase.map(|(phase, ..)| phase)
     }
 
-    /// The step in progress, in words, and how long it has been.
+    /// Returns a description of the step in progress, and its duration so far.
     pub fn in_progress(&self) -> Option<(String, Duration)> {
         let told = self.told();
         let (at, since) = told.at.as_ref()?;
@@ -186,13 +186,13 @@ impl Telemetry {
         Some((format!("{undoing}{} {}", at.step, at.what), since.elapsed()))
     }
 
-    /// Where the modules come from that are about to be loaded.
+    /// Records the origin of the modules that are about to be loaded.
     pub fn origin(&self, origin: Origin) {
         self.told().origin = Some(origin);
     }
 
-    /// The driver that is installed; its origin is [`Origin::Stored`] unless something else was
-    /// told.
+    /// Records the installed driver; its origin is [`Origin::Stored`] unless another one was
+    /// recorded.
     pub fn driver(&self, driver: DriverInfo) {
         let mut told = self.told();
         let origin = driver.origin.or(told.origin.take()).unwrap_or(Origin::Stored);
@@ -204,25 +204,25 @@ impl Telemetry {
         told.driver = Some(DriverInfo { origin: Some(origin), ..driver });
     }
 
-    /// So many bytes more came from elsewhere.
+    /// Adds to the number of fetched bytes.
     pub fn fetched(&self, bytes: u64) {
         let mut told = self.told();
         told.fetched_bytes = told.fetched_bytes.saturating_add(bytes);
     }
 
-    /// So many things were at hand, and so many had to be made or fetched.
+    /// Adds to the numbers of items that were available, and that had to be made or fetched.
     pub fn reused(&self, what: Reused, hits: u64, misses: u64) {
         let mut told = self.told();
         *told.reused.entry(what).or_default() += hits;
         *told.missed.entry(what).or_default() += misses;
     }
 
-    /// Who keeps the driver from being taken off; None as soon as nobody does.
+    /// Records the users that prevent unloading the driver; None as soon as there are none.
     pub fn holders(&self, in_use: Option<&InUse>) {
         self.told().holders = in_use.map(Holders::from);
     }
 
-    /// What a daemon is at. Started a second time it counts as restarted.
+    /// Records the state of a daemon. A second start counts as a restart.
     pub fn daemon(&self, name: &str, required: bool, state: DaemonState) {
         let mut told = self.told();
         match told.daemons.iter_mut().find(|daemon| daemon.name == name) {
@@ -238,23 +238,22 @@ impl Telemetry {
         }
     }
 
-    /// What was found when the driver that is installed was last looked at; returns what was found
-    /// before it.
+    /// Records the findings of the last check of the installed driver; returns the previous ones.
     pub fn condition(&self, condition: Condition) -> Condition {
         std::mem::replace(&mut self.told().condition, condition)
     }
 
-    /// Agents that began their life since the host was booted, this one among them.
+    /// Records the number of agent starts since the host was booted, including this one.
     pub fn starts(&self, starts: u64) {
         self.told().starts = Some(starts);
     }
 
-    /// What an agent before this one failed at.
+    /// Records the failure of an earlier agent.
     pub fn failed_before(&self, failure: Option<FailureRecord>) {
         self.told().last_failure = failure;
     }
 
-    /// This agent failed; it may go on from there.
+    /// Records a failure of this agent, which may continue after it.
     pub fn failed(&self, failure: &Failure) {
         let record = self.record(failure);
         let mut told = self.told();
@@ -262,7 +261,7 @@ impl Telemetry {
         told.last_failure = Some(record);
     }
 
-    /// The record of a failure that happens now, or has just led into the present phase.
+    /// Returns the record of a failure that happens now, or has just led into the present phase.
     pub fn record(&self, failure: &Failure) -> FailureRecord {
         let told = self.told();
         let phase = match told.phase {
@@ -273,13 +272,13 @@ impl Telemetry {
         FailureRecord::of(failure, phase)
     }
 
-    /// What it is at, all of it.
+    /// Returns the whole state.
     pub fn live(&self) -> Live {
         self.told().live()
     }
 }
 
-/// A step that is being carried out or undone.
+/// A step in progress, carried out or undone.
 #[derive(Debug)]
 pub struct Doing<'a> {
     telemetry: &'a Telemetry,
@@ -290,7 +289,7 @@ pub struct Doing<'a> {
 }
 
 impl Doing<'_> {
-    /// It is over; returns the seconds it took.
+    /// Records the end of the step; returns the seconds it took.
     pub fn end(self, outcome: StepOutcome) -> f64 {
         let seconds = self.since.elapsed().as_secs_f64();
         let mut told = self.telemetry.told();

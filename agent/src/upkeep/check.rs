@@ -1,4 +1,4 @@
-//! Reads everything in the store again, and says what is not what its name or its description says.
+//! Reads everything in the store again, and reports what does not match its digest or description.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,31 +15,31 @@ use crate::source::runfile;
 use crate::source::userspace::{self, Depth};
 use crate::store::Store;
 
-/// How many damages a failure names.
+/// Maximum number of damaged files named in a failure.
 const NAMED: usize = 5;
 
-/// What was read, and what of it is damaged.
+/// Numbers of entries read, and the damaged ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Health {
-    /// How many blobs, sets, user-mode trees and drivers were read.
+    /// Number of blobs, sets, user-mode trees and drivers read.
     pub read: BTreeMap<&'static str, usize>,
-    /// What is damaged, by path.
+    /// Damaged entries, by path.
     pub damaged: Vec<Damage>,
 }
 
-/// One thing that is not what it should be.
+/// A damaged file or directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Damage {
     /// File or directory.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The reason.
     pub why: String,
 }
 
 impl Health {
-    /// The failure, where anything is damaged.
+    /// The failure, if anything is damaged.
     pub fn failure(&self) -> Option<Failure> {
         if self.damaged.is_empty() {
             return None;
@@ -50,7 +50,7 @@ impl Health {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let cause = format!("the store is damaged: {}{more}", names.join(", "));
         Some(Failure::new(ExitCode::Verification, cause).remedy(
-            "remove what is named: it is fetched or made anew when it is wanted (a user-mode tree \
+            "remove the named files: they are fetched or made anew when needed (a user-mode tree \
              may be in use: leave that to `longshore gc`); if it comes back, check the disk",
         ))
     }
@@ -66,8 +66,8 @@ impl Health {
     }
 }
 
-/// Reads every blob, set, user-mode tree and unpacked driver whole. What is not finished, logs and
-/// build roots, of which nothing is written down, are left out.
+/// Reads every blob, set, user-mode tree and unpacked driver whole. Unfinished files are left out,
+/// and so are logs and build roots, which have no recorded digest.
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be listed.
@@ -116,7 +116,7 @@ fn set(path: &Path, store: &Store) -> Result<(), String> {
     let set: ModuleSet = parse(path)?;
     set.check().map_err(|e| e.to_string())?;
     if name(path) != format!("{}.json", set.key.file_stem()) {
-        return Err("it is another set's".into());
+        return Err("it belongs to another set".into());
     }
     let absent = |sha256: &str| store.open_blob(sha256).is_err();
     match set.modules.iter().find(|module| absent(&module.sha256)) {
@@ -143,7 +143,7 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Sorted, so that two looks say the same.
+/// Sorted, so that two runs report the same.
 fn list(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     let list = || -> std::io::Result<Vec<PathBuf>> {
         fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()

@@ -1,11 +1,12 @@
-//! Removes from the store what is not needed.
+//! Removes unneeded files from the store.
 //!
-//! What processes that ended left behind goes always. Beyond a bound goes what was not used for
-//! longest, but never what the host runs, nor what it ran before that. Whoever calls has the store
-//! alone (see [`Store::alone`]), so nobody is about to use what goes.
+//! Leftovers of processes that ended are always removed. Beyond a bound, the least recently used is
+//! removed, but never what the host runs, nor what it ran before that. The caller has locked the
+//! store exclusively (see [`Store::alone`]), so no process is about to use what is removed.
 //!
-//! The order on the disk keeps the store right wherever this is cut off: a set goes before the
-//! modules it names, and everything leaves its place as a whole before it is removed.
+//! The order on the disk keeps the store consistent if this is interrupted anywhere: a set is
+//! removed before the modules it names, and everything is renamed away as a whole before it is
+//! removed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -30,28 +31,28 @@ use crate::scratch::claim;
 use crate::store::Store;
 use crate::store::usage::InUse;
 
-/// Failed compiles are not believed for longer (see build::remembered).
+/// Age at which recorded compile failures expire (see build::remembered).
 const FAILURES_COUNT: Duration = Duration::from_secs(24 * 3600);
 
-/// What is never removed, and why.
+/// Files that are never removed, with the reason.
 #[derive(Debug, Clone, Default)]
 pub struct Needed {
     /// Modules that were loaded together, and why they are needed.
     modules: Vec<(BTreeSet<String>, &'static str)>,
     trees: HashMap<String, &'static str>,
-    /// Trees that are shown or mounted now.
+    /// Trees that are exposed or mounted now.
     in_use: BTreeSet<String>,
 }
 
 const RUNS: &str = "the host runs it";
 const RAN: &str = "the host ran it before";
-const MOUNTED: &str = "somebody has it mounted";
-/// Another certificate takes the unsigned modules, and they can only be compiled.
+const MOUNTED: &str = "it is mounted";
+/// A change of certificate needs the unsigned modules again, and only compiling could restore them.
 const SIGNED_FROM: &str = "the host's modules were signed from it";
 
 impl Needed {
-    /// What this host runs, by the agent's journal, by what is mounted, and by what the store
-    /// remembers; and what it ran before.
+    /// Collects what this host runs, by the agent's journal, by mounts, and by the store's history;
+    /// and what it ran before.
     ///
     /// # Errors
     /// Exit code 13 or 15 where the journal cannot be understood: then it is not known what runs.
@@ -87,31 +88,31 @@ impl Needed {
 
     fn reason(&self, item: &Item) -> Option<&'static str> {
         let name = item.path.file_name()?.to_str()?;
-        // Sets may share modules: the one that was taken has them all.
+        // Sets may share modules: the loaded set is the one that has all of them.
         let is_taken = |taken: &BTreeSet<String>| taken.iter().all(|m| item.modules.contains(m));
         let why = |(_, why): &(_, &'static str)| *why;
         match item.kind {
             Kind::Modules => self.modules.iter().find(|(taken, _)| is_taken(taken)).map(why),
-            // A module whose set's description is lost.
+            // A module of a set whose description is lost.
             Kind::Download => self.modules.iter().find(|(taken, _)| taken.contains(name)).map(why),
             Kind::UserMode => self.trees.get(name).copied(),
             _ => None,
         }
     }
 
-    /// Why an item is of no use to anybody.
+    /// The reason why an item is useless in any case.
     fn refuse(&self, item: &Item, now: SystemTime) -> Option<&'static str> {
         let name = item.path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         match item.kind {
             Kind::UserMode if item.is_damaged && !self.in_use.contains(name) => {
-                Some("it is damaged, and nothing shows it")
+                Some("it is damaged, and not in use")
             }
             _ => refuse(item, now),
         }
     }
 }
 
-/// The tree that is mounted as the driver root: a mount shows the same directory.
+/// The tree that is mounted as the driver root: the mount has the same directory inode.
 fn shown(store: &Store, driver_root: &Path) -> BTreeSet<String> {
     let id = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     let mounted = id(driver_root);
@@ -121,52 +122,52 @@ fn shown(store: &Store, driver_root: &Path) -> BTreeSet<String> {
     trees.filter(is_it).filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// What was, or would be, done.
+/// Result of a collection, or its preview.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Report {
     /// The store.
     pub store: PathBuf,
-    /// Whether nothing was removed, and this is what would be.
+    /// True if nothing was removed and this is a preview.
     pub dry_run: bool,
-    /// Bytes the store may have; None is no bound.
+    /// Size limit of the store in bytes; None is no limit.
     pub bound: Option<u64>,
     /// Bytes on the disk before.
     pub before: u64,
     /// Bytes on the disk after.
     pub after: u64,
-    /// What was removed, in this order.
+    /// Removed items, in order of removal.
     pub removed: Vec<Line>,
-    /// What was kept, last used first.
+    /// Kept items, last used first.
     pub kept: Vec<Line>,
 }
 
-/// One thing of a report.
+/// One item of a report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Line {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Relative to the store.
     pub path: PathBuf,
-    /// Bytes that it freed, or takes.
+    /// Bytes that it freed, or occupies.
     pub bytes: u64,
-    /// When it was last used, as far as that is known.
+    /// Time of last use, as far as that is known.
     pub used: Timestamp,
-    /// Why it went or stayed.
+    /// The reason for removing or keeping it.
     pub why: &'static str,
 }
 
-/// What a collection is to do; [`Decision::carry_out`] does it.
+/// A decided collection; [`Decision::carry_out`] executes it.
 #[derive(Debug)]
 pub struct Decision {
     report: Report,
     going: Vec<Item>,
-    /// Modules that a set which stays has.
+    /// Modules of sets that are kept.
     staying: BTreeSet<String>,
 }
 
-/// Decides what goes: reads the store and changes nothing.
+/// Decides what to remove: reads the store and changes nothing.
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be listed.
@@ -180,7 +181,7 @@ pub fn decide(
     let mut items = std::mem::take(&mut inventory.items);
     let before = inventory.size();
     items.sort_by(|a, b| (a.used, a.kind, &a.path).cmp(&(b.used, b.kind, &b.path)));
-    // What goes always comes first: it may already be enough.
+    // Items that are removed in any case come first: that may already be enough.
     let (always, rest): (Vec<_>, Vec<_>) =
         items.into_iter().partition(|item| needed.refuse(item, now).is_some());
     let mut decision = Decision {
@@ -209,20 +210,20 @@ pub fn decide(
         match needed {
             Some(why) => decision.keeps(item, why),
             None if fits => decision.keeps(item, "it is within the bound"),
-            None => decision.removes(item, &mut inventory, "not used for longest"),
+            None => decision.removes(item, &mut inventory, "least recently used"),
         }
     }
     decision.report.kept.reverse();
     Ok(decision)
 }
 
-/// Why an item is of no use, whatever this host runs.
+/// The reason why an item is useless, whatever this host runs.
 fn refuse(item: &Item, now: SystemTime) -> Option<&'static str> {
     let age = now.duration_since(item.used).unwrap_or_default();
     match item.kind {
-        Kind::Leftover => Some("nobody is at work on it"),
+        Kind::Leftover => Some("no process works on it"),
         Kind::Record if item.path.starts_with("failures") && age > FAILURES_COUNT => {
-            Some("it counts no longer")
+            Some("it has expired")
         }
         _ => None,
     }
@@ -241,21 +242,22 @@ impl Decision {
         self.report.kept.push(line(&item, Inventory::size_of(&item), why));
     }
 
-    /// What is to be done.
+    /// The planned removals.
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// Does it. Others have to stay away only until everything has left its place, which is a rename
-    /// each; `alone` is given back then, and what can take minutes on a busy disk follows.
+    /// Executes the decision. The exclusive lock `alone` is needed only while everything is renamed
+    /// away; it is released then, and the removal, which can take minutes on a busy disk, follows.
     ///
     /// # Errors
-    /// Exit code 15 naming what could not be removed; the store is right all the same.
+    /// Exit code 15 naming what could not be removed; the store is consistent nevertheless.
     pub fn carry_out(self, store: &Store, alone: InUse) -> Result<Report, Failure> {
         self.carry_out_with(store, alone, &mut |act| act())
     }
 
-    /// `act` is given every change of the disk, and may fail instead: for tests.
+    /// Executes it with every change of the disk passed to `act`, which may fail instead: for
+    /// tests.
     fn carry_out_with(
         self,
         store: &Store,
@@ -263,11 +265,11 @@ impl Decision {
         act: &mut Act<'_>,
     ) -> Result<Report, Failure> {
         let Self { mut report, going, staying } = self;
-        // It is removed with this process, or by the next one.
+        // Removed by this process, or by the next collection.
         let aside = claim(store, "gc")?;
         let mut mover = Mover { store, aside: aside.path(), moved: 0, act };
         for (number, item) in going.iter().enumerate() {
-            // What a set names that goes later goes with that one.
+            // A module that a later set of the list also names is removed with that set.
             let later = || going[number + 1..].iter().flat_map(|later| &later.modules);
             let stays = |module: &String| staying.contains(module) || later().any(|l| l == module);
             let modules: Vec<_> = item.modules.iter().filter(|module| !stays(module)).collect();
@@ -281,10 +283,10 @@ impl Decision {
     }
 }
 
-/// Carries a change of the disk out.
+/// Executes a change of the disk.
 type Act<'a> = dyn FnMut(&dyn Fn() -> io::Result<()>) -> io::Result<()> + 'a;
 
-/// Takes things out of their place.
+/// Renames items away from their places.
 struct Mover<'a, 'b> {
     store: &'a Store,
     aside: &'a Path,
@@ -296,7 +298,7 @@ impl Mover<'_, '_> {
     fn remove(&mut self, item: &Item, modules: &[&String]) -> Result<(), (PathBuf, io::Error)> {
         self.put_aside(&self.store.root().join(&item.path))?;
         if !modules.is_empty() {
-            // The set's end must reach the disk before that of its modules.
+            // The removal of the set must reach the disk before that of its modules.
             let sets = self.store.dir("sets");
             let sync = || disk::sync(&File::open(&sets)?);
             (self.act)(&sync).map_err(|e| (sets.clone(), e))?;

@@ -1,8 +1,8 @@
-//! What ran on this host, and what ran before that.
+//! Drivers that ran on this host: the current and the previous one.
 //!
-//! The journal below /run is gone after a reboot and the store is not, so the store remembers what
-//! the host came up with (`history.json`): that and the one before are never removed, so that a host
-//! can go back without a network.
+//! The journal below /run is gone after a reboot and the store is not, so the store records what
+//! the host installed (`history.json`): the last two are never removed, so that a host can go back
+//! without a network.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,11 +17,11 @@ use crate::source::userspace::family;
 use crate::step::{ModuleOrigin, Step};
 use crate::store::Store;
 
-/// Below the store.
+/// Path below the store.
 const FILE: &str = "history.json";
-/// What ran, and what ran before it.
+/// Number of drivers kept: the current and the previous one.
 const KEPT: usize = 2;
-/// Larger than any history.
+/// Size limit of the file.
 const MAX: u64 = 1 << 20;
 
 /// A driver that was installed on this host, as far as the store holds it.
@@ -40,7 +40,7 @@ pub struct Installed {
     pub tree: Option<String>,
 }
 
-/// What steps take out of the store.
+/// Files of the store that steps use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Taken {
     /// sha256 (hex) of modules.
@@ -50,7 +50,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// By these steps.
+    /// Collects the files that these steps use.
     pub fn by<'a>(steps: impl IntoIterator<Item = &'a Step>) -> Self {
         let mut taken = Self::default();
         for step in steps {
@@ -66,12 +66,12 @@ impl Taken {
     }
 }
 
-/// The name of the tree whose root this is: the store may lie under another path elsewhere.
+/// The name of the tree with this root: the store may have another path elsewhere.
 fn tree_name(root: &Path) -> Option<String> {
     root.parent()?.file_name()?.to_str().map(str::to_owned)
 }
 
-/// What is installed, from the plan and the steps that were carried out for it.
+/// Describes the installed driver, from the plan and the steps that were executed for it.
 pub fn installed<'a>(plan: &PlanSummary, steps: impl IntoIterator<Item = &'a Step>) -> Installed {
     let Taken { modules, trees } = Taken::by(steps);
     Installed {
@@ -83,7 +83,8 @@ pub fn installed<'a>(plan: &PlanSummary, steps: impl IntoIterator<Item = &'a Ste
     }
 }
 
-/// What ran, newest first. A file that cannot be read is none, with a warning: it is written anew.
+/// Reads the history, newest first. An unreadable file counts as empty, with a warning: it is
+/// written anew.
 pub fn read(store: &Store) -> Vec<Installed> {
     let path = store.root().join(FILE);
     let bytes = match fs::metadata(&path) {
@@ -94,26 +95,26 @@ pub fn read(store: &Store) -> Vec<Installed> {
     match bytes.map(|bytes| serde_json::from_slice(&bytes)) {
         Ok(Ok(history)) => history,
         Ok(Err(e)) => {
-            tracing::warn!("passing over {}: {e}", path.display());
+            tracing::warn!("ignoring {}: {e}", path.display());
             Vec::new()
         }
         Err(e) => {
             if e.kind() != std::io::ErrorKind::NotFound {
-                tracing::warn!("passing over {}: {e}", path.display());
+                tracing::warn!("ignoring {}: {e}", path.display());
             }
             Vec::new()
         }
     }
 }
 
-/// Remembers what is installed now, and marks it as used.
+/// Records the installed driver, and marks its files as used.
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be written.
 pub fn record(store: &Store, now: Installed) -> Result<(), Failure> {
     mark_used(store, &now);
     let mut history = read(store);
-    // Where everything was found loaded already, nothing was taken out of the store for it.
+    // If everything was found loaded already, no files of the store were used for it.
     let same = |other: &Installed| {
         other.driver_version == now.driver_version
             && other.flavour == now.flavour
@@ -137,8 +138,8 @@ pub fn record(store: &Store, now: Installed) -> Result<(), Failure> {
     store.write_file(Path::new(FILE), &bytes)
 }
 
-/// Whether the one can stand for the other: a tree of another generation took the place of a damaged
-/// one, and what ran before that one is still what ran before.
+/// True if both have the same content: a new generation of a tree replaces a damaged one, and the
+/// previous driver remains the previous driver.
 fn is_of_same_content(other: &Installed, now: &Installed) -> bool {
     let family = |tree: &Option<String>| tree.as_deref().map(|name| family(name).to_owned());
     let without_tree = |installed: &Installed| Installed { tree: None, ..installed.clone() };
@@ -180,9 +181,9 @@ mod tests {
             ("1", "a", &["1"]),
             ("2", "b", &["2", "1"]),
             ("3", "c", &["3", "2"]),
-            // Back to the one before: both are still known.
+            // Back to the previous one: both are still recorded.
             ("2", "b", &["2", "3"]),
-            // Adopted, with nothing taken out of the store.
+            // Adopted, with no files of the store used.
             ("2", "", &["2", "3"]),
             ("4", "", &["4", "2"]),
         ] {
@@ -190,7 +191,7 @@ mod tests {
             let versions: Vec<_> = read(&store).into_iter().map(|i| i.driver_version).collect();
             assert_eq!(versions, wanted, "after {version}");
         }
-        // The tree was damaged, and another put beside it.
+        // The tree was damaged, and another was put beside it.
         record(&store, Installed { tree: Some("tree.2".into()), ..one("4", "") }).expect("written");
         let known: Vec<_> = read(&store).into_iter().map(|i| (i.driver_version, i.tree)).collect();
         let tree = |name: &str| Some(name.to_owned());

@@ -1,4 +1,4 @@
-//! Everything that lies in the store, what each thing takes, and when it was last used.
+//! Inventory of the store: every item, its size, and the time of its last use.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -17,21 +17,21 @@ use crate::locks;
 use crate::source::userspace::{self, Depth};
 use crate::store::Store;
 
-/// What a thing in the store is; cheaper to have again comes first.
+/// Kind of an item in the store, the cheapest to restore first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// What a process that ended left unfinished, and what nobody reads any more.
+    /// Unfinished files of processes that ended, and files that are no longer read.
     Leftover,
     /// A package or an archive's index: it can be fetched again.
     Download,
     /// A hermetic build root: it can be assembled again.
     BuildRoot,
-    /// What a build or a run keeps to be faster the next time.
+    /// Cache of a build or a run, to be faster the next time.
     Cache,
     /// An unpacked .run file.
     Driver,
-    /// A compiler's log, or what is remembered of a compile that failed.
+    /// A compiler's log, or the record of a failed compile.
     Record,
     /// A user-mode tree.
     UserMode,
@@ -39,42 +39,42 @@ pub enum Kind {
     Modules,
 }
 
-/// One thing in the store, which is kept or goes as a whole.
+/// One item in the store, which is kept or removed as a whole.
 #[derive(Debug, Clone)]
 pub struct Item {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// File or directory, relative to the store.
     pub path: PathBuf,
-    /// When it was last used, as far as that is known.
+    /// Time of last use, as far as that is known.
     pub used: SystemTime,
-    /// sha256 (hex) of a set's modules, which lie as blobs that other sets may share.
+    /// sha256 (hex) of a set's modules, which are blobs that other sets may share.
     pub modules: Vec<String>,
-    /// Where the set lies that this one was signed from, relative to the store.
+    /// Path of the set that this one was signed from, relative to the store.
     pub(super) signed_from: Option<PathBuf>,
-    /// Whether it is a user-mode tree that is not as it was assembled, so that nobody begins to use
+    /// True for a user-mode tree that differs from its manifest, so that no process begins to use
     /// it.
     pub(super) is_damaged: bool,
-    /// What goes with it: a set's signatures.
+    /// Files that are removed with it: a set's signatures.
     pub(super) beside: Vec<PathBuf>,
-    /// Every file of it, with what it takes on the disk; files may be shared.
+    /// All its files, with their size on the disk; files may be shared.
     files: Vec<(FileId, u64)>,
 }
 
 /// Device and inode.
 type FileId = (u64, u64);
 
-/// All items, and what they take together.
+/// All items, and their total size.
 #[derive(Debug, Default)]
 pub struct Inventory {
     /// The items, in no order.
     pub items: Vec<Item>,
-    /// How many items have a file, and what it takes.
+    /// Number of items that share a file, and its size.
     shares: HashMap<FileId, (u64, u64)>,
 }
 
 impl Inventory {
-    /// Looks at everything in the store.
+    /// Lists everything in the store.
     ///
     /// # Errors
     /// Exit code 15 where it cannot be listed.
@@ -88,7 +88,7 @@ impl Inventory {
         Ok(Self { items, shares })
     }
 
-    /// Bytes on the disk of all items; what several share counts once.
+    /// Bytes on the disk of all items; shared files count once.
     pub fn size(&self) -> u64 {
         self.shares.values().filter(|(count, _)| *count > 0).map(|(_, size)| size).sum()
     }
@@ -99,7 +99,7 @@ impl Inventory {
         files.values().sum()
     }
 
-    /// Counts an item as gone, and returns how many bytes that frees: what others share stays.
+    /// Removes an item from the count, and returns how many bytes that frees: shared files stay.
     pub(super) fn forget(&mut self, item: &Item) -> u64 {
         let mut freed = 0;
         for (id, _) in &item.files {
@@ -126,7 +126,7 @@ fn list(store: &Store) -> io::Result<Vec<Item>> {
         }
     }
     items.extend(sets(store, &mut modules)?);
-    // What no set names was downloaded.
+    // A blob that no set names was downloaded.
     items.extend(modules.into_values().filter(|item| item.kind == Kind::Download));
     let folders = [
         ("userspace", Kind::UserMode, "manifest.json"),
@@ -157,7 +157,7 @@ fn list(store: &Store) -> io::Result<Vec<Item>> {
     for name in names(root)?.into_iter().filter(|name| is_leftover(name)) {
         items.extend(item(root, Kind::Leftover, name.into(), "")?);
     }
-    // ccache's, and so one thing to us.
+    // ccache manages it, so it is one item here.
     items.extend(item(root, Kind::Cache, "objects".into(), "")?);
     for name in names(&root.join("tmp"))? {
         if is_held(&root.join("tmp").join(&name)) {
@@ -168,7 +168,7 @@ fn list(store: &Store) -> io::Result<Vec<Item>> {
     Ok(items)
 }
 
-/// Sets with their modules, which are taken out of `blobs` as far as they are there.
+/// Lists sets with their modules, which are removed from `blobs` if present.
 fn sets(store: &Store, blobs: &mut BTreeMap<String, Item>) -> io::Result<Vec<Item>> {
     let (root, folder) = (store.root(), Path::new("sets"));
     let known: BTreeMap<String, ModuleSet> = store
@@ -210,23 +210,23 @@ fn sets(store: &Store, blobs: &mut BTreeMap<String, Item>) -> io::Result<Vec<Ite
     Ok(items)
 }
 
-/// Temporary names and locks: with the store to oneself, nobody's.
+/// True for temporary names and locks: with the store locked exclusively, they have no owner.
 fn is_leftover(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     name.starts_with(".tmp") || name.ends_with(".lock")
 }
 
-/// Whether a living process is at work on it (see build::claim).
+/// True if a running process holds its lock (see build::claim).
 fn is_held(path: &Path) -> bool {
     let is_locked = |file| !matches!(locks::try_alone(file), Ok(Some(_)));
     File::open(path).is_ok_and(is_locked)
 }
 
-/// None where it is gone meanwhile.
+/// Describes an item; None if it is gone meanwhile.
 fn item(root: &Path, kind: Kind, path: PathBuf, dated: &str) -> io::Result<Option<Item>> {
     let whole = root.join(&path);
     let Some(metadata) = present(whole.symlink_metadata())? else { return Ok(None) };
-    // A directory's own time says when it was made; a file in it is marked whenever it is used.
+    // A directory's own time is that of its creation; a file in it is marked at every use.
     let dated = whole.join(dated).symlink_metadata().unwrap_or_else(|_| metadata.clone());
     let mut files = Vec::new();
     weigh(&whole, &metadata, &mut files)?;

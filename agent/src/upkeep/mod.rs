@@ -1,7 +1,7 @@
-//! What of the store is kept, and whether it is sound.
+//! Upkeep of the store: removal of unneeded files, and verification of the rest.
 //!
-//! [`inventory`] says what lies there, [`gc`] what of it goes, [`check`] what of it is damaged;
-//! [`history`] is the store's own memory of what ran on this host, [`mounted`] what of it is in use.
+//! [`inventory`] lists its items, [`gc`] removes unneeded ones, [`check`] finds damaged ones;
+//! [`history`] records what ran on this host, [`mounted`] finds the trees in use.
 
 pub mod check;
 pub mod gc;

@@ -1,8 +1,8 @@
-//! Which user-mode trees are mounted, by anybody.
+//! User-mode trees that are mounted in any mount namespace.
 //!
-//! The driver root is where this agent shows a tree. A container that was started with it keeps a
-//! mount of its own, of the whole tree or of single files (CDI), also when the driver root has gone
-//! on to another tree.
+//! The agent mounts a tree on the driver root. A container that was started with it keeps its own
+//! mount, of the whole tree or of single files (CDI), even after the driver root has changed to
+//! another tree.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -11,15 +11,16 @@ use std::path::{Component, Path};
 use crate::host::mounts;
 use crate::root::Root;
 
-/// The names of the trees of which something is mounted, in any mount namespace that `root`'s /proc
-/// shows: with the host's PID namespace those of the host and of every container, else one's own.
+/// Returns the names of the trees that are mounted, wholly or in part, in any mount namespace that
+/// `root`'s /proc shows: with the host's PID namespace those of the host and of every container,
+/// else only one's own.
 pub(super) fn trees(root: &Path) -> BTreeSet<String> {
     let Ok(root) = Root::open(root) else { return BTreeSet::new() };
     let mut seen = BTreeSet::new();
     let mut found = BTreeSet::new();
     let processes = root.read_dir("proc").unwrap_or_default();
     for process in processes.iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit())) {
-        // Many processes share one namespace; whoever ends meanwhile needs nothing.
+        // Many processes share one namespace; processes that end meanwhile need nothing.
         let namespace = root.read_link(format!("proc/{process}/ns/mnt"));
         if namespace.is_ok_and(|namespace| !seen.insert(namespace)) {
             continue;
@@ -30,7 +31,7 @@ pub(super) fn trees(root: &Path) -> BTreeSet<String> {
     found
 }
 
-/// `NAME` of `.../userspace/NAME/root` and of everything below: the store may lie anywhere in its
+/// `NAME` of `.../userspace/NAME/root` and of every path below: the store may be anywhere in its
 /// file system.
 fn tree_of(mounted: &Path) -> Option<String> {
     let parts: Vec<&OsStr> = mounted
@@ -63,7 +64,7 @@ mod tests {
         let line = |root: &str| format!("21 1 8:1 {root} /x rw - ext4 /dev/sda1 rw\n");
         process("1", "1", &(line("/") + &line("/var/lib/longshore/userspace/whole/root")));
         process("70", "2", &line("/lib/s\\040t/userspace/file.2/root/usr/lib/libcuda.so.1"));
-        // Of a namespace that was read already, and of no process.
+        // One of a namespace that was read already, one of no process.
         process("71", "2", &line("/userspace/not-read/root"));
         process("self", "3", &line("/userspace/itself/root"));
         process("80", "4", "cut of");

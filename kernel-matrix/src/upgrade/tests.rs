@@ -33,7 +33,7 @@ fn state(phase: &str, version: &str) -> String {
     )
 }
 
-/// What checks::live looks at.
+/// Sections that the checks of a Ready host read.
 fn live(records: &mut Records, act: &str, version: &str) {
     let nodes = |dir: &str| {
         [
@@ -74,7 +74,7 @@ fn live(records: &mut Records, act: &str, version: &str) {
     }
 }
 
-/// A guest in which every act went as it has to.
+/// A guest in which every act went as expected.
 fn good() -> Records {
     let expected = expected();
     let next = expected.next.as_ref().unwrap();
@@ -131,7 +131,7 @@ fn good() -> Records {
         ),
     );
     records.take("@fact holder 77");
-    // Begun 2 s before Ready, looked at 1 s after it.
+    // The process began 2 s before Ready and was looked at 1 s after it.
     records.take("@fact adopted.born 50.00 53.00 00:00:01.400000000");
     records
 }
@@ -154,7 +154,7 @@ fn what_was_measured_is_told_in_milliseconds() {
     assert_eq!(of("start to Ready, one node put back"), Some("912 ms"));
     assert_eq!(of("next driver by SIGHUP"), Some("5120 ms"));
     assert_eq!(of("of it with no driver ready"), Some("4250 ms"));
-    // What no log tells of is not told.
+    // An act without a log has no time.
     assert_eq!(of("start to Ready, adopted as it was"), None);
 }
 
@@ -164,7 +164,7 @@ fn what_is_wrong_with_an_act_is_found_and_named() {
         why(|records| put(records, section.to_owned(), text))
     };
     let cases = [
-        // Another driver than the one that has to be there.
+        // A driver other than the expected one.
         (
             "upgraded.driver",
             "NVRM version: 535.1",
@@ -183,7 +183,7 @@ fn what_is_wrong_with_an_act_is_found_and_named() {
         // The configuration.
         ("parameter.prefetch", "1", "parameter: uvm_perf_prefetch_enable is \"1\", not 0"),
         ("back.prefetch", "0", "back: uvm_perf_prefetch_enable is \"0\", not 1"),
-        // What is said, and what is on record.
+        // Log and record.
         ("unavailable.log", "nothing", "unavailable: no line of the log says [\"the running"),
         (
             "held.log",
@@ -213,7 +213,7 @@ fn modules_are_the_same_or_others_as_the_act_wants() {
         })
     };
     let found = copied("unavailable", "upgraded");
-    assert!(found.contains("upgraded: nvidia was not loaded anew"), "{found}");
+    assert!(found.contains("upgraded: nvidia was not loaded again"), "{found}");
     let found = copied("back", "unavailable");
     assert!(found.contains("unavailable: nvidia is not untouched"), "{found}");
 }
@@ -246,7 +246,7 @@ fn exit_codes_and_acts_have_to_be_there() {
     });
     assert!(found.contains("held: exit code None, not Some(\"20\")"), "{found}");
     let found = why(|records| records.phases.retain(|phase| phase != "back-anew"));
-    assert!(found.contains("back-anew: it never came to it"), "{found}");
+    assert!(found.contains("back-anew: the act was never reached"), "{found}");
     let all = wrong(&expected(), &Records::default());
     assert_eq!(all.len(), ACTS.len() + 1, "{all:?}");
 }
@@ -261,9 +261,9 @@ fn what_the_agent_says_of_adopting_is_held_against_the_clocks() {
         }
         adoption(&records).unwrap_err()
     };
-    // Its log alone spans 900 ms, and its process had lived for 2 s.
+    // Its log alone spans 900 ms, and its process had run for 2 s.
     assert!(says("20 ms").contains("says 0.020 s; its log spans 0.900 s"), "{}", says("20 ms"));
-    assert!(says("2900 ms").contains("had lived for 2.000 s"), "{}", says("2900 ms"));
+    assert!(says("2900 ms").contains("had run for 2.000 s"), "{}", says("2900 ms"));
     assert!(says("soon").contains("does not say how long"), "{}", says("soon"));
     let mut unborn = good();
     unborn.facts.insert("adopted.born".into(), "50.00 53.00".into());

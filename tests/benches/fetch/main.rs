@@ -1,5 +1,6 @@
-//! Fetching, verifying and unpacking a kernel's headers and compiler: longshore against curl,
-//! sha256sum and dpkg-deb, from one server, in turns. docs/benchmarks.md tells what is compared.
+//! Benchmark of fetching, verifying and unpacking a kernel's headers and compiler: longshore
+//! against curl, sha256sum and dpkg-deb, from one server, alternating. docs/benchmarks.md describes
+//! the comparison.
 
 #![allow(clippy::print_stdout, reason = "a benchmark's table is what it is for")]
 
@@ -31,22 +32,22 @@ use table::Row;
 
 #[derive(Parser)]
 struct Arguments {
-    /// Rounds; in each everybody has a turn.
+    /// Number of rounds, in each of which every contestant runs once.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Milliseconds before each answer, in the second part.
+    /// Milliseconds of delay before each answer, in the second part.
     #[arg(long, default_value_t = 30)]
     latency: u64,
     /// KiB per second and connection, in the second part.
     #[arg(long, default_value_t = 4096)]
     rate: u64,
-    /// Where the packages are kept from run to run.
+    /// Directory of the packages, kept from run to run.
     #[arg(long)]
     packages: PathBuf,
-    /// Where they are unpacked; in memory nobody's disk is measured.
+    /// Directory that they are unpacked in; in memory, so as not to measure a disk.
     #[arg(long)]
     dir: PathBuf,
-    /// What cargo bench adds.
+    /// Flag that cargo bench adds.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -76,7 +77,8 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lets everybody have their turns; prints the table, and returns ours over the better of theirs.
+/// Runs all contestants in rounds, prints the table, and returns our time over the better of
+/// theirs.
 fn compare(
     arguments: &Arguments,
     runtime: &tokio::runtime::Runtime,
@@ -101,7 +103,7 @@ fn compare(
         let fresh = || {
             let _ = fs::remove_dir_all(&work);
             fs::create_dir_all(&work).expect("a directory");
-            // What the last one left to be written is not the next one's.
+            // The next run must not wait for writes of the last one.
             let dir = fs::File::open(&work).expect("a directory");
             nix::unistd::syncfs(dir).expect("synced");
             Instant::now()
@@ -121,7 +123,7 @@ fn compare(
     Ok(rows[0].median().as_secs_f64() / best.as_secs_f64())
 }
 
-/// The build root of everything, as a build would make it: from the signed index on.
+/// Makes a build root of all packages as a build would: from the signed index on.
 async fn ours(url: &str, suite: &Suite, keyring: &Path, work: &Path) -> Result<(), Failure> {
     let config = ArchiveConfig {
         sources: vec![ArchiveSource {

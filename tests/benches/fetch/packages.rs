@@ -1,4 +1,4 @@
-//! What is fetched: the packages that a build root of this machine's distribution is made of.
+//! Packages of the benchmark: those of a build root for this machine's distribution.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 
 use crate::mini::{ARCH, Suite};
 
-/// Headers, which bring their compiler, and what a build calls besides.
+/// Headers, which depend on their compiler, and the other programs of a build.
 const ROOTS: [&str; 11] = [
     "linux-headers-ARCH",
     "binutils",
@@ -26,8 +26,8 @@ const ROOTS: [&str; 11] = [
     "diffutils",
 ];
 
-/// An archive of those packages, each without its dependencies: all are asked for by name. They
-/// are fetched from the sources of this machine's apt once, and kept in `dir`.
+/// Makes an archive of those packages, each without its dependencies, as all are requested by name.
+/// They are fetched from this machine's apt sources once, and kept in `dir`.
 pub(crate) fn suite(runtime: &Runtime, dir: &Path) -> Result<Suite, Failure> {
     let store = Store::open(dir)?;
     let config = ArchiveConfig {

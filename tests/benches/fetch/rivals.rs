@@ -1,4 +1,4 @@
-//! What one would write in a shell instead.
+//! The shell scripts that longshore is compared with.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,11 +11,11 @@ pub(crate) struct Wanted {
     pub(crate) sha256: String,
 }
 
-/// A way to do it.
+/// A way of fetching.
 pub(crate) enum Rival {
     /// One package after the other.
     OneByOne,
-    /// So many packages at a time.
+    /// This many packages at a time.
     AtATime(usize),
 }
 
@@ -36,7 +36,7 @@ impl Rival {
         }
     }
 
-    /// Fetches, verifies and unpacks below `work`, and waits for the disk, as we do.
+    /// Fetches, verifies and unpacks below `work`, and syncs to the disk, as longshore does.
     pub(crate) fn run(&self, wanted: &[Wanted], work: &Path) {
         for dir in ["debs", "root/usr/bin", "root/usr/sbin", "root/usr/lib", "root/usr/lib64"] {
             fs::create_dir_all(work.join(dir)).expect("a directory");

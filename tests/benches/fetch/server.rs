@@ -1,4 +1,4 @@
-//! A server of files in memory, over connections that are kept, as fast as they go or slower.
+//! A server of files in memory, with persistent connections, at full speed or slower.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a connection is like.
+/// Latency and speed of a connection.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Line {
-    /// Before each answer.
+    /// Delay before each answer.
     pub(crate) latency: Duration,
-    /// 0 is as fast as it goes.
+    /// Speed; 0 is unlimited.
     pub(crate) bytes_per_second: u64,
 }
 
-/// It ends with the process.
+/// An HTTP server, which ends with the process.
 pub(crate) struct Server {
     address: SocketAddr,
 }
@@ -29,7 +29,7 @@ impl Server {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let files = Arc::clone(&files);
-                // A client that goes away is no fault of the server's.
+                // A client that disconnects is no fault of the server's.
                 thread::spawn(move || serve(stream, &files, line));
             }
         });

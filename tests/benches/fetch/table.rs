@@ -1,9 +1,9 @@
-//! What came of it.
+//! The table of results.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// One contestant.
+/// Times of one contestant.
 pub(crate) struct Row {
     name: String,
     pub(crate) times: Vec<Duration>,
@@ -14,7 +14,7 @@ impl Row {
         Self { name: name.to_owned(), times: Vec::new() }
     }
 
-    /// The time in the middle.
+    /// Returns the median time.
     pub(crate) fn median(&self) -> Duration {
         let mut times = self.times.clone();
         times.sort();
@@ -22,7 +22,7 @@ impl Row {
     }
 }
 
-/// Seconds: the median, the shortest, the longest.
+/// Formats the table in seconds: the median, the shortest, the longest.
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = format!("{:<28}{:>8}{:>8}{:>8}", "seconds", "median", "least", "most");
     for row in rows {

@@ -1,4 +1,4 @@
-//! Servers and lines that fail, and what comes over them.
+//! Downloads over servers and connections that fail.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{IN_RELEASE, Scene, mini};
 async fn an_unreachable_archive_is_named_with_the_systems_answer() {
     let scene = Scene::new();
     let mut config = scene.config();
-    // Bound and closed again: nobody listens there.
+    // Bound and closed again: nothing listens there.
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("bind").local_addr();
     config.sources[0].url = format!("http://{}", free.expect("address"));
     let failure = scene.open_with(&config).await.expect_err("refused");
@@ -54,7 +54,7 @@ async fn pieces_of_different_files_are_told_apart() {
     other[100] ^= 1;
     scene.server.put(&path, good);
     // Half of another version first; then the rest of the right one does not fit, and the third
-    // attempt begins anew.
+    // attempt begins from the start.
     scene.server.once(&path, Fault::Unmeasured(other[..other.len() / 2].to_vec()));
     scene.fetch().await.expect("fetches");
     assert_eq!(scene.server.requests(&path).len(), 3);

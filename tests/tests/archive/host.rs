@@ -12,7 +12,7 @@ use super::mini::{self, Suite};
 use super::server::Server;
 use super::{Scene, hasty};
 
-/// A host of the distribution `test`, release `stable`, with these apt files.
+/// Makes a host of the distribution `test`, release `stable`, with these apt files.
 fn host(scene: &Scene, files: &[(&str, String)]) {
     let root = scene.dir.path().join("host");
     let os = "ID=test\nVERSION_CODENAME=stable\n".to_owned();

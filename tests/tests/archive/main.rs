@@ -1,5 +1,5 @@
-//! A whole archive on loopback, in order and out of it: what is accepted, what is refused with
-//! which exit code and words, and that nothing half done stays in the store.
+//! Tests of a whole archive on loopback, intact and faulty: the accepted metadata and files, the
+//! exit code and text of each refusal, and that no unfinished file stays in the store.
 
 mod downloads;
 mod host;
@@ -35,8 +35,8 @@ struct Scene {
     policy: Policy,
 }
 
-/// Short pauses. Patience with a silent server is for a machine with ten times too much to do: the
-/// test of that shortens it.
+/// Policy with short pauses. The time limit for a silent server suits a machine that is ten times
+/// overloaded; the test of that limit shortens it.
 fn hasty() -> Policy {
     Policy {
         connect: Duration::from_secs(5),
@@ -99,17 +99,17 @@ impl Scene {
         Ok(packages)
     }
 
-    /// Every blob is what its name says, and nothing is half done.
+    /// Checks that every blob matches the digest in its name, and that nothing is unfinished.
     fn assert_sound(&self) {
         let list = |dir: &str| std::fs::read_dir(self.store.dir(dir)).expect("list");
         for blob in list("blobs/sha256").flatten() {
             let name = blob.file_name().into_string().expect("name");
             self.store.read_blob(&name).expect("verifies");
         }
-        assert_eq!(list("tmp").count(), 0, "something half done is left");
+        assert_eq!(list("tmp").count(), 0, "an unfinished file is left");
     }
 
-    /// The opening, or the fetching after it, fails like this.
+    /// Checks that opening, or the fetching after it, fails like this.
     async fn refuses(&self, code: ExitCode, words: &[&str]) {
         let failure = self.fetch().await.expect_err("refused");
         self.assert_failure(&failure, code, words);
@@ -175,7 +175,7 @@ async fn a_package_signed_for_but_cut_off_is_refused_by_name() {
     let whole = suite.packages[0].1.clone();
     suite.packages[0].1 = whole[..whole.len() / 2].to_vec();
     let scene = Scene::with(suite);
-    let packages = scene.fetch().await.expect("it is what the index says");
+    let packages = scene.fetch().await.expect("it matches the index");
     let blob = scene.store.open_blob(&packages[0].sha256).expect("opens");
     let into = scene.dir.path().join("root");
     let failure = deb::unpack("tool", blob, &into, &mut deb::everything).expect_err("refused");
@@ -188,7 +188,7 @@ async fn a_package_that_climbs_out_is_refused_by_name() {
         let mut suite = Suite::usual();
         suite.packages[0].1 = mini::deb(&[(path, b"evil")]);
         let scene = Scene::with(suite);
-        let packages = scene.fetch().await.expect("it is what the index says");
+        let packages = scene.fetch().await.expect("it matches the index");
         let blob = scene.store.open_blob(&packages[0].sha256).expect("opens");
         let into = scene.dir.path().join("root");
         let failure = deb::unpack("tool", blob, &into, &mut deb::everything).expect_err("refused");
@@ -202,7 +202,7 @@ async fn what_no_archive_has_is_named_with_who_asks_for_it() {
     let mut suite = Suite::usual();
     suite.packages.truncate(1);
     let scene = Scene::with(suite);
-    let words = ["lib (>= 1)", "tool (2-1) asks for it", "[[archive]]"];
+    let words = ["lib (>= 1)", "tool (2-1) needs it", "[[archive]]"];
     scene.refuses(ExitCode::Download, &words).await;
 }
 

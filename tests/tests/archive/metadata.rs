@@ -1,4 +1,4 @@
-//! What an archive says of itself: signatures, dates, names, digests.
+//! An archive's metadata: signatures, dates, names, digests.
 
 use longshore::ExitCode;
 use longshore::config::ArchiveConfig;

@@ -1,4 +1,4 @@
-//! A small archive, made and signed when a test runs.
+//! A small archive, made and signed at the test's run time.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 /// The architecture as Debian names it.
 pub(crate) const ARCH: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
 
-/// A throwaway key.
+/// Makes a throwaway key.
 pub(crate) fn key() -> SignedSecretKey {
     let mut params = SecretKeyParamsBuilder::default();
     params
@@ -27,12 +27,12 @@ pub(crate) fn key() -> SignedSecretKey {
     params.build().expect("parameters").generate(rand::thread_rng()).expect("key")
 }
 
-/// Its certificate, armored.
+/// Returns its certificate, armored.
 pub(crate) fn certificate(key: &SignedSecretKey) -> Vec<u8> {
     key.to_public_key().to_armored_bytes(ArmorOptions::default()).expect("armor")
 }
 
-/// Signs a text as InRelease is signed.
+/// Signs a text as for InRelease.
 pub(crate) fn sign(key: &SignedSecretKey, text: &str) -> Vec<u8> {
     let signed = CleartextSignedMessage::sign(
         rand::thread_rng(),
@@ -43,7 +43,7 @@ pub(crate) fn sign(key: &SignedSecretKey, text: &str) -> Vec<u8> {
     signed.expect("signs").to_armored_bytes(ArmorOptions::default()).expect("armor")
 }
 
-/// Signs a text as Release.gpg does.
+/// Signs a text as for Release.gpg.
 pub(crate) fn sign_apart(key: &SignedSecretKey, text: &str) -> Vec<u8> {
     let signature = DetachedSignature::sign_binary_data(
         rand::thread_rng(),
@@ -59,12 +59,12 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// A package's files: path and content.
+/// Makes a package with these files: path and content.
 pub(crate) fn deb(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for (path, bytes) in files {
         let mut header = tar::Header::new_gnu();
-        // Written as it is, so that a test can climb out.
+        // Written unchecked, so that a test can climb out with `..`.
         header.as_gnu_mut().expect("gnu").name[..path.len()].copy_from_slice(path.as_bytes());
         header.set_entry_type(tar::EntryType::Regular);
         header.set_mode(0o644);
@@ -91,7 +91,7 @@ pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     gz.finish().expect("gz")
 }
 
-/// Bytes that do not compress.
+/// Returns bytes that do not compress.
 pub(crate) fn noise(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     rand::thread_rng().fill_bytes(&mut bytes);
@@ -102,7 +102,7 @@ pub(crate) fn noise(len: usize) -> Vec<u8> {
 pub(crate) struct Suite {
     pub(crate) name: String,
     pub(crate) origin: String,
-    /// As the Release has it.
+    /// Date of the Release.
     pub(crate) date: String,
     /// Further lines of the Release, for example `Valid-Until: ...`.
     pub(crate) more: String,
@@ -112,7 +112,7 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// `tool` 2, which needs `lib` (>= 1), and two versions of that.
+    /// Makes the usual suite: `tool` 2, which needs `lib` (>= 1), and two versions of that.
     pub(crate) fn usual() -> Self {
         let stanza = |name: &str, version: &str, more: &str| {
             format!("Package: {name}\nVersion: {version}\nArchitecture: {ARCH}\n{more}")
@@ -132,7 +132,7 @@ impl Suite {
         }
     }
 
-    /// Path of a package's file below the archive, for example `/pool/0.deb`.
+    /// Returns the path of a package's file below the archive, for example `/pool/0.deb`.
     pub(crate) fn pool(&self, at: usize) -> String {
         format!("/pool/{}-{at}.deb", self.name)
     }
@@ -145,12 +145,12 @@ impl Suite {
         stanzas.collect::<Vec<_>>().join("\n")
     }
 
-    /// Path of the index below the archive.
+    /// Returns the path of the index below the archive.
     pub(crate) fn index_path(&self) -> String {
         format!("/dists/{}/{}/binary-{ARCH}/Packages.gz", self.name, self.component)
     }
 
-    /// Path of the index by its digest.
+    /// Returns the path of the index by its digest.
     pub(crate) fn by_hash(&self) -> String {
         let index = digest(&gzip(self.index().as_bytes()));
         let dir = format!("/dists/{}/{}/binary-{ARCH}", self.name, self.component);
@@ -176,7 +176,7 @@ impl Suite {
         )
     }
 
-    /// Everything that lies on the server, by path.
+    /// Returns all files on the server, by path.
     pub(crate) fn files(&self, key: &SignedSecretKey) -> BTreeMap<String, Vec<u8>> {
         let index = gzip(self.index().as_bytes());
         let mut files = BTreeMap::from([

@@ -1,4 +1,4 @@
-//! A small HTTP server on loopback that misbehaves as it is told.
+//! A small HTTP server on loopback with faults on demand.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -9,36 +9,36 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How one answer differs from a good one.
+/// Fault of an answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// Closes the connection after half of what it promised.
+    /// Closes the connection after half of the declared length.
     Cut,
-    /// Closes it after so many hundredths.
+    /// Closes it after this many hundredths.
     CutAt(usize),
-    /// Sends a byte now and then, until the client goes away.
+    /// Sends a byte now and then, until the client disconnects.
     Trickle,
-    /// Answers with a status and when to come again.
+    /// Answers with a status and a Retry-After header.
     Busy(u16, &'static str),
-    /// Answers 503, and not when to come again, until so long after it was first asked.
+    /// Answers 503 without Retry-After, until this long after the first request.
     BusyFor(Duration),
-    /// Sends so many hundredths, does something, and sends the rest.
+    /// Sends this many hundredths, runs the hook, and sends the rest.
     Meanwhile(usize, Hook),
-    /// Sends half and then nothing, until the client goes away.
+    /// Sends half and then nothing, until the client disconnects.
     Stall,
     /// Answers with a status and no body.
     Status(u16),
-    /// Sends the client elsewhere.
+    /// Redirects the client.
     Redirect(String),
-    /// Does not know ranges.
+    /// Ignores ranges.
     NoRange,
-    /// Says it has other bytes than it should.
+    /// Sends other bytes than the file's.
     Other(Vec<u8>),
-    /// Sends other bytes without saying how many.
+    /// Sends other bytes without a declared length.
     Unmeasured(Vec<u8>),
 }
 
-/// What a server does in the midst of an answer.
+/// Action of a server in the middle of an answer.
 #[derive(Clone)]
 pub(crate) struct Hook(Arc<dyn Fn() + Send + Sync>);
 
@@ -61,12 +61,12 @@ struct State {
     once: BTreeMap<String, VecDeque<Fault>>,
     /// Faults for every request of a path.
     always: BTreeMap<String, Fault>,
-    /// When a path was asked for first.
+    /// Time of the first request for each path.
     asked: BTreeMap<String, Instant>,
     log: Vec<String>,
 }
 
-/// A connection, whatever is around it.
+/// A connection, plain or wrapped.
 pub(crate) trait Stream: Read + Write {}
 
 impl<S: Read + Write> Stream for S {}
@@ -85,7 +85,7 @@ impl Server {
         Self::behind("http", files, |stream| Ok(Box::new(stream)))
     }
 
-    /// One whose connections something is put around.
+    /// Starts a server whose connections `wrap` wraps.
     pub(crate) fn behind(
         scheme: &'static str,
         files: BTreeMap<String, Vec<u8>>,
@@ -103,7 +103,7 @@ impl Server {
                     return;
                 }
                 let (state, wrap) = (shared.clone(), wrap.clone());
-                // A client that goes away is no fault of the server's.
+                // A client that disconnects is no fault of the server's.
                 thread::spawn(move || {
                     let stream = stream.and_then(|stream| wrap(stream));
                     stream.and_then(|mut stream| serve(&mut *stream, &state))
@@ -143,7 +143,7 @@ impl Server {
         self.state.lock().expect("state").files.insert(path.to_owned(), bytes);
     }
 
-    /// What was asked for: the path, and the range where there was one.
+    /// Returns the requests: the path, and the range if there was one.
     pub(crate) fn requests(&self, part: &str) -> Vec<String> {
         let state = self.state.lock().expect("state");
         state.log.iter().filter(|line| line.contains(part)).cloned().collect()

@@ -1,4 +1,4 @@
-//! Hosts without a network: bundles, imports, and a store that has what is wanted.
+//! Hosts without a network: bundles, imports, and a store that has the wanted driver.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,10 +18,10 @@ use crate::debs::DRIVER;
 use crate::scene::{Ended, Scene, finish, fixture, names};
 use crate::sets::module;
 
-/// Long enough for one archive that does not answer, given up soon.
+/// Time limit that covers one archive that does not answer, with short timeouts.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A scene whose archive nobody can reach, and whose store has a driver for the host of the fixture.
+/// Makes a scene whose archive is unreachable, and whose store has a driver for the fixture's host.
 fn away() -> Scene {
     let scene = Scene::new();
     let gone = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
@@ -83,7 +83,7 @@ fn put_tree(store: &Store) {
     fs::write(dir.join("manifest.json"), text).expect("manifest");
 }
 
-/// A bundle of what the scene's store has.
+/// Writes a bundle of the scene's store.
 fn bundle(scene: &Scene, more: &[&str]) -> String {
     let out = scene.path("bundle.tar").display().to_string();
     let (tree, args) = (fixture("bookworm-t4"), ["bundle", "--out", &out, "--driver", DRIVER]);
@@ -104,7 +104,7 @@ fn plan(scene: &Scene, driver: &str) -> (Ended, serde_json::Value) {
     (ended, plan)
 }
 
-/// The plan rests on the store alone.
+/// Checks that the plan needs only the store.
 fn assert_from_store(ended: &Ended, plan: &serde_json::Value) {
     ended.assert_done();
     assert_eq!(plan["acquire"], serde_json::json!([]), "{ended}");
@@ -130,7 +130,7 @@ fn a_store_that_has_one_of_the_branch_is_enough_where_no_archive_answers() {
         let scene = away();
         let (ended, plan) = plan(&scene, driver);
         assert_from_store(&ended, &plan);
-        assert!(ended.err.contains("going on without the archives"), "a warning: {ended}");
+        assert!(ended.err.contains("continuing without the archives"), "a warning: {ended}");
     }
 }
 
@@ -145,8 +145,8 @@ fn a_flipped_bit_in_a_module_is_found_and_the_set_is_not_used() {
     bytes[middle] ^= 1;
     fs::write(&path, bytes).expect("flipped");
     let (ended, plan) = plan(&scene, DRIVER);
-    assert!(ended.err.contains("does not hold what its name says"), "{ended}");
-    assert_eq!(plan["acquire"][0]["acquire"], "build-set", "it is made anew: {ended}");
+    assert!(ended.err.contains("does not match the digest in its name"), "{ended}");
+    assert_eq!(plan["acquire"][0]["acquire"], "build-set", "it is built again: {ended}");
     assert!(!plan["install"].to_string().contains(&module), "it is loaded: {ended}");
     let verified = finish(&mut scene.agent(&["store", "verify"]));
     verified.assert_failed(13, &[path.display().to_string()]);
@@ -179,7 +179,7 @@ fn a_damaged_tree_keeps_its_files_for_as_long_as_somebody_has_it_mounted() {
     let trees = scene.path("store/userspace");
     let [name] = &names(&trees)[..] else { panic!("not one tree") };
     fs::create_dir(scene.path("mounted")).expect("directory");
-    // As a container has it; all of it in one mount namespace, which ends with the shell.
+    // As mounted in a container; all of it in one mount namespace, which ends with the shell.
     let script = "set -e; mount --bind \"$TREES/$NAME/root\" \"$MOUNTED\"
         echo shorter > \"$TREES/$NAME/root/usr/library\"
         \"$0\" import \"$1\" --config \"$2\"
@@ -253,7 +253,7 @@ fn a_bundle_is_taken_only_with_the_signature_asked_for() {
     for args in [key(&public), policy(&public), [key(&public), policy(&public)].concat()] {
         finish(scene.agent(&["import", &signed]).args(&args)).assert_done();
     }
-    // And the policy finds the signature in the store.
+    // The policy finds the signature in the store, too.
     let tree = fixture("bookworm-t4");
     let mut planned = scene.agent(&["plan", "--driver", DRIVER, "--root", &tree]);
     finish(planned.args(policy(&public))).assert_done();
@@ -300,10 +300,11 @@ fn a_disk_that_is_full_keeps_no_part_of_a_bundle() {
     }
 }
 
-/// Runs the agent where no file may become larger than so many blocks of 512 bytes.
+/// Runs the agent where no file may become larger than this many blocks of 512 bytes.
 fn limited(scene: &Scene, blocks: u32, args: &[&str]) -> Command {
     let agent = scene.agent(args);
-    // Without the trap the signal would end the process; with it the write fails, as on a disk.
+    // Without the trap the signal would end the process; with it the write fails, as on a full
+    // disk.
     let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
     let mut command = Command::new("/bin/sh");
     command.env_clear().envs(agent.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -334,7 +335,7 @@ fn a_disk_without_inodes_leaves_nothing_wrong_in_the_store() {
     empty_store(&scene);
     fs::create_dir(scene.path("store")).expect("directory");
     let dir = scene.path("store").display().to_string();
-    // What an agent leaves on a mount of its own is gone with it, so one shell does both.
+    // The agent's files on a mount of its own disappear with it, so one shell does both.
     let script = "\"$0\" import \"$1\" --config \"$2\"; code=$?; \
                   \"$0\" store verify --config \"$2\" >/dev/null 2>&1 || code=99; exit $code";
     let mut done = false;

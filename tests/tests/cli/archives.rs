@@ -1,4 +1,4 @@
-//! Archives that lack what is asked for, do not answer, or answer something else.
+//! Archives that lack the wanted package, do not answer, or give a wrong answer.
 
 use std::fs;
 use std::net::TcpListener;
@@ -84,7 +84,7 @@ fn expired_metadata_is_refused_unless_the_archive_is_frozen() {
     let scene = Scene::with(suite);
     let words = ["2020-07-12", "--archive-frozen"];
     scene.refuses(scene.agent(&BUILD), 13, &words);
-    // Accepted: the next thing that is wrong is the kernel asked for.
+    // Accepted: the next error is the unknown kernel.
     let asked = scene.agent(&["build", "--kernel", "6.1.0-99-amd64", "--archive-frozen"]);
     scene.refuses(asked, 11, &["6.1.0-99-amd64"]);
 }
@@ -99,7 +99,7 @@ fn metadata_older_than_was_seen_before_is_refused_unless_the_archive_is_frozen()
         let frozen = [&unknown[..], &["--archive-frozen"]].concat();
         [scene.agent(&unknown), scene.agent(&frozen)]
     };
-    // Accepted: the next thing that is wrong is the kernel asked for.
+    // Accepted: the next error is the unknown kernel.
     let assert_accepted = |mut command| {
         let ended = finish(&mut command);
         assert_eq!(ended.code, Some(11), "{ended}");
@@ -169,7 +169,7 @@ fn a_package_that_was_signed_for_and_is_damaged_or_hostile_is_refused_by_name() 
     ];
     for package in ["make", "nvidia-kernel-source"] {
         for (what, bytes) in &cases {
-            // Only what lies below usr/src of a driver's package is unpacked at all.
+            // Only the files below usr/src of a driver's package are unpacked at all.
             if package == "nvidia-kernel-source"
                 && !matches!(*what, "cut off" | "no package" | "empty")
             {

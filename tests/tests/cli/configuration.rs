@@ -1,5 +1,4 @@
-//! A configuration that is wrong: the message names the file with line and key, the variable or
-//! the flag.
+//! Invalid configurations: the message names the file with line and key, the variable or the flag.
 
 use std::fs;
 
@@ -54,7 +53,7 @@ fn a_bad_variable_is_named() {
         ("LONGSHORE_EXTRA_MODULES", b"nvidia-drm,/etc/passwd"),
         ("LONGSHORE_STORE", b"/\xff"),
         ("LONGSHORE_LOG", b"longshore=loud"),
-        // No setting: passed over, it would let in what is not signed.
+        // Not a setting: ignoring it would accept unsigned sets.
         ("LONGSHORE_REQUIRE_SIGNATURES", b"true"),
         ("LONGSHORE_SIGNATURE_KEY", b"/cosign.pub"),
     ];
@@ -86,11 +85,11 @@ fn a_variable_that_is_no_setting_is_told() {
     }
     let ended = finish(&mut command);
     ended.assert_done();
-    assert_eq!(ended.err.matches("is no setting").count(), 1, "{ended}");
+    assert_eq!(ended.err.matches("is not a setting").count(), 1, "{ended}");
     assert!(ended.err.contains("LONGSHORE_FLAVOR "), "{ended}");
 }
 
-/// The parser of flags has its own form of message, in which the usage is the remedy.
+/// Checks the flag parser's own form of message, in which the usage is the remedy.
 fn assert_usage(ended: &Ended, words: &[&str]) {
     assert_eq!(ended.code, Some(2), "{ended}");
     ended.assert_no_panic();

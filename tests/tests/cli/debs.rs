@@ -1,4 +1,4 @@
-//! An archive with everything a build asks for; what is in the packages is up to the test.
+//! An archive with all packages of a build; the test decides on their contents.
 
 use std::io::Write as _;
 
@@ -6,14 +6,14 @@ use crate::mini::{ARCH, Suite, gzip};
 
 /// The kernel that the archive has headers for.
 pub(crate) const KERNEL: &str = "6.1.0-50-amd64";
-/// The driver it has.
+/// The driver that it has.
 pub(crate) const DRIVER: &str = "535.261.03";
 
-/// What the compiler says it is.
+/// Version that the compiler reports.
 pub(crate) const COMPILER: &str = "gcc-12 (Test 12.2.0-1) 12.2.0";
 const HEADERS: &str = "linux-headers-6.1.0-50-amd64";
 
-/// One thing in a package.
+/// An entry of a package.
 pub(crate) enum Item<'a> {
     File(&'a str, &'a [u8]),
     Program(&'a str, &'a [u8]),
@@ -21,7 +21,7 @@ pub(crate) enum Item<'a> {
 }
 use Item::{File, Link, Program};
 
-/// A package with these things; paths are written as they are, `..` and all.
+/// Makes a package with these entries; paths are written unchanged, `..` and all.
 pub(crate) fn deb(items: &[Item<'_>]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for item in items {
@@ -53,8 +53,8 @@ pub(crate) fn deb(items: &[Item<'_>]) -> Vec<u8> {
     deb
 }
 
-/// Driver, headers, compiler and tools, as `build` looks for them. `replaced` are packages by name
-/// that take the place of the good ones.
+/// Makes driver, headers, compiler and tools, as `build` requires them. `replaced` are packages by
+/// name that replace the good ones.
 pub(crate) fn buildable(replaced: &[(&str, Vec<u8>)]) -> Suite {
     let headers_dir = format!("./usr/src/{HEADERS}/include");
     let compile_h = format!("{headers_dir}/generated/compile.h");
@@ -109,10 +109,10 @@ fn stanza(name: &str, version: &str, more: &str, deb: Vec<u8>) -> (String, Vec<u
     (format!("Package: {name}\nVersion: {version}\nArchitecture: {ARCH}\n{more}"), deb)
 }
 
-/// A program that waits until it is killed.
+/// Returns a program that waits until it is killed.
 pub(crate) fn endless() -> Vec<u8> {
     if cfg!(target_arch = "aarch64") {
-        // ppoll without descriptors and without end; from the beginning again.
+        // ppoll without descriptors and timeout; jump to the beginning.
         let zeros = (0..5).map(|register| mov(register, 0));
         elf(183, &words(zeros.chain([mov(8, 73), SVC, 0x17ff_fff9])))
     } else {
@@ -121,7 +121,7 @@ pub(crate) fn endless() -> Vec<u8> {
     }
 }
 
-/// A program that says `text` and exits with `status`.
+/// Returns a program that prints `text` and exits with `status`.
 pub(crate) fn saying(text: &str, status: u8) -> Vec<u8> {
     let length = u16::try_from(text.len()).expect("a short text");
     if cfg!(target_arch = "aarch64") {
@@ -144,7 +144,7 @@ pub(crate) fn saying(text: &str, status: u8) -> Vec<u8> {
 
 const SVC: u32 = 0xd400_0001;
 
-/// `movz xREGISTER, #value` of aarch64.
+/// Encodes `movz xREGISTER, #value` of aarch64.
 fn mov(register: u32, value: u16) -> u32 {
     0xd280_0000 | u32::from(value) << 5 | register
 }
@@ -153,7 +153,7 @@ fn words(code: impl Iterator<Item = u32>) -> Vec<u8> {
     code.flat_map(u32::to_le_bytes).collect()
 }
 
-/// A program for Linux that needs no library: header, one segment, code.
+/// Returns a program for Linux that needs no library: header, one segment, code.
 fn elf(machine: u16, code: &[u8]) -> Vec<u8> {
     const BASE: u64 = 0x40_0000;
     const START: u64 = 64 + 56;

@@ -1,4 +1,4 @@
-//! `longshore doctor`: its exit codes, its JSON, and that it makes nothing.
+//! Tests of `longshore doctor`: its exit codes, its JSON, and that it creates nothing.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -46,7 +46,7 @@ fn is_told(scene: &Scene, tree: &str, code: i32, verdict: &str) {
     assert_eq!(names(&scene.path("")), before, "no store, no record, no lock");
 }
 
-/// Who holds the lock is for root to see; to anybody else an agent at work is none that died.
+/// Only root can see the lock's holder; for other users a running agent is not reported as dead.
 #[test]
 fn whoever_may_not_see_an_agent_is_told_so_and_takes_it_for_no_dead_one() {
     let scene = Scene::new();
@@ -81,9 +81,9 @@ fn whoever_may_not_see_an_agent_is_told_so_and_takes_it_for_no_dead_one() {
     assert!(of("not_looked_at", "what", "agent"), "{report}");
     let status = json(&ask(&["status", "--json"]));
     assert!(status["agent"].is_null(), "{status}");
-    assert!(status["unheard"].as_str().is_some_and(|why| why.contains("for root")), "{status}");
+    assert!(status["unheard"].as_str().is_some_and(|why| why.contains("only root can")), "{status}");
     let alive = ask(&["status", "--alive"]);
-    assert!(alive.code == Some(30) && alive.out.contains("for root to see"), "{alive}");
+    assert!(alive.code == Some(30) && alive.out.contains("only root can see"), "{alive}");
 }
 
 const ENTRY: &str = r#"{"seq":1,"step":{"do":"make-dir","path":"/run/nvidia/driver"},"before":{"was":"missing-dirs","dirs":["/run/nvidia/driver"]},"state":"done"}"#;
@@ -99,19 +99,19 @@ fn a_plan_ends_with_the_same_exit_code() {
 #[test]
 fn sources_are_asked_only_online() {
     let scene = Scene::new();
-    // Nobody listens there.
+    // Nothing listens there.
     scene.configure(&scene.archive_at("http://127.0.0.1:1"));
     let root = fixture("bookworm-t4");
     let offline = finish(&mut scene.agent(&["doctor", "--root", &root]));
     assert_eq!(offline.code, Some(0), "{offline}");
-    assert!(offline.out.contains("were not asked"), "{offline}");
+    assert!(offline.out.contains("were not queried"), "{offline}");
     let online = finish(&mut scene.agent(&["doctor", "--online", "--root", &root]));
     assert!(online.out.contains("archives-unread"), "{online}");
     assert!(online.out.contains("GPU Turing"), "the host is looked at all the same: {online}");
 }
 
-/// On a living machine: whatever else it lacks, a driver root that is a link is refused, and so is
-/// one where NVIDIA's container holds its lock.
+/// Tests a real host: besides all other refusals, a driver root that is a link is refused, and so
+/// is one where NVIDIA's container holds its lock.
 #[test]
 fn a_link_and_a_living_container_are_refused() {
     let scene = Scene::new();

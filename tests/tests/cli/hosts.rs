@@ -1,5 +1,5 @@
-//! Hosts that are not ready: stores that cannot be written, rights that are missing, mounts that
-//! would not be seen, no device.
+//! Hosts that are not ready: stores that cannot be written, missing privileges, mounts that would
+//! not be seen, no device.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ fn a_store_without_space_says_how_much_it_wants() {
     let dir = store.to_str().expect("a path");
     for (options, words) in [
         ("size=1m", &["free", "--store"][..]),
-        // Space enough, and no inode left for a file.
+        // Enough space, but no inode left for a file.
         ("size=100m,nr_inodes=10", &["No space left on device", "--store"]),
     ] {
         let command = scene.confined(&["--tmpfs", dir, options], &BUILD);
@@ -46,7 +46,7 @@ fn a_store_that_is_mounted_read_only_is_named() {
     let dir = store.to_str().expect("a path");
     let words = [dir, "Read-only file system", "--store"];
     scene.refuses(scene.confined(&["--read-only", dir], &BUILD), 15, &words);
-    // One that was made before it became read-only.
+    // A store that was made before it became read-only.
     let ended = finish(&mut scene.agent(&["plan", "--root", &fixture("bookworm-t4")]));
     assert_eq!(ended.code, Some(0), "{ended}");
     fs::remove_dir_all(store.join("blobs")).expect("remove");
@@ -95,7 +95,7 @@ fn a_state_directory_that_is_a_file_is_named() {
     }
 }
 
-/// The tree of a host with a T4 where the process itself is the real one.
+/// Returns the tree of a host with a T4 in which the process itself is the real one.
 fn as_we_are() -> (String, String) {
     let tree = fixture("bookworm-t4");
     (tree.clone(), format!("{tree}/proc/self"))
@@ -110,13 +110,13 @@ fn whoever_is_not_root_is_told_so() {
     let said = ["user id 65534", "as root"];
     scene.refuses(scene.confined(&options, &["run", "--root", &tree]), 15, &said);
     fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).expect("permissions");
-    // Where nothing can be written.
+    // Nothing is writable.
     let scene = Scene::new();
     fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).expect("permissions");
     for args in [&["run"][..], &["plan"], &["build"], &["fetch"]] {
         scene.refuses(scene.confined(&["--user", "65534"], args), 15, &said);
     }
-    // Nothing is written to look.
+    // These verbs write nothing.
     for args in ["status", "unload"] {
         finish(&mut scene.confined(&["--user", "65534"], &[args])).assert_done();
     }
@@ -152,7 +152,7 @@ fn a_container_whose_mounts_do_not_reach_the_host_is_told_the_flag() {
     let run_nvidia = scene.path("nvidia");
     fs::create_dir(&run_nvidia).expect("directory");
     let (dir, root) = (run_nvidia.display().to_string(), run_nvidia.join("driver"));
-    // A host root of its own is what a container has; all that is mounted in here is private.
+    // Like a container with a host root of its own; all mounts made in here are private.
     let host = fixture("bookworm-rt-t4");
     let args = ["run", "--root", &tree, "--host-root", &host, "--driver-root"];
     let args = [&args[..], &[root.to_str().expect("a path")]].concat();

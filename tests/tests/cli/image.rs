@@ -1,4 +1,4 @@
-//! Files of the agent's image.
+//! Tests of files in the agent's image.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ fn nothing_of_the_driver_root_is_named_to_the_agents_loader() {
     }
 }
 
-/// By the shells that it may meet: the image has busybox's.
+/// Tests with the shells that may run it: the image has busybox's.
 #[test]
 fn nvidia_smi_is_that_of_the_driver_root_with_its_libraries_and_arguments() {
     let dir = tempfile::tempdir().expect("temporary directory");

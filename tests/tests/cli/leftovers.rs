@@ -1,4 +1,4 @@
-//! What an agent that ended, or one that runs, has left: its lock and its state.
+//! Files of an agent that ended, or one that runs: its lock and its state.
 
 use std::fs;
 
@@ -41,7 +41,7 @@ fn a_state_that_cannot_be_understood_is_left_alone() {
         for args in ["status", "unload", "run"] {
             let named = state.to_str().expect("a path");
             let ended = scene.refuses(scene.agent(&[args]), code, &[named, word]);
-            // What is on the host is shown all the same.
+            // The host's state is shown all the same.
             assert_eq!(ended.out.contains("\nunread    "), args == "status", "{ended}");
             assert_eq!(fs::read_to_string(&state).expect("the file"), text, "{args}");
         }
@@ -79,7 +79,7 @@ fn the_lock_of_an_agent_that_was_killed_is_free() {
     finish(&mut scene.agent(&["unload"])).assert_done();
 }
 
-/// An agent that runs and gets no further: its archive stalls.
+/// Starts an agent that runs and makes no progress: its archive stalls.
 fn held(scene: &Scene) -> std::process::Child {
     scene.server.always("/dists/stable/InRelease", Fault::Stall);
     let tree = crate::scene::fixture("bookworm-t4");

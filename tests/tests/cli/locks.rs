@@ -14,10 +14,10 @@ use nix::sys::signal::Signal;
 use crate::debs;
 use crate::scene::{Scene, finish, fixture, send, start, until, wait};
 
-/// A user id that nothing of these tests runs as.
+/// A user id that no process of these tests has.
 const STRANGER: u32 = 65_533;
 
-/// A process of a stranger that holds a lock on `path` until it is dropped.
+/// Another user's process, which holds a lock on `path` until it is dropped.
 struct Holder(Child);
 
 impl Holder {
@@ -42,8 +42,8 @@ impl Drop for Holder {
     }
 }
 
-/// A scene with a store that something else made, so that everybody may enter it, and a lock in it that
-/// everybody may open, as releases before this one made some.
+/// Makes a scene with a store that another program made, which everybody may enter, and a lock in
+/// it that everybody may open, as earlier releases made some.
 fn open_to_all() -> Scene {
     let scene = Scene::with(debs::buildable(&[]));
     Store::open(&scene.path("store")).expect("store");
@@ -55,7 +55,7 @@ fn open_to_all() -> Scene {
     scene
 }
 
-/// An import that unpacks what is no bundle.
+/// Returns an import that unpacks a file which is not a bundle.
 fn import(scene: &Scene) -> Command {
     fs::write(scene.path("bundle.tar"), "no bundle").expect("write");
     scene.agent(&["import", &scene.path("bundle.tar").display().to_string()])
@@ -67,7 +67,7 @@ fn a_lock_on_the_directory_of_unfinished_files_keeps_nobody_waiting() {
     let _holder = Holder::of(&scene.path("store/tmp"));
     let since = Instant::now();
     let ended = finish(&mut import(&scene));
-    // It came as far as the file.
+    // It reached the file.
     ended.assert_failed(13, &["bundle.tar".to_owned()]);
     assert!(since.elapsed() < Duration::from_secs(20), "{:?}: {ended}", since.elapsed());
 }

@@ -1,5 +1,5 @@
-//! The real program with bad input and on hosts that are not ready: each time the exit code that
-//! docs/exit-codes.md has for it, one message with cause and remedy, and nothing half done.
+//! Tests of the real program with bad input and on hosts that are not ready: each time the exit
+//! code in docs/exit-codes.md, one message with cause and remedy, and no unfinished file.
 
 mod air_gapped;
 mod archives;
@@ -19,14 +19,14 @@ mod signals;
 mod streams;
 mod upkeep;
 
-// A whole archive and a server with faults, as the archive's own tests have them.
+// A whole archive and a server with faults, shared with the archive's own tests.
 #[allow(dead_code)]
 #[path = "../archive/mini.rs"]
 mod mini;
 #[allow(dead_code)]
 #[path = "../archive/server.rs"]
 mod server;
-// Modules that are ELF files, as the registry's own tests have them.
+// Modules that are ELF files, shared with the registry's own tests.
 #[allow(dead_code)]
 #[path = "../registry/sets.rs"]
 mod sets;

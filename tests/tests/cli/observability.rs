@@ -1,4 +1,4 @@
-//! What the real agent tells of itself while it is at something, and after it has ended.
+//! Telemetry of the real agent while it is busy, and after it has ended.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use crate::debs;
 use crate::scene::{Scene, finish, fixture, send, start, until, wait};
 use crate::server::Fault;
 
-/// A copy of a captured tree that can be asked for its devices, too: there are none.
+/// Copies a captured tree and gives it a device list, which is empty.
 fn host(scene: &Scene, name: &str) -> String {
     let root = scene.path(name);
     let copied = Command::new("cp").arg("-r").arg(fixture(name)).arg(&root).status();
@@ -49,7 +49,7 @@ impl Waiting {
         Self { scene, root, agent: Some(agent), listen: listen.unwrap_or_default() }
     }
 
-    /// Status line and headers, and body.
+    /// Returns status line with headers, and body.
     fn get(&self, path: &str, accept: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.listen).expect("connects");
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("timeout");
@@ -66,7 +66,7 @@ impl Waiting {
         (ended.code, ended.out)
     }
 
-    /// Stops it, and returns what it logged.
+    /// Stops the agent, and returns its log.
     fn stop(mut self) -> String {
         let agent = self.agent.take().expect("it runs");
         send(&agent, Signal::SIGTERM);
@@ -86,7 +86,7 @@ impl Drop for Waiting {
     }
 }
 
-/// promtool, as scripts/setup brings it.
+/// Returns promtool, as scripts/setup installs it.
 fn promtool() -> Command {
     let cache = std::env::var_os("LONGSHORE_CACHE").map(PathBuf::from).or_else(|| {
         let own = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
@@ -156,8 +156,8 @@ fn promtool_finds_nothing_amiss_in_either_format() {
     let said = String::from_utf8_lossy(&[checked.stdout, checked.stderr].concat()).into_owned();
     assert!(checked.status.success() && said.is_empty(), "{said}\n{plain}");
 
-    // promtool lints only the older format; it reads OpenMetrics where it is to store it, and wants
-    // the samples dated then.
+    // promtool lints only the older format; it reads OpenMetrics to store it, which requires
+    // timestamps of the samples.
     let accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
     let (head, open) = agent.get("/metrics", accept);
     let kind = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -215,7 +215,7 @@ fn a_failure_is_left_as_a_message_and_shown_after_the_agent_has_ended() {
     let last = status(&root);
     assert_eq!((&last["code"], &last["before_this_boot"]), (&17.into(), &false.into()), "{last}");
     assert_eq!(last["phase"], "planning", "{last}");
-    // Another host root, another boot: as after a reboot of this one.
+    // Another host root, another boot: as after a reboot.
     fs::remove_dir_all(scene.path("state-dir")).expect("removed");
     let last = status("/");
     assert_eq!((&last["code"], &last["before_this_boot"]), (&17.into(), &true.into()), "{last}");
@@ -242,10 +242,10 @@ fn an_agent_that_was_killed_is_told_of_by_the_next() {
     let child = agent.agent.take().expect("it runs");
     send(&child, Signal::SIGKILL);
     assert_eq!(wait(child).signal, Some(Signal::SIGKILL as i32));
-    // What it left behind is nobody's answer.
+    // The files that it left must not count as an answer.
     assert_eq!(agent.probe("--alive"), (Some(30), "no agent runs\n".to_owned()));
     let next = finish(&mut agent.scene.agent(&["run", "--root", &fixture("bookworm-no-gpu")]));
-    let cause = "ended without a word in phase acquiring";
+    let cause = "ended without a report in phase acquiring";
     assert!(next.code == Some(17) && next.err.contains(cause), "{next}");
 }
 

@@ -1,11 +1,13 @@
-//! A fault in longshore is told like every other failure, whatever it could not do any more.
+//! A panic in longshore is reported like every other failure, regardless of the resources it still
+//! has.
 
 use std::fs;
 use std::process::Command;
 
 use crate::scene::{Scene, finish, fixture};
 
-/// From the n-th thread on there is none to be had: the runtime panics where it wants its workers.
+/// Makes thread creation fail from the n-th thread on: the runtime panics when it starts its
+/// workers.
 const NO_THREADS: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -13,7 +13,7 @@ use crate::server::Fault;
 
 const TERM: u64 = 1 << (Signal::SIGTERM as u64 - 1);
 
-/// A line of /proc/PID/status.
+/// Reads a line of /proc/PID/status.
 fn status(pid: u32, key: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(":\t"))?;
@@ -42,10 +42,10 @@ fn a_sigterm_in_its_first_milliseconds_ends_it_well() {
     for _ in 0..20 {
         let outside = start(&mut scene.contained(&["run", "--root", &tree]));
         let first = wait_for_child_of(outside.id());
-        // Until it blocks or catches the signal the kernel keeps it from process 1.
+        // Until process 1 blocks or catches a signal, the kernel drops it.
         let mask = |key| status(first, key).and_then(|mask| u64::from_str_radix(&mask, 16).ok());
         let takes_term = || {
-            // What starts it blocks signals, too.
+            // The program that starts it blocks signals, too.
             let program = fs::read_link(format!("/proc/{first}/exe"));
             let takes = ["SigBlk", "SigCgt"].into_iter().filter_map(mask).any(|m| m & TERM != 0);
             program.is_ok_and(|program| program == Path::new(LONGSHORE)) && takes
@@ -74,7 +74,7 @@ fn the_message_of_a_worker_that_was_killed_is_left_by_process_one() {
     assert_eq!(ended.code, Some(137), "{ended}");
     let text = fs::read_to_string(&message).expect("a message");
     let words =
-        "exit code 137: the agent was killed by SIGKILL; remedy: where nobody killed it: raise";
+        "exit code 137: the agent was killed by SIGKILL; remedy: if it was not killed on purpose";
     assert!(text.starts_with(words), "{text}");
     let kept = fs::read_to_string(scene.path("state-dir/last-failure.json")).expect("a record");
     assert!(kept.contains("the agent was killed by SIGKILL"), "{kept}");

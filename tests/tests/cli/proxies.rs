@@ -1,4 +1,4 @@
-//! Archives behind proxies, as the environment names them.
+//! Archives behind proxies that the environment names.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,11 +9,11 @@ use crate::debs::{self, KERNEL};
 use crate::scene::Scene;
 use crate::tls;
 
-/// What ends with "no such kernel" once the archive was read.
+/// Command that ends with "no such kernel" once it has read the archive.
 const ASKED: [&str; 3] = ["build", "--kernel", "6.1.0-99-amd64"];
 
-/// A proxy on loopback: plain requests and CONNECT, all of them to one address, whatever host they
-/// name. Ends with the process.
+/// A proxy on loopback: plain requests and CONNECT, all of them forwarded to one address, for any
+/// host. Ends with the process.
 struct Proxy {
     address: SocketAddr,
     log: Arc<Mutex<Vec<String>>>,
@@ -28,7 +28,7 @@ impl Proxy {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let log = shared.clone();
-                // A client that goes away is no fault of the proxy's.
+                // A client that disconnects is no fault of the proxy's.
                 thread::spawn(move || pass(stream, to, refuses, &log));
             }
         });
@@ -39,7 +39,7 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    /// The first lines of what was asked.
+    /// Returns the first lines of the requests.
     fn asked(&self) -> Vec<String> {
         self.log.lock().expect("log").clone()
     }

@@ -1,4 +1,4 @@
-//! An archive, a store and a configuration of one test's own, and the program run with them.
+//! An archive, a store and a configuration for one test, and the program run with them.
 
 use std::fmt;
 use std::fs;
@@ -21,7 +21,7 @@ pub(crate) const LONGSHORE: &str = env!("CARGO_BIN_EXE_longshore-under-test");
 const CONFINED: &str = env!("CARGO_BIN_EXE_confined");
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../agent/fixtures");
 
-/// No command of these tests takes longer, retries and all, on a machine that is busy too.
+/// Time limit of every command in these tests, with retries, on a busy machine too.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// A directory, an archive on a server, and a configuration that names both.
@@ -47,12 +47,12 @@ impl Scene {
         scene
     }
 
-    /// A path below the scene's directory.
+    /// Returns a path below the scene's directory.
     pub(crate) fn path(&self, relative: &str) -> PathBuf {
         self.dir.path().join(relative)
     }
 
-    /// The `[[archive]]` of the scene's suite, at `url`.
+    /// Returns the `[[archive]]` of the scene's suite, at `url`.
     pub(crate) fn archive_at(&self, url: &str) -> String {
         let keyring = self.path("keyring.asc");
         format!(
@@ -69,7 +69,8 @@ impl Scene {
         fs::write(self.path("config.toml"), text).expect("configuration");
     }
 
-    /// Every place within the scene and nothing of this machine's, whatever the file says.
+    /// Returns all settings of paths, within the scene and not on this machine, which override the
+    /// file.
     fn environment(&self) -> [(&'static str, PathBuf); 7] {
         [
             ("LONGSHORE_STORE", self.path("store")),
@@ -77,13 +78,13 @@ impl Scene {
             ("LONGSHORE_DRIVER_ROOT", self.path("driver-root")),
             ("LONGSHORE_PARAMETERS_DIR", self.path("parameters-dir")),
             ("LONGSHORE_HOST_APT", "false".into()),
-            // Tests run beside each other.
+            // Tests run in parallel.
             ("LONGSHORE_LISTEN", "off".into()),
             ("LONGSHORE_TERMINATION_MESSAGE", "off".into()),
         ]
     }
 
-    /// The program with the scene's configuration and environment, and no other.
+    /// Returns the program with the scene's configuration and environment, and no other.
     pub(crate) fn agent(&self, args: &[&str]) -> Command {
         let mut command = Command::new(LONGSHORE);
         command
@@ -95,32 +96,32 @@ impl Scene {
         command
     }
 
-    /// As [`Scene::agent`], behind `tests/confined.rs` with its options.
+    /// Like [`Scene::agent`], behind `tests/confined.rs` with its options.
     pub(crate) fn confined(&self, options: &[&str], args: &[&str]) -> Command {
         self.behind(options, &[], args)
     }
 
-    /// As [`Scene::confined`], without one capability.
+    /// Like [`Scene::confined`], without one capability.
     pub(crate) fn without(&self, capability: &str, options: &[&str], args: &[&str]) -> Command {
         let drop = format!("--bounding-set=-{capability}");
         self.behind(options, &["/usr/bin/setpriv", &drop, "--"], args)
     }
 
-    /// As [`Scene::agent`], as process 1 of a PID namespace of its own. The process that is started
-    /// waits for it, and ends as it does.
+    /// Like [`Scene::agent`], as process 1 of a PID namespace of its own. The started process waits
+    /// for it, and exits with its code.
     pub(crate) fn contained(&self, args: &[&str]) -> Command {
         let unshare = ["/usr/bin/unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--"];
         self.behind(&[], &unshare, args)
     }
 
-    /// As [`Scene::agent`], started with another umask.
+    /// Like [`Scene::agent`], started with another umask.
     pub(crate) fn with_umask(&self, umask: &str, args: &[&str]) -> Command {
         let script = format!("umask {umask}; exec \"$@\"");
         self.behind(&[], &["/bin/sh", "-c", &script, "sh"], args)
     }
 
     fn behind(&self, options: &[&str], wrapper: &[&str], args: &[&str]) -> Command {
-        assert!(nix::unistd::geteuid().is_root(), "this test wants root: run it as root");
+        assert!(nix::unistd::geteuid().is_root(), "this test needs root: run it as root");
         let mut command = Command::new(CONFINED);
         command
             .env_clear()
@@ -133,15 +134,15 @@ impl Scene {
         command
     }
 
-    /// Runs a command to its end, which is a failure with `code`: one message that has the words
-    /// (`URL` is the server's) and a remedy. Nothing half done is left.
+    /// Runs a command to its end, which must be a failure with `code`: one message that has the
+    /// words (`URL` is the server's) and a remedy. Nothing unfinished is left.
     pub(crate) fn refuses(&self, command: Command, code: i32, words: &[&str]) -> Ended {
         let ended = self.refuses_beside(command, code, words);
         self.assert_sound();
         ended
     }
 
-    /// As [`Scene::refuses`], beside another agent that is at something.
+    /// Like [`Scene::refuses`], beside another agent that is busy.
     pub(crate) fn refuses_beside(&self, mut command: Command, code: i32, words: &[&str]) -> Ended {
         let ended = finish(&mut command);
         let words: Vec<String> =
@@ -150,10 +151,11 @@ impl Scene {
         ended
     }
 
-    /// Every blob is what its name says, nothing is half done, nothing is mounted.
+    /// Checks that every blob matches the digest in its name, nothing is unfinished, nothing is
+    /// mounted.
     pub(crate) fn assert_sound(&self) {
         let store = self.path("store");
-        assert_eq!(names(&store.join("tmp")), [""; 0], "something half done is left");
+        assert_eq!(names(&store.join("tmp")), [""; 0], "an unfinished file is left");
         for name in names(&store.join("blobs/sha256")) {
             let bytes = fs::read(store.join("blobs/sha256").join(&name)).expect("a blob");
             assert_eq!(mini::digest(&bytes), name, "a partial blob");
@@ -165,12 +167,12 @@ impl Scene {
     }
 }
 
-/// A captured tree.
+/// Returns the path of a captured tree.
 pub(crate) fn fixture(name: &str) -> String {
     format!("{FIXTURES}/{name}")
 }
 
-/// The names in a directory, sorted; none where it is not there.
+/// Returns the names in a directory, sorted; none if it does not exist.
 pub(crate) fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(dir)
         .into_iter()
@@ -181,7 +183,7 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Waits until `happened`; a test whose event never comes fails.
+/// Waits until `happened`; fails the test after the time limit.
 pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let since = Instant::now();
     while !happened() {
@@ -190,7 +192,7 @@ pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a command with nothing on its standard input and its output kept.
+/// Starts a command with empty standard input and captured output.
 pub(crate) fn start(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap_or_else(|e| panic!("starting {command:?}: {e}"))
@@ -210,7 +212,7 @@ fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(child.id().try_into().expect("a process id"))
 }
 
-/// Waits for a child that ends soon enough.
+/// Waits for a child, which must end within the time limit.
 pub(crate) fn wait(child: Child) -> Ended {
     let pid = pid_of(&child);
     let (done, waiting) = mpsc::channel();
@@ -229,7 +231,7 @@ pub(crate) fn wait(child: Child) -> Ended {
     ended
 }
 
-/// How a command ended, and what it said.
+/// Exit status and output of a command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -248,13 +250,13 @@ impl Ended {
         }
     }
 
-    /// It ended well.
+    /// Checks that it succeeded.
     pub(crate) fn assert_done(&self) {
         assert_eq!(self.code, Some(0), "{self}");
         self.assert_no_panic();
     }
 
-    /// It failed with `code`, and said so once, with the words and a remedy.
+    /// Checks that it failed with `code`, with a single message that has the words and a remedy.
     pub(crate) fn assert_failed(&self, code: i32, words: &[String]) {
         assert_eq!(self.code, Some(code), "{self}");
         self.assert_no_panic();
@@ -274,7 +276,7 @@ impl Ended {
         assert_eq!(times, 1, "not said once: {self}");
     }
 
-    /// The lines of its log, each of which is JSON.
+    /// Parses the lines of its log, each of which is JSON.
     pub(crate) fn log(&self) -> Vec<serde_json::Value> {
         let parse = |line: &str| {
             serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}\n{self}"))
@@ -282,7 +284,8 @@ impl Ended {
         self.err.lines().map(parse).collect()
     }
 
-    /// The failure that it ended with: the last line of its log, and the only one with an exit code.
+    /// Returns the failure that it ended with: the last line of its log, and the only one with an
+    /// exit code.
     pub(crate) fn failure(&self) -> Option<serde_json::Value> {
         let mut log = self.log();
         let coded = log.iter().filter(|line| line.get("exit_code").is_some()).count();

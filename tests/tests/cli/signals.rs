@@ -1,4 +1,4 @@
-//! TERM and INT while something is on its way.
+//! TERM and INT while the agent or a command is busy.
 
 use std::fs;
 use std::process::Child;
@@ -21,7 +21,7 @@ fn stop(child: Child, signal: Signal) -> Ended {
     ended
 }
 
-/// The path of the kernel's headers package on the server.
+/// Returns the path of the kernel's headers package on the server.
 fn headers(scene: &Scene) -> String {
     scene.suite.pool(0)
 }
@@ -48,7 +48,7 @@ fn a_run_that_is_stopped_before_it_installs_has_done_nothing_and_is_no_failure()
     }
 }
 
-/// Whenever the others come: while the first is heard, or after all is over.
+/// The further signals come at any time: while the first is handled, or after the end.
 #[test]
 fn a_run_that_is_told_again_and_again_to_stop_stops_once() {
     for times in 2..8 {
@@ -70,7 +70,7 @@ fn a_run_that_is_told_again_and_again_to_stop_stops_once() {
     }
 }
 
-/// The first thing that it does is to hold signals back until there is what takes them.
+/// The agent's first action is to block signals until they are handled.
 #[test]
 fn a_run_that_is_stopped_while_it_starts_is_no_failure() {
     const TERM: u64 = 1 << (Signal::SIGTERM as u64 - 1);
@@ -93,7 +93,7 @@ fn a_run_that_is_stopped_while_it_starts_is_no_failure() {
     }
 }
 
-/// A build, a fetch or a plan is somebody's command: who stops it sees that it was stopped.
+/// A build, a fetch or a plan is an interactive command: it ends by the signal that stopped it.
 #[test]
 fn a_command_that_is_stopped_while_fetching_leaves_nothing_and_ends_by_the_signal() {
     for (args, signal) in [
@@ -123,7 +123,7 @@ fn a_build_that_is_stopped_leaves_no_process_no_mount_and_no_directory() {
         assert_eq!(ended.signal, Some(signal as i32), "{ended}");
         until("all have ended", || sandboxed(&scene, "") == 0);
         if signal == Signal::SIGKILL {
-            // Nobody was left to remove it: the next build does.
+            // The killed build could not remove it: the next build does.
             assert_eq!(names(&scene.path("store/tmp")).len(), 1);
             let child = start(&mut scene.agent(&["build", "--kernel", KERNEL]));
             until("the compiler runs", || sandboxed(&scene, "/usr/bin/gcc-12") == 1);
@@ -146,7 +146,8 @@ fn a_download_that_was_killed_is_removed_by_the_next_build() {
     scene.refuses(scene.agent(&["build", "--kernel", KERNEL]), 14, &["x.c:1"]);
 }
 
-/// How many processes whose command line begins with `words` see the scene's store mounted.
+/// Counts the processes whose command line begins with `words` and that have the scene's store
+/// mounted.
 fn sandboxed(scene: &Scene, words: &str) -> usize {
     let store = scene.path("store").display().to_string();
     let is_ours = |process: &&String| {

@@ -1,4 +1,4 @@
-//! Standard streams, working directories and paths as scripts leave them.
+//! Standard streams, working directories and paths in unusual states, as scripts produce them.
 
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
@@ -54,7 +54,7 @@ fn the_failure_at_the_end_has_the_form_of_the_log() {
         let (cause, remedy) = (text("cause"), text("remedy"));
         assert!(!cause.is_empty() && !remedy.is_empty(), "{json}");
         assert!(text("timestamp").ends_with('Z') && text("message").contains(&cause), "{json}");
-        // Whatever is left out of the log.
+        // With the whole log switched off.
         let mut quiet = scene.agent(args);
         let quiet = finish(quiet.env("LONGSHORE_LOG", "off"));
         assert_eq!(quiet.log().len(), 1, "{quiet}");

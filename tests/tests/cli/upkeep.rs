@@ -1,4 +1,4 @@
-//! `gc` and `store verify`.
+//! Tests of `gc` and `store verify`.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ fn what_is_not_needed_goes_and_is_told() {
     assert_eq!(dry["dry-run"], true);
     assert_eq!(dry["removed"].as_array().map(Vec::len), Some(2), "{dry}");
     assert!(store.has_blob(&digest) && store.dir("tmp/work-build-dead").exists());
-    // The bound of the configuration leaves the blob alone.
+    // The bound in the configuration keeps the blob.
     let done = json(&scene, &["gc", "--json"]);
     assert_eq!(done["removed"][0]["path"], "tmp/work-build-dead");
     assert_eq!(
@@ -62,7 +62,7 @@ fn somebody_at_work_is_waited_for() {
     let agent = start(&mut scene.agent(&["plan", "--root", &tree]));
     until("the archive is asked", || !scene.server.requests("InRelease").is_empty());
     let gc = start(&mut scene.agent(&["gc", "--max-size", "0"]));
-    // Looking does not wait.
+    // A dry run does not wait.
     let dry = json(&scene, &["gc", "--max-size", "0", "--dry-run", "--json"]);
     assert_eq!(dry["removed"].as_array().map(Vec::len), Some(1), "{dry}");
     assert!(store.has_blob(&digest), "gc waits");

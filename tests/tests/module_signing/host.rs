@@ -1,4 +1,4 @@
-//! This machine's sign-file, and an archive that has it in a package, as Debian's has.
+//! This machine's sign-file, and an archive with it in a package, as Debian's has.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::debs::{Item, KERNEL, deb};
 use crate::mini::{ARCH, Suite};
 
-/// The kernel's real sign-file; scripts/setup installs it.
+/// Returns the path of the kernel's real sign-file; scripts/setup installs it.
 pub(crate) fn sign_file() -> PathBuf {
     let kbuild = fs::read_dir("/usr/lib").expect("/usr/lib").flatten().find(|entry| {
         entry.file_name().to_string_lossy().starts_with("linux-kbuild-")
@@ -15,8 +15,8 @@ pub(crate) fn sign_file() -> PathBuf {
     kbuild.expect("no linux-kbuild package: run scripts/setup").path().join("scripts/sign-file")
 }
 
-/// Headers that say which hash the kernel signs with, and the kbuild package they ask for, with
-/// sign-file and the libraries it runs with.
+/// Makes headers with the hash that the kernel signs with, and the kbuild package they depend on,
+/// with sign-file and its libraries.
 pub(crate) fn archive() -> Suite {
     let program = fs::read(sign_file()).expect("sign-file");
     let libraries = libraries();
@@ -29,7 +29,7 @@ pub(crate) fn archive() -> Suite {
     suite(deb(&items))
 }
 
-/// The same without sign-file.
+/// Makes the same without sign-file.
 pub(crate) fn archive_without_sign_file() -> Suite {
     suite(deb(&[Item::File("./usr/lib/linux-kbuild-6.1/scripts/Makefile", b"")]))
 }
@@ -51,7 +51,7 @@ fn suite(kbuild: Vec<u8>) -> Suite {
     Suite { packages, ..Suite::usual() }
 }
 
-/// What sign-file is linked with, as the paths a merged /usr has.
+/// Returns the libraries that sign-file is linked with, by their paths in a merged /usr.
 fn libraries() -> Vec<PathBuf> {
     let (triplet, loader) = if cfg!(target_arch = "aarch64") {
         ("aarch64-linux-gnu", "/usr/lib/ld-linux-aarch64.so.1")

@@ -1,5 +1,5 @@
-//! Modules signed for the kernel by the program itself: with the kernel's real sign-file out of a
-//! package, and with signatures that openssl made. Both are compared with what sign-file writes.
+//! Tests of modules that the program signs for the kernel: with the kernel's real sign-file out of
+//! a package, and with signatures that openssl made. Both are compared with sign-file's output.
 
 mod host;
 mod signer;
@@ -31,7 +31,7 @@ mod server;
 #[path = "../registry/sets.rs"]
 mod sets;
 
-/// A scene whose archive has sign-file, an unsigned set in its store, and who signs.
+/// A scene whose archive has sign-file, an unsigned set in its store, and a signer.
 struct Bench {
     scene: Scene,
     set: ModuleSet,
@@ -55,7 +55,7 @@ impl Bench {
         Store::open(&self.scene.path("store")).expect("store")
     }
 
-    /// `sign-modules` for the scene's kernel, with further arguments.
+    /// Returns `sign-modules` for the scene's kernel, with further arguments.
     fn command(&self, args: &[&str]) -> std::process::Command {
         self.scene.agent(&[&["sign-modules", "--kernel", KERNEL][..], args].concat())
     }
@@ -74,14 +74,15 @@ impl Bench {
         command
     }
 
-    /// The signed sets of the store.
+    /// Returns the signed sets of the store.
     fn signed(&self) -> Vec<ModuleSet> {
         let mut sets = self.store().sets().expect("sets");
         sets.retain(|set| set.key.signed_by.is_some());
         sets
     }
 
-    /// The one signed set, whose modules have to be what sign-file makes of the unsigned ones.
+    /// Returns the one signed set, after comparing its modules with sign-file's output for the
+    /// unsigned ones.
     fn assert_signed_as_sign_file_does(&self, hash: &str) -> ModuleSet {
         self.scene.assert_sound();
         let [signed] = &self.signed()[..] else { panic!("not one signed set") };
@@ -90,7 +91,7 @@ impl Bench {
             let module = self.store().read_blob(&unsigned.sha256).expect("unsigned");
             let theirs = self.signer.sign_file(hash, &module);
             let ours = self.store().read_blob(&signed.sha256).expect("signed");
-            assert!(ours == theirs, "{} differs from what sign-file writes", signed.file);
+            assert!(ours == theirs, "{} differs from sign-file's output", signed.file);
             let (content, message) = appended::split(&ours).expect("well-formed");
             assert!(
                 content == module && self.signer.openssl_verifies(content, message.expect("one"))
@@ -106,7 +107,7 @@ impl Bench {
     }
 }
 
-/// Everything in a directory and below, but for hermetic roots, which hold libcrypto.
+/// Lists all files in a directory and below, except hermetic roots, which hold libcrypto.
 fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for name in names(dir).iter().filter(|name| *name != "roots") {

@@ -1,4 +1,4 @@
-//! Who signs: a key and certificate that openssl makes, and the machine's own sign-file beside it.
+//! A signer: a key and certificate that openssl makes, and the machine's own sign-file beside it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn run(command: &mut Command) -> Output {
 }
 
 impl Signer {
-    /// `O=Example`, and this common name.
+    /// Makes a signer with the subject `O=Example` and this common name.
     pub(crate) fn new(dir: &Path, name: &str) -> Self {
         fs::create_dir(dir).expect("dir");
         let signer = Self {
@@ -35,7 +35,7 @@ impl Signer {
         signer
     }
 
-    /// The subject key identifier, in hex.
+    /// Returns the subject key identifier, in hex.
     pub(crate) fn key_id(&self) -> String {
         let mut show = Command::new("openssl");
         show.args(["x509", "-noout", "-ext", "subjectKeyIdentifier", "-in"]);
@@ -45,13 +45,13 @@ impl Signer {
         id.trim().replace(':', "").to_lowercase()
     }
 
-    /// A line of the secret key that is in nothing else.
+    /// Returns a line of the secret key that occurs nowhere else.
     pub(crate) fn secret_line(&self) -> String {
         let pem = fs::read_to_string(&self.key).expect("key");
         pem.lines().nth(5).expect("a line").to_owned()
     }
 
-    /// The key under a passphrase, as PKCS#8.
+    /// Returns the key encrypted with a passphrase, as PKCS#8.
     pub(crate) fn encrypted(&self, passphrase: &str) -> PathBuf {
         let path = self.dir.join("encrypted.pem");
         let mut convert = Command::new("openssl");
@@ -60,8 +60,9 @@ impl Signer {
         path
     }
 
-    /// As [`Signer::encrypted`], and so that OpenSSL refuses `wrong` for its padding: in one encryption of
-    /// 256 what a wrong passphrase gives looks padded, and is refused for what it is.
+    /// Like [`Signer::encrypted`], but such that OpenSSL refuses `wrong` by its padding: in one
+    /// encryption of 256 the result of a wrong passphrase has valid padding, and is refused for its
+    /// content.
     pub(crate) fn encrypted_against(&self, passphrase: &str, wrong: &str) -> PathBuf {
         let is_padded = |path: &PathBuf| {
             let mut read = Command::new("openssl");
@@ -73,7 +74,7 @@ impl Signer {
         keys.find(is_padded).expect("one in 256, eight times")
     }
 
-    /// The key as PKCS#1.
+    /// Returns the key as PKCS#1.
     pub(crate) fn pkcs1(&self) -> PathBuf {
         let path = self.dir.join("pkcs1.pem");
         let mut convert = Command::new("openssl");
@@ -82,8 +83,8 @@ impl Signer {
         path
     }
 
-    /// Key and certificate as kubelet mounts a secret: links into a directory that begins with two
-    /// dots.
+    /// Returns the directory of key and certificate as kubelet mounts a secret: links into a
+    /// directory whose name begins with two dots.
     pub(crate) fn mounted(&self, dir: &Path) -> PathBuf {
         fs::create_dir_all(dir.join("..2026_11_20")).expect("dir");
         std::os::unix::fs::symlink("..2026_11_20", dir.join("..data")).expect("link");
@@ -95,7 +96,7 @@ impl Signer {
         dir.to_path_buf()
     }
 
-    /// What the machine's sign-file makes of a module.
+    /// Returns a module as the machine's sign-file signs it.
     pub(crate) fn sign_file(&self, hash: &str, module: &[u8]) -> Vec<u8> {
         let path = self.dir.join("module.ko");
         fs::write(&path, module).expect("write");
@@ -113,7 +114,7 @@ impl Signer {
         run(&mut sign);
     }
 
-    /// Whether openssl takes `message` for this signer's signature over `content`.
+    /// True if openssl accepts `message` as this signer's signature over `content`.
     pub(crate) fn openssl_verifies(&self, content: &[u8], message: &[u8]) -> bool {
         let (file, p7s) = (self.dir.join("content"), self.dir.join("message.p7s"));
         fs::write(&file, content).expect("write");

@@ -1,4 +1,4 @@
-//! Registries that others answer for, behind a redirection or in front of the blobs.
+//! Registries behind another server: a redirection, or one in front of the blobs.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,8 @@ use super::*;
 /// Status, further header lines, body.
 type Reply = (u16, String, Vec<u8>);
 
-/// A server on loopback that answers `METHOD /path` as it is told and logs who asked.
+/// A server on loopback that answers `METHOD /path` by a function and logs each client's
+/// credentials.
 struct Server {
     address: SocketAddr,
     log: Arc<Mutex<Vec<String>>>,
@@ -43,7 +44,7 @@ impl Server {
         Self { address, log, thread }
     }
 
-    /// Ends it; gives what was asked.
+    /// Ends it, and returns the requests.
     fn end(self) -> Vec<String> {
         // An empty request ends it.
         drop(TcpStream::connect(self.address));
@@ -52,7 +53,8 @@ impl Server {
     }
 }
 
-/// `METHOD /path` without query, and who asks; None for a request that ends the server.
+/// Returns `METHOD /path` without query, and the credentials; None for a request that ends the
+/// server.
 fn request(stream: &TcpStream) -> Option<(String, String)> {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let first = lines.next()?;

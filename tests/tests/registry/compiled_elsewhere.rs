@@ -1,4 +1,5 @@
-//! Modules that were compiled elsewhere: pushed as a set, found, judged and pulled as any other.
+//! Modules that were compiled elsewhere: pushed as a set, then found, judged and pulled as any
+//! other.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +16,7 @@ use crate::scene::LONGSHORE;
 const RELEASE: &str = "6.6.30-vendor";
 const VERSION: &str = "#2 SMP PREEMPT Vendor 6.6.30-2";
 
-/// The `.modinfo` of a module of the driver.
+/// Returns the `.modinfo` of a module of the driver.
 fn info(name: &str, change: &[(&str, &str)]) -> String {
     let depends = if name == "nvidia" { "" } else { "nvidia" };
     let fields = [
@@ -30,7 +31,7 @@ fn info(name: &str, change: &[(&str, &str)]) -> String {
     fields.concat()
 }
 
-/// A directory with the modules of a driver, in an order that is not the one to load them in.
+/// Makes a directory with the modules of a driver, not in their load order.
 fn modules(scene: &Scene) -> PathBuf {
     let dir = scene.dir.path().join("modules");
     fs::create_dir(&dir).expect("dir");
@@ -87,7 +88,7 @@ fn put(dir: &Path, file: &str, name: &str, change: &[(&str, &str)]) {
     fs::write(dir.join(file), sets::elf(&info(name, change))).expect("writes");
 }
 
-/// A change of a directory of modules, and how it is refused.
+/// A change of a directory of modules, and its refusal.
 type Case = (fn(&Path), i32, &'static str);
 
 const WRONG: [Case; 13] = [
@@ -110,17 +111,17 @@ const WRONG: [Case; 13] = [
     (|d| put(d, "b.ko", "gdrdrv", &[]), 13, "b.ko is no module of NVIDIA's driver"),
     (|d| put(d, "b.ko", "nvidia-drm", &[]), 13, "the module nvidia_drm twice"),
     (|d| fs::remove_file(d.join("nvidia.ko")).expect("removes"), 13, "it has no nvidia.ko"),
-    (|d| put(d, "nvidia.ko", "nvidia", &[("depends", "nvidia_drm")]), 13, "in a circle"),
-    (|d| put(d, "nvidia.ko", "nvidia", &[("license", "GPL")]), 13, "neither flavour's"),
+    (|d| put(d, "nvidia.ko", "nvidia", &[("depends", "nvidia_drm")]), 13, "in a cycle"),
+    (|d| put(d, "nvidia.ko", "nvidia", &[("license", "GPL")]), 13, "of neither flavour"),
     (
         |d| symlink(d.join("nvidia.ko"), d.join("b.ko")).expect("links"),
         13,
-        "b.ko cannot be taken: it is a link",
+        "b.ko cannot be used: it is a link",
     ),
     (
         |d| nix::unistd::mkfifo(&d.join("b.ko"), nix::sys::stat::Mode::S_IRWXU).expect("makes"),
         13,
-        "b.ko cannot be taken: it is no regular file",
+        "b.ko cannot be used: it is no regular file",
     ),
     (
         |d| fs::rename(d.join("a-drm.ko"), d.join("a-drm.ko.xz")).expect("renames"),

@@ -1,4 +1,5 @@
-//! The real cosign on what we signed, and we on what it signed; the real oras on what we pushed.
+//! Tests with the real cosign on our signatures, with longshore on cosign's, and with the real oras
+//! on our pushes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use super::*;
 
 const PASSWORD: &str = "geheim";
 
-/// A program that scripts/setup has put beside the other tools, or that is installed.
+/// Returns a program that scripts/setup has installed beside the other tools, or that is installed.
 fn program(name: &str) -> PathBuf {
     let cache = std::env::var_os("LONGSHORE_CACHE").map(PathBuf::from).or_else(|| {
         let own = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
@@ -27,7 +28,7 @@ fn run(name: &str, dir: &Path, arguments: &[&str]) -> Output {
     command.output().unwrap_or_else(|e| panic!("{name}: {e} (scripts/setup brings it)"))
 }
 
-/// Runs it, and it must not fail.
+/// Runs it; it must succeed.
 fn must(name: &str, dir: &Path, arguments: &[&str]) -> String {
     let out = run(name, dir, arguments);
     let errors = String::from_utf8_lossy(&out.stderr);
@@ -35,7 +36,7 @@ fn must(name: &str, dir: &Path, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-/// A scene with a set in its registry, by digest.
+/// Makes a scene with a set in its registry, by digest.
 async fn pushed() -> (Scene, String, String) {
     let scene = Scene::new();
     let digest = scene.push().await.expect("pushes");
@@ -82,7 +83,7 @@ async fn we_accept_what_cosign_signs_with_its_key_and_sign_with_that() {
     evidence.verify(&set.set, &keys).expect("accepted");
     assert!(evidence.verify(&set.set, &[SecretKey::generate().public()]).is_err());
 
-    // Its encrypted secret key is one that we sign with too.
+    // longshore signs with cosign's encrypted secret key, too.
     let key = SecretKey::read(&dir.join("cosign.key"), Some(PASSWORD)).expect("reads");
     assert_eq!(
         key.public_pem().expect("pem").trim(),

@@ -10,14 +10,14 @@ use super::*;
 const MODULE: usize = 8 << 20;
 const CUT: u64 = 5 << 20;
 
-/// Passes connections on to `target`, and cuts the first that brought [`CUT`] bytes; counts what comes
-/// back through it.
+/// Forwards connections to `target`, and cuts the first that transferred [`CUT`] bytes; counts the
+/// bytes that come back through it.
 fn between(target: String) -> (String, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let address = listener.local_addr().expect("address").to_string();
     let passed = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&passed);
-    // Both end with the test's process: they wait for a connection, or for the end of one.
+    // Both threads end with the test's process: they wait for a connection, or for its end.
     std::thread::spawn(move || {
         for near in listener.incoming().map_while(Result::ok) {
             let Ok(far) = TcpStream::connect(&target) else { return };
@@ -35,7 +35,7 @@ fn between(target: String) -> (String, Arc<AtomicU64>) {
     (address, passed)
 }
 
-/// Copies until one side ends or `goes_on` does not allow it.
+/// Copies until one side ends or `goes_on` returns false.
 fn pass(mut from: TcpStream, mut to: TcpStream, goes_on: impl Fn(u64) -> bool) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(n @ 1..) = from.read(&mut buffer) {
@@ -60,6 +60,6 @@ async fn a_module_that_was_cut_off_goes_on_where_it_was() {
     assert_eq!(pulled, scene.set);
     sets::assert_sound(&scene.other);
     let passed = passed.load(Ordering::SeqCst);
-    // Begun anew it would have been 13 MiB.
+    // A restart from the beginning would have taken 13 MiB.
     assert!(passed < MODULE as u64 + (1 << 20), "{passed} bytes came");
 }

@@ -1,4 +1,5 @@
-//! Builders that end without a set: stopped, or because it does not compile, here or anywhere.
+//! Builders that end without a set: stopped, or because of a compile error on this host or on every
+//! host.
 
 use std::fs;
 use std::path::Path;
@@ -9,14 +10,14 @@ use super::together::{Agent, archive, assert_same, entries, let_go, tags, togeth
 use super::*;
 use crate::scene::{Scene as Host, send, until};
 
-/// Lets make end with these last words; without any it ends well.
+/// Ends make with this output as a failure; with success if it is empty.
 fn let_fail(work: &Path, words: &str) {
     // It must not be seen half written.
     fs::write(work.join("going"), words).expect("write");
     fs::rename(work.join("going"), work.join("go")).expect("rename");
 }
 
-/// The only claim in a registry without a set, as its annotation says it.
+/// Returns the annotations of the only claim in a registry without a set.
 fn claim(hub: &Hub) -> serde_json::Value {
     let tags = tags(hub);
     assert!(tags.len() == 1 && tags[0].starts_with("claim-"), "{tags:?}");
@@ -39,7 +40,7 @@ fn the_claim_of_a_builder_that_was_stopped_is_done() {
     assert_eq!(claim(&hub)["stage"], "done");
 }
 
-/// What the compiler says of a kernel that the driver does not know.
+/// Compiler message for a kernel that the driver does not support.
 const CHANGED: &str =
     "nvidia/nv-pci.c:201:9: error: too few arguments to function 'pci_resize_resource'\n";
 
@@ -65,7 +66,7 @@ fn what_fails_on_every_host_is_compiled_once_and_again_when_a_person_says_so() {
             assert!(said.contains("failed before, at "), "{said}");
             assert!(said.contains("the kernel has another pci_resize_resource"), "{said}");
         }
-        // Who comes later, also where it was told before.
+        // Agents that start later, including one whose store remembers the failure.
         for (name, store) in [("late", "late"), ("again", "late")] {
             let agent = Agent::start(&host, name, store, Some(&reference));
             let log = agent.store.join("logs");

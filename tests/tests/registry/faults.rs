@@ -1,4 +1,4 @@
-//! Registries with something wrong in them, and those that want to know who asks.
+//! Registries with faults in them, and registries that require a login.
 
 use std::fs;
 
@@ -81,7 +81,7 @@ async fn a_manifest_of_another_kind_is_refused_and_passed_over() {
         arch: "x86_64",
     };
     assert!(find(&scene.open(&[]), wish).await.expect("finds").is_empty());
-    // A set takes its place.
+    // A set replaces it.
     scene.push().await.expect("pushes");
     assert_eq!(find(&scene.open(&[]), wish).await.expect("finds").len(), 1);
 }

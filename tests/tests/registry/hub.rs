@@ -1,4 +1,4 @@
-//! A docker-registry of our own.
+//! A docker-registry for the tests.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -14,25 +14,25 @@ pub(crate) struct Hub {
     dir: tempfile::TempDir,
 }
 
-/// An address that nothing listens on.
+/// Returns an address that nothing listens on.
 pub(crate) fn free_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     listener.local_addr().expect("address").to_string()
 }
 
 impl Hub {
-    /// Starts one that anybody may use, or only user and password given.
+    /// Starts one that is open to everybody, or only to the given user and password.
     pub(crate) fn start(login: Option<(&str, &str)>) -> Self {
         Self::configured(login, "", |_| String::new())
     }
 
-    /// Starts one where what was pushed can be deleted.
+    /// Starts one that permits deleting.
     pub(crate) fn that_deletes() -> Self {
         Self::configured(None, "  delete:\n    enabled: true\n", |_| String::new())
     }
 
-    /// Starts one that speaks TLS, with a certificate that `certify` puts into the directory it is
-    /// given, as `cert.pem` and `key.pem`.
+    /// Starts one with TLS, whose certificate `certify` writes into the directory it is given, as
+    /// `cert.pem` and `key.pem`.
     pub(crate) fn with_tls(certify: impl FnOnce(&Path)) -> Self {
         Self::configured(None, "", |dir| {
             certify(dir);
@@ -41,7 +41,7 @@ impl Hub {
         })
     }
 
-    /// `storage` are further lines below that key, and what `http` makes in the directory below that.
+    /// Starts one; `storage` are further lines below that key, and `http` makes those below that.
     fn configured(
         login: Option<(&str, &str)>,
         storage: &str,
@@ -74,12 +74,12 @@ impl Hub {
         hub
     }
 
-    /// One that is no more.
+    /// Returns a registry that no longer runs.
     pub(crate) fn gone(address: String) -> Self {
         Self { address, child: None, dir: tempfile::tempdir().expect("dir") }
     }
 
-    /// Waits until it takes connections: the kernel tells, there is no event to wait for.
+    /// Waits until it accepts connections, by polling: there is no event to wait for.
     fn wait(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while TcpStream::connect(&self.address).is_err() {
@@ -88,12 +88,12 @@ impl Hub {
         }
     }
 
-    /// Whether nothing was ever written to it.
+    /// True if nothing was ever written to it.
     pub(crate) fn is_untouched(&self) -> bool {
         !self.dir.path().join("data/docker/registry/v2/repositories").exists()
     }
 
-    /// The file that holds a blob.
+    /// Returns the path of a blob's file.
     pub(crate) fn blob(&self, digest: &str) -> PathBuf {
         let hex = digest.trim_start_matches("sha256:");
         let blobs = Path::new("data/docker/registry/v2/blobs/sha256");

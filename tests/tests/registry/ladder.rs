@@ -1,4 +1,4 @@
-//! Where modules come from when a source does not give what it has.
+//! Fallback order of the modules' sources when a source fails.
 
 use std::fs;
 
@@ -43,12 +43,12 @@ impl Places {
         Store::open(&self.host.path("store")).expect("store")
     }
 
-    /// Whether anything was compiled on the host.
+    /// True if anything was compiled on the host.
     fn compiled(&self) -> bool {
         fs::read_dir(self.store().dir("logs")).expect("logs").next().is_some()
     }
 
-    /// It came as far as to the user-mode packages, which the archive does not have.
+    /// Checks that it got as far as the user-mode packages, which the archive does not have.
     fn assert_has_modules(&self, ended: &Ended, set: Option<&ModuleSet>) {
         ended.assert_failed(12, &["535.261.03".to_owned()]);
         let sets = self.store().sets().expect("sets");
@@ -79,7 +79,7 @@ async fn what_a_registry_does_not_give_is_taken_from_the_next() {
     fs::remove_file(places.module(&places.scene.hub)).expect("removes");
     let ended = places.fetch(&[&references[0], &references[1]], &[]);
     places.assert_has_modules(&ended, Some(&places.set));
-    assert!(ended.err.contains("going on without the set in http://"), "{ended}");
+    assert!(ended.err.contains("continuing without the set in http://"), "{ended}");
     assert!(!places.compiled(), "{ended}");
 }
 
@@ -121,7 +121,7 @@ async fn where_the_registry_cannot_be_written_everybody_compiles() {
     command.env("LONGSHORE_PUBLISH", away);
     let ended = finish(&mut command);
     ended.assert_done();
-    assert!(ended.err.contains("builds for this host alone"), "{ended}");
+    assert!(ended.err.contains("building for this host only"), "{ended}");
     assert!(places.compiled(), "{ended}");
 }
 

@@ -1,9 +1,9 @@
-//! Sets in a real docker-registry on loopback: what goes in comes out, what is wrong is refused
-//! with which exit code and words, and nothing wrong stays in the store. skopeo reads and copies what is
-//! pushed, oras too, openssl and cosign verify and make signatures.
+//! Tests of sets in a real docker-registry on loopback: a pushed set is pulled unchanged, each
+//! fault is refused with its exit code and text, and nothing wrong stays in the store. skopeo reads
+//! and copies pushed sets, as does oras; openssl and cosign verify and make signatures.
 //!
-//! Needs Debian's packages docker-registry, skopeo, openssl and apache2-utils, and the programs cosign
-//! and oras of a later Debian (scripts/setup).
+//! Needs Debian's packages docker-registry, skopeo, openssl and apache2-utils, and the programs
+//! cosign and oras of a later Debian (scripts/setup).
 
 mod behind;
 mod compiled_elsewhere;
@@ -22,7 +22,7 @@ mod together;
 mod token;
 mod unsigned_headers;
 
-// An archive to build from and the program itself, as the command line's tests have them.
+// An archive to build from and the program itself, shared with the command line's tests.
 #[allow(dead_code)]
 #[path = "../cli/debs.rs"]
 mod debs;
@@ -70,7 +70,7 @@ fn hasty() -> Policy {
     }
 }
 
-/// Takes every set.
+/// Accepts every set.
 struct Everything;
 
 impl Judge for Everything {
@@ -130,7 +130,7 @@ impl Scene {
         self.open(&[]).pull(digest, &self.other, &Silent).await
     }
 
-    /// Pulling fails so, and leaves no set and nothing under a name that it is not.
+    /// Checks that pulling fails like this, and leaves no set and no blob under a wrong name.
     async fn refuses(&self, digest: &str, code: ExitCode, words: &str) {
         let failure = self.pull(digest).await.expect_err("refused");
         assert_eq!(failure.code(), code, "{}", failure.report());

@@ -1,5 +1,5 @@
-//! skopeo and openssl on what we pushed and signed, and we on what they made. (Debian's skopeo has
-//! its own verifying of such signatures switched off.)
+//! Tests with skopeo and openssl on our pushes and signatures, and with longshore on theirs.
+//! (Verifying such signatures is switched off in Debian's skopeo.)
 
 use std::fs;
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ fn run(arguments: &[&str]) -> Output {
         .expect("skopeo runs (scripts/setup installs it)")
 }
 
-/// Runs skopeo, which must not fail.
+/// Runs skopeo, which must succeed.
 pub(crate) fn skopeo(arguments: &[&str]) -> Vec<u8> {
     let out = run(arguments);
     let errors = String::from_utf8_lossy(&out.stderr);
@@ -25,12 +25,12 @@ pub(crate) fn skopeo(arguments: &[&str]) -> Vec<u8> {
     out.stdout
 }
 
-/// An image layout with an image of no layers.
+/// Makes an image layout with an image of no layers.
 pub(crate) fn empty_image(dir: &Path) {
     image_of(dir, None);
 }
 
-/// An image layout with an image of at most one layer, with its annotation.
+/// Makes an image layout with an image of at most one layer, with its annotation.
 fn image_of(dir: &Path, layer: Option<(&str, &str)>) {
     let blobs = dir.join("blobs/sha256");
     fs::create_dir_all(&blobs).expect("dirs");
@@ -173,7 +173,7 @@ async fn we_accept_a_signature_that_others_made() {
     evidence.verify(&set.set, &keys).expect("accepted");
 }
 
-/// A file that skopeo calls `oci-archive`: it reads it, and copies a set of it to a registry, from
+/// Tests that skopeo reads a bundle as an `oci-archive`, and copies a set of it to a registry,
 /// where it is the same set.
 #[tokio::test]
 async fn skopeo_reads_a_bundle_and_copies_it_to_a_registry() {
@@ -191,7 +191,7 @@ async fn skopeo_reads_a_bundle_and_copies_it_to_a_registry() {
     let to = format!("docker://{}/nvidia/modules:{tag}", scene.hub.address);
     skopeo(&["copy", "--dest-tls-verify=false", "--preserve-digests", &from, &to]);
     assert_eq!(scene.pull(digest).await.expect("pulls"), scene.set);
-    // And back: what skopeo packs is a bundle to us.
+    // And back: skopeo's archive is a bundle to longshore.
     let again = scene.dir.path().join("again.tar");
     let to_file = format!("oci-archive:{}:{tag}", again.display());
     skopeo(&["copy", "--src-tls-verify=false", "--preserve-digests", &to, &to_file]);

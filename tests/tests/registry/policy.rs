@@ -1,4 +1,4 @@
-//! Signatures required: what counts and what does not, wherever a set lies.
+//! Required signatures: the accepted and refused ones, in every place of a set.
 
 use std::fs;
 
@@ -63,7 +63,7 @@ impl Strict {
         catalog
     }
 
-    /// What the store's set counts for.
+    /// Returns a catalog with the store's set, judged by the policy.
     fn judge(&self, place: SetPlace, store: &Store) -> Catalog {
         let mut catalog = nothing();
         catalog.sets.push(AvailableSet { set: self.scene.set.clone(), place });
@@ -120,11 +120,11 @@ async fn an_unsigned_set_is_not_pulled_and_a_signed_one_counts_in_the_store() {
     strict.sign(&digest, &strict.key).await;
     prebuilt.pull(&name, &digest, other, &Silent).await.expect("pulls");
     assert!(counts(&strict.judge(SetPlace::Store, other), ""));
-    // The one that was built there and never signed does not.
+    // The set that was built there and never signed is refused.
     assert!(!counts(&strict.judge(SetPlace::Store, &strict.scene.store), "no signature"));
 }
 
-/// `set` as it is when its modules are signed for the kernel, with `more` before the signature.
+/// Returns `set` as after signing its modules for the kernel, with `more` before the signature.
 fn signed_for_the_kernel(set: &ModuleSet, more: &[u8], store: &Store) -> ModuleSet {
     let mut signed = set.clone();
     signed.key.signed_by = Some(SignedBy {
@@ -159,7 +159,7 @@ async fn what_is_signed_for_the_kernel_counts_as_what_it_was_made_of() {
     assert!(counts(&strict.judge(SetPlace::Store, &store), ""));
     strict.scene.set = signed_for_the_kernel(&pulled, b"changed", &store);
     assert!(!counts(&strict.judge(SetPlace::Store, &store), "no signature"));
-    // Of what was never signed for a registry nothing signed can be made.
+    // Signing its modules does not make up for a set that was never signed for a registry.
     let built = strict.scene.store.clone();
     strict.scene.set = signed_for_the_kernel(&pulled, b"", &built);
     assert!(!counts(&strict.judge(SetPlace::Store, &built), "no signature"));
@@ -182,7 +182,7 @@ async fn a_mirror_with_another_signature_does_not_hide_the_registrys() {
     assert!(counts(&strict.ask().await, ""));
 }
 
-/// Puts a set under the tag of the scene's into a mirror, which is asked first from then on.
+/// Puts a set under the tag of the scene's into a mirror, which is then used first.
 async fn mirror_of(strict: &mut Strict, change: impl FnOnce(&mut ModuleSet)) -> Hub {
     let mirror = Hub::start(None);
     let name = format!("http://{}/nvidia/modules", mirror.address);
@@ -214,7 +214,7 @@ async fn a_mirror_with_an_unsigned_set_does_not_hide_the_registrys() {
     let catalog = strict.ask().await;
     let [set] = &catalog.sets[..] else { panic!("one set: {:?}", catalog.sets) };
     assert_eq!(set.set, strict.scene.set);
-    // It is said why the mirror's is not taken.
+    // The reason for refusing the mirror's set is reported.
     assert_eq!(catalog.refused.len(), 1);
 }
 

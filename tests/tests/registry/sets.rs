@@ -1,4 +1,4 @@
-//! Small sets of modules that are real ELF files, as far as anybody looks.
+//! Small sets of modules that are real ELF files, as far as longshore reads them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,12 +8,12 @@ use longshore::digest::digest_of;
 use longshore::flavour::Flavour;
 use longshore::store::Store;
 
-/// A set for a kernel release, in the store.
+/// Puts a set for a kernel release into the store.
 pub(crate) fn put(store: &Store, release: &str) -> ModuleSet {
     put_of(store, release, &["nvidia", "nvidia-uvm"], 0)
 }
 
-/// A set of these modules, the first of them so much longer.
+/// Makes a set of these modules, the first of them longer by `padding`.
 pub(crate) fn put_of(store: &Store, release: &str, names: &[&str], padding: usize) -> ModuleSet {
     let key = ModuleKey {
         driver_version: "535.261.03".into(),
@@ -41,18 +41,18 @@ pub(crate) fn put_of(store: &Store, release: &str, names: &[&str], padding: usiz
     set
 }
 
-/// Bytes that are another one at every place.
+/// Returns bytes that differ at every place.
 fn noise(length: usize) -> impl Iterator<Item = u8> {
     (0u32..).flat_map(u32::to_le_bytes).take(length)
 }
 
-/// An ELF file with nothing but `.modinfo` and the names of its sections.
+/// Returns an ELF file with only `.modinfo` and the names of its sections.
 pub(crate) fn module(name: &str, release: &str) -> Vec<u8> {
     let name = name.replace('-', "_");
     elf(&format!("name={name}\0version=535.261.03\0vermagic={release} SMP \0"))
 }
 
-/// The same with this `.modinfo`.
+/// Returns the same with this `.modinfo`.
 pub(crate) fn elf(info: &str) -> Vec<u8> {
     let names = b"\0.modinfo\0.shstrtab\0";
     let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
@@ -80,12 +80,12 @@ pub(crate) fn elf(info: &str) -> Vec<u8> {
     file
 }
 
-/// Every blob is what its name says, and nothing half done is left.
+/// Checks that every blob matches the digest in its name, and that nothing is unfinished.
 pub(crate) fn assert_sound(store: &Store) {
     for entry in fs::read_dir(store.dir("blobs/sha256")).expect("list") {
         let path = entry.expect("entry").path();
         let found = digest_of(fs::File::open(&path).expect("open")).expect("read");
         assert_eq!(path.file_name().and_then(|n| n.to_str()), Some(found.as_str()));
     }
-    assert_eq!(fs::read_dir(store.dir("tmp")).expect("list").count(), 0, "something half done");
+    assert_eq!(fs::read_dir(store.dir("tmp")).expect("list").count(), 0, "a file is unfinished");
 }

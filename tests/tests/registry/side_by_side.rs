@@ -1,4 +1,4 @@
-//! The modules of a set are fetched several at a time, and not all at once.
+//! The modules of a set are fetched several at a time, with a limit.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,15 +11,15 @@ use super::*;
 const MODULES: [&str; 6] = ["nvidia", "nvidia-uvm", "nvidia-modeset", "a", "b", "c"];
 const AT_A_TIME: usize = 4;
 
-/// Downloads of modules under way, and the most there ever were.
+/// Downloads of modules under way, and their maximum.
 #[derive(Default)]
 struct Seen {
     now: usize,
     most: usize,
 }
 
-/// A registry on loopback that serves `files` by the end of their path. A module it gives only once as
-/// many as should be are asked for at the same time.
+/// Starts a registry on loopback that serves `files` by the end of their path. It holds modules
+/// back until [`AT_A_TIME`] of them are requested at the same time.
 fn registry(
     files: BTreeMap<String, Vec<u8>>,
     modules: Vec<String>,
@@ -29,7 +29,7 @@ fn registry(
     let seen = Arc::new(Mutex::new(Seen::default()));
     let (counted, enough) = (Arc::clone(&seen), Arc::new(Condvar::new()));
     let (files, modules) = (Arc::new(files), Arc::new(modules));
-    // It ends with the test's process, as what waits for a connection does.
+    // It ends with the test's process, as does the thread that waits for a connection.
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let (seen, enough) = (Arc::clone(&counted), Arc::clone(&enough));
@@ -48,7 +48,7 @@ fn registry(
                 let body = files.get(&name).map_or(&[][..], Vec::as_slice);
                 let status = if files.contains_key(&name) { 200 } else { 404 };
                 if is_module {
-                    // Before the answer is out: whoever has it may ask for the next at once.
+                    // Before the answer is sent: its receiver may send the next request at once.
                     seen.lock().expect("a lock").now -= 1;
                 }
                 let head = format!("HTTP/1.1 {status} x\r\nConnection: close\r\n");
@@ -60,7 +60,7 @@ fn registry(
     (address, seen)
 }
 
-/// The last part of the path that is asked for.
+/// Returns the last part of the requested path.
 fn asked(stream: &TcpStream) -> Option<String> {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let first = lines.next()?;

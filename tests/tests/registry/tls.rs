@@ -1,4 +1,4 @@
-//! A registry whose certificate a company's own authority signed.
+//! A registry with a certificate of a company's own authority.
 
 use std::fs;
 

@@ -1,7 +1,8 @@
-//! Many agents at once, as processes with stores of their own: one compiles, and who that is may die.
+//! Many agents at once, as processes with stores of their own: one compiles, and may be killed
+//! meanwhile.
 //!
-//! The compile is the agent's real one, with headers, compiler and root from an archive and the sandbox
-//! around it; only make is a stand-in that ends when the test says so.
+//! The compile is the agent's real one, with headers, compiler and root from an archive and the
+//! sandbox around it; only make is a stand-in that ends on the test's command.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,17 +18,17 @@ use crate::debs::{self, Item, KERNEL, deb};
 use crate::scene::{Scene as Host, send, until};
 
 const AGENTS: usize = 8;
-/// A twentieth of it is long beside what a busy machine delays a request.
+/// Lease whose twentieth is long against the delays of a busy machine.
 const LEASE: Duration = Duration::from_secs(20);
 pub(crate) const MODULES: [&str; 3] = ["nvidia", "nvidia-uvm", "nvidia-modeset"];
 
-/// What the sets are found by.
+/// Returns the tag of the sets.
 pub(crate) fn tag() -> String {
     format!("535.261.03-proprietary-{KERNEL}-{}", std::env::consts::ARCH)
 }
 
-/// An archive that a driver is built from, whose first module has so many bytes more. make waits to be
-/// let go, unless it `waits` not.
+/// Makes an archive to build a driver from, whose first module is longer by `padding` bytes. make
+/// waits for the test's command if `waits`.
 pub(crate) fn archive(padding: usize, waits: bool) -> crate::mini::Suite {
     let kbuild = b"ccflags-y += -DNV_VERSION_STRING=\\\"535.261.03\\\"\n";
     let modules = MODULES.map(|name| {
@@ -58,7 +59,7 @@ pub(crate) fn archive(padding: usize, waits: bool) -> crate::mini::Suite {
     ])
 }
 
-/// What this process is linked to, and so the stand-in.
+/// Returns the libraries of this process, which are also the stand-in's.
 fn libraries() -> Vec<(String, Vec<u8>)> {
     let maps = fs::read_to_string("/proc/self/maps").expect("maps");
     let mut paths: Vec<&str> =
@@ -73,7 +74,7 @@ fn libraries() -> Vec<(String, Vec<u8>)> {
     paths.into_iter().map(read).collect()
 }
 
-/// The name by which programs ask for the dynamic linker.
+/// Returns the path by which programs name the dynamic linker.
 fn loader(libraries: &[(String, Vec<u8>)]) -> Item<'_> {
     let is_loader = |(path, _): &&(String, Vec<u8>)| path.contains("/ld-linux");
     let (path, _) = libraries.iter().find(is_loader).expect("a dynamic linker");
@@ -85,7 +86,7 @@ fn loader(libraries: &[(String, Vec<u8>)]) -> Item<'_> {
     Item::Link(name, &path[1..])
 }
 
-/// One agent that builds, its store, and what it says.
+/// One agent that builds, its store, and its log.
 pub(crate) struct Agent {
     pub(crate) child: Child,
     pub(crate) store: PathBuf,
@@ -97,7 +98,7 @@ impl Agent {
         Self::told(host, name, store, publish, &[])
     }
 
-    /// One that is given `more` words.
+    /// Starts one with `more` arguments.
     pub(crate) fn told(
         host: &Host,
         name: &str,
@@ -122,7 +123,7 @@ impl Agent {
         fs::read_to_string(&self.log).expect("a log").contains(words)
     }
 
-    /// Where it compiles at this moment, once make is about to run.
+    /// Returns its work directory while it compiles, once make is about to run.
     pub(crate) fn work(&self) -> Option<PathBuf> {
         if !self.says("compiling 535.261.03") {
             return None;
@@ -131,7 +132,7 @@ impl Agent {
         works.find(|path| path.join("build/driver").is_dir()).map(|path| path.join("build"))
     }
 
-    /// Whether it ever compiled.
+    /// True if it ever compiled.
     fn compiled(&self) -> bool {
         !entries(&self.store.join("logs")).is_empty()
     }
@@ -142,7 +143,7 @@ impl Agent {
         store
     }
 
-    /// Waits until it ends, with this exit code; gives what it said.
+    /// Waits until it exits with this code, and returns its log.
     pub(crate) fn ends(mut self, code: i32) -> String {
         until("it ends", || self.child.try_wait().expect("a child").is_some());
         let log = fs::read_to_string(&self.log).expect("a log");
@@ -171,7 +172,7 @@ pub(crate) fn let_go(work: &Path) {
     fs::write(work.join("go"), "").expect("write");
 }
 
-/// The only set of a store, by the digest of its manifest.
+/// Returns the digest of the manifest of a store's only set.
 fn digest(store: &Store) -> String {
     sets::assert_sound(store);
     let sets = store.sets().expect("sets");
@@ -179,7 +180,7 @@ fn digest(store: &Store) -> String {
     Described::of(&sets[0]).expect("describes").digest()
 }
 
-/// Agents that publish to one registry, all waiting but the one that compiles.
+/// Starts agents that publish to one registry, all waiting except the one that compiles.
 pub(crate) fn together(host: &Host, hub: &Hub) -> (Agent, Vec<Agent>) {
     let reference = format!("http://{}/nvidia/modules", hub.address);
     let start = |n| {
@@ -206,7 +207,8 @@ pub(crate) fn tags(hub: &Hub) -> Vec<String> {
     tags.map(|tag| tag.as_str().expect("a tag").to_owned()).collect()
 }
 
-/// Everybody has what the registry has, which is all that is in there but for claims.
+/// Checks that every store has the registry's set, and that the registry has nothing else except
+/// claims.
 pub(crate) fn assert_same(stores: &[Store], hub: &Hub, claims: usize) {
     let digests: Vec<String> = stores.iter().map(digest).collect();
     let mut tags = tags(hub);
@@ -246,7 +248,7 @@ fn when_the_one_that_compiles_is_killed_another_takes_over() {
         second = others.iter().position(|agent| agent.work().is_some());
         second.is_some()
     });
-    // The renewal may have been a moment ago, and no longer than its interval.
+    // The renewal may have been a moment ago, but not longer than its interval.
     assert!(killed.elapsed() >= LEASE / 2, "{:?}", killed.elapsed());
     let second = others.remove(second.expect("somebody"));
     let who = format!("(pid {}, since ", second.child.id());
@@ -265,8 +267,8 @@ fn a_builder_that_is_stopped_gives_its_claim_back_and_another_takes_over_at_once
         let hub = Hub::start(None);
         let host = Host::with(archive(0, true));
         let reference = format!("http://{}/nvidia/modules", hub.address);
-        // So long that a claim which is not given back cannot be taken for one that is, busy machine or
-        // not.
+        // So long that a claim that was not released cannot pass for one that was, even on a busy
+        // machine.
         let lease = Duration::from_secs(120);
         let more = ["--publish-lease", "120s"];
         let mut agent = Agent::told(&host, "agent", "store", Some(&reference), &more);
@@ -278,7 +280,7 @@ fn a_builder_that_is_stopped_gives_its_claim_back_and_another_takes_over_at_once
         until("it ends", || agent.child.try_wait().expect("a child").is_some());
         let stopped = Instant::now();
         until("the other compiles", || waits.work().is_some());
-        // It looks every twelfth of a lease, and asks for a twentieth.
+        // It polls every twelfth of a lease, and waits a twentieth after writing its claim.
         assert!(stopped.elapsed() < lease / 2, "{:?}", stopped.elapsed());
         send(&waits.child, Signal::SIGKILL);
     }
@@ -299,7 +301,7 @@ fn one_of_two_on_a_store_is_killed_while_it_publishes_and_the_other_goes_on() {
     until("it publishes", || entries(&first.store.join("tmp")).iter().any(is_blob));
     send(&first.child, Signal::SIGKILL);
     until("the other compiles", || second.work().is_some());
-    // The work of the one that was killed may still lie there.
+    // The work directory of the killed one may still exist.
     for work in entries(&second.store.join("tmp")) {
         let build = work.join("build");
         if build.is_dir() {

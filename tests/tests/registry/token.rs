@@ -1,4 +1,4 @@
-//! A registry that wants tokens: anonymous first, then the login.
+//! A registry that requires tokens: first an anonymous one, then one for the login.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 
-/// Serves tags to whoever has the token `wanted`, and gives out `anybody` and, for a login, `user`.
-/// Logs each request's path and who asked.
+/// Serves tags to clients with the token `wanted`, and issues the tokens `anybody` and, for a
+/// login, `user`. Logs each request's path and credentials.
 fn serve(listener: &TcpListener, wanted: &'static str, log: &Mutex<Vec<String>>) {
     for stream in listener.incoming() {
-        // A client that goes away is no fault of the server's.
+        // A client that disconnects is no fault of the server's.
         let Ok(stream) = stream else { return };
         let (path, asker) = match request(&stream) {
             Some(request) => request,
@@ -40,7 +40,7 @@ fn serve(listener: &TcpListener, wanted: &'static str, log: &Mutex<Vec<String>>)
     }
 }
 
-/// Path without query, and who asks; None for a request that ends the server.
+/// Returns path without query, and credentials; None for a request that ends the server.
 fn request(stream: &TcpStream) -> Option<(String, String)> {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let first = lines.next()?;

@@ -1,4 +1,4 @@
-//! What is compiled with headers that nobody signed is for this host, unless it is said to be for all.
+//! Modules compiled with unsigned headers are for this host only, unless configured otherwise.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use super::*;
 use crate::debs::{COMPILER, KERNEL};
 use crate::scene::{Scene as Host, until};
 
-/// Headers in a directory of the host, of which nobody says what they should be.
+/// Makes headers in a directory of the host, without any record of their digests.
 fn headers(host: &Host) -> String {
     let dir = host.path("headers");
     let release = format!("#define UTS_RELEASE \"{KERNEL}\"\n");
@@ -29,7 +29,7 @@ fn headers(host: &Host) -> String {
     dir.to_str().expect("a path").to_owned()
 }
 
-/// The annotations of the set's manifest in a registry.
+/// Returns the annotations of the set's manifest in a registry.
 fn annotations(hub: &Hub) -> serde_json::Value {
     let from = format!("docker://{}/nvidia/modules:{}", hub.address, tag());
     let raw = other_tools::skopeo(&["inspect", "--raw", "--tls-verify=false", &from]);
@@ -52,16 +52,16 @@ fn what_is_compiled_with_them_is_pushed_only_where_that_is_said() {
     let own = ["--headers", &headers(&host)];
 
     let said = builds(&host, "one", &reference, &own);
-    assert!(said.contains("builds for this host alone: nobody signed the headers"), "{said}");
+    assert!(said.contains("building for this host only: the headers"), "{said}");
     assert!(hub.is_untouched());
 
-    // By hand it is pushed, and says where its headers are from.
+    // `push` pushes it explicitly, and its annotation records the origin of its headers.
     let push = ["push", &reference, "--kernel", KERNEL];
     let mut by_hand = host.agent(&push);
     let pushed = by_hand.env("LONGSHORE_STORE", host.path("one")).output().expect("runs");
     let said = String::from_utf8_lossy(&pushed.stdout).into_owned();
-    assert!(said.contains("headers from a place that was named"), "{said} {pushed:?}");
-    let wanted = "a place that was named where it was compiled";
+    assert!(said.contains("headers from a configured place"), "{said} {pushed:?}");
+    let wanted = "a configured place of the host that compiled it";
     assert_eq!(annotations(&hub)["longshore.headers"], wanted);
 
     let hub = Hub::that_deletes();
@@ -71,7 +71,7 @@ fn what_is_compiled_with_them_is_pushed_only_where_that_is_said() {
     assert_eq!(tags(&hub), [tag()]);
     assert_eq!(annotations(&hub)["longshore.headers"], wanted);
 
-    // Who has signed ones takes it, as it would any set that is there.
+    // An agent with signed headers uses it, like any other available set.
     let other = Agent::told(&host, "three", "three", Some(&reference), &[]);
     assert!(other.ends(0).contains("the modules are "));
 }

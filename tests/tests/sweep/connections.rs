@@ -1,4 +1,4 @@
-//! What a line is good for: https is not left for http where that is all that vouches for a file.
+//! https connections: no downgrade to http where the connection alone authenticates a file.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use longshore::ExitCode;
 use crate::scene::{Scene, Source};
 use crate::server::{Fault, Server};
 
-/// A source whose file an https server leads to http for.
+/// Makes a source whose file an https server redirects to http.
 fn led_to_http(source: Source) -> (Scene, Server) {
     let mut scene = Scene::of(source);
     let files = scene.files();

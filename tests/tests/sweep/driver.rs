@@ -2,10 +2,10 @@
 
 use sha2::{Digest, Sha256};
 
-/// Where the file lies on a server.
+/// Path of the file on a server.
 pub(crate) const PATH: &str = "/NVIDIA-Linux-x86_64-535.1.2.run";
 
-/// A driver as small as one can be, incompressible and long enough to be cut in its payload.
+/// Makes a driver as small as one can be, incompressible and long enough to be cut in its payload.
 pub(crate) fn run_file() -> Vec<u8> {
     let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(
         b"#! /bin/sh\nskip=5\nversion_string=535.1.2\ntargetdir=NVIDIA-Linux-x86_64-535.1.2\n"
@@ -21,7 +21,7 @@ pub(crate) fn run_file() -> Vec<u8> {
     tar.into_inner().and_then(|gzip| gzip.finish()).expect("packed")
 }
 
-/// Files of a driver: path and content.
+/// Returns the files of a driver: path and content.
 pub(crate) fn files() -> Vec<(&'static str, Vec<u8>)> {
     let mut noise = Vec::new();
     while noise.len() < 3 << 20 {

@@ -1,5 +1,5 @@
-//! A disk that becomes full while a source is fetched: at any file that is to be made, and at any
-//! byte of what is on its way.
+//! A disk that becomes full while a source is fetched: at every new file, and at every byte of a
+//! download.
 //!
 //! The store lies on a tmpfs in a mount namespace that only the threads of one fetch are in.
 
@@ -18,17 +18,17 @@ use nix::sched::{CloneFlags, unshare};
 use crate::scene::{Scene, Source};
 use crate::server::{Fault, Hook};
 
-/// What is kept free for others has room beside what is fetched.
+/// Has room for the reserved free space, too, beside the fetched files.
 const SIZE: &str = "size=96m";
 /// More than any of these fetches makes.
 const INODES: u32 = 10_000;
 
 const SOURCES: [Source; 3] = [Source::Package, Source::RunFile, Source::Module];
 
-/// Runs `test` where what it mounts is seen by no other test.
+/// Runs `test` with mounts that no other test sees.
 fn alone(test: impl FnOnce() + Send + 'static) {
     let aside = move || {
-        unshare(CloneFlags::CLONE_NEWNS).expect("a mount namespace: these tests want root");
+        unshare(CloneFlags::CLONE_NEWNS).expect("a mount namespace: these tests need root");
         let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         mount(None::<&str>, "/", None::<&str>, private, None::<&str>).expect("private");
         test();
@@ -43,18 +43,19 @@ fn mount_store(dir: &Path, inodes: u32, flags: MsFlags) {
     mount(Some("tmpfs"), dir, Some("tmpfs"), flags, Some(options.as_str())).expect("a tmpfs");
 }
 
-/// A scene whose store may have so many files and directories.
+/// Makes a scene whose store may have this many files and directories.
 fn with_inodes(source: Source, inodes: u32) -> Scene {
     Scene::on(source, |store| mount_store(store, inodes, MsFlags::empty()))
 }
 
-/// Every thread of it is in this one's mount namespace.
+/// Fetches with all threads in this thread's mount namespace.
 fn fetch(scene: &Scene) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("runtime").block_on(scene.fetch())
 }
 
-/// It says what is the matter, and nothing wrong is left; with space again the same fetch succeeds.
+/// Checks that the error names the cause, and nothing wrong is left; with space again the same
+/// fetch succeeds.
 fn assert_refused_until(scene: &Scene, failure: &Failure, case: &str, make_room: impl FnOnce()) {
     let report = failure.report();
     assert_eq!(failure.code(), ExitCode::Preflight, "{case}: {report}");
@@ -69,14 +70,14 @@ fn assert_refused_until(scene: &Scene, failure: &Failure, case: &str, make_room:
     assert_whole(&scene.store, case);
 }
 
-/// As `longshore store verify` looks at it.
+/// Checks the store as `longshore store verify` does.
 fn assert_whole(store: &Store, case: &str) {
     let health = check(store).unwrap_or_else(|e| panic!("{case}: {}", e.report()));
     assert!(health.damaged.is_empty(), "{case}: {:?}", health.damaged);
 }
 
 fn at_every_file(source: Source) {
-    // What an empty store has, and the root of the file system.
+    // The entries of an empty store, and the root of the file system.
     let empty = with_inodes(source, INODES);
     let first = INODES - free_inodes(&empty);
     drop(empty);
@@ -107,7 +108,7 @@ fn at_any_byte(source: Source) {
         let scene = with_inodes(source, INODES);
         let filler = scene.store.root().join("filler");
         let (full, once) = (filler.clone(), Once::new());
-        // The first request may be for the beginning alone, which ends before it comes so far.
+        // The first request may be for the beginning alone, which ends before this point.
         let fill = Hook::new(move || once.call_once(|| fill(&full)));
         scene.server.always(&scene.path, Fault::Meanwhile(hundredths, fill));
         match fetch(&scene) {
@@ -119,7 +120,7 @@ fn at_any_byte(source: Source) {
     }
 }
 
-/// Takes all the space there is.
+/// Takes all free space.
 fn fill(filler: &PathBuf) {
     let file = fs::File::create(filler).expect("a file");
     let mut step = 1 << 26;

@@ -1,5 +1,5 @@
-//! Every source against every fault: what comes of it is one of the two outcomes that are in the
-//! table, within a time, and afterwards the store holds nothing under a name that it is not.
+//! Every source with every fault: the outcome is the one in the table, within a time limit, and
+//! afterwards every file in the store matches its name.
 
 mod connections;
 mod driver;
@@ -28,34 +28,34 @@ use longshore::source::http::Policy;
 use scene::{Scene, Source};
 use server::Fault;
 
-/// No fault costs more, on a machine with much else to do.
+/// Time limit of every fault, on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Here a second passes so many times as fast; patience with who is busy does, too (that the patience
-/// there is by default covers a minute is for the tests of `source::http`).
+/// Factor by which time passes faster here; patience with a busy server is scaled, too (the tests
+/// of `source::http` check that its default covers a minute).
 const SCALE: u32 = 15;
 const MINUTE: Duration = Duration::from_secs(60 / SCALE as u64);
 const A_MINUTE: &str = "busy for a minute, then fine";
 
-/// What comes of a fault.
+/// Outcome of a fault.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
-    /// The file is there.
+    /// The file was fetched.
     Fetched,
-    /// Nothing is.
+    /// Nothing was.
     Refused(ExitCode),
 }
 
 use ExitCode::{Download, Verification};
 use Outcome::{Fetched, Refused};
 
-/// How a server misbehaves: for its next answers, or for every one.
+/// Faults of a server: for its next answers, or for every one.
 enum Faults {
     Next(Vec<Fault>),
     Every(Fault),
-    /// It has something else instead: made of what it had.
+    /// It has another file instead, made from the original.
     Instead(fn(Vec<u8>) -> Vec<u8>),
-    /// It has nothing.
+    /// It does not have the file.
     Gone,
 }
 
@@ -101,11 +101,11 @@ fn faults() -> Vec<(&'static str, Faults, Outcome)> {
     ]
 }
 
-/// Lets a source meet every fault, each in a scene of its own.
+/// Tests a source with every fault, each in a scene of its own.
 async fn sweep(source: Source) {
     for (name, faults, outcome) in faults() {
         let case = format!("{source:?}: {name}");
-        // A manifest that names what is not there is what is wrong.
+        // For a manifest that names an absent file, the manifest is the fault.
         let outcome = match (source, name) {
             (Source::Config, "404") => Refused(Verification),
             _ => outcome,

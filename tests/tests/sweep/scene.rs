@@ -23,21 +23,21 @@ use crate::server::Server;
 use crate::sets;
 use crate::tls;
 
-/// What is fetched in some way of its own.
+/// Sources that are fetched in different ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Release,
     Index,
     Package,
     RunFile,
-    /// Over https: who gives it is all that makes it right.
+    /// Over https: only the connection authenticates it.
     Checksum,
     Manifest,
     Config,
     Module,
 }
 
-/// A source, the file of it that something is wrong with, and a store.
+/// A source, its file with the fault, and a store.
 pub(crate) struct Scene {
     source: Source,
     pub(crate) server: Server,
@@ -46,11 +46,11 @@ pub(crate) struct Scene {
     pub(crate) policy: Policy,
     pub(crate) store: Store,
     dir: tempfile::TempDir,
-    /// Digest of what is pulled from a registry.
+    /// Digest of the manifest that is pulled from a registry.
     manifest: String,
 }
 
-/// Short pauses; patience with a silent server is for a machine with much else to do.
+/// Policy with short pauses; the time limit for a silent server suits a busy machine.
 pub(crate) fn hasty() -> Policy {
     Policy {
         connect: Duration::from_secs(5),
@@ -69,7 +69,7 @@ impl Scene {
         Self::on(source, |_| {})
     }
 
-    /// As [`Scene::of`], with a store in a directory that `prepare` is given first.
+    /// Like [`Scene::of`], with a store in a directory that `prepare` is given first.
     pub(crate) fn on(source: Source, prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let below = dir.path().join("store");
@@ -91,7 +91,7 @@ impl Scene {
         Self { source, server, path, policy: hasty(), store, dir, manifest }
     }
 
-    /// Fetches it, and what belongs to it.
+    /// Fetches it, with the files that belong to it.
     pub(crate) async fn fetch(&self) -> Result<(), Failure> {
         match self.source {
             Source::Release | Source::Index | Source::Package => self.fetch_packages().await,
@@ -126,7 +126,7 @@ impl Scene {
         self.fetch_pinned(Pin::Sha256(mini::digest(&driver::run_file()))).await
     }
 
-    /// Fetches the .run file that the text at `url` has the digest of.
+    /// Fetches the .run file whose digest is in the text at `url`.
     pub(crate) async fn fetch_pinned_by(&self, url: &str) -> Result<(), Failure> {
         self.fetch_pinned(Pin::Sidecar(url.to_owned())).await
     }
@@ -149,17 +149,17 @@ impl Scene {
         registry.pull(&self.manifest, &self.store, &Silent).await.map(drop)
     }
 
-    /// Digest of the set that is pulled.
+    /// Returns the digest of the set that is pulled.
     pub(crate) fn digest(&self) -> &str {
         &self.manifest
     }
 
-    /// Everything that is on the server.
+    /// Returns all files on the server.
     pub(crate) fn files(&self) -> BTreeMap<String, Vec<u8>> {
         self.server.files()
     }
 
-    /// All of it is there, and sound.
+    /// Checks that everything was fetched, and is sound.
     pub(crate) fn assert_fetched(&self, case: &str) {
         let (blobs, drivers, sets) = self.assert_sound(case);
         let wanted = match self.source {
@@ -171,7 +171,7 @@ impl Scene {
         assert_eq!((blobs, drivers, sets), wanted, "{case}");
     }
 
-    /// Nothing that was asked for is there, and what is there is sound.
+    /// Checks that nothing requested was stored, and that the rest is sound.
     pub(crate) fn assert_nothing(&self, case: &str) {
         let (_, drivers, sets) = self.assert_sound(case);
         assert_eq!((drivers, sets), (0, 0), "{case}");
@@ -180,14 +180,14 @@ impl Scene {
         assert!(!digest.is_some_and(|digest| self.store.has_blob(&digest)), "{case}");
     }
 
-    /// Whatever has its final name is what that says, and nothing is half done. Counts blobs,
-    /// drivers and sets.
+    /// Checks that every file with its final name matches it, and that nothing is unfinished.
+    /// Returns the numbers of blobs, drivers and sets.
     pub(crate) fn assert_sound(&self, case: &str) -> (usize, usize, usize) {
         let names = |dir: &str| -> Vec<String> {
             let entries = fs::read_dir(self.store.dir(dir)).expect("listed").flatten();
             entries.map(|entry| entry.file_name().into_string().expect("a name")).collect()
         };
-        assert_eq!(names("tmp"), [""; 0], "{case}: something half done is left");
+        assert_eq!(names("tmp"), [""; 0], "{case}: an unfinished file is left");
         let (blobs, drivers) = (names("blobs/sha256"), names("drivers"));
         for blob in &blobs {
             self.store.read_blob(blob).unwrap_or_else(|e| panic!("{case}: {}", e.report()));
@@ -214,7 +214,7 @@ fn archive(source: Source, dir: &Path) -> Files {
     };
     let mut files = suite.files(&key);
     if source == Source::Index {
-        // Where that is not to be had another name of it would be asked for.
+        // If the faulty path fails, this other path of the index would be requested.
         files.remove(&suite.index_path());
     }
     (files, path)

@@ -16,7 +16,7 @@ use crate::server::Server;
 struct Made {
     dir: tempfile::TempDir,
     config: Arc<ServerConfig>,
-    /// With a certificate that nobody signed for.
+    /// Configuration with a certificate that is signed by no authority.
     stranger: Arc<ServerConfig>,
 }
 
@@ -66,22 +66,22 @@ fn openssl(dir: &Path, arguments: &[&[&str]]) {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// The root of a host that trusts the servers' certificates.
+/// Returns the root of a host that trusts the servers' certificates.
 pub(crate) fn host_root() -> &'static Path {
     made().dir.path()
 }
 
-/// The certificates that it trusts.
+/// Returns the path of the certificates that it trusts.
 pub(crate) fn bundle() -> PathBuf {
     host_root().join(BUNDLE)
 }
 
-/// A server with TLS on loopback.
+/// Starts a server with TLS on loopback.
 pub(crate) fn server(files: BTreeMap<String, Vec<u8>>) -> Server {
     with(files, made().config.clone())
 }
 
-/// One that the host has no reason to trust.
+/// Starts a server that the host has no reason to trust.
 pub(crate) fn of_a_stranger(files: BTreeMap<String, Vec<u8>>) -> Server {
     with(files, made().stranger.clone())
 }

@@ -1,4 +1,4 @@
-//! Servers that say nothing: they cost little time, and that once.
+//! Servers that do not answer: they cost little time, and only once.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ use nix::sys::socket::{Backlog, listen};
 use crate::driver;
 use crate::scene::{Scene, Source, hasty};
 
-/// An address that packets go to and nothing comes from: its queue is full.
+/// An address whose packets are dropped: its queue is full.
 struct BlackHole {
     address: SocketAddr,
     _listener: TcpListener,
@@ -39,7 +39,7 @@ impl BlackHole {
     }
 }
 
-/// A server that takes connections and says nothing; counts them.
+/// Starts a server that accepts connections and sends nothing; counts them.
 fn mute() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let address = listener.local_addr().expect("address");
@@ -48,15 +48,15 @@ fn mute() -> (SocketAddr, Arc<AtomicUsize>) {
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             counted.fetch_add(1, Ordering::SeqCst);
-            // Until the client goes away.
+            // Until the client disconnects.
             std::thread::spawn(move || while stream.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {});
         }
     });
     (address, count)
 }
 
-/// So patient that two attempts are made: the first is silent for a second, or somewhat more on a busy
-/// machine, and after the second it is over.
+/// Policy that allows two attempts: the first is silent for a second, or somewhat more on a busy
+/// machine, and the time is over after the second.
 fn policy() -> Policy {
     let (connect, stall) = (Duration::from_millis(700), Duration::from_secs(1));
     Policy { connect, stall, silence: Duration::from_millis(1950), ..hasty() }

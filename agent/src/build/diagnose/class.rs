@@ -1,4 +1,4 @@
-//! What kind of failure a compiler's error is.
+//! Classes of compile failures.
 
 use std::fmt;
 
@@ -11,17 +11,17 @@ pub enum Class {
     Space,
     /// The compiler was killed for want of memory, or did not get any.
     Memory,
-    /// It did not end in time.
+    /// The time limit passed.
     Slow,
-    /// The driver uses something that this kernel has not: a function, a type, a member.
+    /// The driver uses an interface that this kernel lacks: a function, a type, a member.
     Gone(Option<String>),
-    /// The driver uses something in a way that this kernel does not offer.
+    /// The driver uses an interface in a form that this kernel does not have.
     Changed(Option<String>),
-    /// A header is not there.
+    /// A header is missing.
     Header(String),
-    /// The compiler is not one for these headers, or does not work at all.
+    /// The compiler does not fit these headers, or does not work at all.
     Compiler,
-    /// The kernel gives a symbol to GPL modules only.
+    /// The kernel exports a symbol to GPL modules only.
     GplOnly,
     /// The driver refuses realtime kernels.
     Realtime,
@@ -42,7 +42,7 @@ const COMPILER: [&str; 8] = [
     "error trying to exec",
 ];
 
-/// Errors of gcc about something that is not declared.
+/// gcc's errors about something that is not declared.
 const GONE: [&str; 5] = [
     "implicit declaration of function",
     "unknown type name",
@@ -51,7 +51,7 @@ const GONE: [&str; 5] = [
     "storage size of",
 ];
 
-/// Errors of gcc about something that is declared in another way.
+/// gcc's errors about something that is declared differently.
 const CHANGED: [&str; 9] = [
     "too few arguments to function",
     "too many arguments to function",
@@ -65,7 +65,7 @@ const CHANGED: [&str; 9] = [
 ];
 
 impl Class {
-    /// The class of an error of the compiler, modpost or the linker.
+    /// Classifies an error of the compiler, modpost or the linker.
     pub(super) fn of(error: &str) -> Self {
         let any = |texts: &[&str]| texts.iter().any(|text| error.contains(text));
         if let Some(header) = missing_header(error) {
@@ -92,8 +92,9 @@ impl Class {
         Self::Unknown
     }
 
-    /// What others are told it is, where it lies in what is compiled alone: whoever compiles the same
-    /// meets it. Memory, disk, time, and a compiler that does not work are the host's.
+    /// Identifier of a class that lies in the compiled inputs alone and so fails on every host;
+    /// other hosts receive it. None for memory, disk, time, and a broken compiler, which are the
+    /// host's.
     pub fn everywhere(&self) -> Option<&'static str> {
         match self {
             Self::Gone(_) => Some("interface-gone"),
@@ -105,7 +106,7 @@ impl Class {
         }
     }
 
-    /// What to do about it.
+    /// Returns the remedy.
     pub(super) fn remedy(&self, flavour: Flavour) -> String {
         let other = match flavour {
             Flavour::Open => ", the proprietary flavour (its package may carry a fix)",
@@ -170,8 +171,8 @@ fn missing_header(error: &str) -> Option<String> {
     header.ends_with(".h").then(|| header.to_owned())
 }
 
-/// The name an error is about: the member with its structure, the function whose argument it is,
-/// or the first in quotes.
+/// The name in an error: the member with its structure, the function whose argument it is, or the
+/// first quoted name.
 fn name_in(error: &str) -> Option<String> {
     let message = error.split_once("error: ").map_or(error, |(_, message)| message);
     let names = quoted(message, '\'');

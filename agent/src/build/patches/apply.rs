@@ -35,7 +35,7 @@ pub(in crate::build) fn apply(patches: &[Patch], sources: &Path) -> Result<(), F
     Ok(())
 }
 
-/// A file of the sources: a link that leads out of them is none.
+/// Reads a source file; a link that leads out of the sources is refused.
 fn read(path: &Path, sources: &Path) -> io::Result<Vec<u8>> {
     if !path.canonicalize()?.starts_with(sources.canonicalize()?) {
         return Err(io::Error::other("it is a link that leads out of the sources"));
@@ -43,7 +43,8 @@ fn read(path: &Path, sources: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
-/// With the mode and the times it had: conftest.sh is run, and its time is the build's.
+/// Replaces a file and keeps its mode and times: conftest.sh is executed, and its time is the
+/// build's.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let meta = fs::metadata(path)?;
     let parent = path.parent().unwrap_or(Path::new("/"));

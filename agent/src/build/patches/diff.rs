@@ -1,8 +1,8 @@
-//! Unified diffs, read and applied strictly: every line of a hunk has to be there, at one place.
+//! Unified diffs, parsed and applied strictly: every line of a hunk must match, at one place.
 //!
-//! The line numbers of a hunk are only a hint, because the same lines move between versions of a
-//! driver; its text is not. Nothing is guessed: no fuzz, no other white space. Files are changed,
-//! never made, removed or renamed.
+//! A hunk's line numbers are only a hint, because the same lines move between versions of a driver;
+//! its text is not. Nothing is guessed: no fuzz, no other white space. Files are changed, never
+//! created, removed or renamed.
 
 use std::fmt;
 use std::path::{Component, Path};
@@ -17,24 +17,24 @@ pub struct Diff {
 /// The changes to one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileDiff {
-    /// Below the driver's sources; plain names only.
+    /// Path below the driver's sources; plain names only.
     pub path: String,
-    /// In the order of the file.
+    /// Hunks in the order of the file.
     pub hunks: Vec<Hunk>,
 }
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hunk {
-    /// Where it says the old lines begin; 1 is the first line.
+    /// Stated first line of the old text; 1 is the first line.
     pub line: usize,
-    /// Lines to be found, with their line ends.
+    /// Lines to find, with their line ends.
     pub old: Vec<Vec<u8>>,
-    /// Lines to be there instead.
+    /// Lines to put there instead.
     pub new: Vec<Vec<u8>>,
 }
 
-/// Why a text is no diff that can be applied.
+/// Error of a diff that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct BadDiff {
@@ -42,10 +42,10 @@ pub struct BadDiff {
     what: String,
 }
 
-/// Why a hunk cannot be applied.
+/// Error of a hunk that cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Misfit {
-    /// Counted from 1.
+    /// Number of the hunk, from 1.
     pub hunk: usize,
     line: usize,
     matches: usize,
@@ -62,7 +62,7 @@ impl fmt::Display for Misfit {
 }
 
 impl Diff {
-    /// Reads a diff with paths as git writes them: `a/PATH` and `b/PATH`. Text before the first
+    /// Parses a diff with paths as git writes them: `a/PATH` and `b/PATH`. Text before the first
     /// file is a comment.
     ///
     /// # Errors
@@ -84,14 +84,14 @@ impl Diff {
 }
 
 impl FileDiff {
-    /// `content` with every hunk applied.
+    /// Returns `content` with every hunk applied.
     ///
     /// # Errors
     /// The first hunk whose lines are not there, or at several places and not at the stated one.
     pub fn apply(&self, content: &[u8]) -> Result<Vec<u8>, Misfit> {
         let lines = split(content);
         let (mut done, mut result) = (0, Vec::with_capacity(content.len() + 1024));
-        // How far this file's lines are from where the hunks have them.
+        // Offset between this file's lines and the hunks' line numbers.
         let mut shift: isize = 0;
         for (n, hunk) in self.hunks.iter().enumerate() {
             let stated = (hunk.line - 1).checked_add_signed(shift);
@@ -111,7 +111,8 @@ impl FileDiff {
 }
 
 impl Hunk {
-    /// The index of the line it begins at, not before `from`; else at how many places it would fit.
+    /// Returns the index of the hunk's first line, not before `from`; else the number of places
+    /// where it would fit.
     fn place(&self, lines: &[&[u8]], from: usize, stated: Option<usize>) -> Result<usize, usize> {
         let last = (lines.len() + 1).saturating_sub(self.old.len());
         let fits = |at: &usize| lines[*at..].iter().zip(&self.old).all(|(a, b)| *a == b.as_slice());
@@ -139,12 +140,12 @@ impl<'a> Reader<'a> {
         self.lines.get(self.at).copied()
     }
 
-    /// What is wrong at the line just read.
+    /// Returns an error for the line just read.
     fn bad(&self, what: impl Into<String>) -> BadDiff {
         BadDiff { line: self.at.max(1), what: what.into() }
     }
 
-    /// The next file; `first` lets a comment stand before it.
+    /// Parses the next file; `first` allows a comment before it.
     fn file(&mut self, first: bool) -> Result<Option<FileDiff>, BadDiff> {
         let Some(old) = self.header(first)? else { return Ok(None) };
         let old = self.path(old, "a/")?;
@@ -164,7 +165,7 @@ impl<'a> Reader<'a> {
         Ok(Some(FileDiff { path: old, hunks }))
     }
 
-    /// What follows the next `--- `.
+    /// Returns the rest of the next line that begins with `--- `.
     fn header(&mut self, first: bool) -> Result<Option<&'a [u8]>, BadDiff> {
         while let Some(line) = self.peek() {
             self.at += 1;
@@ -181,13 +182,13 @@ impl<'a> Reader<'a> {
 
     fn path(&self, stated: &[u8], prefix: &str) -> Result<String, BadDiff> {
         let text = str::from_utf8(stated).map_err(|_| self.bad("a path is not UTF-8"))?;
-        // Some tools put a time behind the name, after a tab.
+        // Some tools put a time after the name, separated by a tab.
         let path = text.trim_end_matches(['\n', '\r']).split('\t').next().unwrap_or_default();
         let path = path
             .strip_prefix(prefix)
             .ok_or_else(|| self.bad(format!("a path begins with {prefix}; this is {path:?}")))?;
         if !is_plain(path) {
-            return Err(self.bad(format!("{path:?} is no path below the sources")));
+            return Err(self.bad(format!("{path:?} is not a path below the sources")));
         }
         Ok(path.to_owned())
     }
@@ -204,7 +205,7 @@ impl<'a> Reader<'a> {
         }
         self.no_newline(&mut hunk, true, true);
         if hunk.old.len() != old_count || hunk.new.len() != new_count {
-            return Err(self.bad("the hunk has not the lines its head says"));
+            return Err(self.bad("the hunk's lines differ from the counts in its head"));
         }
         if hunk.old.is_empty() || line == 0 {
             return Err(self.bad("a hunk needs lines to be found by"));
@@ -220,7 +221,7 @@ impl<'a> Reader<'a> {
             Some(b'-') => (true, false),
             Some(b'+') => (false, true),
             Some(_) => return Err(self.bad("a hunk's line begins with a blank, `-` or `+`")),
-            None => return Err(self.bad("the hunk ends before it has the lines its head says")),
+            None => return Err(self.bad("the hunk ends before the counts in its head")),
         };
         let text = line.unwrap_or_default().get(1..).unwrap_or_default().to_vec();
         if old {
@@ -233,7 +234,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `\ No newline at end of file`: the line before has no end.
+    /// Handles `\ No newline at end of file`: the line before has no line end.
     fn no_newline(&mut self, hunk: &mut Hunk, old: bool, new: bool) {
         if !self.peek().is_some_and(|line| line.starts_with(b"\\ ")) {
             return;
@@ -249,7 +250,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// `-LINE[,COUNT] +LINE[,COUNT]` of a hunk's head: the old line and both counts.
+/// Parses `-LINE[,COUNT] +LINE[,COUNT]` of a hunk's header: the old line and both counts.
 fn ranges(header: &[u8]) -> Option<(usize, usize, usize)> {
     let text = str::from_utf8(header).ok()?.strip_prefix("@@ -")?;
     let (old, rest) = text.split_once(" +")?;
@@ -265,7 +266,7 @@ fn ranges(header: &[u8]) -> Option<(usize, usize, usize)> {
     Some((line, old, new))
 }
 
-/// Whether `path` is relative and made of plain names: it cannot lead out of where it is joined to.
+/// True if `path` is relative and made of plain names: joined to a directory, it stays inside.
 pub fn is_plain(path: &str) -> bool {
     let normal = |part| matches!(part, Component::Normal(_));
     !path.is_empty()

@@ -1,5 +1,5 @@
-//! The answers of [`super::select`], by a digest of what they depend on: to learn a set's key
-//! neither headers nor sources have to be unpacked again.
+//! Cache of [`super::select`]'s results, by a digest of their inputs: a set's key can then be
+//! computed without unpacking headers and sources again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ fn path(question: &str) -> PathBuf {
     Path::new("patches").join(format!("{question}.json"))
 }
 
-/// The patches that were selected, or None where that is not known.
+/// Returns the patches that were selected, or None where the cache has no entry.
 pub(in crate::build) fn recall(store: &Store, question: &str) -> Option<Applied> {
     let bytes = fs::read(store.root().join(path(question))).ok()?;
     serde_json::from_slice(&bytes).ok()

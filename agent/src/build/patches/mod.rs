@@ -1,10 +1,10 @@
-//! Compatibility patches: what a driver's sources need to compile for a kernel they do not know, or
-//! to do no harm to any.
+//! Compatibility patches: changes that a driver's sources need to compile for a newer kernel, or to
+//! fix a fault on every kernel.
 //!
-//! A patch is a folder, `NAME/patch.toml` and `NAME/patch.diff`. It is applied to the copy of the
-//! sources that is compiled where the driver is one of those it is for and every probe of the
-//! kernel's headers and of the sources themselves holds. A kernel's version is never asked:
-//! distributions carry changes back. See docs/patches.md.
+//! A patch is a folder, `NAME/patch.toml` and `NAME/patch.diff`. It is applied to the compiled copy
+//! of the sources if the driver is one it is for and every probe of the kernel's headers and of the
+//! sources holds. The kernel's version is never compared: distributions backport changes. See
+//! docs/patches.md.
 
 mod apply;
 pub mod diff;
@@ -33,7 +33,7 @@ const CHANGE: &str = "patch.diff";
 
 macro_rules! shipped {
     ($($name:literal),* $(,)?) => {
-        /// The patches that come with longshore: name, description, diff.
+        /// The patches built into longshore: name, description, diff.
         const SHIPPED: &[(&str, &str, &[u8])] = &[$((
             $name,
             include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/patches/", $name, "/patch.toml")),
@@ -51,7 +51,7 @@ pub struct Patch {
     pub name: String,
     /// sha256 (hex) of its diff.
     pub sha256: String,
-    /// What it is for, and when it is applied.
+    /// Its description and conditions.
     pub about: About,
     /// The change.
     pub diff: Diff,
@@ -61,19 +61,19 @@ pub struct Patch {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct About {
-    /// Why it is needed, for a person.
+    /// Reason for the patch.
     pub reason: String,
-    /// Where that is known from: a kernel commit, a header.
+    /// Source of that fact: a kernel commit, a header.
     pub origin: String,
-    /// Flavours it is for.
+    /// Flavours it applies to.
     pub flavours: Vec<Flavour>,
-    /// Drivers it is for.
+    /// Drivers it applies to.
     pub driver: Versions,
-    /// Questions to the kernel's headers; paths as in the kernel's sources. All have to hold. None
-    /// where a fault is the driver's own, whatever the kernel.
+    /// Probes of the kernel's headers; paths as in the kernel's sources. All must hold. Empty for a
+    /// fault of the driver's own, on any kernel.
     #[serde(default)]
     pub kernel: Vec<Probe>,
-    /// Questions to the driver's sources, below the directory of their `Kbuild`. All have to hold.
+    /// Probes of the driver's sources, below the directory of their `Kbuild`. All must hold.
     #[serde(default)]
     pub source: Vec<Probe>,
 }
@@ -82,20 +82,20 @@ pub struct About {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Versions {
-    /// The first it is for.
+    /// First version of the range.
     pub from: String,
-    /// The first it is no longer for.
+    /// First version after the range.
     pub below: String,
 }
 
-/// Name -> sha256 (hex) of the diff: what the key of a set says.
+/// Name -> sha256 (hex) of the diff, as in a set's key.
 pub type Applied = BTreeMap<String, String>;
 
 impl Patch {
     fn parse(name: &str, about: &str, change: &[u8]) -> Result<Self, String> {
         let letters = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.starts_with(['.', '-']) || !name.chars().all(letters) {
-            return Err(format!("{name:?} is no name for a patch"));
+            return Err(format!("{name:?} is not a name for a patch"));
         }
         let about: About =
             toml::from_str(about).map_err(|e| format!("{DESCRIPTION}: {}", e.message()))?;
@@ -110,7 +110,7 @@ impl Patch {
         Ok(Self { name: name.to_owned(), sha256, about, diff })
     }
 
-    /// Whether it is for this driver at all.
+    /// True if the patch is for this driver.
     fn is_for(&self, driver: &str, flavour: Flavour) -> bool {
         let Versions { from, below } = &self.about.driver;
         version::compare(driver, from).is_ge()
@@ -135,11 +135,11 @@ impl Patch {
     }
 }
 
-/// The patches for this driver that are not switched off, by name. A patch of the user's takes the
-/// place of one of the same name that comes with longshore.
+/// Returns the patches for this driver that are not switched off, by name. A user's patch replaces
+/// longshore's patch of the same name.
 ///
 /// # Errors
-/// Exit code 2 where a folder of the user's cannot be read or holds something else than patches.
+/// Exit code 2 where a user's folder cannot be read or holds anything other than patches.
 pub(super) fn candidates(
     config: &PatchConfig,
     driver: &str,
@@ -153,13 +153,13 @@ pub(super) fn candidates(
     for dir in &config.dirs {
         for patch in read_dir(dir)? {
             if known.contains(&patch.name) {
-                tracing::info!(patch = patch.name, dir = %dir.display(), "takes the place of ours");
+                tracing::info!(patch = patch.name, dir = %dir.display(), "replaces longshore's patch");
             }
             patches.insert(patch.name.clone(), patch);
         }
     }
     for name in config.off.iter().filter(|name| !patches.contains_key(*name)) {
-        tracing::warn!(patch = name, "there is no such patch to switch off");
+        tracing::warn!(patch = name, "no such patch; it cannot be switched off");
     }
     patches.retain(|name, patch| !config.off.contains(name) && patch.is_for(driver, flavour));
     Ok(patches.into_values().collect())
@@ -174,18 +174,18 @@ fn shipped() -> Result<BTreeMap<String, Patch>, Failure> {
     SHIPPED.iter().map(parse).collect()
 }
 
-/// The patches in a folder of the user's: every directory in it is one.
+/// Reads the patches in a user's folder: every directory in it is one.
 fn read_dir(dir: &Path) -> Result<Vec<Patch>, Failure> {
     let wrong = |what: String| {
         Failure::new(ExitCode::Usage, what)
-            .remedy("correct it, or leave the folder out; docs/patches.md says what a patch is")
+            .remedy("correct it, or leave the folder out; docs/patches.md describes patches")
     };
     let reading = || format!("reading the patches in {}", dir.display());
     let list = || -> std::io::Result<Vec<PathBuf>> {
         fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
     };
     let mut folders = list().map_err(|e| wrong(reading()).because(e))?;
-    // What a mounted ConfigMap has beside the patches begins with a dot.
+    // A mounted ConfigMap has other entries beside the patches, with a leading dot.
     let shown =
         |p: &PathBuf| p.file_name().is_some_and(|n| !n.as_encoded_bytes().starts_with(b"."));
     folders.retain(|p| p.is_dir() && shown(p));
@@ -203,11 +203,11 @@ fn read_dir(dir: &Path) -> Result<Vec<Patch>, Failure> {
     folders.iter().map(read).collect()
 }
 
-/// Those of `candidates` whose probes all hold. `headers` are the kernel's source and output
-/// directories, in which a header is looked for in this order.
+/// Returns those of `candidates` whose probes all hold. `headers` are the kernel's source and
+/// output directories, searched for a header in this order.
 ///
 /// # Errors
-/// Exit code 13 where a file that is asked about cannot be read.
+/// Exit code 13 where a probed file cannot be read.
 pub(super) fn select(
     candidates: &[Patch],
     headers: &[&Path],
@@ -222,7 +222,7 @@ pub(super) fn select(
     Ok(selected)
 }
 
-/// What the key says of these patches.
+/// Returns the patches as they stand in a set's key.
 pub(super) fn named(patches: &[Patch]) -> Applied {
     patches.iter().map(|p| (p.name.clone(), p.sha256.clone())).collect()
 }

@@ -1,4 +1,4 @@
-//! What a patch asks of a file before it is applied: whether a piece of C stands in it.
+//! Probes: conditions on the C text of a file, checked before a patch is applied.
 
 use std::fs;
 use std::io;
@@ -6,44 +6,44 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// Larger than any header or source of a driver; what is larger is not read.
+/// Larger than any header or source of a driver; larger files are not read.
 const MAX_FILE: u64 = 16 << 20;
 
-/// A question to one file. Both texts are compared by C's tokens, so that neither line breaks nor
+/// A condition on one file. Both texts are compared by C's tokens, so that neither line breaks nor
 /// comments count; `$` stands for any one name.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Probe {
-    /// Path below the directory that is asked about.
+    /// Path below the probed directory.
     pub file: String,
-    /// What has to be in the file, which has to be there.
+    /// Text that must be in the file; a missing file fails the probe.
     pub has: Option<String>,
-    /// What must not be in the file; a file that is not there has nothing in it.
+    /// Text that must not be in the file; a missing file passes.
     pub lacks: Option<String>,
 }
 
 impl Probe {
-    /// Whether the first of `directories` that has the file answers as it should.
+    /// Checks the probe in the first of `directories` that has the file.
     ///
     /// # Errors
-    /// The file is there and cannot be read.
+    /// An error where the file exists and cannot be read.
     pub fn holds(&self, directories: &[&Path]) -> io::Result<bool> {
         let text = read_first(directories, &self.file)?;
         let found = |wanted: &str| text.as_deref().is_some_and(|text| contains(text, wanted));
         Ok(self.has.as_deref().is_none_or(found) && !self.lacks.as_deref().is_some_and(found))
     }
 
-    /// What is wrong with it, where something is.
+    /// Returns the probe's error, if it is invalid.
     pub(super) fn fault(&self) -> Option<String> {
         if !super::diff::is_plain(&self.file) {
-            return Some(format!("{:?} is no relative path of plain names", self.file));
+            return Some(format!("{:?} is not a relative path of plain names", self.file));
         }
         let texts = [&self.has, &self.lacks];
         if texts.iter().filter(|text| text.is_some()).count() != 1 {
             return Some(format!("the probe of {} needs either `has` or `lacks`", self.file));
         }
         let empty = texts.into_iter().flatten().any(|text| tokens(text).is_empty());
-        empty.then(|| format!("the probe of {} asks for nothing", self.file))
+        empty.then(|| format!("the probe of {} has no tokens", self.file))
     }
 }
 
@@ -61,7 +61,7 @@ fn read_first(directories: &[&Path], file: &str) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Whether the tokens of `wanted` follow each other somewhere in `text`.
+/// True if the tokens of `wanted` follow each other somewhere in `text`.
 fn contains(text: &str, wanted: &str) -> bool {
     let (text, wanted) = (tokens(text), tokens(wanted));
     let is_name = |token: &str| token.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
@@ -69,7 +69,7 @@ fn contains(text: &str, wanted: &str) -> bool {
     text.windows(wanted.len().max(1)).any(|window| window.iter().zip(&wanted).all(same))
 }
 
-/// Names and numbers whole, every other character by itself; no blanks, no comments.
+/// Splits C text: names and numbers whole, every other character by itself; no blanks, no comments.
 fn tokens(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut rest = text.trim_start();
@@ -148,10 +148,10 @@ mod tests {
 
     #[rstest]
     #[case(probe("a.h", Some("x"), None), None)]
-    #[case(probe("../a.h", Some("x"), None), Some("no relative path"))]
+    #[case(probe("../a.h", Some("x"), None), Some("not a relative path"))]
     #[case(probe("a.h", None, None), Some("either"))]
     #[case(probe("a.h", Some("x"), Some("y")), Some("either"))]
-    #[case(probe("a.h", Some(" /* x */ "), None), Some("asks for nothing"))]
+    #[case(probe("a.h", Some(" /* x */ "), None), Some("has no tokens"))]
     fn faults_are_named(#[case] probe: Probe, #[case] said: Option<&str>) {
         let fault = probe.fault();
         assert_eq!(fault.is_some(), said.is_some(), "{fault:?}");

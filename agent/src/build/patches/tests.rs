@@ -15,7 +15,7 @@ fn patch(name: &str, change: &str) -> Patch {
     Patch::parse(name, ABOUT, change.as_bytes()).expect("a patch")
 }
 
-/// `ABOUT` without the lines that begin with these words.
+/// `ABOUT` without the lines that begin with these keys.
 fn without(keys: &[&str]) -> String {
     let kept = ABOUT.lines().filter(|line| !keys.iter().any(|key| line.starts_with(key)));
     kept.collect::<Vec<_>>().join("\n")
@@ -94,7 +94,8 @@ fn either_the_kernel_or_the_sources_may_be_left_unasked(
     assert_eq!(found.len(), usize::from(selected));
 }
 
-/// As in nvidia/nv-pci.c of 535.261.03, 550.163.01 and 555.58.02 (open), but for the second.
+/// As in nvidia/nv-pci.c of 535.261.03, 550.163.01 and 555.58.02 (open), except for the second
+/// case.
 #[rstest]
 #[case::as_it_is(
     "resize:\n    /* Attempt to resize BAR1 */\n    \
@@ -125,7 +126,7 @@ fn a_driver_that_has_learnt_the_further_argument_is_left_alone(
     assert_eq!(found.len(), usize::from(selected));
 }
 
-/// The places of nvidia/nv.c that matter, as they are in 550.54.14 and 555.58.02.
+/// The relevant parts of nvidia/nv.c, as they are in 550.54.14 and 555.58.02.
 const LISTS_TOO_EARLY: &str = "static void nv_init_mapping_revocation()
 {
     down(&nvl->mmap_lock);
@@ -217,8 +218,8 @@ fn a_folder_of_the_users_adds_and_replaces() {
 #[case::no_toml("a", "", CHANGE_A, "missing field")]
 #[case::unknown_key("a", "kernels = 1", CHANGE_A, "kernels")]
 #[case::no_diff("a", ABOUT, "", "patch.diff: line 1: no file")]
-#[case::path("a", ABOUT, "--- a/../x\n+++ b/../x\n", "no path below")]
-#[case::name("a b", ABOUT, CHANGE_A, "no name for a patch")]
+#[case::path("a", ABOUT, "--- a/../x\n+++ b/../x\n", "not a path below")]
+#[case::name("a b", ABOUT, CHANGE_A, "not a name for a patch")]
 #[case::probe("a", &ABOUT.replace("has = \"int f(int $);\"", ""), CHANGE_A, "either `has`")]
 #[case::no_probe("a", &without(&["kernel", "source"]), CHANGE_A, "without a probe")]
 fn a_wrong_patch_of_the_users_is_their_mistake(

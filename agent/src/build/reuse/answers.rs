@@ -1,9 +1,9 @@
-//! The answers of conftest.sh that the store knows.
+//! Cache of conftest.sh's answers.
 //!
-//! `conftests/ROOT.json` holds what was answered in one build root, that is for one kernel's headers
-//! and compiler. An answer counts only under the very flags, and with the same answers about which
-//! headers there are, under which it was found: that is compared when the question is asked, by the
-//! script that is asked instead of conftest.sh.
+//! `conftests/ROOT.json` holds the answers found in one build root, that is for one kernel's
+//! headers and compiler. An answer is valid only for the very flags, and the same answers about the
+//! presence of headers, under which it was found: the script that replaces conftest.sh compares
+//! both at each question.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,21 +19,21 @@ use crate::build::outputs::OutputDir;
 use crate::digest::hex;
 use crate::store::Store;
 
-/// Sets of answers kept for one root: drivers differ in the flags they compile with.
+/// Maximum number of answer sets of one root: drivers differ in the flags they compile with.
 const MOST_SETS: usize = 4;
-/// Roots that answers are kept for.
+/// Maximum number of roots with answers.
 const MOST_ROOTS: usize = 32;
-/// A set is 50 kB; a file far larger is none of ours.
+/// Maximum size of a root's file: a set is 50 kB, so a far larger file is not longshore's.
 const MOST_BYTES: u64 = 8 << 20;
-/// An answer is a few lines; headers.h is 20 kB.
+/// Maximum size of an answer: most are a few lines; headers.h is 20 kB.
 const MOST_TEXT: u64 = 1 << 20;
-/// A directory of answers has some 250.
+/// Maximum number of answers in a directory: drivers have some 250.
 const MOST_ANSWERS: usize = 10_000;
-/// A header lies three directories deep at most.
+/// Maximum depth of answers' directories: a header lies three directories deep at most.
 const DEEPEST: usize = 16;
-/// What conftest-verbose prints of the flags that all questions are asked with.
+/// Prefix of the line by which conftest-verbose prints the flags of all questions.
 const FLAGS: &str = "NV_CONFTEST_CFLAGS=";
-/// What is asked instead of conftest.sh.
+/// The script that replaces conftest.sh.
 const ASK: &str = include_str!("ask.sh");
 
 /// `conftests/ROOT.json`.
@@ -42,31 +42,31 @@ struct Known {
     sets: Vec<Set>,
 }
 
-/// What was answered under the same circumstances.
+/// Answers found under the same circumstances.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Set {
     /// The compiler's flags.
     flags: String,
     /// sha256 (hex) of the names of the driver's own headers.
     names: String,
-    /// headers.h: which headers the kernel has, on which further tests depend.
+    /// headers.h: the kernel's headers, on which further tests depend.
     headers: String,
-    /// By the header's path, which is asked for by name.
+    /// Answers about headers, by the header's path.
     presence: BTreeMap<String, Answer>,
-    /// By the test's name.
+    /// Answers of tests, by the test's name.
     tests: BTreeMap<String, Answer>,
 }
 
-/// What conftest.sh said.
+/// An answer of conftest.sh.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Answer {
-    /// Digest of all in the script that decides it.
+    /// Digest of everything in the script that decides it.
     question: String,
     text: String,
 }
 
 impl Set {
-    /// Those of its answers that `script` asks for, as files of a directory.
+    /// Returns the answers to questions of `script`, as files of a directory.
     fn answered<'a>(&'a self, script: &'a Script) -> impl Iterator<Item = (String, &'a str)> {
         let same =
             |question: Option<String>, answer: &Answer| question == Some(answer.question.clone());
@@ -77,7 +77,7 @@ impl Set {
     }
 }
 
-/// The answers for one build.
+/// The cached answers for one build.
 #[derive(Debug)]
 pub(super) struct Answers {
     script: Script,
@@ -89,12 +89,12 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// What the store knows for this root, script and these headers of the driver.
+    /// Loads the store's answers for this root, script and these headers of the driver.
     pub(super) fn recall(store: &Store, root: &str, script: Script, names: &[String]) -> Self {
         let file = Path::new("conftests").join(format!("{root}.json"));
         let names = hex(&Sha256::digest(names.join("\n")));
         let sets = read(&store.root().join(&file)).sets.into_iter();
-        // Of several that are as good the newest, which comes first.
+        // Of several equally good sets the newest, which comes first.
         let set = sets
             .rev()
             .filter(|set| set.names == names)
@@ -103,7 +103,7 @@ impl Answers {
         Self { script, file, names, set, known: 0, flags: None }
     }
 
-    /// Writes the script that is asked, and the answers it may give.
+    /// Writes the replacement script and its answers.
     pub(super) fn write(&mut self, dir: &Path) -> io::Result<()> {
         let set = &self.set;
         fs::create_dir_all(dir)?;
@@ -118,22 +118,22 @@ impl Answers {
         Ok(())
     }
 
-    /// How many answers the build was given.
+    /// Number of answers the build was given.
     pub(super) fn known(&self) -> usize {
         self.known
     }
 
-    /// Hears a line of make's output.
+    /// Reads a line of make's output.
     pub(super) fn line(&mut self, line: &str) {
         if let Some(flags) = line.strip_prefix(FLAGS) {
             self.flags.get_or_insert_with(|| flags.to_owned());
         }
     }
 
-    /// Keeps what lies in `conftest` after a compile that succeeded; returns how many questions were
-    /// asked.
+    /// Stores the answers in `conftest` after a compile that succeeded; returns the number of
+    /// questions that had to be asked.
     pub(super) fn keep(self, store: &Store, conftest: &OutputDir) -> io::Result<usize> {
-        // It stands in single quotes in a shell's script.
+        // The flags stand in single quotes in a shell script.
         let Some(flags) = self.flags.filter(|flags| !flags.contains('\'')) else {
             return Ok(self.known);
         };
@@ -157,14 +157,14 @@ impl Answers {
     }
 }
 
-/// A file that is none of ours, or damaged, knows nothing.
+/// Reads a root's file; a foreign or damaged one has no answers.
 fn read(path: &Path) -> Known {
     let small = fs::metadata(path).is_ok_and(|meta| meta.len() <= MOST_BYTES);
     let bytes = small.then(|| fs::read(path).ok()).flatten();
     bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
-/// `found` goes first, with what was found before under the same circumstances.
+/// Puts `found` first, merged with earlier answers under the same circumstances.
 fn merged(known: Known, found: Set) -> Known {
     let like = |set: &Set| {
         (&set.flags, &set.names, &set.headers) == (&found.flags, &found.names, &found.headers)
@@ -179,7 +179,7 @@ fn merged(known: Known, found: Set) -> Known {
     Known { sets: others }
 }
 
-/// The texts of the files below `dir` by their paths without `ending`.
+/// Reads the files below `dir`, by their paths without `ending`.
 fn texts(conftest: &OutputDir, dir: &str, ending: &str) -> io::Result<Vec<(String, String)>> {
     let mut texts = Vec::new();
     add_texts(&conftest.below(dir)?, Path::new(""), ending, DEEPEST, &mut texts)?;
@@ -209,7 +209,7 @@ fn add_texts(
     Ok(())
 }
 
-/// Removes the files of the roots that were longest not built in.
+/// Removes the files of the roots that have been unused longest.
 fn prune(dir: &Path) -> io::Result<()> {
     let mut files: Vec<(SystemTime, PathBuf)> = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -241,7 +241,7 @@ mod tests {
         Answers::recall(store, "root", script, &names)
     }
 
-    /// A compile that found out that `one` is there and `linux/a.h` is not.
+    /// A compile that found `one` present and `linux/a.h` missing.
     fn built(store: &Store, flags: &str) {
         let work = tempfile::tempdir().expect("temporary directory");
         let mut answers = recalled(store, SCRIPT);

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Asked instead of NVIDIA's conftest.sh, with its arguments:
+# Replacement for NVIDIA's conftest.sh, with its arguments:
 #   CC ARCH SOURCES OUTPUT WHAT FLAGS NAME
-# Gives the answer that an earlier build found under the same circumstances, or asks conftest.sh.
+# Prints the answer that an earlier build found under the same circumstances, or runs conftest.sh.
 known=
 if [ $# -eq 7 ] && [ "$6" = '@FLAGS@' ]; then
   case $5 in

@@ -1,4 +1,4 @@
-//! What is added to the copy of a driver's Kbuild that is compiled.
+//! Additions to the Kbuild file in the compiled copy of the driver's sources.
 
 use std::fmt::Write;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::build::compile::walk;
 
-/// What the additions rely on, as 535 and 550 have it.
+/// Lines that the additions rely on, as in 535 and 550.
 const RELIED_ON: [&str; 4] = [
     "\nNV_CONFTEST_SCRIPT := $(src)/conftest.sh\n",
     "\nNV_CONFTEST_CMD := /bin/sh $(NV_CONFTEST_SCRIPT) ",
@@ -16,12 +16,13 @@ const RELIED_ON: [&str; 4] = [
 ];
 const VERSION: &str = "NV_VERSION_STRING";
 
-/// Whether a Kbuild is of the form that the additions are made for.
+/// True if a Kbuild file has the form that the additions are made for.
 pub(super) fn is_known(kbuild: &str) -> bool {
     RELIED_ON.iter().all(|part| kbuild.contains(part))
 }
 
-/// The objects whose sources name the driver's version; None where that cannot be told by source.
+/// Returns the objects whose sources name the driver's version; None where another file than a
+/// source names it.
 pub(super) fn versioned(sources: &Path, modules: &[&str]) -> io::Result<Option<Vec<String>>> {
     let conftest = fs::read_to_string(sources.join("conftest.sh"))?;
     let mut known = !conftest.contains(VERSION);
@@ -38,7 +39,7 @@ pub(super) fn versioned(sources: &Path, modules: &[&str]) -> io::Result<Option<V
         match extension {
             "c" if named && wanted => objects.push(relative.with_extension("o")),
             "c" => {}
-            // Everything may include it.
+            // A header: any source may include it.
             _ if named => known = false,
             _ => {}
         }
@@ -49,18 +50,18 @@ pub(super) fn versioned(sources: &Path, modules: &[&str]) -> io::Result<Option<V
     Ok(known.then_some(objects))
 }
 
-/// What a build can make use of.
+/// The additions a build can use.
 pub(super) struct Addition {
-    /// Whether `/build/answers/ask` is asked instead of conftest.sh.
+    /// True if `/build/answers/ask` replaces conftest.sh.
     pub(super) asks: bool,
-    /// Whether ccache is there and has a directory.
+    /// True if ccache is in the root and has a directory.
     pub(super) keeps_objects: bool,
-    /// The objects whose sources name the driver's version, as far as that can be told.
+    /// The objects whose sources name the driver's version, if known.
     pub(super) versioned: Option<Vec<String>>,
 }
 
 impl Addition {
-    /// Lines to add at the end of Kbuild.
+    /// Returns the lines to append to Kbuild.
     pub(super) fn text(&self) -> String {
         let mut text = format!("{FLAGS}{PRUNED}");
         if let Some(objects) = &self.versioned {
@@ -82,8 +83,8 @@ impl Addition {
     }
 }
 
-/// NVIDIA's variable asks the compiler three things whenever it is expanded, which is for every
-/// conftest; and it holds the process id of a shell, which no answer depends on.
+/// NVIDIA's variable runs the compiler three times whenever it is expanded, which is for every
+/// conftest; and it holds the process id of a shell, on which no answer depends.
 const FLAGS: &str = r#"
 
 # From here on added by longshore to this copy. It changes nothing in what is compiled.
@@ -93,18 +94,19 @@ LONGSHORE_FLAGS = $(patsubst -DKBUILD_MODNAME=%,-DKBUILD_MODNAME="conftest",$(LO
 NV_CONFTEST_CFLAGS = $(eval NV_CONFTEST_CFLAGS := $$(LONGSHORE_FLAGS))$(NV_CONFTEST_CFLAGS)
 "#;
 
-/// The kernel's Makefiles name no file after `.SECONDARY`, which makes every file intermediate, and
-/// make walks an intermediate file's prerequisites anew for each file that needs it: hundreds of
-/// conftests, each with all the headers that are looked for, whenever a job has ended. That is 10 s of
-/// a compile, during most of which no compiler runs. With one name after it the others are files like
-/// any other. Make after 4.4 has `.NOTINTERMEDIATE` for this, and newer kernels' Makefiles use it there.
+/// The kernel's Makefiles list no file after `.SECONDARY`, which makes every file intermediate, and
+/// make walks an intermediate file's prerequisites again for each file that needs it: hundreds of
+/// conftests, each with all the headers that are tested for, whenever a job has ended. That costs
+/// 10 s of a compile, during most of which no compiler runs. With one name after it the others are
+/// ordinary files. Make after 4.4 has `.NOTINTERMEDIATE` for this, and newer kernels' Makefiles use
+/// it there.
 const PRUNED: &str = r"
 ifeq ($(filter notintermediate,$(.FEATURES)),)
 .SECONDARY: $(obj)/longshore
 endif
 ";
 
-/// The version goes only to those that name it: the others are the same in the next version.
+/// Passes the version only to sources that name it: all others are the same in the next version.
 const VERSIONLESS: &str = r"
 LONGSHORE_VERSION := $(filter -DNV_VERSION_STRING=%,$(ccflags-y))
 ccflags-y := $(filter-out -DNV_VERSION_STRING=%,$(ccflags-y))
@@ -158,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Forty conftests, each with forty headers that are looked for, as a kernel's Makefile has them.
+    /// Forty conftests, each with forty headers to test for, as a kernel's Makefile has them.
     const GRAPH: &str = r"
 numbers := $(shell seq 40)
 goal: $(addprefix o,$(numbers))
@@ -197,7 +199,7 @@ endif
         let text = String::from_utf8_lossy(&make.stdout);
         assert!(make.status.success(), "{text}");
         let looks = text.matches("onsidering target file 'release'").count();
-        // Two passes; without the addition make 4.3 looks 64040 times.
+        // Two passes; without the addition make 4.3 considers the target 64040 times.
         assert!((1..10).contains(&looks), "{looks}");
     }
 }

@@ -1,10 +1,10 @@
-//! What earlier builds found out and compiled, for later builds.
+//! Reuse of earlier builds' results: conftest answers and objects.
 //!
-//! Both flavours of a driver, and the next version of it, ask the same kernel mostly the same
-//! questions (NVIDIA's conftests, 40 % of a compile) and compile mostly the same files. An
-//! [answer](answers) is used again where the question, the kernel's headers, the compiler and its
-//! flags are the same; objects are left to ccache, where the archive has it. Neither changes a byte
-//! of a module, and a build goes on without them where they are of no use.
+//! Both flavours of a driver, and its next version, mostly ask the kernel the same questions
+//! (NVIDIA's conftests, 40 % of a compile) and mostly compile the same files. An [answer](answers)
+//! is reused if the question, the kernel's headers, the compiler and its flags are the same;
+//! objects are cached by ccache, if the archive has it. Neither changes a byte of a module, and a
+//! build goes on without them if they fail.
 
 mod answers;
 mod kbuild;
@@ -30,7 +30,7 @@ use answers::Answers;
 pub(crate) use objects::make_dir as make_objects;
 use script::Script;
 
-/// A compile as far as it matters for what is used again.
+/// The compile that reuses results.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Purpose<'a> {
     pub(super) store: &'a Store,
@@ -41,11 +41,11 @@ pub(super) struct Purpose<'a> {
     pub(super) modules: &'a [&'static str],
     /// The user that compiles.
     pub(super) user: BuildUser,
-    /// Origin of the kernel's headers: what was compiled with signed ones is kept apart.
+    /// Origin of the kernel's headers: results of signed ones are kept apart.
     pub(super) headers_from: HeadersFrom,
 }
 
-/// What is known before a compile, and what is learnt from it.
+/// Results available to a compile, and the collection of new ones.
 pub(super) struct Reuse {
     answers: Option<Answers>,
     environment: Vec<(String, String)>,
@@ -54,11 +54,11 @@ pub(super) struct Reuse {
 }
 
 impl Reuse {
-    /// Prepares the sources in `work/driver` for what the store knows of `root`; where something
-    /// stands against it, the build knows nothing.
+    /// Prepares the sources in `work/driver` for the reuse of `root`'s results; on any error the
+    /// build runs without them.
     pub(super) fn prepare(purpose: Purpose<'_>) -> Self {
         Self::try_prepare(purpose).unwrap_or_else(|error| {
-            tracing::warn!("building without what earlier builds found out: {error}");
+            tracing::warn!("building without earlier builds' results: {error}");
             Self::nothing(purpose.work)
         })
     }
@@ -76,7 +76,7 @@ impl Reuse {
         let kbuild = fs::read_to_string(&kbuild_path)?;
         let conftest = fs::read_to_string(sources.join("conftest.sh"))?;
         if !kbuild::is_known(&kbuild) {
-            tracing::info!("the driver's Kbuild is of another form: everything is asked anew");
+            tracing::info!("unknown form of Kbuild: building without earlier builds' results");
             return Ok(reuse);
         }
         let names = header_names(&sources)?;
@@ -88,7 +88,7 @@ impl Reuse {
         }
         if objects::are_kept(root) {
             let objects = objects::make_dir(store, user, headers_from)?;
-            // The mount that it lies on.
+            // Mount point of the objects' directory.
             fs::create_dir_all(work.join("objects"))?;
             store.mark_used(Path::new("objects"));
             let context = hex(&Sha256::digest(format!("{kernel} {}", names.join("\n"))));
@@ -104,29 +104,29 @@ impl Reuse {
         Ok(reuse)
     }
 
-    /// What the compile's environment needs for it.
+    /// Returns the environment variables that the compile needs for it.
     pub(super) fn environment(&self) -> impl Iterator<Item = (String, String)> + '_ {
         self.environment.iter().cloned()
     }
 
-    /// What the compile's sandbox needs for it.
+    /// Returns the bind mounts that the compile's sandbox needs for it.
     pub(super) fn binds(&self) -> impl Iterator<Item = Bind> + '_ {
         self.binds.iter().cloned()
     }
 
-    /// Hears a line of make's output.
+    /// Reads a line of make's output.
     pub(super) fn line(&mut self, line: &str) {
         if let Some(answers) = &mut self.answers {
             answers.line(line);
         }
     }
 
-    /// Keeps what a compile that succeeded has found out.
+    /// Stores the results of a compile that succeeded.
     pub(super) fn keep(self, store: &Store, progress: &dyn Progress) {
         let left = match OutputDir::open(&self.work) {
             Ok(left) => left,
             Err(error) => {
-                tracing::warn!("not keeping what this build found out: {error}");
+                tracing::warn!("this build's results were not kept: {error}");
                 return;
             }
         };
@@ -134,21 +134,21 @@ impl Reuse {
         progress.reused(Reused::Object, objects as u64, compiled as u64);
         if let Some(answers) = self.answers {
             let answered = answers.known();
-            tracing::info!(answered, objects, "taken from earlier builds");
+            tracing::info!(answered, objects, "reused from earlier builds");
             let kept = left.below("driver/conftest").and_then(|dir| answers.keep(store, &dir));
             match kept {
                 Ok(asked) => {
                     let missed = asked.saturating_sub(answered);
                     progress.reused(Reused::Conftest, answered as u64, missed as u64);
                 }
-                Err(error) => tracing::warn!("not keeping what this build found out: {error}"),
+                Err(error) => tracing::warn!("this build's results were not kept: {error}"),
             }
         }
     }
 }
 
-/// The headers of the driver, as paths below its sources: what an include could mean beside the
-/// kernel's headers.
+/// Returns the driver's headers, as paths below its sources: an include could mean them as well as
+/// the kernel's headers.
 fn header_names(sources: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     walk(sources, &mut |path| {

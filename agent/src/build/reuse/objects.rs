@@ -1,11 +1,11 @@
-//! Objects, kept by ccache.
+//! Compiled objects, cached by ccache.
 //!
-//! Its caches lie in the store below `objects`, and none is larger than [`LARGEST`]: one of compiles
-//! with signed headers, and one of those with headers that nobody signed, whose compile may have put
-//! anything into it. Each is the user's that compiles, below a directory of root's alone. An object is found
-//! by the contents of its source and of every header that went into it, by the command line, and by
-//! what stands for the compiler: the build root, which is named after all that is in it, and the
-//! names of the driver's headers, because a header that was not there before could be found first.
+//! The caches lie in the store below `objects`, none larger than [`LARGEST`]: one for compiles with
+//! signed headers, and one for those with unsigned headers, whose compile may have put anything
+//! into it. Each belongs to the compiling user, below a directory that is root's alone. An object's
+//! key is the contents of its source and of every header that went into it, the command line, and a
+//! stand-in for the compiler: the build root, which is named after its contents, and the names of
+//! the driver's headers, because a new header could be found before another.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -20,22 +20,22 @@ use crate::build::sandbox::Bind;
 use crate::config::BuildUser;
 use crate::store::Store;
 
-/// Inside the sandbox.
+/// Path inside the sandbox.
 const PROGRAM: &str = "usr/bin/ccache";
 const INSIDE: &str = "/build/objects";
-/// What became of each object, for the log.
+/// ccache's log: one event for each object.
 const EVENTS: &str = "tmp/objects.log";
-/// A driver in one flavour takes 10 MB of it.
+/// Maximum size of a cache; a driver in one flavour takes 10 MB.
 const LARGEST: &str = "500M";
-/// A line for each object, of which a driver has some 300.
+/// Maximum size of the log: a line for each object, of which a driver has some 300.
 const MOST_EVENTS: u64 = 16 << 20;
 
-/// Whether the build root has what keeps objects.
+/// True if the build root has ccache.
 pub(super) fn are_kept(root: &Path) -> bool {
     root.join(PROGRAM).is_file()
 }
 
-/// Makes the directory in the store.
+/// Creates the cache's directory in the store.
 pub(crate) fn make_dir(store: &Store, user: BuildUser, from: HeadersFrom) -> io::Result<PathBuf> {
     let all = store.dir("objects");
     make_owned(&all, geteuid().as_raw())?;
@@ -44,8 +44,8 @@ pub(crate) fn make_dir(store: &Store, user: BuildUser, from: HeadersFrom) -> io:
     Ok(own)
 }
 
-/// Makes a directory that is `owner`'s alone. One of another's is removed with all in it: it could have
-/// put there what it liked.
+/// Creates a directory that only `owner` can write to. Another user's directory is removed with its
+/// contents: that user could have put anything there.
 fn make_owned(dir: &Path, owner: u32) -> io::Result<()> {
     match dir.symlink_metadata() {
         Ok(found) if found.is_dir() && found.uid() == owner && found.mode() & 0o077 == 0 => {
@@ -57,7 +57,7 @@ fn make_owned(dir: &Path, owner: u32) -> io::Result<()> {
         Err(e) => return Err(e),
     }
     match DirBuilder::new().mode(0o700).create(dir) {
-        // Another build was faster.
+        // Another build created it first.
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
         made => made.and_then(|()| lchown(dir, Some(owner), Some(owner))),
     }
@@ -67,24 +67,25 @@ pub(super) fn bind(dir: PathBuf) -> Bind {
     Bind::new(dir, INSIDE)
 }
 
-/// ccache's settings; `context` is a digest of what stands for the compiler.
+/// ccache's settings; `context` is a digest that stands for the compiler.
 pub(super) fn environment(context: &str) -> Vec<(String, String)> {
     let set = |name: &str, value: &str| (format!("CCACHE_{name}"), value.to_owned());
     vec![
         set("DIR", INSIDE),
         set("COMPILERCHECK", &format!("string:{context}")),
-        // The headers are those that the compiler itself says it read: no preprocessing first.
+        // The headers are those that the compiler itself reports to have read: no preprocessing
+        // first.
         set("DEPEND", "1"),
         set("MAXSIZE", LARGEST),
         set("STATSLOG", &format!("/{EVENTS}")),
     ]
 }
 
-/// How many objects of a build were taken from earlier ones, and how many were not.
+/// Returns the number of a build's objects that were reused, and of those that were compiled.
 pub(super) fn used(work: &OutputDir) -> (usize, usize) {
     let events = work.read_text(EVENTS, MOST_EVENTS).unwrap_or_else(|error| {
-        // Where nothing is kept there is no such file.
-        tracing::debug!("not counting the objects that were used again: {EVENTS}: {error}");
+        // Without ccache there is no such file.
+        tracing::debug!("cannot count the reused objects: {EVENTS}: {error}");
         String::new()
     });
     let count = |event: &str| events.lines().filter(|line| *line == event).count();
@@ -122,7 +123,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let store = Store::open(dir.path()).expect("store opens");
         let all = store.dir("objects");
-        // As longshore made it before, for nobody.
+        // As earlier versions of longshore made it, without an owner.
         fs::create_dir(&all).expect("directory");
         fs::set_permissions(&all, fs::Permissions::from_mode(0o755)).expect("mode");
         lchown(&all, Some(65534), Some(65534)).expect("chown");

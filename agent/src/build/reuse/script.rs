@@ -1,4 +1,4 @@
-//! conftest.sh, taken apart into its tests.
+//! Parser of conftest.sh: splits it into its tests.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,24 @@ use sha2::{Digest, Sha256};
 
 use crate::digest::hex;
 
-/// Begins the function whose case has one branch for each test.
+/// First line of the function whose case has one branch for each test.
 const TESTS: &str = "compile_test() {";
-/// How far that case's branches are indented.
+/// Indentation of that case's branches.
 const INDENT: &str = "        ";
 
 /// The tests of one conftest.sh.
 #[derive(Debug)]
 pub(super) struct Script {
-    /// Everything that is no branch for a test: what all tests share.
+    /// Everything outside the tests' branches: shared by all tests.
     frame: String,
-    /// The text of each test; None where its answer may depend on more than its text.
+    /// Text of each test; None if its answer may depend on more than its text.
     tests: BTreeMap<String, Option<String>>,
     /// The driver's headers, as paths below its sources.
     headers: Vec<String>,
 }
 
 impl Script {
-    /// Takes `text` apart; None where it is not of the form that is known. `headers` are the
-    /// driver's own.
+    /// Splits `text` into tests; None if it has an unknown form. `headers` are the driver's own.
     pub(super) fn parse(text: &str, headers: &[String]) -> Option<Self> {
         let mut lines = text.lines();
         let mut frame: Vec<&str> = lines.by_ref().take_while(|line| *line != TESTS).collect();
@@ -65,13 +64,14 @@ impl Script {
             let kept = includes.all(|path| !self.is_drivers(path)).then(|| text.to_owned());
             self.tests
                 .entry(name.to_owned())
-                // Only the first branch of a name is ever taken, but who would rely on it.
+                // The shell takes only the first branch of a name; a repeated name is not relied
+                // on.
                 .and_modify(|text| *text = None)
                 .or_insert(kept);
         }
     }
 
-    /// Whether an include could mean a header of the driver's.
+    /// True if an include could mean one of the driver's headers.
     fn is_drivers(&self, path: &str) -> bool {
         let ends = |name: &String| {
             name.strip_suffix(path).is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
@@ -79,13 +79,13 @@ impl Script {
         self.headers.iter().any(ends)
     }
 
-    /// A digest of everything in the script that decides the answer of the test `name`.
+    /// Returns a digest of everything in the script that decides the answer of the test `name`.
     pub(super) fn test(&self, name: &str) -> Option<String> {
         let text = self.tests.get(name)?.as_deref()?;
         Some(self.question("test", name, text))
     }
 
-    /// The same for the question whether the kernel has the header `path`.
+    /// Returns the same digest for the question if the kernel has the header `path`.
     pub(super) fn header(&self, path: &str) -> Option<String> {
         (!self.is_drivers(path)).then(|| self.question("header", path, ""))
     }
@@ -95,14 +95,14 @@ impl Script {
     }
 }
 
-/// `a|b` of `        a|b)`.
+/// Parses `a|b` from `        a|b)`.
 fn branch(line: &str) -> Option<&str> {
     let names = line.strip_prefix(INDENT)?.strip_suffix(')')?;
     let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '|';
     (!names.is_empty() && names.chars().all(legal)).then_some(names)
 }
 
-/// `linux/mm.h` of `#include <linux/mm.h>`, whatever stands around it.
+/// Parses `linux/mm.h` from `#include <linux/mm.h>`, ignoring the rest of the line.
 fn included(line: &str) -> Option<&str> {
     let rest = line.split_once("#include")?.1.trim_start();
     let rest = rest.strip_prefix("\\\"").or_else(|| rest.strip_prefix(['<', '"']))?;

@@ -1,4 +1,4 @@
-//! The two stages of the sandbox that run in processes of their own.
+//! The sandbox's two stages, which run in processes of their own.
 
 use std::error::Error;
 use std::ffi::{CString, OsString};
@@ -19,21 +19,21 @@ use crate::privileges;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// What a command has that stays who the agent is: a signing key may be another user's. (With
-/// CAP_DAC_READ_SEARCH it could open any file of the outside by its handle: open_by_handle_at(2).)
+/// Capability of a command that keeps the agent's user: a signing key may be another user's. (With
+/// CAP_DAC_READ_SEARCH it could open any file outside by its handle: open_by_handle_at(2).)
 const READS_ALL: &str = "CAP_DAC_OVERRIDE";
 
-/// What process 1 of a sandbox is called, as /proc/PID/status has it: at most 15 characters
-/// (TASK_COMM_LEN). What runs in a sandbox is known by it.
+/// Name of a sandbox's process 1, as in /proc/PID/status: at most 15 characters (TASK_COMM_LEN).
+/// Processes of a sandbox are recognized by this ancestor.
 pub(in crate::build) const INIT_NAME: &str = "longshore-build";
 
-/// Exit status of a stage that failed; what failed is on its standard error.
+/// Exit status of a stage that failed; the error is on its standard error.
 const FAILED: u8 = 125;
 
-/// The stages behind `__sandbox` and `__sandbox-init`; `args` begins with one of the two.
+/// Runs the stages `__sandbox` and `__sandbox-init`; `args` begins with one of the two.
 ///
-/// To be called before anything else in the process, above all before it has a second thread: a
-/// process with threads cannot leave its PID namespace. Returns the status to exit with.
+/// Must be called before anything else in the process, above all before it has a second thread: a
+/// process with threads cannot leave its PID namespace. Returns the exit status.
 pub fn sandbox_main(args: impl IntoIterator<Item = OsString>) -> u8 {
     let mut args = args.into_iter();
     let stage = args.next().unwrap_or_default();
@@ -41,12 +41,12 @@ pub fn sandbox_main(args: impl IntoIterator<Item = OsString>) -> u8 {
     let done = read_spec(&spec).and_then(|parsed| match stage.to_str() {
         Some(SUBCOMMAND) => leave_namespaces(&spec),
         Some(INIT_SUBCOMMAND) => be_init(&parsed),
-        _ => Err(format!("{} is no stage of the sandbox", stage.display()).into()),
+        _ => Err(format!("{} is not a stage of the sandbox", stage.display()).into()),
     });
     match done {
         Ok(()) => 0,
         Err(error) => {
-            // Standard error is the pipe to the agent; if it is gone, so is who would read this.
+            // Standard error is the pipe to the agent; if that is gone, so is its reader.
             let _ = writeln!(std::io::stderr(), "sandbox: {error}");
             FAILED
         }
@@ -69,7 +69,7 @@ fn leave_namespaces(spec: &OsString) -> Result<()> {
     .map_err(|e| format!("unshare: {e}"))?;
     // The first child is process 1 of the new PID namespace.
     let status = Command::new("/proc/self/exe").arg(INIT_SUBCOMMAND).arg(spec).status()?;
-    // One that failed has said why, and left the file for the outcome empty.
+    // A failed stage has printed its error, and left the outcome file empty.
     if status.code().is_some() { Ok(()) } else { Err(format!("process 1 ended: {status}").into()) }
 }
 
@@ -77,7 +77,7 @@ fn be_init(spec: &Spec) -> Result<()> {
     let name = CString::new(INIT_NAME)?;
     nix::sys::prctl::set_name(&name).map_err(|e| format!("naming process 1: {e}"))?;
     watch_lifeline()?;
-    // Opened while the outside can still be reached, held until the command has ended.
+    // Opened while the outside can still be reached, kept open until the command has ended.
     let mut outcome = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -105,7 +105,7 @@ fn watch_lifeline() -> Result<()> {
 }
 
 fn mount_all(spec: &Spec) -> Result<()> {
-    // Nothing mounted from here on travels to the outside.
+    // Stops the propagation of later mounts to the outside.
     call_mount(None, Path::new("/"), None, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None)?;
     let root = &spec.root;
     bind(root, root)?;
@@ -131,8 +131,9 @@ fn mount_all(spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// What is inside may look at itself there. It may write nothing: /proc/sys and sysrq-trigger ask for
-/// root's user id and no capability, which sign-file has (fs/proc/proc_sysctl.c, test_perm).
+/// Mounts /proc, so that the inside sees its own processes, read-only: /proc/sys and sysrq-trigger
+/// only require root's user id and no capability, and sign-file runs as root
+/// (fs/proc/proc_sysctl.c, test_perm).
 fn mount_proc(proc: &Path) -> Result<()> {
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC | MsFlags::MS_NODEV;
     call_mount(Some(Path::new("proc")), proc, Some("proc"), plain, None)?;
@@ -140,7 +141,7 @@ fn mount_proc(proc: &Path) -> Result<()> {
     call_mount(None, proc, None, read_only | plain, None)
 }
 
-/// The nodes a compiler needs, bound from outside: that works without CAP_MKNOD too.
+/// Binds the device nodes a compiler needs from outside: that works without CAP_MKNOD too.
 fn mount_dev(dev: &Path) -> Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
     let source = Some(Path::new("tmpfs"));
@@ -176,7 +177,7 @@ fn inside(root: &Path, path: &Path) -> PathBuf {
 }
 
 /// Moves the root over `/`, as switch_root does: it works where pivot_root does not (a host that
-/// still runs on its initramfs), and leaves nothing of the outside reachable by `..`.
+/// still runs on its initramfs), and `..` reaches nothing outside.
 fn enter(root: &Path) -> Result<()> {
     std::env::set_current_dir(root)?;
     call_mount(Some(Path::new(".")), Path::new("/"), None, MsFlags::MS_MOVE, None)?;
@@ -204,7 +205,7 @@ fn run_command(spec: &Spec) -> Result<Outcome> {
     reap_until(Pid::from_raw(i32::try_from(child.id())?))
 }
 
-/// Reaps whatever ends, as process 1 must, until `wanted` has ended.
+/// Reaps every child that ends, as process 1 must, until `wanted` has ended.
 fn reap_until(wanted: Pid) -> Result<Outcome> {
     loop {
         match wait() {

@@ -23,7 +23,7 @@ struct Scene {
     keeper: Keeper,
 }
 
-/// A host with a driver and the daemon, which is being kept.
+/// A host with a driver and a daemon that is being kept running.
 fn kept() -> Scene {
     let fake = Arc::new(FakeHost::default());
     fake.change(|state| {
@@ -65,10 +65,10 @@ async fn a_daemon_that_dies_is_started_again() {
     assert!(scene.fake.state().daemons.contains_key("m"));
     assert_eq!(scene.telemetry.live().daemons[0].restarts, 1);
     scene.keeper.end().await;
-    assert!(scene.fake.state().daemons.contains_key("m"), "it is for the undo to end it");
+    assert!(scene.fake.state().daemons.contains_key("m"), "the undo ends it");
 }
 
-/// On a host where a process of root's hangs: the one thread of the runtime goes on all the same.
+/// On a host with a hanging process of root's, the runtime's only thread is not blocked.
 #[tokio::test]
 async fn while_processes_cannot_be_looked_at_the_runtime_goes_on_and_the_keeper_too() {
     let stuck = crate::host::daemon::process::tests::Stuck::new();
@@ -83,9 +83,9 @@ async fn while_processes_cannot_be_looked_at_the_runtime_goes_on_and_the_keeper_
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert!(
             asleep.elapsed() < Duration::from_secs(1),
-            "a worker was kept from its other tasks"
+            "a worker could not run its other tasks"
         );
-        assert!(since.elapsed() < Duration::from_secs(20), "it gave no word");
+        assert!(since.elapsed() < Duration::from_secs(20), "no state was reported");
     }
     keeper.end().await;
     stuck.let_go();

@@ -15,7 +15,7 @@ use crate::host::fake::FakeHost;
 use crate::journal::Journal;
 use crate::store::Store;
 
-/// Every module as a file.
+/// Images whose modules are all files.
 struct Files(tempfile::TempDir);
 
 impl Files {
@@ -136,7 +136,7 @@ fn what_was_written_to_while_the_kernel_read_it_is_taken_off_again(
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let sha256 = store.put(was).unwrap();
-    // What was written a moment ago is not known.
+    // A file written a moment ago is not yet a verified one.
     while store.verified_module(&sha256).unwrap().is_none() {
         thread::sleep(Duration::from_millis(100));
         store.read_module(&sha256).unwrap();

@@ -55,7 +55,7 @@ fn an_untouched_driver_stands() {
 }, "device nodes are missing or wrong: /dev/nvidia-uvm")]
 #[case::nodes(|s: &mut FakeState| s.nodes.clear(), "and 6 more")]
 #[case::firmware(|s: &mut FakeState| drop(s.parameters.insert(FIRMWARE.into(), "/theirs".into())),
-    "says \"/theirs\" and not \"/fw\"")]
+    "is \"/theirs\" instead of \"/fw\"")]
 fn what_is_gone_is_named_and_can_be_done_again(
     #[case] damage: fn(&mut FakeState),
     #[case] wanted: &str,

@@ -1,13 +1,13 @@
-//! What a daemon writes goes to the log, line by line, with its name, and bounded.
+//! A daemon's output: copied to the log, line by line, with its name, and rate-limited.
 
 use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A longer line is cut in two.
+/// A longer line is split.
 const LONGEST_LINE: usize = 1 << 10;
 
-/// So many lines go to the log in each window.
+/// Maximum number of lines logged in each window.
 const LINES: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -46,7 +46,7 @@ impl LastWords {
     }
 }
 
-/// Passes lines on, and remembers the last.
+/// Passes lines to the log, and keeps the last.
 pub(crate) struct Output<F> {
     line: Vec<u8>,
     window: Instant,
@@ -103,7 +103,7 @@ impl<F: FnMut(&str)> Output<F> {
 
     fn say_left_out(&mut self) {
         if let Some(more @ 1..) = self.lines.checked_sub(LINES) {
-            (self.log)(&format!("and {more} lines more in {} s, left out", WINDOW.as_secs()));
+            (self.log)(&format!("and {more} more lines in {} s, left out", WINDOW.as_secs()));
         }
     }
 }
@@ -148,7 +148,7 @@ mod tests {
     fn a_flood_and_an_endless_line_are_bounded() {
         let (lines, last) = logged("x\n".repeat(1000).as_bytes());
         assert_eq!(lines.len(), 101);
-        assert_eq!(lines[100], "and 900 lines more in 10 s, left out");
+        assert_eq!(lines[100], "and 900 more lines in 10 s, left out");
         assert_eq!(last.as_deref(), Some("x"));
         let (lines, _) = logged(&[b'y'; 5000]);
         assert!(lines.iter().all(|line| line.len() <= LONGEST_LINE) && lines.len() == 5);

@@ -1,4 +1,4 @@
-//! Daemons as real processes: started, found by their mark, asked, and ended by pidfd.
+//! Daemons as real processes: started, found by their mark, queried, and ended by pidfd.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -23,32 +23,34 @@ use crate::host::daemon::output::{LastWords, Output};
 use crate::host::daemon::{Answers, Daemon, Ending, MARK_VARIABLE, Settings};
 use crate::privileges;
 
-/// No process's environment is read further; the mark is among its first variables.
+/// Maximum bytes read of a process's environment; the mark is among its first variables.
 const ENVIRONMENT: u64 = 64 << 10;
 
-/// No process's auxiliary vector is read further; it has some twenty pairs of words.
+/// Maximum bytes read of a process's auxiliary vector; it has some twenty pairs of words.
 const AUXILIARY: u64 = 4096;
 
-/// One that forks and ends between the listing of /proc and the look at it is missed, and its child
-/// was not listed yet. Each miss takes a fork, and no daemon forks so often on its way.
+/// Number of searches of /proc. A process that forks and ends between the listing of /proc and its
+/// inspection is missed, and its child was not listed yet. Each miss takes a fork, and no daemon
+/// forks so often while it starts.
 const LOOKS: u32 = 4;
 
-/// No file of settings is larger.
+/// Size limit of a settings file.
 const SETTINGS: u64 = 1 << 20;
 
-/// The threads that follow a daemon's output and its end hold little on their stacks.
+/// Stack size of the threads that follow a daemon's output and its end.
 pub(crate) const STACK: usize = 64 << 10;
 
-/// Starts the daemon, its paths taken as they are; what it writes goes to the log and `last`.
+/// Starts the daemon, with its paths used as they are; its output goes to the log and `last`.
 ///
 /// # Errors
-/// Where its settings cannot be written, or its program cannot be executed.
+/// If its settings cannot be written, or its program cannot be executed.
 pub(crate) fn start(daemon: &Daemon, mark: &str, last: &LastWords) -> io::Result<()> {
     if let Some(settings) = &daemon.settings {
         write_settings(settings)?;
     }
-    // What a killed one left: nobody listens there, and some daemons do not bind over it. What is no
-    // socket refuses as well (net/unix/af_unix.c, unix_find_bsd), and is nobody's to remove.
+    // The socket of a killed daemon has no listener, and some daemons do not bind over it.
+    // Connecting to another kind of file is refused as well (net/unix/af_unix.c, unix_find_bsd),
+    // but that file must not be removed.
     let is_socket = fs::metadata(&daemon.socket).is_ok_and(|there| there.file_type().is_socket());
     if is_socket && ask(&daemon.socket) == Err(Errno::ECONNREFUSED) {
         fs::remove_file(&daemon.socket)?;
@@ -65,7 +67,7 @@ pub(crate) fn start(daemon: &Daemon, mark: &str, last: &LastWords) -> io::Result
         .stdin(Stdio::null())
         .stdout(writer.try_clone()?)
         .stderr(writer)
-        // Ctrl-C in a terminal is for the agent, which then ends it in its own way.
+        // Ctrl-C in a terminal is for the agent, which then ends the daemon properly.
         .process_group(0);
     let child = privileges::spawn_with_only(&daemon.capabilities, command)?;
     follow(&daemon.name, child, reader, last)
@@ -82,20 +84,20 @@ fn follow(
     let log = move |line: &str| tracing::info!("{who}: {line}");
     thread("daemon-output").spawn(move || Output::new(words, log).copy(reader))?;
     let (last, name) = (last.clone(), name.to_owned());
-    // One that forks to the background ends at once, and well.
+    // A daemon that forks to the background ends at once, with success.
     thread("daemon-end").spawn(move || match child.wait() {
         Ok(status) if !status.success() => {
-            tracing::warn!("{name}: ended with {status}");
+            tracing::warn!("{name} ended with {status}");
             last.set_status(status.to_string());
         }
         Ok(_) => {}
-        Err(e) => tracing::warn!("{name}: waiting for it: {e}"),
+        Err(e) => tracing::warn!("{name}: cannot wait for its end: {e}"),
     })?;
     Ok(())
 }
 
-/// Writes the settings: the template's lines, those that are set otherwise in their place or at
-/// the end. Others may write to the directory: what they put under either name is not followed.
+/// Writes the settings: the template's lines, with the changed ones replaced or appended. Others
+/// may write to the directory: a link at either name is not followed.
 fn write_settings(settings: &Settings) -> io::Result<()> {
     let mut text = String::new();
     let nonblocking = OFlag::O_NONBLOCK.bits();
@@ -112,7 +114,7 @@ fn write_settings(settings: &Settings) -> io::Result<()> {
     let dir = openat(AT_FDCWD, dir, flags, Mode::empty())?;
     let mut next = name.to_owned();
     next.push(".next");
-    // A link is removed, and not what it leads to.
+    // A link itself is removed, not its target.
     match unlinkat(&dir, next.as_os_str(), UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => {}
         Err(errno) => return Err(errno.into()),
@@ -134,14 +136,14 @@ fn with_settings(template: &str, set: &[(String, String)]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A process, and a pidfd that stands for it and no other.
+/// A process id, and a pidfd that refers to exactly this process.
 pub(crate) type Found = (u32, OwnedFd);
 
-/// The processes with the mark, as the /proc below `root` shows them. It can hang where a process of
-/// root's does (see [`crate::host::look`]).
+/// Returns the processes with the mark, from the /proc below `root`. It can hang if a process of
+/// root's hangs (see [`crate::host::look`]).
 ///
 /// # Errors
-/// Where /proc cannot be listed, or no pidfd can be had (Linux 5.3).
+/// If /proc cannot be listed, or no pidfd can be opened (Linux 5.3).
 pub(crate) fn find(root: &Path, mark: &str) -> io::Result<Vec<Found>> {
     let proc = root.join("proc");
     for _ in 0..LOOKS {
@@ -166,7 +168,7 @@ fn look_for(proc: &Path, mark: &str) -> io::Result<Vec<Found>> {
         }
         let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { continue };
         match pidfd_open(raw, PidfdFlags::empty()) {
-            // Read again: until the pidfd was there another may have got the number.
+            // Checked again: before the pidfd was open another process may have got the number.
             Ok(fd) if has_mark() => found.push((pid, fd)),
             Ok(_) | Err(rustix::io::Errno::SRCH) => {}
             Err(e) => return Err(e.into()),
@@ -175,16 +177,16 @@ fn look_for(proc: &Path, mark: &str) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Whether a process can be one that we started: of the agent's own user, who is root, and executed by
-/// that user. Anybody may give an environment to a program with a setuid bit, which then has root's
-/// effective user id, and AT_SECURE as well (getauxval(3), proc_pid_auxv(5)).
+/// True if longshore can have started the process: it belongs to the agent's own user, who is root,
+/// and was executed by that user. Any user can pass an environment to a setuid program, which then
+/// has root's effective user id, but AT_SECURE as well (getauxval(3), proc_pid_auxv(5)).
 fn is_own_start(process: &Path) -> bool {
     // The directory belongs to the effective user (fs/proc/base.c, task_dump_owner).
     let is_own = fs::metadata(process).is_ok_and(|dir| dir.uid() == geteuid().as_raw());
     is_own && !was_given_rights(process)
 }
 
-/// Whether a process was given rights by the file it executed. One that does not say was.
+/// True if a process gained privileges from the file it executed, or if that cannot be read.
 fn was_given_rights(process: &Path) -> bool {
     let mut words = Vec::new();
     let read = fs::File::open(process.join("auxv"))
@@ -197,8 +199,8 @@ fn was_given_rights(process: &Path) -> bool {
     read.is_err() || secure != Some(0)
 }
 
-/// Whether the environment that a process was executed with has the mark. One that is gone, is a
-/// thread of the kernel, or may not be looked at, is none that we started.
+/// True if the environment that a process was executed with has the mark. A process that is gone,
+/// is a kernel thread, or may not be inspected, was not started by longshore.
 fn has_mark(process: &Path, mark: &str) -> bool {
     let mut environment = Vec::new();
     let read = fs::File::open(process.join("environ"))
@@ -207,10 +209,10 @@ fn has_mark(process: &Path, mark: &str) -> bool {
     read.is_ok() && environment.split(|&byte| byte == 0).any(|one| one == wanted.as_bytes())
 }
 
-/// Signals every one of the processes; returns those that were there.
+/// Signals every one of the processes; returns those that still existed.
 ///
 /// # Errors
-/// Where one may not be signalled.
+/// If one may not be signalled.
 pub(crate) fn end(found: Vec<Found>, how: Ending) -> io::Result<Vec<OwnedFd>> {
     let signal = match how {
         Ending::Term => Signal::TERM,
@@ -227,25 +229,27 @@ pub(crate) fn end(found: Vec<Found>, how: Ending) -> io::Result<Vec<OwnedFd>> {
     Ok(signalled)
 }
 
-/// Whether the process has not ended.
+/// True if the process has not ended.
 pub(crate) fn is_alive(process: &OwnedFd) -> bool {
     let mut ended = [PollFd::new(process, PollFlags::IN)];
     matches!(poll(&mut ended, Some(&Timespec::default())), Ok(0))
 }
 
-/// Who listens on `path`, as the kernel says (unix(7), SO_PEERCRED: who called listen(2)).
+/// The process that listens on `path`, as the kernel reports it (unix(7), SO_PEERCRED: the process
+/// that called listen(2)).
 pub(crate) fn answers(path: &Path, ours: &[u32]) -> Answers {
     match ask(path) {
         Ok(pid) if ours.contains(&pid) => Answers::Ours,
-        // It listened, and then forked to the background: who listens now inherited the socket.
+        // The listed process called listen(2) and then forked to the background: its child
+        // inherited the socket.
         Ok(pid) if !ours.is_empty() && pid != 0 && is_gone(pid) => Answers::Ours,
         Ok(pid) => Answers::Other(pid),
-        // Nothing is there, nobody listens, or (EAGAIN) who listens takes nobody.
+        // No socket, no listener, or (EAGAIN) a listener that accepts no connection.
         Err(_) => Answers::Nobody,
     }
 }
 
-/// Connects, and asks the kernel who listens; 0 for a process of another PID namespace.
+/// Connects, and gets the listener's pid from the kernel; 0 for a process of another PID namespace.
 fn ask(path: &Path) -> nix::Result<u32> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let asking = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -253,7 +257,7 @@ fn ask(path: &Path) -> nix::Result<u32> {
     Ok(u32::try_from(getsockopt(&asking, PeerCredentials)?.pid()).unwrap_or(0))
 }
 
-/// Whether a process has ended, though it may still have to be reaped (proc_pid_stat(5)).
+/// True if a process has ended, even if it is not reaped yet (proc_pid_stat(5)).
 fn is_gone(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))

@@ -1,4 +1,4 @@
-//! What each verb does to a host in memory.
+//! The verbs of a simulated host.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,10 +16,10 @@ use crate::host::verbs::{
     VerbError, WantedNode,
 };
 
-/// How long the fake's callers waited for an answer that did not come.
+/// Reported waiting time of a call that was not answered.
 const WAITED: Duration = Duration::from_secs(20);
 
-/// ETIMEDOUT is how the fake kernel gives no answer.
+/// Maps ETIMEDOUT to a call that was not answered.
 fn no_answer(error: VerbError) -> VerbError {
     match error.errno {
         Errno::ETIMEDOUT => VerbError::unanswered(error.verb, error.subject, WAITED),
@@ -43,7 +43,7 @@ impl Inner {
     }
 }
 
-/// What the kernel reads of a file that it is handed.
+/// Contents of a file, as the kernel reads them.
 fn contents(mut file: &File) -> Vec<u8> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_or_else(|_| Vec::new(), |_| bytes)
@@ -279,7 +279,8 @@ impl Host for FakeHost {
         let real = inner.real(path);
         let top = inner.state.mounts.iter().rposition(|(_, on)| *on == real);
         Ok(match (inode(&real), top) {
-            // A tree is seen as itself; anything else has a root of its own.
+            // The root of a tree is the tree's own directory; other mounts have a root of their
+            // own.
             (Some(_), Some(top)) => {
                 inode(Path::new(&inner.state.mounts[top].0)).or(Some((2, top as u64)))
             }
@@ -289,7 +290,7 @@ impl Host for FakeHost {
 
     fn start_daemon(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError> {
         self.verb("start", &daemon.name, |inner| {
-            // A daemon of the driver without a driver ends.
+            // A daemon of the driver ends if no driver is loaded.
             let dies = inner.ill.get(&daemon.name) == Some(&Ill::Dies);
             if !dies && !inner.state.loaded.is_empty() {
                 inner.state.daemons.insert(mark.to_owned(), daemon.name.clone());

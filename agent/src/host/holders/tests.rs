@@ -4,10 +4,10 @@ use super::*;
 
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// Long enough for every look that comes to its end.
+/// Long enough for every inspection that ends.
 const AMPLE: Duration = Duration::from_secs(60);
 
-/// A captured /proc: links lead to devices every machine has, standing in for the driver's.
+/// A captured /proc: links lead to devices that every machine has, in place of the driver's.
 struct Scene {
     dir: tempfile::TempDir,
 }
@@ -39,7 +39,7 @@ impl Scene {
         driver_users(self.dir.path(), AMPLE, &Looker::default()).unwrap()
     }
 
-    /// Process ids and what they hold.
+    /// Process ids and the devices they hold.
     fn held(&self) -> Vec<(u32, Vec<String>)> {
         let seen = self.users();
         assert_eq!(seen.unseen, None);
@@ -72,7 +72,8 @@ fn holders_are_found_by_device_number() {
     assert_eq!(scene.users(), DriverUsers { users: vec![user], unseen: None });
 }
 
-/// prctl(PR_SET_NAME) takes any bytes, and who can rename a device node names it as it likes.
+/// prctl(PR_SET_NAME) takes any bytes, and a program that can rename a device node can use any
+/// name.
 #[test]
 fn a_process_with_a_hostile_name_is_one_line_of_the_log() {
     let scene = Scene::new();
@@ -94,7 +95,7 @@ fn what_a_thread_alone_has_open_is_found() {
     assert_eq!(scene.held(), []);
     scene.link("50/task/52/fd/4", "/dev/null");
     assert_eq!(scene.held(), [(50, vec!["/dev/null".to_owned()])]);
-    // Its first thread has ended, and the others go on.
+    // Its first thread has ended, and the others run on.
     scene.link("60/task/61/fd/3", "/dev/null");
     fs::create_dir_all(scene.at("60/fd/x").parent().unwrap()).unwrap();
     assert_eq!(scene.held().len(), 2);
@@ -139,8 +140,8 @@ fn what_was_found_until_the_time_was_over_is_told() {
     }
     let users = seen.into_users(Some(Duration::from_secs(3)));
     let unseen = users.unseen.unwrap();
-    assert!(unseen.contains("the files of pid 91 could not be looked at within 3s"), "{unseen}");
-    assert!(unseen.contains("1 processes may not be looked at, pid 90 for one"), "{unseen}");
+    assert!(unseen.contains("the files of pid 91 could not be inspected within 3s"), "{unseen}");
+    assert!(unseen.contains("1 processes may not be inspected, among them pid 90"), "{unseen}");
 }
 
 #[test]
@@ -148,7 +149,7 @@ fn a_process_that_cannot_be_looked_at_in_time_keeps_nobody_waiting() {
     let scene = Scene::new();
     scene.link("90/fd/3", "/dev/null");
     scene.link("91/fd/3", "/dev/null");
-    // Whoever opens it waits for a writer who never comes.
+    // Opening it blocks until a writer comes, which never happens.
     nix::unistd::mkfifo(&scene.at("91/comm"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let looker = Looker::default();
     let seen = driver_users(scene.dir.path(), Duration::from_secs(2), &looker).unwrap();
@@ -156,7 +157,7 @@ fn a_process_that_cannot_be_looked_at_in_time_keeps_nobody_waiting() {
     assert!(seen.unseen.is_some_and(|why| why.contains("pid 91")));
 }
 
-/// Its memory map is locked, for good as far as anybody can tell; somebody asks for the metrics.
+/// The memory map of pid 90 stays locked; a metrics scrape inspects it again and again.
 #[test]
 fn however_often_it_is_looked_there_is_one_thread_for_a_process_that_hangs() {
     let scene = Scene::new();
@@ -166,7 +167,7 @@ fn however_often_it_is_looked_there_is_one_thread_for_a_process_that_hangs() {
     let looker = Looker::default();
     let threads = || {
         let all = fs::read_dir("/proc/self/task").unwrap().flatten();
-        // Other tests look as well, but none of theirs has this scene's process open.
+        // Other tests inspect processes as well, but none of them has this scene's process open.
         all.filter(|task| {
             fs::read_to_string(task.path().join("comm")).is_ok_and(|c| c == "holders\n")
         })
@@ -179,15 +180,15 @@ fn however_often_it_is_looked_there_is_one_thread_for_a_process_that_hangs() {
     for _ in 0..50 {
         let seen = driver_users(scene.dir.path(), AMPLE, &looker).unwrap();
         let why = seen.unseen.unwrap();
-        assert!(why.contains("an earlier look at the processes has not come back"), "{why}");
+        assert!(why.contains("an earlier inspection of the processes still hangs"), "{why}");
     }
     assert!(since.elapsed() < AMPLE / 2, "{:?}", since.elapsed());
-    // Fifty more there would be, but for a few of other tests.
+    // Fifty threads more without the limit; a few may be of other tests.
     assert!(threads() < before + 25, "{before} threads, and {} after", threads());
     let _writer = fs::OpenOptions::new().read(true).write(true).open(&hangs).unwrap();
 }
 
-/// The machine this runs on: this very process, which holds a device.
+/// The machine this runs on: this process, which holds a device.
 #[test]
 fn this_process_is_seen_to_hold_what_it_holds() {
     let devices = DriverDevices { root: "/".into(), majors: BTreeSet::from([1]) };

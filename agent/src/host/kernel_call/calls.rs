@@ -1,4 +1,4 @@
-//! What the calls are, and the child that makes them.
+//! The calls, and the child process that makes them.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt::Write as _;
@@ -20,10 +20,10 @@ use sys_mount::{Mount, MountFlags};
 use super::read_only;
 use crate::host::verbs::{Image, Node, Owner, TMPFS_SOURCE};
 
-/// The longest call: what a module's parameters and two paths may take.
+/// Maximum length of a call's line: room for a module's parameters and two paths.
 pub(super) const LONGEST_CALL: u64 = 64 << 10;
 
-/// A call.
+/// A call into the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::host) enum Call<'a> {
     /// init_module(2) or finit_module(2).
@@ -32,21 +32,21 @@ pub(in crate::host) enum Call<'a> {
     Unload { name: &'a OsStr },
     /// umount2(2).
     Unmount { target: &'a Path, flags: MntFlags },
-    /// mount(2): `source` with all below it on `target`.
+    /// mount(2): `source`, with all mounts below it, on `target`.
     Bind { source: &'a Path, target: &'a Path },
     /// The same, read-only in every copy of the mount.
     BindReadOnly { source: &'a Path, target: &'a Path },
     /// mount(2): a tmpfs from [`TMPFS_SOURCE`] with these options, which have no blank.
     Tmpfs { target: &'a Path, data: &'a str },
-    /// mknod(2) of character devices, one after the other, each with chown(2) and chmod(2): the umask
-    /// takes no bit of its mode. The first that fails is the last that is tried.
+    /// mknod(2) of character devices, one after the other, each with chown(2) and chmod(2), so that
+    /// the umask clears no bit of its mode. Stops at the first failure.
     MakeNodes { nodes: &'a [(PathBuf, Node)] },
-    /// chown(2) and chmod(2) of a character device, where it is this one.
+    /// chown(2) and chmod(2) of a character device, if it is this device.
     SetNode { path: &'a Path, node: Node },
 }
 
 impl Call<'_> {
-    /// What the child reads.
+    /// The line that the child reads.
     pub(super) fn line(&self) -> String {
         let (verb, words): (_, Vec<OsString>) = match self {
             Call::Load { image: Image::Bytes(image), parameters } => {
@@ -83,8 +83,8 @@ impl Call<'_> {
                 finit_module(file, &c_string(parameters)?, ModuleInitFlags::empty())
             }
             Call::Unload { name } => delete_module(&c_string(name)?, DeleteModuleFlags::O_NONBLOCK),
-            // Not by sys-mount: its NOFOLLOW (3.1.1) is O_NOFOLLOW, which umount2 answers with
-            // EINVAL.
+            // sys-mount is not used here: its NOFOLLOW (3.1.1) is O_NOFOLLOW, which umount2 answers
+            // with EINVAL.
             Call::Unmount { target, flags } => umount2(*target, *flags | MntFlags::UMOUNT_NOFOLLOW),
             Call::Bind { source, target } => {
                 let flags = MountFlags::BIND | MountFlags::REC;
@@ -106,7 +106,7 @@ impl Call<'_> {
 }
 
 impl Call<'_> {
-    /// What is said of it before the name of what it is about.
+    /// The call's name in messages, before its subject.
     pub(super) fn verb(&self) -> &'static str {
         match self {
             Call::Load { image: Image::Bytes(_), .. } => "init_module",
@@ -121,7 +121,7 @@ impl Call<'_> {
     }
 }
 
-/// Dropping the handle leaves the mount: only UnmountDrop would take it off.
+/// Dropping the handle keeps the mount: only UnmountDrop would unmount it.
 fn mounted(mount: io::Result<Mount>) -> Result<(), Errno> {
     mount.map(drop).map_err(|e| errno_of(&e))
 }
@@ -133,14 +133,14 @@ fn device_of(node: Node) -> u64 {
 fn make_node(path: &Path, node: Node) -> Result<(), Errno> {
     mknod(path, SFlag::S_IFCHR, Mode::from_bits_truncate(node.mode), device_of(node))?;
     set_node(path, node).inspect_err(|_| {
-        // It has an owner or a mode that nobody asked for. Where it cannot be taken away, either, the
-        // step's undo says so.
+        // The node has an unwanted owner or mode. If it cannot be removed, either, the step's undo
+        // reports it.
         let _ = fs::remove_file(path);
     })
 }
 
-/// Sets owner and mode of exactly this device: what takes the path meanwhile, be it a link, is left as
-/// it is. The owner comes first, for chown(2) may take bits of the mode.
+/// Sets owner and mode of exactly this device: another file or link that takes the path meanwhile
+/// is left as it is. The owner comes first, because chown(2) may clear bits of the mode.
 fn set_node(path: &Path, node: Node) -> Result<(), Errno> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let there = open(path, flags, Mode::empty())?;
@@ -150,17 +150,17 @@ fn set_node(path: &Path, node: Node) -> Result<(), Errno> {
         return Err(Errno::ENXIO);
     }
     let Owner { uid, gid } = node.owner;
-    // An owner that is right already asks for no capability.
+    // An owner that is already right needs no capability.
     if (found.st_uid, found.st_gid) != (uid, gid) {
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
         fchownat(&there, "", uid, gid, AtFlags::AT_EMPTY_PATH)?;
     }
-    // fchmod(2) takes no descriptor that is a path alone.
+    // fchmod(2) does not accept an O_PATH descriptor.
     let by_fd = format!("/proc/self/fd/{}", there.as_raw_fd());
     fs::set_permissions(by_fd, Permissions::from_mode(node.mode)).map_err(|e| errno_of(&e))
 }
 
-/// A node as words of a call's line: path, device, mode, user and group.
+/// Encodes a node as words of a call's line: path, device, mode, user and group.
 fn node_words(path: &Path, node: Node) -> [OsString; 5] {
     let Owner { uid, gid } = node.owner;
     let number = |number: u64| OsString::from(number.to_string());
@@ -168,7 +168,7 @@ fn node_words(path: &Path, node: Node) -> [OsString; 5] {
     [path.into(), number(device_of(node)), mode, uid, gid]
 }
 
-/// The node that such words name.
+/// Decodes a node from such words.
 fn node_of([path, device, mode, uid, gid]: &[OsString; 5]) -> Result<(&Path, Node), Errno> {
     let text = |word: &OsString| word.to_str().map(str::to_owned).ok_or(Errno::EINVAL);
     let number = |word| text(word)?.parse::<u32>().map_err(|_| Errno::EINVAL);
@@ -179,7 +179,7 @@ fn node_of([path, device, mode, uid, gid]: &[OsString; 5]) -> Result<(&Path, Nod
     Ok((Path::new(path), Node { major, minor, mode: number(mode)?, owner }))
 }
 
-/// EIO where the error is none of the kernel's.
+/// The errno of an error; EIO if it has none.
 fn errno_of(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
@@ -188,7 +188,7 @@ fn c_string(text: &OsStr) -> Result<CString, Errno> {
     CString::new(text.as_bytes()).map_err(|_| Errno::EINVAL)
 }
 
-/// A word of a call's line.
+/// Encodes a word of a call's line.
 pub(super) fn encoded(word: &OsStr) -> String {
     let mut text = String::new();
     for byte in word.as_bytes() {
@@ -218,20 +218,20 @@ pub(super) fn decoded(word: &[u8]) -> Option<OsString> {
     Some(OsString::from_vec(bytes))
 }
 
-/// What the child does: makes the calls that its standard input names, until that ends. Returns its
-/// exit code.
+/// Main function of the child: makes the calls named on its standard input, until that ends.
+/// Returns its exit code.
 pub fn kernel_call_main() -> u8 {
-    // Whoever kills it between a node and its mode leaves the node with that mode all the same.
+    // With an empty umask the node has its mode even if the child is killed before chmod(2).
     umask(Mode::empty());
     std::panic::set_hook(Box::new(|_| {}));
-    // Standard error is the lock, which names its holder: it is held by another number from here on, and
-    // what the runtime has to say, as when memory runs out, is not written over that name.
-    // Where that cannot be, it stays where it is, and is held all the same.
+    // Standard error is the lock file, which names its holder. The lock is held under another
+    // descriptor number from here on, so that messages of the runtime, as when memory runs out, do
+    // not overwrite that name. If that fails, it stays where it is, and is held all the same.
     let _lock = hold_standard_error();
     u8::from(make_all(&mut io::stdin().lock(), &mut io::stdout()).is_err())
 }
 
-/// Standard error under another number, with nothing in its own place.
+/// Moves standard error to another descriptor number, with /dev/null in its place.
 fn hold_standard_error() -> io::Result<OwnedFd> {
     let held = io::stderr().as_fd().try_clone_to_owned()?;
     let nothing = File::options().write(true).open("/dev/null")?;
@@ -249,7 +249,7 @@ pub(super) fn make_all(calls: &mut impl BufRead, answers: &mut impl Write) -> io
         let answer = words.as_ref().map_or(Err(Errno::EINVAL), |words| carry_out(words, calls));
         writeln!(answers, "{}", answer.err().map_or(0, |errno| errno as i32))?;
         answers.flush()?;
-        // Half of one, where whoever asks has died: what comes after it is no call either.
+        // An incomplete call, because the parent has died: no call follows it, either.
         if words.is_none() {
             return Ok(());
         }
@@ -274,7 +274,7 @@ fn carry_out(words: &[OsString], rest: &mut impl Read) -> Result<(), Errno> {
             Call::Load { image: Image::Bytes(&image), parameters }.carry_out()
         }
         [verb, parameters, file] if verb == "finit_module" => {
-            // Whoever may not have the file by this name hands over its bytes.
+            // If the file cannot be opened by this name, the parent sends its bytes instead.
             let file = File::open(file).map_err(|_| Errno::EACCES)?;
             Call::Load { image: Image::File(&file), parameters }.carry_out()
         }

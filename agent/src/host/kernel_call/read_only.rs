@@ -1,11 +1,11 @@
-//! A bind mount that is read-only in every copy of it.
+//! Bind mounts that are read-only in every copy.
 //!
-//! A remount changes one mount and not the copies that propagation has made of it, so one that is to be
-//! read-only on the host has to be so before it is attached. The mount is staged in a mount namespace of
-//! its own, where nothing of it is propagated, and from there bound to its target: a copy has the flags
-//! of the mount that is copied (fs/namespace.c, `clone_mnt`). With mount_setattr(2) it takes no staging,
-//! but that is of Linux 5.12, and 5.10 is served. The namespace goes with the thread that made it, so
-//! a death on the way leaves nothing behind.
+//! A remount changes one mount and not the copies that propagation has made of it, so a mount that
+//! is to be read-only on the host has to be so before it is attached. The mount is staged in a
+//! mount namespace of its own, from which nothing propagates, and from there bound to its target: a
+//! copy has the flags of the mount that is copied (fs/namespace.c, `clone_mnt`). mount_setattr(2)
+//! would need no staging, but it came with Linux 5.12, and 5.10 is supported. The namespace ends
+//! with the thread that made it, so a crash in between leaves nothing behind.
 
 use std::fs;
 use std::io;
@@ -23,14 +23,14 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use crate::host::facts::Propagation;
 use crate::host::mounts;
 
-/// The mount that is staged lies on this one. It is there wherever mounts can be read.
+/// Mount point of the staged mount. It exists wherever mounts can be read.
 const STAGE: &str = "/proc";
 const STACK: usize = 128 << 10;
 
-/// Mounts `source` with all below it on `target`, so that nobody can write to it there.
+/// Mounts `source`, with all mounts below it, on `target`, so that it cannot be written to there.
 ///
-/// Where the agent may have no namespace of its own, the mount is made and then remounted: the copies
-/// that others have of it can then be written to.
+/// If the agent may not create a mount namespace, the mount is made and then remounted: the copies
+/// of it in other namespaces can then be written to.
 pub(super) fn bind(source: &Path, target: &Path) -> Result<(), Errno> {
     if !is_shared(target) || [source, target].iter().any(|path| path.starts_with(STAGE)) {
         return bind_here(source, target);
@@ -41,31 +41,32 @@ pub(super) fn bind(source: &Path, target: &Path) -> Result<(), Errno> {
         thread.map_err(|e| errno_of(&e))?.join().unwrap_or(Err(Errno::EIO))
     });
     match staged {
-        // None of these comes of the last call: nothing is attached yet.
+        // These errors do not come from the last call: nothing is attached yet.
         Err(Errno::EPERM | Errno::ENOSYS | Errno::EAGAIN) => bind_here(source, target),
         staged => staged,
     }
 }
 
-/// A directory that is mounted on, held open: a mount on its [`MountPoint::path`] follows no link that
-/// another program puts in its place. One whose driver root is in a directory that others may write to can
-/// be removed by them, which takes off what is mounted there, and replaced by a link.
+/// A mount point, held open as a directory: a mount on its [`MountPoint::path`] follows no link
+/// that another program puts in its place. A program that may write to the driver root's parent can
+/// remove the mount point, which unmounts what is mounted there, and replace it by a link.
 pub(super) struct MountPoint(OwnedFd);
 
 impl MountPoint {
-    /// Opens the directory, which must not be a link. It belongs to the mount namespace of the thread.
+    /// Opens the directory, which must not be a link. It belongs to the mount namespace of the
+    /// calling thread.
     pub(super) fn open(target: &Path) -> Result<Self, Errno> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         open(target, flags, Mode::empty()).map(Self)
     }
 
-    /// Its path by the descriptor.
+    /// The directory's path through its descriptor.
     pub(super) fn path(&self) -> PathBuf {
         format!("/proc/thread-self/fd/{}", self.0.as_raw_fd()).into()
     }
 }
 
-/// Whether what is mounted there is seen elsewhere as well.
+/// True if the mount that holds `target` propagates to other mounts.
 fn is_shared(target: &Path) -> bool {
     let Ok(real) = fs::canonicalize(target) else { return false };
     let Ok(text) = fs::read("/proc/thread-self/mountinfo") else { return false };
@@ -84,15 +85,16 @@ fn bind_staged(source: &Path, target: &Path) -> Result<(), Errno> {
     let stage = Path::new(STAGE);
     attach(stage, stage, MsFlags::MS_PRIVATE)?;
     attach(source, stage, MsFlags::MS_BIND | MsFlags::MS_REC)?;
-    // The copy of what lies on a shared mount is shared as well, and so would be what is done to it.
+    // The copy of a shared mount is shared as well, so changes to it would propagate.
     attach(stage, stage, MsFlags::MS_PRIVATE | MsFlags::MS_REC)?;
     remount(stage, stage)?;
-    // By its own directory: the stage covers /proc, by which it would have a path.
+    // Mounts on the current directory: the stage covers /proc, so a path through /proc does not
+    // work.
     nix::unistd::fchdir(&at.0)?;
     attach(stage, Path::new("."), MsFlags::MS_BIND | MsFlags::MS_REC)
 }
 
-/// Makes a bind mount read-only; whatever else its file system forbids stays forbidden.
+/// Makes a bind mount read-only and keeps its file system's other restrictions.
 fn remount(source: &Path, target: &Path) -> Result<(), Errno> {
     let mut flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
     let found = statvfs(source)?.flags();
@@ -125,8 +127,8 @@ mod tests {
 
     use super::*;
 
-    /// In a mount namespace of the test's own: a tmpfs with a tree and a place for it, which another
-    /// path shows as a host and its other containers see it.
+    /// Runs `test` in its own mount namespace: a tmpfs with a tree and a mount point for it, and a
+    /// second path to it, which stands for the host's and other containers' view.
     fn in_scene(propagation: MsFlags, test: impl FnOnce(&Path, &Path) + Send) {
         let dir = tempfile::tempdir().unwrap();
         let (agents, hosts) = (dir.path().join("agents"), dir.path().join("hosts"));
@@ -161,13 +163,13 @@ mod tests {
             bind(&agents.join("tree"), &agents.join("driver")).unwrap();
             for copy in [agents, hosts] {
                 let file = copy.join("driver/file");
-                assert_eq!(fs::read_to_string(&file).unwrap(), "text", "it is seen");
+                assert_eq!(fs::read_to_string(&file).unwrap(), "text", "the mount is visible");
                 assert_eq!(refusal(file), Some(Errno::EROFS), "{}", copy.display());
                 assert_eq!(refusal(copy.join("driver/libc.so.6")), Some(Errno::EROFS));
             }
             assert_eq!(refusal(agents.join("tree/file")), None);
             nix::mount::umount(&agents.join("driver")).unwrap();
-            assert!(!hosts.join("driver/file").exists(), "it goes everywhere");
+            assert!(!hosts.join("driver/file").exists(), "the unmount propagates");
         });
     }
 

@@ -14,7 +14,7 @@ use crate::host::verbs::{Host, Node, Owner};
 
 const AMPLE: Duration = Duration::from_secs(60);
 
-/// A child that is a script: what it does with its input.
+/// Calls made by a child that is this shell script.
 fn scripted(script: &str, within: Duration) -> (tempfile::TempDir, KernelCalls) {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("child");
@@ -64,7 +64,7 @@ fn one_child_makes_all_calls_until_it_is_to_rest() {
     calls.rest();
     let since = std::time::Instant::now();
     while lines() < 2 {
-        assert!(since.elapsed() < AMPLE, "it does not end");
+        assert!(since.elapsed() < AMPLE, "the child does not end");
         thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
@@ -75,7 +75,7 @@ fn one_child_makes_all_calls_until_it_is_to_rest() {
 fn a_child_that_was_killed_while_it_waited_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let first = dir.path().join("first");
-    // The first one ends after its first call.
+    // The first child ends after its first call.
     let script = format!(
         "read call; echo 0; mkdir {} 2>/dev/null && exit; while read call; do echo 0; done",
         first.display()
@@ -85,7 +85,7 @@ fn a_child_that_was_killed_while_it_waited_is_replaced() {
     let since = std::time::Instant::now();
     // Until its end of the pipe is closed a call may still be written into it.
     while calls.waiting().as_mut().is_some_and(|caller| caller.calls.write_all(b"x").is_ok()) {
-        assert!(since.elapsed() < AMPLE, "it does not end");
+        assert!(since.elapsed() < AMPLE, "the child does not end");
         thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
@@ -120,7 +120,7 @@ fn a_call_that_does_not_come_back_is_given_up_and_the_next_has_another_child() {
     assert_eq!(blocked.make("nvidia", unload()), Answer::NoneWithin(within));
     let ample = KernelCalls { unload: AMPLE, ..blocked };
     assert_eq!(ample.make("nvidia", unload()), Answer::Came(Ok(())));
-    // The child that was left behind ends when what it waits for comes.
+    // The abandoned child ends as soon as its input comes.
     drop(writer);
 }
 
@@ -131,7 +131,7 @@ fn a_child_that_does_not_read_keeps_nobody_waiting() {
     let image = vec![7; 4 << 20];
     let call = Call::Load { image: Image::Bytes(&image), parameters: "".as_ref() };
     assert_eq!(calls.make("nvidia", call), Answer::NoneWithin(within));
-    assert!(calls.waiting().is_none(), "it is not asked again");
+    assert!(calls.waiting().is_none(), "the child is not used again");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn where_no_child_can_be_started_the_call_is_made_all_the_same() {
     assert!(matches!(answer, Answer::Came(Err(Errno::ENOENT | Errno::EPERM))), "{answer:?}");
 }
 
-/// What a child answers to `input`.
+/// Returns the answers of a child to `input`.
 fn answers(input: &[u8]) -> Vec<i32> {
     let mut output = Vec::new();
     make_all(&mut &input[..], &mut output).unwrap();

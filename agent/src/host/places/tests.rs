@@ -66,7 +66,7 @@ fn whoever_holds_the_lock_is_named_by_a_number_or_not_at_all() {
     let scene = Scene::new();
     let file = "run/nvidia/nvidia-driver.pid";
     for (text, who) in
-        [("4242\n", "process 4242"), ("", "somebody"), (&"4".repeat(1 << 20), "somebody")]
+        [("4242\n", "process 4242"), ("", "a process"), (&"4".repeat(1 << 20), "a process")]
     {
         scene.write(file, text);
         let held = Flock::lock(File::open(scene.at(file)).unwrap(), FlockArg::LockExclusive);
@@ -79,13 +79,13 @@ fn whoever_holds_the_lock_is_named_by_a_number_or_not_at_all() {
 #[test]
 fn a_dead_containers_root_is_told_by_its_lock_that_nobody_holds() {
     let scene = Scene::new();
-    assert_eq!(owners(&scene.look(OVERLAY)), [RootMountOwner::Unknown], "it could be anybody's");
+    assert_eq!(owners(&scene.look(OVERLAY)), [RootMountOwner::Unknown], "owner not determined");
     scene.write("run/nvidia/nvidia-driver.pid", "4242\n");
     scene.write("run/nvidia/nvidia-driver.state", "digest\n");
     scene.write("sys/module/firmware_class/parameters/path", "/run/nvidia/driver/lib/firmware\n");
     let places =
         scene.look(&format!("{OVERLAY}61 60 0:5 / /run/nvidia/driver/dev rw - tmpfs t rw\n"));
-    assert_eq!(owners(&places), [RootMountOwner::Installer], "what lies on it goes with it");
+    assert_eq!(owners(&places), [RootMountOwner::Installer], "mounts on it are unmounted with it");
     assert_eq!(places.installer, Installer::NotSeen);
     assert!(places.mounts[0].dir.is_some());
     let names: Vec<_> = places.files.iter().map(|file| file.path.file_name().unwrap()).collect();
@@ -112,7 +112,7 @@ fn a_process_that_lives_in_the_mount_is_a_living_container() {
     scene.write("proc/77/comm", "sleep\n");
     symlink("../../run/nvidia/driver", scene.at("proc/77/root")).unwrap();
     let Installer::Alive(why) = scene.look(OVERLAY).installer else { panic!("alive") };
-    assert_eq!(why, "process 77 (sleep) lives in it");
+    assert_eq!(why, "process 77 (sleep) has it as its root");
     assert_eq!(scene.look("").installer, Installer::NotSeen, "nothing is mounted there");
 }
 
@@ -126,7 +126,7 @@ fn without_its_lock_the_image_is_told_by_its_entry_point_where_all_processes_are
     assert_eq!(
         owners(&scene.look(&format!("{container}{OVERLAY}"))),
         [RootMountOwner::Unknown],
-        "in a container of its own its processes are not seen"
+        "in its own container, its processes are not visible"
     );
 }
 

@@ -136,7 +136,7 @@ fn a_file_is_told_from_a_directory_and_a_link_is_not_followed() {
     assert!(host.file(Path::new("/run/link")).unwrap().is_none());
 }
 
-/// The device of /dev/null stands in for a driver's: any device would do, it is not opened.
+/// The device of /dev/null, in place of a driver's: any device would do, it is not opened.
 const NULL: Node = Node { major: 1, minor: 3, mode: 0o640, owner: Owner { uid: 7, gid: 44 } };
 
 #[test]
@@ -154,7 +154,7 @@ fn a_node_is_made_with_its_owner_and_set_to_another_one() {
     assert_eq!(host.node(path).unwrap(), Some(other));
 }
 
-/// What took the node's place keeps its mode and owner, and so does what a link leads to.
+/// A file that replaces the node keeps its mode and owner, and so does the target of a link.
 #[test]
 fn what_took_the_place_of_a_node_is_not_changed() {
     let (dir, host) = scene();

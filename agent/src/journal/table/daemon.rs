@@ -1,7 +1,7 @@
 //! The daemons that a record may name: their programs, sockets, settings and capabilities.
 //!
-//! Older agents may have started them with other arguments, so these are known by their form: nothing
-//! in them leads outside the driver root and the directories of the sockets.
+//! Older agents may have started them with other arguments, so these are checked by their form:
+//! nothing in them leads outside the driver root and the directories of the sockets.
 
 use std::path::Path;
 
@@ -9,7 +9,8 @@ use super::{below, is, is_hex, is_plain};
 use crate::host::daemon::SUBNET_SETTINGS;
 use crate::host::daemon::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Settings};
 
-/// A daemon's name, the directory of its socket, and the most that its processes may keep.
+/// A daemon's name, the directory of its socket, and the capabilities that its processes may keep
+/// at most.
 type Row = (&'static str, &'static str, &'static [&'static str]);
 
 const ROWS: [Row; 3] = [
@@ -18,11 +19,11 @@ const ROWS: [Row; 3] = [
     ("nv-fabricmanager", FABRICMANAGER_SOCKET, &["CAP_SYS_ADMIN"]),
 ];
 
-/// No daemon has so many arguments, or settings.
+/// Upper limit of arguments, and of settings; no daemon has as many.
 const MOST: usize = 64;
 
-/// Directories of the driver root that are shown at their own paths, too: those of the daemons' sockets,
-/// and one with settings that name their files by it.
+/// Returns the directories of the driver root that are exposed at their own paths, too: those of
+/// the daemons' sockets, and one with settings that refer to files by it.
 pub(super) fn shown_dirs() -> impl Iterator<Item = &'static Path> {
     let sockets = [PERSISTENCED_SOCKET, FABRICMANAGER_SOCKET].into_iter().filter_map(dir_of);
     sockets.chain([Path::new(SUBNET_SETTINGS)])
@@ -32,7 +33,7 @@ fn dir_of(socket: &'static str) -> Option<&'static Path> {
     Path::new(socket).parent()
 }
 
-/// Whether this is a daemon of a driver with this root.
+/// True if this is a daemon of a driver with this root.
 pub(super) fn is_of_table(daemon: &Daemon, root: &Path) -> bool {
     let Some((name, socket, capabilities)) = ROWS.iter().find(|row| row.0 == daemon.name) else {
         return false;
@@ -61,7 +62,8 @@ fn are_settings(settings: &Settings, root: &Path, dir: &Path) -> bool {
         && settings.set.iter().all(is_set)
 }
 
-/// Nothing, a number, a GUID, the daemon's own output, or a path below the driver root or in the socket's directory.
+/// True for an empty word, a number, a GUID, the daemon's own output, or a path below the driver
+/// root or in the socket's directory.
 fn is_harmless(word: &str, root: &Path, dir: &Path) -> bool {
     if word == "stdout" {
         return true;
@@ -78,14 +80,14 @@ fn is_file_in(path: &Path, dir: &Path) -> bool {
     is_plain(path) && path.parent() == Some(dir)
 }
 
-/// `-c`, `--pid_file`.
+/// True for `-c`, `--pid_file`.
 fn is_flag(word: &str) -> bool {
     let is_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     word.len() > 1 && word.len() <= 32 && word.starts_with('-') && word.bytes().all(is_byte)
 }
 
-/// The word that a daemon's processes are known by: one of another form could be in the environment of
-/// processes that are no daemon's.
+/// Checks the word that identifies a daemon's processes: one of another form could be in the
+/// environment of processes that are no daemon's.
 pub(super) fn mark(mark: &str) -> Result<(), String> {
     if is_hex(mark, 32) { Ok(()) } else { Err("no daemon has such a mark".to_owned()) }
 }

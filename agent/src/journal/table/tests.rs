@@ -26,7 +26,7 @@ fn paths() -> Paths {
     }
 }
 
-/// A record with this entry alone.
+/// Returns a record with this entry alone.
 fn record(step: &Value, before: &Value) -> State {
     let text = json!({
         "format": 2, "boot_id": null, "agent": 1, "phase": "ready", "plan": null,
@@ -56,7 +56,7 @@ fn fabric_manager() -> Value {
     }})
 }
 
-/// One entry of every kind, as agents write them.
+/// Returns one entry of every kind, as agents write them.
 fn entries() -> Vec<(Value, Value)> {
     let mounts = json!({"was": "mounts", "count": 0});
     let load = |name: &str, origin: Value| {
@@ -112,7 +112,8 @@ fn entries() -> Vec<(Value, Value)> {
     ]
 }
 
-/// The kernel's command line may name any directory, and installing there is no fault of the program.
+/// The kernel's command line may name any directory; installing on such a host is no fault of the
+/// program.
 #[rstest]
 #[case("/run/site/firmware", true)]
 #[case("/home/firmware/", true)]
@@ -138,7 +139,7 @@ fn every_kind_of_entry_that_an_agent_writes_is_taken() {
     assert_eq!(kinds.len(), 9, "a kind has no entry here: {kinds:?}");
 }
 
-/// The entry of this number with one value put in the place of another.
+/// Forges the entry of this number: one value is replaced by another.
 fn forged(at: usize, pointer: &str, value: Value) -> Option<String> {
     let (step, before) = entries()[at].clone();
     let mut both = json!({"step": step, "before": before});
@@ -287,7 +288,7 @@ fn entries_of_other_settings_are_taken_where_the_record_names_these() {
     assert_eq!(check(&state, &paths(), Proof::None), Ok(()));
 }
 
-/// Words from which forged records are made: some right, some of what an attacker would like.
+/// Generates words for forged records: some right, some of an attacker's choice.
 fn words() -> impl Strategy<Value = String> {
     let known = prop::sample::select(vec![
         "/etc",
@@ -327,7 +328,7 @@ fn paths_in_words() -> impl Strategy<Value = Vec<String>> {
     prop::collection::vec(words(), 0..3)
 }
 
-/// A step and what is before it, with any words in any place.
+/// Generates a step and the state before it, with any words in any place.
 fn forgery() -> impl Strategy<Value = (Value, Value)> {
     let step = (0..9_usize, words(), words(), paths_in_words(), any::<bool>()).prop_map(
         |(kind, a, b, many, driver)| match kind {
@@ -371,7 +372,7 @@ fn forgery() -> impl Strategy<Value = (Value, Value)> {
     (step, before)
 }
 
-/// A host with what an attacker would like to see changed, beside what an agent may have made.
+/// Returns a host with an attacker's targets, beside the effects of an agent.
 fn host() -> FakeHost {
     let host = FakeHost::with_dirs([
         "/dev",
@@ -419,7 +420,7 @@ fn host() -> FakeHost {
     host
 }
 
-/// What of the host no agent changes.
+/// Returns the part of the host that no agent changes.
 fn of_others(host: &FakeHost) -> impl PartialEq + std::fmt::Debug + use<> {
     let state = host.state();
     let ours =
@@ -436,7 +437,7 @@ fn of_others(host: &FakeHost) -> impl PartialEq + std::fmt::Debug + use<> {
             .filter(|(path, _)| !ours(path))
             .map(|(p, n)| (p.clone(), *n))
             .collect::<Vec<_>>(),
-        // None makes anything but NVIDIA's devices.
+        // Agents make only NVIDIA's devices.
         state.nodes.iter().any(|(path, node)| ours(path) && node.major != 195),
         state.daemons.contains_key("theirs"),
     )
@@ -445,9 +446,9 @@ fn of_others(host: &FakeHost) -> impl PartialEq + std::fmt::Debug + use<> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
-    /// Either the record is refused, or undoing it leaves alone all that is not in the table. Any idle
-    /// module of the kernel is in it for a record in root's own place, and none for one that an older
-    /// agent left where others write.
+    /// A record is refused, or undoing it leaves alone everything that is not in the table. In the
+    /// table is any idle module of the kernel for a record in root's own place, and none for one
+    /// that an older agent left where others write.
     #[test]
     fn no_forged_entry_changes_anything_outside_the_table(
         forged in prop::collection::vec(forgery(), 1..4),
@@ -484,7 +485,7 @@ proptest! {
                 prop_assert_eq!(host.state(), before);
             }
             Ok(mut journal) => {
-                // Whether all could be undone does not matter here.
+                // A failure to undo everything does not matter here.
                 let (patience, telemetry) = (Patience::of(Duration::from_millis(1)), Telemetry::default());
                 let engine = Engine { host: &host, images: &FakeImages, patience, telemetry: &telemetry, refuses_missing_gpus: false };
                 drop(engine.undo(&mut journal));

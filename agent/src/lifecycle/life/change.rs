@@ -1,4 +1,5 @@
-//! One driver in the place of another: what goes, the exchange, and SIGHUP that asks for it.
+//! Replacement of the installed driver: the entries to undo, the exchange, and SIGHUP, which
+//! requests it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,13 +16,13 @@ use crate::plan::Plan;
 use crate::provider::{Configurations, Provider};
 use crate::step::{ModuleOrigin, Step};
 
-/// How long a change waits for the driver's users: enough for one that only looks at it, such as
-/// nvidia-smi, and short beside the time that SIGTERM has.
+/// Time limit for a change to wait for the driver's users: enough for one that only queries it,
+/// such as nvidia-smi, and short compared with SIGTERM's.
 const USERS: Duration = Duration::from_secs(2);
 
 impl Life {
-    /// Follows the configuration as it is now. What keeps it from that is a warning as long as the
-    /// driver that is there stays.
+    /// Follows the configuration as it is now. A failure is only a warning as long as the installed
+    /// driver stays.
     pub(super) async fn renew(
         &mut self,
         running: &mut Config,
@@ -32,19 +33,19 @@ impl Life {
             Ok(next) => next,
             Err(failure) => {
                 self.world.telemetry.failed(&failure);
-                warn_of(&failure, "the running configuration stays, for the new one is wrong");
+                warn_of(&failure, "the new configuration is wrong, keeping the running one");
                 return Ok(());
             }
         };
         if next == *running {
-            tracing::info!("the configuration is as it was");
+            tracing::info!("the configuration has not changed");
             return Ok(());
         }
         if let Some(what) = takes_restart(running, &next) {
-            tracing::warn!("the running configuration stays: another {what} takes a restart");
+            tracing::warn!("keeping the running configuration: changing {what} needs a restart");
             return Ok(());
         }
-        // What it is given less or more time for is what it is about to do.
+        // The new time limits are for the change itself.
         self.world.follow(&next);
         match self.change(&configurations.provider(&next)).await {
             Err(End::Failed(failure)) if self.journal.state().whole => {
@@ -52,7 +53,7 @@ impl Life {
                 self.world.telemetry.failed(&failure);
                 warn_of(&failure, "the running configuration and its driver stay");
                 if self.journal.phase() != Phase::Ready {
-                    // It was loaded anew.
+                    // The modules were loaded anew.
                     self.base = Base::of(&self.base.steps);
                     self.enter(Phase::Ready)?;
                 }
@@ -64,14 +65,14 @@ impl Life {
         Ok(())
     }
 
-    /// From Ready to Ready with what another configuration wants. Until all of it is at hand the
-    /// driver stays as it is, and Ready.
+    /// Goes from Ready to Ready with the driver that another configuration wants. Until that is
+    /// available completely, the installed driver stays as it is, and Ready.
     async fn change(&mut self, provider: &impl Provider) -> Result<(), End> {
         let plan = self.plan(provider).await?;
         let plan = self.complete(provider, plan).await?;
         let (going, first) = (going(&self.journal, &plan), self.journal.next_seq());
         if going.is_empty() && self.holds(&plan).await? {
-            tracing::info!("driver {} is what is wanted already", plan.driver_version);
+            tracing::info!("driver {} is already the wanted one", plan.driver_version);
             self.journal.carry_out(PlanSummary::from(&plan))?;
             self.base.follow(&plan.install);
             return Ok(());
@@ -83,8 +84,8 @@ impl Life {
         Ok(())
     }
 
-    /// Looks at all that the plan takes out of the store: reading a driver that was never shown takes
-    /// seconds, in which the one that is there is Ready.
+    /// Verifies all store content of the plan: reading a driver that was never exposed takes
+    /// seconds, during which the installed one is Ready.
     async fn verify_available(&mut self, plan: &Plan) -> Result<(), End> {
         let since = Instant::now();
         let (images, steps) = (Arc::clone(&self.world.images), plan.install.clone());
@@ -93,22 +94,22 @@ impl Life {
         or_stop(&self.stop, async {
             let looked = tokio::time::timeout(limit, look).await.map_err(|_| {
                 let cause = format!(
-                    "reading what is to be loaded has not come to its end in {} s: the store's disk does \
-                     not answer",
+                    "reading the next driver has not come to its end in {} s: the store's disk \
+                     does not answer",
                     limit.as_secs_f64()
                 );
                 Failure::new(ExitCode::Preflight, cause).remedy("see the kernel's log (dmesg)")
             })?;
-            looked.or_fail(ExitCode::Bug, || "reading what is to be loaded")?
+            looked.or_fail(ExitCode::Bug, || "reading the next driver")?
         })
         .await?;
         let (version, ms) = (&plan.driver_version, since.elapsed().as_millis());
-        tracing::info!(driver = version, ms, "driver {version} is at hand, whole ({ms} ms)");
+        tracing::info!(driver = version, ms, "driver {version} is available ({ms} ms)");
         Ok(())
     }
 
-    /// Carries out a plan that has something else in the place of what is there. Where that is in
-    /// use, nothing is changed, and the phase that follows is `busy`.
+    /// Carries out a plan that replaces something installed. If that is in use, nothing is changed,
+    /// and the next phase is `busy`.
     pub(super) async fn exchange(
         &mut self,
         plan: &Plan,
@@ -148,8 +149,8 @@ impl Life {
         }
     }
 
-    /// Why the plan's driver is not tried: the kernel refused the very same one before, in this boot
-    /// and in the place of the one that is live.
+    /// Returns the reason not to try the plan's driver: the kernel refused the same one before, in
+    /// this boot and as a replacement of the installed one.
     pub(super) fn refused_before(&self, plan: &Plan) -> Option<Failure> {
         let refused =
             self.journal.state().refused.as_ref().filter(|_| self.journal.state().whole)?;
@@ -173,26 +174,26 @@ impl Life {
     }
 }
 
-/// The numbers of the journal's entries that the plan has no use for. None where the plan only
-/// adds to what is there, or finds it whole.
+/// Returns the numbers of the journal's entries that the plan has no use for. None if the plan only
+/// adds to them, or finds them whole.
 pub(super) fn going(journal: &Journal, plan: &Plan) -> BTreeSet<u64> {
     let going = journal.live().filter(|entry| !stays(&entry.step, plan));
     with_mounts_on(journal, going.map(|entry| entry.seq).collect())
 }
 
-/// The plan's loads of the driver's modules.
+/// Returns the plan's loads of the driver's modules.
 fn loads(plan: &Plan) -> impl Iterator<Item = &Step> {
     plan.install.iter().filter(|step| is_of_driver(step))
 }
 
-/// Whether what a step made is what the plan wants, or does no harm to it.
+/// True if the plan wants a step's effect, or is not harmed by it.
 fn stays(step: &Step, plan: &Plan) -> bool {
     let replaced = |name: &str| plan.replaces.iter().any(|replaced| replaced.module == name);
     match step {
         // A module of the kernel's own is of use to the next driver, too.
         Step::LoadModule { origin: ModuleOrigin::Kernel { .. }, .. } => true,
         Step::LoadModule { name, .. } => !replaced(name),
-        // The next value is written over it: in between there is none that is of no use.
+        // The next value is written over it, so that the kernel always has a usable one.
         Step::WriteParameter { path, .. } => plan.install.iter().any(
             |wanted| matches!(wanted, Step::WriteParameter { path: other, .. } if other == path),
         ),
@@ -202,7 +203,7 @@ fn stays(step: &Step, plan: &Plan) -> bool {
     }
 }
 
-/// What the two differ in that an agent settles when it starts.
+/// Returns the changed settings that an agent reads only at its start.
 fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
     if running.paths != next.paths {
         return Some("store, state directory, driver root or host root");
@@ -210,7 +211,7 @@ fn takes_restart(running: &Config, next: &Config) -> Option<&'static str> {
     if running.listen != next.listen || running.termination_message != next.termination_message {
         return Some("listen or termination-message");
     }
-    // How much of the store is hashed before it is loaded follows from it.
+    // The amount of store content that is hashed before it is loaded depends on it.
     (running.signatures.required != next.signatures.required).then_some("require-signature")
 }
 
@@ -219,12 +220,12 @@ fn warn_of(failure: &Failure, consequence: &str) {
     tracing::warn!("{consequence}: {}{}", failure.one_line(), remedy.unwrap_or_default());
 }
 
-/// What is live cannot make room for the plan.
+/// Failure of a change because the installed driver is in use.
 fn busy_with(in_use: &InUse, plan: &Plan) -> Failure {
     let why = plan.replaces.first().map_or("it has to go", |replaced| &replaced.why);
     let cause = format!("the driver is in use and stays as it is, though {why}: {in_use}");
     Failure::new(ExitCode::InUse, cause)
-        .remedy("stop who holds it (drain the node) and try again; the driver stays usable")
+        .remedy("stop its users (drain the node) and try again; the driver stays usable")
 }
 
 #[cfg(test)]

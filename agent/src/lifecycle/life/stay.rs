@@ -1,5 +1,4 @@
-//! The time while the driver is Ready: looked at again after each event, and put right where that is
-//! safe.
+//! Stay in Ready: the driver is checked again after each event, and repaired where that is safe.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -18,48 +17,48 @@ use crate::privileges;
 use crate::step::Step;
 use crate::telemetry::{Condition, GpuCount};
 
-/// A look that has not come to its end by then makes the driver not ready.
+/// Time limit of a check; a slower one makes the driver not ready.
 const LOOK: Duration = Duration::from_secs(10);
-/// The first wait after something that did not become right.
+/// First wait after a check that found a fault.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest time between two looks while something is not right.
+/// Longest time between two checks while there is a fault.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Repairs that may follow one another at once.
+/// Number of repairs that may be made in succession.
 const REPAIRS: u32 = 8;
-/// After so long one more repair may be made.
+/// Time after which one more repair may be made.
 const REFILL: Duration = Duration::from_secs(600);
 
-/// Requests that end the time.
+/// Requests that end the stay.
 pub(super) enum Next {
-    /// The driver is to be taken off.
+    /// Uninstall the driver.
     Stop,
-    /// The configuration is to be read again.
+    /// Read the configuration again.
     Renew,
 }
 
 /// Steps, modules and GPUs that a Ready driver consists of.
 #[derive(Debug, Default)]
 pub(super) struct Base {
-    /// The steps that hold.
+    /// The steps that are in effect.
     pub(super) steps: Vec<Step>,
-    /// Which loadings of its modules it became Ready with; None before the first look.
+    /// Loadings of the modules that it became Ready with; None before the first check.
     instances: Option<Instances>,
     /// The GPUs it had at any time since.
     had: BTreeMap<String, Gpu>,
 }
 
 impl Base {
-    /// That of a driver which has just become Ready.
+    /// Returns the base of a driver that has just become Ready.
     pub(super) fn of(steps: &[Step]) -> Self {
         Self { steps: steps.to_vec(), ..Self::default() }
     }
 
-    /// The same driver, of which a plan now names these steps.
+    /// Replaces the steps: the same driver, under a newer plan.
     pub(super) fn follow(&mut self, steps: &[Step]) {
         self.steps = steps.to_vec();
     }
 
-    /// The GPUs that are there, with those that were the driver's and are no longer on the bus.
+    /// Returns the present GPUs, and the driver's former ones that are no longer on the bus.
     fn gpus(&mut self, mut seen: Vec<Gpu>) -> Vec<Gpu> {
         let is_there = |address: &String| seen.iter().any(|gpu| gpu.address == *address);
         let gone = self.had.iter().filter(|(address, _)| !is_there(address));
@@ -73,13 +72,13 @@ impl Base {
     }
 }
 
-/// Budget of repairs: a program that takes it away each time is not fought for ever,
-/// and the record does not grow without bound.
+/// Budget of repairs: the agent does not fight another program for ever, and the record does not
+/// grow without bound.
 #[derive(Debug)]
 pub(super) struct Repairs {
     left: u32,
     since: Instant,
-    /// When the last one failed, and how long after it the next may be tried.
+    /// Time of the last failed repair, and the wait after it until the next may be tried.
     failed: Option<(Instant, Duration)>,
 }
 
@@ -90,7 +89,7 @@ impl Default for Repairs {
 }
 
 impl Repairs {
-    /// True where one may be made now; it is counted then.
+    /// True if a repair may be made now; counts it.
     fn take(&mut self, now: Instant) -> bool {
         if self.failed.is_some_and(|(at, wait)| now < at + wait) {
             return false;
@@ -109,15 +108,15 @@ impl Repairs {
         true
     }
 
-    /// One that failed is not counted: those are kept apart by their waits.
+    /// Records a repair's result. A failed one is not counted: waits keep those apart.
     fn ended(&mut self, well: bool, now: Instant) {
         let wait = self.failed.map_or(FIRST, |(_, last)| longer(last));
         self.failed = (!well).then_some((now, wait));
         self.left = (self.left + u32::from(!well)).min(REPAIRS);
     }
 
-    /// Something changed: what failed may have become possible. Events right after a failure are those of
-    /// the failed repair itself, which mounted and unmounted.
+    /// Handles an event: the failed repair may have become possible. Events right after a failure
+    /// are those of the failed repair itself, which mounted and unmounted.
     fn heard(&mut self, now: Instant) {
         if let Some((at, wait)) = &mut self.failed
             && now >= *at + *wait / 2
@@ -127,21 +126,21 @@ impl Repairs {
     }
 }
 
-/// The next wait after one of this length.
+/// Returns the wait that follows one of this length.
 fn longer(wait: Duration) -> Duration {
     (wait * 2).min(LONGEST)
 }
 
-/// Result of one look.
+/// Result of one check.
 struct Seen {
     condition: Condition,
-    /// Steps to be done again; empty where that is not safe.
+    /// Steps to carry out again; empty if that is not safe.
     repairable: Vec<Step>,
     is_right: bool,
 }
 
 impl Life {
-    /// Stays Ready until something else is asked for.
+    /// Stays Ready until a stop or a renewal is requested.
     pub(super) async fn stay(&mut self) -> Result<Next, End> {
         let mut keeper = self.keep();
         self.world.rest.is(true);
@@ -181,7 +180,7 @@ impl Life {
                     self.repairs.heard(Instant::now());
                     wait = FIRST;
                 }
-                // What is not right may become so without an event.
+                // A fault may disappear without an event.
                 () = tokio::time::sleep(wait), if !seen.is_right => wait = longer(wait),
             }
             if seen.is_right {
@@ -190,7 +189,7 @@ impl Life {
         }
     }
 
-    /// Looks at the driver where that may block; what is asked for meanwhile is heard.
+    /// Checks the driver on a thread that may block; handles requests meanwhile.
     async fn look(&mut self, left_out: &[Finding]) -> Result<Seen, Next> {
         let entries: Vec<Entry> = self.journal.live().cloned().collect();
         let (steps, instances) = (self.base.steps.clone(), self.base.instances.clone());
@@ -231,7 +230,7 @@ impl Life {
         }
     }
 
-    /// Judges what a look at the host found.
+    /// Judges the findings of a check.
     fn judge(&mut self, standing: Standing, left_out: &[Finding]) -> Seen {
         let Standing { modules, lost, gpus } = standing;
         let mut findings: Vec<Finding> =
@@ -239,7 +238,7 @@ impl Life {
         findings.extend(lost.iter().map(|lost| Finding::warning(Code::ExposureLost, &lost.seen)));
         let mut count = None;
         match gpus {
-            // Without its modules the driver has none.
+            // Without its modules the driver has no GPUs.
             _ if !modules.is_empty() => {}
             Ok(gpus) => {
                 let gpus = self.base.gpus(gpus);
@@ -264,8 +263,8 @@ impl Life {
         Seen { condition: Condition { gpus: count, findings, not_ready }, repairable, is_right }
     }
 
-    /// Does these steps once more, and says whether they hold. The daemons' keeper rests meanwhile: what
-    /// daemons stand on may be among them.
+    /// Carries out these steps once more, and returns whether they are in effect. The daemons'
+    /// keeper is idle meanwhile: daemons may depend on these steps.
     async fn repair(&mut self, steps: &[Step], keeper: &mut Keeper) -> Result<bool, End> {
         self.world.rest.is(false);
         let idle = Keeper::begin(&self.world.host, Vec::new(), &self.world.telemetry);
@@ -279,7 +278,7 @@ impl Life {
 
     async fn do_again(&mut self, steps: &[Step]) -> Result<bool, End> {
         if let Err(failure) = self.enter(Phase::Changing) {
-            tracing::warn!("not put right, for it cannot be recorded: {}", failure.one_line());
+            tracing::warn!("not repaired, because it cannot be recorded: {}", failure.one_line());
             self.back_to_ready();
             return Ok(false);
         }
@@ -293,7 +292,7 @@ impl Life {
             Ok(()) => true,
             Err(Stopped::Cancelled) => return Err(End::Stopped),
             Err(Stopped::Failed(failure)) => {
-                tracing::warn!("not put right: {}", with_remedy(&failure));
+                tracing::warn!("repair failed: {}", with_remedy(&failure));
                 false
             }
         };
@@ -301,7 +300,7 @@ impl Life {
         Ok(well)
     }
 
-    /// The phase is Ready again; whether the driver is, the next look says.
+    /// Enters Ready again; the next check shows whether the driver is.
     fn back_to_ready(&mut self) {
         if let Err(failure) = self.enter(Phase::Ready) {
             tracing::warn!("{}", failure.one_line());
@@ -309,7 +308,7 @@ impl Life {
         }
     }
 
-    /// Makes it what is told of the driver, and logs what is new in it.
+    /// Reports the driver's condition, and logs the changes in it.
     fn tell_condition(&self, condition: Condition) {
         let now = condition.findings.clone();
         let before = self.world.telemetry.condition(condition).findings;
@@ -334,18 +333,18 @@ fn limited(seen: String) -> Finding {
     Finding::note(Code::WatchLimited, seen)
 }
 
-/// The host could not be looked at: what is told of it is no more than that.
+/// Returns the condition of a host that could not be checked.
 fn unseen(error: &dyn std::fmt::Display, left_out: &[Finding]) -> Seen {
-    let mut findings = vec![limited(format!("the driver could not be looked at: {error}"))];
+    let mut findings = vec![limited(format!("the driver could not be checked: {error}"))];
     findings.extend_from_slice(left_out);
     let condition = Condition { findings, ..Condition::default() };
     Seen { condition, repairable: Vec::new(), is_right: false }
 }
 
-/// A look that hangs: what it would find is not known.
+/// Returns the condition during a check that hangs.
 fn unanswered(left_out: &[Finding]) -> Condition {
     let seen = format!(
-        "looking at the driver has not come to its end in {} s: the kernel or a file system does not \
+        "checking the driver has not come to its end in {} s: the kernel or a file system does not \
          answer",
         LOOK.as_secs()
     );

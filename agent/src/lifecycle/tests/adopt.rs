@@ -1,9 +1,9 @@
-//! A driver that is live already.
+//! Adoption of a driver that is loaded already.
 
 use super::*;
 use crate::plan::Plan;
 
-/// What somebody did to the host while no agent lived, and how many things are put right for it.
+/// Damage done to the host while no agent ran, and the number of repairs it needs.
 type Damage = (&'static str, fn(&mut FakeState));
 
 const DAMAGES: [Damage; 6] = [
@@ -29,7 +29,7 @@ async fn what_is_missing_is_put_right_and_no_module_is_touched() {
         let before = scene.host.state();
         scene.die_when_ready(plan("535")).await;
         let ready = scene.host.state();
-        // Somebody uses it all the while.
+        // The driver is in use all the while.
         scene.host.change(|state| state.references.insert("nvidia_uvm".to_owned(), 1));
         scene.host.change(damage);
         let loads = scene.module_verbs();
@@ -40,7 +40,7 @@ async fn what_is_missing_is_put_right_and_no_module_is_touched() {
         assert!(scene.state().whole && scene.phase() == Some(Phase::Ready), "{what}");
         scene.take_off().await;
         let wanted = match what {
-            // It was changed after us, and what it was then is not known.
+            // It was changed after us, and its value before that is not known.
             "the firmware path" => "/elsewhere",
             _ => "/theirs",
         };
@@ -80,7 +80,7 @@ async fn modules_that_the_plan_need_not_name_stay_ours() {
     let before = scene.host.state();
     scene.die_when_ready(plan("535")).await;
     let loads = scene.module_verbs();
-    // Without a set at hand, all that are wanted being live.
+    // Without an available set, while all wanted modules are loaded.
     let mut unnamed = plan("535");
     unnamed.install.retain(|step| !matches!(step, Step::LoadModule { .. }));
     let script = adopting(&scene, unnamed);
@@ -90,7 +90,7 @@ async fn modules_that_the_plan_need_not_name_stay_ours() {
     assert_eq!(scene.host.state(), before);
 }
 
-/// A life with a plan that replaces nothing, whatever the host has.
+/// Runs an agent with a plan that replaces nothing, whatever the host has.
 async fn adopting(scene: &Scene, plan: Plan) -> Result<ExitCode, Failure> {
     let script = Script {
         plans: Arc::new(Mutex::new([Ok(plan)].into())),
@@ -176,7 +176,7 @@ async fn a_refused_plan_leaves_a_whole_driver_and_takes_off_one_that_is_not() {
         let before = scene.host.state();
         scene.die_when_ready(plan("535")).await;
         if !whole {
-            // As an agent leaves it that died before it was Ready.
+            // As left by an agent that died before it was Ready.
             let path = scene.paths.state.join("state.json");
             let text = std::fs::read_to_string(&path).unwrap();
             std::fs::write(path, text.replace("\"whole\": true,", "")).unwrap();

@@ -1,4 +1,4 @@
-//! Another driver than the one that is live.
+//! Replacement of the installed driver by another one.
 
 use super::*;
 use crate::engine::image::{Images, ModuleFile};
@@ -58,14 +58,15 @@ async fn a_driver_that_the_kernel_refuses_makes_room_for_the_one_before() {
     let state = scene.state();
     assert!(state.whole && state.previous.is_empty());
     assert_eq!(state.plan.unwrap().driver_version, "535");
-    // It is not tried again at every start, for the one that is live would have to go each time.
+    // It is not retried at every start, because the installed one would have to be unloaded each
+    // time.
     let verbs = scene.host.log().len();
     let again = scene.live(At::Never, vec![Ok(plan("refused"))]).await.unwrap_err();
     assert_eq!(again.code(), ExitCode::KernelRefused);
     assert!(again.to_string().contains("refused failed before and is not tried again"), "{again}");
     assert_eq!(scene.host.log().len(), verbs);
     assert_eq!(scene.phase(), Some(Phase::Failed));
-    // Another one is.
+    // Another driver is tried.
     scene.die_when_ready(plan("550")).await;
     assert_eq!(scene.state().refused, None);
     scene.take_off().await;
@@ -139,7 +140,7 @@ async fn what_is_damaged_in_the_store_is_seen_before_anything_goes() {
 async fn only_the_module_that_is_wanted_otherwise_is_loaded_anew() {
     let scene = Scene::new();
     scene.die_when_ready(plan("535")).await;
-    // Somebody uses the driver, and not that module.
+    // The driver is in use, but not that module.
     scene.host.change(|state| state.references.insert("nvidia".to_owned(), 1));
     let (loads, nodes) = (scene.module_verbs().len(), scene.host.state().nodes);
     let mut tuned = plan("535");

@@ -1,9 +1,10 @@
-//! An agent that dies in the midst of a change of the driver.
+//! Death of an agent during a change of the driver.
 
 use super::*;
 use crate::host::fake::Fault;
 
-/// Every point at which an agent can die that changes 535 to `to`: before and after each verb.
+/// Returns every point at which an agent can die that changes 535 to `to`: before and after each
+/// verb.
 async fn deaths(to: &str) -> Vec<Fault> {
     let scene = Scene::new();
     scene.die_when_ready(plan("535")).await;
@@ -15,8 +16,8 @@ async fn deaths(to: &str) -> Vec<Fault> {
     (0..changes).flat_map(|n| [Fault::DieBefore(n), Fault::DieAfter(n)]).collect()
 }
 
-/// A scene in which an agent died of `fault` while it changed 535 to `to`; None where it did not
-/// come to that.
+/// Returns a scene in which an agent died of `fault` while it changed 535 to `to`; None if it did
+/// not reach that point.
 async fn died(to: &str, fault: Fault) -> Option<(Scene, FakeState)> {
     let scene = Scene::new();
     let before = scene.host.state();

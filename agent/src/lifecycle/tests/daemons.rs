@@ -1,4 +1,4 @@
-//! The driver's daemons while one driver takes the place of another.
+//! The driver's daemons during the replacement of a driver.
 
 use super::*;
 use crate::host::daemon::Daemon;
@@ -7,7 +7,7 @@ use crate::plan::Plan;
 const NAME: &str = "nvidia-persistenced";
 const ROOT_RUN: &str = "/run/driver/run";
 
-/// The same driver, with a daemon whose socket is shown in the driver root.
+/// Returns the same driver, with a daemon whose socket is exposed in the driver root.
 fn with_daemon(mut plan: Plan) -> Plan {
     let daemon = Daemon {
         name: NAME.to_owned(),
@@ -37,7 +37,7 @@ fn scene() -> Scene {
     scene
 }
 
-/// The verbs on the daemon and on its mounts, from number `from` on.
+/// Returns the verbs on the daemon and on its mounts, from number `from` on.
 fn verbs(scene: &Scene, from: usize) -> Vec<String> {
     let of_daemon = |verb: &String| {
         ["start", "end", "bind", "umount", "tmpfs"].contains(&verb.split(' ').next().unwrap_or(""))

@@ -1,6 +1,6 @@
-//! The fabric manager and the subnet manager on a host with NVLink5 switches, from the plan to sockets
-//! that answer. Perl scripts stand in for both: each asks for what the real one asks for, and ends as
-//! that does where it is not there. Nothing is mounted: a link stands for each mount of a directory.
+//! Fabric manager and subnet manager on a host with NVLink5 switches, from the plan to sockets that
+//! answer. Perl scripts stand in for both: each requires what the real one requires, and fails as
+//! that does without it. Nothing is mounted: a link stands for each mount of a directory.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -16,8 +16,8 @@ use crate::host::RealHost;
 use crate::host::facts::SwitchManager;
 use crate::source::userspace::AvailableUserspace;
 
-/// `nvlsm -F CONF -g GUID`: reads its settings, and those of the plugin that they name by its absolute
-/// path, opens the umad device, and listens for the fabric manager.
+/// Stand-in for `nvlsm -F CONF -g GUID`: reads its settings, and those of the plugin that they name
+/// by its absolute path, opens the umad device, and listens for the fabric manager.
 const SUBNET_MANAGER: &str = r#"#!/usr/bin/perl
 use strict; use Socket; my $s;
 my ($root) = $0 =~ m{^(.*)/run/nvidia/driver/usr/bin/nvlsm$};
@@ -32,9 +32,9 @@ socket($s, PF_UNIX, SOCK_STREAM, 0) && bind($s, $path) && listen($s, 5) or die "
 sleep 60;
 "#;
 
-/// `nv-fabricmanager -c CONF -g GUID`: makes nodes whose mode or owner is not right, which takes
-/// CAP_MKNOD; asks the switches' driver, which wants CAP_SYS_ADMIN; connects to the subnet manager;
-/// and listens for its clients.
+/// Stand-in for `nv-fabricmanager -c CONF -g GUID`: makes nodes whose mode or owner is not right,
+/// which takes CAP_MKNOD; queries the switches' driver, which takes CAP_SYS_ADMIN; connects to the
+/// subnet manager; and listens for its clients.
 const FABRIC_MANAGER: &str = r#"#!/usr/bin/perl
 use strict; use Socket; my $s;
 my ($root) = $0 =~ m{^(.*)/run/nvidia/driver/usr/bin/nv-fabricmanager$};
@@ -62,7 +62,7 @@ sleep 60;
 
 const CAPABILITY: &str = "DeviceFileMinor: 0\nDeviceFileMode: 256\nDeviceFileModify: 1\n";
 
-/// The host's files: a driver that is loaded, and a device that manages switches.
+/// Files of the host: a loaded driver, and a device that manages switches.
 const FILES: [(&str, &str); 8] = [
     ("proc/devices", "Character devices:\n195 nvidia\n235 nvidia-nvlink\n236 nvidia-caps\n"),
     ("sys/module/nvidia/refcnt", "0\n"),
@@ -100,7 +100,7 @@ impl Fabric {
         Self { dir, steps: planned() }
     }
 
-    /// Carries out the steps from the nodes on, and takes off again what they made.
+    /// Carries out the steps from the nodes on, and undoes them again.
     fn apply(&self) -> Result<(), Failure> {
         let host = RealHost::new(self.dir.path()).with_processes_below(Path::new("/"));
         let patience = Patience { deadline: Duration::from_secs(1), interval: Duration::ZERO };
@@ -135,7 +135,7 @@ impl Fabric {
             fs::create_dir_all(at.parent().unwrap()).unwrap();
             symlink(to, at).unwrap();
         };
-        // Settings are written through no link, so where they are written is the directory.
+        // Settings are written through no link, so the directory is the one they are written to.
         if at(source).exists() {
             link(at(source), at(target));
         } else {
@@ -145,7 +145,7 @@ impl Fabric {
     }
 }
 
-/// What the plan has from the nodes on, but for mounts.
+/// Returns the plan's steps from the nodes on, except mounts.
 fn planned() -> Vec<Step> {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/bookworm-t4");
     let mut facts = HostFacts::read(&fixture, &fixture).unwrap();

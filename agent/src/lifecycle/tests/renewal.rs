@@ -1,4 +1,4 @@
-//! SIGHUP.
+//! SIGHUP: reading the configuration again.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,12 +9,13 @@ use crate::deadlines::Deadlines;
 use crate::engine::image::{Images, ModuleFile};
 use crate::plan::Plan;
 
-/// A configuration that differs from the scene's in something no plan here depends on.
+/// Returns a configuration that differs from the scene's in something no plan here depends on.
 fn another(scene: &Scene) -> Config {
     Config { jobs: Some(7), ..config(&scene.paths) }
 }
 
-/// A life that is Ready with 535, is asked to read `next`, and then something wrong, which shows that it came to the end of the first; `meanwhile` it is looked at, then stopped.
+/// Runs an agent that is Ready with 535, has to read `next`, and then a wrong configuration, which
+/// proves that it finished the first; calls `meanwhile`, then stops the agent.
 async fn renewed(
     scene: &Scene,
     at: At,
@@ -68,7 +69,7 @@ async fn what_changes_nothing_on_the_host_touches_nothing() {
     }
 }
 
-/// A store that remembers the phase in which each tree was looked at first.
+/// A store that records the phase in which each tree was first checked.
 struct Looked {
     paths: Paths,
     at: Mutex<BTreeMap<PathBuf, Phase>>,
@@ -177,12 +178,12 @@ async fn what_is_waited_for_has_the_time_that_the_new_configuration_gives_it() {
     let (answers, hangs) = mpsc::channel::<()>();
     let hangs = Mutex::new(hangs);
     let ended = renewed(&scene, At::Never, vec![plan("535")], Ok(next), |scene| {
-        // Until the disk answers again, here when the test ends.
+        // Blocks until the disk answers again, here when the test ends.
         scene.host.at_point(move |_| {
             let _ = hangs.lock().unwrap().recv();
         });
     });
-    // With the time that it began with it would be ten minutes.
+    // With the limit that it began with it would be ten minutes.
     let failure = tokio::time::timeout(Duration::from_secs(120), ended).await.unwrap().unwrap_err();
     assert_eq!(failure.code(), ExitCode::RolledBack);
     assert!(failure.report().contains("has not come to its end"), "{}", failure.report());

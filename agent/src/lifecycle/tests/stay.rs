@@ -1,4 +1,4 @@
-//! A driver that is Ready, and what becomes of it behind the agent's back.
+//! Changes to a Ready driver by other programs.
 
 use super::*;
 use crate::host::fake::Fault;
@@ -7,7 +7,7 @@ use crate::telemetry::{GpuCount, Live};
 
 type Damage = fn(&mut FakeState);
 
-/// What can be put right.
+/// Damages that can be repaired.
 const DAMAGES: [(&str, Damage); 5] = [
     ("a node", |state| state.nodes.clear()),
     ("another device's node", |state| {
@@ -30,18 +30,18 @@ impl Scene {
         }
     }
 
-    /// Waits until the first look was made: the GPUs are counted then.
+    /// Waits until the first check is done: the GPUs are counted then.
     async fn until_looked(&self) {
         self.until(|live| live.ready && live.gpus.is_some()).await;
     }
 
-    /// Changes the host as somebody else does, and as the kernel tells.
+    /// Changes the host as another program does, with the kernel's event.
     fn behind_its_back(&self, damage: impl FnOnce(&mut FakeState)) {
         self.host.change(damage);
         self.again.ask();
     }
 
-    /// An agent that is Ready and does `act`, and is stopped then.
+    /// Runs an agent that is Ready, calls `act`, and stops the agent.
     async fn while_ready(&self, act: impl Future<Output = ()>) {
         let act = async {
             self.until_looked().await;
@@ -76,7 +76,7 @@ async fn what_vanishes_is_put_right_and_taken_off_in_the_end() {
             .await;
         let mut after = scene.host.state();
         match what {
-            // It was changed after us, and what it was then is not known.
+            // It was changed after us, and its value before that is not known.
             "the firmware path" => after.parameters = before.parameters.clone(),
             "another device's node" => after.nodes.clear(),
             _ => {}
@@ -134,7 +134,7 @@ async fn a_module_that_was_loaded_anew_is_another() {
             scene.until(|live| !live.ready).await;
             assert_eq!(codes(&scene.telemetry.live()), [Code::ModuleReplaced]);
             assert!(scene.phase() == Some(Phase::Ready));
-            // The very same loading: as it was, it may be taken off.
+            // The very same loading: it is ours to uninstall, as before.
             scene.behind_its_back(|state| *state = ready);
             scene.until(|live| live.ready).await;
         })

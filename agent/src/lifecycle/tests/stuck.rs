@@ -1,4 +1,4 @@
-//! A step that hangs for good in the thread that changes the host.
+//! Step that hangs for good in the thread that changes the host.
 
 use std::sync::mpsc;
 
@@ -15,7 +15,7 @@ async fn a_step_that_hangs_is_left_behind_and_the_next_agent_goes_on_from_the_re
         let at_mount = host.log().last().is_some_and(|verb| verb == "init_module nvidia_uvm");
         let hangs = if at_mount { hangs.lock().unwrap().take() } else { None };
         if let Some(hangs) = hangs {
-            // Until the disk answers again, here when the test ends.
+            // Blocks until the disk answers again, here when the test ends.
             let _ = hangs.recv();
         }
     });
@@ -24,7 +24,8 @@ async fn a_step_that_hangs_is_left_behind_and_the_next_agent_goes_on_from_the_re
     let text = failure.report();
     assert!(text.contains("nvidia_uvm has not come to its end in"), "{text}");
     assert!(failure.remedy_text().unwrap().contains("longshore unload"), "{text}");
-    // The record is that of the step, and what hangs holds the lock: nobody begins meanwhile.
+    // The record is that of the step, and the hanging thread holds the lock: no other agent begins
+    // meanwhile.
     assert_eq!(scene.phase(), Some(Phase::Installing));
     assert!(Journal::open(&scene.paths).is_err());
     drop(answers);

@@ -1,11 +1,11 @@
-//! Events of the kernel after which an installed driver is looked at again.
+//! Events of the kernel after which an installed driver is checked again.
 //!
-//! None of them is believed: each is a reason to look, and no more. Three sources are waited for on the
+//! None of them is trusted: each only triggers a check. Three sources are waited for on the
 //! runtime's own epoll, without a thread and without a timer while nothing happens:
 //!
-//! | Source | What it tells of |
+//! | Source | Events |
 //! |---|---|
-//! | uevents ([`uevents`]) | modules that are loaded or unloaded, GPUs that come, go, are bound or unbound |
+//! | uevents ([`uevents`]) | modules loaded or unloaded; GPUs added, removed, bound or unbound |
 //! | /proc/self/mountinfo ([`mounts`]) | mounts and unmounts in this process's mount namespace |
 //! | inotify ([`places`]) | device nodes, and writes to the firmware path through this sysfs |
 
@@ -28,42 +28,42 @@ use mounts::Mounts;
 use places::Places;
 use uevents::Uevents;
 
-/// Events that come together are one.
+/// Time within which events count as one.
 const TOGETHER: Duration = Duration::from_millis(50);
-/// After events that tell nothing none is read for so long: they cost at most four wakes a second.
+/// Pause after irrelevant events: they cost at most four wake-ups a second.
 const DULL: Duration = Duration::from_millis(200);
-/// The host is looked at no more often than this for events, however many come.
+/// Shortest time between two checks, however many events come.
 const APART: Duration = Duration::from_millis(500);
 
-/// Sources that tell an agent of changes.
+/// Sources of events for an agent.
 #[derive(Debug, Clone, Default)]
 pub struct Triggers {
-    /// Asks for a look by itself.
+    /// Requests a check by itself.
     pub again: Renewal,
-    /// True where the running kernel is listened to.
+    /// True if the running kernel's events are used.
     pub kernel: bool,
 }
 
-/// The sources, opened. What cannot be opened is left out, and named.
+/// The opened sources. A source that cannot be opened is left out, with a finding.
 #[derive(Debug)]
 pub(super) struct Watch {
     again: Renewal,
     uevents: Option<Uevents>,
     mounts: Option<Mounts>,
     places: Option<Places>,
-    /// Why a source is left out.
+    /// Reasons of the sources that are left out.
     left_out: Vec<Finding>,
-    /// When the host was last looked at.
+    /// Time of the last check.
     looked: Option<Instant>,
 }
 
 impl Watch {
-    /// Listens from now on.
+    /// Opens the sources.
     pub(super) fn begin(triggers: &Triggers) -> Self {
         let mut left_out = Vec::new();
         let Triggers { again, kernel } = triggers.clone();
         let mut keep = |what: &str, why: io::Error| {
-            let seen = format!("{what} are not heard: {why}");
+            let seen = format!("{what} are not reported: {why}");
             left_out.push(Finding::note(Code::WatchLimited, seen));
         };
         let (mut uevents, mut mounts, mut places) = (None, None, None);
@@ -75,8 +75,8 @@ impl Watch {
         Self { again, uevents, mounts, places, left_out, looked: None }
     }
 
-    /// Watches the places that `steps` made. To be called before each look: what was mounted anew is
-    /// another directory.
+    /// Watches the places that `steps` made. To be called before each check: a new mount is another
+    /// directory.
     pub(super) fn arm(&mut self, steps: &[Step]) {
         if let Some(places) = &mut self.places {
             places.arm(steps);
@@ -84,13 +84,13 @@ impl Watch {
         self.looked = Some(Instant::now());
     }
 
-    /// Sources that are not heard.
+    /// Returns the sources that are left out.
     pub(super) fn left_out(&self) -> &[Finding] {
         &self.left_out
     }
 
-    /// Waits for a reason to look again. Where it is dropped while it waits, a reason may be lost:
-    /// whoever drops it looks, or ends.
+    /// Waits for a reason to check again. Dropping it while it waits may lose a reason: the caller
+    /// then checks, or ends.
     pub(super) async fn changed(&mut self) {
         loop {
             let Self { again, uevents, mounts, places, .. } = self;
@@ -122,7 +122,7 @@ impl Watch {
     }
 }
 
-/// A descriptor with the runtime, which waits for it on its epoll.
+/// Registers a descriptor with the runtime, which waits for it on its epoll.
 #[expect(
     deprecated,
     reason = "unsound for types that may close or change their descriptor: an OwnedFd does neither, and \

@@ -1,8 +1,8 @@
 //! Mounts and unmounts in the mount namespace of this process.
 //!
-//! /proc/self/mountinfo has an exceptional condition (EPOLLPRI) after every change of its namespace,
-//! once for each open file (fs/proc_namespace.c, `mounts_poll`). What is unmounted on the host reaches
-//! the namespace of a container through the peer group that the mount came out by.
+//! /proc/self/mountinfo has an exceptional condition (EPOLLPRI) after every change of its
+//! namespace, once for each open file (fs/proc_namespace.c, `mounts_poll`). An unmount on the host
+//! reaches the namespace of a container through the peer group by which the mount was propagated.
 
 use std::fs::File;
 use std::future::pending;
@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::listen;
 
-/// The mount table, open.
+/// The open mount table.
 #[derive(Debug)]
 pub(super) struct Mounts(AsyncFd<OwnedFd>);
 
@@ -24,19 +24,19 @@ impl Mounts {
         Self::of(Path::new("/proc/self/mountinfo"))
     }
 
-    /// The table in this file.
+    /// Opens the table in this file.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         listen(file.into(), Interest::PRIORITY).map(Self)
     }
 }
 
-/// Waits for a change; for ever where nothing is open.
+/// Waits for a change; for ever if nothing is open.
 pub(super) async fn changed(mounts: Option<&Mounts>) {
     let Some(Mounts(fd)) = mounts else { return pending().await };
     match fd.ready(Interest::PRIORITY).await {
         Ok(mut guard) => guard.clear_ready(),
-        // The runtime ends.
+        // The runtime is shutting down.
         Err(_) => pending().await,
     }
 }

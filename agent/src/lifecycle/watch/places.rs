@@ -1,10 +1,10 @@
-//! Device nodes that come, go or change, and writes to the firmware path.
+//! Changes of device nodes, and writes to the firmware path.
 //!
-//! inotify tells of what is done through the file system. sysfs makes no events of its own, but a write
-//! to one of its files goes through the VFS and is told as any other (fs/notify, `fsnotify_modify`), to
-//! whoever watches the file in the same superblock: every network namespace has its own sysfs, so that a
-//! container with a sysfs of its own does not hear of what the host writes. There the path is compared
-//! with the next event of another kind.
+//! inotify reports changes made through the file system. sysfs makes no events of its own, but a
+//! write to one of its files goes through the VFS and is reported like any other (fs/notify,
+//! `fsnotify_modify`), to watches on the file in the same superblock: every network namespace has
+//! its own sysfs, so that a container with its own sysfs gets no event for the host's writes. There
+//! the path is compared at the next event of another kind.
 
 use std::ffi::OsStr;
 use std::future::pending;
@@ -21,21 +21,21 @@ use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use super::listen;
 use crate::step::Step;
 
-/// Reads of events at a time: each has some tens of them.
+/// Upper limit of reads at a time: each returns some tens of events.
 const MOST: usize = 64;
 
-/// Directories of a /dev that nodes of the driver and of its fabric lie in (expose/nodes.rs).
+/// Directories of a /dev with nodes of the driver and of its fabric (expose/nodes.rs).
 const NODE_DIRS: [&str; 3] = ["nvidia-caps", "nvidia-caps-imex-channels", "infiniband"];
-/// Beginnings of the names of these nodes and directories.
+/// Prefixes of the names of these nodes and directories.
 const NODE_NAMES: [&[u8]; 4] = [b"nvidia", b"channel", b"umad", b"infiniband"];
 
 /// Watches on the places of an installed driver.
 #[derive(Debug)]
 pub(super) struct Places {
     inotify: Inotify,
-    /// A copy of its descriptor: events are waited for here, and read there.
+    /// A copy of its descriptor: waiting is done on this one, reading on the other.
     events: AsyncFd<OwnedFd>,
-    /// Places that could not be watched: each is told of once.
+    /// Places that could not be watched: each is logged once.
     told: Vec<PathBuf>,
 }
 
@@ -46,7 +46,7 @@ impl Places {
         Ok(Self { inotify, events, told: Vec::new() })
     }
 
-    /// Watches what `steps` made. A place that is watched already stays watched, once.
+    /// Watches the places that `steps` made. A place that is watched already stays watched, once.
     pub(super) fn arm(&mut self, steps: &[Step]) {
         for step in steps {
             match step {
@@ -65,11 +65,11 @@ impl Places {
     fn add(&mut self, place: &Path, events: AddWatchFlags) {
         match self.inotify.add_watch(place, events) {
             Ok(_) => {}
-            // It is not there: where it should be, the look says so.
+            // The place is missing: the check reports it if it should be there.
             Err(Errno::ENOENT | Errno::ENOTDIR) => {}
             Err(errno) if !self.told.iter().any(|told| told == place) => {
                 tracing::warn!(
-                    "{}: changes are not heard: inotify_add_watch: {errno}",
+                    "{}: changes are not reported: inotify_add_watch: {errno}",
                     place.display()
                 );
                 self.told.push(place.to_path_buf());
@@ -79,7 +79,7 @@ impl Places {
     }
 }
 
-/// All that can make a node another one, or none.
+/// Returns all events that can replace or remove a node.
 fn in_dir() -> AddWatchFlags {
     AddWatchFlags::IN_CREATE
         | AddWatchFlags::IN_DELETE
@@ -90,13 +90,13 @@ fn in_dir() -> AddWatchFlags {
         | AddWatchFlags::IN_ONLYDIR
 }
 
-/// Events that are there to be read.
+/// Events that are ready to be read.
 pub(super) struct Guard<'a> {
     inotify: &'a Inotify,
     ready: AsyncFdReadyGuard<'a, OwnedFd>,
 }
 
-/// Waits for events; for ever where nothing is open.
+/// Waits for events; for ever if nothing is open.
 pub(super) async fn readable(places: Option<&Places>) -> Guard<'_> {
     let Some(Places { inotify, events, .. }) = places else { return pending().await };
     match events.readable().await {
@@ -105,7 +105,8 @@ pub(super) async fn readable(places: Option<&Places>) -> Guard<'_> {
     }
 }
 
-/// Reads what came, and says whether it tells of the driver. In /dev others come and go.
+/// Reads the events, and returns true if one is about the driver. Other devices' nodes change in
+/// /dev as well.
 pub(super) fn read(mut guard: Guard<'_>) -> bool {
     let mut tells = false;
     for _ in 0..MOST {
@@ -122,8 +123,8 @@ pub(super) fn read(mut guard: Guard<'_>) -> bool {
     tells
 }
 
-/// True where an event is about one of the driver's names, or, without a name, about a watched place itself
-/// or a queue that ran over.
+/// True if an event is about one of the driver's names, or, without a name, about a watched place
+/// itself or an overflown queue.
 fn is_of_driver(name: Option<&OsStr>) -> bool {
     let is_node = |name: &OsStr| NODE_NAMES.iter().any(|start| name.as_bytes().starts_with(start));
     name.is_none_or(is_node)

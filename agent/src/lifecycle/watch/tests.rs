@@ -1,4 +1,4 @@
-//! The sources, with the kernel that runs.
+//! Event sources, tested on the running kernel.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::*;
 
 const AMPLE: Duration = Duration::from_secs(60);
-/// A wait that proves silence.
+/// Time limit of a wait that proves silence.
 const SOON: Duration = Duration::from_millis(100);
 
 fn of_nodes(dir: &Path) -> Vec<Step> {
@@ -67,7 +67,7 @@ async fn a_value_that_is_written_is_told() {
 
 #[test]
 fn mounts_and_unmounts_are_told_once_each() {
-    // A mount namespace is a thread's; the others keep theirs.
+    // A mount namespace belongs to a thread; the others keep theirs.
     let told = thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNS).expect("this test wants root");
         let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
@@ -108,7 +108,7 @@ async fn what_a_program_sends_as_an_event_of_the_kernels_is_not_believed() {
             let guard = timeout(AMPLE, uevents::readable(Some(&uevents))).await.unwrap();
             assert!(!uevents::read(guard));
         }
-        // Without CAP_NET_ADMIN nobody gets so far.
+        // Without CAP_NET_ADMIN sending fails earlier.
         Err(errno) => assert!(matches!(errno, Errno::EPERM | Errno::ECONNREFUSED), "{errno}"),
     }
     assert!(timeout(SOON, uevents::readable(Some(&uevents))).await.is_err());
@@ -139,7 +139,7 @@ async fn a_change_is_told_within_a_second() {
     let dir = tempfile::tempdir().unwrap();
     let mut watch = Watch::begin(&Triggers { kernel: true, ..Triggers::default() });
     watch.arm(&of_nodes(dir.path()));
-    // Others make events all the while.
+    // Other programs make events all the while.
     fs::write(dir.path().join("tty"), "").unwrap();
     fs::write(dir.path().join("nvidia0"), "").unwrap();
     let begun = Instant::now();

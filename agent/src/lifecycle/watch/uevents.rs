@@ -1,8 +1,9 @@
-//! The kernel's events about modules and NVIDIA's PCI functions.
+//! Uevents of the kernel about modules and NVIDIA's PCI functions.
 //!
-//! They go to every network namespace that the initial user namespace owns, that of a container without
-//! a user namespace of its own among them (lib/kobject_uevent.c, `uevent_net_broadcast_untagged`). Only
-//! CAP_NET_ADMIN may send on this protocol, and what a program sends names its port: the kernel's is 0.
+//! They go to every network namespace that the initial user namespace owns, including that of a
+//! container without a user namespace of its own (lib/kobject_uevent.c,
+//! `uevent_net_broadcast_untagged`). Only CAP_NET_ADMIN may send on this protocol, and a message
+//! carries its sender's port: the kernel's is 0.
 
 use std::future::pending;
 use std::io;
@@ -17,15 +18,15 @@ use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
 use super::listen;
 
-/// The group of the kernel's own messages; udev's copies are in group 2.
+/// Multicast group of the kernel's own messages; udev's copies are in group 2.
 const KERNEL: u32 = 1;
-/// A message has at most 2 KiB of variables behind its head (include/linux/kobject.h,
+/// Size limit. A message has at most 2 KiB of variables behind its head (include/linux/kobject.h,
 /// UEVENT_BUFFER_SIZE).
 const LONGEST: usize = 4096;
-/// Messages that are read at a time.
+/// Upper limit of messages read at a time.
 const MOST: usize = 256;
 
-/// A socket that the kernel's events come on.
+/// Socket that receives the kernel's events.
 #[derive(Debug)]
 pub(super) struct Uevents(AsyncFd<OwnedFd>);
 
@@ -48,10 +49,10 @@ impl AsRawFd for Uevents {
     }
 }
 
-/// Messages that are there to be read.
+/// Messages that are ready to be read.
 pub(super) type Guard<'a> = AsyncFdReadyGuard<'a, OwnedFd>;
 
-/// Waits for messages; for ever where nothing is open.
+/// Waits for messages; for ever if nothing is open.
 pub(super) async fn readable(uevents: Option<&Uevents>) -> Guard<'_> {
     let Some(Uevents(fd)) = uevents else { return pending().await };
     match fd.readable().await {
@@ -60,7 +61,7 @@ pub(super) async fn readable(uevents: Option<&Uevents>) -> Guard<'_> {
     }
 }
 
-/// Reads what came, and says whether it tells of the driver.
+/// Reads the messages, and returns true if one is about the driver.
 pub(super) fn read(mut guard: Guard<'_>) -> bool {
     let mut message = [0; LONGEST];
     let mut tells = false;
@@ -70,7 +71,7 @@ pub(super) fn read(mut guard: Guard<'_>) -> bool {
                 tells |= tells_of_driver(message.get(..length).unwrap_or_default());
             }
             Ok(_) | Err(Errno::EINTR) => {}
-            // Messages were lost: what they told of is not known.
+            // Messages were lost: any of them may have been about the driver.
             Err(Errno::ENOBUFS) => tells = true,
             Err(_) => {
                 guard.clear_ready();
@@ -78,12 +79,12 @@ pub(super) fn read(mut guard: Guard<'_>) -> bool {
             }
         }
     }
-    // There are more, which are read the next time.
+    // The rest is read the next time.
     guard.retain_ready();
     tells
 }
 
-/// True where a message is about a module of the driver or a PCI function of NVIDIA's:
+/// True if a message is about a module of the driver or a PCI function of NVIDIA's:
 /// `remove@/module/nvidia_uvm`, NUL, `ACTION=remove`, NUL, `DEVPATH=/module/nvidia_uvm`, and so on.
 fn tells_of_driver(message: &[u8]) -> bool {
     let value = |key: &[u8]| {

@@ -85,11 +85,7 @@ fn whose_the_driver_root_is(
     let codes: Vec<Code> = found(&facts).into_iter().map(|(code, _)| code).collect();
     assert_eq!(codes, wanted);
     let takes = !leftovers(&config(), &facts).is_empty();
-    assert_eq!(
-        takes,
-        wanted == [Code::Leftovers],
-        "nothing is taken but what is called a leftover"
-    );
+    assert_eq!(takes, wanted == [Code::Leftovers], "only reported leftovers are removed");
 }
 
 #[test]
@@ -104,16 +100,16 @@ fn leftovers_are_taken_off_in_an_order_that_keeps_their_proof_to_the_end() {
     assert_eq!(
         steps,
         [
-            "take off the mount on /run/nvidia/driver (left by NVIDIA's container)",
-            "take off /run/nvidia/driver/lib/firmware in /sys/module/firmware_class/parameters/path \
+            "remove the mount on /run/nvidia/driver (left by NVIDIA's container)",
+            "remove /run/nvidia/driver/lib/firmware in /sys/module/firmware_class/parameters/path \
              (left by NVIDIA's container)",
-            "take off /run/nvidia/validations/.driver-ctr-ready (left by NVIDIA's container)",
-            "take off /run/nvidia/nvidia-driver.pid (left by NVIDIA's container)",
+            "remove /run/nvidia/validations/.driver-ctr-ready (left by NVIDIA's container)",
+            "remove /run/nvidia/nvidia-driver.pid (left by NVIDIA's container)",
         ]
     );
     let other = Places { firmware_path: Some("/lib/firmware/x".into()), ..facts.places.clone() };
     let steps = take_over(&config(), &with(other)).count();
-    assert_eq!(steps, 3, "a firmware path of somebody else's stays");
+    assert_eq!(steps, 3, "a foreign firmware path stays");
 }
 
 fn available(facts: &mut HostFacts, name: &str, file: &str) {
@@ -151,7 +147,7 @@ fn a_driver_of_the_host_is_told_from_the_kernels_own_modules(
     assert!(findings(&config(), &facts, true).is_empty(), "the container's own files say nothing");
     facts.autoload.kept_out.extend(["nvidia".to_owned(), name.to_owned()]);
     wanted.retain(|(code, _)| *code != Code::DriverAutoloads);
-    assert_eq!(found(&facts), wanted, "what is kept out does not load by itself");
+    assert_eq!(found(&facts), wanted, "a blacklisted module does not load by itself");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Which daemons are started, and where their sockets are shown.
+//! Selection of daemons, and the paths of their sockets.
 
 use super::*;
 use crate::config::Wish;
@@ -22,7 +22,7 @@ fn tools(catalog: &mut Catalog, names: &[&str]) {
     catalog.userspace[0].tools = names.iter().map(|name| (*name).to_owned()).collect();
 }
 
-/// A plan for a host of `tree` whose user-mode files have `programs`.
+/// Makes a plan for a host of `tree` whose user-mode files have `programs`.
 fn planned(tree: &str, programs: &[&str], wishes: [Wish; 2]) -> Plan {
     let facts = facts(tree);
     let mut catalog = stocked(&facts, Flavour::Proprietary);
@@ -70,7 +70,7 @@ fn a_daemon_comes_after_all_else_and_clients_see_its_socket_below_the_driver_roo
             "mount a tmpfs on /run/nvidia/driver/run",
             "make directory /run/nvidia/driver/run/nvidia-persistenced",
             "make directory /run/nvidia-persistenced",
-            "show /run/nvidia/driver/run/nvidia-persistenced as /run/nvidia-persistenced",
+            "bind-mount /run/nvidia/driver/run/nvidia-persistenced on /run/nvidia-persistenced",
             "start nvidia-persistenced",
         ]
     );
@@ -112,7 +112,7 @@ fn on_nvlink5_the_subnet_manager_is_started_first_and_both_get_the_port() {
         assert!(daemon.required && daemon.arguments.contains(&port), "{daemon:?}");
     }
     assert!(loads(&with).contains(&"ib_umad".to_owned()) == facts.available.has("ib_umad"));
-    // One directory is shown once, and what each daemon needs is there before it.
+    // One directory is mounted once, and each daemon's files exist before it starts.
     let nodes = with.install.iter().position(|s| matches!(s, Step::MakeNodes { .. })).unwrap();
     let lines: Vec<String> = with.install[nodes + 1..].iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -121,9 +121,9 @@ fn on_nvlink5_the_subnet_manager_is_started_first_and_both_get_the_port() {
             "mount a tmpfs on /run/nvidia/driver/run",
             "make directory /run/nvidia/driver/run/nvidia-fabricmanager",
             "make directory /run/nvidia-fabricmanager",
-            "show /run/nvidia/driver/run/nvidia-fabricmanager as /run/nvidia-fabricmanager",
+            "bind-mount /run/nvidia/driver/run/nvidia-fabricmanager on /run/nvidia-fabricmanager",
             "make directory /usr/share/nvidia/nvlsm",
-            "show /run/nvidia/driver/usr/share/nvidia/nvlsm as /usr/share/nvidia/nvlsm",
+            "bind-mount /run/nvidia/driver/usr/share/nvidia/nvlsm on /usr/share/nvidia/nvlsm",
             "start nvlsm",
             "start nv-fabricmanager",
         ]

@@ -1,4 +1,4 @@
-//! Which driver and flavour each host gets, and why.
+//! Driver and flavour selected for each host, with the reasons.
 
 use super::*;
 
@@ -121,7 +121,7 @@ fn auto_takes_the_only_flavour_at_hand_and_says_so() {
     let only = catalog(vec![offered("535.261.03", Flavour::Open)]);
     let plan = plan(&config("535", "auto"), &facts("bookworm-t4"), &only).unwrap();
     assert_eq!(plan.flavour, Flavour::Open);
-    assert!(why(&plan, "flavour").contains("only open is at hand (proprietary preferred"));
+    assert!(why(&plan, "flavour").contains("only open is available (proprietary preferred"));
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! A driver that is live: adopted, changed where it is ours, refused where it is not.
+//! A loaded driver: adopted, changed where longshore loaded it, refused where it did not.
 
 use super::*;
 use crate::config::MissingGpus;
 use crate::host::gpus::{Gpu, Taken};
 use crate::step::Step;
 
-/// A host with the driver of [`stocked`] live, loaded by an agent of ours with these parameters.
+/// Makes a host with the driver of [`stocked`] loaded by an agent of longshore, with these
+/// parameters.
 fn ours(parameters: &str) -> (HostFacts, Catalog) {
     let mut facts = facts("bookworm-t4-live");
     for (name, module) in &mut facts.loaded {
@@ -32,7 +33,7 @@ fn replaced(plan: &Plan) -> Vec<&str> {
 #[test]
 fn a_driver_as_it_is_wanted_is_adopted_without_asking_anybody() {
     let (facts, mut catalog) = ours("");
-    // What an archive would say of newer drivers changes nothing.
+    // Newer drivers in an archive would change nothing.
     for wish in ["535", "535.261.03", "newest"] {
         let plan = plan(&config(wish, "auto"), &facts, &catalog).unwrap();
         assert!(plan.refusal().is_none() && plan.replaces.is_empty(), "{:?}", plan.findings);
@@ -41,7 +42,7 @@ fn a_driver_as_it_is_wanted_is_adopted_without_asking_anybody() {
     assert!(!adopts(&config("550", "auto"), &facts, &catalog));
     assert!(!adopts(&config("535", "open"), &facts, &catalog));
     assert!(!adopts(&with_parameter("535", "NVreg_EnableMSI=0"), &facts, &catalog));
-    // A .run file that is named has a version that is not known yet.
+    // The version of a configured .run file is not known yet.
     let mut of_file = config("newest", "auto");
     let pin = config::Pin::Sha256("0".repeat(64));
     of_file.run_files.push(config::RunFileSource { urls: Vec::new(), pin });
@@ -61,10 +62,10 @@ fn another_driver_takes_the_place_of_ours(
     let (facts, _) = ours("");
     let plan = plan(&config(driver, flavour), &facts, &archives()).unwrap();
     assert!(plan.refusal().is_none(), "{:?}", plan.findings);
-    // What holds nvidia goes with it.
+    // Modules that hold nvidia are replaced with it.
     assert_eq!(replaced(&plan), ["nvidia", "nvidia_modeset", "nvidia_uvm"]);
     assert!(plan.replaces[0].why.contains(why_so), "{}", plan.replaces[0].why);
-    assert!(why(&plan, "driver changed in place").contains("stays until all is at hand"));
+    assert!(why(&plan, "driver changed in place").contains("stays until everything is available"));
     assert!(plan.acquire.iter().any(|a| matches!(a, Acquire::BuildSet { .. })));
 }
 
@@ -143,7 +144,7 @@ fn of_two_sets_the_one_that_is_live_is_taken() {
 #[rstest]
 #[case("535", MissingGpus::Warn, Some(Severity::Warning))]
 #[case("535", MissingGpus::Refuse, Some(Severity::Refusal))]
-// Of the driver that comes nothing is known yet.
+// Nothing is known yet of the new driver.
 #[case("550", MissingGpus::Refuse, None)]
 fn a_gpu_that_the_adopted_driver_did_not_take_is_found(
     #[case] driver: &str,

@@ -57,7 +57,7 @@ fn offered(version: &str, flavour: Flavour) -> AvailableDriver {
     }
 }
 
-/// What Debian's suites offer together.
+/// Returns the drivers of all Debian suites together.
 fn archives() -> Catalog {
     use Flavour::{Open, Proprietary};
     catalog(vec![
@@ -103,7 +103,7 @@ fn entry(name: &str, depends: &[&str]) -> ModuleEntry {
     }
 }
 
-/// A set for the kernel of `facts`, as Debian 12's kernel makes the modules depend.
+/// Makes a set for the kernel of `facts`, with the module dependencies of Debian 12's kernel.
 fn set(facts: &HostFacts, flavour: Flavour, place: SetPlace) -> AvailableSet {
     let key = ModuleKey {
         driver_version: "535.261.03".into(),

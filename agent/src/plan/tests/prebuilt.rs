@@ -1,4 +1,4 @@
-//! Sets of registries, and sets that are not signed.
+//! Sets of registries, and unsigned sets.
 
 use std::time::Duration;
 
@@ -39,16 +39,12 @@ fn where_the_headers_of_a_set_were_from_is_said() {
     let facts = facts("bookworm-t4");
     let cases = [
         (HeadersFrom::Archive, "linux-headers_1_amd64", "from an archive: linux-headers_1_amd64"),
-        (
-            HeadersFrom::Host,
-            "/usr/src/a",
-            "from the host that compiled it, signed by nobody: /usr/s",
-        ),
-        (HeadersFrom::Named, "/usr/src/a", "from a place that was named where it was compiled, s"),
+        (HeadersFrom::Host, "/usr/src/a", "from the host that compiled it, unsigned: /usr/s"),
+        (HeadersFrom::Named, "/usr/src/a", "from a configured place of the host that compiled it, u"),
         (
             HeadersFrom::Unknown,
             "x",
-            "from a place that is not known, for the modules were compiled e",
+            "from an unknown place, for the modules were compiled e",
         ),
     ];
     for (from, name, wanted) in cases {
@@ -63,7 +59,7 @@ fn where_the_headers_of_a_set_were_from_is_said() {
             catalog.sets.push(at_hand);
             let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
             let said = plan.reasons.iter().find(|r| r.what == "headers of the modules");
-            // Of what was compiled here with an archive's nobody needs to be told.
+            // Modules compiled here with an archive's headers need no mention.
             let is_told = !local || from != HeadersFrom::Archive;
             assert_eq!(said.is_some(), is_told, "{from:?}");
             assert!(said.is_none_or(|said| said.why.starts_with(wanted)), "{said:?}");

@@ -1,4 +1,4 @@
-//! What refuses a host that is not ready.
+//! Preflight refusals of hosts that are not ready.
 
 use super::*;
 use crate::host::facts::PlacedFile;
@@ -138,7 +138,7 @@ fn a_store_in_the_containers_own_file_system_is_warned_of() {
     let plan = plan(&config("535", "auto"), &facts, &archives()).unwrap();
     assert_eq!(codes(&plan, Severity::Warning), ["host-root-hidden", "lost-with-container"]);
     let finding = plan.findings.iter().find(|f| f.code == Code::LostWithContainer).unwrap();
-    // The state lies on /run/nvidia, which is mounted from the host.
+    // The state is on /run/nvidia, which is mounted from the host.
     assert_eq!(finding.seen, "in the container's own file system: /var/lib/longshore");
 }
 
@@ -202,6 +202,6 @@ fn a_dead_containers_leftovers_are_the_first_steps() {
     let plan = plan(&config("535", "auto"), &facts, &archives()).unwrap();
     assert!(plan.refusal().is_none());
     let text = render(&plan, &facts);
-    assert!(text.contains("1. take off /run/nvidia/nvidia-driver.pid"), "{text}");
+    assert!(text.contains("1. remove /run/nvidia/nvidia-driver.pid"), "{text}");
     assert!(text.contains("note leftovers: left by NVIDIA's driver container"), "{text}");
 }

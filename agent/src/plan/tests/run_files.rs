@@ -1,4 +1,4 @@
-//! Drivers of .run files: which are candidates, and what they say of GPUs.
+//! Drivers of .run files: candidates, and their lists of supported GPUs.
 
 use super::*;
 use crate::catalog::SupportedGpus;
@@ -18,7 +18,7 @@ fn run_file(gpus: Option<&str>) -> AvailableRunFile {
     }
 }
 
-/// The archives have newer drivers, and the configuration names a .run file.
+/// Archives with newer drivers, and a configuration with a .run file.
 fn with(file: AvailableRunFile) -> Catalog {
     Catalog { run_files: Known::Yes(vec![file]), ..archives() }
 }
@@ -50,7 +50,7 @@ fn another_version_than_the_files_is_not_taken_from_the_archives() {
     let plan = plan(&config("550", "auto"), &facts("bookworm-t4"), &with(run_file(None))).unwrap();
     assert_eq!(plan.refusal().map(|f| f.code()), Some(ExitCode::Download));
     let offer = &plan.findings.iter().find(|f| f.code == Code::DriverNotOffered).unwrap().seen;
-    assert!(offer.contains("no .run file named holds driver 550"), "{offer}");
+    assert!(offer.contains("no configured .run file has driver 550"), "{offer}");
     assert!(offer.contains("535.261.03 open"), "{offer}");
 }
 
@@ -66,7 +66,7 @@ fn a_file_that_cannot_be_read_is_no_reason_to_take_another_driver() {
     assert!(codes(&plan, Severity::Refusal).contains(&"run-file-unread"), "{:?}", plan.findings);
 }
 
-/// T4 in the tree: 0x1eb8.
+/// The T4 of the tree is 0x1eb8.
 #[rstest]
 #[case::open_only(
     r#"{"devid": "0x1EB8", "name": "T4", "features": ["kernelopen"]},
@@ -96,15 +96,15 @@ fn what_the_file_says_goes_over_the_table(
 #[case::legacy(
     r#"{"devid": "0x1EB8", "name": "T4", "legacybranch": "470.xx"}"#,
     "auto",
-    "T4 needs branch 470, says the list of driver 535.261.03",
-    "ask for driver 470"
+    "T4 needs branch 470 (list of driver 535.261.03)",
+    "select driver 470"
 )]
 #[case::flavour(
     r#"{"devid": "0x1EB8", "name": "T4", "features": []},
     {"devid": "0x2330", "features": ["kernelopen"]}"#,
     "open",
-    "T4 is not driven by the open modules",
-    "ask for flavour proprietary"
+    "T4 is not supported by the open modules",
+    "select flavour proprietary"
 )]
 fn a_gpu_that_the_file_does_not_drive_is_refused(
     #[case] text: &str,

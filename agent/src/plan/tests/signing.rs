@@ -1,4 +1,4 @@
-//! Hosts whose kernel asks for signatures.
+//! Hosts whose kernel requires signatures.
 
 use super::*;
 use crate::host::facts::KernelKey;
@@ -6,7 +6,7 @@ use crate::module_signing::{Hash, SignedBy, Signer};
 
 const KNOWN: &str = "25a7e07a509423d9b62468531c37a604632a7585";
 
-/// A host under Secure Boot that has an enrolled key, or whose keys cannot be seen.
+/// Makes a host under Secure Boot that has an enrolled key, or whose keys cannot be read.
 fn host(enrolled: Known<&str>) -> HostFacts {
     let mut facts = facts("bookworm-secure-boot");
     match (&mut facts.security.keys, enrolled) {
@@ -59,8 +59,8 @@ fn the_trees_keys_are_the_kernels_and_the_firmwares() {
     assert_eq!(names, [firmware, kernel]);
 }
 
-/// What there is of signatures, and what comes of it: refusals, warnings, whether it is signed
-/// first, whether it is compiled.
+/// Available signatures, and the outcome: refusals, warnings, whether modules are signed first,
+/// whether they are compiled.
 #[rstest]
 #[case::nothing(None, None, Known::Yes(KNOWN), &["signature-required"], &[], false, true)]
 #[case::signed_and_enrolled(Some(KNOWN), None, Known::Yes(KNOWN), &[], &[], false, false)]
@@ -134,7 +134,7 @@ fn what_is_signed_comes_before_what_is_newer() {
     catalog.sets.push(signed(&facts, KNOWN, SetPlace::Store));
     let plan = plan(&config("newest", "auto"), &facts, &catalog).unwrap();
     assert_eq!(plan.driver_version, "535.261.03");
-    assert!(why(&plan, "driver").contains("the signature of"), "{}", why(&plan, "driver"));
+    assert!(why(&plan, "driver").contains("a signature that"), "{}", why(&plan, "driver"));
     assert!(plan.refusal().is_none(), "{:?}", plan.findings);
 }
 

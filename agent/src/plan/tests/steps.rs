@@ -1,4 +1,4 @@
-//! What is acquired and the steps, in order.
+//! Acquisitions and steps, in order.
 
 use super::*;
 
@@ -58,7 +58,8 @@ fn what_is_loaded_already_is_no_step() {
     let mut config = config("535.261.03", "proprietary");
     config.driver.extra_modules.push("nvidia_drm".into());
     let plan = plan(&config, &facts, &stocked(&facts, Flavour::Proprietary)).unwrap();
-    // ipmi_msghandler, drm, drm_kms_helper, wmi and video are the host's own already.
+    // ipmi_msghandler, drm, drm_kms_helper, wmi and video are built into the host's kernel or
+    // loaded.
     assert_eq!(loads(&plan), ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"]);
 }
 
@@ -103,7 +104,7 @@ fn the_live_driver_is_adopted_without_a_load() {
     let plan = plan(&config("newest", "auto"), &facts("bookworm-t4-live"), &archives()).unwrap();
     assert_eq!(plan.driver_version, "535.261.03");
     let why = why(&plan, "driver");
-    assert!(why.contains("adopted") && why.contains("570.133.20 is to be had"), "{why}");
+    assert!(why.contains("adopted") && why.contains("570.133.20 is available"), "{why}");
     assert!(loads(&plan).is_empty());
     assert_eq!(plan.acquire, [Acquire::AssembleUserspace { driver_version: "535.261.03".into() }]);
     assert!(plan.refusal().is_none(), "{:?}", plan.findings);
@@ -129,7 +130,7 @@ fn every_kernel_module_is_loaded_after_what_it_needs(
     }
 }
 
-/// The table of entries (journal/table.rs) knows nothing that a plan cannot have, and all that it can.
+/// Checks that the table of entries (journal/table.rs) accepts exactly what a plan can have.
 #[rstest]
 #[case("bookworm-t4")]
 #[case("bookworm-h100-nvswitch")]

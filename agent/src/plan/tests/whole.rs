@@ -1,4 +1,4 @@
-//! A plan as a whole: its text, its JSON, and that no facts make it panic.
+//! Whole plans: text, JSON, and no panic for any facts.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! The vectors are published test data of the sigstore project (cosign's pkg/cosign/keys_test.go,
-//! whose password is `hello`, and sigstore-rs' signature tests).
+//! Tests with published data of the sigstore project (cosign's pkg/cosign/keys_test.go, whose
+//! password is `hello`, and sigstore-rs' signature tests).
 
 use super::*;
 use rstest::rstest;
@@ -111,12 +111,12 @@ fn a_key_comes_back_from_under_its_password() {
 #[rstest]
 #[case::wrong_password(COSIGN_2.to_owned(), Some("hallo"), "does not open")]
 #[case::no_password(COSIGN_2.to_owned(), None, "COSIGN_PASSWORD is not set")]
-#[case::p384(P384.to_owned(), None, "no ECDSA P-256")]
-#[case::ed25519(ED25519.to_owned(), None, "no ECDSA P-256")]
+#[case::p384(P384.to_owned(), None, "not an ECDSA P-256")]
+#[case::ed25519(ED25519.to_owned(), None, "not an ECDSA P-256")]
 #[case::public(PUBLIC.to_owned(), None, "a PUBLIC KEY")]
 #[case::not_pem("garbage".to_owned(), None, "no PEM block")]
 #[case::cut(PKCS8[..100].to_owned(), None, "does not end")]
-#[case::empty_block("-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----".to_owned(), None, "no ECDSA")]
+#[case::empty_block("-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----".to_owned(), None, "not an ECDSA")]
 #[case::other_json(encrypted("{}"), Some("x"), "not what cosign writes")]
 #[case::costly(encrypted(&envelope(1 << 30, "scrypt")), Some("x"), "out of bounds")]
 #[case::odd_cost(encrypted(&envelope(3, "scrypt")), Some("x"), "out of bounds")]

@@ -35,7 +35,7 @@ fn one_line_sources(#[case] line: &str, #[case] components: Option<&[&str]>) {
 #[case("deb URL bookworm", "there is no component")]
 #[case("deb [arch=amd64 URL bookworm main", "the options are not closed")]
 #[case("deb [arch] URL bookworm main", "arch has no value")]
-#[case("rpm URL bookworm main", "rpm is no type of source")]
+#[case("rpm URL bookworm main", "rpm is not a type of source")]
 fn a_bad_line_is_numbered(#[case] line: &str, #[case] what: &str) {
     let text = format!("# first\n\n{}\n", line.replace("URL", URL));
     let bad = parse(Path::new("/a.list"), &text, "amd64").expect_err("refused");

@@ -13,7 +13,7 @@ enum Item<'a> {
 }
 use Item::{Dir, File, Hard, Link, Node};
 
-/// A tar whose paths are written as they are, `..` and all.
+/// A tar whose paths are written literally, `..` and all.
 fn tar_of(items: &[Item<'_>]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for item in items {
@@ -95,7 +95,7 @@ fn one_that_is_cut_off_is_refused(#[values("", ".gz", ".xz", ".zst")] extension:
         .flat_map(|i| i.wrapping_mul(i).wrapping_mul(2_654_435_761).to_le_bytes())
         .collect();
     let deb = deb_with(extension, &[File("./a", &noise)]);
-    // One byte may be the padding after the last member.
+    // The last byte may be the padding after the last member.
     for cut in [2, 3, 600, deb.len() / 2, deb.len() - 100, deb.len() - 4] {
         let dir = tempfile::tempdir().expect("dir");
         let failure = unpack("mini", &deb[..deb.len() - cut], dir.path(), &mut everything)
@@ -252,7 +252,7 @@ fn deb_of(tar: &[u8]) -> Vec<u8> {
     deb
 }
 
-/// What a package is refused for, unpacked and listed.
+/// Returns the error for which a package is refused, unpacked and listed.
 fn refused(deb: &[u8]) -> String {
     let dir = tempfile::tempdir().expect("dir");
     let failure = unpack("mini", deb, dir.path(), &mut everything).expect_err("refused");

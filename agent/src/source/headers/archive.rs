@@ -13,8 +13,8 @@ use crate::source::deb;
 use crate::store::Store;
 
 const PREFIX: &str = "linux-headers-";
-/// What a build needs beyond headers and compiler; conftest's sanity check fails without libc6-dev
-/// with a message that misleads.
+/// Packages a build needs beside headers and compiler; without libc6-dev conftest's sanity check
+/// fails with a misleading message.
 const TOOLS: [&str; 10] = [
     "binutils",
     "libc6-dev",
@@ -27,10 +27,10 @@ const TOOLS: [&str; 10] = [
     "findutils",
     "diffutils",
 ];
-/// Keeps objects for later builds (see build::reuse).
+/// Caches objects for later builds (see build::reuse).
 const OBJECT_KEEPER: &str = "ccache";
-/// What the programs among the headers are linked with where these come without their package:
-/// objtool reads ELF files. Debian has renamed the package since.
+/// Libraries of the programs among the headers, for headers that are not packages: objtool reads
+/// ELF files. Debian has renamed the package since.
 const OBJTOOL_NEEDS: [&str; 2] = ["libelf1t64", "libelf1"];
 
 /// The headers of one kernel in an archive.
@@ -38,15 +38,15 @@ const OBJTOOL_NEEDS: [&str; 2] = ["libelf1t64", "libelf1"];
 pub struct InArchive {
     /// `linux-headers-RELEASE`.
     pub package: Package,
-    /// The compiler package it asks for, for example `gcc-12`.
+    /// The compiler package it depends on, for example `gcc-12`.
     pub compiler: String,
 }
 
-/// The headers of the kernel `release`: of the version that `kernel_version` (`uname -v`) names,
-/// or the newest.
+/// Finds the headers of the kernel `release`: of the version that `kernel_version` (`uname -v`)
+/// names, or the newest.
 ///
 /// # Errors
-/// Exit code 11 where the archive has no headers for it, with the releases that come nearest.
+/// Exit code 11 where the archive has no headers for it, with the nearest releases.
 pub fn find(
     archive: &Archive,
     release: &str,
@@ -59,15 +59,15 @@ pub fn find(
     let compiler = compiler_of(archive, &package).ok_or_else(|| {
         Failure::new(
             ExitCode::Toolchain,
-            format!("{} {} asks for no gcc", package.name, package.version),
+            format!("{} {} depends on no gcc", package.name, package.version),
         )
         .remedy("longshore builds with gcc only; use a prebuilt set for this kernel")
     })?;
     Ok(InArchive { package, compiler })
 }
 
-/// Reads what the headers package, which is in the store, says of its kernel, and compares it with
-/// `uname -v` where that is given.
+/// Reads the kernel stated by the headers package, which is in the store, and compares it with
+/// `uname -v`, if given.
 ///
 /// # Errors
 /// Exit code 11 where it is for another build of the same release; 13 where the package is damaged
@@ -89,8 +89,8 @@ pub(super) fn read_stated(
     }
 }
 
-/// The hash that the kernel's own modules are signed with (CONFIG_MODULE_SIG_HASH), as the headers
-/// package, which is in the store, says; None for a kernel without signatures.
+/// Reads the hash that the kernel's own modules are signed with (CONFIG_MODULE_SIG_HASH) from the
+/// headers package, which is in the store; None for a kernel without signatures.
 ///
 /// # Errors
 /// Exit code 13 where the package is damaged.
@@ -102,15 +102,15 @@ pub fn signature_hash(headers: &InArchive, store: &Store) -> Result<Option<Strin
     Ok(stated::configured(&String::from_utf8_lossy(&bytes), "CONFIG_MODULE_SIG_HASH"))
 }
 
-/// What a headers package asks for that has the kernel's programs, sign-file among them.
+/// Returns a headers package's dependency on the kernel's programs, sign-file among them.
 pub fn kbuild(package: &Package) -> Option<&Requirement> {
     needed(package).find(|one| one.name.starts_with("linux-kbuild-"))
 }
 
-/// Everything a build for this kernel needs, the header packages first.
+/// Returns every package a build for this kernel needs, the header packages first.
 ///
 /// # Errors
-/// Exit code 11 naming what is not to be had.
+/// Exit code 11 naming the missing package.
 pub(super) fn closure(
     archive: &Archive,
     headers: &InArchive,
@@ -121,7 +121,7 @@ pub(super) fn closure(
     for root in &mut roots {
         prefer(archive, root, of_kernel);
     }
-    // The first root decides the release the others are taken from: that of the headers.
+    // The first root decides the release of the others: that of the headers.
     roots.sort_by_key(|root| !root.name.starts_with(PREFIX));
     roots.push(compiler_root(archive, &headers.compiler, stated)?);
     roots.extend(tools(archive));
@@ -130,10 +130,11 @@ pub(super) fn closure(
     Ok(packages)
 }
 
-/// Everything a build with headers from elsewhere needs: the compiler `compiler` and the tools.
+/// Returns every package a build with headers from elsewhere needs: the compiler `compiler` and the
+/// tools.
 ///
 /// # Errors
-/// Exit code 11 naming what is not to be had.
+/// Exit code 11 naming the missing package.
 pub(super) fn toolchain(
     archive: &Archive,
     compiler: &str,
@@ -146,10 +147,10 @@ pub(super) fn toolchain(
     resolve(archive, &roots)
 }
 
-/// The package of the compiler that a kernel was built with, of its name.
+/// Returns the name of the package with the compiler that a kernel was built with.
 ///
 /// # Errors
-/// Exit code 11 where it is no gcc, or does not say its version.
+/// Exit code 11 where it is not gcc, or states no version.
 pub(super) fn compiler_package(stated: &Stated) -> Result<String, Failure> {
     match Compiler::named(&stated.compiler) {
         Some(compiler) if compiler.is_gcc() => Ok(format!("gcc-{}", compiler.major)),
@@ -161,13 +162,13 @@ pub(super) fn compiler_package(stated: &Stated) -> Result<String, Failure> {
     }
 }
 
-/// Whether a package holds headers, or the programs that go with them.
+/// True if a package holds headers, or the programs that go with them.
 pub fn is_headers(package: &Package) -> bool {
     package.name.starts_with(PREFIX) || package.name.starts_with("linux-kbuild-")
 }
 
 fn tools(archive: &Archive) -> impl Iterator<Item = Requirement> {
-    // A build does without where no archive has it.
+    // Optional: left out if no archive has it.
     let keeper = Some(OBJECT_KEEPER).filter(|name| !archive.packages(name).is_empty());
     TOOLS.into_iter().chain(keeper).map(Requirement::any)
 }
@@ -176,8 +177,8 @@ fn resolve(archive: &Archive, roots: &[Requirement]) -> Result<Vec<Package>, Fai
     archive.closure(roots).map_err(|unsatisfiable| unsatisfiable.failure(ExitCode::Toolchain))
 }
 
-/// The compiler package `name` in the version that the kernel was built with, or in one that
-/// matches.
+/// Returns the compiler package `name` in the version that the kernel was built with, or in one
+/// that matches.
 ///
 /// # Errors
 /// Exit code 11 where the archive has it only in versions that do not match.
@@ -188,7 +189,7 @@ fn compiler_root(archive: &Archive, name: &str, stated: &Stated) -> Result<Requi
         return Ok(Requirement::exact(name, same.version.as_str()));
     }
     let Some(wanted) = Compiler::named(&stated.compiler) else {
-        // What the compiler calls itself is compared once it is there.
+        // The compiler's version text is compared once it is installed.
         return Ok(Requirement::any(name));
     };
     let matching = |p: &&Package| Compiler::packaged(&p.version) == Some(wanted);
@@ -197,12 +198,12 @@ fn compiler_root(archive: &Archive, name: &str, stated: &Stated) -> Result<Requi
         (None, Some(other)) => {
             Err(compiler::mismatch(&stated.compiler, &format!("{name} {}", other.version)))
         }
-        // The closure says what is not to be had.
+        // The closure reports the missing package.
         (None, None) => Ok(Requirement::any(name)),
     }
 }
 
-/// What the headers depend on, without the kernel's image and what comes with that.
+/// Returns the headers' dependencies, without the kernel image and its companions.
 fn needed(package: &Package) -> impl Iterator<Item = &Requirement> {
     package
         .depends
@@ -211,15 +212,15 @@ fn needed(package: &Package) -> impl Iterator<Item = &Requirement> {
         .filter(|one| !one.name.starts_with("linux-image-") && !one.name.starts_with("linux-base"))
 }
 
-/// Narrows `root` to `version`, where the archive has it in that version.
+/// Restricts `root` to `version`, if the archive has that version.
 fn prefer(archive: &Archive, root: &mut Requirement, version: &str) {
     if archive.packages(&root.name).iter().any(|p| p.version == version) {
         *root = Requirement::exact(root.name.clone(), version);
     }
 }
 
-/// The version that runs, where `uname -v` names it as Debian's does (`... Debian 6.1.176-1 (DATE)`),
-/// or else the newest; what the headers say of themselves is compared afterwards.
+/// Chooses the running version, if `uname -v` names it as Debian's does (`... Debian 6.1.176-1
+/// (DATE)`), or else the newest; the version stated in the headers is compared afterwards.
 fn choose(candidates: Vec<Package>, kernel_version: Option<&str>) -> Option<Package> {
     let named = kernel_version.and_then(|version| {
         version.split_ascii_whitespace().skip_while(|word| *word != "Debian").nth(1)
@@ -227,7 +228,8 @@ fn choose(candidates: Vec<Package>, kernel_version: Option<&str>) -> Option<Pack
     candidates.into_iter().find(|p| named.is_none_or(|version| p.version == version))
 }
 
-/// `gcc-N`, from the headers' own dependencies or those of their `linux-compiler-*` package.
+/// Returns `gcc-N`, from the headers' own dependencies or those of their `linux-compiler-*`
+/// package.
 fn compiler_of(archive: &Archive, headers: &Package) -> Option<String> {
     let gcc_in = |package: &Package| needed(package).find_map(|one| gcc_name(&one.name));
     gcc_in(headers).or_else(|| {
@@ -236,7 +238,7 @@ fn compiler_of(archive: &Archive, headers: &Package) -> Option<String> {
     })
 }
 
-/// `gcc-12` of `gcc-12`, and of `gcc-12-for-host` or `gcc-12-x86-64-linux-gnu`.
+/// Returns `gcc-12` for `gcc-12`, `gcc-12-for-host` and `gcc-12-x86-64-linux-gnu`.
 fn gcc_name(name: &str) -> Option<String> {
     let number: String =
         name.strip_prefix("gcc-")?.chars().take_while(char::is_ascii_digit).collect();
@@ -277,7 +279,7 @@ fn missing(archive: &Archive, release: &str) -> Failure {
     })
 }
 
-/// Releases the archive has headers for.
+/// Returns the releases that the archive has headers for.
 pub(super) fn releases(archive: &Archive) -> Vec<String> {
     let is_one = |name: &str| {
         name.strip_prefix(PREFIX).is_some_and(|rest| {
@@ -315,7 +317,7 @@ mod tests {
     #[test]
     fn what_comes_with_the_image_is_not_needed() {
         let mut headers = package("7.3.4-1~bpo13+1");
-        // As linux-headers-7.3.4+deb13-rt-amd64 has it, and 6.12.107's image before that.
+        // As in linux-headers-7.3.4+deb13-rt-amd64, and in 6.12.107 with its image.
         headers.depends = crate::source::relation::parse_clauses(
             "gcc-14-for-host, linux-base (>= 4.12~), linux-base-7.3.4+deb13-rt-amd64 (= 7.3.4-1~bpo13+1), \
              linux-image-a (= 1) | linux-image-a-unsigned (= 1), linux-kbuild-7.3.4+deb13",

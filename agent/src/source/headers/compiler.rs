@@ -1,14 +1,14 @@
-//! Whether a compiler is the one that a kernel was built with.
+//! Comparison of a compiler with the one that a kernel was built with.
 //!
-//! Kind, major and minor version have to be the same: within them a distribution only mends faults,
-//! and the layout of structures, the mitigations and the options a kernel was configured for stay
-//! what they are. The third number and the distribution's own revision may differ.
+//! Kind, major and minor version must be equal: within them a distribution only fixes bugs, and the
+//! layout of structures, the mitigations and the options a kernel was configured for do not change.
+//! The third number and the distribution's own revision may differ.
 
 use std::fmt;
 
 use crate::failure::{ExitCode, Failure};
 
-/// A compiler, as far as it has to match.
+/// The parts of a compiler's version that must match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Compiler {
     kind: Kind,
@@ -24,8 +24,8 @@ enum Kind {
 }
 
 impl Compiler {
-    /// Of the first line of `--version`, which the kernel keeps as CONFIG_CC_VERSION_TEXT: a name,
-    /// what the distribution says in brackets, the version, perhaps a date.
+    /// Parses the first line of `--version`, which the kernel keeps as CONFIG_CC_VERSION_TEXT: a
+    /// name, the distribution's version in brackets, the version, perhaps a date.
     pub(super) fn named(text: &str) -> Option<Self> {
         let name = text.split_ascii_whitespace().next()?;
         let kind = match text {
@@ -39,14 +39,14 @@ impl Compiler {
         Some(Self { kind, major, minor })
     }
 
-    /// Of the package gcc-N in this version.
+    /// Parses the version of the package gcc-N.
     pub(super) fn packaged(version_text: &str) -> Option<Self> {
         let upstream = version_text.split_once(':').map_or(version_text, |(_, rest)| rest);
         let (major, minor) = version(upstream)?;
         Some(Self { kind: Kind::Gcc, major, minor })
     }
 
-    /// Whether longshore can build with it: it builds with gcc only.
+    /// True if longshore can build with it: it builds with gcc only.
     pub(super) fn is_gcc(self) -> bool {
         self.kind == Kind::Gcc
     }
@@ -62,25 +62,25 @@ impl fmt::Display for Compiler {
     }
 }
 
-/// Compares the compiler the kernel was built with and the one that is to build modules for it,
-/// each as it names itself.
+/// Compares the compiler of the kernel with the one that will build modules for it, by their
+/// version texts.
 ///
 /// # Errors
 /// Exit code 11 where they do not match.
 pub fn check(kernel: &str, ours: &str) -> Result<(), Failure> {
     let same = match (Compiler::named(kernel), Compiler::named(ours)) {
         (Some(kernel), Some(ours)) => kernel == ours,
-        // What cannot be read matches only itself.
+        // An unknown version text matches only itself.
         _ => kernel == ours,
     };
     if same { Ok(()) } else { Err(mismatch(kernel, ours)) }
 }
 
-/// That the compiler at hand is not the kernel's.
+/// The failure where the available compiler is not the kernel's.
 pub(super) fn mismatch(kernel: &str, ours: &str) -> Failure {
     Failure::new(
         ExitCode::Toolchain,
-        format!("the kernel was built with {kernel:?}, and the compiler at hand is {ours:?}"),
+        format!("the kernel was built with {kernel:?}, and the available compiler is {ours:?}"),
     )
     .remedy(
         "modules have to come from the same compiler (kind, major and minor version): add an \
@@ -89,7 +89,7 @@ pub(super) fn mismatch(kernel: &str, ours: &str) -> Failure {
     )
 }
 
-/// `text` without what stands in brackets.
+/// Returns `text` without the parts in brackets.
 fn without_brackets(text: &str) -> String {
     let mut depth = 0usize;
     let mut outside = String::new();
@@ -104,7 +104,7 @@ fn without_brackets(text: &str) -> String {
     outside
 }
 
-/// Major and minor of `12.2.0`, `12.2.0-14+deb12u1` or `13.2`.
+/// Parses major and minor of `12.2.0`, `12.2.0-14+deb12u1` or `13.2`.
 fn version(word: &str) -> Option<(u32, u32)> {
     let mut numbers = word.split(|c: char| !c.is_ascii_digit());
     let major = numbers.next()?.parse().ok()?;

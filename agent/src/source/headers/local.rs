@@ -1,4 +1,4 @@
-//! Headers that lie on the host, or where the configuration says.
+//! Headers on the host, or at the paths of the configuration.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -16,27 +16,27 @@ use crate::source::deb;
 use crate::source::tree::Tree;
 use crate::store::Store;
 
-/// Headers of a kernel that are no packages.
+/// Headers of a kernel that are not packages.
 pub(super) struct Found {
     pub(super) trees: Trees,
     pub(super) stated: Stated,
-    /// What a tar file was unpacked into.
+    /// The directory that a tar file was unpacked into.
     pub(super) unpacked: Option<Arc<Claimed>>,
 }
 
-/// What the configuration names: a directory or a tar file. The inner error says why it is of no
-/// use for the kernel.
+/// Reads the headers at a configured path: a directory or a tar file. The inner error is the reason
+/// why they do not fit the kernel.
 ///
 /// # Errors
-/// Exit code 11 where it is not there, 13 where a tar file is damaged, 15 where the store cannot be
-/// written.
+/// Exit code 11 where the path does not exist, 13 where a tar file is damaged, 15 where the store
+/// cannot be written.
 pub(super) async fn given(
     path: &Path,
     wanted: Wanted<'_>,
     store: &Store,
 ) -> Result<Result<Found, String>, Failure> {
     let what = || format!("reading the headers in {}", path.display());
-    let remedy = "correct `headers`, or leave it out: the archives and the host are looked at then";
+    let remedy = "correct `headers`, or leave it out to search the archives and the host";
     let meta =
         fs::metadata(path).or_fail(ExitCode::Toolchain, what).map_err(|f| f.remedy(remedy))?;
     if meta.is_dir() {
@@ -50,7 +50,8 @@ pub(super) async fn given(
     Ok(found.map(|found| Found { unpacked: Some(Arc::new(unpacked)), ..found }))
 }
 
-/// As [`given`], without unpacking: the compiler that is needed, or why it is of no use.
+/// Like [`given`], without unpacking: returns the required compiler, or the reason why they do not
+/// fit.
 pub(super) fn look(path: &Path, wanted: Wanted<'_>) -> Result<String, String> {
     match fs::metadata(path) {
         Ok(meta) if meta.is_dir() => in_directory(path, wanted).map(|found| found.stated.compiler),
@@ -59,14 +60,14 @@ pub(super) fn look(path: &Path, wanted: Wanted<'_>) -> Result<String, String> {
     }
 }
 
-/// What lies below /lib/modules of the host.
+/// Reads the headers below the host's /lib/modules.
 pub(super) fn of_host(root: &Path, wanted: Wanted<'_>) -> Result<Found, String> {
     let modules = Path::new("/lib/modules").join(wanted.release);
     follow(View::new("/", root), wanted, &modules.join("build"), Some(&modules.join("source")))
 }
 
-/// Headers in a directory: a root with /lib/modules or /usr/src in it, one with trees of headers
-/// side by side, or a tree itself.
+/// Finds headers in a directory: a root with /lib/modules or /usr/src in it, a directory of several
+/// header trees, or a tree itself.
 fn in_directory(dir: &Path, wanted: Wanted<'_>) -> Result<Found, String> {
     let dir = dir.canonicalize().map_err(|e| e.to_string())?;
     let release = wanted.release;
@@ -92,7 +93,7 @@ fn in_directory(dir: &Path, wanted: Wanted<'_>) -> Result<Found, String> {
             return follow(view, wanted, &build, None);
         }
     }
-    // What a tar file holds is often one directory.
+    // A tar file often contains a single directory.
     let mut inside = fs::read_dir(&dir).map_err(|e| e.to_string())?.flatten();
     if let (Some(only), None) = (inside.next(), inside.next())
         && only.file_type().is_ok_and(|kind| kind.is_dir())
@@ -131,12 +132,12 @@ fn follow(
     }
 }
 
-/// Unpacks a tar file into a directory of the store that goes with the build.
+/// Unpacks a tar file into a directory of the store that is removed with the build.
 fn unpack(path: &Path, store: &Store) -> Result<Claimed, Failure> {
     let name = path.display().to_string();
     let dir = claim(store, "headers")?;
     let damaged = |e| {
-        Failure::new(ExitCode::Verification, format!("{name} is no tar file that can be read"))
+        Failure::new(ExitCode::Verification, format!("{name} is not a readable tar file"))
             .because(e)
             .remedy("give a directory, or a tar file (.tar, .tar.gz, .tar.xz, .tar.zst)")
     };

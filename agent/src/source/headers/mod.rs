@@ -1,12 +1,12 @@
-//! Kernel headers: where they are looked for, what they say, and the compiler that belongs to them.
+//! Kernel headers: search order, the kernel they state, and its compiler.
 //!
-//! A ladder, of which the first rung that holds is taken:
+//! The first source with fitting headers is taken:
 //!
-//! 1. what the configuration names: whoever names it wants it;
-//! 2. the archives: signed, and the same on every node, so that nodes share what is built;
-//! 3. what lies on the host below `/lib/modules/RELEASE`: nobody signed it, but it is the kernel's.
+//! 1. the paths in the configuration: an explicit choice;
+//! 2. the archives: signed, and the same on every node, so that nodes share built modules;
+//! 3. the host's `/lib/modules/RELEASE`: unsigned, but the kernel's own.
 //!
-//! Compiler and tools are the archives' in every case, and the compiler is the kernel's own.
+//! Compiler and tools always come from the archives, and the compiler is the kernel's own.
 
 mod archive;
 mod compiler;
@@ -37,71 +37,71 @@ pub use trees::Trees;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AvailableHeaders {
-    /// The archives have them.
+    /// Headers of an archive.
     Archive {
-        /// The headers package, for example `linux-headers-6.1.0-50-amd64`.
+        /// Headers package, for example `linux-headers-6.1.0-50-amd64`.
         package: String,
-        /// Its version.
+        /// Version of the package.
         version: String,
-        /// The compiler package it asks for, for example `gcc-12`.
+        /// Compiler package that the headers require, for example `gcc-12`.
         compiler: String,
-        /// Why what comes before on the ladder was passed over.
+        /// Reasons why sources earlier in the fallback order were not used.
         #[serde(default)]
         passed_over: Vec<String>,
     },
-    /// They lie on the host, or where the configuration says; the compiler is the archives'.
+    /// Headers on the host or at a configured path; the compiler comes from the archives.
     Local {
-        /// Where.
+        /// Directory or file that they are in.
         place: String,
-        /// The compiler they ask for, as it names itself.
+        /// Compiler that the headers require, by its own version line.
         compiler: String,
-        /// Why what comes before on the ladder was passed over.
+        /// Reasons why sources earlier in the fallback order were not used.
         #[serde(default)]
         passed_over: Vec<String>,
     },
-    /// Nobody has them; the releases that come nearest.
+    /// No headers; names the nearest releases.
     Missing {
         /// Nearest releases the archives have headers for.
         nearest: Vec<String>,
-        /// Why each place was passed over.
+        /// Reasons why each source was not used.
         #[serde(default)]
         passed_over: Vec<String>,
     },
 }
 
-/// Which kernel headers are wanted for.
+/// The kernel that headers are wanted for.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
     /// `uname -r`.
     pub release: &'a str,
-    /// `uname -v`; None takes the newest there are.
+    /// `uname -v`; None takes the newest available.
     pub version: Option<&'a str>,
 }
 
-/// The headers of one kernel, and all that is needed to build with them.
+/// The headers of one kernel, and everything needed to build with them.
 #[derive(Debug)]
 pub struct Headers {
     /// `uname -r`.
     pub release: String,
-    /// What they say of their kernel.
+    /// The kernel and compiler that the headers state.
     pub stated: Stated,
     /// The package of the kernel's compiler, for example `gcc-12`.
     pub compiler: String,
-    /// Compiler and tools, and the headers where they are packages: what the root is made of.
+    /// Compiler and tools, and the headers if they are packages: the contents of the root.
     pub toolchain: Vec<Package>,
-    /// The headers where they are no packages.
+    /// The headers if they are not packages.
     pub trees: Option<Trees>,
-    /// Which rung of the ladder they are from.
+    /// Origin of the headers.
     pub from: HeadersFrom,
-    /// Why what comes first on the ladder was not taken.
+    /// Reasons why the sources before it were not used.
     pub passed_over: Vec<String>,
-    /// What was unpacked for it.
+    /// The directory of unpacked headers.
     _unpacked: Option<Arc<Claimed>>,
 }
 
 impl Headers {
-    /// The compiler's program in the build root: what the kernel calls it, where it is there by that
-    /// name, or else what the package calls it.
+    /// Returns the compiler's program in the build root: the kernel's name for it, if that exists,
+    /// or else the package's.
     pub fn compiler_program(&self, root: &Path) -> String {
         let named = self.stated.compiler_program();
         let plain = !named.is_empty() && !named.contains('/');
@@ -110,12 +110,12 @@ impl Headers {
     }
 }
 
-/// The headers for a kernel, by the first rung of the ladder that has them. Fetches the headers
-/// package of an archive, which says exactly which kernel and compiler it belongs to.
+/// Finds the headers for a kernel, in the first source that has them. Fetches an archive's headers
+/// package, which states the exact kernel and compiler it belongs to.
 ///
 /// # Errors
-/// Exit code 11 where none has them, with the reason of each, or where no archive has the compiler;
-/// 12 and 13 for a package that cannot be fetched or is damaged.
+/// Exit code 11 where no source has them, with the reason of each, or where no archive has the
+/// compiler; 12 and 13 for a package that cannot be fetched or is damaged.
 pub async fn find(
     wanted: Wanted<'_>,
     places: &HeaderPlaces,
@@ -151,8 +151,8 @@ pub async fn find(
     Err(none_of(missing, &passed_over))
 }
 
-/// The failure where no rung holds: what the archives say first, since they are what most hosts
-/// rely on, then the others.
+/// The failure where no source has headers: the archives' reason first, since most hosts rely on
+/// them, then the others.
 fn none_of(missing: Failure, passed_over: &[String]) -> Failure {
     let archives = missing.one_line();
     let others: Vec<&str> =
@@ -161,7 +161,7 @@ fn none_of(missing: Failure, passed_over: &[String]) -> Failure {
         return missing;
     }
     let remedy = missing.remedy_text().unwrap_or_default().to_owned();
-    let cause = format!("{archives}; also passed over: {}", others.join("; "));
+    let cause = format!("{archives}; also not used: {}", others.join("; "));
     Failure::new(missing.code(), cause).remedy(remedy)
 }
 
@@ -209,8 +209,8 @@ fn with_toolchain(
     })
 }
 
-/// As [`find`], for the catalog: fetches and unpacks nothing, and absence is an answer. A tar file
-/// is taken to be what it should be.
+/// Like [`find`], for the catalog: fetches and unpacks nothing, and absence is a result. A tar file
+/// is assumed to be valid.
 pub fn at_hand(wanted: Wanted<'_>, places: &HeaderPlaces, archive: &Archive) -> AvailableHeaders {
     let mut passed_over = Vec::new();
     for path in &places.given {

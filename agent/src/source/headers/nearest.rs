@@ -1,11 +1,11 @@
-//! The releases that come nearest to one that is not to be had.
+//! Releases nearest to one that is not available.
 
 use crate::source::version;
 
-/// How many releases a message names.
+/// Maximum number of releases that a message names.
 const NAMED: usize = 6;
 
-/// The releases around `wanted`, those of its own flavour first.
+/// Returns the releases around `wanted`, those of its own flavour first.
 pub(super) fn nearest(releases: &[String], wanted: &str) -> Vec<String> {
     let flavour = flavour_of(wanted);
     let mut sorted: Vec<&String> = releases.iter().filter(|r| flavour_of(r) == flavour).collect();
@@ -18,7 +18,7 @@ pub(super) fn nearest(releases: &[String], wanted: &str) -> Vec<String> {
     sorted.into_iter().skip(from).take(NAMED).cloned().collect()
 }
 
-/// The flavour at the end of a release: `cloud-amd64` of `6.1.0-50-cloud-amd64`.
+/// Returns the flavour at the end of a release: `cloud-amd64` of `6.1.0-50-cloud-amd64`.
 fn flavour_of(release: &str) -> String {
     let words: Vec<&str> = release.split('-').collect();
     let flavour = |word: &&&str| !word.starts_with(|c: char| c.is_ascii_digit());

@@ -1,35 +1,35 @@
-//! What headers say of the kernel they belong to.
+//! Kernel and compiler that headers state.
 
 use crate::failure::{ExitCode, Failure};
 
-/// What the headers say of their kernel.
+/// Kernel and compiler that headers belong to, as the headers state them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stated {
     /// `uname -v`, for example `#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-07-02)`.
     pub kernel_version: String,
     /// The compiler of the kernel, for example `gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0`.
     pub compiler: String,
-    /// Whether it is a PREEMPT_RT kernel.
+    /// True for a PREEMPT_RT kernel.
     pub realtime: bool,
 }
 
 impl Stated {
-    /// The compiler's program, for example `gcc-12` or `x86_64-linux-gnu-gcc-14`.
+    /// Returns the compiler's program, for example `gcc-12` or `x86_64-linux-gnu-gcc-14`.
     pub fn compiler_program(&self) -> &str {
         self.compiler.split_ascii_whitespace().next().unwrap_or_default()
     }
 
-    /// The version of the compiler's package, which distributions put in brackets.
+    /// Returns the version of the compiler's package, which distributions put in brackets.
     pub fn compiler_package_version(&self) -> Option<&str> {
         let inside = self.compiler.split_once('(')?.1.split_once(')')?.0;
         inside.split_once(' ').map(|(_, version)| version)
     }
 
-    /// Reads what the headers `name` say of themselves; `read` gives a file of theirs, empty where
-    /// they have no such file.
+    /// Reads the kernel and compiler from the headers `name`; `read` returns one of their files,
+    /// empty if it does not exist.
     ///
     /// # Errors
-    /// Exit code 13 where they do not say it, and what `read` fails with.
+    /// Exit code 13 where they do not state them, and the errors of `read`.
     pub(super) fn read(
         name: &str,
         read: impl Fn(&str) -> Result<String, Failure>,
@@ -51,7 +51,7 @@ impl Stated {
     }
 }
 
-/// The value of `#define NAME "value"`.
+/// Returns the value of `#define NAME "value"`.
 pub(super) fn defined(header: &str, name: &str) -> Option<String> {
     header.lines().find_map(|line| {
         let rest = line.strip_prefix("#define ")?.strip_prefix(name)?;
@@ -59,7 +59,8 @@ pub(super) fn defined(header: &str, name: &str) -> Option<String> {
     })
 }
 
-/// The value of `NAME=value` in auto.conf, which quotes strings before Linux 5.17 and not after.
+/// Returns the value of `NAME=value` in auto.conf, which quotes strings before Linux 5.17 and not
+/// after.
 pub(super) fn configured(conf: &str, name: &str) -> Option<String> {
     conf.lines().find_map(|line| {
         let value = line.strip_prefix(name)?.strip_prefix('=')?;

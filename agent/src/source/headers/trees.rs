@@ -1,9 +1,9 @@
-//! Headers that lie in a file system: all that belongs together, its digest, its copy.
+//! Header trees in a file system: their directories, digests and copies.
 //!
 //! Distributions split headers: Debian's flavour names its common part in its Makefile and links to
-//! `linux-kbuild-*`, Ubuntu's is mostly links, others have one tree. Whatever the first tree leads
-//! to is found by following it, and copied to the same paths inside a build root, so that absolute
-//! paths in it stay right.
+//! `linux-kbuild-*`, Ubuntu's is mostly links, others have one tree. All directories that the first
+//! tree refers to are found by following it, and copied to the same paths inside a build root, so
+//! that absolute paths in it stay right.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,13 +16,14 @@ use sha2::{Digest, Sha256};
 use super::view::View;
 use crate::digest::hex;
 
-/// Headers of one kernel are 100 MiB and 25 000 files; many times that is something else.
+/// Maximum number of files: headers of one kernel are 100 MiB and 25 000 files; far more is
+/// something else.
 const MOST_FILES: u64 = 400_000;
 const MOST_BYTES: u64 = 4 << 30;
-/// Without these nothing can be built: a tree that was not prepared, or is not there whole.
+/// Files that every build needs: a tree without them was not prepared, or is incomplete.
 const NEEDED: [&str; 4] =
     ["Makefile", "Module.symvers", "include/generated/autoconf.h", "scripts/mod/modpost"];
-/// What a directory that a link leads to is called, where all of it belongs to the headers.
+/// Name prefix of linked directories that belong to the headers as a whole.
 const FAMILY: &str = "linux-";
 
 /// The headers of one kernel, as its own system sees them.
@@ -30,19 +31,19 @@ const FAMILY: &str = "linux-";
 pub struct Trees {
     release: String,
     view: View,
-    /// Where `/lib/modules/RELEASE/build` leads.
+    /// Target of `/lib/modules/RELEASE/build`.
     build: PathBuf,
-    /// Where `/lib/modules/RELEASE/source` leads, where there is such a link.
+    /// Target of `/lib/modules/RELEASE/source`, if the link exists.
     source: Option<PathBuf>,
     /// The directories that belong to it, none below another.
     parts: Vec<PathBuf>,
 }
 
 impl Trees {
-    /// What belongs to the headers that `build` and `source` lead to.
+    /// Finds the directories of the headers that `build` and `source` lead to.
     ///
     /// # Errors
-    /// Why they are of no use.
+    /// The reason why they are unusable.
     pub(super) fn follow(
         view: View,
         release: &str,
@@ -55,7 +56,7 @@ impl Trees {
             Some(path) => found(path)?,
             None => None,
         };
-        // Without the link Debian's flavour still says in its Makefile where its common part is.
+        // Without the link Debian's flavour still names its common part in its Makefile.
         let source = source.or(view.included(&build).map_err(|e| e.to_string())?);
         let parts = Vec::new();
         let mut trees = Self { release: release.to_owned(), view, build, source, parts };
@@ -65,7 +66,7 @@ impl Trees {
                 continue;
             }
             if dir.components().count() < 3 {
-                return Err(format!("{} is no directory of headers", dir.display()));
+                return Err(format!("{} is not a directory of headers", dir.display()));
             }
             trees.parts.retain(|part| !part.starts_with(&dir));
             next.extend(trees.led_to(&dir).map_err(|e| format!("{}: {e}", dir.display()))?);
@@ -76,7 +77,7 @@ impl Trees {
         Ok(trees)
     }
 
-    /// The directories that the Makefile and the links of `dir` lead to.
+    /// Returns the directories that the Makefile and the links of `dir` refer to.
     fn led_to(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
         let mut led: Vec<PathBuf> = self.view.included(dir)?.into_iter().collect();
         for (path, kind) in self.entries(dir)? {
@@ -103,16 +104,16 @@ impl Trees {
         }
     }
 
-    /// A file of the headers by its path in them; empty where there is none.
+    /// Reads a file of the headers by its path in them; empty where it does not exist.
     pub(super) fn read(&self, path: &str) -> io::Result<String> {
         self.view.read(&self.build.join(path))
     }
 
-    /// sha256 (hex) of each part, by its path: of names, links, which files are executable, and
+    /// Returns the sha256 (hex) of each part, by its path: of names, links, executable bits, and
     /// contents.
     ///
     /// # Errors
-    /// Where a file cannot be read.
+    /// An error where a file cannot be read.
     pub fn digests(&self) -> io::Result<BTreeMap<String, String>> {
         let mut digests = BTreeMap::new();
         for part in &self.parts {
@@ -165,7 +166,7 @@ impl Trees {
     /// Copies everything below `root`, and the two links below /usr/lib/modules.
     ///
     /// # Errors
-    /// Where something cannot be read or written.
+    /// An error where something cannot be read or written.
     pub fn copy_into(&self, root: &Path) -> io::Result<()> {
         let at = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
         for part in &self.parts {
@@ -198,7 +199,7 @@ impl Trees {
         Ok(())
     }
 
-    /// The copy that [`Trees::copy_into`] made.
+    /// Returns the copy that [`Trees::copy_into`] made.
     pub fn copied_to(&self, root: &Path) -> Self {
         Self { view: View::new("/", root), ..self.clone() }
     }
@@ -207,7 +208,7 @@ impl Trees {
         self.view.outside(inside).unwrap_or_default()
     }
 
-    /// Everything below `dir`, sorted, directories before what is in them; nothing through a link.
+    /// Lists everything below `dir`, sorted, directories before their contents; follows no link.
     fn entries(&self, dir: &Path) -> io::Result<Vec<(PathBuf, Kind)>> {
         let top = self.lies(dir);
         let (mut found, mut bytes) = (Vec::new(), 0u64);

@@ -1,4 +1,4 @@
-//! A file system that headers are looked for in, seen as its own system sees it.
+//! View of another system's file system, with paths and links as that system sees them.
 
 use std::fs;
 use std::io;
@@ -6,11 +6,11 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::root::is_absent;
 
-/// Links followed one after the other: as many as the kernel follows.
+/// Maximum number of links followed one after the other: the kernel's own limit.
 const MOST_LINKS: usize = 40;
 
-/// What its system calls `inside`, and all below it, lies at `outside` here: `/` at a host's root,
-/// or `/usr/src` at a directory that holds trees of headers.
+/// Maps the path `inside` of its system, and everything below it, to `outside` here: `/` to a
+/// host's root, or `/usr/src` to a directory with header trees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct View {
     inside: PathBuf,
@@ -22,15 +22,15 @@ impl View {
         Self { inside: inside.into(), outside: outside.into() }
     }
 
-    /// Where a path without links lies here; None where it is out of view.
+    /// Returns the path here of a path without links; None where it is outside the view.
     pub(super) fn outside(&self, path: &Path) -> Option<PathBuf> {
         Some(self.outside.join(path.strip_prefix(&self.inside).ok()?))
     }
 
-    /// The same path without links, `.` and `..`; None where nothing is there or it is out of view.
+    /// Resolves links, `.` and `..`; None where nothing exists there or it is outside the view.
     ///
     /// # Errors
-    /// What the kernel says of a part of the path, and a loop of links.
+    /// The kernel's error for a part of the path, and a loop of links.
     pub(super) fn resolve(&self, path: &Path) -> io::Result<Option<PathBuf>> {
         let mut left: Vec<PathBuf> = reversed(path);
         let mut done = PathBuf::from("/");
@@ -42,7 +42,7 @@ impl View {
             }
             done.push(&part);
             let Some(outside) = self.outside(&done) else {
-                // Above what is in view there are no links to be seen.
+                // The directories above the view are not visible, so they are taken as no links.
                 if self.inside.starts_with(&done) {
                     continue;
                 }
@@ -68,11 +68,11 @@ impl View {
         Ok(Some(done).filter(|path| self.outside(path).is_some()))
     }
 
-    /// The directory of the Makefile that the one in `dir` includes by an absolute path: that is the
-    /// whole Makefile of Debian's flavours.
+    /// Returns the directory of the Makefile that the one in `dir` includes by an absolute path:
+    /// that include is the whole Makefile of Debian's flavours.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(super) fn included(&self, dir: &Path) -> io::Result<Option<PathBuf>> {
         let text = self.read(&dir.join("Makefile"))?;
         let named = text.lines().take(20).find_map(|line| line.strip_prefix("include /"));
@@ -84,10 +84,10 @@ impl View {
         }
     }
 
-    /// Reads a file by whatever links lead to it; empty where there is none.
+    /// Reads a file through any links; empty where it does not exist.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(super) fn read(&self, path: &Path) -> io::Result<String> {
         let Some(lies) = self.resolve(path)?.and_then(|path| self.outside(&path)) else {
             return Ok(String::new());
@@ -100,7 +100,7 @@ impl View {
     }
 }
 
-/// The parts of a path, the last first, without the root.
+/// Returns the parts of a path, the last first, without the root.
 fn reversed(path: &Path) -> Vec<PathBuf> {
     let parts = path.components().filter(|c| !matches!(c, Component::RootDir | Component::CurDir));
     parts.map(|c| PathBuf::from(c.as_os_str())).collect::<Vec<_>>().into_iter().rev().collect()
@@ -112,7 +112,7 @@ mod tests {
     use rstest::rstest;
     use std::os::unix::fs::symlink;
 
-    /// A host with usrmerge whose headers lie where Debian puts them.
+    /// A host with usrmerge whose headers are in Debian's places.
     fn host() -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("temporary directory");
         let at = |path: &str| dir.path().join(path);

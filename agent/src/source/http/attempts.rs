@@ -1,5 +1,5 @@
-//! A download's attempts: each goes on where the last one ended, until the file is there or nothing
-//! is to be hoped for.
+//! Attempts of a download: each resumes at the end of the last, until the file is complete or
+//! retrying is pointless.
 
 use std::time::Instant;
 
@@ -17,11 +17,11 @@ use crate::failure::Failure;
 use crate::progress::Task;
 use crate::source::sink::Sink;
 
-/// An attempt that brought this much was worth it: the count of attempts begins anew.
+/// An attempt that received this much resets the count of attempts.
 const WORTHWHILE: u64 = 1 << 20;
 
 impl Fetcher {
-    /// Tries until the sink has the file; says whether it took several attempts.
+    /// Retries until the sink has the file; returns true if it took several attempts.
     pub(super) async fn run(
         &self,
         goal: &Goal,
@@ -52,15 +52,16 @@ impl Fetcher {
             let Some(wait) = patience.after(trouble) else {
                 return Err(FetchError::Failed(self.given_up(goal, failure, &mark)));
             };
-            // The URL stands beside it, and the cause is said once, by whoever gives up.
+            // The URL is a field of the log line, and the cause is reported once, with the final
+            // failure.
             let why: Vec<String> = failure.chain().map(ToString::to_string).collect();
-            tracing::info!(url = goal.shown, "fetching again: {}", why.join(": "));
+            tracing::info!(url = goal.shown, "retrying the download: {}", why.join(": "));
             tokio::time::sleep(wait).await;
             pieced = true;
         }
     }
 
-    /// Remembers a server that gave no answer at all, so that it is not asked for the next file.
+    /// Remembers a server that never answered, so that it is not tried for the next file.
     fn given_up(&self, goal: &Goal, failure: Failure, mark: &Mark<'_>) -> Failure {
         if !mark.answered && goal.url.has_host() {
             let why: Vec<String> = failure.chain().map(ToString::to_string).collect();
@@ -142,7 +143,7 @@ impl Fetcher {
         goal.check_whole(sink.size())
     }
 
-    /// What broke an attempt; all of it may be better next time.
+    /// The failure of a broken attempt; all of these may succeed next time.
     fn broken(&self, goal: &Goal, error: reqwest::Error) -> Ended {
         let why = match (error.is_timeout(), error.is_connect()) {
             (true, true) => format!("no connection within {:?}", self.policy.connect),
@@ -153,7 +154,7 @@ impl Fetcher {
         if is_certificate(&error) {
             let failure = failure.remedy(
                 "add the certificate authority to the host's or the image's certificates; \
-                 an archive may also be read over http, for everything of it is verified",
+                 an archive may also be read over http, because everything in it is verified",
             );
             return Ended::For(FetchError::Failed(failure));
         }

@@ -1,4 +1,4 @@
-//! What is to be fetched, and how an answer is judged.
+//! The file to download, and the checks of a server's response.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::failure::{ExitCode, Failure};
 use crate::progress::Task;
 use crate::redact::{redacted, shown};
 
-/// How an attempt ended that did not bring the file.
+/// Result of an attempt that did not fetch the file.
 pub(super) enum Ended {
-    /// It makes sense to try again.
+    /// Worth retrying.
     Again(Failure),
-    /// So it does, but not for long: the server said nothing, or next to nothing.
+    /// Worth few retries: the server sent nothing, or next to nothing.
     Silent(Failure),
-    /// So it does, after a while, perhaps the one that the server names.
+    /// Worth retrying after a while, perhaps the one that the server names.
     Busy(Failure, Option<Duration>),
-    /// It does not.
+    /// Not worth retrying.
     For(FetchError),
 }
 
@@ -36,13 +36,13 @@ pub(super) struct Goal {
     pub(super) url: Url,
     /// The URL without secrets, as messages show it.
     pub(super) shown: String,
-    /// Bytes, where known.
+    /// Size in bytes, if known.
     pub(super) size: Option<u64>,
-    /// More bytes are refused.
+    /// Maximum number of bytes; more are refused.
     pub(super) limit: u64,
-    /// Whether a digest will tell if parts of it do not belong together.
+    /// True if a digest will detect pieces that do not belong together.
     pub(super) pinned: bool,
-    /// Who asks, where the server wants to know.
+    /// Authorization header, if the server requires one.
     pub(super) authorization: Option<HeaderValue>,
     /// Only the first `limit` bytes are wanted.
     pub(super) part: bool,
@@ -50,7 +50,7 @@ pub(super) struct Goal {
 
 impl Goal {
     /// # Errors
-    /// Exit code 2 for what is no URL that can be fetched.
+    /// Exit code 2 for a URL that cannot be fetched.
     pub(super) fn new(
         url: &str,
         size: Option<u64>,
@@ -73,7 +73,7 @@ impl Goal {
             ExitCode::Verification,
             format!("{} is not what was promised: {what}", self.shown),
         )
-        .remedy("a proxy or mirror serves something else, or is being updated: try again, or use another mirror; nothing of it was kept")
+        .remedy("a proxy or mirror serves something else, or is being updated: try again, or use another mirror; nothing was kept")
     }
 
     pub(super) fn wrong(&self, failure: Failure) -> Failure {
@@ -84,7 +84,7 @@ impl Goal {
         self.not_as_promised(&format!("it has more than {} bytes", self.limit))
     }
 
-    /// What of `new` is still wanted after `had` bytes.
+    /// Returns the part of `new` that is still wanted after `had` bytes.
     pub(super) fn wanted<'a>(&self, new: &'a [u8], had: u64) -> &'a [u8] {
         let left = usize::try_from(self.limit.saturating_sub(had)).unwrap_or(usize::MAX);
         if self.part { &new[..new.len().min(left)] } else { new }
@@ -104,14 +104,14 @@ impl Goal {
     }
 }
 
-/// What is remembered from one attempt to the next.
+/// State kept from one attempt to the next.
 pub(super) struct Mark<'a> {
     pub(super) task: &'a dyn Task,
-    /// Names the content that was being served.
+    /// Entity tag of the content being served.
     pub(super) etag: Option<String>,
     /// The most bytes the sink ever had.
     pub(super) seen: u64,
-    /// Whether the server ever answered.
+    /// True if the server ever answered.
     pub(super) answered: bool,
 }
 
@@ -124,7 +124,8 @@ impl Mark<'_> {
     }
 }
 
-/// From where the next attempt goes on. What nothing will tell apart afterwards begins anew.
+/// Returns the offset of the next attempt. Content without digest and ETag starts over, because
+/// mixed pieces would not be detected.
 pub(super) fn resume_from(goal: &Goal, sink: &mut Sink, mark: &Mark<'_>) -> Result<u64, Failure> {
     if !goal.pinned && mark.etag.is_none() {
         sink.restart()?;
@@ -132,7 +133,7 @@ pub(super) fn resume_from(goal: &Goal, sink: &mut Sink, mark: &Mark<'_>) -> Resu
     Ok(sink.size())
 }
 
-/// Judges the answer's head; gives how many bytes of its body the sink has already.
+/// Checks the response's head; returns the number of its body's bytes that the sink already has.
 pub(super) fn accept(
     goal: &Goal,
     sink: &mut Sink,
@@ -161,7 +162,7 @@ pub(super) fn accept(
         StatusCode::PARTIAL_CONTENT if starts_at(response.headers(), offset) => Ok(0),
         StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
             sink.restart()?;
-            Err(Ended::Again(goal.failure("the server cannot go on where it stopped")))
+            Err(Ended::Again(goal.failure("the server cannot resume the transfer")))
         }
         StatusCode::NOT_FOUND | StatusCode::GONE => {
             Err(Ended::For(FetchError::Missing(goal.failure(&format!("the server says {status}")))))
@@ -177,7 +178,7 @@ pub(super) fn accept(
     }
 }
 
-/// Whether `Content-Range: bytes OFFSET-...` says so.
+/// True if the response has `Content-Range: bytes OFFSET-...`.
 fn starts_at(headers: &HeaderMap, offset: u64) -> bool {
     let range = headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
     let start = range.and_then(|r| r.strip_prefix("bytes ")?.split_once('-')?.0.parse().ok());
@@ -193,7 +194,7 @@ fn parse(url: &str) -> Result<Url, Failure> {
     let bad = |what: String| {
         Failure::new(
             ExitCode::Usage,
-            format!("{} is no URL that can be fetched: {what}", shown(url)),
+            format!("{} is not a URL that can be fetched: {what}", shown(url)),
         )
         .remedy("give an http, https or file URL")
     };
@@ -204,17 +205,17 @@ fn parse(url: &str) -> Result<Url, Failure> {
     }
 }
 
-/// The text of the innermost error: the system's answer, without the layers above it.
+/// Returns the text of the innermost error: the system's error, without the layers above it.
 pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    // reqwest's own errors name the URL.
+    // reqwest's own errors contain the URL.
     redacted(&innermost.to_string()).into_owned()
 }
 
-/// The proxy variables that are set, by name: their values may hold passwords.
+/// Names the proxy variables that are set: their values may hold passwords.
 pub(crate) fn proxies() -> String {
     let names =
         ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
@@ -226,12 +227,12 @@ pub(crate) fn proxies() -> String {
     }
 }
 
-/// Whether the server's certificate is what is wrong: trying again does not help.
+/// True if the server's certificate is at fault: retrying does not help.
 pub(crate) fn is_certificate(error: &(dyn Error + 'static)) -> bool {
     if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
         return true;
     }
-    // An io::Error does not give what it wraps as its source.
+    // An io::Error does not return the wrapped error as its source.
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(|e| e.get_ref());
     match wrapped {
         Some(wrapped) => is_certificate(wrapped),

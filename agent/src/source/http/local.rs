@@ -7,7 +7,7 @@ use super::FetchError;
 use super::goal::{Ended, Goal, Mark};
 use crate::source::sink::Sink;
 
-/// Opens a regular file: at a pipe that nobody writes to this would wait for ever, and hear no TERM.
+/// Opens a regular file: opening a pipe without a writer would block for ever, and ignore SIGTERM.
 fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
     if !std::fs::metadata(path)?.is_file() {
         let what = "it is no regular file";
@@ -29,7 +29,7 @@ pub(super) async fn copy(goal: &Goal, sink: &mut Sink, mark: &mut Mark<'_>) -> R
     };
     let mut buffer = vec![0; 1 << 18];
     loop {
-        // A read of a local file is short; what is slow (write and hash) has its own thread.
+        // Reads of a local file are short; the slow part (write and hash) has its own thread.
         let n = file.read(&mut buffer).map_err(|e| goal.failure(&e.to_string()))?;
         if n == 0 {
             break;

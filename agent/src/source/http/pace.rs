@@ -1,11 +1,12 @@
-//! A server that sends a byte now and then keeps no timeout from being too long.
+//! Detection of stalled transfers: a server that sends a byte now and then never hits a read
+//! timeout.
 
 use std::time::Duration;
 
 use super::Policy;
 
-/// How fast a body comes, measured in stretches of time that were spent waiting for it: what the
-/// disk takes is not the server's fault.
+/// Speed of a body, measured over periods spent waiting for it: time spent on the disk is not the
+/// server's fault.
 pub(crate) struct Pace {
     stretch: Duration,
     least: u64,
@@ -21,10 +22,10 @@ impl Pace {
         Self { stretch, least, waited: Duration::ZERO, got: 0 }
     }
 
-    /// Takes note of `bytes` that came after `waited`.
+    /// Records `bytes` received after `waited`.
     ///
     /// # Errors
-    /// What is wrong, where they come too slowly.
+    /// A description, where they arrive too slowly.
     pub(crate) fn note(&mut self, waited: Duration, bytes: usize) -> Result<(), String> {
         self.waited += waited;
         self.got = self.got.saturating_add(bytes as u64);

@@ -1,5 +1,5 @@
-//! When a server is asked again, and when it is given up: a dead one quickly, for there may be
-//! another, and a busy one late, for it will be well again.
+//! Retries of a server, and the end of them: a dead one is given up quickly, because another may
+//! have the file, a busy one late, because it will recover.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,27 +10,27 @@ use reqwest::{StatusCode, Url};
 
 use super::Policy;
 
-/// For how long a server that was away is not asked again.
+/// Time during which an unreachable server is not tried again.
 const REMEMBERED: Duration = Duration::from_secs(300);
 
-/// Why an attempt brought nothing.
+/// Reason why an attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// It broke off.
+    /// The transfer was interrupted.
     Broken,
-    /// The server said nothing, or next to nothing, for this long.
+    /// The server sent nothing, or next to nothing, for this long.
     Silent(Duration),
-    /// The server answered that it cannot answer now, after this long, and when to come again.
+    /// The server answered that it is busy: after this long, and with this Retry-After.
     Busy(Duration, Option<Duration>),
 }
 
-/// The patience with one server for one file.
+/// Retry state for one server and one file.
 pub(crate) struct Patience<'p> {
     policy: &'p Policy,
     attempt: u32,
     silent: Duration,
     busy: Duration,
-    /// Busy answers, for which the waits grow, too.
+    /// Number of busy answers, for which the waits grow, too.
     refusals: u32,
 }
 
@@ -39,12 +39,12 @@ impl<'p> Patience<'p> {
         Self { policy, attempt: 1, silent: Duration::ZERO, busy: Duration::ZERO, refusals: 0 }
     }
 
-    /// An attempt was worth it: the count begins anew.
+    /// Resets the count after a successful part of the transfer.
     pub(crate) fn restore(&mut self) {
         *self = Self::new(self.policy);
     }
 
-    /// How long to wait before the next attempt; None where there is to be none.
+    /// Returns the time to wait before the next attempt; None for no further attempt.
     pub(crate) fn after(&mut self, trouble: Trouble) -> Option<Duration> {
         let policy = self.policy;
         if let Trouble::Busy(took, again) = trouble {
@@ -65,13 +65,13 @@ impl<'p> Patience<'p> {
     }
 }
 
-/// Whether a status says that another time will do: 408, 429, 5xx.
+/// True for a status that means try again later: 408, 429, 5xx.
 pub(crate) fn is_busy(status: StatusCode) -> bool {
     status.is_server_error()
         || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
 }
 
-/// `Retry-After` (RFC 9110, section 10.2.3): seconds, or a date.
+/// Parses `Retry-After` (RFC 9110, section 10.2.3): seconds, or a date.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse() {
@@ -82,8 +82,8 @@ pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds.try_into().unwrap_or(0)))
 }
 
-/// Servers that gave no answer at all a short while ago, with what was seen of them. Copies share
-/// what they know: a source that is away costs a run its time once.
+/// Servers that did not answer at all recently, with the error. Copies share the list: an
+/// unreachable source costs a run its timeout once.
 #[derive(Debug, Clone)]
 pub struct Away {
     known: Arc<Mutex<HashMap<String, (Instant, String)>>>,
@@ -97,7 +97,7 @@ impl Default for Away {
 }
 
 impl Away {
-    /// Remembers nothing: for who has to hear from one server, and has time.
+    /// An empty list that remembers nothing: for a caller that needs this one server, and has time.
     pub(crate) fn forgetful() -> Self {
         Self { remembered: Duration::ZERO, ..Self::default() }
     }
@@ -107,13 +107,13 @@ impl Away {
         known.insert(server_of(url), (Instant::now(), why.to_owned()));
     }
 
-    /// What was seen of a server that is not to be asked now.
+    /// Returns the error of a server that is not to be tried now.
     pub(crate) fn why(&self, url: &Url) -> Option<String> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, (since, _)| since.elapsed() < self.remembered);
         let (since, why) = known.get(&server_of(url))?;
         let ago = since.elapsed().as_secs();
-        Some(format!("not asked again, for {ago} seconds ago it gave no answer: {why}"))
+        Some(format!("not asked again, because it did not answer {ago} seconds ago: {why}"))
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
         Policy { attempts: 3, ..Policy::default() }
     }
 
-    /// How often a server is asked, and how long waited, if `trouble` never ends.
+    /// Number of attempts, and the total wait, if `trouble` never ends.
     fn all(policy: &Policy, trouble: Trouble) -> (u32, Duration) {
         let mut patience = Patience::new(policy);
         let (mut asked, mut waited) = (1, Duration::ZERO);
@@ -156,8 +156,8 @@ mod tests {
         }
     }
 
-    /// How often a server is asked that is busy for ever and says so after `took`, and when it is
-    /// asked for the last time.
+    /// Number of attempts at a server that is always busy and says so after `took`, and the time of
+    /// the last attempt.
     fn busy(policy: &Policy, took: Duration) -> (u32, Duration) {
         let mut patience = Patience::new(policy);
         let (mut asked, mut since) = (1, Duration::ZERO);

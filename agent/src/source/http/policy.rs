@@ -1,4 +1,4 @@
-//! How patient a download is.
+//! Timeouts and retries of downloads.
 
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
@@ -6,30 +6,30 @@ use std::time::Duration;
 use super::Away;
 use crate::config::Downloads;
 
-/// No attempt takes longer, whatever the size.
+/// Maximum duration of an attempt, regardless of the size.
 const LONGEST: Duration = Duration::from_secs(6 * 3600);
 
-/// How long to wait and how often to try.
+/// Timeouts and retries.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// For a connection.
+    /// Timeout of a connection.
     pub connect: Duration,
-    /// For the next bytes.
+    /// Timeout of the next bytes.
     pub stall: Duration,
-    /// Bytes per second that a download must keep up with, within each such time and on the whole.
+    /// Minimum speed in bytes per second, within each stall period and on average.
     pub slowest: u64,
-    /// Attempts in a row that bring next to nothing.
+    /// Maximum number of consecutive attempts that receive next to nothing.
     pub attempts: u32,
-    /// For a server that says nothing or next to nothing, all attempts together: the last of them
-    /// begins before.
+    /// Time limit for a server that sends nothing or next to nothing, all attempts together: the
+    /// last of them begins before.
     pub silence: Duration,
-    /// For a server that says it is busy, all attempts together.
+    /// Time limit for a server that reports to be busy, all attempts together.
     pub busy: Duration,
-    /// Before the second attempt; doubles for each further one.
+    /// Wait before the second attempt; doubles for each further one.
     pub backoff: Duration,
-    /// The longest wait between attempts, unless a server asks for more.
+    /// Maximum wait between attempts, unless a server asks for more.
     pub longest_backoff: Duration,
-    /// Servers that were found to be away.
+    /// Servers that were found unreachable.
     pub away: Away,
 }
 
@@ -40,7 +40,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// As patient as the configuration says.
+    /// Returns the policy of the configuration.
     pub fn of(downloads: &Downloads) -> Self {
         let Downloads { connect, stall, busy } = *downloads;
         Self {
@@ -48,7 +48,7 @@ impl Policy {
             stall,
             slowest: 8 << 10,
             attempts: 5,
-            // Who takes no connection is asked for one twice.
+            // An unreachable server gets two connection attempts.
             silence: 2 * connect,
             busy,
             backoff: Duration::from_millis(500),
@@ -57,8 +57,8 @@ impl Policy {
         }
     }
 
-    /// For what one can do without: who does not answer is asked once more, and given up within some
-    /// ten seconds.
+    /// Shortens the timeouts, for downloads with a fallback: an unresponsive server is tried twice,
+    /// and given up within some ten seconds.
     #[must_use]
     pub(crate) fn hasty(self) -> Self {
         let [connect, stall] = [4, 10].map(Duration::from_secs);
@@ -66,14 +66,15 @@ impl Policy {
         Self { connect, stall, attempts: 2, ..self }
     }
 
-    /// For a registry: two further sources may follow, and patience is for what has no other.
+    /// Returns the policy for a registry: two further sources may follow, and long retries are for
+    /// what has no other source.
     #[must_use]
     pub fn for_registry(self) -> Self {
         Self { attempts: 3, ..self }
     }
 
-    /// Before attempt `attempt` + 1: doubled each time, and shortened by up to a half at random so
-    /// that many hosts do not come back at once.
+    /// Returns the wait before attempt `attempt` + 1: doubled each time, and shortened by up to a
+    /// half at random so that many hosts do not return at once.
     pub(crate) fn wait(&self, attempt: u32) -> Duration {
         let full = self.backoff.saturating_mul(1 << attempt.saturating_sub(1).min(16));
         // std seeds every RandomState differently; that is random enough to spread requests.
@@ -81,7 +82,7 @@ impl Policy {
         full.min(self.longest_backoff).mul_f64(0.5 + (random % 1000) as f64 / 2000.0)
     }
 
-    /// The longest that one attempt at `bytes` may take.
+    /// Returns the maximum duration of one attempt at `bytes`.
     pub(crate) fn deadline(&self, bytes: u64) -> Duration {
         let whole = Duration::from_secs(bytes / self.slowest.max(1));
         (self.connect + self.stall + whole).min(LONGEST)

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 
-/// Answers one request with `head` and nothing else; gives the request's lines, in lower case.
+/// Answers one request with `head` and nothing else; returns the request's lines, in lower case.
 fn answer(listener: &TcpListener, head: &str) -> Vec<String> {
     let (stream, _) = listener.accept().expect("accept");
     let lines = BufReader::new(&stream).lines().map_while(Result::ok);

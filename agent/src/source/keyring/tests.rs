@@ -15,7 +15,7 @@ fn now() -> u64 {
     u64::from(Timestamp::now().as_secs())
 }
 
-/// A key that signs itself, or whose subkey does.
+/// A key that signs itself, or with a signing subkey.
 fn key(with_subkey: bool) -> SignedSecretKey {
     let mut params = SecretKeyParamsBuilder::default();
     params
@@ -311,8 +311,8 @@ fn a_shortened_expiry_counts_beside_an_older_copy() {
     assert!(late.to_string().contains("expired"), "{late}");
 }
 
-/// Of gpg 2.2 (`--quick-gen-key ... rsa1024 sign`, `--detach-sign`, over [`TEXT`]): the library makes no
-/// such key.
+/// Made by gpg 2.2 (`--quick-gen-key ... rsa1024 sign`, `--detach-sign`, over [`TEXT`]): the
+/// library creates no such key.
 #[test]
 fn a_short_rsa_key_does_not_count() {
     let keyring = Keyring::read(include_bytes!("testdata/rsa1024.asc"));

@@ -2,7 +2,7 @@ use super::*;
 use crate::source::relation;
 use rstest::rstest;
 
-/// Packages written as `name version [suite] [Depends: ...] [Provides: ...]`.
+/// Packages in the form `name version [suite] [Depends: ...] [Provides: ...]`.
 struct Mini(Vec<Package>);
 
 impl Universe for Mini {
@@ -132,7 +132,7 @@ fn pockets_belong_to_their_release(#[case] suite: &str, #[case] expected: &str) 
 fn a_contradiction_names_both_sides() {
     let lines = ["a 1 s Depends: b (= 1), c", "b 1 s", "b 2 s", "c 1 s Depends: b (= 2)"];
     let error = resolved(&lines, &["a"]).expect_err("unsatisfiable");
-    assert!(error.remedy.starts_with("c (1) asks for b (= 2)"), "{}", error.remedy);
+    assert!(error.remedy.starts_with("c (1) needs b (= 2)"), "{}", error.remedy);
 }
 
 #[test]

@@ -1,13 +1,13 @@
-//! `supported-gpus/supported-gpus.json`: which GPUs a driver says it drives, and by what.
+//! `supported-gpus/supported-gpus.json`: the GPUs a driver supports, and the flavours that do.
 //!
 //! ```json
 //! {"chips": [{"devid": "0x1EB8", "name": "Tesla T4", "features": ["kernelopen", ...]},
 //!            {"devid": "0x102D", "name": "Tesla K80", "legacybranch": "470.xx", ...}]}
 //! ```
 //!
-//! A chip with a `legacybranch` is one that this driver no longer drives. `kernelopen` says that
-//! the open modules drive it, `gsp_proprietary_supported` (newer files) that the proprietary ones
-//! do so too.
+//! A chip with a `legacybranch` is no longer supported by this driver. `kernelopen` marks chips
+//! that the open modules support, `gsp_proprietary_supported` (newer files) those that the
+//! proprietary ones support too.
 
 use std::collections::BTreeMap;
 
@@ -15,28 +15,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::flavour::Flavour;
 
-/// What one driver says of every GPU it knows.
+/// The GPUs that one driver lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SupportedGpus {
-    /// PCI device id -> what is said of it.
+    /// PCI device id -> its entry.
     chips: BTreeMap<u16, Chip>,
 }
 
-/// What a driver says of a GPU.
+/// A driver's entry for a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chip {
-    /// What it is called.
+    /// Marketing name.
     pub name: String,
-    /// The last branch that drives it, where this driver does not.
+    /// The last branch that supports it, if this driver does not.
     pub last_branch: Option<u64>,
-    /// Whether the open modules drive it; None where the file does not say for any chip.
+    /// True if the open modules support it; None where the file does not state it for any chip.
     pub open: Option<bool>,
-    /// Whether the proprietary modules drive it; None where the file does not say for any chip.
+    /// True if the proprietary modules support it; None where the file does not state it for any
+    /// chip.
     pub proprietary: Option<bool>,
 }
 
 impl Chip {
-    /// Whether modules of `flavour` drive it, where the driver says so.
+    /// True if modules of `flavour` support it; None where the driver does not state it.
     pub fn takes(&self, flavour: Flavour) -> Option<bool> {
         match flavour {
             Flavour::Open => self.open,
@@ -61,11 +62,10 @@ struct Entry {
 }
 
 impl SupportedGpus {
-    /// Reads the file's text. Boards of one chip differ by name alone, so the first one stands for
-    /// all.
+    /// Parses the file. Boards of one chip differ by name alone, so the first one stands for all.
     ///
     /// # Errors
-    /// Where it is not of the form above.
+    /// An error where it is not of the form above.
     pub fn parse(text: &[u8]) -> Result<Self, serde_json::Error> {
         let file: File = serde_json::from_slice(text)?;
         let says =
@@ -86,7 +86,7 @@ impl SupportedGpus {
         Ok(Self { chips })
     }
 
-    /// What the driver says of a device; None where it does not know it.
+    /// Returns a device's entry; None where the driver does not list it.
     pub fn chip(&self, device: u16) -> Option<&Chip> {
         self.chips.get(&device)
     }
@@ -97,7 +97,7 @@ fn device_of(text: &str) -> Option<u16> {
     u16::from_str_radix(hex, 16).ok()
 }
 
-/// 470 of `470.xx`.
+/// Parses 470 from `470.xx`.
 fn branch_of(text: &str) -> Option<u64> {
     text.split('.').next()?.parse().ok()
 }

@@ -1,7 +1,7 @@
-//! What the last reading of a download unpacked.
+//! Result of a download's last reader.
 //!
-//! A download may begin anew, and what an earlier reading unpacked is of bytes that were never held
-//! against the digest. Its thread may end at any time, so it has a place of its own to leave that.
+//! A download may start over, and an earlier reader's result is of bytes that were never compared
+//! with the digest. Its thread may end at any time, so each reader has a slot of its own.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,15 +9,16 @@ use super::unpack::{self, Unpacked};
 use crate::source::http::{ReadOnce, Reader};
 use crate::store::Store;
 
-/// Where one reading leaves what it unpacked.
+/// Slot for the result of one reader.
 type Slot = Arc<Mutex<Option<Unpacked>>>;
 
-/// The place of the reading that was started last.
+/// The slot of the last reader.
 #[derive(Default)]
 pub(super) struct Latest(Mutex<Slot>);
 
 impl Latest {
-    /// Unpacks a file into the store's temporary directory, each time into another.
+    /// Returns a reader that unpacks a file into the store's temporary directory, each time into
+    /// another.
     pub(super) fn reader(self: &Arc<Self>, name: &str, store: &Store) -> Reader {
         let (latest, name, store) = (Arc::clone(self), name.to_owned(), store.clone());
         Arc::new(move || {
@@ -31,14 +32,14 @@ impl Latest {
         })
     }
 
-    /// A new place; what lies in the one before is nobody's any more.
+    /// Starts a new slot; the previous slot's result is discarded.
     fn begin(&self) -> Slot {
         let slot = Slot::default();
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&slot);
         slot
     }
 
-    /// What the reading that was started last unpacked, where it came to its end.
+    /// Takes the result of the last reader, if it reached the end.
     pub(super) fn take(&self) -> Option<Unpacked> {
         let slot = Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner));
         slot.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -65,7 +66,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(20);
 
-    /// Gives each connection the next answer.
+    /// Answers each connection with the next response.
     fn serve(answers: Vec<Vec<u8>>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let url = format!("http://{}/{NAME}", listener.local_addr().expect("address"));
@@ -100,7 +101,7 @@ mod tests {
         sample::run_file(&members, Compression::Gzip)
     }
 
-    /// As `reader`, but what is read first comes to its end after what is read second.
+    /// Like `reader`, but the first one ends after the second one.
     fn first_ends_last(reader: Reader) -> Reader {
         let (ended, wait) = mpsc::channel();
         let (wait, begun) = (Mutex::new(Some(wait)), AtomicUsize::new(0));

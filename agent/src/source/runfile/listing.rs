@@ -1,4 +1,4 @@
-//! `.manifest`: what the installer in a .run file would install, and how.
+//! `.manifest`: the files that a .run file's installer would install.
 //!
 //! Line 1 describes the package, line 2 is its version, six or seven more say how its modules are
 //! built; then one line a file (nvidia-installer's install-from-cwd.c and manifest.c):
@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::is_version;
 
-/// What a manifest says.
+/// Contents of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Listing {
     /// Driver version.
@@ -32,24 +32,24 @@ pub(super) struct Listed {
     pub(super) mode: u32,
     /// For example `CUDA_LIB`.
     pub(super) kind: String,
-    /// Whether it is for 32-bit programs.
+    /// True for 32-bit programs' files.
     pub(super) compat32: bool,
-    /// File name a link leads to.
+    /// File name of a link's target.
     pub(super) target: Option<String>,
 }
 
-/// The number of lines before the entries is at least this.
+/// Minimum number of lines before the entries.
 const HEADER_LINES: usize = 7;
 
 impl Listing {
-    /// Reads a manifest.
+    /// Parses a manifest.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A text that describes the fault.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let version = text.lines().nth(1).map(str::trim).unwrap_or_default();
         if !is_version(version) {
-            return Err(format!("its second line is no driver version: {version:?}"));
+            return Err(format!("its second line is not a driver version: {version:?}"));
         }
         let mut entries = Vec::new();
         for line in text.lines().skip(HEADER_LINES) {
@@ -63,7 +63,7 @@ impl Listing {
 }
 
 impl Listed {
-    /// None for a line that is no entry.
+    /// Parses a line; None if it is not an entry.
     fn parse(line: &str) -> Result<Option<Self>, String> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let [path, mode, kind, rest @ ..] = words.as_slice() else { return Ok(None) };
@@ -89,7 +89,7 @@ impl Listed {
     }
 }
 
-/// A relative path without `.` and without `..`.
+/// Returns a relative path without `.` and without `..`.
 fn inside(path: &str) -> Option<PathBuf> {
     let mut clean = PathBuf::new();
     for component in Path::new(path).components() {
@@ -139,8 +139,8 @@ mod tests {
     }
 
     #[rstest]
-    #[case::no_version("a\nb\n", "no driver version")]
-    #[case::nothing("", "no driver version")]
+    #[case::no_version("a\nb\n", "not a driver version")]
+    #[case::nothing("", "not a driver version")]
     #[case::no_files(HEAD, "lists no file")]
     #[case::climbs(&format!("{HEAD}../x 0644 DOCUMENTATION\n"), "leads outside")]
     #[case::absolute(&format!("{HEAD}/etc/passwd 0644 DOCUMENTATION\n"), "leads outside")]

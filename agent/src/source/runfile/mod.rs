@@ -1,8 +1,9 @@
 //! NVIDIA's .run files as driver packages: a shell script with a compressed tar behind it.
 //!
-//! A file is unpacked while it arrives, into a temporary directory of the store, and hashed on the
-//! way; only what is wanted is written, and the file itself never. When its digest turns out to be
-//! the one asked for, the directory gets its name (see [`stored`]). docs/run-files.md tells users.
+//! A file is unpacked while it is downloaded, into a temporary directory of the store, and hashed
+//! on the way; only the wanted files are written, and the .run file itself never. If the digest is
+//! the expected one, the directory is renamed to its final name (see [`stored`]). docs/run-files.md
+//! is for users.
 
 mod gpus;
 pub(crate) mod header;
@@ -37,24 +38,24 @@ use serde::{Deserialize, Serialize};
 /// One of NVIDIA's .run files: a driver in all its flavours, with its user-mode files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AvailableRunFile {
-    /// Its name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
+    /// Name, for example `NVIDIA-Linux-x86_64-535.261.03.run`.
     pub name: String,
-    /// Where it can be had, best first.
+    /// URLs, in order of preference.
     pub urls: Vec<String>,
-    /// sha256 (hex) it must have.
+    /// Required sha256 (hex).
     pub sha256: String,
-    /// Driver version: of its header, until it is in the store.
+    /// Driver version: from its header, until it is in the store.
     pub version: String,
-    /// Flavours it has: expected of its branch, until it is in the store.
+    /// Flavours: those expected of its branch, until it is in the store.
     pub flavours: Vec<Flavour>,
-    /// Whether the store has it unpacked.
+    /// True if the store has it unpacked.
     pub stored: bool,
-    /// Which GPUs it says it drives, once it is in the store.
+    /// Its list of supported GPUs, once it is in the store.
     pub gpus: Option<SupportedGpus>,
 }
 
 impl AvailableRunFile {
-    /// The drivers that can be compiled from it.
+    /// Returns the drivers that can be compiled from it.
     pub fn drivers(&self) -> impl Iterator<Item = AvailableDriver> + '_ {
         self.flavours.iter().map(|flavour| AvailableDriver {
             version: self.version.clone(),
@@ -65,42 +66,42 @@ impl AvailableRunFile {
     }
 }
 
-/// No .run file is longer: those of today have less than 0.5 GiB.
+/// Maximum size of a .run file: those of today have less than 0.5 GiB.
 const MOST_BYTES: u64 = 4 << 30;
-/// What is read of a file to learn what it is of.
+/// Number of bytes read from a file to identify it.
 const HEAD: u64 = 64 << 10;
 /// The first branch whose .run files have open modules.
 const FIRST_OPEN_BRANCH: u64 = 515;
 
-/// What a person can do where a file does not begin as it should.
+/// Remedy for a file that does not begin like a .run file.
 const NO_PAGE: &str = "check that this is NVIDIA's .run file, and not a page about it";
 
-/// What looking at a .run file gives.
+/// Result of looking at a .run file.
 #[derive(Debug)]
 pub enum Looked {
-    /// What is known of it before it is fetched, or of the store's copy.
+    /// Known before it is fetched, or from the store's copy.
     Known(AvailableRunFile),
-    /// It is a script of an unknown form: what it holds is known when it has unpacked itself (see
+    /// A script of an unknown form: its contents are known only after it has extracted itself (see
     /// [`Workshop::extract`]).
     Foreign(Foreign),
 }
 
-/// A file that has to unpack itself.
+/// A file that must extract itself.
 #[derive(Debug, Clone)]
 pub struct Foreign {
-    /// Its name.
+    /// File name.
     pub name: String,
-    /// Its sha256 (hex).
+    /// The expected file, with its sha256 (hex).
     pub sha256: String,
-    /// Where it is to be had.
+    /// URLs of the file.
     pub source: RunFileSource,
 }
 
-/// Looks at a .run file before it is fetched, or at the store's copy.
+/// Identifies a .run file before it is fetched, or from the store's copy.
 ///
 /// # Errors
 /// Exit code 10 for another machine's driver, 12 where neither the store nor any mirror has it, 13
-/// where it is no .run file.
+/// where it is not a .run file.
 pub async fn look(
     source: &RunFileSource,
     fetcher: &Fetcher,
@@ -133,11 +134,11 @@ pub async fn look(
     }))
 }
 
-/// Brings a .run file into the store, unpacked; what is there already is not fetched again.
+/// Fetches a .run file into the store, unpacked; one that exists already is not fetched again.
 ///
 /// # Errors
-/// Exit code 10 for another machine's driver, 12 where no mirror has it, 13 where it is not what
-/// its digest says or not of a known form, 15 where the store is full or cannot be written.
+/// Exit code 10 for another machine's driver, 12 where no mirror has it, 13 where it does not match
+/// its digest or has an unknown form, 15 where the store is full or cannot be written.
 pub async fn fetch(
     file: &AvailableRunFile,
     fetcher: &Fetcher,
@@ -189,40 +190,40 @@ async fn fetch_from(
     tokio::task::spawn_blocking(keep).await.or_fail(ExitCode::Bug, || what)?
 }
 
-/// Reads a .run file to its end and says what it holds; nothing of it is kept.
+/// Reads a .run file to its end and describes its contents; nothing is kept.
 ///
 /// # Errors
-/// Exit code 10 for another machine's driver, 13 for what is no .run file of a known form or holds
-/// what it must not, 15 where the store cannot be written.
+/// Exit code 10 for another machine's driver, 13 for a file of an unknown form or with forbidden
+/// contents, 15 where the store cannot be written.
 pub fn inspect(name: &str, from: &mut dyn Read, store: &Store) -> Result<Written, Failure> {
     let unpacked = unpack::unpack(name, from, store, unpack::MOST_UNPACKED)?;
     stored::describe(&unpacked, name, "")
 }
 
-/// The header was believed when the plan was made.
+/// Compares the version with that of the header, which the plan was made from.
 fn check_version(stored: &StoredRunFile, planned: &str) -> Result<(), Failure> {
     let Written { name, version, .. } = &stored.written;
     if version == planned {
         return Ok(());
     }
-    let cause = format!("{name} is of {version}; when it was looked at first it said {planned}");
+    let cause = format!("{name} is of {version}; its header stated {planned} before");
     Err(Failure::new(ExitCode::Verification, cause).remedy("run again"))
 }
 
-/// What is known of a file now that the store may have it.
+/// Returns a file's description, from the store if it has the file.
 pub fn as_stored(file: &AvailableRunFile, store: &Store) -> AvailableRunFile {
     let stored = find(store, &file.sha256);
     stored.map_or_else(|| file.clone(), |stored| at_hand(&stored, file.urls.clone()))
 }
 
-/// What is known of a driver in the store, which is to be had from `urls`.
+/// Returns the description of a driver in the store, with its `urls`.
 pub fn at_hand(stored: &StoredRunFile, urls: Vec<String>) -> AvailableRunFile {
     let Written { name, sha256, version, flavours, .. } = stored.written.clone();
     AvailableRunFile { name, urls, sha256, version, flavours, stored: true, gpus: stored.gpus() }
 }
 
-/// Reads the beginning of the file from the first mirror that has it; None where every one that has
-/// something has a script that is not of a known form.
+/// Reads the beginning of the file from the first mirror that has it; None where every mirror that
+/// has something serves a script of an unknown form.
 async fn header_of(
     name: &str,
     source: &RunFileSource,
@@ -257,7 +258,7 @@ fn no_header(url: &str, fault: HeaderFault) -> Failure {
     Failure::new(ExitCode::Verification, cause).because(fault).remedy(NO_PAGE)
 }
 
-/// The last part of the first URL's path.
+/// Returns the last part of the first URL's path.
 fn name_of(source: &RunFileSource) -> String {
     let url = source.urls.first().and_then(|url| reqwest::Url::parse(url).ok());
     let last = url.as_ref().and_then(|url| url.path_segments()?.next_back().map(str::to_owned));
@@ -272,7 +273,7 @@ fn expected_flavours(version: &str) -> Vec<Flavour> {
     }
 }
 
-/// Whether a text is a driver's version: `535.261.03`.
+/// True if a text is a driver's version: `535.261.03`.
 fn is_version(text: &str) -> bool {
     let number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
     text.contains('.') && text.len() <= 32 && text.split('.').all(number)

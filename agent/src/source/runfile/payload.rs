@@ -1,4 +1,4 @@
-//! The payload of a .run file: a tar, compressed with what its first bytes say.
+//! Payload of a .run file: a tar, compressed in the format that its first bytes identify.
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
@@ -7,15 +7,15 @@ use liblzma::bufread::XzDecoder;
 
 use crate::source::compression::xz_stream;
 
-/// Where a tar's first header says that it is one (POSIX ustar, offset of `magic`).
+/// Offset of `magic` in a tar's first header (POSIX ustar).
 const USTAR: std::ops::Range<usize> = 257..262;
 const BLOCK: usize = 512;
 
-/// Decompresses a payload. A stream that is cut off gives an error, never a short result; what
-/// follows a stream's end is not read.
+/// Decompresses a payload. A truncated stream gives an error, never a short result; bytes after the
+/// stream's end are not read.
 ///
 /// # Errors
-/// Where the first bytes are those of no payload.
+/// An error where the first bytes are not those of a payload.
 pub(super) fn open<'a>(mut reader: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut head = Vec::with_capacity(BLOCK);
     Read::take(&mut reader, BLOCK as u64).read_to_end(&mut head)?;

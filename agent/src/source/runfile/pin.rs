@@ -1,4 +1,4 @@
-//! The sha256 a .run file must have, where a text beside it says it.
+//! The sha256 of a .run file, given directly or by a checksum file.
 
 use crate::config::{Pin, RunFileSource};
 use crate::digest::is_sha256;
@@ -6,13 +6,14 @@ use crate::failure::{ExitCode, Failure};
 use crate::redact::shown;
 use crate::source::http::Fetcher;
 
-/// A checksum's text is a line, or one for each file of a directory.
+/// Maximum size of a checksum file: one line, or one for each file of a directory.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The sha256 (hex) that a .run file must have.
+/// Returns the sha256 (hex) that a .run file must have.
 ///
 /// # Errors
-/// Exit code 12 where the text with it cannot be had, or only over http, 13 where it does not say it.
+/// Exit code 12 where the checksum file cannot be fetched, or only over http, 13 where it lacks the
+/// digest.
 pub(super) async fn sha256_of(
     source: &RunFileSource,
     name: &str,
@@ -22,7 +23,7 @@ pub(super) async fn sha256_of(
         Pin::Sha256(sha256) => return Ok(sha256.clone()),
         Pin::Sidecar(url) => url,
     };
-    // Who gives the text is all that makes it right, and a redirection may lead to http.
+    // The server alone makes the checksum trustworthy, and a redirection may lead to http.
     let fetcher = fetcher.over_https_only()?;
     let text = fetcher.bytes(url, MOST_BYTES).await?;
     digest_in(&String::from_utf8_lossy(&text), name).ok_or_else(|| lacks(url, name))
@@ -33,8 +34,8 @@ fn lacks(url: &str, name: &str) -> Failure {
         .remedy("give the sha256 itself, or the URL of a text as sha256sum writes it")
 }
 
-/// The digest of `name` in lines like `HEX  NAME`, `HEX *NAME` or `SHA256 (NAME) = HEX`; or the
-/// only one there is, for mirrors give files other names.
+/// Returns the digest of `name` from lines like `HEX NAME`, `HEX *NAME` or `SHA256 (NAME) = HEX`;
+/// or the only digest, because mirrors rename files.
 fn digest_in(text: &str, name: &str) -> Option<String> {
     let all: Vec<(String, &str)> = text.lines().filter_map(entry).collect();
     let named = all.iter().find(|(_, file)| is_of(file, name));
@@ -42,7 +43,7 @@ fn digest_in(text: &str, name: &str) -> Option<String> {
     named.or_else(only).map(|(digest, _)| digest.clone())
 }
 
-/// Digest and file name of a line.
+/// Parses the digest and file name of a line.
 fn entry(line: &str) -> Option<(String, &str)> {
     let line = line.trim();
     let (digest, file) = match line.strip_prefix("SHA256 (").and_then(|r| r.split_once(") = ")) {

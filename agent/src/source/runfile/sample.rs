@@ -1,4 +1,4 @@
-//! Small .run files for tests, of the layout of NVIDIA's.
+//! Small .run files for tests, laid out like NVIDIA's.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use crate::source::sample_elf::elf;
 pub(super) const VERSION: &str = "535.1.2";
 pub(super) const NAME: &str = "NVIDIA-Linux-x86_64-535.1.2.run";
 
-/// What a payload is compressed with.
+/// Compression of a payload.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Compression {
     Xz,
@@ -38,17 +38,17 @@ pub(super) fn other(path: &str, kind: tar::EntryType, link: Option<&str>) -> Mem
     Member { path: path.to_owned(), kind, bytes: Vec::new(), link: link.map(str::to_owned) }
 }
 
-/// A file whose name stands before it, for it may be longer than a header's.
+/// A file preceded by an entry with its name, which may be longer than a header's.
 pub(super) fn long(path: &str) -> [Member; 2] {
     [before(tar::EntryType::GNULongName, path), file("kernel/long", "x")]
 }
 
-/// What is said of the next member.
+/// An entry with metadata of the next member.
 pub(super) fn before(kind: tar::EntryType, bytes: impl Into<Vec<u8>>) -> Member {
     Member { path: "././@LongLink".to_owned(), kind, bytes: bytes.into(), link: None }
 }
 
-/// A driver in both flavours.
+/// A driver with both flavours.
 pub(super) fn driver() -> Vec<Member> {
     let kbuild = format!("EXTRA_CFLAGS += -DNV_VERSION_STRING=\\\"{VERSION}\\\"\n");
     let library = |name: &str| {
@@ -78,7 +78,7 @@ pub(super) fn driver() -> Vec<Member> {
 
 const GPUS: &str = r#"{"chips": [{"devid": "0x1EB8", "name": "T4", "features": ["kernelopen"]}]}"#;
 
-/// libnvidia-cfg is in the package, and not in the manifest.
+/// A manifest; libnvidia-cfg is in the package, and not in the manifest.
 fn manifest() -> String {
     format!(
         "NVIDIA Accelerated Graphics Driver for Linux-x86_64\n{VERSION}\nnvidia\n\
@@ -109,7 +109,7 @@ pub(super) fn tar_of(members: &[Member]) -> Vec<u8> {
         if let Some(link) = &member.link {
             header.set_link_name_literal(link).expect("a short link");
         }
-        // The builder refuses paths that climb, so the name is put in as it is.
+        // The builder refuses paths with `..`, so the name is written directly.
         header.as_old_mut().name[..member.path.len()].copy_from_slice(member.path.as_bytes());
         header.set_cksum();
         tar.append(&header, member.bytes.as_slice()).expect("append");
@@ -127,7 +127,7 @@ pub(super) fn compressed(bytes: &[u8], compression: Compression) -> Vec<u8> {
         }
         Compression::Zstd => zstd::encode_all(bytes, 3).expect("compressed"),
         Compression::Xz => {
-            // NVIDIA compresses without a check, for the sake of its small decompressor.
+            // NVIDIA compresses without a check, for its small decompressor.
             let check = liblzma::stream::Check::None;
             let stream = liblzma::stream::Stream::new_easy_encoder(3, check).expect("encoder");
             let mut writer = liblzma::write::XzEncoder::new_stream(Vec::new(), stream);
@@ -137,7 +137,7 @@ pub(super) fn compressed(bytes: &[u8], compression: Compression) -> Vec<u8> {
     }
 }
 
-/// A header as NVIDIA's makeself writes it, with a decompressor behind the script.
+/// A header like that of NVIDIA's makeself, with a decompressor after the script.
 pub(super) fn header(version: &str, arch: &str) -> Vec<u8> {
     let mut text = format!(
         "#! /bin/sh\nCRCsum=1\nMD5=2\nskip=13\nskip_decompress=11\nsize_decompress=2\n\
@@ -154,7 +154,7 @@ pub(super) fn run_file(members: &[Member], compression: Compression) -> Vec<u8> 
     [header(VERSION, "x86_64"), compressed(&tar_of(members), compression)].concat()
 }
 
-/// Writes a file and pins what it holds.
+/// Writes a file and pins its digest.
 pub(super) fn pinned(dir: &std::path::Path, bytes: &[u8]) -> RunFileSource {
     let path = dir.join(NAME);
     std::fs::write(&path, bytes).expect("written");

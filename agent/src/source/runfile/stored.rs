@@ -29,20 +29,21 @@ use crate::source::driver;
 use crate::source::userspace::{self, Entry, compare, is_taken, measure};
 use crate::store::Store;
 
-/// Tries of giving a driver its name: each miss takes another process that put or removed it meanwhile.
+/// Attempts to rename a driver into place: each failure means that another process renamed or
+/// removed it meanwhile.
 const TRIES: usize = 64;
 
-/// The version of driver.json's form; a driver with another is fetched again.
+/// Version of driver.json's format; a driver with another is fetched again.
 const FORMAT: u32 = 1;
 
 /// The directories of the kernel sources.
 const SOURCES: [(Flavour, &str); 2] =
     [(Flavour::Open, "kernel-open"), (Flavour::Proprietary, "kernel")];
-/// Manifests and lists of GPUs have some hundred kilobytes.
+/// Maximum size of manifests and lists of GPUs, which have some hundred kilobytes.
 const MOST_TEXT: u64 = 16 << 20;
 const GPUS: &str = "supported-gpus/supported-gpus.json";
 
-/// What is written of an unpacked .run file.
+/// Record of an unpacked .run file (driver.json).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Written {
@@ -55,7 +56,7 @@ pub struct Written {
     pub version: String,
     /// `uname -m`.
     pub arch: String,
-    /// Flavours that there are sources of.
+    /// Flavours with sources.
     pub flavours: Vec<Flavour>,
     /// Every path below `tree`.
     entries: BTreeMap<PathBuf, Entry>,
@@ -64,14 +65,14 @@ pub struct Written {
 /// An unpacked .run file in the store.
 #[derive(Debug, Clone)]
 pub struct StoredRunFile {
-    /// What is written of it.
+    /// Its record.
     pub written: Written,
     /// `drivers/HEX/tree`.
     tree: PathBuf,
 }
 
-/// The driver in the store that a .run file with this sha256 holds; None where there is none, or
-/// only a damaged one.
+/// Returns the driver in the store from the .run file with this sha256; None where there is none,
+/// or only a damaged one.
 pub fn find(store: &Store, sha256: &str) -> Option<StoredRunFile> {
     let dir = store.dir("drivers").join(sha256);
     if !dir.exists() {
@@ -92,14 +93,14 @@ pub fn find(store: &Store, sha256: &str) -> Option<StoredRunFile> {
     match read() {
         Ok(written) => Some(StoredRunFile { written, tree: dir.join("tree") }),
         Err(failure) => {
-            tracing::warn!("leaving a driver out: {}", failure.one_line());
+            tracing::warn!("a driver in the store was ignored: {}", failure.one_line());
             None
         }
     }
 }
 
 impl StoredRunFile {
-    /// Compares every file with what was written when it was unpacked.
+    /// Compares every file with its record.
     ///
     /// # Errors
     /// Exit code 13 where one differs.
@@ -114,7 +115,7 @@ impl StoredRunFile {
     /// Copies the kernel sources of a flavour to `into/NAME`, and returns that directory.
     ///
     /// # Errors
-    /// Exit code 12 where it has no such flavour, 13 where the store's copy is damaged, 15 where
+    /// Exit code 12 where it lacks this flavour, 13 where the store's copy is damaged, 15 where
     /// `into` cannot be written.
     pub fn copy_sources(&self, flavour: Flavour, into: &Path) -> Result<PathBuf, Failure> {
         let Some(name) = directory_of(&self.written.flavours, flavour) else {
@@ -130,12 +131,12 @@ impl StoredRunFile {
         Ok(target)
     }
 
-    /// Which GPUs it says it drives; None where it does not say, or not in a form that is known.
+    /// Returns the supported GPUs; None where the driver has no list, or one of an unknown form.
     pub fn gpus(&self) -> Option<SupportedGpus> {
         let path = self.tree.join(GPUS);
         let bytes = read_small(&path).ok()?;
         SupportedGpus::parse(&bytes)
-            .inspect_err(|error| tracing::warn!("going on without {}: {error}", path.display()))
+            .inspect_err(|error| tracing::warn!("ignoring {}: {error}", path.display()))
             .ok()
     }
 
@@ -158,7 +159,7 @@ impl StoredRunFile {
 
 fn put(tree: &Path, entry: &Listed, path: &Path) -> io::Result<()> {
     fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
-    // Manifests name a link once for each place it would be installed to; here these are one.
+    // Manifests list a link once for each install location; here these are one.
     if path.symlink_metadata().is_ok() {
         return Ok(());
     }
@@ -168,7 +169,7 @@ fn put(tree: &Path, entry: &Listed, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Where a manifest's file or link goes below a driver root; None where it is not wanted.
+/// Returns the place of a manifest's file or link below a driver root; None where it is not wanted.
 fn placed(entry: &Listed, machine: Machine, version: &str) -> Option<PathBuf> {
     if entry.compat32 {
         return None;
@@ -181,7 +182,8 @@ fn placed(entry: &Listed, machine: Machine, version: &str) -> Option<PathBuf> {
     at_the_top.then(|| userspace::place_of(name, machine.triplet)).flatten()
 }
 
-/// Whether a file is for this machine; one that does not say is checked library by library.
+/// Checks that a file is for this machine; one without an architecture is checked library by
+/// library.
 ///
 /// # Errors
 /// Exit code 10 where it is not.
@@ -197,10 +199,10 @@ pub(crate) fn check_machine(name: &str, arch: Option<&str>) -> Result<(), Failur
     }
 }
 
-/// Checks an unpacked file against itself and against what was asked for, and keeps it.
+/// Checks an unpacked file against itself and against the request, and moves it into the store.
 ///
 /// # Errors
-/// Exit code 10 for another machine's driver, 13 where it does not hold what it should, 15 where
+/// Exit code 10 for another machine's driver, 13 where its contents are not as expected, 15 where
 /// the store cannot be written.
 pub(crate) fn keep(
     unpacked: Unpacked,
@@ -227,7 +229,7 @@ pub(crate) fn keep(
         }
         tries += 1;
         match land(dir, &target) {
-            // Another one came or went since it was looked for.
+            // Another process added or removed it meanwhile.
             Err(e) if tries < TRIES && (is_taken(&e) || e.kind() == ErrorKind::NotFound) => {}
             landed => break landed.map_err(failed)?,
         }
@@ -240,8 +242,8 @@ pub(crate) fn keep(
     Ok(StoredRunFile { written, tree: target.join("tree") })
 }
 
-/// Checks an unpacked file against itself, removes what its manifest does not list, and says what
-/// it holds.
+/// Checks an unpacked file against itself, removes the files that its manifest does not list, and
+/// returns its record.
 ///
 /// # Errors
 /// As [`keep`].
@@ -266,15 +268,15 @@ pub(crate) fn describe(unpacked: &Unpacked, name: &str, sha256: &str) -> Result<
     })
 }
 
-/// Gives the directory its name, also where a damaged one has it; returns whether nothing is left under
-/// its old name. Each step replaces one whole directory by another: no lock is needed.
+/// Renames the directory to `target`, replacing a damaged one; returns true if nothing is left
+/// under the old name. Each step replaces one whole directory by another: no lock is needed.
 fn land(dir: &Path, target: &Path) -> io::Result<bool> {
     match fs::rename(dir, target) {
         Err(e) if is_taken(&e) => {}
         renamed => return renamed.map(|()| true),
     }
     match renameat_with(CWD, dir, CWD, target, RenameFlags::EXCHANGE) {
-        // Not every file system exchanges (renameat2(2)).
+        // Some file systems cannot exchange (renameat2(2)).
         Err(Errno::INVAL | Errno::NOSYS) => {}
         exchanged => return exchanged.map(|()| false).map_err(io::Error::from),
     }
@@ -285,7 +287,8 @@ fn land(dir: &Path, target: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Removes what the manifest does not list for this machine, and gives the rest its modes.
+/// Removes the files that the manifest does not list for this machine, and sets the modes of the
+/// rest.
 fn prune(name: &str, tree: &Path, listing: &Listing, machine: Machine) -> Result<(), Failure> {
     let files = listing.entries.iter().filter(|e| e.target.is_none());
     let wanted: BTreeMap<&Path, u32> = files
@@ -330,7 +333,7 @@ fn remove_unlisted(
     Ok(())
 }
 
-/// The flavours there are sources of, each checked to be of this version.
+/// Returns the flavours with sources, each checked to be of this version.
 fn flavours(name: &str, tree: &Path, version: &str) -> Result<Vec<Flavour>, Failure> {
     let mut found = Vec::new();
     for (flavour, directory) in SOURCES {
@@ -361,7 +364,7 @@ fn listing_of(name: &str, tree: &Path) -> Result<Listing, Failure> {
         .map_err(|what| wrong(name, format!("its .manifest cannot be used: {what}")))
 }
 
-/// Reads a file that has to be a small one.
+/// Reads a file of limited size.
 fn read_small(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MOST_TEXT + 1).read_to_end(&mut bytes)?;
@@ -372,11 +375,11 @@ fn read_small(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn wrong(name: &str, what: String) -> Failure {
-    Failure::new(ExitCode::Verification, format!("{name} is no driver that can be used: {what}"))
+    Failure::new(ExitCode::Verification, format!("{name} is not a usable driver: {what}"))
         .remedy("get the file from NVIDIA again, or choose another")
 }
 
-/// Copies files, links and times: make(1) compares them.
+/// Copies files, links and times: make(1) compares times.
 fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(from)?;
     if metadata.is_symlink() {

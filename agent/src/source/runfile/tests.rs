@@ -31,7 +31,7 @@ impl Scene {
         sample::pinned(self.dir.path(), bytes)
     }
 
-    /// What is known of a file that does not have to unpack itself.
+    /// Identifies a file that need not extract itself.
     async fn look(&self, source: &RunFileSource) -> Result<AvailableRunFile, Failure> {
         match look(source, &self.fetcher, &self.store).await? {
             Looked::Known(file) => Ok(file),
@@ -44,7 +44,7 @@ impl Scene {
         fetch(&found, &self.fetcher, &self.store, &Silent).await
     }
 
-    /// What is below the store but for its empty directories.
+    /// Lists the store's contents except for its empty directories.
     fn leftovers(&self) -> Vec<PathBuf> {
         let dirs = ["drivers", "tmp", "blobs/sha256"];
         let list = |dir| fs::read_dir(self.store.dir(dir)).expect("listed");
@@ -65,7 +65,7 @@ async fn stored(scene: &Scene) -> StoredRunFile {
 #[tokio::test]
 async fn a_file_is_unpacked_whatever_it_is_compressed_with(#[case] compression: Compression) {
     let scene = Scene::new();
-    // makeself ends its files with a newline, or does not.
+    // Some makeself files end with a newline, others do not.
     let mut bytes = sample::run_file(&driver(), compression);
     bytes.push(b'\n');
     let source = scene.source(&bytes);
@@ -189,7 +189,7 @@ fn headed(header: Vec<u8>) -> Vec<u8> {
 const DEVICE: tar::EntryType = tar::EntryType::Char;
 const LINK: tar::EntryType = tar::EntryType::Symlink;
 
-/// Every one of these has the digest that it is pinned by.
+/// Each of these has the digest it is pinned to.
 #[rstest]
 #[case::cut_off(cut(60), 13, "cut off")]
 #[case::cut_off_at_its_end(cut(99), 13, "cut off")]
@@ -263,7 +263,7 @@ fn a_bomb_is_refused_while_it_unpacks() {
 #[test]
 fn names_and_records_of_common_length_are_read() {
     let scene = Scene::new();
-    // More than what may lie between two files, and all of it passed over.
+    // More than the limit between two files, all of it skipped.
     let large = file("nvidia-installer", vec![0; 3 << 20]);
     let path = format!("kernel/{}/long.c", "a".repeat(120));
     let members = [driver(), vec![large], sample::long(&path).to_vec()].concat();
@@ -322,7 +322,7 @@ async fn a_checksum_is_not_asked_for_over_http() {
     let failure = failure.expect_err("refused");
     assert_eq!(failure.code(), ExitCode::Download);
     assert!(!failure.report().contains("secret"), "{}", failure.report());
-    let nobody = listener.accept().expect_err("nobody came");
+    let nobody = listener.accept().expect_err("no connection");
     assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
 }
 

@@ -1,4 +1,4 @@
-//! From the bytes of a .run file, as they arrive, to the files of it that are wanted.
+//! Unpacks the wanted files of a .run file from its bytes as they arrive.
 
 use std::fs;
 use std::io::{self, BufReader, Read};
@@ -15,20 +15,20 @@ use crate::source::tree::Tree;
 use crate::source::userspace;
 use crate::store::Store;
 
-/// No .run file unpacks to more: those of today to less than 1.5 GiB.
+/// Maximum unpacked size of a .run file: those of today have less than 1.5 GiB.
 pub(crate) const MOST_UNPACKED: u64 = 4 << 30;
-/// No .run file has more files: those of today less than 3000.
+/// Maximum number of files: those of today have less than 3000.
 pub(crate) const MOST_FILES: usize = 100_000;
-/// No path in a .run file, and no link's target, is longer: the system's are at most four times so.
+/// Maximum length of a path and of a link's target: the system's limit is four times that.
 const LONGEST_PATH: usize = 1024;
-/// Nothing of a .run file lies deeper: of those of today less than 10.
+/// Maximum depth of a path: those of today are below 10.
 pub(crate) const DEEPEST: usize = 64;
 
-/// What a person can do about a file that is what it should be and cannot be read.
+/// Remedy for a file with the expected digest that cannot be unpacked.
 pub(crate) const REMEDY: &str = "get the file from NVIDIA again; if its sha256 is the published one, take \
                       the driver from an archive and report this";
 
-/// An unpacked file that nobody has verified yet. Dropped, it leaves nothing behind.
+/// An unpacked, unverified file. Dropping it removes it.
 pub(crate) struct Unpacked {
     /// Holds `tree/`.
     pub(crate) dir: Claimed,
@@ -44,8 +44,8 @@ impl Unpacked {
 /// Reads a .run file from its first byte to the end of its payload.
 ///
 /// # Errors
-/// Exit code 13 naming `name` for a file that is cut off, damaged, of an unknown form, or holds
-/// what it must not; 15 where the store cannot be written.
+/// Exit code 13 naming `name` for a file that is truncated, damaged, of an unknown form, or has
+/// forbidden contents; 15 where the store cannot be written.
 pub(crate) fn unpack(
     name: &str,
     from: &mut dyn Read,
@@ -93,7 +93,7 @@ fn unpack_payload(
         check_path(name, &entry.path_bytes())?;
         check_kind(name, &entry)?;
         tree.add(name, &mut entry, &mut wanted)?;
-        // What is left out would else count as lying between.
+        // Skipped bytes would otherwise count against the limit between files.
         io::copy(&mut entry, &mut io::sink()).map_err(fail)?;
     }
     budget.lift();
@@ -101,7 +101,7 @@ fn unpack_payload(
     Ok(())
 }
 
-/// A path is made directory by directory before the file's digest is known.
+/// Checks a path before any directory of it is created: the file's digest is not known yet.
 pub(crate) fn check_path(name: &str, path: &[u8]) -> Result<(), Failure> {
     if path.len() > LONGEST_PATH {
         return Err(bad(name, &format!("it holds a path of more than {LONGEST_PATH} bytes")));
@@ -112,14 +112,16 @@ pub(crate) fn check_path(name: &str, path: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A driver consists of files, directories and links to files beside them, and of nothing else.
+/// Checks that a driver consists of files, directories and links to files beside them, and of
+/// nothing else.
 fn check_kind(name: &str, entry: &tar::Entry<'_, &mut dyn Read>) -> Result<(), Failure> {
     let kind = entry.header().entry_type();
     let path = || String::from_utf8_lossy(&entry.path_bytes()).into_owned();
     if kind.is_block_special() || kind.is_character_special() || kind.is_fifo() {
         return Err(bad(name, &format!("{} is a device node or a pipe", path())));
     }
-    // A few bytes say how many zeros to write: their count is bounded by nothing that is read.
+    // A sparse entry of a few bytes can declare any number of zeros to write, which no read limit
+    // bounds.
     if kind.is_gnu_sparse() {
         return Err(bad(name, &format!("{} is a sparse file", path())));
     }
@@ -133,8 +135,8 @@ fn check_kind(name: &str, entry: &tar::Entry<'_, &mut dyn Read>) -> Result<(), F
     Ok(())
 }
 
-/// Leaves out what no host of ours has a use for: 32-bit and graphics libraries, the installer,
-/// the documentation. What the installer's manifest says is not known yet.
+/// Leaves out files that no supported host needs: 32-bit and graphics libraries, the installer, the
+/// documentation. The installer's manifest is not known yet.
 pub(crate) fn wanted(path: &Path) -> Option<PathBuf> {
     let text = path.to_str()?;
     let kept = match text.split_once('/') {

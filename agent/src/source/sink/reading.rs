@@ -1,4 +1,4 @@
-//! A download that is read while it arrives, and hashed on the way.
+//! A download that a reader processes while it arrives, hashed on the way.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use super::{Alive, Committed, WAITING};
 use crate::digest::hex;
 use crate::failure::{ExitCode, Failure, OrFail};
 
-/// Makes what reads a download from its start. Called again where the download begins anew, always
-/// in the download's order: of what several make, only the last counts.
+/// Creates readers of a download from its start. Called again where the download starts over,
+/// always in the download's order: of several results, only the last counts.
 pub(in super::super) type Reader = Arc<dyn Fn() -> ReadOnce + Send + Sync>;
 
-/// Reads a download once, on a thread of its own. Where the download begins anew it may end later
-/// than those that were made after it.
+/// Reads a download once, on a thread of its own. Where the download starts over it may end later
+/// than the readers created after it.
 pub(in super::super) type ReadOnce = Box<dyn FnOnce(&mut dyn Read) -> Result<(), Failure> + Send>;
 
 /// A download and the thread that reads it.
@@ -28,9 +28,9 @@ pub(in super::super) struct Reading {
     alive: Alive,
 }
 
-/// What a thread ends with.
+/// Result of a reader's thread.
 struct Ended {
-    /// sha256 (hex) of everything that arrived; None where it did not stay until the end.
+    /// sha256 (hex) of everything that arrived; None where the thread ended before the download.
     sha256: Option<String>,
     read: Result<(), Failure>,
 }
@@ -40,7 +40,7 @@ impl Reading {
         let (chunks, waiting) = mpsc::channel::<Vec<u8>>(WAITING);
         let (read, held) = (reader(), alive.clone());
         let thread = tokio::task::spawn_blocking(move || {
-            // What `read` holds is gone with it, before the thread counts as ended.
+            // The resources of `read` are dropped with it, before the thread counts as ended.
             let ended = read_to_end(read, Arriving::new(waiting));
             drop(held);
             ended
@@ -65,7 +65,7 @@ impl Reading {
         ended.read.and_then(|()| Err(Failure::new(ExitCode::Bug, "a reader ended before its file")))
     }
 
-    /// What is wrong with the file counts only where it is the right file.
+    /// Compares the digest; the reader's error counts only if the file is the expected one.
     pub(super) async fn commit(self, expected: Option<String>) -> Result<Committed, Failure> {
         drop(self.chunks);
         let Ended { sha256, read } = self.thread.await.or_fail(ExitCode::Bug, died)?;
@@ -89,13 +89,13 @@ fn died() -> &'static str {
     "the thread that reads a download died"
 }
 
-/// Reads, and hashes what the reader left, unless the disk is what failed.
+/// Reads the download, and hashes the bytes that the reader left, unless the disk failed.
 fn read_to_end(read: ReadOnce, mut arriving: Arriving) -> Ended {
     let read = read(&mut arriving);
     if read.as_ref().is_err_and(|failure| failure.code() != ExitCode::Verification) {
         return Ended { sha256: None, read };
     }
-    // Nothing is written by this, and a channel that ends is the end of the file.
+    // This cannot fail: the sink discards, and a closed channel is the end of the file.
     let _ = io::copy(&mut arriving, &mut io::sink());
     Ended { sha256: Some(hex(&arriving.hash.finalize())), read }
 }
@@ -104,7 +104,7 @@ fn read_to_end(read: ReadOnce, mut arriving: Arriving) -> Ended {
 struct Arriving {
     waiting: mpsc::Receiver<Vec<u8>>,
     chunk: Vec<u8>,
-    /// How much of `chunk` was read.
+    /// Number of bytes read from `chunk`.
     read: usize,
     hash: Sha256,
 }

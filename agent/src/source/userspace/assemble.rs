@@ -1,4 +1,4 @@
-//! Makes driver roots of a driver version's packages, or of a .run file.
+//! Assembles driver roots from a driver version's packages, or from a .run file.
 
 use std::path::Path;
 
@@ -17,13 +17,12 @@ use crate::source::runfile::{StoredRunFile, Written};
 use crate::source::userspace::AvailableUserspace;
 use crate::store::Store;
 
-/// Brings the user-mode tree of a driver version into the store; what is there already and as it
-/// should be is not made again.
+/// Assembles the user-mode tree of a driver version in the store; an existing, undamaged one is
+/// returned.
 ///
-/// # Errors
-/// Exit code 2 for a version that is none, 10 for an architecture NVIDIA has no driver for, 12
-/// where the archives lack a part the driver cannot do without or a download fails, 13 for
-/// packages that do not hold what they should, 15 for a store that cannot be written.
+/// Exit code 2 for an invalid version, 10 for an architecture without an NVIDIA driver, 12 where
+/// the archives lack a required part or a download fails, 13 for packages without the expected
+/// contents, 15 for a store that cannot be written.
 pub async fn assemble(
     driver_version: &str,
     archive: &Archive,
@@ -46,12 +45,12 @@ pub async fn assemble(
     blocking.await.or_fail(ExitCode::Bug, || format!("{what}: the worker ended early"))?
 }
 
-/// Brings the user-mode tree of an unpacked .run file into the store; what is there already and as
-/// it should be is not made again.
+/// Assembles the user-mode tree of an unpacked .run file in the store; an existing, undamaged one
+/// is returned.
 ///
 /// # Errors
-/// Exit code 13 where the .run file does not hold what it should, or the store's copy of it is
-/// damaged; 15 for a store that cannot be written.
+/// Exit code 13 where the .run file lacks expected contents, or the store's copy of it is damaged;
+/// 15 for a store that cannot be written.
 pub async fn assemble_run_file(
     file: StoredRunFile,
     store: &Store,
@@ -121,7 +120,7 @@ impl Assembly {
     }
 }
 
-/// The version becomes part of paths.
+/// Checks the version, which becomes part of paths.
 fn check_version(driver_version: &str) -> Result<(), Failure> {
     let numbers = || driver_version.split('.');
     let sound = numbers().count() > 1
@@ -129,7 +128,7 @@ fn check_version(driver_version: &str) -> Result<(), Failure> {
     if sound {
         return Ok(());
     }
-    let cause = format!("{driver_version:?} is no driver version");
+    let cause = format!("{driver_version:?} is not a driver version");
     Err(Failure::new(ExitCode::Usage, cause).remedy("write it like 535.261.03"))
 }
 
@@ -210,7 +209,7 @@ mod tests {
         (path.to_owned(), elf(62, None, &["libc.so.6"]))
     }
 
-    /// A whole driver, in three packages.
+    /// A complete driver, in three packages.
     fn driver(store: &Store) -> Vec<Package> {
         let gsp = format!("lib/firmware/nvidia/{VERSION}/gsp_tu10x.bin");
         vec![
@@ -264,7 +263,7 @@ mod tests {
     fn a_changed_tree_stays_under_who_uses_it_and_another_is_put_beside_it() {
         let (_dir, store) = store();
         let first = assembled(&store, driver(&store)).expect("assembled");
-        // As a mount of it does, this leads to the directory whatever its name becomes.
+        // As with a mount, this refers to the directory regardless of later renames.
         let held = fs::File::open(first.root.join("usr/lib/x86_64-linux-gnu")).expect("opened");
         let held = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
         let library = held.join(format!("libcuda.so.{VERSION}"));
@@ -274,7 +273,7 @@ mod tests {
         assert_eq!(second.root, with_generation(&first.root, 2));
         verify(&second, Depth::Full).expect("verifies");
         assert_eq!(second.tools, ["nvidia-smi"]);
-        // Both are there, and the damaged one is of no use to anybody new.
+        // Both exist, and the damaged one is not offered to new users.
         assert_eq!(at_hand(&store).expect("listed"), std::slice::from_ref(&second));
         assert_eq!(assembled(&store, driver(&store)).expect("found"), second);
         assert!(is_empty(store.dir("tmp")));
@@ -288,7 +287,7 @@ mod tests {
         let mut bytes = fs::read(&tool).expect("read");
         bytes[10] ^= 1;
         fs::write(&tool, bytes).expect("flipped");
-        assert_eq!(at_hand(&store).expect("listed").len(), 1, "a quick look does not see it");
+        assert_eq!(at_hand(&store).expect("listed").len(), 1, "the quick check does not see it");
         let failure = examine(&first.root, Depth::Changed).expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Verification);
         assert!(failure.remedy_text().is_some_and(|text| text.contains("run again")));

@@ -1,4 +1,4 @@
-//! Making a driver root of whatever brings its files: checked, completed, written down, kept.
+//! Assembly of a driver root from any source of files: checked, completed, recorded, stored.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,22 +17,22 @@ use crate::source::driver_root;
 use crate::source::userspace::AvailableUserspace;
 use crate::store::Store;
 
-/// Part of a tree's digest, so that a change to how trees are laid out makes new ones.
+/// Part of a tree's digest, so that a change of the layout creates new trees.
 const LAYOUT: &str = "driver-root-1";
 
-/// A driver root to be made.
+/// A driver root to assemble.
 pub(super) struct Assembly {
     pub(super) machine: Machine,
     pub(super) store: Store,
     pub(super) driver_version: String,
-    /// What its directory is called, see [`generations`].
+    /// Name of its directory, see [`generations`].
     pub(super) name: String,
     used: Vec<PackageUsed>,
     missing: Vec<String>,
 }
 
 impl Assembly {
-    /// `missing` names the parts of the driver that nothing brings.
+    /// `missing` lists the parts of the driver without a source.
     pub(super) fn new(
         driver_version: &str,
         machine: Machine,
@@ -45,7 +45,7 @@ impl Assembly {
         Self { machine, store: store.clone(), driver_version, name, used, missing }
     }
 
-    /// The tree in a directory of the store, with the programs that it has.
+    /// Describes the tree in a directory of the store, with its programs.
     fn tree_in(&self, directory: &Path) -> AvailableUserspace {
         let root = directory.join("root");
         let listed = fs::read_dir(root.join("usr/bin")).into_iter().flatten();
@@ -56,7 +56,7 @@ impl Assembly {
         AvailableUserspace { driver_version, arch, root, tools }
     }
 
-    /// The tree, where the store has it and it is as it should be.
+    /// Returns the store's tree, if it exists and is undamaged.
     ///
     /// # Errors
     /// Exit code 15 where the store cannot be listed.
@@ -65,7 +65,7 @@ impl Assembly {
             |directory: &PathBuf| match verify_root(&directory.join("root"), Depth::Quick) {
                 Ok(()) => true,
                 Err(failure) => {
-                    tracing::warn!("passing over a user-mode tree: {}", failure.one_line());
+                    tracing::warn!("a user-mode tree was ignored: {}", failure.one_line());
                     false
                 }
             };
@@ -73,8 +73,8 @@ impl Assembly {
         Ok(found.map(|directory| self.tree_in(&directory)))
     }
 
-    /// Makes the root; `fill` puts libraries, tools and firmware into the empty directory it is
-    /// given.
+    /// Assembles the root; `fill` puts libraries, tools and firmware into the given empty
+    /// directory.
     pub(super) fn carry_out(
         &self,
         fill: impl FnOnce(&Path) -> Result<(), Failure>,
@@ -91,7 +91,7 @@ impl Assembly {
         Ok(self.tree_in(&directory))
     }
 
-    /// What brought the files holds what its name promises.
+    /// Checks that the packages contained the parts that their names promise.
     fn check(&self, root: &Path) -> Result<(), Failure> {
         let version = &self.driver_version;
         let library = |name: &str| {
@@ -131,7 +131,7 @@ impl Assembly {
     }
 }
 
-/// A directory name that says what is in it, and changes with every package.
+/// Returns a directory name that identifies the contents and changes with every package.
 pub(super) fn name_of(driver_version: &str, machine: Machine, used: &[PackageUsed]) -> String {
     let mut hash = Sha256::new();
     hash.update(LAYOUT);

@@ -1,12 +1,13 @@
-//! Trees of one name. A tree may be mounted as somebody's driver root, and then nothing may be
-//! taken from under it: where what has the name cannot be used, the next is put beside it.
+//! Generations: several trees of the same name. A tree may be mounted as a driver root, and must
+//! then not be changed: if the existing tree of a name is unusable, the next one is stored beside
+//! it.
 //!
 //! ```text
 //! userspace/NAME/      the first
-//! userspace/NAME.2/    what is used since that one was found damaged, or was another tree
+//! userspace/NAME.2/    its replacement, where the first is damaged or another tree
 //! ```
 //!
-//! What nobody uses any more is for `upkeep::gc` to remove.
+//! `upkeep::gc` removes unused generations.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -18,13 +19,14 @@ use crate::landing::{write_atomically, write_failure};
 use crate::scratch::Claimed;
 use crate::store::Store;
 
-/// Tries of giving a tree a name: each miss takes another process that took the name meanwhile.
+/// Attempts to rename a tree into place: each failure means that another process took the name.
 const TRIES: usize = 64;
 
-/// Says of a tree that it is damaged, where a quick look does not show it; beside its root.
+/// File beside a tree's root that marks it as damaged, for damage that a quick comparison does not
+/// find.
 const DAMAGED: &str = "damaged";
 
-/// The name that all generations have in common.
+/// Returns the name shared by all generations.
 pub(crate) fn family(name: &str) -> &str {
     split(name).0
 }
@@ -34,13 +36,13 @@ fn split(name: &str) -> (&str, u32) {
         true => text.parse().ok().filter(|number| *number > 1),
         false => None,
     };
-    // Versions have dots, too, but a name ends with a digest.
+    // Versions contain dots, too, but a name ends with a digest.
     let parts = name.rsplit_once('.').filter(|(family, _)| !family.is_empty());
     let found = parts.and_then(|(family, last)| Some((family, generation(last)?)));
     found.unwrap_or((name, 1))
 }
 
-/// The directories that have a name, the newest generation first.
+/// Returns the directories of a name, the newest generation first.
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be listed.
@@ -68,9 +70,9 @@ fn numbered(trees: &Path, name: &str) -> Result<Vec<(u32, PathBuf)>, Failure> {
     Ok(found)
 }
 
-/// Syncs, and gives the finished directory its name, or the next generation of it; what is there
-/// stays as it is. Where another process was faster, and what it put there `is_it`, that counts.
-/// Returns the directory.
+/// Syncs the finished directory, and renames it to its name, or that of the next generation;
+/// existing trees stay as they are. Where another process was faster, and `is_it` accepts its tree,
+/// that one is used. Returns the directory.
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be written.
@@ -96,11 +98,11 @@ pub(super) fn land(
             None => name.to_owned(),
             Some((last, path)) => {
                 let path = path.display();
-                tracing::warn!("{path} cannot be used and stays: another is put beside it");
+                tracing::warn!("{path} is unusable but may be in use: storing another beside it");
                 format!("{name}.{}", last.saturating_add(1))
             }
         });
-        // It replaces nothing but an empty directory (rename(2)): no lock is needed.
+        // Replaces nothing but an empty directory (rename(2)): no lock is needed.
         match fs::rename(scratch.path(), &target) {
             Ok(()) => {
                 scratch.moved();
@@ -114,26 +116,26 @@ pub(super) fn land(
     Err(failed(io::Error::other("other processes took every name that was tried")))
 }
 
-/// Whether a rename failed because another directory has the name.
+/// True if a rename failed because another directory has the name.
 pub(in crate::source) fn is_taken(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty)
 }
 
-/// A temporary directory is its owner's alone, and the tree is for everybody.
+/// Makes a temporary directory, which only its owner can access, accessible to all users.
 fn make_readable(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
-/// Writes beside the root of a tree that it is damaged: it is never used again.
+/// Marks a tree as damaged, beside its root: it is never used again.
 pub(super) fn condemn(root: &Path, why: &Failure) {
     let path = root.with_file_name(DAMAGED);
     if let Err(error) = write_atomically(&path, format!("{}\n", why.one_line()).as_bytes()) {
-        tracing::warn!("not remembering that {} is damaged: {error}", root.display());
+        tracing::warn!("cannot mark {} as damaged: {error}", root.display());
     }
 }
 
-/// Whether somebody found the tree with this root damaged.
+/// True if the tree with this root was marked as damaged.
 pub(super) fn is_condemned(root: &Path) -> bool {
     root.with_file_name(DAMAGED).exists()
 }
@@ -164,7 +166,7 @@ mod tests {
     fn many_that_land_at_once_all_get_the_one_that_was_first() {
         let dir = crate::locks::tests::for_all();
         let store = Store::open(dir.path()).expect("store");
-        // A stranger who locks the directory keeps nobody waiting.
+        // A foreign lock on the directory blocks nothing.
         crate::locks::tests::loosen(dir.path(), &store.dir("userspace"));
         let _holder = crate::locks::tests::Holder::of(&store.dir("userspace"));
         let land_one = || {
@@ -201,7 +203,7 @@ mod tests {
         assert_eq!(put("slower", &is("first")), found("1.2-x86_64-ab", "first"));
         assert_eq!(put("second", &is("second")), found("1.2-x86_64-ab.2", "second"));
         assert_eq!(put("slower", &is("first")), found("1.2-x86_64-ab", "first"));
-        // gc took the first: its name is free, and the order stays.
+        // gc removed the first: its name is free, and the order stays.
         fs::remove_dir_all(store.dir("userspace/1.2-x86_64-ab")).expect("removed");
         assert_eq!(put("third", &is("third")), found("1.2-x86_64-ab.3", "third"));
         let all = of(&store, "1.2-x86_64-ab").expect("listed");

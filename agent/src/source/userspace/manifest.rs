@@ -1,4 +1,4 @@
-//! What a user-mode tree holds, written down when it is assembled and compared before it is shown.
+//! Manifest of a user-mode tree, written when it is assembled and compared before it is exposed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,24 +14,24 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::source::userspace::AvailableUserspace;
 use crate::store::known::Known;
 
-/// The version of the manifest's form; a tree with another is assembled again.
+/// Version of the manifest's format; a tree with another is assembled again.
 pub(super) const FORMAT: u32 = 1;
 
-/// What a tree's files were hashed to, beside its root.
+/// File beside a tree's root with the hashes of its files.
 const HASHED: &str = "hashed.json";
 
-/// A tree that may be mounted stays where it is.
+/// Remedy for a damaged tree, which stays in place because it may be mounted.
 const ANEW: &str = "the disk or a person changed it: run again, and it is assembled anew beside it; \
                     `longshore gc` removes this one when nothing shows it any more";
 
-/// How many differences a failure names.
+/// Maximum number of differences that a failure names.
 const NAMED: usize = 5;
 
-/// What a user-mode tree holds and where it is from.
+/// Contents and origin of a user-mode tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Version of this form.
+    /// Version of this format.
     pub format: u32,
     /// Driver version, for example `535.261.03`.
     pub driver_version: String,
@@ -39,11 +39,10 @@ pub struct Manifest {
     pub arch: String,
     /// The packages it was assembled from, by name.
     pub packages: Vec<PackageUsed>,
-    /// Parts of the driver that the archives do not have in this version, for example
-    /// `libnvidia-nscq`.
+    /// Parts of the driver that the archives lack in this version, for example `libnvidia-nscq`.
     pub missing: Vec<String>,
-    /// SONAMEs that the tools and libraries ask for and the tree does not hold: the C library's,
-    /// and what else the program that runs a tool has to bring.
+    /// SONAMEs that the tools and libraries need and the tree lacks: the C library's, and others
+    /// that the program running a tool must provide.
     pub needs: Vec<String>,
     /// Every path below the root.
     pub entries: BTreeMap<PathBuf, Entry>,
@@ -57,7 +56,7 @@ pub struct PackageUsed {
     pub name: String,
     /// Debian version.
     pub version: String,
-    /// Suite it was in, where it is from an archive.
+    /// Suite it was in, if it is from an archive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suite: Option<String>,
     /// sha256 (hex) of the .deb or .run file.
@@ -89,19 +88,19 @@ pub enum Entry {
     },
 }
 
-/// How closely a tree is compared with its manifest.
+/// Depth of the comparison of a tree with its manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// Types, permission bits, sizes and link targets: some milliseconds.
+    /// Types, permission bits, sizes and link targets: takes some milliseconds.
     Quick,
-    /// Contents too, of files that may have been written since they were last hashed.
+    /// Also the contents of files that may have been written since they were last hashed.
     Changed,
-    /// Contents too: reads some hundred megabytes.
+    /// Also all contents: reads some hundred megabytes.
     Full,
 }
 
 impl Manifest {
-    /// A manifest in the present form.
+    /// A manifest in the current format.
     pub(super) fn new(driver_version: &str, arch: &str) -> Self {
         Self {
             format: FORMAT,
@@ -114,7 +113,7 @@ impl Manifest {
         }
     }
 
-    /// Compares the tree at `root` with this.
+    /// Compares the tree at `root` with this manifest.
     ///
     /// # Errors
     /// As [`verify`].
@@ -145,7 +144,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// The names in `usr/bin`.
+    /// Returns the names in `usr/bin`.
     pub(super) fn tools(&self) -> Vec<String> {
         let below = self.entries.keys().filter_map(|path| path.strip_prefix("usr/bin").ok());
         below
@@ -156,10 +155,10 @@ impl Manifest {
     }
 }
 
-/// The manifest of an assembled tree.
+/// Reads the manifest of an assembled tree.
 ///
 /// # Errors
-/// Exit code 13 where it is absent, damaged or of another form.
+/// Exit code 13 where it is absent, damaged or of another format.
 pub fn manifest_of(tree: &AvailableUserspace) -> Result<Manifest, Failure> {
     of_root(&tree.root)
 }
@@ -186,12 +185,12 @@ pub(super) fn of_root(root: &Path) -> Result<Manifest, Failure> {
 /// Compares a tree with its manifest.
 ///
 /// # Errors
-/// Exit code 13 naming the first paths that differ, are absent or do not belong there.
+/// Exit code 13 naming the first paths that differ, are missing or do not belong there.
 pub fn verify(tree: &AvailableUserspace, depth: Depth) -> Result<(), Failure> {
     verify_root(&tree.root, depth)
 }
 
-/// As [`verify`], for the directory `root` of a tree.
+/// Like [`verify`], for the directory `root` of a tree.
 ///
 /// # Errors
 /// As [`verify`].
@@ -199,8 +198,8 @@ pub fn verify_root(root: &Path, depth: Depth) -> Result<(), Failure> {
     of_root(root)?.verify(root, depth)
 }
 
-/// As [`verify_root`], for a tree of the store. Damage that a quick look does not show is written
-/// beside it, and from then on every look shows it.
+/// Like [`verify_root`], for a tree of the store. Damage that a quick comparison does not find is
+/// recorded beside the tree, and every later comparison reports it.
 ///
 /// # Errors
 /// As [`verify`].
@@ -215,10 +214,10 @@ pub fn examine(root: &Path, depth: Depth) -> Result<(), Failure> {
     found
 }
 
-/// Says in what a tree differs from what was written of it.
+/// Compares a tree with its record.
 ///
 /// # Errors
-/// Exit code 13 naming the first paths that differ, are absent or do not belong there.
+/// Exit code 13 naming the first paths that differ, are missing or do not belong there.
 pub(in super::super) fn compare(
     root: &Path,
     wanted: &BTreeMap<PathBuf, Entry>,
@@ -249,12 +248,13 @@ fn differences(wanted: &BTreeMap<PathBuf, Entry>, found: &BTreeMap<PathBuf, Entr
     changed.chain(strange.map(|path| format!("{} does not belong there", path.display()))).collect()
 }
 
-/// Every path below `root`, with contents hashed.
+/// Returns every path below `root`, with contents hashed.
 pub(in super::super) fn measure(root: &Path) -> io::Result<BTreeMap<PathBuf, Entry>> {
     read_tree(root, &mut |path, _| digest_of(File::open(root.join(path))?))
 }
 
-/// Every path below `root`; `digest` is asked for each file's sha256, by its path below the root.
+/// Returns every path below `root`; `digest` returns each file's sha256, by its path below the
+/// root.
 fn read_tree(
     root: &Path,
     digest: &mut dyn FnMut(&Path, &fs::Metadata) -> io::Result<String>,
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(failure.code(), ExitCode::Verification);
     }
 
-    /// A tree with the record of one that lay still for a while before it was hashed.
+    /// A tree with the record of one that was unchanged for a while before it was hashed.
     fn known_tree() -> (tempfile::TempDir, AvailableUserspace) {
         let (dir, tree) = tree();
         let library = tree.root.join("usr/lib/libcuda.so.1.2");
@@ -367,7 +367,7 @@ mod tests {
     fn a_file_that_was_hashed_and_not_written_since_is_not_read_again() {
         let (dir, tree) = known_tree();
         let record = dir.path().join("hashed.json");
-        // A digest that nothing has: it can only come from the record.
+        // A digest of no file: it can only come from the record.
         let other = digest_of(&b"librarz"[..]).expect("digest");
         let text = fs::read_to_string(&record).expect("record");
         let own = digest_of(&b"library"[..]).expect("digest");
@@ -392,7 +392,7 @@ mod tests {
         let file = tree.root.join("usr/lib/libcuda.so.1.2");
         let inode_time = |file: &Path| fs::metadata(file).map(|m| (m.ctime(), m.ctime_nsec()));
         let before = inode_time(&file).expect("metadata");
-        // The kernel's tick may not have come yet.
+        // The kernel's clock may not have ticked yet.
         while inode_time(&file).expect("metadata") == before {
             change(&file).expect("changed");
         }

@@ -1,11 +1,11 @@
-//! The user-mode half of a driver: libraries, tools and GSP firmware, assembled from an archive's
+//! User-mode files of a driver: libraries, tools and GSP firmware, assembled from an archive's
 //! packages or a .run file into a driver root in the store.
 //!
 //! ```text
 //! userspace/VERSION-ARCH-DIGEST/manifest.json    every path of root/, and the packages it is from
-//! userspace/VERSION-ARCH-DIGEST/hashed.json      what its files were hashed to, and when
-//! userspace/VERSION-ARCH-DIGEST/damaged          why it is used no more, where that was found out
-//! userspace/VERSION-ARCH-DIGEST/root/            what the host gets to see (see expose::tree)
+//! userspace/VERSION-ARCH-DIGEST/hashed.json      hashes of its files, and their times
+//! userspace/VERSION-ARCH-DIGEST/damaged          marks a damaged tree, with the reason
+//! userspace/VERSION-ARCH-DIGEST/root/            the files to expose (see expose::tree)
 //! userspace/VERSION-ARCH-DIGEST.2/               in place of one that is damaged (see generations)
 //! ```
 
@@ -42,17 +42,17 @@ pub struct AvailableUserspace {
     pub arch: String,
     /// Directory of the tree (the store's `userspace/NAME/root`).
     pub root: PathBuf,
-    /// The programs in its `usr/bin`; none are known of a tree that is not assembled yet.
+    /// Programs in its `usr/bin`; empty for a tree that is not assembled yet.
     #[serde(default)]
     pub tools: Vec<String>,
 }
 pub(super) use place::{is_wanted, place_of};
 
-/// The trees assembled in the store, newest driver version first and of one version the one that
-/// was assembled last.
+/// Lists the trees in the store, newest driver version first and within a version the last
+/// assembled first.
 ///
-/// A tree that at a quick look is not as its manifest says is logged and left out: it is assembled
-/// again when its driver version is wanted.
+/// A tree that differs from its manifest in a quick comparison is logged and left out: it is
+/// assembled again when its driver version is wanted.
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be listed.
@@ -63,13 +63,13 @@ pub fn at_hand(store: &Store) -> Result<Vec<AvailableUserspace>, Failure> {
     for entry in fs::read_dir(&dir).or_fail(ExitCode::Preflight, listing)? {
         let path = entry.or_fail(ExitCode::Preflight, listing)?.path();
         let root = path.join("root");
-        // Beside it is written later, too.
+        // Files beside the root are written later, too.
         let made = fs::metadata(&root).and_then(|directory| directory.modified()).ok();
         match sound_tree(root) {
             Ok(tree) => {
                 trees.push((made, tree));
             }
-            Err(failure) => tracing::warn!("leaving a user-mode tree out: {}", failure.one_line()),
+            Err(failure) => tracing::warn!("a user-mode tree was ignored: {}", failure.one_line()),
         }
     }
     trees.sort_by(|(made_a, a), (made_b, b)| {
@@ -91,7 +91,7 @@ pub(crate) mod tests {
     use super::*;
     use std::time::{Duration, SystemTime};
 
-    /// The manifest of a tree of 535.261.03 with what lies below `root`.
+    /// The manifest of a tree of 535.261.03 with the files below `root`.
     pub(crate) fn manifest(root: &std::path::Path) -> Vec<u8> {
         let entries = measure(root).expect("measured");
         let manifest = Manifest { entries, ..Manifest::new("535.261.03", "x86_64") };

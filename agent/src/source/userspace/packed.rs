@@ -1,8 +1,7 @@
-//! A user-mode tree taken apart into its manifest and its files, and put together again elsewhere.
+//! A user-mode tree split into its manifest and its files for transport, and reassembled elsewhere.
 //!
-//! The manifest names every path with its sha256, so the files need no names of their own on the
-//! way: what comes out of a manifest that is trusted, and of files that have their digests, is the
-//! tree that was taken apart.
+//! The manifest lists every path with its sha256, so the files are transported without names: a
+//! trusted manifest, and files with matching digests, give the original tree.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,10 +19,10 @@ use crate::scratch::claim;
 use crate::source::userspace::AvailableUserspace;
 use crate::store::Store;
 
-/// No tree has more paths: those of today less than 200.
+/// Maximum number of paths: trees of today have less than 200.
 const MOST_ENTRIES: usize = 20_000;
 
-/// A user-mode tree taken apart.
+/// A user-mode tree split for transport.
 #[derive(Debug, Clone)]
 pub struct Packed {
     /// The bytes of its manifest.json.
@@ -32,24 +31,24 @@ pub struct Packed {
     pub driver_version: String,
     /// `uname -m`.
     pub arch: String,
-    /// Its files, each content once.
+    /// Its files, each distinct content once.
     pub files: Vec<PackedFile>,
     read: Manifest,
 }
 
-/// One content of a tree.
+/// A distinct content in a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackedFile {
     /// sha256 (hex).
     pub sha256: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// The first path that has it, below the tree's root.
+    /// The first path with this content, below the tree's root.
     pub path: PathBuf,
 }
 
 impl Packed {
-    /// Takes a tree of the store apart.
+    /// Splits a tree of the store.
     ///
     /// # Errors
     /// Exit code 13 where its manifest is absent or damaged.
@@ -60,11 +59,11 @@ impl Packed {
         Self::parse(bytes, &path.display().to_string())
     }
 
-    /// Reads a manifest, from `place` (as messages call it), and checks that every path of it stays
-    /// inside the tree.
+    /// Parses a manifest, from `place` (as messages call it), and checks that every path in it
+    /// stays inside the tree.
     ///
     /// # Errors
-    /// Exit code 13 where it is not what it should be.
+    /// Exit code 13 where it is invalid.
     pub fn parse(manifest: Vec<u8>, place: &str) -> Result<Self, Failure> {
         let wrong = |why: String| {
             Failure::new(
@@ -91,7 +90,7 @@ impl Packed {
         Ok(Self { manifest, driver_version, arch, files, read })
     }
 
-    /// Whether this program knows the machine it is for.
+    /// Checks that this program supports the tree's machine.
     ///
     /// # Errors
     /// Exit code 10 where it does not.
@@ -99,7 +98,7 @@ impl Packed {
         Machine::named(&self.arch).map(drop)
     }
 
-    /// The tree, where the store has exactly this one, every byte of it.
+    /// Returns the store's tree, if it is exactly this one, compared byte by byte.
     ///
     /// # Errors
     /// As [`Packed::check_machine`]; exit code 15 where the store cannot be listed.
@@ -108,13 +107,12 @@ impl Packed {
         Ok(found.into_iter().find(|directory| self.is(directory)).map(|found| self.tree_in(&found)))
     }
 
-    /// Puts the tree together in the store, of files that `file` finds by their sha256 and that were
-    /// verified. They lie in the store's file system, and are the tree's from then on. A damaged one,
-    /// or another of the same packages, stays beside it, for it may be in use.
+    /// Assembles the tree in the store from verified files; `file` returns the path of each by its
+    /// sha256. These must be in the store's file system, and become part of the tree. A damaged
+    /// tree, or another of the same packages, stays beside it, because it may be in use.
     ///
     /// # Errors
-    /// Exit code 13 where a file is not what the manifest says, 15 where the store cannot be
-    /// written.
+    /// Exit code 13 where a file does not match the manifest, 15 where the store cannot be written.
     pub fn unpack(
         &self,
         store: &Store,
@@ -146,7 +144,7 @@ impl Packed {
         }
     }
 
-    /// Whether a directory of the store holds exactly this tree.
+    /// True if a directory of the store holds exactly this tree.
     fn is(&self, directory: &Path) -> bool {
         let written = fs::read(directory.join("manifest.json")).ok();
         let same = written.and_then(|bytes| serde_json::from_slice::<Manifest>(&bytes).ok());
@@ -162,7 +160,7 @@ impl Packed {
     fn fill(&self, root: &Path, file: &dyn Fn(&str) -> PathBuf) -> Result<(), Failure> {
         let mode =
             |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode));
-        // Sorted by path: a directory comes before what is in it.
+        // Sorted by path: a directory comes before its contents.
         for (path, entry) in &self.read.entries {
             let path = root.join(path);
             let made = match entry {
@@ -170,7 +168,7 @@ impl Packed {
                 Entry::Link { target } => symlink(target, &path),
                 Entry::File { mode: bits, sha256, .. } => {
                     let from = file(sha256);
-                    // One content under two modes cannot be one file.
+                    // Paths with the same content and different modes cannot share a file.
                     let put = match self.paths_of(sha256) {
                         1 => fs::hard_link(from, &path),
                         _ => fs::copy(from, &path).map(drop),
@@ -180,7 +178,7 @@ impl Packed {
             };
             made.map_err(|e| write_failure(&path, e))?;
         }
-        // Backwards, and last: a directory may be one that nothing can be put into.
+        // In reverse order, and last: a directory may be read-only.
         for (path, entry) in self.read.entries.iter().rev() {
             let path = root.join(path);
             if let Entry::Dir { mode: bits } = entry {
@@ -197,7 +195,7 @@ fn check(manifest: &Manifest) -> Result<(), String> {
     }
     let digits = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
     if manifest.driver_version.len() > 32 || !manifest.driver_version.split('.').all(digits) {
-        return Err(format!("{:?} is no driver version", manifest.driver_version));
+        return Err(format!("{:?} is not a driver version", manifest.driver_version));
     }
     if manifest.entries.len() > MOST_ENTRIES {
         return Err(format!("it names more than {MOST_ENTRIES} paths"));
@@ -209,10 +207,11 @@ fn check(manifest: &Manifest) -> Result<(), String> {
     Ok(())
 }
 
-/// A path is made of names alone, and every directory that leads to it is one of the tree's.
+/// Checks that a path consists of names alone, and that all its parents are directories of the
+/// tree.
 fn check_path(path: &Path, manifest: &Manifest) -> Result<(), String> {
     let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
-    // `a//b` and `a/./b` have the same components as `a/b`, and would be it twice.
+    // `a//b` and `a/./b` have the same components as `a/b`, and would be duplicates of it.
     let same = path.components().collect::<PathBuf>().as_os_str() == path.as_os_str();
     if path.as_os_str().is_empty() || !plain || !same {
         return Err("it leads outside".into());
@@ -220,7 +219,7 @@ fn check_path(path: &Path, manifest: &Manifest) -> Result<(), String> {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     match above.map(|above| manifest.entries.get(above)) {
         None | Some(Some(Entry::Dir { .. })) => Ok(()),
-        _ => Err("it lies in what is no directory".into()),
+        _ => Err("its parent is not a directory".into()),
     }
 }
 
@@ -256,7 +255,7 @@ mod tests {
     use crate::source::userspace::tests::manifest;
     use rstest::rstest;
 
-    /// A tree in a store, as another one would take it over.
+    /// A tree in a store, split for another store.
     fn packed() -> (tempfile::TempDir, Store, Packed) {
         let dir = tempfile::tempdir().expect("temporary directory");
         let store = Store::open(&dir.path().join("store")).expect("store");
@@ -277,7 +276,7 @@ mod tests {
         (dir, store, packed)
     }
 
-    /// The files of the tree, each by its digest.
+    /// Stages the tree's files, each named by its digest.
     fn stage(dir: &Path, packed: &Packed) -> impl Fn(&str) -> PathBuf + use<> {
         let staged = tempfile::tempdir_in(dir).expect("temporary directory").keep();
         for file in &packed.files {

@@ -1,40 +1,40 @@
-//! The parts of the user-mode half of a driver, and the names of the packages that bring them.
+//! Parts of a driver's user-mode files, and the names of their packages.
 //!
 //! Debian names the packages of its long-lived and legacy branches after the branch
-//! (`libnvidia-tesla-470-ml1`, `nvidia-legacy-390xx-smi`), and their sonames' numbers change.
-//! So a package is recognized by its name without both.
+//! (`libnvidia-tesla-470-ml1`, `nvidia-legacy-390xx-smi`), and their sonames' numbers change. So a
+//! package is recognized by its name without both.
 
 use crate::source::packages::Package;
 
-/// How much a driver depends on a part.
+/// Requirement of a driver on a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// There is no driver without it.
+    /// Every driver needs it.
     Always,
     /// Drivers with a GPU System Processor need it: all since [`GSP_SINCE`].
     Firmware,
-    /// Taken where it is there.
+    /// Included if available.
     Optional,
-    /// From a source package with versions of its own; the nearest one is taken.
+    /// From a source package with versions of its own; the nearest version is taken.
     Companion,
-    /// From a source package of its own; works with exactly the driver's version.
+    /// From a source package of its own; must have exactly the driver's version.
     Twin,
 }
 
 /// A part of the driver.
 pub(super) struct Part {
-    /// What it is called when it is missing.
+    /// Name in messages about missing parts.
     pub(super) name: &'static str,
     pub(super) need: Need,
-    /// Stems of the packages that may bring it (see [`stem`]), best first.
+    /// Stems of the packages that may contain it (see [`stem`]), best first.
     pub(super) stems: &'static [&'static str],
 }
 
-/// The first branch with open kernel modules, which do not work without the GSP's firmware.
+/// The first branch with open kernel modules, which require GSP firmware.
 const GSP_SINCE: u32 = 515;
 
-/// The parts, by what containers ask for. Graphics libraries are left out: a compute node's host
-/// has no use for them, and they double the size.
+/// The parts, grouped by driver capability. Graphics libraries are left out: a compute node's host
+/// does not use them, and they double the size.
 pub(super) const PARTS: &[Part] = &[
     // utility
     part("libnvidia-ml", Need::Always, &["libnvidia-ml"]),
@@ -44,7 +44,7 @@ pub(super) const PARTS: &[Part] = &[
     part("nvidia-debugdump", Need::Optional, &["nvidia-driver-bin"]),
     part("nvidia-persistenced", Need::Companion, &["nvidia-persistenced"]),
     part("nvidia-modprobe", Need::Companion, &["nvidia-modprobe"]),
-    // what binds GPUs together; NVIDIA's own archive has it, up to 575 with the branch in its name
+    // NVLink switches; NVIDIA's own archive has it, up to 575 with the branch in its name
     part("nv-fabricmanager", Need::Twin, &["nvidia-fabricmanager", "nvidia-fabricmanager-"]),
     part("nvlsm", Need::Companion, &["nvlsm"]),
     // compute
@@ -72,7 +72,7 @@ pub(super) const PARTS: &[Part] = &[
 /// The stem of the packages with GSP firmware.
 const FIRMWARE: &str = "firmware-nvidia-gsp";
 
-/// In 470 this one has the firmware, and says so in its Provides.
+/// In 470 this package contains the firmware, as its Provides states.
 const FIRMWARE_UNTIL_470: &str = "nvidia-kernel-support";
 
 const fn part(name: &'static str, need: Need, stems: &'static [&'static str]) -> Part {
@@ -82,7 +82,7 @@ const fn part(name: &'static str, need: Need, stems: &'static [&'static str]) ->
 /// Words that begin a branch's name inside package names: `nvidia-tesla-470-smi`.
 const BRANCH_WORDS: [&str; 2] = ["tesla", "legacy"];
 
-/// A package's name without its branch and without the soname's number:
+/// Returns a package's name without its branch and without the soname's number:
 /// `libnvidia-tesla-470-nvvm4` and `libnvidia-nvvm4` give `libnvidia-nvvm`.
 pub(super) fn stem(name: &str) -> String {
     let mut words: Vec<&str> = name.split('-').collect();
@@ -94,28 +94,29 @@ pub(super) fn stem(name: &str) -> String {
     words.join("-").trim_end_matches(|c: char| c.is_ascii_digit()).to_owned()
 }
 
-/// Whether a package of this name may be wanted.
+/// True if a package of this name may be a part.
 pub(super) fn is_part(name: &str) -> bool {
     let stem = stem(name);
     stem == FIRMWARE_UNTIL_470 || PARTS.iter().any(|part| part.stems.contains(&stem.as_str()))
 }
 
-/// Whether a library of this file name is of a part: `libcuda.so.1` is, `libGLX_nvidia.so.0` not.
+/// True if a library of this file name belongs to a part: `libcuda.so.1` does, `libGLX_nvidia.so.0`
+/// does not.
 pub(super) fn is_part_library(name: &str) -> bool {
     let Some((stem, _)) = name.split_once(".so") else { return false };
-    // libnvidia-nvvm70 is libnvidia-nvvm of another LLVM.
+    // libnvidia-nvvm70 is libnvidia-nvvm for another LLVM.
     let unnumbered = stem.trim_end_matches(|c: char| c.is_ascii_digit());
     PARTS.iter().any(|part| part.name == stem || part.name == unnumbered)
 }
 
-/// The stem a package stands for.
+/// Returns the stem of the part that a package contains.
 pub(super) fn stem_of(package: &Package) -> String {
     let own = stem(&package.name);
     let firmware = package.provides.iter().any(|provided| stem(&provided.name) == FIRMWARE);
     if own == FIRMWARE_UNTIL_470 && firmware { FIRMWARE.to_owned() } else { own }
 }
 
-/// Whether a tree of this driver must hold GSP firmware.
+/// True if a tree of this driver must have GSP firmware.
 pub(super) fn wants_firmware(driver_version: &str) -> bool {
     let branch = driver_version.split('.').next().and_then(|branch| branch.parse().ok());
     branch.is_some_and(|branch: u32| branch >= GSP_SINCE)

@@ -1,13 +1,14 @@
-//! Where a package's files go in a driver root.
+//! Paths of a package's files in a driver root.
 //!
-//! Debian keeps several drivers apart (`usr/lib/TRIPLET/nvidia/current/`, `usr/lib/nvidia/tesla-470/`)
-//! and chooses among them by alternatives; a driver root holds one driver, so these are flattened.
+//! Debian keeps several drivers apart (`usr/lib/TRIPLET/nvidia/current/`,
+//! `usr/lib/nvidia/tesla-470/`) and selects one by alternatives; a driver root holds one driver, so
+//! the paths are flattened.
 
 use std::path::{Path, PathBuf};
 
 use super::parts::is_part_library;
 
-/// The tools a driver root has in `usr/bin`.
+/// Tools in a driver root's `usr/bin`.
 const TOOLS: [&str; 8] = [
     "nvidia-smi",
     "nvidia-debugdump",
@@ -19,13 +20,13 @@ const TOOLS: [&str; 8] = [
     "nvlsm",
 ];
 
-/// What daemons read of `usr/share`: topologies of switches, settings.
+/// Directories of `usr/share` that daemons read: topologies of switches, settings.
 const SHARES: [&str; 2] = ["share/nvidia/nvswitch", "share/nvidia/nvlsm"];
 
-/// Where the subnet manager's package has its program and libraries.
+/// Directory of the subnet manager's package with its program and libraries.
 const SUBNET_MANAGER: &str = "opt/nvidia/nvlsm/";
 
-/// Where a path of a package goes below the driver root, or None where it is not wanted.
+/// Returns the place of a package's path below the driver root, or None where it is not wanted.
 ///
 /// `triplet` is the multiarch directory, for example `x86_64-linux-gnu`.
 pub(super) fn place(path: &Path, triplet: &str, driver_version: &str) -> Option<PathBuf> {
@@ -47,8 +48,8 @@ pub(super) fn place(path: &Path, triplet: &str, driver_version: &str) -> Option<
     None
 }
 
-/// Where a file of this name goes below the driver root, whatever directory it is from; None where
-/// it is neither a tool nor a library that is wanted.
+/// Returns the place of a file of this name below the driver root, regardless of its directory;
+/// None where it is neither a wanted tool nor a wanted library.
 pub(in super::super) fn place_of(name: &str, triplet: &str) -> Option<PathBuf> {
     if TOOLS.contains(&name) {
         return Some(Path::new("usr/bin").join(name));
@@ -57,7 +58,7 @@ pub(in super::super) fn place_of(name: &str, triplet: &str) -> Option<PathBuf> {
     library.then(|| Path::new("usr/lib").join(triplet).join(name))
 }
 
-/// Whether [`place_of`] has a place for it.
+/// True if [`place_of`] has a place for it.
 pub(in super::super) fn is_wanted(name: &str) -> bool {
     place_of(name, "").is_some()
 }
@@ -81,7 +82,7 @@ fn one_below(dir: &str, parent: &str) -> bool {
     dir.strip_prefix(parent).is_some_and(|branch| !branch.is_empty() && !branch.contains('/'))
 }
 
-/// `libcuda.so`, `libcuda.so.1`, `libcuda.so.535.261.03`.
+/// True for `libcuda.so`, `libcuda.so.1`, `libcuda.so.535.261.03`.
 fn is_library(name: &str) -> bool {
     name.starts_with("lib") && (name.ends_with(".so") || name.contains(".so."))
 }

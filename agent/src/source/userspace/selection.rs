@@ -1,5 +1,5 @@
-//! Chooses the packages of a driver version: those built from one version of one source package,
-//! and the companions that come nearest.
+//! Selection of a driver version's packages: those built from one version of one source package,
+//! and the nearest companions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,16 @@ use crate::source::version;
 /// The packages of a driver version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Selection {
-    /// By name.
+    /// The packages, by name.
     pub(super) packages: Vec<Package>,
-    /// Names of parts that are not to be had.
+    /// Names of parts that are not available.
     pub(super) missing: Vec<String>,
 }
 
-/// Chooses the packages of `driver_version` for a Debian architecture out of those `offered`.
+/// Selects the packages of `driver_version` for a Debian architecture from those `offered`.
 ///
 /// # Errors
-/// Exit code 12 where no source package has the version, or lacks what a driver cannot do without.
+/// Exit code 12 where no source package has the version, or the one that has lacks a required part.
 pub(super) fn choose(
     driver_version: &str,
     arch: &str,
@@ -31,7 +31,7 @@ pub(super) fn choose(
     let groups = groups(driver_version, &offered);
     let best = groups.iter().max_by(|a, b| {
         let rank = |g: &Group| (g.lacking(driver_version).is_empty(), g.packages.len());
-        // Of two sources with the same, the one with the plain name.
+        // Of two equal sources, the one with the plain name.
         (rank(a).cmp(&rank(b)))
             .then_with(|| version::compare(a.version, b.version))
             .then_with(|| b.source.cmp(a.source))
@@ -59,7 +59,7 @@ impl<'a> Group<'a> {
         part.stems.iter().find_map(|stem| self.packages.get(*stem).copied())
     }
 
-    /// Names of parts that must be there and are not.
+    /// Returns the names of missing required parts.
     fn lacking(&self, driver_version: &str) -> Vec<&'static str> {
         let needed = |part: &&Part| match part.need {
             Need::Always => true,
@@ -75,7 +75,7 @@ fn source_of(package: &Package) -> &str {
     package.source.as_deref().unwrap_or(&package.name)
 }
 
-/// A binary rebuild (`+b1`) has the version of its source but for that ending.
+/// Returns the source's version of a package: a binary rebuild adds an ending (`+b1`).
 fn source_version(version: &str) -> &str {
     match version.rsplit_once("+b") {
         Some((base, n)) if !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()) => base,
@@ -123,9 +123,9 @@ fn select(driver_version: &str, group: &Group<'_>, offered: &[&Package]) -> Sele
     Selection { packages: packages.into_values().collect(), missing }
 }
 
-/// The companion that comes nearest: not newer than the driver, of the suite the driver is from, of
-/// its release, and then the newest. Unlike the rest of a driver it was compiled in its suite, and
-/// one of a later suite may ask for a later C library.
+/// Returns the nearest companion: not newer than the driver, from the driver's suite, else its
+/// release, and then the newest. Unlike the rest of a driver it was compiled in its suite, and one
+/// of a later suite may need a later C library.
 fn nearest<'a>(
     part: &Part,
     driver_version: &str,
@@ -143,7 +143,7 @@ fn nearest<'a>(
         .max_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| version::compare(&a.version, &b.version)))
 }
 
-/// The package of exactly the driver's version.
+/// Returns the package of exactly the driver's version.
 fn twin<'a>(part: &Part, driver_version: &str, offered: &[&'a Package]) -> Option<&'a Package> {
     let is_it = |p: &&&Package| {
         part.stems.contains(&stem(&p.name).as_str())

@@ -17,7 +17,7 @@ const RELEASE: &str = "6.1.0-50-amd64";
 const MAGIC: &str = "6.1.0-50-amd64 SMP preempt mod_unload modversions ";
 const KERNEL: [(&str, u32); 3] = [("module_layout", 0x1111), ("vmap", 0x2222), ("kfree", 0x3333)];
 
-/// A host with modules of its own, and a set in the store that another machine compiled.
+/// A host with modules of its own, and a set in the store that was compiled on another machine.
 struct Scene {
     dir: tempfile::TempDir,
     config: Config,
@@ -51,7 +51,7 @@ impl Scene {
         Self { dir, config, facts, store }
     }
 
-    /// The set of three modules, `nvidia.ko` with these CRCs and options.
+    /// Makes the set of three modules, `nvidia.ko` with these CRCs and options.
     fn of(magic: &str, crcs: &[(&str, u32)]) -> Self {
         Self::new(&[
             ("nvidia.ko", module("nvidia", magic, crcs)),
@@ -122,8 +122,8 @@ fn a_module_with_another_crc_is_found_and_named(
     assert!(scene.store.known_to_fit().is_empty());
 }
 
-/// The whole plan is refused, so that no step is begun: the attack is a set whose modules were compiled
-/// for another build of this kernel, imported under this one's name.
+/// The whole plan is refused before any step. The attack is a set whose modules were compiled for
+/// another build of this kernel, imported under this one's name.
 #[test]
 fn a_set_that_does_not_fit_refuses_the_plan_before_anything_is_touched() {
     let scene = Scene::of(MAGIC, &TAMPERED).with_headers(&KERNEL);
@@ -145,7 +145,7 @@ fn a_set_that_fits_is_remembered_and_not_looked_at_again() {
     assert!(matches!(fit, Some(Fit::Fits { symbols: 3, .. })), "{fit:?}");
     assert_eq!(scene.fit(), None);
     fs::write(scene.store.dir("fits.json"), "{").unwrap();
-    assert!(scene.fit().is_some(), "a damaged record is none");
+    assert!(scene.fit().is_some(), "a damaged record is not used");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn symbols_that_no_module_of_the_kernels_imports_are_not_said_to_be_checked() {
     assert!(matches!(fit, Some(Fit::Unchecked { .. })), "{fit:?}");
 }
 
-/// Headers of a later build of the same release lie beside the kernel that runs.
+/// Headers of a later build of the same release are installed beside the running kernel.
 #[test]
 fn the_kernels_own_modules_count_for_more_than_headers() {
     let newer = [("module_layout", 0x1111), ("vmap", 0x4444), ("kfree", 0x3333)];

@@ -7,10 +7,10 @@ use crate::source::userspace;
 use crate::upkeep::history::Installed;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// What each content takes on the disk, at least.
+/// Minimum size of each content on the disk.
 const SIZE: usize = 64 << 10;
 
-/// A store with things of different age, in a directory with everything else an agent has.
+/// A store with entries of different age, in a directory with everything else an agent has.
 struct Scene {
     dir: tempfile::TempDir,
     store: Store,
@@ -45,7 +45,7 @@ impl Scene {
         digest
     }
 
-    /// A set with a module of its own and one that all sets share.
+    /// A set with its own module and one that all sets share.
     fn set(&self, version: &str, hours: u32) -> Vec<String> {
         let mut set = set();
         set.key.driver_version = version.into();
@@ -82,7 +82,7 @@ impl Scene {
         self.aged(&dir, hours);
     }
 
-    /// One of everything: a, b and c are of three drivers, c the one used last.
+    /// One of everything: a, b and c belong to three drivers, c was used last.
     fn full() -> Self {
         let scene = Self::new();
         for (name, hours) in [("a", 30), ("b", 20), ("c", 10)] {
@@ -115,7 +115,7 @@ impl Scene {
         runtime.expect("runtime").block_on(self.store.alone(Duration::ZERO)).expect("alone")
     }
 
-    /// Every set has all of its modules.
+    /// Asserts that every set has all of its modules.
     fn assert_right(&self) {
         for set in self.store.sets().expect("sets") {
             assert!(self.store.holds(&set), "{} lacks a module", set.key.file_stem());
@@ -150,7 +150,7 @@ fn what_was_not_used_for_longest_goes_until_the_rest_fits() {
     let before = scene.decide(None).report().before;
     assert!(scene.decide(None).report().removed.is_empty(), "no bound");
     assert!(scene.decide(Some(before)).report().removed.is_empty(), "all fits");
-    // A byte less than there is after each removal makes the next one necessary.
+    // One byte less than the size after each removal makes the next one necessary.
     let all = scene.decide(Some(0));
     assert_eq!(names(&all.report().removed)[..order.len()], order);
     let mut bound = before;
@@ -162,7 +162,7 @@ fn what_was_not_used_for_longest_goes_until_the_rest_fits() {
     }
     let report = scene.collect(Some(before - 1));
     assert_eq!(names(&report.removed), ["objects"]);
-    assert_eq!(report.after, scene.decide(None).report().before, "as was said");
+    assert_eq!(report.after, scene.decide(None).report().before, "as predicted");
     scene.assert_right();
 }
 
@@ -248,13 +248,13 @@ fn what_the_journal_or_a_mount_shows_stays() {
     let path = scene.paths().state.join("state.json");
     fs::write(&path, state(entry("undone")).to_string()).expect("state");
     assert!(names(&scene.decide(Some(0)).report().removed).contains(&"set a".into()));
-    // In the midst of a change it may have to come back.
+    // During a change the previous driver may have to come back.
     let mut changing = state(entry("undone"));
     changing["previous"] = serde_json::json!([load]);
     fs::write(&path, changing.to_string()).expect("state");
     assert!(names(&scene.decide(Some(0)).report().kept).contains(&"set a".into()));
     fs::write(&path, state(entry("done")).to_string()).expect("state");
-    // As good as a mount: the same directory under two names.
+    // Equivalent to a mount: the same directory under two names.
     let shown = scene.store.dir("userspace/b/root");
     std::os::unix::fs::symlink(shown, scene.paths().driver_root).expect("link");
     let decision = scene.decide(Some(0));
@@ -278,12 +278,12 @@ fn a_damaged_tree_goes_without_a_bound_once_nothing_shows_it() {
     history::record(&scene.store, installed).expect("recorded");
     let link = scene.paths().driver_root;
     std::os::unix::fs::symlink(damaged.join("root"), &link).expect("link");
-    assert_eq!(scene.decide(None).report().removed, [], "it is shown");
+    assert_eq!(scene.decide(None).report().removed, [], "it is in use");
     assert!(names(&scene.decide(Some(0)).report().kept).contains(&"userspace/b".into()));
     fs::remove_file(&link).expect("removed");
     let report = scene.collect(None);
     assert_eq!(names(&report.removed), ["userspace/b"], "though it is what ran last");
-    assert_eq!(report.removed[0].why, "it is damaged, and nothing shows it");
+    assert_eq!(report.removed[0].why, "it is damaged, and not in use");
     assert!(!damaged.exists());
 }
 
@@ -338,7 +338,7 @@ fn what_the_dead_left_goes_without_a_bound_and_what_is_held_stays() {
     scene.aged(&store.dir("failures/old.json"), 25);
     fs::write(store.dir("failures/new.json"), "{}").expect("file");
     let held = claim(store, "build").expect("claim");
-    // It swept, so what is to be found is made again.
+    // The collection removes leftovers, so they are made again.
     fs::create_dir_all(store.dir(left[0])).expect("directory");
     let download = store.blob_writer().expect("writer");
     let report = scene.collect(None);
@@ -394,7 +394,7 @@ fn wherever_it_is_cut_off_the_store_is_right(#[values(false, true)] acts_first: 
             break;
         }
         assert_eq!(result.expect_err("cut off").code(), ExitCode::Preflight);
-        // The next one finishes it.
+        // The next collection finishes it.
         scene.collect(Some(0));
         assert!(scene.decide(Some(0)).report().removed.is_empty());
         assert_eq!(fs::read_dir(scene.store.dir("tmp")).expect("listed").count(), 0);

@@ -1,5 +1,5 @@
-//! Real processes stand in for the daemons: perl scripts that listen, fork, hang, die or ignore
-//! signals as they are told.
+//! Real processes in place of the daemons: perl scripts that listen, fork, hang, die or ignore
+//! signals as told.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -85,7 +85,7 @@ fn a_daemon_answers_and_is_ended_wherever_it_forked_to(#[case] how: &str) {
     loop {
         let seen = scene.host.daemon(&daemon, &scene.mark).unwrap();
         assert_eq!(seen.answers, Answers::Ours);
-        // One that forks once it listens answers a moment before it has ended.
+        // A daemon that forks after listen(2) answers a moment before the parent has ended.
         if seen.processes.len() == 1 {
             break;
         }
@@ -153,7 +153,7 @@ fn one_that_does_not_answer_is_given_up_and_can_be_ended() {
     let daemon = Daemon { ready_within: 1, ..scene.daemon("mute") };
     let error = scene.start(&daemon).unwrap_err();
     assert_eq!(error.errno, Errno::ETIMEDOUT);
-    assert!(error.to_string().contains("it said: standing in"), "{error}");
+    assert!(error.to_string().contains("last output: standing in"), "{error}");
     scene.stop(&daemon);
 }
 
@@ -216,7 +216,8 @@ fn settings_are_the_templates_but_for_those_that_are_set() {
     assert_eq!(fs::read_to_string(at("file")).unwrap(), "# about A\nA=1\n\nB=2\nDAEMONIZE=0\nC=\n");
 }
 
-/// A process of `uid` that has the mark of the scene's daemons in its environment, until it is dropped.
+/// A process of `uid` that has the mark of the scene's daemons in its environment, until it is
+/// dropped.
 struct Pretender(Child);
 
 impl Pretender {
@@ -224,7 +225,7 @@ impl Pretender {
         let mut command = Command::new(program);
         command.arg("600").env_clear().env(MARK_VARIABLE, &scene.mark).uid(uid).gid(uid);
         let pretender = Self(command.spawn().unwrap());
-        // It is what it pretends to be once it was executed: until then it is a copy of this process.
+        // The environment is its own only after exec: until then the process is a copy of this one.
         let environment = format!("/proc/{}/environ", pretender.0.id());
         let since = Instant::now();
         while !fs::read(&environment).unwrap().starts_with(MARK_VARIABLE.as_bytes()) {
@@ -246,20 +247,20 @@ impl Drop for Pretender {
     }
 }
 
-/// Everybody may give a mark to a process that they learned of; its user id tells it from ours.
+/// Any user can give a known mark to their process; its user id tells it apart.
 #[test]
 fn a_strangers_process_with_the_mark_is_neither_waited_for_nor_ended() {
     let scene = Scene::new();
     let mut pretender = Pretender::of(&scene, Path::new("/bin/sleep"), STRANGER);
     let daemon = scene.daemon("");
-    // As [`stop`] does, it would wait for the stranger and then kill it.
+    // Like [`stop`], this would wait for the foreign process and then kill it.
     scene.start(&daemon).unwrap();
     assert_eq!(scene.find().len(), 1);
     scene.stop(&daemon);
     assert!(pretender.lives());
 }
 
-/// A stranger's `su` that asks for its password is root's, by its effective user id.
+/// Another user's `su` that waits for its password has root's effective user id.
 #[test]
 fn a_program_with_a_setuid_bit_that_a_stranger_gave_the_mark_is_not_ours() {
     let scene = Scene::new();
@@ -273,7 +274,8 @@ fn a_program_with_a_setuid_bit_that_a_stranger_gave_the_mark_is_not_ours() {
     assert_eq!(scene.find().len(), 0);
 }
 
-/// A /proc whose process 4194304, which no system has, is root's and hangs when its environment is read.
+/// A /proc whose process 4194304, which no system has, belongs to root and hangs when its
+/// environment is read.
 pub(crate) struct Stuck {
     root: tempfile::TempDir,
     environ: PathBuf,
@@ -295,7 +297,7 @@ impl Stuck {
         RealHost::new(self.root.path()).calling(KernelCalls::direct(), look)
     }
 
-    /// It goes on, as where its memory map is unlocked.
+    /// Lets the read return, as when its memory map is unlocked.
     pub(crate) fn let_go(&self) {
         let writer = fs::OpenOptions::new().write(true).open(&self.environ).unwrap();
         fs::remove_file(&self.environ).unwrap();
@@ -305,13 +307,13 @@ impl Stuck {
 
 const SHORT: Duration = Duration::from_millis(100);
 
-/// As SIGTERM has it done.
+/// Undo, as on SIGTERM.
 #[test]
 fn an_end_comes_to_its_end_though_a_process_hangs() {
     let (stuck, scene) = (Stuck::new(), Scene::new());
     let host = stuck.host(SHORT);
     let since = Instant::now();
-    for why in ["it took longer than 100ms", "an earlier look at the processes has not come back"] {
+    for why in ["it took longer than 100ms", "an earlier inspection of the processes still hangs"] {
         let error =
             stop(&host, &scene.daemon(""), &scene.mark, Duration::from_secs(60)).unwrap_err();
         assert_eq!(error.errno, Errno::ETIMEDOUT);
@@ -321,7 +323,7 @@ fn an_end_comes_to_its_end_though_a_process_hangs() {
     stuck.let_go();
     let since = Instant::now();
     while stop(&host, &scene.daemon(""), &scene.mark, SHORT).is_err() {
-        assert!(since.elapsed() < Duration::from_secs(20), "nothing hangs any more");
+        assert!(since.elapsed() < Duration::from_secs(20), "no read hangs any more");
         std::thread::yield_now();
     }
 }
@@ -336,10 +338,10 @@ fn while_a_process_hangs_those_that_were_found_before_are_known() {
     host.remember(&scene.mark, &found);
     let seen = host.daemon_processes(&scene.mark).unwrap();
     assert_eq!(seen.len(), found.len());
-    // What hangs still hangs: that nothing is left is not known.
+    // The process still hangs: it is not known that nothing is left.
     let error = stop(&host, &daemon, &scene.mark, Duration::from_secs(20)).unwrap_err();
     assert_eq!(error.errno, Errno::ETIMEDOUT, "{error}");
-    assert!(scene.find().is_empty(), "it was ended all the same");
+    assert!(scene.find().is_empty(), "it was ended nevertheless");
     stuck.let_go();
 }
 

@@ -13,7 +13,7 @@ fn write(path: &Path, text: &str) {
     fs::write(path, text).expect("write");
 }
 
-/// What the output directory of every kernel has.
+/// Writes the files that every kernel's output directory has.
 fn output(dir: &Path) {
     let says = [
         ("Module.symvers", "0x1\tf\tvmlinux\tEXPORT_SYMBOL"),
@@ -34,7 +34,7 @@ fn kbuild(scripts: &Path) {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("mode");
 }
 
-/// As Debian installs it: flavour, common part and programs apart.
+/// Debian's layout: flavour, common part and programs apart.
 fn split(root: &Path) {
     let source = root.join("usr/src");
     let flavour = source.join("linux-headers-6.1.0-50-amd64");
@@ -54,7 +54,7 @@ fn split(root: &Path) {
     symlink("/usr/src/linux-headers-6.1.0-50-common", modules.join("source")).expect("link");
 }
 
-/// One tree, as other distributions have it and as a kernel is built.
+/// A single tree, as in other distributions and in a built kernel.
 fn whole(dir: &Path) {
     output(dir);
     write(&dir.join("Makefile"), "VERSION = 6\n");
@@ -66,7 +66,7 @@ fn temporary() -> tempfile::TempDir {
     tempfile::tempdir().expect("temporary directory")
 }
 
-/// A copy in a build root, and where its kernel directories are.
+/// A copy in a build root, and the paths of its kernel directories.
 fn copied(found: &Found) -> (tempfile::TempDir, std::path::PathBuf, std::path::PathBuf) {
     let root = temporary();
     deb::make_usrmerge_links(root.path()).expect("links");
@@ -112,7 +112,7 @@ fn split_headers_may_be_named_where_all_is_in_view(#[case] path: &str, #[case] c
     split(host.path());
     match (in_directory(&host.path().join(path), WANTED), complete) {
         (Ok(found), true) => drop(copied(&found)),
-        // linux-kbuild lies in another directory.
+        // linux-kbuild is in another directory.
         (Err(why), false) => assert!(why.contains("scripts/mod/modpost"), "{why}"),
         (found, _) => panic!("{:?}", found.err()),
     }
