@@ -23,7 +23,7 @@ pub(crate) fn land(file: NamedTempFile, path: &Path) -> io::Result<()> {
 }
 
 /// Writes a file under a temporary name beside `path`, readable by all, and renames it (see
-/// [`land`]).
+/// `land`).
 ///
 /// # Errors
 /// The kernel's error.

@@ -273,7 +273,7 @@ impl<'a> Supplier<'a> {
     /// Signs a set for the kernel, where configured and not done yet.
     ///
     /// # Errors
-    /// As [`Signing::sign`].
+    /// As `Signing::sign`.
     pub async fn sign(&self, set: ModuleSet) -> Result<ModuleSet, Failure> {
         let progress = self.progress.as_ref();
         self.signing.sign(set, &self.store()?, progress, || self.archive()).await

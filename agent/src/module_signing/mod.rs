@@ -2,7 +2,7 @@
 //!
 //! A module is compiled first and signed afterwards, so that a compiled set is the same on every
 //! host: the signed set is another set, with the same key plus [`SignedBy`]. Signatures are made by
-//! the kernel's own sign-file ([`crate::build::sign`]) or elsewhere ([`detached`]); both are
+//! the kernel's own sign-file ([`crate::build::sign`]) or elsewhere ([`crate::signed_sets::detached`]); both are
 //! verified here before they are appended, since a kernel refuses a wrong signature even where it
 //! requires none (mod_verify_sig in kernel/module/signing.c).
 //!

@@ -1,7 +1,7 @@
 //! Upkeep of the store: removal of unneeded files, and verification of the rest.
 //!
 //! [`inventory`] lists its items, [`gc`] removes unneeded ones, [`check`] finds damaged ones;
-//! [`history`] records what ran on this host, [`mounted`] finds the trees in use.
+//! [`history`] records what ran on this host, `mounted` finds the trees in use.
 
 pub mod check;
 pub mod gc;

@@ -81,7 +81,10 @@ fn whoever_may_not_see_an_agent_is_told_so_and_takes_it_for_no_dead_one() {
     assert!(of("not_looked_at", "what", "agent"), "{report}");
     let status = json(&ask(&["status", "--json"]));
     assert!(status["agent"].is_null(), "{status}");
-    assert!(status["unheard"].as_str().is_some_and(|why| why.contains("only root can")), "{status}");
+    assert!(
+        status["unheard"].as_str().is_some_and(|why| why.contains("only root can")),
+        "{status}"
+    );
     let alive = ask(&["status", "--alive"]);
     assert!(alive.code == Some(30) && alive.out.contains("only root can see"), "{alive}");
 }

@@ -40,12 +40,12 @@ fn where_the_headers_of_a_set_were_from_is_said() {
     let cases = [
         (HeadersFrom::Archive, "linux-headers_1_amd64", "from an archive: linux-headers_1_amd64"),
         (HeadersFrom::Host, "/usr/src/a", "from the host that compiled it, unsigned: /usr/s"),
-        (HeadersFrom::Named, "/usr/src/a", "from a configured place of the host that compiled it, u"),
         (
-            HeadersFrom::Unknown,
-            "x",
-            "from an unknown place, for the modules were compiled e",
+            HeadersFrom::Named,
+            "/usr/src/a",
+            "from a configured place of the host that compiled it, u",
         ),
+        (HeadersFrom::Unknown, "x", "from an unknown place, for the modules were compiled e"),
     ];
     for (from, name, wanted) in cases {
         for local in [false, true] {

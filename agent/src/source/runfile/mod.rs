@@ -2,7 +2,7 @@
 //!
 //! A file is unpacked while it is downloaded, into a temporary directory of the store, and hashed
 //! on the way; only the wanted files are written, and the .run file itself never. If the digest is
-//! the expected one, the directory is renamed to its final name (see [`stored`]). docs/run-files.md
+//! the expected one, the directory is renamed to its final name (see `stored`). docs/run-files.md
 //! is for users.
 
 mod gpus;
@@ -82,7 +82,7 @@ pub enum Looked {
     /// Known before it is fetched, or from the store's copy.
     Known(AvailableRunFile),
     /// A script of an unknown form: its contents are known only after it has extracted itself (see
-    /// [`Workshop::extract`]).
+    /// [`crate::build::extract::Workshop::extract`]).
     Foreign(Foreign),
 }
 
