@@ -12,7 +12,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use longshore::artifact::HeadersFrom;
-use longshore::build::compile::{Compile, MODULES};
+use longshore::build::compile::Compile;
 use longshore::build::sandbox::{INIT_SUBCOMMAND, SUBCOMMAND, sandbox_main};
 use longshore::config::BuildUser;
 use longshore::flavour::Flavour;
@@ -58,7 +58,7 @@ fn compile(args: &[PathBuf]) -> Result<(), String> {
         flavour: Flavour::Open,
         release: release.to_str().unwrap_or_default(),
         compiler: None,
-        modules: &MODULES[..1],
+        modules: &["nvidia"],
         options: &[],
         jobs: jobs.to_str().and_then(|n| n.parse().ok()).ok_or("no number of jobs")?,
         limit: Duration::from_secs(300),

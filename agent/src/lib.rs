@@ -18,6 +18,8 @@ pub mod deadlines;
 pub mod digest;
 pub mod disk;
 pub mod doctor;
+pub mod driver_modules;
+pub mod driver_version;
 pub mod endpoint;
 pub mod engine;
 pub mod failure;

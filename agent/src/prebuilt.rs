@@ -50,10 +50,8 @@ impl Judge for Fit<'_> {
     type Why = Unfit;
 
     async fn judge(&self, described: &Described) -> Result<(), Unfit> {
-        let (key, kernel) = (&described.set.key, self.kernel);
-        // The version of a kernel that does not run here is unknown.
-        let same_version = kernel.version.is_empty() || key.kernel_version == kernel.version;
-        if key.kernel_release != kernel.release || !same_version || key.arch != kernel.arch {
+        let key = &described.set.key;
+        if !self.kernel.id().fits(key) {
             tracing::info!(
                 "{}@{} is for another kernel: {} {} {}",
                 self.registry.name(),

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use crate::digest::is_sha256;
 use crate::failure::{ExitCode, Failure};
+use crate::machine::Machine;
 
 #[derive(Deserialize)]
 struct Index {
@@ -46,13 +47,9 @@ pub fn entry_for(bytes: &[u8], arch: &str, place: &str) -> Result<Option<String>
         .remedy("push a set of modules that was built for this architecture"))
 }
 
-/// The name of an architecture in image indexes.
+/// Go's name of an architecture, which image indexes have: Debian's is the same.
 fn go_name(arch: &str) -> &str {
-    match arch {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
+    Machine::named(arch).map_or(arch, |machine| machine.debian)
 }
 
 #[cfg(test)]

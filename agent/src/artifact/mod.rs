@@ -3,6 +3,7 @@
 mod headers;
 pub mod image;
 pub mod index;
+pub mod query;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,6 +15,7 @@ use crate::flavour::Flavour;
 use crate::kernel::modinfo::{self, ModInfoError};
 use crate::module_signing::{self, SignedBy};
 pub use headers::HeadersFrom;
+pub use query::{KernelId, SetQuery};
 
 /// Maximum length of a tag, by the distribution specification.
 const LONGEST_TAG: usize = 128;

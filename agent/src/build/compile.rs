@@ -14,19 +14,15 @@ use super::sandbox::{self, Bind, Held, Log, Outcome, Spec};
 use super::{steps, user};
 use crate::artifact::{HeadersFrom, ModuleEntry};
 use crate::config::BuildUser;
+use crate::driver_modules;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::flavour::Flavour;
 use crate::landing::write_failure;
 use crate::layout::MAX_MODULE;
+use crate::machine::Machine;
 use crate::progress::{Progress, Unit};
 use crate::scratch::claim;
 use crate::store::Store;
-
-/// NVIDIA's modules by the directory of their sources, in load order.
-pub const MODULES: [&str; 5] =
-    ["nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm", "nvidia-peermem"];
-/// Number of [`MODULES`] that are always built.
-pub const ALWAYS: usize = 3;
 
 /// Path of the sources inside the sandbox: constant, because the compiler writes it into modules.
 pub(super) const INSIDE: &str = "/build/driver";
@@ -61,7 +57,7 @@ pub struct Compile<'a> {
     /// The compiler's program; None leaves the choice to the driver's Makefile. That of drivers
     /// until 470 uses `cc`, regardless of the kernel's compiler.
     pub compiler: Option<&'a str>,
-    /// Modules wanted, of [`MODULES`].
+    /// Stems of the wanted modules.
     pub modules: &'a [&'static str],
     /// Arguments for make that change the result.
     pub options: &'a [String],
@@ -207,10 +203,9 @@ impl Compile<'_> {
 
     /// Returns make's command line.
     fn command(&self, sources: &Path) -> Result<Vec<String>, Failure> {
-        let excluded: Vec<&str> = MODULES
-            .into_iter()
-            .filter(|m| sources.join(m).is_dir() && !self.modules.contains(m))
-            .collect();
+        let stems = driver_modules::ALL.map(|module| module.stem);
+        let is_excluded = |stem: &&str| sources.join(stem).is_dir() && !self.modules.contains(stem);
+        let excluded: Vec<&str> = stems.into_iter().filter(is_excluded).collect();
         let (source, output) = kernel_dirs(self.root, self.release)?;
         let mut command = vec![
             "/usr/bin/make".to_owned(),
@@ -320,7 +315,7 @@ struct Place<'a> {
 impl Place<'_> {
     fn spec(self, command: Vec<String>, directory: &str, name: &str) -> Spec {
         let Self { root, work, user, held } = self;
-        let arch = if std::env::consts::ARCH == "aarch64" { "arm64" } else { "amd64" };
+        let arch = Machine::this().map_or("", |machine| machine.debian);
         let environment = [
             ("PATH", "/usr/bin:/usr/sbin"),
             ("HOME", "/build"),
@@ -424,7 +419,7 @@ mod tests {
             flavour: Flavour::Open,
             release: "6.1.0-50-amd64",
             compiler: Some("gcc-12"),
-            modules: &MODULES[..1],
+            modules: &["nvidia"],
             options: &[],
             jobs: 1,
             limit: SHORT,

@@ -29,13 +29,14 @@ use jiff::Timestamp;
 use crate::artifact::{ModuleKey, ModuleSet};
 use crate::config::HeaderPlaces;
 use crate::config::{BuildUser, PatchConfig};
+use crate::driver_modules::{self, DriverModule};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::Progress;
 use crate::source::archive::{Archive, Package};
 use crate::source::driver::AvailableDriver;
 use crate::source::headers;
 use crate::store::Store;
-use compile::{ALWAYS, Compile, MODULES};
+use compile::Compile;
 use inputs::Inputs;
 pub use known::KnownFailure;
 use patches::Patch;
@@ -280,15 +281,16 @@ impl Prepared {
 /// The sources' names of the modules to build, in load order.
 fn wanted_modules(extra: &[impl AsRef<str>]) -> Result<Vec<&'static str>, Failure> {
     let extra: Vec<String> = extra.iter().map(|name| name.as_ref().replace('_', "-")).collect();
-    if let Some(unknown) = extra.iter().find(|name| !MODULES.contains(&name.as_str())) {
+    let stems = driver_modules::ALL.map(|module| module.stem);
+    if let Some(unknown) = extra.iter().find(|name| !stems.contains(&name.as_str())) {
         return Err(Failure::new(
             ExitCode::Usage,
             format!("{unknown} is no module of NVIDIA's driver"),
         )
-        .remedy(format!("the modules are {}", MODULES.join(", "))));
+        .remedy(format!("the modules are {}", stems.join(", "))));
     }
-    let is_wanted = |(at, name): &(usize, &str)| *at < ALWAYS || extra.iter().any(|e| e == name);
-    Ok(MODULES.into_iter().enumerate().filter(is_wanted).map(|(_, name)| name).collect())
+    let is_wanted = |module: &DriverModule| module.always || extra.iter().any(|e| e == module.stem);
+    Ok(driver_modules::ALL.into_iter().filter(is_wanted).map(|module| module.stem).collect())
 }
 
 fn processors() -> usize {

@@ -1,10 +1,11 @@
 //! Comparison of an installed driver with the effects of its steps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::Engine;
 use super::undo::is_another;
+use crate::driver_modules;
 use crate::failure::Failure;
 use crate::host::VerbError;
 use crate::host::gpus::Gpu;
@@ -14,8 +15,6 @@ use crate::step::{ModuleOrigin, Step};
 
 /// Number of nodes that are named in one line.
 const NAMED: usize = 4;
-/// Modules that a driver always has, named in a plan or not.
-const ALWAYS: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
 
 /// Loadings of the driver's modules: kernel name -> its number, see
 /// [`ModuleState::instance`](crate::host::verbs::ModuleState).
@@ -57,8 +56,10 @@ impl Engine<'_> {
             }
             _ => None,
         });
+        let mut names: BTreeSet<&str> = driver_modules::always().collect();
+        names.extend(named);
         let mut all = Instances::new();
-        for name in named.chain(ALWAYS) {
+        for name in names {
             if let Some(state) = self.host.module(name)? {
                 all.insert(name.to_owned(), state.instance);
             }

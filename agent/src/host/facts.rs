@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::gpus::Gpu;
 use super::module_files::ModuleFiles;
+use crate::artifact::KernelId;
 use crate::flavour::Flavour;
 use crate::host::verbs::FileId;
 
@@ -94,6 +95,14 @@ pub struct Kernel {
     pub compiler: Option<String>,
     /// /proc/sys/kernel/random/boot_id.
     pub boot_id: Option<String>,
+}
+
+impl Kernel {
+    /// Identity of the kernel. The version of one that does not run here is empty: any build fits.
+    pub fn id(&self) -> KernelId<'_> {
+        let version = Some(self.version.as_str()).filter(|version| !version.is_empty());
+        KernelId { release: &self.release, version, arch: &self.arch }
+    }
 }
 
 /// The fields of os-release that longshore uses.

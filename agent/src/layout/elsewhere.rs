@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
 use crate::digest::hex;
+use crate::driver_version::DriverVersion;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::flavour::Flavour;
 use crate::kernel::modinfo::{self, Provenance};
@@ -69,7 +70,7 @@ impl CompiledElsewhere {
             let what = format!("nvidia.ko was built for the kernel {release:?}, not {wanted:?}");
             return Err(self.wrong(&what));
         }
-        let driver_version = info.version.filter(|version| is_version(version));
+        let driver_version = info.version.filter(|version| DriverVersion::parse(version).is_some());
         let driver_version = driver_version
             .ok_or_else(|| self.wrong("nvidia.ko does not state its driver version"))?;
         let flavour = flavour_of(info.license.as_deref().unwrap_or_default())
@@ -227,11 +228,6 @@ fn flavour_of(license: &str) -> Option<Flavour> {
         "NVIDIA" | "Proprietary" => Some(Flavour::Proprietary),
         _ => None,
     }
-}
-
-fn is_version(text: &str) -> bool {
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    text.contains('.') && text.len() <= 32 && text.split('.').all(is_number)
 }
 
 fn wrong(dir: &Path, what: &str) -> Failure {

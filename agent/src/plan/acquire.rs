@@ -5,6 +5,7 @@ use super::driver::Choice;
 use super::live;
 use super::signing::{self, Standing};
 use super::{Acquire, Reason};
+use crate::artifact::SetQuery;
 use crate::artifact::{HeadersFrom, ModuleSet};
 use crate::build;
 use crate::catalog::{AvailableSet, Catalog, SetPlace};
@@ -54,11 +55,12 @@ impl<'a> Supply<'a> {
         choice: &Choice,
         wanted: &[&str],
     ) {
-        let of_choice = |s: &&AvailableSet| {
-            is_for_kernel(s, facts)
-                && s.set.key.driver_version == choice.version
-                && s.set.key.flavour == choice.flavour
+        let query = SetQuery {
+            kernel: facts.kernel.id(),
+            driver_version: &choice.version,
+            flavour: Some(choice.flavour),
         };
+        let of_choice = |s: &&AvailableSet| query.matches(&s.set.key);
         let live_with_all =
             choice.live && wanted.iter().all(|name| live::has_parameters(config, facts, name));
         let complete = |s: &&AvailableSet| of_choice(s) && s.set.has_all(wanted);

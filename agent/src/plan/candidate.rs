@@ -1,10 +1,9 @@
 //! Candidates for a driver's modules: built sets and packages to compile.
 
-use std::cmp::Ordering;
-
 use super::signing;
 use crate::catalog::{AvailableSet, Catalog, SetPlace};
 use crate::config::Config;
+use crate::driver_version::DriverVersion;
 use crate::flavour::Flavour;
 use crate::host::HostFacts;
 use crate::host::facts::Known;
@@ -48,10 +47,7 @@ impl Origin<'_> {
 
 /// True if a set was built for exactly the running kernel.
 pub(super) fn is_for_kernel(at_hand: &AvailableSet, facts: &HostFacts) -> bool {
-    let (key, kernel) = (&at_hand.set.key, &facts.kernel);
-    key.kernel_release == kernel.release
-        && key.kernel_version == kernel.version
-        && key.arch == kernel.arch
+    facts.kernel.id().fits(&at_hand.set.key)
 }
 
 /// Returns all candidates for the running kernel, whatever was requested.
@@ -118,7 +114,7 @@ pub(super) fn names_run_files(config: &Config, catalog: &Catalog) -> bool {
 
 /// Returns the candidate with the highest version.
 pub(super) fn newest<'a>(candidates: &[Candidate<'a>]) -> Option<Candidate<'a>> {
-    candidates.iter().copied().max_by(|a, b| compare_versions(a.version, b.version))
+    candidates.iter().copied().max_by_key(|candidate| DriverVersion::new(candidate.version))
 }
 
 /// Lists the candidates for a message.
@@ -128,41 +124,4 @@ pub(super) fn offer(candidates: &[Candidate<'_>]) -> String {
     offered.sort();
     offered.dedup();
     format!("they offer {}", offered.join(", "))
-}
-
-/// True if `version` is `wish` or within its branch: 535.261.03 is within 535 and 535.261.
-pub(crate) fn is_within(version: &str, wish: &str) -> bool {
-    version.strip_prefix(wish).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
-/// Compares two versions number by number.
-pub(super) fn compare_versions(a: &str, b: &str) -> Ordering {
-    let numbers = |v: &str| -> Vec<u64> { v.split('.').map(|n| n.parse().unwrap_or(0)).collect() };
-    numbers(a).cmp(&numbers(b)).then_with(|| a.cmp(b))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rstest::rstest;
-
-    #[rstest]
-    #[case("535.261.03", "535", true)]
-    #[case("535.261.03", "535.261", true)]
-    #[case("535.261.03", "535.261.03", true)]
-    #[case("535.261.03", "53", false)]
-    #[case("535.261.03", "535.26", false)]
-    #[case("535", "535.261.03", false)]
-    fn within(#[case] version: &str, #[case] wish: &str, #[case] wanted: bool) {
-        assert_eq!(is_within(version, wish), wanted);
-    }
-
-    #[rstest]
-    #[case("535.261.03", "550.163.01", Ordering::Less)]
-    #[case("535.99", "535.261.03", Ordering::Less)]
-    #[case("535.261.03", "535.261.3", Ordering::Less)]
-    #[case("535.261", "535.261", Ordering::Equal)]
-    fn order(#[case] a: &str, #[case] b: &str, #[case] wanted: Ordering) {
-        assert_eq!(compare_versions(a, b), wanted);
-    }
 }

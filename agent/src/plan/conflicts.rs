@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::config::Config;
+use crate::driver_modules;
 use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
 use crate::host::facts::{Installer, PlacedFile, RootKind, RootMount, RootMountOwner};
@@ -11,9 +12,6 @@ use crate::host::modules::is_of_driver;
 use crate::host::places::FIRMWARE_PATH;
 use crate::step::{Leftover, Step};
 
-/// The driver's own modules, in any directory.
-const DRIVER: [&str; 5] =
-    ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem"];
 /// Number of modules or libraries that a finding names.
 const NAMED: usize = 4;
 
@@ -149,7 +147,7 @@ fn host_modules(facts: &HostFacts) -> Vec<(String, &str)> {
         // The kernel's own modules with such names (nvidiafb, nvidia_wmi_ec_backlight) are below
         // drivers/.
         let elsewhere = || !file.starts_with("kernel/drivers/");
-        DRIVER.contains(&name.as_str()) || (name.starts_with("nvidia_") && elsewhere())
+        driver_modules::is_one(name) || (name.starts_with("nvidia_") && elsewhere())
     };
     // Only the few of thousands with such a name are formatted.
     let all = facts.available.iter().filter(|module| module.stem.starts_with("nvidia"));

@@ -1,16 +1,15 @@
 //! Selection of driver version and flavour from the configuration, the loaded driver, the available
 //! candidates and the GPUs.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 
 use super::Reason;
-use super::candidate::{
-    Candidate, candidates, compare_versions, is_within, names_run_files, newest, offer, run_files,
-};
+use super::candidate::{Candidate, candidates, names_run_files, newest, offer, run_files};
 use super::gpu::{self, Generation, Unfit};
 use crate::catalog::Catalog;
 use crate::catalog::Chip;
 use crate::config::Config;
+use crate::driver_version::DriverVersion;
 use crate::finding::{Code, Finding, Severity};
 use crate::flavour::Flavour;
 use crate::host::HostFacts;
@@ -44,7 +43,7 @@ pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> C
     if fitting.iter().any(|c| c.loadable) {
         fitting.retain(|c| c.loadable);
     }
-    fitting.sort_by(|a, b| compare_versions(b.version, a.version));
+    fitting.sort_by_key(|candidate| Reverse(DriverVersion::new(candidate.version)));
     match (fitting.first(), newest(&matching)) {
         (Some(best), _) => question.settle(best.version, &fitting, &matching),
         (None, Some(newest)) => question.refuse_gpu(newest),
@@ -73,7 +72,7 @@ impl Question<'_> {
         // A .run file without a configured version selects the file's version.
         let of_a_file = self.run_files.iter().any(|file| file.version == version);
         match self.config.driver.version.as_deref() {
-            Some(wish) => is_within(version, wish),
+            Some(wish) => DriverVersion::new(version).is_within(wish),
             None => self.run_files.is_empty() || of_a_file,
         }
     }
@@ -102,7 +101,7 @@ impl Question<'_> {
 
     /// Checks that every GPU is supported; names the first that is not, and why.
     fn fits(&self, version: &str, flavour: Flavour) -> Result<(), (String, Unfit)> {
-        let Some(branch) = gpu::branch_of(version) else { return Ok(()) };
+        let Some(branch) = DriverVersion::new(version).branch() else { return Ok(()) };
         for (device, generation) in &self.gpus {
             if let Some(chip) = self.said_of(device, version) {
                 let fits = gpu::driver_says_it_fits(chip, version, flavour);
@@ -131,7 +130,7 @@ impl Question<'_> {
             return None;
         }
         let newer = newest(candidates)
-            .filter(|c| compare_versions(c.version, &live.version) == Ordering::Greater)
+            .filter(|c| DriverVersion::new(c.version) > DriverVersion::new(&live.version))
             .filter(|c| self.is_asked_for(c));
         let also = newer.map_or_else(String::new, |c| {
             format!("; {} is available: select it by version to change to it", c.version)
@@ -233,7 +232,7 @@ impl Question<'_> {
             return (Flavour::Open, self.because_of(gpu, version, "supported by open only"));
         }
         let since = gpu::OPEN_RECOMMENDED_BRANCH;
-        match gpu::branch_of(version) {
+        match DriverVersion::new(version).branch() {
             Some(branch) if branch < since => (
                 Flavour::Proprietary,
                 format!("NVIDIA recommends proprietary before branch {since}"),
@@ -334,7 +333,7 @@ impl Question<'_> {
         };
         let why_version = match self.config.driver.version {
             Some(_) => "asked for",
-            None if gpu::branch_of(version).is_some() => {
+            None if DriverVersion::new(version).branch().is_some() => {
                 "the newest branch that supports every GPU; the available versions are unknown"
             }
             None => "the available versions are unknown",

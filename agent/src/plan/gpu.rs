@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::catalog::Chip;
+use crate::driver_version::FIRST_OPEN_BRANCH;
 use crate::flavour::Flavour;
 
 /// A GPU generation, oldest first.
@@ -113,8 +114,6 @@ impl fmt::Display for Generation {
     }
 }
 
-/// First branch with open modules.
-pub const FIRST_OPEN_BRANCH: u64 = 515;
 /// First branch whose packages recommend the open modules.
 pub const OPEN_RECOMMENDED_BRANCH: u64 = 560;
 
@@ -203,11 +202,6 @@ pub fn driver_says_it_fits(chip: &Chip, version: &str, flavour: Flavour) -> Resu
         why: format!("{name} is not supported by the {flavour} modules (list of {version})"),
         remedy: format!("select flavour {other} or auto"),
     })
-}
-
-/// Returns the branch of a version: its first number.
-pub fn branch_of(version: &str) -> Option<u64> {
-    version.split('.').next()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -7,13 +7,12 @@ use super::conflicts;
 use super::driver::Choice;
 use crate::artifact::ModuleEntry;
 use crate::config::Config;
+use crate::driver_modules;
 use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
 use crate::host::places::FIRMWARE_PATH;
 use crate::step::{ModuleOrigin, Step};
 
-/// Modules that are always loaded, in this order.
-const ALWAYS: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
 /// The kernel's modules that NVIDIA's driver uses where they exist, even if no module depends on
 /// them.
 const ASSISTANTS: [&str; 2] = ["i2c_core", "ipmi_msghandler"];
@@ -31,7 +30,9 @@ pub(super) struct Install {
 /// Returns the modules to be loaded, in load order.
 pub(super) fn wanted_modules(config: &Config) -> Vec<&str> {
     let extra = config.driver.extra_modules.iter().map(String::as_str);
-    ALWAYS.into_iter().chain(extra).collect()
+    let mut wanted: Vec<&str> = driver_modules::always().collect();
+    wanted.extend(extra);
+    wanted
 }
 
 /// Lists the steps for the available set and tree.

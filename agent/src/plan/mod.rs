@@ -17,7 +17,6 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use candidate::is_within;
 pub use live::Replaced;
 pub(crate) use preflight::{NEEDED, is_host_hidden};
 pub use render::render;

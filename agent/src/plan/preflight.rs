@@ -10,6 +10,7 @@ use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
 use crate::host::facts::{DeviceKind, Known, ModuleLoading, Mount, PciDevice, Propagation, Room};
 use crate::host::{gpus, mounts};
+use crate::machine::Machine;
 use crate::privileges::{self, NEEDS};
 
 /// Returns the findings that do not depend on the modules to be loaded.
@@ -32,7 +33,7 @@ pub(super) fn findings(config: &Config, facts: &HostFacts) -> Vec<Finding> {
 
 fn arch(facts: &HostFacts) -> Option<Finding> {
     let arch = facts.kernel.arch.as_str();
-    (!matches!(arch, "x86_64" | "aarch64")).then(|| {
+    Machine::named(arch).is_err().then(|| {
         Finding::refusal(
             Code::ArchUnsupported,
             format!("NVIDIA has no data-centre driver for {arch}"),

@@ -1,7 +1,5 @@
 //! Search for sets by their tags: listing of tags, and reading of the sets under them.
 
-use std::cmp::Reverse;
-
 use reqwest::header::LINK;
 use reqwest::{Method, StatusCode, Url};
 use serde::Deserialize;
@@ -11,6 +9,7 @@ use super::content::described;
 use super::session::{Answer, Call, Session, unexpected};
 use crate::artifact::image::Described;
 use crate::artifact::{legal, tag};
+use crate::driver_version::DriverVersion;
 use crate::failure::{ExitCode, Failure};
 use crate::flavour::Flavour;
 use crate::redact::shown;
@@ -43,7 +42,7 @@ async fn tags_for(session: &Session, wish: Wish<'_>) -> Result<Vec<String>, Fail
         None => vec![Flavour::Open, Flavour::Proprietary],
     };
     match wish.driver {
-        Some(version) if version.split('.').count() >= 3 => Ok(flavours
+        Some(version) if DriverVersion::new(version).is_complete() => Ok(flavours
             .into_iter()
             .map(|flavour| tag(version, flavour, wish.kernel_release, wish.arch))
             .collect()),
@@ -65,21 +64,22 @@ async fn tags_for(session: &Session, wish: Wish<'_>) -> Result<Vec<String>, Fail
 /// True if a tag is a `DRIVER-FLAVOUR-RELEASE-ARCH` that matches the wish.
 fn is_wished(candidate: &str, driver: Option<&str>, flavours: &[Flavour], wish: Wish<'_>) -> bool {
     let Some((version, _)) = candidate.split_once('-') else { return false };
-    let within = driver.is_none_or(|driver| {
-        version.strip_prefix(driver).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    });
+    let within = driver.is_none_or(|driver| DriverVersion::new(version).is_within(driver));
     let of =
         |flavour: &Flavour| candidate == tag(version, *flavour, wish.kernel_release, wish.arch);
     within && version == legal(version) && flavours.iter().any(of)
 }
 
+/// Version of the driver in a tag.
+fn driver_of(tag: &str) -> DriverVersion<'_> {
+    DriverVersion::new(tag.split('-').next().unwrap_or_default())
+}
+
 /// Keeps the tags of the newest drivers, at most [`MOST_SETS`]; returns the number of the others.
 fn keep_newest(tags: &mut Vec<String>) -> usize {
-    let driver = |tag: &String| -> Vec<u64> {
-        let version = tag.split('-').next().unwrap_or_default();
-        version.split('.').map(|part| part.parse().unwrap_or(0)).collect()
-    };
-    tags.sort_by_cached_key(|tag| (Reverse(driver(tag)), tag.clone()));
+    let newest_first =
+        |a: &String, b: &String| driver_of(b).cmp(&driver_of(a)).then_with(|| a.cmp(b));
+    tags.sort_by(newest_first);
     tags.dedup();
     let others = tags.len().saturating_sub(MOST_SETS);
     tags.truncate(MOST_SETS);

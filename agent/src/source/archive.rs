@@ -21,6 +21,7 @@ use super::sink::{Alive, Writers};
 use super::{space, version};
 use crate::config::ArchiveConfig;
 use crate::failure::{ExitCode, Failure, OrFail};
+use crate::machine::Machine;
 use crate::progress::{Progress, Silent, Task, Unit};
 use crate::store::Store;
 
@@ -91,7 +92,7 @@ impl Archive {
         store: &Store,
         progress: &dyn Progress,
     ) -> Result<Self, Failure> {
-        let arch = debian_architecture()?;
+        let arch = Machine::this()?.debian;
         let selection = selection::select(config, host_root, arch)?;
         // Reading the trusted TLS certificates takes a third of a start that finds everything in
         // the store: skipped when nothing is fetched.
@@ -342,18 +343,6 @@ pub(super) fn holds(store: &Store, sha256: &str) -> Result<bool, Failure> {
     std::fs::remove_file(&path)
         .or_fail(ExitCode::Preflight, || format!("removing {}", path.display()))?;
     Ok(false)
-}
-
-/// Debian's name of this machine's architecture.
-fn debian_architecture() -> Result<&'static str, Failure> {
-    match std::env::consts::ARCH {
-        "x86_64" => Ok("amd64"),
-        "aarch64" => Ok("arm64"),
-        other => Err(Failure::new(
-            ExitCode::HostUnsupported,
-            format!("there is no NVIDIA driver for the architecture {other}"),
-        )),
-    }
 }
 
 fn seconds_now() -> u64 {

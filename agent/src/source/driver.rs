@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::archive::{Archive, Package};
 use super::{deb, version};
+use crate::driver_version::DriverVersion;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::flavour::Flavour;
 use crate::landing::write_failure;
@@ -154,8 +155,7 @@ fn flavour_of(name: &str) -> Option<Flavour> {
 fn at_hand(package: Package) -> Option<AvailableDriver> {
     let version = version::upstream(&package.version);
     // A transitional or renamed package has no driver version.
-    let is_version = version.contains('.')
-        && version.split('.').all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+    let is_version = DriverVersion::parse(version).is_some();
     Some(AvailableDriver {
         version: is_version.then(|| version.to_owned())?,
         flavour: flavour_of(&package.name)?,

@@ -2,11 +2,12 @@
 
 use super::Supplier;
 use crate::artifact::ModuleSet;
+use crate::artifact::{KernelId, SetQuery};
 use crate::catalog::Catalog;
+use crate::driver_version::DriverVersion;
 use crate::failure::Failure;
 use crate::host::HostFacts;
 use crate::host::facts::Kernel;
-use crate::plan::is_within;
 use crate::source::archive::Archive;
 use crate::source::http::Policy;
 use crate::source::userspace;
@@ -30,13 +31,17 @@ impl Supplier<'_> {
         let is_own = release == kernel.release;
         let store = self.store()?;
         let mut sets = store.sets()?;
+        let query = SetQuery {
+            kernel: KernelId {
+                release,
+                version: is_own.then_some(kernel.version.as_str()),
+                arch: &kernel.arch,
+            },
+            driver_version: version,
+            flavour: wish.flavour,
+        };
         sets.retain(|set| {
-            set.key.driver_version == version
-                && set.key.kernel_release == release
-                && (!is_own || set.key.kernel_version == kernel.version)
-                && set.key.arch == kernel.arch
-                && set.has_all(&wish.extra_modules)
-                && wish.flavour.is_none_or(|flavour| flavour == set.key.flavour)
+            query.matches_with(set, &wish.extra_modules)
                 && self.config.patches.allows(set.key.patches.keys())
                 && store.holds(set)
         });
@@ -64,7 +69,7 @@ impl Supplier<'_> {
     pub(super) fn has_some(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
         let wish = self.config.driver.version.as_deref();
         catalog.userspace.iter().map(|tree| &tree.driver_version).any(|version| {
-            wish.is_none_or(|wish| is_within(version, wish))
+            wish.is_none_or(|wish| DriverVersion::new(version).is_within(wish))
                 && self.has_set(version, kernel, catalog)
         })
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::run_files::Archives;
 use super::{Supplier, fits};
+use crate::artifact::SetQuery;
 use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, OrFail};
@@ -121,14 +122,12 @@ impl Supplier<'_> {
     /// True if a complete set of exactly this version is available for a kernel.
     pub(super) fn has_set(&self, version: &str, kernel: &Kernel, catalog: &Catalog) -> bool {
         let wish = &self.config.driver;
+        let query =
+            SetQuery { kernel: kernel.id(), driver_version: version, flavour: wish.flavour };
         catalog.sets.iter().map(|s| &s.set).any(|set| {
-            set.key.kernel_release == kernel.release
-                && set.key.kernel_version == kernel.version
-                && set.key.driver_version == version
-                && set.has_all(&wish.extra_modules)
+            query.matches_with(set, &wish.extra_modules)
                 // sign-file comes from the archives.
                 && self.signing.suffices(&set.key, catalog)
-                && wish.flavour.is_none_or(|flavour| flavour == set.key.flavour)
         })
     }
 }

@@ -10,6 +10,7 @@ use super::Supplier;
 use super::gather::read_host;
 use super::once::Wanted;
 use crate::artifact::ModuleSet;
+use crate::artifact::SetQuery;
 use crate::catalog::{Catalog, SetPlace};
 use crate::failure::{ExitCode, Failure};
 use crate::finding::{Code, Severity};
@@ -180,14 +181,12 @@ impl Supplier<'_> {
             }
         }
         let stored = catalog.sets.iter().filter(|s| s.place == SetPlace::Store).map(|s| &s.set);
-        let mut stored: Vec<&ModuleSet> = stored
-            .filter(|set| {
-                set.key.driver_version == plan.driver_version
-                    && set.key.flavour == plan.flavour
-                    && set.key.kernel_release == facts.kernel.release
-                    && set.key.kernel_version == facts.kernel.version
-            })
-            .collect();
+        let query = SetQuery {
+            kernel: facts.kernel.id(),
+            driver_version: &plan.driver_version,
+            flavour: Some(plan.flavour),
+        };
+        let mut stored: Vec<&ModuleSet> = stored.filter(|set| query.matches(&set.key)).collect();
         stored.sort_by_key(|set| set.key.signed_by.is_some());
         let complete = stored.iter().find(|s| s.has_all(&self.config.driver.extra_modules));
         match complete.or(stored.first()).copied() {

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use super::Supplier;
 use super::run_files::Archives;
 use crate::artifact::image::Described;
+use crate::artifact::{KernelId, SetQuery};
 use crate::artifact::{ModuleSet, tag};
 use crate::build::{Failed, KnownFailure};
 use crate::builder::Builder;
@@ -73,14 +74,17 @@ impl Wanted {
     }
 
     fn is_met_by(&self, set: &ModuleSet, config: &Config) -> bool {
-        let key = &set.key;
-        key.driver_version == self.driver_version
-            && key.flavour == self.flavour
-            && key.kernel_release == self.kernel_release
-            && self.kernel_version.as_ref().is_none_or(|v| *v == key.kernel_version)
-            && key.arch == std::env::consts::ARCH
-            && set.has_all(&config.driver.extra_modules)
-            && config.patches.allows(key.patches.keys())
+        let query = SetQuery {
+            kernel: KernelId {
+                release: &self.kernel_release,
+                version: self.kernel_version.as_deref(),
+                arch: std::env::consts::ARCH,
+            },
+            driver_version: &self.driver_version,
+            flavour: Some(self.flavour),
+        };
+        query.matches_with(set, &config.driver.extra_modules)
+            && config.patches.allows(set.key.patches.keys())
     }
 }
 

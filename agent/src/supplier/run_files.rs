@@ -7,10 +7,11 @@ use tokio::sync::OnceCell;
 
 use crate::build::extract::Workshop;
 use crate::config::{Config, Pin};
+use crate::driver_version::DriverVersion;
 use crate::failure::{ExitCode, Failure};
 use crate::flavour::Flavour;
 use crate::host::facts::Known;
-use crate::plan::gpu::{OPEN_RECOMMENDED_BRANCH, branch_of};
+use crate::plan::gpu::OPEN_RECOMMENDED_BRANCH;
 use crate::progress::Progress;
 use crate::source::archive::Archive;
 use crate::source::driver;
@@ -178,7 +179,9 @@ impl<'a> RunFiles<'a> {
 fn drivers(files: &[AvailableRunFile]) -> Vec<AvailableDriver> {
     let mut drivers: Vec<_> = files.iter().flat_map(AvailableRunFile::drivers).collect();
     let is_recommended = |driver: &AvailableDriver| {
-        let open = branch_of(&driver.version).is_none_or(|b| b >= OPEN_RECOMMENDED_BRANCH);
+        let open = DriverVersion::new(&driver.version)
+            .branch()
+            .is_none_or(|b| b >= OPEN_RECOMMENDED_BRANCH);
         (driver.flavour == Flavour::Open) == open
     };
     drivers.sort_by(|a, b| {

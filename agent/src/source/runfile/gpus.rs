@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::driver_version::DriverVersion;
 use crate::flavour::Flavour;
 
 /// The GPUs that one driver lists.
@@ -78,7 +79,10 @@ impl SupportedGpus {
             let open = has("kernelopen");
             chips.entry(device).or_insert_with(|| Chip {
                 name: entry.name.clone(),
-                last_branch: entry.legacybranch.as_deref().and_then(branch_of),
+                last_branch: entry
+                    .legacybranch
+                    .as_deref()
+                    .and_then(|text| DriverVersion::new(text).branch()),
                 open: says_open.then_some(open),
                 proprietary: says_both.then_some(!open || has("gsp_proprietary_supported")),
             });
@@ -95,11 +99,6 @@ impl SupportedGpus {
 fn device_of(text: &str) -> Option<u16> {
     let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"))?;
     u16::from_str_radix(hex, 16).ok()
-}
-
-/// Parses 470 from `470.xx`.
-fn branch_of(text: &str) -> Option<u64> {
-    text.split('.').next()?.parse().ok()
 }
 
 #[cfg(test)]

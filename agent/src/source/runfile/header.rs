@@ -7,9 +7,8 @@
 //! (`generated using Makeself 2.4`) have the payload after the first `skip` lines, as
 //! `head -n "$skip" "$0" | wc -c` counts them; before 2.4.3 the number stands in that command.
 
+use crate::driver_version::DriverVersion;
 use std::io::{self, BufRead};
-
-use super::is_version;
 
 /// Maximum size: a header and its decompressor are some hundred kilobytes.
 const MOST_BYTES: usize = 8 << 20;
@@ -138,7 +137,7 @@ impl Header {
             "label" if self.label.is_none() => self.label = text(),
             "targetdir" if self.target.is_none() => self.target = text(),
             "version_string" if self.version.is_none() => {
-                self.version = text().filter(|v| is_version(v));
+                self.version = text().filter(|v| DriverVersion::parse(v).is_some());
             }
             "TARGET_ARCH" if self.arch.is_none() => self.arch = text(),
             _ => {}
@@ -149,8 +148,12 @@ impl Header {
     fn settled(mut self) -> Self {
         let of_label = || self.label.as_deref().and_then(|l| l.split_whitespace().last());
         let target = self.target.as_deref().and_then(|t| t.strip_prefix("NVIDIA-Linux-"));
-        let of_target = || target.and_then(|t| t.split('-').find(|part| is_version(part)));
-        let version = of_label().filter(|v| is_version(v)).or_else(of_target).map(str::to_owned);
+        let of_target =
+            || target.and_then(|t| t.split('-').find(|part| DriverVersion::parse(part).is_some()));
+        let version = of_label()
+            .filter(|v| DriverVersion::parse(v).is_some())
+            .or_else(of_target)
+            .map(str::to_owned);
         let arch = target.and_then(|t| t.split('-').next()).map(str::to_owned);
         self.version = self.version.or(version);
         self.arch = self.arch.or(arch);

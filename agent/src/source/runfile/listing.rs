@@ -10,9 +10,8 @@
 //! firmware/gsp_tu10x.bin 0644 FIRMWARE INHERIT_PATH_DEPTH:1 MODULE:gpgpu
 //! ```
 
+use crate::driver_version::DriverVersion;
 use std::path::{Component, Path, PathBuf};
-
-use super::is_version;
 
 /// Contents of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +47,7 @@ impl Listing {
     /// A text that describes the fault.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let version = text.lines().nth(1).map(str::trim).unwrap_or_default();
-        if !is_version(version) {
+        if DriverVersion::parse(version).is_none() {
             return Err(format!("its second line is not a driver version: {version:?}"));
         }
         let mut entries = Vec::new();

@@ -27,6 +27,7 @@ use latest::Latest;
 
 use super::http::Fetcher;
 use crate::config::RunFileSource;
+use crate::driver_version::{DriverVersion, FIRST_OPEN_BRANCH};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::flavour::Flavour;
 use crate::progress::{Progress, Unit};
@@ -70,8 +71,6 @@ impl AvailableRunFile {
 const MOST_BYTES: u64 = 4 << 30;
 /// Number of bytes read from a file to identify it.
 const HEAD: u64 = 64 << 10;
-/// The first branch whose .run files have open modules.
-const FIRST_OPEN_BRANCH: u64 = 515;
 
 /// Remedy for a file that does not begin like a .run file.
 const NO_PAGE: &str = "check that this is NVIDIA's .run file, and not a page about it";
@@ -266,17 +265,10 @@ fn name_of(source: &RunFileSource) -> String {
 }
 
 fn expected_flavours(version: &str) -> Vec<Flavour> {
-    let branch = version.split('.').next().and_then(|branch| branch.parse::<u64>().ok());
-    match branch {
+    match DriverVersion::new(version).branch() {
         Some(branch) if branch < FIRST_OPEN_BRANCH => vec![Flavour::Proprietary],
         _ => vec![Flavour::Open, Flavour::Proprietary],
     }
-}
-
-/// True if a text is a driver's version: `535.261.03`.
-fn is_version(text: &str) -> bool {
-    let number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
-    text.contains('.') && text.len() <= 32 && text.split('.').all(number)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use super::manifest::PackageUsed;
 use super::parts;
 use super::place::place;
 use super::selection::{Selection, choose};
+use crate::driver_version::DriverVersion;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::machine::Machine;
 use crate::progress::{Progress, Task, Unit};
@@ -122,10 +123,7 @@ impl Assembly {
 
 /// Checks the version, which becomes part of paths.
 fn check_version(driver_version: &str) -> Result<(), Failure> {
-    let numbers = || driver_version.split('.');
-    let sound = numbers().count() > 1
-        && numbers().all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
-    if sound {
+    if DriverVersion::parse(driver_version).is_some() {
         return Ok(());
     }
     let cause = format!("{driver_version:?} is not a driver version");

@@ -12,6 +12,7 @@ use super::assembly::name_of;
 use super::generations;
 use super::manifest::{Depth, Entry, Manifest, examine, verify_root};
 use crate::digest::is_sha256;
+use crate::driver_version::DriverVersion;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::landing::write_failure;
 use crate::machine::Machine;
@@ -193,8 +194,7 @@ fn check(manifest: &Manifest) -> Result<(), String> {
     if manifest.format != super::manifest::FORMAT {
         return Err(format!("it has form {}, not {}", manifest.format, super::manifest::FORMAT));
     }
-    let digits = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
-    if manifest.driver_version.len() > 32 || !manifest.driver_version.split('.').all(digits) {
+    if DriverVersion::parse(&manifest.driver_version).is_none() {
         return Err(format!("{:?} is not a driver version", manifest.driver_version));
     }
     if manifest.entries.len() > MOST_ENTRIES {

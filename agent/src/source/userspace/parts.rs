@@ -4,6 +4,7 @@
 //! (`libnvidia-tesla-470-ml1`, `nvidia-legacy-390xx-smi`), and their sonames' numbers change. So a
 //! package is recognized by its name without both.
 
+use crate::driver_version::{DriverVersion, FIRST_OPEN_BRANCH};
 use crate::source::packages::Package;
 
 /// Requirement of a driver on a part.
@@ -11,7 +12,7 @@ use crate::source::packages::Package;
 pub(super) enum Need {
     /// Every driver needs it.
     Always,
-    /// Drivers with a GPU System Processor need it: all since [`GSP_SINCE`].
+    /// Drivers with a GPU System Processor need it: all since [`FIRST_OPEN_BRANCH`].
     Firmware,
     /// Included if available.
     Optional,
@@ -29,9 +30,6 @@ pub(super) struct Part {
     /// Stems of the packages that may contain it (see [`stem`]), best first.
     pub(super) stems: &'static [&'static str],
 }
-
-/// The first branch with open kernel modules, which require GSP firmware.
-const GSP_SINCE: u32 = 515;
 
 /// The parts, grouped by driver capability. Graphics libraries are left out: a compute node's host
 /// does not use them, and they double the size.
@@ -118,8 +116,8 @@ pub(super) fn stem_of(package: &Package) -> String {
 
 /// True if a tree of this driver must have GSP firmware.
 pub(super) fn wants_firmware(driver_version: &str) -> bool {
-    let branch = driver_version.split('.').next().and_then(|branch| branch.parse().ok());
-    branch.is_some_and(|branch: u32| branch >= GSP_SINCE)
+    let branch = DriverVersion::new(driver_version).branch();
+    branch.is_some_and(|branch| branch >= FIRST_OPEN_BRANCH)
 }
 
 #[cfg(test)]
