@@ -21,6 +21,8 @@ pub struct Event {
 pub enum What {
     /// Preparing has begun on this.
     Preparing(String),
+    /// A line of output of a program that prepares something.
+    Output(String),
     /// Versions that the matrix's names resolved to.
     Resolved(Resolved),
     /// Everything the cell needs is on disk.

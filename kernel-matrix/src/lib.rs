@@ -27,6 +27,7 @@ pub mod error;
 pub mod event;
 pub mod gpu;
 pub mod guest;
+pub mod heartbeat;
 pub mod identity;
 pub mod image;
 pub mod in_use;

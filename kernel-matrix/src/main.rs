@@ -14,6 +14,7 @@ use kernel_matrix::cache::Cache;
 use kernel_matrix::ending::Ending;
 use kernel_matrix::error::Error;
 use kernel_matrix::event::{Event, Outcome, Sink, What};
+use kernel_matrix::heartbeat::Heartbeat;
 use kernel_matrix::matrix::{Cell, Guest, Matrix};
 use kernel_matrix::process;
 use kernel_matrix::report::Report;
@@ -191,12 +192,17 @@ fn run(matrix: Matrix, options: &Run, ending: &Ending) -> Result<bool, Error> {
     let cells: Vec<Cell> = chosen.into_iter().cloned().collect();
     let cells: Vec<&Cell> = cells.iter().collect();
     let report = Mutex::new((Report::new(&cells), BTreeMap::new()));
+    let heartbeat = options.show.then(|| Heartbeat::begin(print));
     let detail = Detail { looks: options.show, console: options.console };
     let take = |event: Event| {
         let mut held = report.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (report, starts): &mut (Report, BTreeMap<String, Instant>) = &mut held;
         let after = starts.entry(event.cell.clone()).or_insert_with(Instant::now).elapsed();
-        if let Some(line) = kernel_matrix::show::line(&event, after, detail) {
+        let line = kernel_matrix::show::line(&event, after, detail);
+        if let Some(heartbeat) = &heartbeat {
+            heartbeat.take(&event, line.as_deref());
+        }
+        if let Some(line) = line {
             print(&line);
         }
         report.take(&event, after);

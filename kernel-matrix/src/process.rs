@@ -23,8 +23,20 @@ const TAIL: usize = 12;
 /// # Errors
 /// It could not be started, did not end within `limit`, or did not exit with 0.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Vec<String>, Error> {
+    run_with(command, limit, |_| ())
+}
+
+/// As [`run`], and calls `each` with every line of its output as it comes.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(
+    command: &mut Command,
+    limit: Duration,
+    each: impl FnMut(&str),
+) -> Result<Vec<String>, Error> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let (code, said) = listen(command, limit)?;
+    let (code, said) = listen_with(command, limit, each)?;
     let how = match code {
         Some(0) => return Ok(said),
         Some(code) => format!("ended with {code}"),
@@ -40,6 +52,14 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Vec<String>, Error>
 /// # Errors
 /// The program cannot be started.
 pub fn listen(command: &mut Command, limit: Duration) -> Result<(Option<i32>, Vec<String>), Error> {
+    listen_with(command, limit, |_| ())
+}
+
+fn listen_with(
+    command: &mut Command,
+    limit: Duration,
+    mut each: impl FnMut(&str),
+) -> Result<(Option<i32>, Vec<String>), Error> {
     let deadline = Instant::now() + limit;
     let program = Path::new(command.get_program()).to_path_buf();
     let mut child = like(command)
@@ -67,7 +87,10 @@ pub fn listen(command: &mut Command, limit: Duration) -> Result<(Option<i32>, Ve
     let mut said = Vec::new();
     loop {
         match heard.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => said.push(line),
+            Ok(line) => {
+                each(&line);
+                said.push(line);
+            }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
                 end(child.id());

@@ -58,6 +58,20 @@ impl Drop for Relay {
     }
 }
 
+/// Configuration with the one archive that a guest reaches through a relay, and no other: what this
+/// machine compiles with it, the guest compiles from the same packages, and so reuses its results.
+///
+/// # Errors
+/// As [`Relay::start`].
+pub fn configuration(suite: &str, root: &Path) -> Result<String, Error> {
+    let (host, path) = archive(suite, root)?;
+    Ok(format!(
+        "host-apt = false\n\n[[archive]]\nurl = \"http://{host}{path}\"\nsuites = [\"{suite}\"]\n\
+         components = [\"main\", \"contrib\", \"non-free\", \"non-free-firmware\"]\n\
+         keyring = \"/usr/share/keyrings/debian-archive-keyring.gpg\"\n"
+    ))
+}
+
 /// Returns host (with its port) and path of the archive that serves `suite`.
 fn archive(suite: &str, root: &Path) -> Result<(String, String), Error> {
     let sources = apt_sources::read(root, "amd64").sources;

@@ -13,8 +13,9 @@ use longshore::store::Store;
 use crate::cache::Cache;
 use crate::disk;
 use crate::error::{At, Error};
+use crate::event::{Sink, What};
 use crate::matrix::{DriverWanted, Supply};
-use crate::process::{LIMIT, run};
+use crate::process::{LIMIT, run, run_with};
 
 /// A store for one kernel and driver.
 #[derive(Debug)]
@@ -88,10 +89,11 @@ pub fn make(
     store: &Path,
     release: &str,
     from: Supply,
+    sink: &Sink<'_>,
 ) -> Result<Seed, Error> {
     let (store, drivers) = {
         let _held = cache.lock("store")?;
-        let fetched = |fetch: Fetch<'_>| fetched(fetch, store, release);
+        let fetched = |fetch: Fetch<'_>| fetched(fetch, store, release, sink);
         let drivers: Result<Vec<_>, _> = [first].into_iter().chain(next).map(fetched).collect();
         (Store::open(store)?, drivers?)
     };
@@ -112,8 +114,15 @@ pub fn make(
     Ok(Seed { disk: dir.join("store.ext4"), set, next: sets.next(), store })
 }
 
-fn fetched(mut fetch: Fetch<'_>, store: &Path, release: &str) -> Result<Fetched, Error> {
-    let said = run(&mut fetch.command, FETCH_LIMIT)?.join("\n");
+fn fetched(
+    mut fetch: Fetch<'_>,
+    store: &Path,
+    release: &str,
+    sink: &Sink<'_>,
+) -> Result<Fetched, Error> {
+    fetch.command.env("LONGSHORE_LOG_FORMAT", "pretty");
+    let tell = |line: &str| sink.tell(What::Output(line.to_owned()));
+    let said = run_with(&mut fetch.command, FETCH_LIMIT, tell)?.join("\n");
     let store = Store::open(store)?;
     Ok(Fetched {
         set: find_set(&store, &said, release, fetch.driver)?,

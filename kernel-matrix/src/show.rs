@@ -31,7 +31,7 @@ pub fn line(event: &Event, after: Duration, detail: Detail) -> Option<String> {
             format!("{name}\n    {}", lines.join("\n    "))
         }
         What::ConsoleLine(line) if detail.console => format!("| {line}"),
-        What::ConsoleLine(_) | What::Section { .. } => return None,
+        What::ConsoleLine(_) | What::Section { .. } | What::Output(_) => return None,
         What::Trouble(line) => format!("kernel fault: {line}"),
         What::Measured { what, value } => format!("{what} {value}"),
         What::Trial(trial) => trial.line(),

@@ -1,17 +1,19 @@
 //! Files that cells are made from, made on first use and shared between them.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bits::Bits;
 use crate::cache::Cache;
-use crate::error::Error;
+use crate::error::{At, Error};
 use crate::event::{Resolved, Sink, What};
 use crate::image::{self, Image};
 use crate::kernel::{self, Kernel};
 use crate::matrix::{Cell, Guest, Supply};
+use crate::relay;
 use crate::rootfs::{self, Rootfs};
 use crate::runfile::{self, RunFile};
 use crate::secure_boot::{self, Firmware};
@@ -89,7 +91,7 @@ impl Workbench {
             .args(["--kernel", release, "--driver", &cell.driver.branch])
             .args(["--flavour", cell.driver.flavour_name()])
             .arg("--store")
-            .arg(self.store());
+            .arg(self.store(cell));
         for suite in cell.suites() {
             command.args(["--archive-suite", suite]);
         }
@@ -102,8 +104,10 @@ impl Workbench {
         command
     }
 
-    fn store(&self) -> PathBuf {
-        self.cache.dir("store")
+    /// Store on this machine; one of its own for what a guest compiles itself, which is compiled from
+    /// the packages of the guest's one archive.
+    fn store(&self, cell: &Cell) -> PathBuf {
+        self.cache.dir(if cell.from == Supply::Compile { "store-of-one-archive" } else { "store" })
     }
 
     /// Resolves the cell's kernel to today's packages.
@@ -152,6 +156,12 @@ impl Workbench {
         if let Some(file) = &run_file {
             fetch.arg("--run-file").arg(&file.path).args(["--run-file-sha256", &file.sha256]);
         }
+        if cell.from == Supply::Compile {
+            let config = self.cache.dir(&format!("archive-{}.toml", cell.kernel.suite));
+            let text = relay::configuration(&cell.kernel.suite, Path::new("/"))?;
+            fs::write(&config, text).at("write", &config)?;
+            fetch.arg("--config").arg(&config);
+        }
         let mut firmware = None;
         if cell.secure_boot {
             let signer = secure_boot::signer(&self.cache)?;
@@ -159,9 +169,9 @@ impl Workbench {
             fetch.arg("--module-key").arg(&signer.key);
             fetch.arg("--module-certificate").arg(&signer.certificate);
         }
-        let (store, release) = (self.store(), &kernel.release);
+        let (store, release) = (self.store(cell), &kernel.release);
         let first = Fetch { command: fetch, driver };
-        let seed = seed::make(&self.cache, first, next, &store, release, cell.from)?;
+        let seed = seed::make(&self.cache, first, next, &store, release, cell.from, sink)?;
         resolved.driver_version.clone_from(&seed.set.key.driver_version);
         resolved.next_driver_version = seed.next.as_ref().map(|set| set.key.driver_version.clone());
         resolved.driver_sha256.clone_from(&seed.set.key.driver_digest);
