@@ -29,7 +29,6 @@ use crate::disk;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::layout::destination;
 use crate::lifecycle::{self, signals};
-use crate::locks;
 use crate::logging::{Log, LogFormat};
 use crate::once::Claims;
 use crate::printable::printable;
@@ -149,7 +148,6 @@ pub fn execute(cli: Cli, words: &LastWords, log: &Log) -> Result<End, Failure> {
     let flags = cli.settings;
     let config = load(&flags, &env)?;
     disk::give(config.deadlines.disk);
-    locks::give(config.deadlines.lock);
     check_unknown(&asked.into_inner())?;
     let telemetry = Telemetry::default();
     match cli.command {
@@ -233,7 +231,7 @@ async fn dispatch(
         Command::Doctor(asked) => stoppable(doctor::doctor(config, asked)).await,
         Command::Build { kernel, out, sign_key, retry } => {
             let supplier = Supplier::new(config).retrying(retry).claiming(claims);
-            stoppable(build(&supplier, kernel, out, sign_key)).await
+            stoppable(build(config, &supplier, kernel, out, sign_key)).await
         }
         Command::SignModules(asked) => stoppable(sign_modules::sign_modules(config, asked)).await,
         Command::Push(push) => stoppable(registry::push(config, push)).await,
@@ -344,6 +342,7 @@ async fn plan(config: &Config, json: bool) -> Result<ExitCode, Failure> {
 }
 
 async fn build(
+    config: &Config,
     supplier: &Supplier<'_>,
     kernel: Option<String>,
     out: Option<PathBuf>,
@@ -356,10 +355,11 @@ async fn build(
     let set = supplier.build(kernel.as_deref()).await?;
     if let Some(dir) = out {
         let (of, store, into) = (set.clone(), supplier.store()?, dir.clone());
+        let wait = config.deadlines.lock;
         let write = move || -> Result<String, Failure> {
-            let manifest = crate::layout::export(&of, &store, &into)?;
+            let manifest = crate::layout::export(&of, &store, &into, wait)?;
             if let Some(key) = &key {
-                registry::sign_layout(&into, &manifest, key)?;
+                registry::sign_layout(&into, &manifest, key, wait)?;
             }
             Ok(manifest)
         };

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -29,7 +30,7 @@ use crate::digest::hex;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::landing::write_atomically;
 use crate::layout::destination::unwritable;
-use crate::locks::{self, Attempt, Kind};
+use crate::locks::{Attempt, Kind};
 use crate::signature::{self, Evidence, SignatureImage, signature_tag};
 use crate::store::Store;
 
@@ -70,13 +71,18 @@ pub struct Entry {
 ///
 /// Blobs come first, the index last and by rename: a reader sees the set whole or not at all. Two
 /// exports into one directory exclude each other by a lock, for which one waits at most
-/// `lock-deadline`.
+/// `wait` (`lock-deadline`).
 ///
 /// # Errors
 /// Exit code 13 where a module in the store is damaged or `dir` is another kind of directory, 15
 /// where `dir` cannot be written.
-pub fn export(set: &ModuleSet, store: &Store, dir: &Path) -> Result<String, Failure> {
-    written(dir, || export_alone(set, store, dir))
+pub fn export(
+    set: &ModuleSet,
+    store: &Store,
+    dir: &Path,
+    wait: Duration,
+) -> Result<String, Failure> {
+    written(dir, wait, || export_alone(set, store, dir))
 }
 
 fn export_alone(set: &ModuleSet, store: &Store, dir: &Path) -> Result<String, Failure> {
@@ -99,8 +105,13 @@ fn export_alone(set: &ModuleSet, store: &Store, dir: &Path) -> Result<String, Fa
 ///
 /// # Errors
 /// As [`export`].
-pub fn add_signatures(dir: &Path, digest: &str, image: &SignatureImage) -> Result<(), Failure> {
-    written(dir, || add_signatures_alone(dir, digest, image))
+pub fn add_signatures(
+    dir: &Path,
+    digest: &str,
+    image: &SignatureImage,
+    wait: Duration,
+) -> Result<(), Failure> {
+    written(dir, wait, || add_signatures_alone(dir, digest, image))
 }
 
 fn add_signatures_alone(dir: &Path, digest: &str, image: &SignatureImage) -> Result<(), Failure> {
@@ -219,13 +230,17 @@ fn prepare(dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes to the layout at `dir`, one writer at a time. The lock file is removed by its holder: a
+/// Writes to the layout at `dir`, one writer at a time; waits for another one as long as `wait`. The lock file is removed by its holder: a
 /// layout is copied and passed on.
-fn written<T>(dir: &Path, write: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+fn written<T>(
+    dir: &Path,
+    wait: Duration,
+    write: impl FnOnce() -> Result<T, Failure>,
+) -> Result<T, Failure> {
     prepare(dir)?;
     let lock = dir.join(LOCK);
     let fail = |e| unwritable(&lock, e);
-    let mut attempt = Attempt::begin(&lock, Kind::Exclusive, locks::limit()).map_err(fail)?;
+    let mut attempt = Attempt::begin(&lock, Kind::Exclusive, wait).map_err(fail)?;
     let held = attempt.within_limit_here().map_err(fail)?.ok_or_else(|| attempt.still_held())?;
     let written = write();
     // Removed while it is held: the next writer does not find it, and makes another.

@@ -8,7 +8,6 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,6 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::stat::{major, minor};
 
-use crate::deadlines::Deadlines;
 use crate::failure::{ExitCode, Failure};
 use crate::printable;
 
@@ -36,25 +34,6 @@ const NAME: u64 = 64;
 
 /// Tries of making a file that is not removed before it is locked.
 const BIRTHS: usize = 64;
-
-/// `lock-deadline` in milliseconds, one for the whole process like the one of [`crate::disk`]; 0
-/// until it is set.
-static LIMIT: AtomicU64 = AtomicU64::new(0);
-
-/// Sets `lock-deadline` for locks that are taken from now on.
-pub(crate) fn give(limit: Duration) {
-    // 0 means unset.
-    let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1);
-    LIMIT.store(millis, Ordering::Relaxed);
-}
-
-/// Returns `lock-deadline`.
-pub(crate) fn limit() -> Duration {
-    match LIMIT.load(Ordering::Relaxed) {
-        0 => Deadlines::default().lock,
-        given => Duration::from_millis(given),
-    }
-}
 
 /// Number of holders a lock may have at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

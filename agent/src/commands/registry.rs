@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::print;
 use crate::artifact::{ModuleKey, ModuleSet};
@@ -275,11 +276,16 @@ fn judge(
 }
 
 /// Signs the set with the manifest `digest` in the layout at `dir`.
-pub(super) fn sign_layout(dir: &Path, digest: &str, key: &SecretKey) -> Result<(), Failure> {
+pub(super) fn sign_layout(
+    dir: &Path,
+    digest: &str,
+    key: &SecretKey,
+    wait: Duration,
+) -> Result<(), Failure> {
     // A layout has no name in a registry; verification ignores it.
     let signature = signature::Signature::make(key, "layout", digest)?;
     match SignatureImage::with(None, &signature)? {
-        Some(image) => layout::add_signatures(dir, digest, &image),
+        Some(image) => layout::add_signatures(dir, digest, &image, wait),
         None => Ok(()),
     }
 }

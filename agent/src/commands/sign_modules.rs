@@ -57,7 +57,8 @@ pub(super) async fn sign_modules(config: &Config, asked: SignModules) -> Result<
         print(&format!("{}: {}, signed by {by}\n", signed.key.file_stem(), files(&signed)))?;
         if let Some(dir) = &asked.out {
             let (of, store, into) = (signed, store.clone(), dir.clone());
-            let write = move || layout::export(&of, &store, &into);
+            let wait = config.deadlines.lock;
+            let write = move || layout::export(&of, &store, &into, wait);
             let written = tokio::task::spawn_blocking(write).await;
             let manifest = written.or_fail(ExitCode::Bug, || "writing an image layout")??;
             print(&format!("{}@{manifest}\n", dir.display()))?;

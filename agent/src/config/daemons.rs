@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::values::Span;
+use super::layer::settings;
+use super::values::BoundedDuration;
 
 /// Mode of a daemon: automatic, on or off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Wish {
+pub enum Mode {
     /// Run where the driver has it and the host has a use for it.
     #[default]
     Auto,
@@ -20,7 +21,7 @@ pub enum Wish {
     Off,
 }
 
-impl FromStr for Wish {
+impl FromStr for Mode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -37,46 +38,43 @@ impl FromStr for Wish {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DaemonConfig {
     /// nvidia-persistenced.
-    pub persistenced: Wish,
+    pub persistenced: Mode,
     /// nv-fabricmanager, and nvlsm where that is needed.
-    pub fabricmanager: Wish,
+    pub fabricmanager: Mode,
     /// Time limit for each daemon to answer after its start.
     pub deadline: Duration,
 }
 
-/// Daemon settings of one configuration layer.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, clap::Args)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct DaemonFragment {
+settings! {
+    /// Daemon settings of one configuration layer.
+    DaemonFragment;
+
     /// Run nvidia-persistenced: auto (where the driver has it), on or off
-    #[arg(long, global = true, value_name = "WISH")]
-    pub persistenced: Option<Wish>,
+    persistenced: Option<Mode>;
+        key "persistenced" flag "persistenced" "WISH" env "LONGSHORE_PERSISTENCED"
+        default "`auto`"
+        means "run nvidia-persistenced: `auto` (where the driver has it), `on`, `off`; see [daemons.md](daemons.md)"
     /// Run nv-fabricmanager: auto (on hosts with NVSwitches), on or off
-    #[arg(long, global = true, value_name = "WISH")]
-    pub fabricmanager: Option<Wish>,
+    fabricmanager: Option<Mode>;
+        key "fabricmanager" flag "fabricmanager" "WISH" env "LONGSHORE_FABRICMANAGER"
+        default "`auto`"
+        means "run nv-fabricmanager: `auto` (on hosts with NVSwitches), `on`, `off`"
     /// Time limit for each daemon to answer after its start
-    #[arg(long = "daemon-deadline", global = true, value_name = "SPAN")]
-    pub deadline: Option<Span>,
+    deadline: Option<BoundedDuration>;
+        key "deadline" flag "daemon-deadline" "SPAN" env "LONGSHORE_DAEMON_DEADLINE"
+        default "`2m`"
+        means "time limit for each daemon to answer after its start; `0s` to `1h`"
 }
 
 /// Bringing up the fabric of a large host takes most of this.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 impl DaemonFragment {
-    /// Returns this fragment, with unset settings taken from `below`.
-    pub(super) fn over(self, below: Self) -> Self {
-        Self {
-            persistenced: self.persistenced.or(below.persistenced),
-            fabricmanager: self.fabricmanager.or(below.fabricmanager),
-            deadline: self.deadline.or(below.deadline),
-        }
-    }
-
-    pub(super) fn settle(self) -> DaemonConfig {
+    pub(super) fn with_defaults(self) -> DaemonConfig {
         DaemonConfig {
             persistenced: self.persistenced.unwrap_or_default(),
             fabricmanager: self.fabricmanager.unwrap_or_default(),
-            deadline: self.deadline.map_or(DEADLINE, Span::duration),
+            deadline: self.deadline.map_or(DEADLINE, BoundedDuration::duration),
         }
     }
 }

@@ -1,15 +1,19 @@
 //! Time limits of everything that longshore waits for while it changes a host (docs/deadlines.md).
 
+use std::str::FromStr;
 use std::time::Duration;
 
+use serde::Deserialize;
+
 use super::Fragment;
-use super::values::{BadValue, OnBusy, Span};
+use super::values::{BadValue, BoundedDuration, OnBusy};
 use crate::deadlines::Deadlines;
 
 /// Time limits of the settings, with the defaults for those that are not set.
 pub(super) fn deadlines(all: &Fragment) -> Deadlines {
     let default = Deadlines::default();
-    let or = |span: Option<Span>, default| span.map_or(default, Span::duration);
+    let or =
+        |given: Option<BoundedDuration>, default| given.map_or(default, BoundedDuration::duration);
     let unload_said = or(all.unload_deadline, default.unload);
     Deadlines {
         users: all.on_busy.unwrap_or(OnBusy::Wait(None)).users_deadline(unload_said),
@@ -24,17 +28,33 @@ pub(super) fn deadlines(all: &Fragment) -> Deadlines {
     }
 }
 
-/// Lower bound of the download and lease settings. Below 1 s no server could answer in time, and a
-/// builder would renew its claim more than four times a second.
-pub(super) const SECOND: Duration = Duration::from_secs(1);
+/// A duration of at least a second, for the download and lease settings. Below that no server could
+/// answer in time, and a builder would renew its claim more than four times a second.
+///
+/// A shorter one is refused in a flag or a variable, and raised to a second in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct SecondOrMore(BoundedDuration);
 
-/// Parses a span of at least [`SECOND`].
-pub(super) fn from_a_second(text: &str) -> Result<Span, BadValue> {
-    let span: Span = text.parse()?;
-    if span.duration() < SECOND {
-        return Err(BadValue::new(text, "a span of time from 1s to 1h"));
+impl SecondOrMore {
+    const LEAST: Duration = Duration::from_secs(1);
+
+    /// Returns the duration.
+    pub fn duration(self) -> Duration {
+        self.0.duration().max(Self::LEAST)
     }
-    Ok(span)
+}
+
+impl FromStr for SecondOrMore {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let given: BoundedDuration = text.parse()?;
+        if given.duration() < Self::LEAST {
+            return Err(BadValue::new(text, "a span of time from 1s to 1h"));
+        }
+        Ok(Self(given))
+    }
 }
 
 /// Lower bound of `unload`, `load`, `build`, `disk` and `step`: removing nvidia takes seconds on a
@@ -109,9 +129,9 @@ mod tests {
 
     #[test]
     fn a_span_from_a_second_on_is_no_shorter() {
-        assert!(from_a_second("1s").is_ok());
+        assert!("1s".parse::<SecondOrMore>().is_ok());
         for short in ["0s", "900ms"] {
-            let refused = from_a_second(short).expect_err("too short").to_string();
+            let refused = short.parse::<SecondOrMore>().expect_err("too short").to_string();
             assert!(refused.contains("from 1s"), "{refused}");
         }
     }

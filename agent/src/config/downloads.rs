@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
-
-use super::deadlines::{SECOND, from_a_second};
-use super::values::Span;
+use super::deadlines::SecondOrMore;
+use super::layer::settings;
+use super::values::BoundedDuration;
 
 /// Time limits of downloads (docs/downloads.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,38 +24,34 @@ impl Default for Downloads {
     }
 }
 
-/// Download settings of one configuration layer.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, clap::Args)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct DownloadFragment {
+settings! {
+    /// Download settings of one configuration layer.
+    DownloadFragment;
+
     /// Time limit for connecting to a server (at least 1s)
-    #[arg(id = "download-connect", long, global = true, value_name = "SPAN", value_parser = from_a_second)]
-    pub connect: Option<Span>,
+    connect: Option<SecondOrMore>;
+        key "connect" flag "download-connect" "SPAN" env "LONGSHORE_DOWNLOAD_CONNECT"
+        default "`10s`"
+        means "time limit for connecting to a server, at least `1s`: [downloads.md](downloads.md)"
     /// Abort a transfer that stays below 8 KiB/s for this long (at least 1s)
-    #[arg(id = "download-stall", long, global = true, value_name = "SPAN", value_parser = from_a_second)]
-    pub stall: Option<Span>,
+    stall: Option<SecondOrMore>;
+        key "stall" flag "download-stall" "SPAN" env "LONGSHORE_DOWNLOAD_STALL"
+        default "`30s`"
+        means "abort a transfer that stays below 8 KiB/s for this long, at least `1s`"
     /// Time limit for retrying a server that reports that it is busy (5xx, 429)
-    #[arg(id = "download-busy", long, global = true, value_name = "SPAN")]
-    pub busy: Option<Span>,
+    busy: Option<BoundedDuration>;
+        key "busy" flag "download-busy" "SPAN" env "LONGSHORE_DOWNLOAD_BUSY"
+        default "`1m30s`"
+        means "time limit for retrying a server that reports that it is busy (5xx, 429)"
 }
 
 impl DownloadFragment {
-    /// Returns this fragment, with unset settings taken from `below`.
-    pub(super) fn over(self, below: Self) -> Self {
-        Self {
-            connect: self.connect.or(below.connect),
-            stall: self.stall.or(below.stall),
-            busy: self.busy.or(below.busy),
-        }
-    }
-
-    pub(super) fn settle(self) -> Downloads {
+    pub(super) fn with_defaults(self) -> Downloads {
         let Downloads { connect, stall, busy } = Downloads::default();
-        let or = |span: Option<Span>, default| span.map_or(default, Span::duration);
         Downloads {
-            connect: or(self.connect, connect).max(SECOND),
-            stall: or(self.stall, stall).max(SECOND),
-            busy: or(self.busy, busy),
+            connect: self.connect.map_or(connect, SecondOrMore::duration),
+            stall: self.stall.map_or(stall, SecondOrMore::duration),
+            busy: self.busy.map_or(busy, BoundedDuration::duration),
         }
     }
 }
@@ -64,22 +59,23 @@ impl DownloadFragment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::layer::Over;
 
-    fn settled(above: &str, below: &str) -> Downloads {
+    fn merged(above: &str, below: &str) -> Downloads {
         let [above, below]: [DownloadFragment; 2] =
             [above, below].map(|text| toml::from_str(text).expect("a fragment"));
-        above.over(below).settle()
+        above.over(below).with_defaults()
     }
 
     #[test]
     fn what_is_said_goes_over_what_is_below_and_the_rest_has_defaults() {
-        assert_eq!(settled("", ""), Downloads::default());
+        assert_eq!(merged("", ""), Downloads::default());
         let wanted = Downloads {
             connect: Duration::from_secs(5),
             stall: Duration::from_secs(300),
             ..Downloads::default()
         };
-        assert_eq!(settled("stall = '5m'", "stall = '1m'\nconnect = '5s'"), wanted);
+        assert_eq!(merged("stall = '5m'", "stall = '1m'\nconnect = '5s'"), wanted);
     }
 
     #[test]
@@ -92,9 +88,10 @@ mod tests {
 
     #[test]
     fn no_server_is_given_no_time() {
+        let second = Duration::from_secs(1);
         assert_eq!(
-            settled("connect = '0s'\nstall = '0s'\nbusy = '0s'", ""),
-            Downloads { connect: SECOND, stall: SECOND, busy: Duration::ZERO }
+            merged("connect = '0s'\nstall = '0s'\nbusy = '0s'", ""),
+            Downloads { connect: second, stall: second, busy: Duration::ZERO }
         );
     }
 }

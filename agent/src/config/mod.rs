@@ -7,8 +7,11 @@ mod downloads;
 mod environment;
 mod fragment;
 mod headers;
+mod layer;
 mod malformed;
 mod module_signing;
+#[cfg(test)]
+mod page;
 pub mod parameters;
 mod patches;
 mod places;
@@ -17,6 +20,7 @@ mod record_place;
 mod run_file;
 mod serving;
 mod sources;
+mod table;
 mod values;
 
 use std::collections::BTreeMap;
@@ -27,12 +31,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use build_user::BuildUser;
-pub use daemons::{DaemonConfig, DaemonFragment, Wish};
+pub use daemons::{DaemonConfig, DaemonFragment, Mode};
+pub use deadlines::SecondOrMore;
 #[cfg(test)]
 pub(crate) use deadlines::assert_in_page;
 pub use downloads::{DownloadFragment, Downloads};
 pub use environment::Env;
-pub use fragment::Fragment;
 pub use headers::HeaderPlaces;
 pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
 pub use patches::{PatchConfig, PatchFragment};
@@ -40,11 +44,13 @@ pub use publish::{PublishConfig, PublishFragment};
 pub use run_file::{Pin, RunFileSource};
 pub use serving::{Listen, TerminationMessage};
 pub use sources::{ArchiveSource, RegistrySource};
+pub use table::Fragment;
 pub use values::{
-    AbsolutePath, BadValue, DriverWish, FlavourWish, MissingGpus, ModuleName, ModuleParameter,
-    OnBusy, SizeBound, Span,
+    AbsolutePath, BadValue, BoundedDuration, DriverSelector, FlavourSelector, MissingGpus,
+    ModuleName, ModuleParameter, OnBusy, SizeBound,
 };
 
+use self::layer::{FromEnv, Over};
 use crate::deadlines::Deadlines;
 use crate::failure::{ExitCode, Failure};
 use crate::flavour::Flavour;
@@ -162,9 +168,8 @@ pub struct SignatureConfig {
 impl SignatureConfig {
     /// Keys are meant to be enforced: only an explicit `false` permits unsigned modules beside
     /// them.
-    fn settle(required: Option<bool>, keys: Option<Vec<AbsolutePath>>) -> Self {
-        let keys = keys.unwrap_or_default();
-        let keys: Vec<PathBuf> = keys.iter().map(|path| path.as_path().to_path_buf()).collect();
+    fn with_defaults(required: Option<bool>, keys: Option<Vec<AbsolutePath>>) -> Self {
+        let keys = AbsolutePath::list(keys);
         Self { required: required.unwrap_or(!keys.is_empty()), keys }
     }
 }
@@ -178,7 +183,7 @@ impl SignatureConfig {
 /// Exit code 2, naming the file with line and key, the variable, the setting or the path that is
 /// wrong.
 pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config, Failure> {
-    let above = flags.over(Fragment::from_env(env)?);
+    let above = flags.over(Fragment::from_env(env, &[])?);
     let below = match (&above.config, file) {
         (Some(named), _) => Fragment::from_file(named)?,
         (None, Some(usual)) if is_there(usual) => Fragment::from_file(usual)?,
@@ -192,7 +197,7 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     parameters::check(&parameters)?;
     let all = above.over(below);
     let insecure = all.insecure_registries.clone().unwrap_or_default();
-    let config = settle(all, parameters)?;
+    let config = Config::with_defaults(all, parameters)?;
     places::check(&config.paths)?;
     check_signatures(&config.signatures)?;
     if !config.signatures.required {
@@ -224,69 +229,73 @@ fn is_there(path: &Path) -> bool {
     !matches!(fs::symlink_metadata(path), Err(e) if e.kind() == ErrorKind::NotFound)
 }
 
-fn settle(all: Fragment, parameters: parameters::Parameters) -> Result<Config, Failure> {
-    let run_files = all.all_run_files()?;
-    let deadlines = deadlines::deadlines(&all);
-    let words = |list: Option<Vec<String>>| list.unwrap_or_default();
-    let publish = all.publish.settle();
-    let mut registries = all.registries.unwrap_or_default();
-    if let Some(PublishConfig { reference, .. }) = &publish
-        && !registries.iter().any(|source| source.reference == *reference)
-    {
-        registries.push(RegistrySource { reference: reference.clone(), mirrors: Vec::new() });
+impl Config {
+    /// Returns the configuration of all layers, with the defaults of what none of them sets.
+    fn with_defaults(all: Fragment, parameters: parameters::Parameters) -> Result<Self, Failure> {
+        let publish = all.publish.clone().with_defaults();
+        Ok(Self {
+            driver: DriverConfig::with_defaults(&all, parameters),
+            archives: ArchiveConfig::with_defaults(&all),
+            run_files: all.all_run_files()?,
+            paths: places::paths(&all),
+            deadlines: deadlines::deadlines(&all),
+            prebuilt: AbsolutePath::list(all.prebuilt),
+            registries: registries(all.registries, publish.as_ref()),
+            publish,
+            signatures: SignatureConfig::with_defaults(all.require_signature, all.signature_keys),
+            module_signing: all.module_signing.validated()?,
+            headers: AbsolutePath::list(all.headers),
+            compile: all.compile.unwrap_or(true),
+            jobs: all.jobs.map(NonZeroU16::get).map(usize::from),
+            build_user: all.build_uid.unwrap_or_default(),
+            patches: all.patches.with_defaults(),
+            daemons: all.daemons.with_defaults(),
+            missing_gpus: all.missing_gpus.unwrap_or_default(),
+            store_max_size: all.store_max_size.map_or(Some(STORE_MAX_SIZE), SizeBound::bytes),
+            listen: all.listen.unwrap_or_default(),
+            termination_message: TerminationMessage::path_of(all.termination_message.as_ref()),
+            downloads: all.downloads.with_defaults(),
+        })
     }
-    Ok(Config {
-        driver: DriverConfig {
+}
+
+impl DriverConfig {
+    fn with_defaults(all: &Fragment, parameters: parameters::Parameters) -> Self {
+        Self {
             version: all.driver.as_ref().and_then(|d| d.version().map(str::to_owned)),
-            flavour: all.flavour.and_then(FlavourWish::flavour),
+            flavour: all.flavour.and_then(FlavourSelector::flavour),
             extra_modules: extra_modules(all.extra_modules.as_deref().unwrap_or_default()),
             parameters,
-        },
-        archives: ArchiveConfig {
-            sources: all.archives.unwrap_or_default(),
+        }
+    }
+}
+
+impl ArchiveConfig {
+    fn with_defaults(all: &Fragment) -> Self {
+        let components = all.archive_components.clone();
+        Self {
+            sources: all.archives.clone().unwrap_or_default(),
             use_host_apt: all.host_apt.unwrap_or(true),
-            host_components: all
-                .archive_components
+            host_components: components
                 .unwrap_or_else(|| DRIVER_COMPONENTS.map(str::to_owned).to_vec()),
-            host_suites: words(all.archive_suites),
+            host_suites: all.archive_suites.clone().unwrap_or_default(),
             frozen: all.archive_frozen.unwrap_or(false),
-        },
-        run_files,
-        prebuilt: all
-            .prebuilt
-            .unwrap_or_default()
-            .iter()
-            .map(|path| path.as_path().to_path_buf())
-            .collect(),
-        registries,
-        publish,
-        signatures: SignatureConfig::settle(all.require_signature, all.signature_keys),
-        module_signing: all.module_signing.settle()?,
-        headers: all
-            .headers
-            .unwrap_or_default()
-            .iter()
-            .map(|path| path.as_path().to_path_buf())
-            .collect(),
-        compile: all.compile.unwrap_or(true),
-        jobs: all.jobs.map(NonZeroU16::get).map(usize::from),
-        build_user: all.build_uid.unwrap_or_default(),
-        patches: all.patches.settle(),
-        daemons: all.daemons.settle(),
-        missing_gpus: all.missing_gpus.unwrap_or_default(),
-        paths: places::paths(
-            all.store.as_ref(),
-            all.state_dir.as_ref(),
-            all.driver_root.as_ref(),
-            all.root.as_ref(),
-            all.host_root.as_ref(),
-        ),
-        store_max_size: all.store_max_size.map_or(Some(STORE_MAX_SIZE), SizeBound::bytes),
-        listen: all.listen.unwrap_or_default(),
-        termination_message: TerminationMessage::path_of(all.termination_message.as_ref()),
-        downloads: all.downloads.settle(),
-        deadlines,
-    })
+        }
+    }
+}
+
+/// Returns the registries that sets come from: those given, and the one that they are pushed to.
+fn registries(
+    given: Option<Vec<RegistrySource>>,
+    publish: Option<&PublishConfig>,
+) -> Vec<RegistrySource> {
+    let mut all = given.unwrap_or_default();
+    if let Some(PublishConfig { reference, .. }) = publish
+        && !all.iter().any(|source| source.reference == *reference)
+    {
+        all.push(RegistrySource { reference: reference.clone(), mirrors: Vec::new() });
+    }
+    all
 }
 
 impl Config {

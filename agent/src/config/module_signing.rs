@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
+use super::layer::settings;
 use super::values::AbsolutePath;
 use crate::failure::{ExitCode, Failure};
 use crate::module_signing::Hash;
@@ -32,44 +31,51 @@ pub enum SignBy {
     Detached(PathBuf),
 }
 
-/// Module signing settings of one configuration layer.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, clap::Args)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct ModuleSigningFragment {
+settings! {
+    /// Module signing settings of one configuration layer.
+    ModuleSigningFragment after replaced;
+
     /// Sign modules for the kernel with this key (PEM), or with the tls.key of this directory;
     /// passphrase in KBUILD_SIGN_PIN
-    #[arg(long = "module-key", global = true, value_name = "FILE|DIR")]
-    pub key: Option<AbsolutePath>,
+    key: Option<AbsolutePath>;
+        key "key" flag "module-key" "FILE|DIR" env "LONGSHORE_MODULE_KEY"
+        default "none"
+        means "secret key (PEM) that [modules are signed with for the kernel](module-signing.md), or a directory with `tls.key` and `tls.crt`; its passphrase in `KBUILD_SIGN_PIN`"
     /// Certificate of the module signer (PEM or DER); by default the tls.crt beside tls.key
-    #[arg(long = "module-certificate", global = true, value_name = "FILE|DIR")]
-    pub certificate: Option<AbsolutePath>,
+    certificate: Option<AbsolutePath>;
+        key "certificate" flag "module-certificate" "FILE|DIR" env "LONGSHORE_MODULE_CERTIFICATE"
+        default "`tls.crt` beside `tls.key`"
+        means "X.509 certificate of the module signer, PEM or DER"
     /// Directory with module signatures that were made elsewhere (*.p7s), instead of a key
-    #[arg(long = "module-signatures", global = true, value_name = "DIR")]
-    pub signatures: Option<AbsolutePath>,
+    signatures: Option<AbsolutePath>;
+        key "signatures" flag "module-signatures" "DIR" env "LONGSHORE_MODULE_SIGNATURES"
+        default "none"
+        means "directory with module signatures that were made elsewhere (`*.p7s`), instead of a key"
     /// Hash algorithm of module signatures: sha256, sha384 or sha512; by default that of the
     /// kernel's own modules
-    #[arg(long = "module-hash", global = true, value_name = "HASH")]
-    pub hash: Option<Hash>,
+    hash: Option<Hash>;
+        key "hash" flag "module-hash" "HASH" env "LONGSHORE_MODULE_HASH"
+        default "that of the kernel's own modules"
+        means "hash algorithm of module signatures: `sha256`, `sha384` or `sha512`"
+}
+
+/// Replaces both below where one of them is given: a key and signatures exclude each other.
+fn replaced(
+    above: ModuleSigningFragment,
+    mut below: ModuleSigningFragment,
+) -> (ModuleSigningFragment, ModuleSigningFragment) {
+    if above.key.is_some() || above.signatures.is_some() {
+        (below.key, below.signatures) = (None, None);
+    }
+    (above, below)
 }
 
 impl ModuleSigningFragment {
-    /// Returns this fragment, with unset settings taken from `below`. A key and signatures exclude
-    /// each other, so either one in this fragment replaces both below.
-    pub(super) fn over(self, below: Self) -> Self {
-        let decided = self.key.is_some() || self.signatures.is_some();
-        let (key, signatures) =
-            if decided { (self.key, self.signatures) } else { (below.key, below.signatures) };
-        Self {
-            key,
-            signatures,
-            certificate: self.certificate.or(below.certificate),
-            hash: self.hash.or(below.hash),
-        }
-    }
-
+    /// Returns the signing of modules, None where nothing is to sign them.
+    ///
     /// # Errors
     /// Exit code 2 for a key together with signatures, or for a certificate or hash without either.
-    pub(super) fn settle(&self) -> Result<Option<ModuleSigning>, Failure> {
+    pub(super) fn validated(&self) -> Result<Option<ModuleSigning>, Failure> {
         let path = |given: &Option<AbsolutePath>| given.as_ref().map(|p| p.as_path().to_path_buf());
         let certificate = path(&self.certificate).map(|given| within(given, TLS_CERTIFICATE));
         let (by, certificate) = match (path(&self.key), path(&self.signatures)) {
@@ -130,6 +136,7 @@ impl ModuleSigning {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::layer::Over;
     use rstest::rstest;
 
     fn fragment(text: &str) -> ModuleSigningFragment {
@@ -138,14 +145,14 @@ mod tests {
 
     #[test]
     fn nothing_given_is_nothing_signed() {
-        assert_eq!(fragment("").settle().expect("fine"), None);
+        assert_eq!(fragment("").validated().expect("fine"), None);
     }
 
     #[test]
     fn a_mounted_secret_is_key_and_certificate() {
         let dir = tempfile::tempdir().expect("dir");
         let text = format!("key = '{}'", dir.path().display());
-        let signing = fragment(&text).settle().expect("fine").expect("some");
+        let signing = fragment(&text).validated().expect("fine").expect("some");
         assert_eq!(signing.key(), Some(dir.path().join("tls.key").as_path()));
         assert_eq!(signing.certificate, dir.path().join("tls.crt"));
     }
@@ -157,7 +164,7 @@ mod tests {
     #[case("signatures = '/s'", "certificate is not given")]
     #[case("key = '/k'\nsignatures = '/s'\ncertificate = '/c'", "both a key and signatures")]
     fn halves_are_refused(#[case] text: &str, #[case] wanted: &str) {
-        let failure = fragment(text).settle().expect_err("refused");
+        let failure = fragment(text).validated().expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Usage);
         assert!(failure.to_string().contains(wanted), "{failure}");
     }
@@ -165,7 +172,8 @@ mod tests {
     #[test]
     fn signatures_above_take_the_place_of_a_key_below() {
         let below = fragment("key = '/k'\ncertificate = '/c'\nhash = 'sha512'");
-        let all = fragment("signatures = '/s'").over(below).settle().expect("fine").expect("some");
+        let all =
+            fragment("signatures = '/s'").over(below).validated().expect("fine").expect("some");
         assert_eq!(all.by, SignBy::Detached("/s".into()));
         assert_eq!((all.certificate, all.hash), ("/c".into(), Some(Hash::Sha512)));
     }

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
-
+use super::layer::settings;
 use super::values::AbsolutePath;
 
 /// Selection of the compatibility patches that a compile may apply.
@@ -26,46 +25,52 @@ impl PatchConfig {
 
 impl Default for PatchConfig {
     fn default() -> Self {
-        PatchFragment::default().settle()
+        PatchFragment::default().with_defaults()
     }
 }
 
-/// Patch settings of one configuration layer.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, clap::Args)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct PatchFragment {
+settings! {
+    /// Patch settings of one configuration layer.
+    PatchFragment after decided;
+
     /// False to apply none.
     #[arg(skip)]
-    pub apply: Option<bool>,
+    apply: Option<bool>;
+        key "apply" env "LONGSHORE_PATCHES_APPLY"
+        default "`true`"
+        means "`false` applies no compatibility patches"
     /// Do not apply this compatibility patch (repeatable)
-    #[arg(long = "no-patch", global = true, value_name = "NAME")]
-    pub off: Option<Vec<String>>,
+    off: Option<Vec<String>>;
+        key "off" flag "no-patch" "NAME" env "LONGSHORE_PATCHES_OFF"
+        default "none"
+        means "names of [compatibility patches](patches.md) that are not applied"
     /// Directory with compatibility patches of your own (repeatable)
-    #[arg(long = "patches", global = true, value_name = "DIR")]
-    pub dirs: Option<Vec<AbsolutePath>>,
+    dirs: Option<Vec<AbsolutePath>>;
+        key "dirs" flag "patches" "DIR" env "LONGSHORE_PATCHES"
+        default "none"
+        means "directories with compatibility patches of your own"
     /// Apply no compatibility patches
     #[serde(skip)]
-    #[arg(long = "no-patches", global = true)]
-    pub none: bool,
+    none: bool;
+        flag "no-patches"
+        default "`false`"
+        means "apply none; the same as `apply = false`"
+}
+
+/// Makes `--no-patches` an `apply = false`.
+fn decided(mut above: PatchFragment, below: PatchFragment) -> (PatchFragment, PatchFragment) {
+    if above.none {
+        above.apply = Some(false);
+    }
+    (PatchFragment { none: false, ..above }, below)
 }
 
 impl PatchFragment {
-    /// Returns this fragment, with unset settings taken from `below`. Lists replace each other.
-    pub(super) fn over(self, below: Self) -> Self {
-        Self {
-            apply: self.none.then_some(false).or(self.apply).or(below.apply),
-            off: self.off.or(below.off),
-            dirs: self.dirs.or(below.dirs),
-            none: false,
-        }
-    }
-
-    pub(super) fn settle(self) -> PatchConfig {
-        let dirs = self.dirs.unwrap_or_default();
+    pub(super) fn with_defaults(self) -> PatchConfig {
         PatchConfig {
             apply: !self.none && self.apply.unwrap_or(true),
             off: self.off.unwrap_or_default(),
-            dirs: dirs.iter().map(|dir| dir.as_path().to_path_buf()).collect(),
+            dirs: AbsolutePath::list(self.dirs),
         }
     }
 }
@@ -73,6 +78,7 @@ impl PatchFragment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::layer::Over;
     use rstest::rstest;
 
     fn flags(text: &str) -> PatchFragment {
@@ -89,8 +95,8 @@ mod tests {
             off: vec!["b".into(), "c".into()],
             dirs: vec!["/below".into()],
         };
-        assert_eq!(above.settle(), wanted);
-        assert!(!none.over(below).settle().apply);
+        assert_eq!(above.with_defaults(), wanted);
+        assert!(!none.over(below).with_defaults().apply);
         assert!(PatchConfig::default().apply);
     }
 
@@ -106,6 +112,6 @@ mod tests {
         #[case] allowed: bool,
     ) {
         let patches: Vec<String> = patches.iter().map(|p| (*p).to_owned()).collect();
-        assert_eq!(flags(text).settle().allows(&patches), allowed);
+        assert_eq!(flags(text).with_defaults().allows(&patches), allowed);
     }
 }

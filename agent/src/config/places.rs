@@ -2,6 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use super::Fragment;
 use super::record_place::RecordPlace;
 use super::values::AbsolutePath;
 use crate::failure::{ExitCode, Failure};
@@ -9,26 +10,21 @@ use crate::host::process::{FirstProcess, first_process};
 use crate::paths::{DRIVER_ROOT, Paths, STORE};
 
 /// Directories of the settings, with the defaults for those that are not set.
-pub(super) fn paths(
-    store: Option<&AbsolutePath>,
-    state: Option<&AbsolutePath>,
-    driver_root: Option<&AbsolutePath>,
-    root: Option<&AbsolutePath>,
-    host_root: Option<&AbsolutePath>,
-) -> Paths {
-    let or = |path: Option<&AbsolutePath>, default: &str| {
-        path.map_or_else(|| PathBuf::from(default), |p| p.as_path().to_path_buf())
+pub(super) fn paths(all: &Fragment) -> Paths {
+    let or = |path: &Option<AbsolutePath>, default: &str| {
+        path.as_ref().map_or_else(|| PathBuf::from(default), |p| p.as_path().to_path_buf())
     };
-    let root = or(root, "/");
-    let host_root = match host_root {
+    let root = or(&all.root, "/");
+    let host_root = match &all.host_root {
         Some(path) => path.as_path().to_path_buf(),
         None if root == Path::new("/") => own_host_root(Path::new("/")),
         None => root.clone(),
     };
-    let driver_root = or(driver_root, DRIVER_ROOT);
-    let record = RecordPlace::find(state.map(AbsolutePath::as_path), &root, &driver_root);
+    let driver_root = or(&all.driver_root, DRIVER_ROOT);
+    let state = all.state_dir.as_ref().map(AbsolutePath::as_path);
+    let record = RecordPlace::find(state, &root, &driver_root);
     Paths {
-        store: or(store, STORE),
+        store: or(&all.store, STORE),
         state: record.dir,
         sealed: record.sealed,
         earlier_state: record.earlier,

@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
-
-use super::deadlines::{SECOND, from_a_second};
-use super::values::{AbsolutePath, Span};
+use super::deadlines::SecondOrMore;
+use super::layer::settings;
+use super::values::{AbsolutePath, BoundedDuration};
 use crate::image_reference::Repository;
 
 /// Registry that compiled modules are pushed to.
@@ -24,50 +23,52 @@ pub struct PublishConfig {
     pub unsigned_headers: bool,
 }
 
-/// Publishing settings of one configuration layer.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, clap::Args)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct PublishFragment {
+settings! {
+    /// Publishing settings of one configuration layer.
+    PublishFragment;
+
     /// Push compiled modules to this repository; of all hosts that name it, one compiles for the
     /// others
-    #[arg(id = "publish", long, global = true, value_name = "REFERENCE")]
-    pub reference: Option<Repository>,
+    reference: Option<Repository>;
+        key "reference" flag "publish" "REFERENCE" env "LONGSHORE_PUBLISH"
+        default "none"
+        means "repository to push compiled modules to, and to look for them in; of all hosts that name it, one compiles for the others, see [registry.md](registry.md)"
     /// Sign pushed modules with this key: a cosign.key, its password in COSIGN_PASSWORD
-    #[arg(id = "publish-key", long, global = true, value_name = "FILE")]
-    pub sign_key: Option<AbsolutePath>,
+    sign_key: Option<AbsolutePath>;
+        key "sign-key" flag "publish-key" "FILE" env "LONGSHORE_PUBLISH_KEY"
+        default "none"
+        means "a cosign.key to sign pushed modules with; its password in `COSIGN_PASSWORD`"
     /// Time without a renewal after which another host takes over the compile (at least 1s)
-    #[arg(id = "publish-lease", long, global = true, value_name = "SPAN", value_parser = from_a_second)]
-    pub lease: Option<Span>,
+    lease: Option<SecondOrMore>;
+        key "lease" flag "publish-lease" "SPAN" env "LONGSHORE_PUBLISH_LEASE"
+        default "`1m`"
+        means "time without a renewal after which another host takes over the compile; `1s` to `1h`"
     /// Time limit for waiting on the host that compiles, before compiling here
-    #[arg(id = "publish-wait", long, global = true, value_name = "SPAN")]
-    pub wait: Option<Span>,
+    wait: Option<BoundedDuration>;
+        key "wait" flag "publish-wait" "SPAN" env "LONGSHORE_PUBLISH_WAIT"
+        default "`30m`"
+        means "time limit for waiting on the host that compiles, before compiling here; `0s` to `1h`"
     /// Also push modules compiled with unsigned headers: the host's own, or those of --headers
-    #[arg(id = "publish-unsigned-headers", long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub unsigned_headers: Option<bool>,
+    unsigned_headers: Option<bool>;
+        key "unsigned-headers" flag "publish-unsigned-headers" "BOOL" alone "true" env "LONGSHORE_PUBLISH_UNSIGNED_HEADERS"
+        default "`false`"
+        means "also push modules compiled with unsigned headers: the host's own, or those of `headers`"
 }
 
-impl PublishFragment {
-    /// Returns this fragment, with unset settings taken from `below`.
-    pub(super) fn over(self, below: Self) -> Self {
-        Self {
-            reference: self.reference.or(below.reference),
-            sign_key: self.sign_key.or(below.sign_key),
-            lease: self.lease.or(below.lease),
-            wait: self.wait.or(below.wait),
-            unsigned_headers: self.unsigned_headers.or(below.unsigned_headers),
-        }
-    }
+/// Default of `lease`.
+const LEASE: Duration = Duration::from_secs(60);
 
+/// Default of `wait`.
+const WAIT: Duration = Duration::from_secs(30 * 60);
+
+impl PublishFragment {
     /// Returns None where no repository is set, whatever the other settings are.
-    pub(super) fn settle(self) -> Option<PublishConfig> {
-        let or = |span: Option<Span>, seconds| {
-            span.map_or(Duration::from_secs(seconds), |span| span.duration())
-        };
+    pub(super) fn with_defaults(self) -> Option<PublishConfig> {
         Some(PublishConfig {
             reference: self.reference?,
             sign_key: self.sign_key.map(|path| path.as_path().to_path_buf()),
-            lease: or(self.lease, 60).max(SECOND),
-            wait: or(self.wait, 30 * 60),
+            lease: self.lease.map_or(LEASE, SecondOrMore::duration),
+            wait: self.wait.map_or(WAIT, BoundedDuration::duration),
             unsigned_headers: self.unsigned_headers.unwrap_or(false),
         })
     }
@@ -76,6 +77,7 @@ impl PublishFragment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::layer::Over;
 
     fn fragment(text: &str) -> PublishFragment {
         toml::from_str(text).expect("a fragment")
@@ -85,14 +87,14 @@ mod tests {
     fn flags_go_over_what_is_below_and_the_rest_has_defaults() {
         let below = fragment("reference = 'registry.example.com/a'\nsign-key = '/k'\nwait = '10m'");
         let above = fragment("reference = 'registry.example.com/b'");
-        let settled = above.over(below).settle().expect("published");
-        assert_eq!(settled.reference.to_string(), "registry.example.com/b");
-        assert_eq!(settled.sign_key, Some("/k".into()));
-        assert_eq!(settled.lease, Duration::from_secs(60));
-        assert_eq!(settled.wait, Duration::from_secs(600));
-        assert!(!settled.unsigned_headers);
+        let config = above.over(below).with_defaults().expect("published");
+        assert_eq!(config.reference.to_string(), "registry.example.com/b");
+        assert_eq!(config.sign_key, Some("/k".into()));
+        assert_eq!(config.lease, Duration::from_secs(60));
+        assert_eq!(config.wait, Duration::from_secs(600));
+        assert!(!config.unsigned_headers);
         let all = fragment("reference = 'registry.example.com/a'\nunsigned-headers = true");
-        assert!(all.settle().expect("published").unsigned_headers);
-        assert_eq!(fragment("wait = '10m'").settle(), None);
+        assert!(all.with_defaults().expect("published").unsigned_headers);
+        assert_eq!(fragment("wait = '10m'").with_defaults(), None);
     }
 }

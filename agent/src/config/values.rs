@@ -33,16 +33,16 @@ fn bad(given: &str, wanted: &'static str) -> BadValue {
 /// Selected driver version: `newest`, a branch (`535`) or a version (`535.261.03`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct DriverWish(Option<String>);
+pub struct DriverSelector(Option<String>);
 
-impl DriverWish {
+impl DriverSelector {
     /// Returns the version or branch; None for the newest.
     pub fn version(&self) -> Option<&str> {
         self.0.as_deref()
     }
 }
 
-impl FromStr for DriverWish {
+impl FromStr for DriverSelector {
     type Err = BadValue;
 
     fn from_str(text: &str) -> Result<Self, BadValue> {
@@ -62,22 +62,22 @@ impl FromStr for DriverWish {
 /// Selected flavour: `auto`, `open` or `proprietary`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct FlavourWish(Option<Flavour>);
+pub struct FlavourSelector(Option<Flavour>);
 
-impl FlavourWish {
+impl FlavourSelector {
     /// Returns the flavour; None for auto.
     pub fn flavour(self) -> Option<Flavour> {
         self.0
     }
 }
 
-impl From<Flavour> for FlavourWish {
+impl From<Flavour> for FlavourSelector {
     fn from(flavour: Flavour) -> Self {
         Self(Some(flavour))
     }
 }
 
-impl FromStr for FlavourWish {
+impl FromStr for FlavourSelector {
     type Err = BadValue;
 
     fn from_str(text: &str) -> Result<Self, BadValue> {
@@ -191,7 +191,7 @@ pub enum OnBusy {
     Leave,
     /// Wait for the processes that use it for this long (None: `unload-deadline`), then leave it
     /// installed.
-    Wait(Option<Span>),
+    Wait(Option<BoundedDuration>),
 }
 
 impl OnBusy {
@@ -199,7 +199,7 @@ impl OnBusy {
     pub fn users_deadline(self, unload_deadline: Duration) -> Duration {
         match self {
             Self::Leave => Duration::ZERO,
-            Self::Wait(span) => span.map_or(unload_deadline, Span::duration),
+            Self::Wait(span) => span.map_or(unload_deadline, BoundedDuration::duration),
         }
     }
 }
@@ -275,6 +275,11 @@ impl AbsolutePath {
     pub fn as_path(&self) -> &Path {
         &self.0
     }
+
+    /// Returns the paths of a setting's list; none where it is not set.
+    pub(super) fn list(given: Option<Vec<Self>>) -> Vec<PathBuf> {
+        given.unwrap_or_default().into_iter().map(|path| path.0).collect()
+    }
 }
 
 impl FromStr for AbsolutePath {
@@ -297,16 +302,16 @@ impl TryFrom<String> for AbsolutePath {
 /// A time span such as `20s`, `1m30s` or `500ms`, of at most an hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Span(Duration);
+pub struct BoundedDuration(Duration);
 
-impl Span {
-    /// Returns the span.
+impl BoundedDuration {
+    /// Returns the duration.
     pub fn duration(self) -> Duration {
         self.0
     }
 }
 
-impl FromStr for Span {
+impl FromStr for BoundedDuration {
     type Err = BadValue;
 
     fn from_str(text: &str) -> Result<Self, BadValue> {
@@ -343,7 +348,15 @@ macro_rules! from_string {
     )*};
 }
 
-from_string!(DriverWish, FlavourWish, MissingGpus, ModuleName, OnBusy, SizeBound, Span);
+from_string!(
+    DriverSelector,
+    FlavourSelector,
+    MissingGpus,
+    ModuleName,
+    OnBusy,
+    SizeBound,
+    BoundedDuration
+);
 
 impl fmt::Display for ModuleName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -366,9 +379,9 @@ mod tests {
     #[case("v535", None)]
     #[case("1.2.3.4.5", None)]
     #[case("../../etc", None)]
-    fn driver_wishes(#[case] text: &str, #[case] wanted: Option<Option<&str>>) {
-        let parsed = text.parse::<DriverWish>().ok();
-        assert_eq!(parsed.as_ref().map(DriverWish::version), wanted);
+    fn driver_selectors(#[case] text: &str, #[case] wanted: Option<Option<&str>>) {
+        let parsed = text.parse::<DriverSelector>().ok();
+        assert_eq!(parsed.as_ref().map(DriverSelector::version), wanted);
     }
 
     #[rstest]
@@ -381,7 +394,7 @@ mod tests {
     #[case("2h", None)]
     #[case("soon", None)]
     fn spans(#[case] text: &str, #[case] millis: Option<u128>) {
-        assert_eq!(text.parse::<Span>().ok().map(|s| s.duration().as_millis()), millis);
+        assert_eq!(text.parse::<BoundedDuration>().ok().map(|s| s.duration().as_millis()), millis);
     }
 
     #[rstest]

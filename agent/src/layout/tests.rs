@@ -3,6 +3,9 @@ use crate::artifact::{ModuleEntry, tests::set};
 use crate::kernel::modinfo::tests::module;
 use rstest::rstest;
 
+/// Wait for another writer.
+const WAIT: Duration = Duration::from_secs(60);
+
 struct Scene {
     dir: tempfile::TempDir,
     store: Store,
@@ -29,7 +32,7 @@ impl Scene {
     }
 
     fn export(&self) -> String {
-        export(&self.set, &self.store, &self.layout()).expect("export")
+        export(&self.set, &self.store, &self.layout(), WAIT).expect("export")
     }
 }
 
@@ -110,7 +113,7 @@ fn a_directory_of_something_else_is_neither_read_nor_written() {
     fs::create_dir_all(scene.layout()).expect("directory");
     fs::write(scene.layout().join("precious"), "").expect("write");
     assert_eq!(list(&scene.layout()).expect_err("refused").code(), ExitCode::Download);
-    let failure = export(&scene.set, &scene.store, &scene.layout()).expect_err("refused");
+    let failure = export(&scene.set, &scene.store, &scene.layout(), WAIT).expect_err("refused");
     assert_eq!(failure.code(), ExitCode::Verification);
     assert_eq!(fs::read_dir(scene.layout()).expect("list").count(), 1);
 }

@@ -17,7 +17,6 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::Host;
 use crate::journal::phase::Phase;
 use crate::journal::{Entry, Journal, PlanSummary};
-use crate::locks;
 use crate::plan::{Plan, Severity};
 use crate::privileges;
 use crate::provider::{Configurations, Provider};
@@ -56,7 +55,6 @@ impl World {
             self.host = host;
         }
         disk::give(config.deadlines.disk);
-        locks::give(config.deadlines.lock);
         self.rest.give(config.task_limit());
     }
 

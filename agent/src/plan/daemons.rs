@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Reason;
-use crate::config::{Config, Wish};
+use crate::config::{Config, Mode};
 use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
 use crate::host::daemon::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Settings};
@@ -90,7 +90,7 @@ impl Place<'_> {
         self.tree.tools.iter().any(|tool| tool == program)
     }
 
-    fn daemon(&self, program: &str, socket: &str, wish: Wish) -> Daemon {
+    fn daemon(&self, program: &str, socket: &str, mode: Mode) -> Daemon {
         let libraries = match Machine::named(&self.tree.arch) {
             Ok(machine) => self.driver_root().join("usr/lib").join(machine.triplet),
             Err(_) => self.driver_root().join("usr/lib"),
@@ -103,7 +103,7 @@ impl Place<'_> {
             socket: PathBuf::from(socket),
             settings: None,
             capabilities: Vec::new(),
-            required: wish == Wish::On,
+            required: mode == Mode::On,
             ready_within: self.config.daemons.deadline.as_secs(),
         }
     }
@@ -111,16 +111,16 @@ impl Place<'_> {
 
 impl Daemons {
     fn persistence(&mut self, place: &Place<'_>, facts: &HostFacts) -> Option<Daemon> {
-        let wish = place.config.daemons.persistenced;
+        let mode = place.config.daemons.persistenced;
         let (has, foreign) = (place.has(PERSISTENCED), is_foreign(facts, PERSISTENCED_SOCKET));
         let has_gpu = facts.devices.iter().any(|device| device.kind == DeviceKind::Gpu);
-        match wish {
-            Wish::Off => return None,
+        match mode {
+            Mode::Off => return None,
             _ if foreign => {
                 self.leave(PERSISTENCED, PERSISTENCED_SOCKET);
                 return None;
             }
-            Wish::Auto if !has || !has_gpu => return None,
+            Mode::Auto if !has || !has_gpu => return None,
             _ if !has => {
                 self.findings.push(lacks(PERSISTENCED, place));
                 return None;
@@ -128,16 +128,16 @@ impl Daemons {
             _ => {}
         }
         self.decide(PERSISTENCED, "it keeps the GPUs initialized while no program uses them");
-        Some(place.daemon(PERSISTENCED, PERSISTENCED_SOCKET, wish))
+        Some(place.daemon(PERSISTENCED, PERSISTENCED_SOCKET, mode))
     }
 
     /// Adds the fabric manager, after the subnet manager where the switches are of NVLink5.
     fn fabric(&mut self, place: &Place<'_>, facts: &HostFacts) -> Vec<Daemon> {
-        let wish = place.config.daemons.fabricmanager;
+        let mode = place.config.daemons.fabricmanager;
         let switches = facts.devices.iter().filter(|d| d.kind == DeviceKind::NvSwitch).count();
         let manager = facts.switch_managers.first();
         let has_fabric = switches > 0 || manager.is_some();
-        if wish == Wish::Off || (wish == Wish::Auto && !has_fabric) {
+        if mode == Mode::Off || (mode == Mode::Auto && !has_fabric) {
             return Vec::new();
         }
         if is_foreign(facts, FABRICMANAGER_SOCKET) {
@@ -145,8 +145,8 @@ impl Daemons {
             return Vec::new();
         }
         if !place.has(FABRICMANAGER) {
-            self.findings.push(match wish {
-                Wish::On => lacks(FABRICMANAGER, place),
+            self.findings.push(match mode {
+                Mode::On => lacks(FABRICMANAGER, place),
                 _ => no_fabric_manager(place, switches),
             });
             return Vec::new();
@@ -218,7 +218,7 @@ fn fabric_manager(place: &Place<'_>) -> Daemon {
         // Required by the switches' driver (nvswitch_os_is_admin).
         capabilities: vec!["CAP_SYS_ADMIN".to_owned()],
         required: true,
-        ..place.daemon(FABRICMANAGER, FABRICMANAGER_SOCKET, Wish::On)
+        ..place.daemon(FABRICMANAGER, FABRICMANAGER_SOCKET, Mode::On)
     }
 }
 
@@ -233,7 +233,7 @@ fn subnet_manager(place: &Place<'_>, manager: &SwitchManager) -> Daemon {
     Daemon {
         arguments: arguments.map(str::to_owned).to_vec(),
         required: true,
-        ..place.daemon(SUBNET_MANAGER, SUBNET_SOCKET, Wish::On)
+        ..place.daemon(SUBNET_MANAGER, SUBNET_SOCKET, Mode::On)
     }
 }
 

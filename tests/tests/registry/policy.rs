@@ -234,7 +234,9 @@ async fn a_set_put_in_place_of_a_signed_one_does_not_count() {
 async fn a_layout_counts_once_it_is_signed_and_takes_the_signature_along() {
     let strict = Strict::new();
     let dir = strict.scene.dir.path().join("layout");
-    let digest = layout::export(&strict.scene.set, &strict.scene.store, &dir).expect("exports");
+    let digest =
+        layout::export(&strict.scene.set, &strict.scene.store, &dir, strict.config.deadlines.lock)
+            .expect("exports");
     let place = || SetPlace::Layout { dir: dir.clone(), manifest: digest.clone() };
     let other = &strict.scene.other;
     assert!(!counts(&strict.judge(place(), other), "no signature"));
@@ -246,7 +248,8 @@ async fn a_layout_counts_once_it_is_signed_and_takes_the_signature_along() {
     let signature =
         longshore::signature::Signature::make(&strict.key, "layout", &digest).expect("signs");
     let image = longshore::signature::SignatureImage::with(None, &signature).expect("makes");
-    layout::add_signatures(&dir, &digest, &image.expect("an image")).expect("adds");
+    layout::add_signatures(&dir, &digest, &image.expect("an image"), strict.config.deadlines.lock)
+        .expect("adds");
     assert_eq!(layout::list(&dir).expect("lists").len(), 1);
     assert!(counts(&strict.judge(place(), other), ""));
     prebuilt.import(&dir, &digest, other).await.expect("imports");

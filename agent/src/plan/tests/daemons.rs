@@ -1,7 +1,7 @@
 //! Selection of daemons, and the paths of their sockets.
 
 use super::*;
-use crate::config::Wish;
+use crate::config::Mode;
 use crate::finding::Code;
 use crate::host::daemon::Daemon;
 use crate::host::facts::SwitchManager;
@@ -23,38 +23,38 @@ fn tools(catalog: &mut Catalog, names: &[&str]) {
 }
 
 /// Makes a plan for a host of `tree` whose user-mode files have `programs`.
-fn planned(tree: &str, programs: &[&str], wishes: [Wish; 2]) -> Plan {
+fn planned(tree: &str, programs: &[&str], modes: [Mode; 2]) -> Plan {
     let facts = facts(tree);
     let mut catalog = stocked(&facts, Flavour::Proprietary);
     tools(&mut catalog, programs);
     let mut config = config("535.261.03", "proprietary");
-    [config.daemons.persistenced, config.daemons.fabricmanager] = wishes;
+    [config.daemons.persistenced, config.daemons.fabricmanager] = modes;
     plan(&config, &facts, &catalog).unwrap()
 }
 
-const AUTO: [Wish; 2] = [Wish::Auto, Wish::Auto];
+const AUTO: [Mode; 2] = [Mode::Auto, Mode::Auto];
 const T4: &str = "bookworm-t4";
 const NVSWITCH: &str = "bookworm-h100-nvswitch";
 
 #[rstest]
 #[case(T4, &["nvidia-persistenced", "nv-fabricmanager"], AUTO, &["nvidia-persistenced"])]
 #[case(T4, &["nvidia-smi"], AUTO, &[])]
-#[case(T4, &["nvidia-persistenced"], [Wish::Off, Wish::Auto], &[])]
-#[case(T4, &["nv-fabricmanager"], [Wish::Auto, Wish::On], &["nv-fabricmanager"])]
+#[case(T4, &["nvidia-persistenced"], [Mode::Off, Mode::Auto], &[])]
+#[case(T4, &["nv-fabricmanager"], [Mode::Auto, Mode::On], &["nv-fabricmanager"])]
 #[case(
     NVSWITCH,
     &["nvidia-persistenced", "nv-fabricmanager"],
     AUTO,
     &["nvidia-persistenced", "nv-fabricmanager"]
 )]
-#[case(NVSWITCH, &["nv-fabricmanager"], [Wish::Auto, Wish::Off], &[])]
+#[case(NVSWITCH, &["nv-fabricmanager"], [Mode::Auto, Mode::Off], &[])]
 fn daemons_are_started_where_there_is_a_use_for_them(
     #[case] tree: &str,
     #[case] programs: &[&str],
-    #[case] wishes: [Wish; 2],
+    #[case] modes: [Mode; 2],
     #[case] wanted: &[&str],
 ) {
-    let plan = planned(tree, programs, wishes);
+    let plan = planned(tree, programs, modes);
     assert_eq!(names(&plan), wanted);
     assert_eq!(why(&plan, "daemon").is_empty(), wanted.is_empty());
 }
@@ -81,16 +81,16 @@ fn a_daemon_comes_after_all_else_and_clients_see_its_socket_below_the_driver_roo
 }
 
 #[rstest]
-#[case(T4, [Wish::On, Wish::Auto], Code::DaemonMissing, Severity::Refusal)]
-#[case(T4, [Wish::Auto, Wish::On], Code::DaemonMissing, Severity::Refusal)]
+#[case(T4, [Mode::On, Mode::Auto], Code::DaemonMissing, Severity::Refusal)]
+#[case(T4, [Mode::Auto, Mode::On], Code::DaemonMissing, Severity::Refusal)]
 #[case(NVSWITCH, AUTO, Code::FabricManagerMissing, Severity::Warning)]
 fn one_that_is_wanted_and_not_there_is_found(
     #[case] tree: &str,
-    #[case] wishes: [Wish; 2],
+    #[case] modes: [Mode; 2],
     #[case] code: Code,
     #[case] severity: Severity,
 ) {
-    let plan = planned(tree, &[], wishes);
+    let plan = planned(tree, &[], modes);
     assert!(names(&plan).is_empty());
     assert!(codes(&plan, severity).contains(&code.as_str()), "{:?}", plan.findings);
 }

@@ -1,0 +1,274 @@
+//! Tables of settings: a row has all of a setting but its effect. `settings!` makes from a table one
+//! layer of the configuration, which a file, the environment or the flags may set.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+
+use super::build_user::BuildUser;
+use super::daemons::Mode;
+use super::deadlines::SecondOrMore;
+use super::environment::{Env, get};
+use super::values::{
+    AbsolutePath, BoundedDuration, DriverSelector, FlavourSelector, MissingGpus, ModuleName,
+    OnBusy, SizeBound, parse_bool,
+};
+use super::{Listen, RegistrySource, TerminationMessage};
+use crate::failure::Failure;
+use crate::flavour::Flavour;
+use crate::image_reference::{Host, Repository};
+use crate::module_signing::Hash;
+
+/// Makes a layer from a table: its fields, its flags with their help (clap), its keys in the file
+/// (serde), the reading of its variables, its merge with the layer below, and its rows for
+/// docs/configuration.md.
+///
+/// The name of the layer comes first, with a function (`after`) that both layers of a merge go
+/// through before it, for settings that exclude each other. Then the rows:
+///
+/// - the comment is the flag's help, for a row without a flag the field's documentation;
+/// - `section`: a table of its own, with the settings of another layer, and nothing else;
+/// - `key`: in the file; `written` is its text in the page. Rows without have `#[serde(skip)]`;
+/// - `flag`: its name, the name of its value, and (`alone`) its value where none follows. Rows
+///   without have `#[arg(skip)]`;
+/// - `env`: variables, of which the first that is set counts;
+/// - `default` and `means`: the last columns of the page. A default in backticks is what could be
+///   set instead, which a test holds the program to.
+macro_rules! settings {
+    (
+        $(#[$about:meta])*
+        $layer:ident $(after $related:path)?;
+        $(
+            $(#[$help:meta])+
+            $field:ident: $kind:ty;
+            $(section $section:literal)?
+            $(key $key:literal $(written $written:literal)?)?
+            $(flag $flag:literal $($value:literal)? $(alone $alone:literal)?)?
+            $(env $($variable:literal)+)?
+            $(default $default:literal means $means:literal)?
+        )+
+    ) => {
+        #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize, clap::Args)]
+        #[serde(deny_unknown_fields, default)]
+        $(#[$about])*
+        pub struct $layer {
+            $(
+                $(#[$help])+
+                $(#[command(flatten)] #[serde(rename = $section)])?
+                $(#[serde(rename = $key)])?
+                $(#[arg(
+                    id = $flag, long = $flag, global = true
+                    $(, value_name = $value)?
+                    $(, num_args = 0..=1, require_equals = true, default_missing_value = $alone)?
+                )])?
+                pub $field: $kind,
+            )+
+        }
+
+        impl $crate::config::layer::FromEnv for $layer {
+            fn from_env(
+                env: $crate::config::Env<'_>,
+                _: &[&str],
+            ) -> Result<Self, $crate::failure::Failure> {
+                use $crate::config::layer::read;
+                Ok(Self {
+                    $($field: read!(env; $(section $section)? $($($variable)+)?),)+
+                })
+            }
+        }
+
+        impl $crate::config::layer::Over for $layer {
+            fn over(self, below: Self) -> Self {
+                let (above, below) = (self, below);
+                $(let (above, below) = $related(above, below);)?
+                Self {
+                    $($field: $crate::config::layer::Over::over(above.$field, below.$field),)+
+                }
+            }
+        }
+
+        #[cfg(test)]
+        impl $layer {
+            /// Rows of the table.
+            pub(super) const ROWS: &'static [$crate::config::page::Row] = &[
+                $($crate::config::page::Row {
+                    section: &[$(($section, <$kind>::ROWS))?],
+                    key: &[$($key)?],
+                    written: &[$($($written)?)?],
+                    flag: &[$($flag)?],
+                    alone: &[$($($alone)?)?],
+                    kind: stringify!($kind),
+                    variables: &[$($($variable),+)?],
+                    default: concat!($($default)?),
+                    means: concat!($($means)?),
+                },)+
+            ];
+        }
+    };
+}
+
+/// Reads the variables of one row.
+macro_rules! read {
+    ($env:ident;) => {
+        Default::default()
+    };
+    ($env:ident; section $section:literal) => {
+        $crate::config::layer::FromEnv::from_env($env, &[])?
+    };
+    ($env:ident; $($variable:literal)+) => {
+        $crate::config::layer::FromEnv::from_env($env, &[$($variable),+])?
+    };
+}
+
+pub(super) use read;
+pub(super) use settings;
+
+/// Settings that variables may set.
+pub(super) trait FromEnv: Sized {
+    /// Reads the variables with these names.
+    ///
+    /// # Errors
+    /// Exit code 2 with the variable's name where its value is not valid.
+    fn from_env(env: Env<'_>, names: &[&str]) -> Result<Self, Failure>;
+}
+
+impl<T: Variable> FromEnv for Option<T> {
+    fn from_env(env: Env<'_>, names: &[&str]) -> Result<Self, Failure> {
+        for name in names {
+            if let Some(Some(value)) = get(env, name, |text| T::read(name, text))? {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Module parameters: each variable ends in the module's name.
+impl FromEnv for BTreeMap<ModuleName, String> {
+    fn from_env(env: Env<'_>, names: &[&str]) -> Result<Self, Failure> {
+        let mut parameters = Self::new();
+        for name in names {
+            let module = name.trim_start_matches("LONGSHORE_PARAMETERS_").to_lowercase();
+            if let Some(line) = get(env, name, |text| String::read(name, text))?.flatten()
+                && let Ok(module) = module.parse()
+            {
+                parameters.insert(module, line);
+            }
+        }
+        Ok(parameters)
+    }
+}
+
+/// Settings of one layer, which take the place of those of the layer below.
+pub(super) trait Over {
+    /// Returns these settings, and `below` where they are not set. Lists replace each other.
+    fn over(self, below: Self) -> Self;
+}
+
+impl<T> Over for Option<T> {
+    fn over(self, below: Self) -> Self {
+        self.or(below)
+    }
+}
+
+impl Over for bool {
+    fn over(self, below: Self) -> Self {
+        self || below
+    }
+}
+
+impl<T> Over for Vec<T> {
+    fn over(self, below: Self) -> Self {
+        if self.is_empty() { below } else { self }
+    }
+}
+
+impl<K, V> Over for BTreeMap<K, V> {
+    fn over(self, below: Self) -> Self {
+        if self.is_empty() { below } else { self }
+    }
+}
+
+/// Value that a variable may have.
+pub(super) trait Variable: Sized {
+    /// Parses the text of the variable `name`; None counts as unset.
+    ///
+    /// # Errors
+    /// The wanted form, where `text` is not valid.
+    fn read(name: &str, text: &str) -> Result<Option<Self>, String>;
+}
+
+/// A list, separated by commas or blanks.
+impl<T: Variable> Variable for Vec<T> {
+    fn read(name: &str, text: &str) -> Result<Option<Self>, String> {
+        let parts = text.split([',', ' ']).filter(|part| !part.is_empty());
+        parts.map(|part| T::read(name, part)).collect()
+    }
+}
+
+impl Variable for AbsolutePath {
+    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
+        some(Self::strict(text))
+    }
+}
+
+impl Variable for PathBuf {
+    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
+        some(AbsolutePath::strict(text).map(|path| path.as_path().to_path_buf()))
+    }
+}
+
+impl Variable for bool {
+    fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
+        some(parse_bool(text))
+    }
+}
+
+impl Variable for FlavourSelector {
+    fn read(name: &str, text: &str) -> Result<Option<Self>, String> {
+        match name {
+            // The GPU operator's older variable; false left the choice to the driver container.
+            "OPEN_KERNEL_MODULES_ENABLED" => {
+                let open = parse_bool(text).map_err(|e| e.to_string())?;
+                Ok(open.then_some(Flavour::Open.into()))
+            }
+            _ => some(text.parse()),
+        }
+    }
+}
+
+/// Values that a variable has as a flag has them.
+macro_rules! parsed_alike {
+    ($($kind:ty),+) => {$(
+        impl Variable for $kind {
+            fn read(_: &str, text: &str) -> Result<Option<Self>, String> {
+                some(text.parse())
+            }
+        }
+    )+};
+}
+
+parsed_alike!(
+    BoundedDuration,
+    BuildUser,
+    DriverSelector,
+    Hash,
+    Host,
+    Listen,
+    MissingGpus,
+    Mode,
+    ModuleName,
+    NonZeroU16,
+    OnBusy,
+    RegistrySource,
+    Repository,
+    SecondOrMore,
+    SizeBound,
+    String,
+    TerminationMessage
+);
+
+fn some<T, E: Display>(parsed: Result<T, E>) -> Result<Option<T>, String> {
+    parsed.map(Some).map_err(|e| e.to_string())
+}
