@@ -52,6 +52,7 @@ pub use values::{
 
 use self::layer::{FromEnv, Over};
 use crate::deadlines::Deadlines;
+use crate::driver_modules;
 use crate::failure::{ExitCode, Failure};
 use crate::flavour::Flavour;
 use crate::paths::Paths;
@@ -316,7 +317,7 @@ impl Config {
 fn extra_modules(names: &[ModuleName]) -> Vec<String> {
     let mut extra: Vec<String> = Vec::new();
     for name in names.iter().map(ModuleName::as_str) {
-        let always = matches!(name, "nvidia" | "nvidia_uvm" | "nvidia_modeset");
+        let always = driver_modules::always().any(|module| module == name);
         if !always && !extra.iter().any(|e| e == name) {
             extra.push(name.to_owned());
         }
