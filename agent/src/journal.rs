@@ -29,17 +29,17 @@ use crate::journal::phase::Phase;
 use crate::landing::write_remedy;
 use crate::paths::Paths;
 use crate::root::Root;
-use crate::step::Step;
+use crate::steps::{Mounted, MountedFrom, Recorded as RecordedStep, WriteParameter};
+
 use private_dir::{NotOurs, PrivateDir};
 use seal::Key;
 use table::Table;
 
+pub use crate::steps::EntryState;
 use believed::FoundRecord;
 pub use host_root::HostRoot;
 pub use lock::{Holder, Lock, holder};
-pub use record::{
-    Before, Entry, EntryState, FORMAT, MadeFor, NodeBefore, PlanSummary, Refused, State,
-};
+pub use record::{Entry, FORMAT, MadeFor, PlanSummary, Refused, State};
 #[cfg(test)]
 pub(crate) use state_file::Point;
 use state_file::StateFile;
@@ -154,9 +154,9 @@ impl Journal {
     }
 
     /// Refuses a step that this program never records: the next agent would not trust it.
-    fn check(&self, step: &Step, before: &Before) -> Result<(), Failure> {
+    fn check(&self, step: &RecordedStep) -> Result<(), Failure> {
         let Place::Dir { table, .. } = &self.place else { return Ok(()) };
-        table.entry(step, before).map_err(|why| {
+        table.entry(step).map_err(|why| {
             Failure::new(ExitCode::Bug, format!("recording the intent of a step: {why}"))
         })
     }
@@ -242,13 +242,14 @@ pub fn recorded(paths: &Paths) -> Recorded {
     let entries = state.map(|state| state.entries).unwrap_or_default();
     let mut recorded = Recorded::default();
     for entry in entries.into_iter().filter(Entry::is_live) {
-        match entry.step {
-            Step::Bind { target, .. } | Step::MountTmpfs { target } => recorded.mounts.push(target),
-            Step::WriteParameter { path, .. } if path == Path::new(FIRMWARE_PATH) => {
-                recorded.firmware_path = true;
+        if let Some(Mounted { target, from, .. }) = entry.step.mounted() {
+            match from {
+                MountedFrom::Tree(_) | MountedFrom::Tmpfs => recorded.mounts.push(target.into()),
+                MountedFrom::Directory(_) => {}
             }
-            _ => {}
         }
+        let written = WriteParameter::recorded(&entry.step);
+        recorded.firmware_path |= written.is_some_and(|it| it.path == Path::new(FIRMWARE_PATH));
     }
     recorded
 }
@@ -284,6 +285,9 @@ fn parse_state(path: &Path, bytes: &[u8]) -> Result<State, Failure> {
             ),
         )
         .remedy("a newer longshore wrote it: use that one; nothing was changed"));
+    }
+    if let Some(why) = record::mismatch(bytes) {
+        return Err(believed::forged(path, &why));
     }
     serde_json::from_slice(bytes).map_err(|e| unreadable(path).because(e))
 }

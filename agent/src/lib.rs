@@ -1,7 +1,7 @@
 //! longshore installs an NVIDIA driver on a host from a container, and uninstalls it again.
 //!
 //! Data flows in one direction: [`config`], [`host`] facts and the [`catalog`] of available sources
-//! go into the pure [`plan`]; the [`engine`] carries out a plan's [`step`]s through the verbs of
+//! go into the pure [`plan`]; the [`engine`] carries out a plan's [`steps`] through the verbs of
 //! [`host::Host`], and records every intent in the [`journal`] before the act. See
 //! docs/architecture.md.
 
@@ -55,7 +55,7 @@ pub mod signature;
 pub mod signed_sets;
 pub mod source;
 pub mod status;
-pub mod step;
+pub mod steps;
 pub mod store;
 pub mod supplier;
 pub mod telemetry;

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::host::HostFacts;
 use crate::journal::PlanSummary;
 use crate::plan::Plan;
-use crate::step::Step;
+use crate::steps::Step;
 
 /// Source of facts, plans and acquired files for an agent run: everything left of the engine, which
 /// only reads the host and writes the store.

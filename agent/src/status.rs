@@ -17,9 +17,9 @@ use crate::host::verbs::{NodeKeeper, WantedNode};
 use crate::host::{Host, RealHost, VerbError};
 use crate::input;
 use crate::journal::phase::Phase;
-use crate::journal::{self, Before, Entry, EntryState, State};
+use crate::journal::{self, Entry, EntryState, State};
 use crate::paths::Paths;
-use crate::step::Step;
+use crate::steps::{LoadModule, Mounted, Observed, Recorded};
 use crate::telemetry::{FailureRecord, Live};
 use crate::termination::{self, LastFailure};
 
@@ -234,13 +234,8 @@ fn modules(
     host: &dyn Host,
     live: &[&Entry],
 ) -> Result<Vec<ModuleStatus>, VerbError> {
-    let ours: BTreeSet<String> = live
-        .iter()
-        .filter_map(|entry| match &entry.step {
-            Step::LoadModule { name, .. } => Some(name.clone()),
-            _ => None,
-        })
-        .collect();
+    let of_entries = live.iter().filter_map(|entry| LoadModule::recorded(&entry.step));
+    let ours: BTreeSet<String> = of_entries.map(|module| module.name.clone()).collect();
     let mut names = ours.clone();
     // Without a /sys/module (a kernel without modules) there is no module.
     let listed = fs::read_dir(paths.root.join("sys/module")).into_iter().flatten().flatten();
@@ -265,13 +260,9 @@ fn modules(
 fn mounts(host: &dyn Host, live: &[&Entry]) -> Result<Vec<MountStatus>, VerbError> {
     let mut mounts = Vec::new();
     for entry in live {
-        if let (
-            Step::Bind { target, .. } | Step::Share { target, .. } | Step::MountTmpfs { target },
-            Before::Mounts { count },
-        ) = (&entry.step, &entry.before)
-        {
-            let mounted = host.mounts_on(target)? > *count;
-            mounts.push(MountStatus { target: target.clone(), mounted });
+        if let Some(Mounted { target, count, .. }) = entry.step.mounted() {
+            let mounted = host.mounts_on(target)? > count;
+            mounts.push(MountStatus { target: target.to_path_buf(), mounted });
         }
     }
     Ok(mounts)
@@ -285,8 +276,8 @@ fn nodes(paths: &Paths, host: &dyn Host, live: &[&Entry]) -> Result<Vec<NodeStat
         }
     }
     for entry in live {
-        if let Before::Nodes { nodes, .. } = &entry.before {
-            wanted.extend(nodes.iter().map(|node| (node.path.clone(), (node.made, true))));
+        if let Recorded::MakeNodes(Observed { before, .. }) = &entry.step {
+            wanted.extend(before.nodes.iter().map(|node| (node.path.clone(), (node.made, true))));
         }
     }
     let status = |(path, (made, ours)): (PathBuf, (crate::host::verbs::Node, bool))| {
@@ -306,7 +297,7 @@ mod tests {
     use crate::host::fake::{FakeHost, FakeModule};
     use crate::host::verbs::{Node, Owner};
     use crate::journal::Journal;
-    use crate::step::ModuleOrigin;
+    use crate::steps::{Bind, ModuleOrigin, Mounts, NotLoaded, Share};
 
     fn paths(root: &Path) -> Paths {
         Paths { host_root: PathBuf::from("/"), ..Paths::below(root) }
@@ -336,20 +327,19 @@ mod tests {
         });
         let mut journal = Journal::in_memory();
         let origin = ModuleOrigin::Kernel { file: "drm.ko".into() };
-        let load = Step::LoadModule {
+        let load = LoadModule {
             name: "drm".to_owned(),
             origin,
             parameters: String::new(),
             version: None,
             srcversion: None,
         };
-        let seq = journal.intend(load, Before::NotLoaded).unwrap();
+        let seq = journal.intend(load.observed(NotLoaded {})).unwrap();
         journal.mark(seq, EntryState::Done).unwrap();
-        let bind = Step::Bind { source: "/tree".into(), target: "/run/nvidia/driver".into() };
-        journal.intend(bind, Before::Mounts { count: 0 }).unwrap();
-        let share =
-            Step::Share { source: "/run/nvidia/driver/run/d".into(), target: "/run/d".into() };
-        journal.intend(share, Before::Mounts { count: 0 }).unwrap();
+        let bind = Bind { source: "/tree".into(), target: "/run/nvidia/driver".into() };
+        journal.intend(bind.observed(Mounts { count: 0 })).unwrap();
+        let share = Share { source: "/run/nvidia/driver/run/d".into(), target: "/run/d".into() };
+        journal.intend(share.observed(Mounts { count: 0 })).unwrap();
         let report = look(&paths(dir.path()), &host, Some(journal.state())).unwrap();
         let expected = "\
 driver    535.1

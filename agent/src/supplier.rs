@@ -40,7 +40,7 @@ use crate::source::driver::AvailableDriver;
 use crate::source::http::{Away, Policy};
 use crate::source::userspace::AvailableUserspace;
 use crate::source::{driver, userspace};
-use crate::step::Step;
+use crate::steps::Step;
 use crate::store::Store;
 use crate::store::usage::InUse;
 use crate::telemetry::{Counted, Origin, Telemetry};

@@ -1,6 +1,5 @@
 //! Variables of the environment: `LONGSHORE_*`, and those of NVIDIA's driver containers.
 
-use crate::driver_modules;
 use crate::failure::{ExitCode, Failure};
 
 /// Looks up an environment variable.

@@ -14,7 +14,7 @@ use crate::host::look::Looker;
 use crate::host::modules::is_of_driver;
 use crate::journal::phase::Phase;
 use crate::journal::{self, Refused, State};
-use crate::step::Step;
+use crate::steps::LoadModule;
 use crate::store::Store;
 
 /// Findings and notes of these checks.
@@ -177,12 +177,10 @@ fn refused(refused: &Refused) -> Finding {
     let modules: Vec<String> = refused
         .loads
         .iter()
-        .filter_map(|step| match step {
-            Step::LoadModule { name, version, .. } => Some(match version {
-                Some(version) => format!("{name} {version}"),
-                None => name.clone(),
-            }),
-            _ => None,
+        .filter_map(LoadModule::of)
+        .map(|LoadModule { name, version, .. }| match version {
+            Some(version) => format!("{name} {version}"),
+            None => name.clone(),
         })
         .collect();
     let seen = format!("{}: {}", modules.join(", "), refused.why);

@@ -20,9 +20,10 @@ use super::tests::{FIRMWARE, engine, gpu_host, install};
 use super::*;
 use crate::host::fake::{FakeHost, FakeModule, FakeState};
 use crate::host::verbs::{Node, Owner};
+use crate::journal::State;
 use crate::journal::phase::Phase;
-use crate::journal::{Before, State};
 use crate::paths::Paths;
+use crate::steps::{Observed, Recorded};
 
 /// The host and the state directory's files after an agent's death.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,9 +159,9 @@ fn key(world: &World) -> String {
     }
     let next = world.files.contains_key("state.json.next");
     let entries = state.iter().flat_map(|state| state.entries.iter());
-    let in_entries = entries.filter_map(|entry| match &entry.before {
-        Before::NoDaemon { mark } => Some(mark.clone()),
-        _ => None,
+    let in_entries = entries.filter_map(|entry| {
+        let Recorded::StartDaemon(Observed { before, .. }) = &entry.step else { return None };
+        Some(before.mark.clone())
     });
     // The marks of daemons are random.
     let marks: Vec<String> = in_entries.chain(host.daemons.keys().cloned()).collect();

@@ -4,14 +4,13 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::undo::NEEDS_REBOOT;
 use super::{Engine, Going, Left, NotUndone, Stopped};
 use crate::cancel::CancelFlag;
 use crate::engine::image::Images;
 use crate::failure::{ExitCode, Failure};
 use crate::host::in_use::InUse;
 use crate::journal::{Entry, Journal};
-use crate::step::{ModuleOrigin, Step};
+use crate::steps::{Content, LoadModule, MountedFrom, NEEDS_REBOOT, Next, Step};
 
 /// Reason that the wanted driver did not replace the installed one.
 #[derive(Debug)]
@@ -109,15 +108,13 @@ impl Engine<'_> {
 
     /// Undoes what an agent that died during the change had already made of the new driver.
     fn make_room(&self, before: &[Step], journal: &mut Journal) -> Result<(), Failure> {
-        let stays = |step: &Step| {
-            let of_kernel = matches!(
-                step,
-                Step::LoadModule { origin: ModuleOrigin::Kernel { .. }, .. }
-                    | Step::WriteParameter { .. }
-            );
-            of_kernel || before.iter().any(|was| was.is_same(step))
+        let stays = |entry: &Entry| match entry.step.properties().next {
+            Next::AnyDriver | Next::Overwritten(_) => true,
+            Next::Wanted | Next::WantedUnlessReplaced(_) | Next::UnlessReplaced(_) => {
+                before.iter().any(|was| entry.step.is_same(was))
+            }
         };
-        let entries = journal.live().filter(|entry| !stays(&entry.step));
+        let entries = journal.live().filter(|entry| !stays(entry));
         let going = with_mounts_on(journal, entries.map(|entry| entry.seq).collect());
         self.undo_those(&|entry| going.contains(&entry.seq), journal)
             .map_err(NotUndone::into_failure)
@@ -129,21 +126,22 @@ pub fn with_mounts_on(journal: &Journal, going: BTreeSet<u64>) -> BTreeSet<u64> 
     let gone: Vec<&Path> =
         journal.live().filter(|e| going.contains(&e.seq)).filter_map(mount_point).collect();
     let lies_on = |entry: &&Entry| {
-        let place = match &entry.step {
-            // A shared tree is gone along with its source.
-            Step::Share { source, .. } => Some(source.as_path()),
-            _ => mount_point(entry),
-        };
+        let place = entry.step.mounted().map(|mount| match mount.from {
+            MountedFrom::Directory(source) => source,
+            MountedFrom::Tree(_) | MountedFrom::Tmpfs => mount.target,
+        });
         place.is_some_and(|on| gone.iter().any(|gone| on.starts_with(gone)))
     };
     let on_them: Vec<u64> = journal.live().filter(lies_on).map(|entry| entry.seq).collect();
     going.into_iter().chain(on_them).collect()
 }
 
+/// Returns the mount point of a mount; None for a second path to a directory.
 fn mount_point(entry: &Entry) -> Option<&Path> {
-    match &entry.step {
-        Step::Bind { target, .. } | Step::MountTmpfs { target } => Some(target),
-        _ => None,
+    let mount = entry.step.mounted()?;
+    match mount.from {
+        MountedFrom::Tree(_) | MountedFrom::Tmpfs => Some(mount.target),
+        MountedFrom::Directory(_) => None,
     }
 }
 
@@ -172,13 +170,14 @@ fn lost(why: &Failure, name: &str, failure: &Failure) -> Failure {
 /// # Errors
 /// 13 if something is missing or changed, with its name and path.
 pub fn verify_available(images: &dyn Images, steps: &[Step]) -> Result<(), Failure> {
-    for step in steps {
-        match step {
-            Step::LoadModule { name, origin, .. } if images.file(name, origin)?.is_none() => {
-                images.image(name, origin)?;
+    for content in steps.iter().filter_map(|step| step.properties().content) {
+        match content {
+            Content::Module(LoadModule { name, origin, .. }) => {
+                if images.file(name, origin)?.is_none() {
+                    images.image(name, origin)?;
+                }
             }
-            Step::Bind { source, .. } => images.check_tree(source)?,
-            _ => {}
+            Content::Tree(tree) => images.check_tree(tree)?,
         }
     }
     Ok(())

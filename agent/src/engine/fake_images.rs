@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::image::{Images, ModuleFile};
 use crate::failure::Failure;
-use crate::step::ModuleOrigin;
+use crate::steps::ModuleOrigin;
 
 /// Images for a [`FakeHost`](crate::host::fake::FakeHost): every module's image is its name.
 #[derive(Debug, Clone, Copy, Default)]

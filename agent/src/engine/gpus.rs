@@ -1,12 +1,11 @@
 //! Refusal of a driver that did not take every GPU that it is to drive.
 
 use super::Engine;
-use super::act::exposing;
 use crate::failure::Failure;
 use crate::finding;
 use crate::host::VerbError;
 use crate::host::gpus::{self, Gpu};
-use crate::step::Step;
+use crate::steps::{LoadModule, Step, exposing};
 
 impl Engine<'_> {
     /// Fails if a GPU is missing and `refuses_missing_gpus` is set.
@@ -23,10 +22,7 @@ impl Engine<'_> {
         if self.host.module("nvidia")?.is_none() {
             return Ok(Vec::new());
         }
-        let given = steps.iter().find_map(|step| match step {
-            Step::LoadModule { name, parameters, .. } if name == "nvidia" => Some(parameters),
-            _ => None,
-        });
-        Ok(gpus::assigned(self.host.gpus()?, given.map_or("", String::as_str)))
+        let given = steps.iter().filter_map(LoadModule::of).find(|module| module.name == "nvidia");
+        Ok(gpus::assigned(self.host.gpus()?, given.map_or("", |module| module.parameters.as_str())))
     }
 }

@@ -11,8 +11,9 @@ use crate::paths::Paths;
 use crate::root::{Root, is_absent};
 use crate::source::compression::xz_stream;
 use crate::source::userspace::{self, Depth};
-use crate::step::ModuleOrigin;
-use crate::store::{Store, VerifiedModule};
+use crate::steps::ModuleOrigin;
+pub use crate::steps::{Images, ModuleFile};
+use crate::store::Store;
 
 /// Size limit of an unpacked module, against decompression bombs. An unstripped nvidia.ko has 185
 /// MB.
@@ -20,56 +21,6 @@ const LARGEST: u64 = 1 << 30;
 
 /// First bytes of every unpacked module.
 const ELF_MAGIC: &[u8; 4] = b"\x7fELF";
-
-/// A module's file, open and not compressed, for finit_module(2).
-#[derive(Debug)]
-pub enum ModuleFile {
-    /// A module of the kernel's own, loaded as modprobe loads it.
-    Kernel(File),
-    /// A module of the store.
-    Driver(VerifiedModule),
-}
-
-impl ModuleFile {
-    /// The file, open for reading.
-    pub fn file(&self) -> &File {
-        match self {
-            Self::Kernel(file) => file,
-            Self::Driver(module) => module.file(),
-        }
-    }
-
-    /// Checks, after the kernel has read the file, that it read the verified bytes.
-    ///
-    /// # Errors
-    /// 13 if the file was written to meanwhile.
-    pub fn check_unwritten(&self) -> Result<(), Failure> {
-        match self {
-            Self::Kernel(_) => Ok(()),
-            Self::Driver(module) => module.check_unwritten(),
-        }
-    }
-}
-
-/// Source of module images.
-pub trait Images: Send + Sync {
-    /// The bytes of a module, not compressed.
-    ///
-    /// # Errors
-    /// 13 where the bytes do not have the expected digest; 12 or 16 where they are absent.
-    fn image(&self, name: &str, origin: &ModuleOrigin) -> Result<Vec<u8>, Failure>;
-    /// The file of a module that is already verified, so that the kernel can read it directly; None
-    /// if the module has to be loaded from memory.
-    ///
-    /// # Errors
-    /// 12 or 16 where the file cannot be read.
-    fn file(&self, name: &str, origin: &ModuleOrigin) -> Result<Option<ModuleFile>, Failure>;
-    /// Verifies every byte of an assembled tree of the store, before it is exposed to the host.
-    ///
-    /// # Errors
-    /// 13 where it differs from the assembled tree.
-    fn check_tree(&self, tree: &Path) -> Result<(), Failure>;
-}
 
 /// Images from the store and from the host's /lib/modules of the running kernel.
 #[derive(Debug, Clone)]

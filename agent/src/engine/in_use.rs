@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 use super::Engine;
 use super::patience::Wait;
 use super::undo::{NotUndone, not_looked};
-use crate::engine::readback;
 use crate::host::VerbError;
 use crate::host::in_use::{Held, InUse};
-use crate::host::verbs::{ModuleState, Stage};
-use crate::journal::{Entry, EntryState, Journal};
-use crate::step::{ModuleOrigin, Step};
+use crate::host::verbs::Stage;
+use crate::journal::{Entry, Journal};
+use crate::steps::{LoadModule, held, is_owned};
 
 /// Selects the entries of the journal that are to be undone.
 pub type Going<'a> = &'a dyn Fn(&Entry) -> bool;
@@ -62,14 +61,16 @@ impl Engine<'_> {
         journal: &Journal,
         going: Going<'_>,
     ) -> Result<Vec<Held>, VerbError> {
-        let names: BTreeSet<&str> = loads(journal, going).map(|(_, name, _)| name).collect();
+        let names: BTreeSet<&str> =
+            loads(journal, going).map(|(_, module)| module.name.as_str()).collect();
         let mut all = Vec::new();
-        for (entry, name, origin) in loads(journal, going) {
-            if matches!(origin, ModuleOrigin::Driver { .. })
+        for (entry, module) in loads(journal, going) {
+            let name = module.name.as_str();
+            if module.is_of_driver()
                 && let Some(state) = self.host.module(name)?
                 && state.stage == Stage::Live
-                && self.is_ours(entry, &state)
-                && let Some(held) = self.held(name, &names)?
+                && is_owned(module, &entry.progress(), self.host, &state)
+                && let Some(held) = held(self.host, name, &names)?
             {
                 all.push(held);
             }
@@ -87,50 +88,13 @@ impl Engine<'_> {
         self.telemetry.holders(Some(&in_use));
         in_use
     }
-
-    /// Returns the holders of one module, apart from `going`.
-    pub(super) fn held(
-        &self,
-        name: &str,
-        going: &BTreeSet<&str>,
-    ) -> Result<Option<Held>, VerbError> {
-        let Some(state) = self.host.module(name)? else { return Ok(None) };
-        // A module that uses symbols of another holds exactly one reference to it
-        // (kernel/module/main.c, ref_module).
-        let references = state.refcount - state.holders.len() as i64;
-        let mut modules = state.holders;
-        modules.retain(|holder| !going.contains(holder.as_str()));
-        let free = modules.is_empty() && references <= 0;
-        Ok((!free).then(|| Held { module: name.to_owned(), modules, references }))
-    }
-
-    /// True if the loaded module is the one that the entry loaded (docs/decisions/whose-module.md).
-    ///
-    /// An entry that is done has the number of its loading; one that an older longshore wrote has
-    /// the versions alone. An intent whose agent died may have been carried out: a module with the
-    /// intended versions and parameters is taken for ours.
-    pub(super) fn is_ours(&self, entry: &Entry, state: &ModuleState) -> bool {
-        let Step::LoadModule { name, origin, parameters, .. } = &entry.step else { return false };
-        let same_build = readback::versions(&entry.step, state).is_ok();
-        match (&entry.state, entry.instance, state.instance) {
-            (EntryState::Done, Some(ours), Some(there)) => ours == there,
-            (EntryState::Done, ..) => same_build,
-            _ => {
-                let given = matches!(origin, ModuleOrigin::Kernel { .. })
-                    || readback::parameters(self.host, name, parameters, &[]).is_ok();
-                same_build && given
-            }
-        }
-    }
 }
 
 /// Returns the live module loads of the journal that are `going`, oldest first.
 pub(super) fn loads<'a>(
     journal: &'a Journal,
     going: Going<'a>,
-) -> impl DoubleEndedIterator<Item = (&'a Entry, &'a str, &'a ModuleOrigin)> {
-    journal.live().filter(move |e| going(e)).filter_map(|entry| match &entry.step {
-        Step::LoadModule { name, origin, .. } => Some((entry, name.as_str(), origin)),
-        _ => None,
-    })
+) -> impl DoubleEndedIterator<Item = (&'a Entry, &'a LoadModule)> {
+    let live = journal.live().filter(move |e| going(e));
+    live.filter_map(|entry| Some((entry, LoadModule::recorded(&entry.step)?)))
 }

@@ -8,6 +8,7 @@ use super::*;
 use crate::engine::fake_images::FakeImages;
 use crate::host::RealHost;
 use crate::journal::EntryState;
+use crate::steps::MakeDir;
 
 #[test]
 fn a_driver_root_that_became_a_link_stays_and_so_does_what_it_leads_to() {
@@ -24,7 +25,7 @@ fn a_driver_root_that_became_a_link_stays_and_so_does_what_it_leads_to() {
         refuses_missing_gpus: false,
     };
     let mut journal = Journal::in_memory();
-    let steps = [Step::MakeDir { path: "/run/nvidia/driver".into() }];
+    let steps = [Step::MakeDir(MakeDir { path: "/run/nvidia/driver".into() })];
     engine.apply(&steps, &mut journal, &CancelFlag::default()).unwrap();
     fs::remove_dir(&root).unwrap();
     symlink(&elsewhere, &root).unwrap();

@@ -5,13 +5,9 @@ mod daemons;
 mod exchange;
 pub mod fake_images;
 mod gpus;
-mod handover;
 pub mod image;
 mod in_use;
-mod leftover;
-mod load;
 mod patience;
-mod readback;
 mod standing;
 mod undo;
 mod unload;
@@ -30,7 +26,7 @@ use crate::engine::image::Images;
 use crate::failure::{ExitCode, Failure};
 use crate::host::Host;
 use crate::journal::Journal;
-use crate::step::Step;
+use crate::steps::{NEEDS_REBOOT, Step};
 use crate::telemetry::{StepOutcome, Telemetry};
 
 /// Carries steps out on a host: takes module images from `images`, and waits for the driver's users
@@ -166,7 +162,7 @@ fn left_behind(why: Stopped, not: &NotUndone) -> Failure {
         Stopped::Failed(failure) => failure.one_line(),
     };
     let remedy = if not.needs_reboot() {
-        undo::NEEDS_REBOOT
+        NEEDS_REBOOT
     } else {
         "run `longshore unload` once nothing holds the driver: the journal has what is left"
     };
@@ -204,6 +200,10 @@ impl From<Outcome> for StepOutcome {
 
 #[cfg(test)]
 mod crashes;
+#[cfg(test)]
+mod handover;
+#[cfg(test)]
+mod leftover;
 #[cfg(test)]
 mod links;
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::tests::{FIRMWARE, engine, gpu_host, install, load};
 use super::*;
 use crate::host::fake::{FakeHost, Fault};
 use crate::host::verbs::{Node, Owner};
+use crate::steps::{Bind, MakeDir, WriteParameter};
 
 /// Generates things that other programs left on a host before longshore ran.
 fn other_peoples_things() -> impl Strategy<Value = FakeHost> {
@@ -49,10 +50,13 @@ fn other_peoples_things() -> impl Strategy<Value = FakeHost> {
 fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     let mut pool = install();
     pool.push(load("ipmi_devintf"));
-    pool.push(Step::MakeDir { path: "/dev/nvidia-caps".into() });
-    pool.push(Step::WriteParameter { path: "/sys/absent".into(), value: "x".to_owned() });
-    pool.push(Step::WriteParameter { path: FIRMWARE.into(), value: String::new() });
-    pool.push(Step::Bind { source: "/store/tree".into(), target: "/run".into() });
+    pool.push(Step::MakeDir(MakeDir { path: "/dev/nvidia-caps".into() }));
+    pool.push(Step::WriteParameter(WriteParameter {
+        path: "/sys/absent".into(),
+        value: "x".to_owned(),
+    }));
+    pool.push(Step::WriteParameter(WriteParameter { path: FIRMWARE.into(), value: String::new() }));
+    pool.push(Step::Bind(Bind { source: "/store/tree".into(), target: "/run".into() }));
     let random = prop::collection::vec(prop::sample::select(pool), 0..14);
     prop_oneof![Just(install()), random]
 }

@@ -6,13 +6,14 @@ use nix::errno::Errno;
 use super::tests::{engine, failed, gpu_host, install, load};
 use super::*;
 use crate::host::fake::{FakeHost, FakeModule, Fault};
-use crate::journal::{Before, EntryState};
+use crate::journal::EntryState;
+use crate::steps::{LoadModule, NotLoaded};
 
 /// Returns the plan with a parameter for nvidia.
 fn install_with(parameter: &str) -> Vec<Step> {
     let mut steps = install();
     for step in &mut steps {
-        if let Step::LoadModule { name, parameters, .. } = step
+        if let Step::LoadModule(LoadModule { name, parameters, .. }) = step
             && name == "nvidia"
         {
             parameter.clone_into(parameters);
@@ -62,7 +63,7 @@ fn what_the_kernel_refused_us_is_not_ours_when_others_load_it() {
     let mut journal = Journal::in_memory();
     let steps = ["drm", "ipmi_msghandler", "nvidia"].map(load);
     engine(&host).apply(&steps, &mut journal, &CancelFlag::default()).unwrap_err();
-    let entry = journal.state().entries.iter().find(|e| e.step == load("nvidia")).unwrap();
+    let entry = journal.state().entries.iter().find(|e| e.step.step() == load("nvidia")).unwrap();
     assert_eq!(entry.state, EntryState::Undone);
     refuse(None);
 }
@@ -95,9 +96,9 @@ fn an_intent_is_taken_for_carried_out_where_what_is_there_is_what_it_was_to_load
     for (given, module, ours) in cases {
         let host = gpu_host();
         host.knows("nvidia", module);
-        let step = install_with("NVreg_A=1")[5].clone();
+        let step = LoadModule::of(&install_with("NVreg_A=1")[5]).cloned().unwrap();
         let mut journal = Journal::in_memory();
-        journal.intend(step, Before::NotLoaded).unwrap();
+        journal.intend(step.observed(NotLoaded {})).unwrap();
         host.change(|state| state.loaded.insert("nvidia".to_owned(), given.to_owned()));
         engine(&host).undo(&mut journal).unwrap();
         assert_eq!(loaded(&host).is_empty(), ours, "{given}");
@@ -111,7 +112,8 @@ fn an_entry_without_a_number_is_known_by_its_versions() {
         let host = gpu_host();
         host.teach("nvidia", |nvidia| nvidia.version = Some(version.to_owned()));
         let mut journal = Journal::in_memory();
-        let seq = journal.intend(load("nvidia"), Before::NotLoaded).unwrap();
+        let nvidia = LoadModule::of(&load("nvidia")).cloned().unwrap();
+        let seq = journal.intend(nvidia.observed(NotLoaded {})).unwrap();
         journal.settle_done(seq, None);
         host.change(|state| state.loaded.insert("nvidia".to_owned(), String::new()));
         engine(&host).undo(&mut journal).unwrap();

@@ -1,20 +1,15 @@
 //! Comparison of an installed driver with the effects of its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use super::Engine;
-use super::undo::is_another;
 use crate::driver_modules;
 use crate::failure::Failure;
 use crate::host::VerbError;
 use crate::host::gpus::Gpu;
 use crate::host::verbs::Stage;
-use crate::journal::{Before, Entry};
-use crate::step::{ModuleOrigin, Step};
-
-/// Number of nodes that are named in one line.
-const NAMED: usize = 4;
+use crate::journal::Entry;
+use crate::steps::{LoadModule, Mounted, MountedFrom, Recheck, Step, exposing, is_another};
 
 /// Loadings of the driver's modules: kernel name -> its number, see
 /// [`ModuleState::instance`](crate::host::verbs::ModuleState).
@@ -49,13 +44,10 @@ impl Engine<'_> {
     /// If a module cannot be inspected.
     pub fn instances(&self, steps: &[Step], entries: &[Entry]) -> Result<Instances, VerbError> {
         // A plan that finds all of them loaded need not name them.
-        let of_steps = steps.iter().chain(entries.iter().map(|entry| &entry.step));
-        let named = of_steps.filter_map(|step| match step {
-            Step::LoadModule { name, origin: ModuleOrigin::Driver { .. }, .. } => {
-                Some(name.as_str())
-            }
-            _ => None,
-        });
+        let of_steps = steps.iter().filter_map(LoadModule::of);
+        let of_entries = entries.iter().filter_map(|entry| LoadModule::recorded(&entry.step));
+        let of_driver = of_steps.chain(of_entries).filter(|module| module.is_of_driver());
+        let named = of_driver.map(|module| module.name.as_str());
         let mut names: BTreeSet<&str> = driver_modules::always().collect();
         names.extend(named);
         let mut all = Instances::new();
@@ -76,14 +68,10 @@ impl Engine<'_> {
         let modules: Vec<String> =
             instances.iter().filter_map(|(name, then)| self.module_lost(name, *then)).collect();
         let driver_is_gone = !modules.is_empty();
-        // Node numbers are those of the loaded driver: nodes of another driver are not ours to
-        // make.
-        let is_looked_at = |step: &&Step| match step {
-            Step::LoadModule { .. } | Step::StartDaemon { .. } | Step::RemoveLeftover { .. } => {
-                false
-            }
-            Step::MakeNodes { .. } => !driver_is_gone,
-            _ => true,
+        let is_looked_at = |step: &&Step| match step.properties().recheck {
+            Recheck::Always => true,
+            Recheck::WhileLoaded => !driver_is_gone,
+            Recheck::Never => false,
         };
         let lost =
             steps.iter().filter(is_looked_at).filter_map(|s| self.lost(s, entries)).collect();
@@ -108,7 +96,7 @@ impl Engine<'_> {
         let lost = |seen, covered| Some(Lost { step: step.clone(), seen, covered });
         match self.effect(step, entries) {
             Ok(Effect::There) => None,
-            Ok(Effect::Gone(before)) => lost(in_words(step, &before), false),
+            Ok(Effect::Gone(instead)) => lost(instead, false),
             Ok(Effect::Covered) => {
                 lost(format!("something else is mounted on {}", step.subject()), true)
             }
@@ -119,26 +107,27 @@ impl Engine<'_> {
     fn effect(&self, step: &Step, entries: &[Entry]) -> Result<Effect, Failure> {
         let ours = entries.iter().rfind(|entry| entry.step.is_same(step));
         if let Some(entry) = ours
-            && self.is_so(entry)?
+            && self.is_there(entry)?
         {
             return Ok(match self.is_covered(entry) {
                 Ok(true) => Effect::Covered,
                 Ok(false) => Effect::There,
-                Err(error) => return Err(super::act::exposing(error)),
+                Err(error) => return Err(exposing(error)),
             });
         }
-        let lost = self.observe(step)?.filter(super::act::is_lost);
+        let lost = step.observe(self.host)?.and_then(|now| now.seen().gone);
         Ok(lost.map_or(Effect::There, Effect::Gone))
     }
 
     /// True if another mount has replaced, or covers, the tree that the entry mounted. A second
     /// mount of the same tree, as propagation makes it, is not another.
     fn is_covered(&self, entry: &Entry) -> Result<bool, VerbError> {
-        match (&entry.step, &entry.before) {
-            (Step::Bind { source, target }, Before::Mounts { count }) => {
-                Ok(self.host.mounts_on(target)? > *count && is_another(self.host, source, target)?)
+        let Some(Mounted { target, count, from }) = entry.step.mounted() else { return Ok(false) };
+        match from {
+            MountedFrom::Tree(tree) => {
+                Ok(self.host.mounts_on(target)? > count && is_another(self.host, tree, target)?)
             }
-            _ => Ok(false),
+            MountedFrom::Directory(_) | MountedFrom::Tmpfs => Ok(false),
         }
     }
 }
@@ -146,35 +135,8 @@ impl Engine<'_> {
 /// State of a step's effect.
 enum Effect {
     There,
-    Gone(Before),
+    Gone(String),
     Covered,
-}
-
-fn in_words(step: &Step, before: &Before) -> String {
-    let what = step.subject();
-    match (step, before) {
-        (Step::MakeDir { .. }, _) => format!("the directory {what} is gone"),
-        (Step::WriteParameter { value, .. }, Before::Value { value: now }) => {
-            format!("{what} is {now:?} instead of {value:?}")
-        }
-        (Step::MakeNodes { .. }, Before::Nodes { nodes, .. }) => {
-            let paths: Vec<_> = nodes.iter().map(|node| shown(&node.path)).collect();
-            let named = paths.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-            match paths.len().saturating_sub(NAMED) {
-                0 => format!("device nodes are missing or wrong: {named}"),
-                more => format!("device nodes are missing or wrong: {named} and {more} more"),
-            }
-        }
-        (Step::MountTmpfs { .. }, _) => format!("the tmpfs on {what} is no longer mounted"),
-        (Step::Bind { source, .. } | Step::Share { source, .. }, _) => {
-            format!("{} is no longer mounted on {what}", shown(source))
-        }
-        _ => format!("{step}: its effect is gone"),
-    }
-}
-
-fn shown(path: &Path) -> String {
-    path.display().to_string()
 }
 
 #[cfg(test)]

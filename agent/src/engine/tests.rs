@@ -11,8 +11,11 @@ use crate::engine::image::ModuleFile;
 use crate::host::daemon::Daemon;
 use crate::host::fake::{FakeHost, FakeModule, FakeState, Fault};
 use crate::host::verbs::{DriverUser, Node, NodeKeeper, Owner};
-use crate::journal::{Before, EntryState, NodeBefore};
-use crate::step::ModuleOrigin;
+use crate::journal::EntryState;
+use crate::steps::{
+    Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountTmpfs, NodeBefore, Nodes, Share,
+    StartDaemon, WriteParameter,
+};
 
 pub(super) const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
 
@@ -66,30 +69,30 @@ pub(super) fn load(name: &str) -> Step {
         ModuleOrigin::Kernel { file: format!("kernel/{name}.ko").into() }
     };
     let version = driver.then(|| "535.1".to_owned());
-    Step::LoadModule {
+    Step::LoadModule(LoadModule {
         name: name.to_owned(),
         origin,
         parameters: String::new(),
         version,
         srcversion: None,
-    }
+    })
 }
 
 /// Returns the steps of a plan for [`gpu_host`].
 pub(super) fn install() -> Vec<Step> {
     let mut steps = vec![
-        Step::MakeDir { path: "/run/nvidia/driver".into() },
-        Step::Bind { source: "/store/tree".into(), target: "/run/nvidia/driver".into() },
-        Step::WriteParameter { path: FIRMWARE.into(), value: "/fw".to_owned() },
+        Step::MakeDir(MakeDir { path: "/run/nvidia/driver".into() }),
+        Step::Bind(Bind { source: "/store/tree".into(), target: "/run/nvidia/driver".into() }),
+        Step::WriteParameter(WriteParameter { path: FIRMWARE.into(), value: "/fw".to_owned() }),
     ];
     steps.extend(["drm", "ipmi_msghandler", "nvidia", "nvidia_uvm", "nvidia_modeset"].map(load));
-    steps.push(Step::MountTmpfs { target: "/store/tree/dev".into() });
-    steps.push(Step::MakeNodes { dirs: vec!["/dev".into(), "/store/tree/dev".into()] });
+    steps.push(Step::MountTmpfs(MountTmpfs { target: "/store/tree/dev".into() }));
+    steps.push(Step::MakeNodes(MakeNodes { dirs: vec!["/dev".into(), "/store/tree/dev".into()] }));
     let (source, target) = ("/run/nvidia/daemon".into(), "/run/daemon".into());
-    steps.push(Step::MakeDir { path: "/run/nvidia/daemon".into() });
-    steps.push(Step::MakeDir { path: "/run/daemon".into() });
-    steps.push(Step::Share { source, target });
-    steps.push(Step::StartDaemon { daemon: daemon("nvidia-persistenced") });
+    steps.push(Step::MakeDir(MakeDir { path: "/run/nvidia/daemon".into() }));
+    steps.push(Step::MakeDir(MakeDir { path: "/run/daemon".into() }));
+    steps.push(Step::Share(Share { source, target }));
+    steps.push(Step::StartDaemon(StartDaemon { daemon: daemon("nvidia-persistenced") }));
     steps
 }
 
@@ -191,7 +194,7 @@ fn directories_that_are_the_same_get_their_nodes_once() {
     host.alias("/host/dev", "/dev");
     let dirs = vec!["/host/dev".into(), "/dev".into()];
     let steps: Vec<_> = ["drm", "ipmi_msghandler", "nvidia"].map(load).into();
-    let steps = [steps, vec![Step::MakeNodes { dirs }]].concat();
+    let steps = [steps, vec![Step::MakeNodes(MakeNodes { dirs })]].concat();
     let before = host.state();
     let mut journal = Journal::in_memory();
     engine(&host).apply(&steps, &mut journal, &CancelFlag::default()).unwrap();
@@ -255,8 +258,8 @@ fn permissions_are_given_back_wherever_setting_them_broke_off(
     host.change(|state| state.nodes.insert(path.clone(), found));
     let mut journal = Journal::in_memory();
     let node = NodeBefore { path: path.clone(), made, was: Some(was) };
-    let before = Before::Nodes { missing_dirs: Vec::new(), nodes: vec![node] };
-    journal.intend(Step::MakeNodes { dirs: vec!["/dev".into()] }, before).unwrap();
+    let before = Nodes { missing_dirs: Vec::new(), nodes: vec![node] };
+    journal.intend(MakeNodes { dirs: vec!["/dev".into()] }.observed(before)).unwrap();
     engine(&host).undo(&mut journal).unwrap();
     assert_eq!(host.state().nodes[&path], if ours { was } else { found });
 }
@@ -319,7 +322,7 @@ fn nodes_of_the_kernels_own_are_made_where_they_are_missing_and_never_changed() 
     let before = host.state();
     let mut steps = install();
     for step in &mut steps {
-        if let Step::MakeNodes { dirs } = step {
+        if let Step::MakeNodes(MakeNodes { dirs }) = step {
             dirs.insert(0, "/host/dev".into());
         }
     }
@@ -399,7 +402,7 @@ fn a_driver_in_use_stays_whole_and_its_user_is_named() {
     // Daemons are ended before other users are looked for.
     let before = FakeState { daemons: BTreeMap::new(), ..host.state() };
     let mut entries: Vec<_> = journal.live().cloned().collect();
-    entries.retain(|entry| !matches!(entry.step, Step::StartDaemon { .. }));
+    entries.retain(|entry| StartDaemon::recorded(&entry.step).is_none());
     let failure = engine(&host).undo(&mut journal).unwrap_err().into_failure();
     assert_eq!(failure.code(), ExitCode::InUse);
     assert_eq!(

@@ -8,11 +8,12 @@ use super::Engine;
 use super::in_use::{Going, loads};
 use super::patience::Wait;
 use super::undo::{Left, NotUndone, record};
+use crate::cancel::CancelFlag;
 use crate::host::VerbError;
 use crate::host::in_use::InUse;
 use crate::host::verbs::Stage;
 use crate::journal::{Entry, EntryState, Journal};
-use crate::step::Step;
+use crate::steps::LoadModule;
 
 /// Outcome of unloading the modules.
 enum Unloaded {
@@ -62,7 +63,7 @@ impl Engine<'_> {
     /// unloaded again: a process opened the driver just now, and a driver without nvidia-uvm is
     /// broken for it.
     fn unload_modules(&self, wait: &Wait, going: Going<'_>, journal: &mut Journal) -> Unloaded {
-        let entries: Vec<Entry> = loads(journal, going).map(|(e, _, _)| e.clone()).rev().collect();
+        let entries: Vec<Entry> = loads(journal, going).map(|(e, _)| e.clone()).rev().collect();
         let mut gone = Vec::new();
         for entry in &entries {
             match self.undo_entry(entry, Some(wait)) {
@@ -123,7 +124,7 @@ impl Engine<'_> {
 
     /// Returns a module that is being loaded or unloaded, for which the kernel returns EBUSY.
     fn wedged(&self, entry: &Entry, error: &VerbError) -> Option<Left> {
-        let Step::LoadModule { name, .. } = &entry.step else { return None };
+        let LoadModule { name, .. } = LoadModule::recorded(&entry.step)?;
         if error.errno != Errno::EBUSY {
             return None;
         }
@@ -147,7 +148,8 @@ impl Engine<'_> {
                 continue;
             }
             record(journal, entry.seq, EntryState::Intended);
-            if let Err(failure) = self.load(&entry.step, entry.seq, journal) {
+            let cancel = CancelFlag::default();
+            if let Err(failure) = self.carry_out(&entry.step, entry.seq, journal, &cancel) {
                 let why = format!("unloaded, and cannot be loaded again: {}", failure.one_line());
                 // A refused module's entry is no longer live; a hanging one may still come.
                 let wedged = journal.live().any(|e| e.seq == entry.seq && !is_done(e));

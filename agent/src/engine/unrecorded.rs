@@ -8,6 +8,7 @@ use super::tests::{engine, failed, gpu_host, install};
 use super::*;
 use crate::journal::{EntryState, Point};
 use crate::paths::Paths;
+use crate::steps::LoadModule;
 
 #[test]
 fn a_step_the_journal_cannot_record_is_not_begun() {
@@ -68,7 +69,7 @@ fn what_is_put_back_is_on_disk_as_it_is() {
     let instances = host.state().instances;
     for entry in written.entries.iter().filter(|entry| entry.is_live()) {
         assert_eq!(entry.state, EntryState::Done, "{entry:?}");
-        if let Step::LoadModule { name, .. } = &entry.step {
+        if let Some(LoadModule { name, .. }) = LoadModule::recorded(&entry.step) {
             assert_eq!(entry.instance, instances.get(name).copied(), "{name}");
         }
     }

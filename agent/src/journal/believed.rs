@@ -3,15 +3,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::State;
 use super::private_dir::{NotOurs, PrivateDir};
 use super::seal::{self, Key, Seal};
 use super::state_file::{MOST_BYTES, NAME};
 use super::table::{self, Proof};
+use super::{Entry, State};
 use crate::failure::{ExitCode, Failure};
 use crate::landing::write_remedy;
 use crate::paths::Paths;
-use crate::step::{ModuleOrigin, Step};
+use crate::steps::LoadModule;
 
 /// A trusted record.
 #[derive(Debug)]
@@ -105,9 +105,10 @@ fn trust_less(state: &mut State, paths: &Paths) {
     state.made_for.clear();
     state.previous.clear();
     state.refused = None;
-    let is_kernels =
-        |step: &Step| matches!(step, Step::LoadModule { origin: ModuleOrigin::Kernel { .. }, .. });
-    state.entries.retain(|entry| !is_kernels(&entry.step));
+    let is_kernels = |entry: &Entry| {
+        LoadModule::recorded(&entry.step).is_some_and(|module| !module.is_of_driver())
+    };
+    state.entries.retain(|entry| !is_kernels(entry));
 }
 
 /// Returns the bytes of the record in `dir`, with its path; None if there is none.

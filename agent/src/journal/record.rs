@@ -7,10 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::HostRoot;
 use crate::host::facts::LoadedModule;
-use crate::host::verbs::Node;
 use crate::journal::phase::Phase;
 use crate::paths::Paths;
-use crate::step::{ModuleOrigin, Step};
+use crate::steps::{EntryState, LoadModule, NO_SUCH_STATE, Progress, Recorded, Step};
 
 /// Format that this longshore writes, and the newest that it can read.
 ///
@@ -93,85 +92,69 @@ pub struct PlanSummary {
 
 /// One change to the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written")]
 pub struct Entry {
     /// Number, counting up from 1 over the whole file.
     pub seq: u64,
-    /// The step.
-    pub step: Step,
-    /// The state before it.
-    pub before: Before,
+    /// The step, and the state before it.
+    #[serde(flatten)]
+    pub step: Recorded,
     /// Progress.
     pub state: EntryState,
     /// Number of a module's loading, see
     /// [`ModuleState::instance`](crate::host::verbs::ModuleState).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<u64>,
 }
 
-/// Progress of an entry.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum EntryState {
-    /// About to act: only the host shows whether it did.
-    Intended,
-    /// Acted.
-    Done,
-    /// Undone.
-    Undone,
-    /// No longer ours to undo, with the reason.
-    Kept(String),
+/// An entry as the file has it: its step may have any state before it.
+#[derive(Deserialize)]
+struct Written {
+    seq: u64,
+    step: Step,
+    before: serde_json::Value,
+    state: EntryState,
+    #[serde(default)]
+    instance: Option<u64>,
 }
 
-/// State before a step.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "was", rename_all = "kebab-case")]
-pub enum Before {
-    /// These directories were missing, outermost first.
-    MissingDirs {
-        /// Absolute paths.
-        dirs: Vec<PathBuf>,
-    },
-    /// The file held this value.
-    Value {
-        /// Without its trailing newline.
-        value: String,
-    },
-    /// The module was not loaded.
-    NotLoaded,
-    /// A leftover, which is removed for good.
-    Leftover,
-    /// Mounts that were on the target.
-    Mounts {
-        /// Number of mounts.
-        count: usize,
-    },
-    /// The daemon did not run; every process that it becomes has this mark.
-    NoDaemon {
-        /// Value of [`crate::host::daemon::MARK_VARIABLE`] in their environment.
-        mark: String,
-    },
-    /// These directories were missing, and these nodes were missing, another device's, or had other
-    /// permissions.
-    Nodes {
-        /// Absolute paths, outermost first.
-        missing_dirs: Vec<PathBuf>,
-        /// The nodes to be made or changed.
-        nodes: Vec<NodeBefore>,
-    },
+impl TryFrom<Written> for Entry {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        let Written { seq, step, before, state, instance } = written;
+        Ok(Self { seq, step: step.with_before(before)?, state, instance })
+    }
 }
 
-/// A node to be made, and its state before.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeBefore {
-    /// Absolute path.
-    pub path: PathBuf,
-    /// The node to make.
-    pub made: Node,
-    /// The node before, if there was one.
-    pub was: Option<Node>,
+/// Returns the first entry whose step never has the state before it that the file has; None if
+/// there is none, or the file cannot be parsed.
+pub(super) fn mismatch(bytes: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Entries {
+        entries: Vec<Pair>,
+    }
+    #[derive(Deserialize)]
+    struct Pair {
+        seq: u64,
+        step: Step,
+        before: Before,
+    }
+    #[derive(Deserialize)]
+    struct Before {
+        was: String,
+    }
+    let Entries { entries } = serde_json::from_slice(bytes).ok()?;
+    let Pair { seq, step, .. } = entries.iter().find(|pair| pair.step.was() != pair.before.was)?;
+    Some(format!("entry {seq} ({}): {NO_SUCH_STATE}", step.kind()))
 }
 
 impl Entry {
+    /// Returns its progress.
+    pub fn progress(&self) -> Progress<'_> {
+        Progress { state: &self.state, instance: self.instance }
+    }
+
     /// True if it may have an effect on the host that is ours to undo.
     pub fn is_live(&self) -> bool {
         matches!(self.state, EntryState::Intended | EntryState::Done)
@@ -194,10 +177,8 @@ impl State {
     ) -> BTreeMap<String, String> {
         let mut ours = BTreeMap::new();
         for entry in self.entries.iter().filter(|entry| entry.is_live()) {
-            let Step::LoadModule { name, origin, parameters, version, srcversion } = &entry.step
-            else {
-                continue;
-            };
+            let Some(step) = LoadModule::recorded(&entry.step) else { continue };
+            let LoadModule { name, parameters, version, srcversion, .. } = step;
             let is_it = |live: &LoadedModule| {
                 let same = |wanted: &Option<String>, live: &Option<String>| {
                     wanted.is_none() || wanted == live
@@ -205,8 +186,7 @@ impl State {
                 entry.state != EntryState::Done
                     || (same(version, &live.version) && same(srcversion, &live.srcversion))
             };
-            if matches!(origin, ModuleOrigin::Driver { .. }) && loaded.get(name).is_some_and(is_it)
-            {
+            if step.is_of_driver() && loaded.get(name).is_some_and(is_it) {
                 ours.insert(name.clone(), parameters.clone());
             }
         }

@@ -1,11 +1,16 @@
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rstest::rstest;
+
 use super::*;
 use crate::host::facts::LoadedModule;
-use crate::step::{ModuleOrigin, Step};
+use crate::steps::{
+    LoadModule, MakeDir, MissingDirs, ModuleOrigin, MountTmpfs, Mounts, NotLoaded, Recorded,
+};
 
 struct Scene {
     _dir: tempfile::TempDir,
@@ -32,29 +37,20 @@ impl Scene {
     }
 }
 
-fn step() -> Step {
-    Step::MakeDir { path: PathBuf::from("/a") }
-}
-
-fn before() -> Before {
-    Before::MissingDirs { dirs: vec![PathBuf::from("/a")] }
+fn step() -> Recorded {
+    let before = MissingDirs { dirs: vec![PathBuf::from("/a")] };
+    MakeDir { path: PathBuf::from("/a") }.observed(before)
 }
 
 #[test]
 fn an_intent_is_on_disk_when_intend_returns() {
     let scene = Scene::new();
     let mut journal = Journal::open(&scene.paths).unwrap();
-    let seq = journal.intend(step(), before()).unwrap();
+    let seq = journal.intend(step()).unwrap();
     let seen = read_state(&scene.paths).unwrap().unwrap();
     assert_eq!(
         seen.entries,
-        [Entry {
-            seq,
-            step: step(),
-            before: before(),
-            state: EntryState::Intended,
-            instance: None
-        }]
+        [Entry { seq, step: step(), state: EntryState::Intended, instance: None }]
     );
     journal.mark(seq, EntryState::Done).unwrap();
     assert_eq!(read_state(&scene.paths).unwrap().unwrap().entries[0].state, EntryState::Done);
@@ -98,7 +94,7 @@ fn a_second_agent_is_refused_and_the_first_is_named() {
 fn another_boot_voids_the_entries() {
     let scene = Scene::new();
     let mut journal = Journal::open(&scene.paths).unwrap();
-    journal.intend(step(), before()).unwrap();
+    journal.intend(step()).unwrap();
     drop(journal);
     assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 1);
     fs::remove_dir_all(scene.paths.root.join("proc")).unwrap();
@@ -158,8 +154,8 @@ fn illegal_transitions_are_faults_and_change_nothing() {
 #[test]
 fn a_new_life_forgets_what_is_undone_but_counts_on() {
     let mut journal = Journal::in_memory();
-    let first = journal.intend(step(), before()).unwrap();
-    let second = journal.intend(step(), before()).unwrap();
+    let first = journal.intend(step()).unwrap();
+    let second = journal.intend(step()).unwrap();
     journal.mark(first, EntryState::Undone).unwrap();
     journal.begin(Phase::Probing).unwrap();
     assert_eq!(journal.live().map(|e| e.seq).collect::<Vec<_>>(), [second]);
@@ -180,7 +176,7 @@ fn entries_below_another_host_root_are_not_taken_for_undone() {
     fs::create_dir_all(&host).unwrap();
     scene.paths.host_root = host.clone();
     let mut journal = Journal::open(&scene.paths).unwrap();
-    let seq = journal.intend(step(), before()).unwrap();
+    let seq = journal.intend(step()).unwrap();
     drop(journal);
     drop(Journal::open(&scene.paths).unwrap());
     scene.paths.host_root = scene.paths.root.clone();
@@ -201,20 +197,7 @@ fn entries_below_another_host_root_are_not_taken_for_undone() {
 }
 
 /// State of an agent of format 1, which is replaced by this one while its driver is installed.
-const FORMAT_1: &str = r#"{
-  "format": 1, "boot_id": "one", "host_root": null, "agent": 7, "phase": "ready",
-  "plan": {"driver_version": "535.261.03", "flavour": "open", "kernel_release": "6.1.0-50-amd64"},
-  "entries": [
-    {"seq": 1, "step": {"do": "make-dir", "path": "/a"},
-     "before": {"was": "missing-dirs", "dirs": ["/a"]}, "state": "undone"},
-    {"seq": 2,
-     "step": {"do": "load-module", "name": "nvidia", "origin": {"driver": {"sha256": "ab"}},
-              "parameters": "", "version": "535.261.03", "srcversion": "C0FFEE"},
-     "before": {"was": "not-loaded"}, "state": "done"},
-    {"seq": 3, "step": {"do": "mount-tmpfs", "target": "/dev"},
-     "before": {"was": "mounts", "count": 1}, "state": {"kept": "others"}}
-  ]
-}"#;
+const FORMAT_1: &str = include_str!("tests/format-1.json");
 
 #[test]
 fn the_state_of_an_older_agent_is_understood_and_written_anew() {
@@ -231,6 +214,47 @@ fn the_state_of_an_older_agent_is_understood_and_written_anew() {
     assert_eq!((state.format, state.entries[1].instance), (FORMAT, Some(77)));
 }
 
+/// Records of all formats, with an entry of every kind in the newest.
+#[rstest]
+#[case(include_str!("tests/format-1.json"), 1)]
+#[case(include_str!("tests/format-2.json"), 2)]
+#[case(include_str!("tests/format-3.json"), FORMAT)]
+fn a_record_of_every_format_is_read_and_its_entries_are_written_the_same(
+    #[case] text: &str,
+    #[case] format: u32,
+) {
+    let state = parse_state(Path::new("state.json"), text.as_bytes()).unwrap();
+    assert_eq!(state.format, format);
+    let again = serde_json::to_string_pretty(&state).unwrap();
+    if format == FORMAT {
+        assert_eq!(again, text.trim_end(), "byte for byte");
+        let kinds: BTreeSet<_> = state.entries.iter().map(|entry| entry.step.kind()).collect();
+        assert_eq!(kinds, crate::steps::Step::KINDS.iter().copied().collect());
+    }
+    let entries = |text: &str| {
+        let value: serde_json::Value = serde_json::from_str(text).unwrap();
+        value["entries"].clone()
+    };
+    assert_eq!(entries(&again), entries(text));
+}
+
+#[test]
+fn a_step_with_the_state_before_another_kind_of_step_is_refused_when_it_is_read() {
+    let text = include_str!("tests/format-3.json");
+    let forged = text.replacen(r#""was": "mounts""#, r#""was": "not-loaded""#, 1);
+    for any_entry in [true, false] {
+        let mut scene = Scene::new();
+        scene.paths.any_entry = any_entry;
+        fs::create_dir_all(&scene.paths.state).unwrap();
+        fs::write(scene.state_file(), &forged).unwrap();
+        let failure = Journal::open(&scene.paths).unwrap_err();
+        assert_eq!(failure.code(), ExitCode::Verification);
+        let why = "entry 4 (bind): no such step has this state before it";
+        assert!(failure.to_string().ends_with(why), "{failure}");
+        assert_eq!(fs::read_to_string(scene.state_file()).unwrap(), forged, "it is left alone");
+    }
+}
+
 #[test]
 fn that_a_step_acted_is_written_with_the_next_intent_or_when_asked() {
     let scene = Scene::new();
@@ -240,8 +264,8 @@ fn that_a_step_acted_is_written_with_the_next_intent_or_when_asked() {
         state.entries.into_iter().map(|entry| entry.state).collect::<Vec<_>>()
     };
     let intend = |journal: &mut Journal, path: &str| {
-        let step = Step::MountTmpfs { target: path.into() };
-        journal.intend(step, Before::Mounts { count: 0 }).unwrap()
+        let step = MountTmpfs { target: path.into() };
+        journal.intend(step.observed(Mounts { count: 0 })).unwrap()
     };
     let first = intend(&mut journal, "/one");
     journal.settle(first, EntryState::Done);
@@ -325,7 +349,7 @@ fn what_lies_under_the_temporary_name_is_no_hindrance() {
         let next = scene.paths.state.join("state.json.next");
         what.put(&next);
         let mut journal = Journal::open(&scene.paths).unwrap();
-        journal.intend(step(), before()).unwrap();
+        journal.intend(step()).unwrap();
         assert!(fs::symlink_metadata(&next).is_err(), "{what:?}");
         assert_eq!(read_state(&scene.paths).unwrap().unwrap().entries.len(), 1);
     }
@@ -343,7 +367,7 @@ fn a_state_directory_that_is_a_link_is_refused_and_one_that_is_replaced_is_notic
         if replaced {
             std::os::unix::fs::symlink(&real, &scene.paths.state).unwrap();
         }
-        let failure = journal.intend(step(), before()).unwrap_err();
+        let failure = journal.intend(step()).unwrap_err();
         assert_eq!(failure.code(), ExitCode::Preflight);
         assert_eq!(journal.live().count(), 0);
     }
@@ -383,8 +407,8 @@ fn the_lock_is_held_until_the_last_who_shares_it_lets_go() {
     Journal::open(&scene.paths).unwrap();
 }
 
-fn load(name: &str, version: &str) -> Step {
-    Step::LoadModule {
+fn load(name: &str, version: &str) -> LoadModule {
+    LoadModule {
         name: name.to_owned(),
         origin: ModuleOrigin::Driver { sha256: "0".repeat(64) },
         parameters: "a=1".to_owned(),
@@ -396,7 +420,7 @@ fn load(name: &str, version: &str) -> Step {
 #[test]
 fn the_modules_that_are_ours_are_told_from_what_took_their_place() {
     let mut journal = Journal::in_memory();
-    let kernels = Step::LoadModule {
+    let kernels = LoadModule {
         name: "drm".to_owned(),
         origin: ModuleOrigin::Kernel { file: "drm.ko".into() },
         parameters: String::new(),
@@ -404,11 +428,11 @@ fn the_modules_that_are_ours_are_told_from_what_took_their_place() {
         srcversion: None,
     };
     for step in [kernels, load("nvidia", "535"), load("nvidia_uvm", "535"), load("gone", "535")] {
-        let seq = journal.intend(step, Before::NotLoaded).unwrap();
+        let seq = journal.intend(step.observed(NotLoaded {})).unwrap();
         journal.mark(seq, EntryState::Done).unwrap();
     }
     // This module may or may not have been loaded: if it is there, it counts as ours.
-    journal.intend(load("nvidia_modeset", "535"), Before::NotLoaded).unwrap();
+    journal.intend(load("nvidia_modeset", "535").observed(NotLoaded {})).unwrap();
     let version = |version: &str| LoadedModule {
         version: Some(version.to_owned()),
         ..LoadedModule::default()
@@ -427,14 +451,14 @@ fn what_is_to_come_back_is_on_disk_from_before_the_change_until_it_is_decided() 
     let mut journal = Journal::open(&scene.paths).unwrap();
     let on_disk = || read_state(&scene.paths).unwrap().unwrap();
     journal.begin(Phase::Probing).unwrap();
-    let seq = journal.intend(step(), before()).unwrap();
+    let seq = journal.intend(step()).unwrap();
     journal.mark(seq, EntryState::Done).unwrap();
     assert!(!on_disk().whole);
     for phase in [Phase::Planning, Phase::Installing, Phase::Ready, Phase::Changing] {
         journal.enter(phase).unwrap();
     }
     assert!(on_disk().whole, "nothing is undone yet");
-    assert_eq!(on_disk().previous, [step()]);
+    assert_eq!(on_disk().previous, [step().step()]);
     journal.mark(seq, EntryState::Undone).unwrap();
     drop(journal);
     // The next agent begins in the state of this one's death, and has less information.
@@ -444,7 +468,7 @@ fn what_is_to_come_back_is_on_disk_from_before_the_change_until_it_is_decided() 
         journal.enter(phase).unwrap();
     }
     assert!(!on_disk().whole);
-    assert_eq!(on_disk().previous, [step()]);
+    assert_eq!(on_disk().previous, [step().step()]);
     journal.enter(Phase::Ready).unwrap();
     assert!(on_disk().whole && on_disk().previous.is_empty());
 }
@@ -511,17 +535,16 @@ mod place {
         }
     }
 
-    fn tmpfs() -> (Step, Before) {
+    fn tmpfs() -> Recorded {
         let target = PathBuf::from("/run/nvidia/driver/dev");
-        (Step::MountTmpfs { target }, Before::Mounts { count: 0 })
+        MountTmpfs { target }.observed(Mounts { count: 0 })
     }
 
     #[test]
     fn a_sealed_record_is_read_again_and_one_byte_makes_it_nobodys() {
         let scene = Scene::sealed();
         let mut journal = Journal::open(&scene.paths).unwrap();
-        let (step, before) = tmpfs();
-        journal.intend(step, before).unwrap();
+        journal.intend(tmpfs()).unwrap();
         drop(journal);
         assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 1);
         let text = fs::read_to_string(scene.state_file()).unwrap();
@@ -635,8 +658,7 @@ mod place {
             Paths { state: dir, earlier_state: None, sealed: true, ..moved.paths.clone() };
         for _ in 0..2 {
             let mut journal = Journal::open(&sealing).unwrap();
-            let (step, before) = tmpfs();
-            journal.intend(step, before).unwrap();
+            journal.intend(tmpfs()).unwrap();
             let held = Journal::try_open(&moved.paths).unwrap().unwrap_err();
             assert_eq!(held.pid, Some(std::process::id()), "it is at work");
             drop(journal);
@@ -684,7 +706,7 @@ mod place {
         fs::set_permissions(&scene.paths.root, fs::Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(&scene.paths.state, fs::Permissions::from_mode(0o755)).unwrap();
         let mut journal = Journal::open(&scene.paths).unwrap();
-        journal.intend(step(), before()).unwrap();
+        journal.intend(step()).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
         assert_eq!((mode(&scene.paths.state), mode(&scene.state_file())), (0o700, 0o600));
         let read =
@@ -706,10 +728,9 @@ mod place {
         let mut scene = Scene::new();
         scene.paths.any_entry = false;
         let mut journal = Journal::open(&scene.paths).unwrap();
-        let failure = journal.intend(step(), before()).unwrap_err();
+        let failure = journal.intend(step()).unwrap_err();
         assert_eq!(failure.code(), ExitCode::Bug);
         assert_eq!(journal.live().count(), 0);
-        let (step, before) = tmpfs();
-        journal.intend(step, before).unwrap();
+        journal.intend(tmpfs()).unwrap();
     }
 }

@@ -1,9 +1,9 @@
 //! Transitions of the record: from phase to phase, and through the states of each entry.
 
-use super::{Before, Entry, EntryState, Journal, PlanSummary, Refused};
+use super::{Entry, EntryState, Journal, PlanSummary, Refused};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::journal::phase::{IllegalTransition, Phase};
-use crate::step::Step;
+use crate::steps::{Entries, Recorded};
 
 impl Journal {
     /// Begins an agent run in `phase`, in whichever phase the last one died; drops undone entries.
@@ -34,7 +34,7 @@ impl Journal {
             // If an agent died during a change, the steps that it was to reinstall stay recorded.
             Phase::Changing if state.whole => {
                 let live = state.entries.iter().filter(|entry| entry.is_live());
-                state.previous = live.map(|entry| entry.step.clone()).collect();
+                state.previous = live.map(|entry| entry.step.step()).collect();
             }
             // A driver that is to be removed is not reinstalled, and one that is whole need not be.
             Phase::Removing => {
@@ -92,12 +92,12 @@ impl Journal {
     /// # Errors
     /// 15 if the state cannot be written, 70 if this program never records such a step; nothing is
     /// recorded then.
-    pub fn intend(&mut self, step: Step, before: Before) -> Result<u64, Failure> {
-        self.check(&step, &before)?;
+    pub fn intend(&mut self, step: Recorded) -> Result<u64, Failure> {
+        self.check(&step)?;
         let seq = self.next_seq();
         self.state.whole = false;
         let state = EntryState::Intended;
-        self.state.entries.push(Entry { seq, step, before, state, instance: None });
+        self.state.entries.push(Entry { seq, step, state, instance: None });
         if let Err(failure) = self.save() {
             self.state.entries.pop();
             return Err(failure);
@@ -140,5 +140,19 @@ impl Journal {
     /// 15 if the state cannot be written.
     pub fn flush(&mut self) -> Result<(), Failure> {
         if self.unwritten { self.save() } else { Ok(()) }
+    }
+}
+
+impl Entries for Journal {
+    fn settle(&mut self, seq: u64, state: EntryState) {
+        Journal::settle(self, seq, state);
+    }
+
+    fn settle_done(&mut self, seq: u64, instance: Option<u64>) {
+        Journal::settle_done(self, seq, instance);
+    }
+
+    fn mark(&mut self, seq: u64, state: EntryState) -> Result<(), Failure> {
+        Journal::mark(self, seq, state)
     }
 }

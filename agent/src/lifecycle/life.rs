@@ -20,7 +20,7 @@ use crate::journal::{Entry, Journal, PlanSummary};
 use crate::plan::{Plan, Severity};
 use crate::privileges;
 use crate::provider::{Configurations, Provider};
-use crate::step::{ModuleOrigin, Step};
+use crate::steps::{LoadModule, Step};
 use crate::telemetry::{DriverInfo, Origin, Telemetry};
 use stay::{Base, Next, Repairs};
 
@@ -204,8 +204,9 @@ impl Life {
 
     /// Enters Ready, and logs the time it took. Entries from number `first` on were made for it.
     fn ready(&mut self, plan: &Plan, first: u64) -> Result<(), Failure> {
-        let (of_driver, others): (Vec<_>, Vec<_>) =
-            self.journal.live().partition(|entry| is_of_driver(&entry.step));
+        let (of_driver, others): (Vec<_>, Vec<_>) = self.journal.live().partition(|entry| {
+            LoadModule::recorded(&entry.step).is_some_and(LoadModule::is_of_driver)
+        });
         let is_new = |entry: &&&Entry| entry.seq >= first;
         let put_right = others.iter().filter(is_new).count();
         let how = match (of_driver.iter().filter(is_new).count(), put_right) {
@@ -236,7 +237,7 @@ impl Life {
     /// Reports the installed driver to the provider; a stop does not wait for it.
     async fn tell(&self, provider: &impl Provider) {
         let Some(plan) = self.journal.state().plan.clone() else { return };
-        let steps: Vec<Step> = self.journal.live().map(|entry| entry.step.clone()).collect();
+        let steps: Vec<Step> = self.journal.live().map(|entry| entry.step.step()).collect();
         tokio::select! {
             biased;
             () = self.stop.wait() => {}
@@ -353,20 +354,17 @@ fn tell_phase(phase: Phase, last: Phase, since: Instant) {
 /// Returns the description of the driver that `plan` installed with the entries from number `first`
 /// on.
 fn installed(plan: &Plan, journal: &Journal, first: u64) -> DriverInfo {
-    let of_driver = |step: &Step| match step {
-        Step::LoadModule { name, origin: ModuleOrigin::Driver { sha256 }, .. } => {
-            Some((name.clone(), sha256.clone()))
-        }
-        _ => None,
-    };
-    let nvidia = plan.install.iter().filter_map(of_driver).find(|(name, _)| name == "nvidia");
-    let loaded = journal.live().any(|e| e.seq >= first && of_driver(&e.step).is_some());
+    let is_of_driver = |module: &&LoadModule| module.is_of_driver();
+    let mut planned = plan.install.iter().filter_map(LoadModule::of).filter(is_of_driver);
+    let nvidia = planned.find(|module| module.name == "nvidia");
+    let entries = journal.live().filter(|entry| entry.seq >= first);
+    let mut loaded = entries.filter_map(|e| LoadModule::recorded(&e.step)).filter(is_of_driver);
     DriverInfo {
         version: plan.driver_version.clone(),
         flavour: plan.flavour.to_string(),
         kernel: plan.kernel_release.clone(),
-        module_digest: nvidia.map(|(_, sha256)| sha256),
-        origin: (!loaded).then_some(Origin::Adopted),
+        module_digest: nvidia.and_then(LoadModule::digest).map(str::to_owned),
+        origin: loaded.next().is_none().then_some(Origin::Adopted),
     }
 }
 
@@ -444,7 +442,7 @@ fn refused(plan: Plan) -> Result<Plan, End> {
 }
 
 fn is_of_driver(step: &Step) -> bool {
-    matches!(step, Step::LoadModule { origin: ModuleOrigin::Driver { .. }, .. })
+    LoadModule::of(step).is_some_and(LoadModule::is_of_driver)
 }
 
 fn not_exact(plan: &Plan) -> Failure {

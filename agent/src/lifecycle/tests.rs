@@ -20,7 +20,10 @@ use crate::plan::Plan;
 use crate::plan::{Acquire, Replaced};
 use crate::provider::Provider;
 use crate::status::status;
-use crate::step::{ModuleOrigin, Step};
+use crate::steps::{
+    Bind, LoadModule, MakeDir, MakeNodes, MissingDirs, ModuleOrigin, MountTmpfs, Step,
+    WriteParameter,
+};
 
 mod adopt;
 mod change;
@@ -142,7 +145,7 @@ fn catalog() -> Catalog {
 /// where all are ours.
 fn replaced(state: &FakeState, plan: &Plan) -> Vec<Replaced> {
     let stays = |(name, given): (&String, &String)| {
-        let is_it = |step: &Step| matches!(step, Step::LoadModule { name: n, parameters, .. } if n == name && parameters == given);
+        let is_it = |step: &Step| matches!(step, Step::LoadModule(LoadModule { name: n, parameters, .. }) if n == name && parameters == given);
         plan.install.iter().any(is_it)
     };
     let going = state.loaded.iter().filter(|loaded| !stays(*loaded));
@@ -154,26 +157,29 @@ fn replaced(state: &FakeState, plan: &Plan) -> Vec<Replaced> {
 /// Returns the load of a driver's module: its version is a parameter, because the fake's modules
 /// have none.
 fn load(name: &str, version: &str) -> Step {
-    Step::LoadModule {
+    Step::LoadModule(LoadModule {
         name: name.to_owned(),
         origin: ModuleOrigin::Driver { sha256: "0".repeat(64) },
         parameters: format!("driver={version}"),
         version: None,
         srcversion: None,
-    }
+    })
 }
 
 /// Returns the plan for a driver. The fault of `refused` is its module, which no kernel takes.
 fn plan(version: &str) -> Plan {
     let root = || "/run/driver".into();
     let mut install = vec![
-        Step::MakeDir { path: root() },
-        Step::WriteParameter { path: FIRMWARE.into(), value: "/run/driver/fw".to_owned() },
+        Step::MakeDir(MakeDir { path: root() }),
+        Step::WriteParameter(WriteParameter {
+            path: FIRMWARE.into(),
+            value: "/run/driver/fw".to_owned(),
+        }),
         load("nvidia", version),
         load("nvidia_uvm", version),
-        Step::Bind { source: format!("/store/{version}").into(), target: root() },
-        Step::MountTmpfs { target: "/run/driver/dev".into() },
-        Step::MakeNodes { dirs: vec!["/dev".into()] },
+        Step::Bind(Bind { source: format!("/store/{version}").into(), target: root() }),
+        Step::MountTmpfs(MountTmpfs { target: "/run/driver/dev".into() }),
+        Step::MakeNodes(MakeNodes { dirs: vec!["/dev".into()] }),
     ];
     if version == "refused" {
         install.insert(4, load("nvidia_refused", version));
@@ -496,8 +502,8 @@ async fn unloading_undoes_what_a_dead_agent_did() {
     // RealHost takes paths below its root, which is this scene's directory.
     let path = Path::new("/made");
     let dirs = vec![path.to_path_buf()];
-    let step = Step::MakeDir { path: path.to_path_buf() };
-    journal.intend(step, journal::Before::MissingDirs { dirs }).unwrap();
+    let step = MakeDir { path: path.to_path_buf() };
+    journal.intend(step.observed(MissingDirs { dirs })).unwrap();
     drop(journal);
     // An unusable store is no reason to leave the driver on the host.
     std::fs::write(&scene.paths.store, "in the way").unwrap();

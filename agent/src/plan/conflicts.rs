@@ -10,7 +10,7 @@ use crate::host::HostFacts;
 use crate::host::facts::{Installer, PlacedFile, RootKind, RootMount, RootMountOwner};
 use crate::host::modules::is_of_driver;
 use crate::host::places::FIRMWARE_PATH;
-use crate::step::{Leftover, Step};
+use crate::steps::{Leftover, RemoveLeftover, Step};
 
 /// Number of modules or libraries that a finding names.
 const NAMED: usize = 4;
@@ -128,7 +128,7 @@ pub(super) fn leftovers(config: &Config, facts: &HostFacts) -> Vec<Leftover> {
 
 /// Returns the steps that remove the leftovers.
 pub(super) fn take_over(config: &Config, facts: &HostFacts) -> impl Iterator<Item = Step> {
-    leftovers(config, facts).into_iter().map(|what| Step::RemoveLeftover { what })
+    leftovers(config, facts).into_iter().map(|what| Step::RemoveLeftover(RemoveLeftover { what }))
 }
 
 fn leftovers_found(config: &Config, facts: &HostFacts) -> Option<Finding> {

@@ -10,7 +10,7 @@ use crate::host::daemon::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Set
 use crate::host::facts::{DeviceKind, SwitchManager};
 use crate::machine::Machine;
 use crate::source::userspace::AvailableUserspace;
-use crate::step::Step;
+use crate::steps::{MakeDir, MountTmpfs, Share, StartDaemon, Step};
 
 const PERSISTENCED: &str = "nvidia-persistenced";
 const FABRICMANAGER: &str = "nv-fabricmanager";
@@ -51,21 +51,21 @@ pub(super) fn daemons(
     daemons.extend(found.fabric(&place, facts));
     if !daemons.is_empty() {
         let run = place.driver_root().join("run");
-        found.steps.push(Step::MountTmpfs { target: run });
+        found.steps.push(Step::MountTmpfs(MountTmpfs { target: run }));
     }
     let mut shared: Vec<PathBuf> = Vec::new();
     for daemon in daemons {
         // Clients connect below the driver root, and the daemons' paths cannot be configured.
         let dir = daemon.socket.parent().unwrap_or(Path::new("/run")).to_path_buf();
         if !shared.contains(&dir) {
-            found.steps.push(Step::MakeDir { path: place.in_root(&dir) });
+            found.steps.push(Step::MakeDir(MakeDir { path: place.in_root(&dir) }));
             found.share(&place, &dir);
             shared.push(dir);
         }
         if daemon.name == SUBNET_MANAGER {
             found.share(&place, Path::new(SUBNET_SETTINGS));
         }
-        found.steps.push(Step::StartDaemon { daemon });
+        found.steps.push(Step::StartDaemon(StartDaemon { daemon }));
     }
     found
 }
@@ -172,8 +172,8 @@ impl Daemons {
     /// Bind-mounts a directory of the driver root on the path that a daemon expects.
     fn share(&mut self, place: &Place<'_>, target: &Path) {
         let (source, target) = (place.in_root(target), target.to_path_buf());
-        self.steps.push(Step::MakeDir { path: target.clone() });
-        self.steps.push(Step::Share { source, target });
+        self.steps.push(Step::MakeDir(MakeDir { path: target.clone() }));
+        self.steps.push(Step::Share(Share { source, target }));
     }
 
     fn decide(&mut self, what: &str, why: &str) {

@@ -11,7 +11,9 @@ use crate::driver_modules;
 use crate::finding::{Code, Finding};
 use crate::host::HostFacts;
 use crate::host::places::FIRMWARE_PATH;
-use crate::step::{ModuleOrigin, Step};
+use crate::steps::{
+    Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountTmpfs, Step, WriteParameter,
+};
 
 /// The kernel's modules that NVIDIA's driver uses where they exist, even if no module depends on
 /// them.
@@ -46,11 +48,11 @@ pub(super) fn install(
     let root = &config.paths.driver_root;
     let mut install = Install { exact: !supply.builds && !supply.signs, ..Install::default() };
     install.steps.extend(conflicts::take_over(config, facts));
-    install.steps.push(Step::MakeDir { path: root.clone() });
-    install.steps.push(Step::WriteParameter {
+    install.steps.push(Step::MakeDir(MakeDir { path: root.clone() }));
+    install.steps.push(Step::WriteParameter(WriteParameter {
         path: PathBuf::from(FIRMWARE_PATH),
         value: root.join("lib/firmware").display().to_string(),
-    });
+    }));
     let entries = install.entries(choice, supply, wanted);
     install.loads_from_kernel(facts, choice, supply, &entries);
     for entry in &entries {
@@ -132,13 +134,13 @@ impl Install {
         let order = needs.iter().map(String::as_str).chain([name]);
         for name in order.filter(|name| !is_there(facts, name)) {
             let Some(module) = facts.available.get(name) else { continue };
-            let step = Step::LoadModule {
+            let step = Step::LoadModule(LoadModule {
                 name: name.to_owned(),
                 origin: ModuleOrigin::Kernel { file: module.path() },
                 parameters: String::new(),
                 version: None,
                 srcversion: None,
-            };
+            });
             if !self.steps.contains(&step) {
                 self.steps.push(step);
             }
@@ -160,11 +162,12 @@ impl Install {
         let root = &config.paths.driver_root;
         match supply.userspace {
             Some(tree) => {
-                self.steps.push(Step::Bind { source: tree.root.clone(), target: root.clone() });
+                self.steps
+                    .push(Step::Bind(Bind { source: tree.root.clone(), target: root.clone() }));
             }
             None => self.exact = false,
         }
-        self.steps.push(Step::MountTmpfs { target: root.join("dev") });
+        self.steps.push(Step::MountTmpfs(MountTmpfs { target: root.join("dev") }));
         let mut dirs = vec![config.paths.host_root.join("dev")];
         for dir in [PathBuf::from("/dev"), root.join("dev")] {
             if !dirs.contains(&dir) {
@@ -174,18 +177,18 @@ impl Install {
         if config.paths.is_captured() {
             dirs.retain(|dir| dir != Path::new("/dev"));
         }
-        self.steps.push(Step::MakeNodes { dirs });
+        self.steps.push(Step::MakeNodes(MakeNodes { dirs }));
     }
 }
 
 fn load(entry: &ModuleEntry, config: &Config) -> Step {
-    Step::LoadModule {
+    Step::LoadModule(LoadModule {
         name: entry.name.clone(),
         origin: ModuleOrigin::Driver { sha256: entry.sha256.clone() },
         parameters: config.driver.parameters.get(&entry.name).cloned().unwrap_or_default(),
         version: entry.version.clone(),
         srcversion: entry.srcversion.clone(),
-    }
+    })
 }
 
 fn is_there(facts: &HostFacts, name: &str) -> bool {

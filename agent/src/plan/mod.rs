@@ -31,7 +31,7 @@ use crate::finding::{self, Code};
 use crate::flavour::Flavour;
 use crate::host::HostFacts;
 use crate::journal::PlanSummary;
-use crate::step::Step;
+use crate::steps::Step;
 
 /// Plan: choices with reasons, steps and findings.
 #[derive(Debug, Clone, Serialize, Deserialize)]

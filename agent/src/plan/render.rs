@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
-use std::path::Path;
 
 use super::driver::name_of;
 use super::{Acquire, Plan, gpu};
 use crate::finding::{Finding, Severity};
 use crate::host::HostFacts;
 use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice};
-use crate::step::{ModuleOrigin, Step};
+use crate::steps::MountTmpfs;
 
 /// Formats verdict, host, devices, choices with reasons, acquisitions, steps and findings.
 pub fn render(plan: &Plan, facts: &HostFacts) -> String {
@@ -38,7 +37,7 @@ fn write_all(out: &mut String, plan: &Plan, facts: &HostFacts) -> fmt::Result {
 fn step_lines(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
     for step in &plan.install {
-        if matches!(step, Step::MountTmpfs { .. }) {
+        if MountTmpfs::of(step).is_some() {
             let acquires = |kind: fn(&Acquire) -> bool| plan.acquire.iter().any(kind);
             if acquires(|a| matches!(a, Acquire::SignSet { .. })) {
                 lines.push("(once signed) load the signed modules instead".into());
@@ -50,7 +49,7 @@ fn step_lines(plan: &Plan) -> Vec<String> {
                 lines.push("(once assembled) mount the user-mode files on the driver root".into());
             }
         }
-        lines.push(step_line(step));
+        lines.push(step.planned());
     }
     lines
 }
@@ -191,32 +190,6 @@ fn acquire_line(acquire: &Acquire) -> String {
         Acquire::SignSet { by, .. } => format!("sign the modules: {by}"),
         Acquire::AssembleUserspace { driver_version } => {
             format!("fetch and assemble the user-mode files of {driver_version}")
-        }
-    }
-}
-
-fn step_line(step: &Step) -> String {
-    let show = |path: &Path| path.display().to_string();
-    match step {
-        Step::MakeDir { path } => format!("make directory {}", show(path)),
-        Step::WriteParameter { path, value } => format!("write {value} to {}", show(path)),
-        Step::LoadModule { name, origin, parameters, version, .. } => {
-            let from = match origin {
-                ModuleOrigin::Kernel { .. } => " (the kernel's own)".to_owned(),
-                ModuleOrigin::Driver { .. } => {
-                    version.as_ref().map_or_else(String::new, |version| format!(" {version}"))
-                }
-            };
-            let blank = if parameters.is_empty() { "" } else { " " };
-            format!("load {name}{from}{blank}{parameters}")
-        }
-        Step::Bind { source, target } => format!("mount {} on {}", show(source), show(target)),
-        Step::Share { .. } | Step::StartDaemon { .. } => step.to_string(),
-        Step::MountTmpfs { target } => format!("mount a tmpfs on {}", show(target)),
-        Step::RemoveLeftover { what } => format!("remove {what}, left by NVIDIA's container"),
-        Step::MakeNodes { dirs } => {
-            let dirs: Vec<String> = dirs.iter().map(|dir| show(dir)).collect();
-            format!("make device nodes in {}", dirs.join(", "))
         }
     }
 }

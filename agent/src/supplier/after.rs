@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::Supplier;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::journal::PlanSummary;
-use crate::step::Step;
+use crate::steps::Step;
 use crate::store::Store;
 use crate::upkeep::gc::{self, Needed, Report};
 use crate::upkeep::history;
@@ -82,7 +82,7 @@ mod tests {
     use crate::artifact::tests::set;
     use crate::config::{self, Config, Fragment};
     use crate::flavour::Flavour;
-    use crate::step::ModuleOrigin;
+    use crate::steps::{LoadModule, ModuleOrigin};
     use crate::store::Store;
 
     /// Makes a configuration, and a store with a set, a package, and the load step of the set.
@@ -104,8 +104,13 @@ mod tests {
         store.put(b"package").expect("put");
         let origin = ModuleOrigin::Driver { sha256: set.modules[0].sha256.clone() };
         let (parameters, version, srcversion) = (String::new(), None, None);
-        let load =
-            Step::LoadModule { name: "nvidia".into(), origin, parameters, version, srcversion };
+        let load = Step::LoadModule(LoadModule {
+            name: "nvidia".into(),
+            origin,
+            parameters,
+            version,
+            srcversion,
+        });
         (dir, config, store, load)
     }
 

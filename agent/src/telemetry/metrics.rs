@@ -181,6 +181,7 @@ fn since_epoch(at: jiff::Timestamp) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::steps::{MakeDir, Step};
     use crate::telemetry::{Condition, DaemonState, DriverInfo, GpuCount, StepOutcome, Telemetry};
 
     /// Returns an agent with every part of its state set.
@@ -188,7 +189,7 @@ mod tests {
         let telemetry = Telemetry::default();
         telemetry.starts(2);
         telemetry.enter(Phase::Installing);
-        let step = crate::step::Step::MakeDir { path: "/run".into() };
+        let step = Step::MakeDir(MakeDir { path: "/run".into() });
         telemetry.begin(&step, false).end(StepOutcome::Done);
         telemetry.driver(DriverInfo {
             version: "535.1".into(),

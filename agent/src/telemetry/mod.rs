@@ -27,7 +27,7 @@ use crate::failure::Failure;
 use crate::host::in_use::InUse;
 use crate::journal::phase::Phase;
 use crate::progress::Reused;
-use crate::step::Step;
+use crate::steps::Step;
 
 /// Upper limit of steps whose last outcome is kept: a plan has some twenty.
 const MOST_STEPS: usize = 64;

@@ -2,15 +2,16 @@ use rstest::rstest;
 
 use super::*;
 use crate::failure::ExitCode;
+use crate::steps::LoadModule;
 
 fn load(name: &str) -> Step {
-    Step::LoadModule {
+    Step::LoadModule(LoadModule {
         name: name.to_owned(),
-        origin: crate::step::ModuleOrigin::Driver { sha256: "0".repeat(64) },
+        origin: crate::steps::ModuleOrigin::Driver { sha256: "0".repeat(64) },
         parameters: String::new(),
         version: None,
         srcversion: None,
-    }
+    })
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl Needed {
         let mut needed = Self::default();
         if let Some(state) = journal::read_state(paths)? {
             let live = state.entries.iter().filter(|entry| entry.is_live());
-            let live = Taken::by(live.map(|entry| &entry.step));
+            let live = Taken::of(live.filter_map(|entry| entry.step.properties().content));
             needed.in_use.extend(live.trees.iter().cloned());
             needed.add(live, RUNS);
             needed.add(Taken::by(&state.previous), RAN);

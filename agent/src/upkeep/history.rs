@@ -14,7 +14,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::flavour::Flavour;
 use crate::journal::PlanSummary;
 use crate::source::userspace::family;
-use crate::step::{ModuleOrigin, Step};
+use crate::steps::{Content, Step};
 use crate::store::Store;
 
 /// Path below the store.
@@ -52,14 +52,18 @@ pub struct Taken {
 impl Taken {
     /// Collects the files that these steps use.
     pub fn by<'a>(steps: impl IntoIterator<Item = &'a Step>) -> Self {
+        Self::of(steps.into_iter().filter_map(|step| step.properties().content))
+    }
+
+    /// Collects the files with this content.
+    pub fn of<'a>(contents: impl Iterator<Item = Content<'a>>) -> Self {
         let mut taken = Self::default();
-        for step in steps {
-            match step {
-                Step::LoadModule { origin: ModuleOrigin::Driver { sha256 }, .. } => {
-                    taken.modules.insert(sha256.clone());
+        for content in contents {
+            match content {
+                Content::Module(module) => {
+                    taken.modules.extend(module.digest().map(str::to_owned));
                 }
-                Step::Bind { source, .. } => taken.trees.extend(tree_name(source)),
-                _ => {}
+                Content::Tree(tree) => taken.trees.extend(tree_name(tree)),
             }
         }
         taken
@@ -160,6 +164,7 @@ fn mark_used(store: &Store, now: &Installed) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::steps::{Bind, LoadModule, ModuleOrigin};
 
     fn one(version: &str, module: &str) -> Installed {
         Installed {
@@ -204,17 +209,19 @@ mod tests {
 
     #[test]
     fn what_steps_take_is_modules_and_a_tree() {
-        let load = |sha256: &str| Step::LoadModule {
-            name: "nvidia".into(),
-            origin: ModuleOrigin::Driver { sha256: sha256.into() },
-            parameters: String::new(),
-            version: None,
-            srcversion: None,
+        let load = |sha256: &str| {
+            Step::LoadModule(LoadModule {
+                name: "nvidia".into(),
+                origin: ModuleOrigin::Driver { sha256: sha256.into() },
+                parameters: String::new(),
+                version: None,
+                srcversion: None,
+            })
         };
-        let bind = Step::Bind {
+        let bind = Step::Bind(Bind {
             source: "/elsewhere/userspace/535-x86_64-abc/root".into(),
             target: "/run/nvidia/driver".into(),
-        };
+        });
         let taken = Taken::by([&load("a"), &load("b"), &bind]);
         assert_eq!(taken.modules, ["a", "b"].map(str::to_owned).into());
         assert_eq!(taken.trees, ["535-x86_64-abc".to_owned()].into());

@@ -7,7 +7,9 @@ use super::*;
 use crate::engine::fake_images::FakeImages;
 use crate::engine::tests::{HASTY, daemon, failed, gpu_host, install};
 use crate::engine::{NotUndone, Patience};
+use crate::failure::ExitCode;
 use crate::host::fake::{FakeHost, Ill};
+use crate::steps::{Bind, LoadModule, StartDaemon, Step};
 use crate::telemetry::Telemetry;
 
 const NAME: &str = "nvidia-persistenced";
@@ -62,7 +64,7 @@ impl Scene {
 
 fn wished(required: bool) -> Vec<Step> {
     let mut steps = install();
-    if let Some(Step::StartDaemon { daemon }) = steps.last_mut() {
+    if let Some(Step::StartDaemon(StartDaemon { daemon })) = steps.last_mut() {
         daemon.required = required;
     }
     steps
@@ -190,10 +192,10 @@ fn where_the_drivers_modules_go_its_daemons_go_first() {
     let mut scene = Scene::new();
     scene.apply(&install()).unwrap();
     let mut journal = std::mem::replace(&mut scene.journal, Journal::in_memory());
-    let modules = |entry: &Entry| matches!(entry.step, Step::LoadModule { .. });
+    let modules = |entry: &Entry| LoadModule::recorded(&entry.step).is_some();
     scene.engine().undo_those(&modules, &mut journal).unwrap();
     assert!(scene.host.state().daemons.is_empty() && scene.host.state().loaded.is_empty());
-    assert!(journal.live().any(|entry| matches!(entry.step, Step::Bind { .. })));
+    assert!(journal.live().any(|entry| Bind::recorded(&entry.step).is_some()));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::cancel::CancelFlag;
 use crate::host::fake::{FakeHost, FakeState};
 use crate::host::verbs::Node;
 use crate::journal::{Entry, Journal};
-use crate::step::Step;
+use crate::steps::Step;
 
 /// A host with the driver, what it stands on, and its record.
 struct Scene {

@@ -14,7 +14,7 @@ use crate::journal::phase::Phase;
 use crate::journal::{Journal, PlanSummary, Refused};
 use crate::plan::Plan;
 use crate::provider::{Configurations, Provider};
-use crate::step::{ModuleOrigin, Step};
+use crate::steps::{Next, Recorded, Step, WriteParameter};
 
 /// Time limit for a change to wait for the driver's users: enough for one that only queries it,
 /// such as nvidia-smi, and short compared with SIGTERM's.
@@ -187,19 +187,16 @@ fn loads(plan: &Plan) -> impl Iterator<Item = &Step> {
 }
 
 /// True if the plan wants a step's effect, or is not harmed by it.
-fn stays(step: &Step, plan: &Plan) -> bool {
+fn stays(step: &Recorded, plan: &Plan) -> bool {
     let replaced = |name: &str| plan.replaces.iter().any(|replaced| replaced.module == name);
-    match step {
-        // A module of the kernel's own is of use to the next driver, too.
-        Step::LoadModule { origin: ModuleOrigin::Kernel { .. }, .. } => true,
-        Step::LoadModule { name, .. } => !replaced(name),
-        // The next value is written over it, so that the kernel always has a usable one.
-        Step::WriteParameter { path, .. } => plan.install.iter().any(
-            |wanted| matches!(wanted, Step::WriteParameter { path: other, .. } if other == path),
-        ),
-        // Another driver has other numbers, and may have fewer devices.
-        Step::MakeNodes { .. } => plan.install.contains(step) && !replaced("nvidia"),
-        step => plan.install.contains(step),
+    let wanted = || plan.install.contains(&step.step());
+    let mut written = plan.install.iter().filter_map(WriteParameter::of);
+    match step.properties().next {
+        Next::AnyDriver => true,
+        Next::Overwritten(path) => written.any(|wanted| wanted.path == path),
+        Next::UnlessReplaced(module) => !replaced(module),
+        Next::Wanted => wanted(),
+        Next::WantedUnlessReplaced(module) => wanted() && !replaced(module),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::host::gpus::{self, Gpu, Taken};
 use crate::journal::Entry;
 use crate::journal::phase::Phase;
 use crate::privileges;
-use crate::step::Step;
+use crate::steps::Step;
 use crate::telemetry::{Condition, GpuCount};
 
 /// Time limit of a check; a slower one makes the driver not ready.

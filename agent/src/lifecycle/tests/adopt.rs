@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::plan::Plan;
+use crate::steps::{Bind, LoadModule};
 
 /// Damage done to the host while no agent ran, and the number of repairs it needs.
 type Damage = (&'static str, fn(&mut FakeState));
@@ -60,7 +61,7 @@ async fn the_same_build_from_elsewhere_is_the_same_driver() {
     let loads = scene.module_verbs();
     let mut again = plan("535");
     for step in &mut again.install {
-        if let Step::LoadModule { origin, parameters, .. } = step {
+        if let Step::LoadModule(LoadModule { origin, parameters, .. }) = step {
             *origin = ModuleOrigin::Driver { sha256: "1".repeat(64) };
             assert_eq!(parameters, "driver=535");
         }
@@ -68,7 +69,7 @@ async fn the_same_build_from_elsewhere_is_the_same_driver() {
     scene.die_when_ready(again).await;
     assert_eq!(scene.module_verbs(), loads);
     let loaded =
-        scene.state().entries.iter().filter(|e| matches!(e.step, Step::LoadModule { .. })).count();
+        scene.state().entries.iter().filter(|e| LoadModule::recorded(&e.step).is_some()).count();
     assert_eq!(loaded, 2, "each module once");
     scene.take_off().await;
     assert_eq!(scene.host.state(), before);
@@ -82,7 +83,7 @@ async fn modules_that_the_plan_need_not_name_stay_ours() {
     let loads = scene.module_verbs();
     // Without an available set, while all wanted modules are loaded.
     let mut unnamed = plan("535");
-    unnamed.install.retain(|step| !matches!(step, Step::LoadModule { .. }));
+    unnamed.install.retain(|step| !matches!(step, Step::LoadModule(_)));
     let script = adopting(&scene, unnamed);
     let (ended, ()) = tokio::join!(script, scene.stop_at_ready());
     assert_eq!(ended.unwrap(), ExitCode::Done);
@@ -115,7 +116,8 @@ async fn another_tree_is_shown_without_touching_a_module() {
     let loads = scene.module_verbs();
     scene.host.change(|state| state.references.insert("nvidia".to_owned(), 3));
     let mut rebuilt = plan("535");
-    rebuilt.install[4] = Step::Bind { source: "/store/550".into(), target: "/run/driver".into() };
+    rebuilt.install[4] =
+        Step::Bind(Bind { source: "/store/550".into(), target: "/run/driver".into() });
     scene.die_when_ready(rebuilt).await;
     assert_eq!(scene.module_verbs(), loads);
     let mounts = scene.host.state().mounts;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::host::daemon::Daemon;
 use crate::plan::Plan;
+use crate::steps::{MakeDir, MountTmpfs, Share, StartDaemon};
 
 const NAME: &str = "nvidia-persistenced";
 const ROOT_RUN: &str = "/run/driver/run";
@@ -22,11 +23,11 @@ fn with_daemon(mut plan: Plan) -> Plan {
     };
     let (source, target) = ("/run/driver/run/daemon".into(), "/run/daemon".into());
     plan.install.extend([
-        Step::MountTmpfs { target: ROOT_RUN.into() },
-        Step::MakeDir { path: "/run/driver/run/daemon".into() },
-        Step::MakeDir { path: "/run/daemon".into() },
-        Step::Share { source, target },
-        Step::StartDaemon { daemon },
+        Step::MountTmpfs(MountTmpfs { target: ROOT_RUN.into() }),
+        Step::MakeDir(MakeDir { path: "/run/driver/run/daemon".into() }),
+        Step::MakeDir(MakeDir { path: "/run/daemon".into() }),
+        Step::Share(Share { source, target }),
+        Step::StartDaemon(StartDaemon { daemon }),
     ]);
     plan
 }

@@ -15,6 +15,7 @@ use crate::host::HostFacts;
 use crate::host::RealHost;
 use crate::host::facts::SwitchManager;
 use crate::source::userspace::AvailableUserspace;
+use crate::steps::{Share, StartDaemon};
 
 /// Stand-in for `nvlsm -F CONF -g GUID`: reads its settings, and those of the plugin that they name
 /// by its absolute path, opens the umad device, and listens for the fabric manager.
@@ -114,9 +115,9 @@ impl Fabric {
         };
         let mut steps = Vec::new();
         for step in &self.steps {
-            match step {
-                Step::Share { source, target } => self.show(source, target),
-                step => steps.push(step.clone()),
+            match Share::of(step) {
+                Some(Share { source, target }) => self.show(source, target),
+                None => steps.push(step.clone()),
             }
         }
         let mut journal = Journal::in_memory();
@@ -160,13 +161,13 @@ fn planned() -> Vec<Step> {
     let tree = AvailableUserspace { driver_version, arch: "x86_64".to_owned(), root, tools };
     let catalog = Catalog { userspace: vec![tree], ..catalog() };
     let plan = crate::plan::plan(&config, &facts, &catalog).unwrap();
-    let nodes = plan.install.iter().position(|s| matches!(s, Step::MakeNodes { .. })).unwrap();
+    let nodes = plan.install.iter().position(|s| matches!(s, Step::MakeNodes(_))).unwrap();
     let steps = plan.install.into_iter().skip(nodes);
-    steps.filter(|step| !matches!(step, Step::MountTmpfs { .. })).collect()
+    steps.filter(|step| !matches!(step, Step::MountTmpfs(_))).collect()
 }
 
 fn is_of(step: &Step, name: &str) -> bool {
-    matches!(step, Step::StartDaemon { daemon } if daemon.name == name)
+    matches!(step, Step::StartDaemon(StartDaemon { daemon }) if daemon.name == name)
 }
 
 #[test]
@@ -184,7 +185,7 @@ fn both_have_what_they_ask_for_in_the_order_they_ask_for_it() {
 )]
 #[case::settings_not_shown(
     |fabric: &mut Fabric| fabric.steps.retain(
-        |step| !matches!(step, Step::Share { target, .. } if target.ends_with("nvlsm"))
+        |step| !matches!(step, Step::Share(Share { target, .. }) if target.ends_with("nvlsm"))
     ),
     "grpc_mgr: /usr/share/nvidia/nvlsm/grpc_mgr.conf"
 )]

@@ -3,6 +3,7 @@
 use std::sync::mpsc;
 
 use super::*;
+use crate::steps::MakeDir;
 
 #[tokio::test]
 async fn a_step_that_hangs_is_left_behind_and_the_next_agent_goes_on_from_the_record() {
@@ -41,7 +42,7 @@ async fn steps_that_come_to_their_end_are_waited_for() {
     let scene = Scene { step_limit: Duration::from_millis(1), ..Scene::new() };
     let telemetry = scene.telemetry.clone();
     assert_eq!(telemetry.in_progress(), None);
-    let step = Step::MakeDir { path: "/run/x".into() };
+    let step = Step::MakeDir(MakeDir { path: "/run/x".into() });
     let doing = telemetry.begin(&step, true);
     let (what, _) = telemetry.in_progress().unwrap();
     assert_eq!(what, "undoing make-dir /run/x");

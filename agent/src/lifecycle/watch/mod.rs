@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Renewal;
 use crate::finding::{Code, Finding};
-use crate::step::Step;
+use crate::steps::Step;
 use mounts::Mounts;
 use places::Places;
 use uevents::Uevents;

@@ -19,7 +19,7 @@ use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
 use super::listen;
-use crate::step::Step;
+use crate::steps::{Step, Watch};
 
 /// Upper limit of reads at a time: each returns some tens of events.
 const MOST: usize = 64;
@@ -49,15 +49,15 @@ impl Places {
     /// Watches the places that `steps` made. A place that is watched already stays watched, once.
     pub(super) fn arm(&mut self, steps: &[Step]) {
         for step in steps {
-            match step {
-                Step::MakeNodes { dirs } => {
+            match step.properties().watch {
+                Watch::Nothing => {}
+                Watch::File(path) => self.add(path, AddWatchFlags::IN_MODIFY),
+                Watch::Nodes(dirs) => {
                     for dir in dirs {
                         self.add(dir, in_dir());
                         NODE_DIRS.iter().for_each(|name| self.add(&dir.join(name), in_dir()));
                     }
                 }
-                Step::WriteParameter { path, .. } => self.add(path, AddWatchFlags::IN_MODIFY),
-                _ => {}
             }
         }
     }

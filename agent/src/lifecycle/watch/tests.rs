@@ -15,13 +15,14 @@ use nix::sys::socket::{
 use tokio::time::timeout;
 
 use super::*;
+use crate::steps::{MakeNodes, WriteParameter};
 
 const AMPLE: Duration = Duration::from_secs(60);
 /// Time limit of a wait that proves silence.
 const SOON: Duration = Duration::from_millis(100);
 
 fn of_nodes(dir: &Path) -> Vec<Step> {
-    vec![Step::MakeNodes { dirs: vec![dir.to_path_buf()] }]
+    vec![Step::MakeNodes(MakeNodes { dirs: vec![dir.to_path_buf()] })]
 }
 
 #[tokio::test]
@@ -57,8 +58,8 @@ async fn a_value_that_is_written_is_told() {
     let path = dir.path().join("path");
     fs::write(&path, "/run/nvidia/driver/lib/firmware").unwrap();
     let mut places = Places::open().unwrap();
-    let step = Step::WriteParameter { path: path.clone(), value: String::new() };
-    places.arm(&[step.clone(), Step::MakeNodes { dirs: vec!["/nonexistent".into()] }]);
+    let step = Step::WriteParameter(WriteParameter { path: path.clone(), value: String::new() });
+    places.arm(&[step.clone(), Step::MakeNodes(MakeNodes { dirs: vec!["/nonexistent".into()] })]);
     places.arm(&[step]);
     fs::write(&path, "/elsewhere").unwrap();
     let guard = timeout(AMPLE, places::readable(Some(&places))).await.unwrap();

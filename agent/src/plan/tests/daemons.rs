@@ -5,13 +5,11 @@ use crate::config::Mode;
 use crate::finding::Code;
 use crate::host::daemon::Daemon;
 use crate::host::facts::SwitchManager;
+use crate::steps::StartDaemon;
 
 fn started(plan: &Plan) -> Vec<Daemon> {
-    let daemon = |step: &Step| match step {
-        Step::StartDaemon { daemon } => Some(daemon.clone()),
-        _ => None,
-    };
-    plan.install.iter().filter_map(daemon).collect()
+    let starts = plan.install.iter().filter_map(StartDaemon::of);
+    starts.map(|start| start.daemon.clone()).collect()
 }
 
 fn names(plan: &Plan) -> Vec<String> {
@@ -62,7 +60,7 @@ fn daemons_are_started_where_there_is_a_use_for_them(
 #[test]
 fn a_daemon_comes_after_all_else_and_clients_see_its_socket_below_the_driver_root() {
     let plan = planned(T4, &["nvidia-persistenced"], AUTO);
-    let nodes = plan.install.iter().position(|s| matches!(s, Step::MakeNodes { .. })).unwrap();
+    let nodes = plan.install.iter().position(|s| matches!(s, Step::MakeNodes(_))).unwrap();
     let lines: Vec<String> = plan.install[nodes + 1..].iter().map(ToString::to_string).collect();
     assert_eq!(
         lines,
@@ -113,7 +111,7 @@ fn on_nvlink5_the_subnet_manager_is_started_first_and_both_get_the_port() {
     }
     assert!(loads(&with).contains(&"ib_umad".to_owned()) == facts.available.has("ib_umad"));
     // One directory is mounted once, and each daemon's files exist before it starts.
-    let nodes = with.install.iter().position(|s| matches!(s, Step::MakeNodes { .. })).unwrap();
+    let nodes = with.install.iter().position(|s| matches!(s, Step::MakeNodes(_))).unwrap();
     let lines: Vec<String> = with.install[nodes + 1..].iter().map(ToString::to_string).collect();
     assert_eq!(
         lines,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::MissingGpus;
 use crate::host::gpus::{Gpu, Taken};
-use crate::step::Step;
+use crate::steps::LoadModule;
 
 /// Makes a host with the driver of [`stocked`] loaded by an agent of longshore, with these
 /// parameters.
@@ -134,10 +134,8 @@ fn of_two_sets_the_one_that_is_live_is_taken() {
     catalog.sets.insert(0, another);
     let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
     assert!(plan.replaces.is_empty(), "{:?}", plan.replaces);
-    let wanted = plan.install.iter().find_map(|step| match step {
-        Step::LoadModule { srcversion, version: Some(_), .. } => srcversion.clone(),
-        _ => None,
-    });
+    let loads = plan.install.iter().filter_map(LoadModule::of);
+    let wanted = loads.filter(|it| it.version.is_some()).find_map(|it| it.srcversion.clone());
     assert_eq!(wanted.as_deref(), Some("SRCnvidia"));
 }
 

@@ -25,7 +25,7 @@ use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice, Room};
 use crate::source::driver::{AvailableDriver, DriverOrigin};
 use crate::source::headers::AvailableHeaders;
 use crate::source::userspace::AvailableUserspace;
-use crate::step::ModuleOrigin;
+use crate::steps::{LoadModule, ModuleOrigin};
 
 fn facts(tree: &str) -> HostFacts {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(tree);
@@ -150,9 +150,6 @@ fn why(plan: &Plan, what: &str) -> String {
 }
 
 fn loads(plan: &Plan) -> Vec<String> {
-    let name = |step: &'_ Step| match step {
-        Step::LoadModule { name, .. } => Some(name.clone()),
-        _ => None,
-    };
-    plan.install.iter().filter_map(name).collect()
+    let loads = plan.install.iter().filter_map(LoadModule::of);
+    loads.map(|module| module.name.clone()).collect()
 }

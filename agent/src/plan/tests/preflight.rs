@@ -3,6 +3,7 @@
 use super::*;
 use crate::host::facts::PlacedFile;
 use crate::host::verbs::FileId;
+use crate::steps::MakeNodes;
 
 #[rstest]
 #[case("bookworm-no-gpu", &["no-device"], ExitCode::NoDevice)]
@@ -91,7 +92,9 @@ fn in_a_container_mounts_must_reach_the_host(
     let plan = plan(&config, &facts, &archives()).unwrap();
     let found = codes(&plan, Severity::Refusal).contains(&"run-nvidia-not-shared");
     assert_eq!(found, refused, "{:?}", plan.findings);
-    let Some(Step::MakeNodes { dirs }) = plan.install.last() else { panic!("nodes last") };
+    let Some(Step::MakeNodes(MakeNodes { dirs })) = plan.install.last() else {
+        panic!("nodes last")
+    };
     assert_eq!(dirs[0], PathBuf::from("/proc/1/root/dev"));
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::host::facts::KernelKey;
 use crate::module_signing::{Hash, SignedBy, Signer};
+use crate::steps::LoadModule;
 
 const KNOWN: &str = "25a7e07a509423d9b62468531c37a604632a7585";
 
@@ -109,10 +110,8 @@ fn an_unsigned_set_is_signed_with_the_key_here_and_not_compiled_again(#[case] tr
     let second = plan(&config("535", "auto"), &facts, &catalog).unwrap();
     assert!(second.exact && second.acquire.is_empty(), "{:?}", second.acquire);
     assert!(why(&second, "signed for the kernel").contains("sha512"));
-    let digests = second.install.iter().filter_map(|step| match step {
-        Step::LoadModule { origin: ModuleOrigin::Driver { sha256 }, .. } => Some(sha256),
-        _ => None,
-    });
+    let loads = second.install.iter().filter_map(LoadModule::of);
+    let digests = loads.filter_map(LoadModule::digest);
     assert!(digests.clone().count() == 3 && digests.clone().all(|d| d.starts_with("fff")));
 }
 

@@ -1,6 +1,7 @@
 //! Acquisitions and steps, in order.
 
 use super::*;
+use crate::steps::{LoadModule, MakeNodes, WriteParameter};
 
 #[test]
 fn a_stocked_store_gives_an_exact_plan_in_load_order() {
@@ -15,18 +16,23 @@ fn a_stocked_store_gives_an_exact_plan_in_load_order() {
     let nvidia = plan
         .install
         .iter()
-        .find(|s| matches!(s, Step::LoadModule { name, .. } if name == "nvidia"));
-    let Some(Step::LoadModule { origin, parameters, version, srcversion, .. }) = nvidia else {
+        .find(|s| matches!(s, Step::LoadModule(LoadModule { name, .. }) if name == "nvidia"));
+    let Some(Step::LoadModule(LoadModule { origin, parameters, version, srcversion, .. })) = nvidia
+    else {
         panic!("nvidia is loaded");
     };
     assert!(matches!(origin, ModuleOrigin::Driver { .. }));
     assert_eq!(parameters, "NVreg_EnableMSI=1");
     assert_eq!(version.as_deref(), Some("535.261.03"));
     assert_eq!(srcversion.as_deref(), Some("SRCnvidia"));
-    assert!(matches!(plan.install[0], Step::MakeDir { .. }));
-    let Step::WriteParameter { value, .. } = &plan.install[1] else { panic!("firmware path") };
+    assert!(matches!(plan.install[0], Step::MakeDir(_)));
+    let Step::WriteParameter(WriteParameter { value, .. }) = &plan.install[1] else {
+        panic!("firmware path")
+    };
     assert_eq!(value, "/run/nvidia/driver/lib/firmware");
-    let Some(Step::MakeNodes { dirs }) = plan.install.last() else { panic!("nodes last") };
+    let Some(Step::MakeNodes(MakeNodes { dirs })) = plan.install.last() else {
+        panic!("nodes last")
+    };
     assert_eq!(dirs, &[PathBuf::from("/dev"), PathBuf::from("/run/nvidia/driver/dev")]);
 }
 
@@ -152,7 +158,7 @@ fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str)
     let mut config = config("535.261.03", "proprietary");
     config.driver.extra_modules.push("nvidia_drm".into());
     let plan = plan(&config, &facts, &catalog).unwrap();
-    assert!(plan.install.iter().filter(|s| matches!(s, Step::StartDaemon { .. })).count() == 3);
+    assert!(plan.install.iter().filter(|s| matches!(s, Step::StartDaemon(_))).count() == 3);
 
     let tree = "/var/lib/longshore/userspace/x/root";
     let host = FakeHost::with_dirs([

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::{below, is, is_hex, is_plain};
+use super::super::bounds::{below, is, is_hex, is_plain};
 use crate::host::daemon::SUBNET_SETTINGS;
 use crate::host::daemon::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Settings};
 
@@ -24,7 +24,7 @@ const MOST: usize = 64;
 
 /// Returns the directories of the driver root that are exposed at their own paths, too: those of
 /// the daemons' sockets, and one with settings that refer to files by it.
-pub(super) fn shown_dirs() -> impl Iterator<Item = &'static Path> {
+pub(in crate::steps) fn shown_dirs() -> impl Iterator<Item = &'static Path> {
     let sockets = [PERSISTENCED_SOCKET, FABRICMANAGER_SOCKET].into_iter().filter_map(dir_of);
     sockets.chain([Path::new(SUBNET_SETTINGS)])
 }

@@ -1,17 +1,16 @@
 //! Checks that a loaded module has the wanted version and parameters, as the kernel reports them.
 
+use super::LoadModule;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::Host;
 use crate::host::verbs::ModuleState;
 use crate::module_parameters::{same_value, split};
-use crate::step::Step;
-
 /// Compares version and srcversion of a loaded module with those of its step.
 ///
 /// # Errors
 /// 16 where they differ.
-pub(super) fn versions(step: &Step, state: &ModuleState) -> Result<(), Failure> {
-    let Step::LoadModule { name, version, srcversion, .. } = step else { return Ok(()) };
+pub(super) fn versions(step: &LoadModule, state: &ModuleState) -> Result<(), Failure> {
+    let LoadModule { name, version, srcversion, .. } = step;
     let pairs =
         [("version", version, &state.version), ("srcversion", srcversion, &state.srcversion)];
     for (what, wanted, live) in pairs {
@@ -86,9 +85,9 @@ mod tests {
 
     #[test]
     fn another_version_is_refused_and_no_wish_is_fine() {
-        let step = |version: Option<&str>| Step::LoadModule {
+        let step = |version: Option<&str>| LoadModule {
             name: "nvidia".to_owned(),
-            origin: crate::step::ModuleOrigin::Driver { sha256: String::new() },
+            origin: crate::steps::ModuleOrigin::Driver { sha256: String::new() },
             parameters: String::new(),
             version: version.map(str::to_owned),
             srcversion: None,

@@ -1,0 +1,71 @@
+//! Bounds of the steps that agents write, and the paths within them.
+//!
+//! Undoing follows paths from the record, as root. A forged record could have any file overwritten,
+//! unmounted or removed; within these bounds it can name nothing but an agent's own work.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+pub(super) use super::daemon::shown_dirs;
+use crate::host::places::FIRMWARE_PATH;
+
+/// Settings of the agents that can have written a record.
+#[derive(Debug, Clone, Default)]
+pub struct Bounds {
+    /// True if an agent is proved to have written it.
+    pub proved: bool,
+    /// Driver roots.
+    pub driver_roots: Vec<PathBuf>,
+    /// Stores.
+    pub stores: Vec<PathBuf>,
+    /// Directories that get device nodes.
+    pub devs: Vec<PathBuf>,
+}
+
+impl Bounds {
+    /// Accepts the kernel's firmware path with a driver root's value.
+    pub(super) fn firmware_path(&self, path: &Path, value: &str) -> Result<(), String> {
+        given(path == Path::new(FIRMWARE_PATH), path)?;
+        given(self.is_own_firmware(value), Path::new(value))
+    }
+
+    pub(super) fn is_own_firmware(&self, value: &str) -> bool {
+        self.driver_roots.iter().any(|root| is(Path::new(value), &root.join("lib/firmware")))
+    }
+}
+
+/// Returns `path` below `root`.
+pub(super) fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// True if both are the same path, written the same.
+pub(super) fn is(path: &Path, wanted: &Path) -> bool {
+    path.as_os_str() == wanted.as_os_str()
+}
+
+/// True if a path is absolute, without `.`, `..`, a second slash or a control character.
+pub fn is_plain(path: &Path) -> bool {
+    path.is_absolute()
+        && !path.components().any(|part| part == Component::ParentDir)
+        && is_written_plainly(path)
+}
+
+pub(super) fn is_written_plainly(path: &Path) -> bool {
+    let again: PathBuf = path.components().collect();
+    is(path, &again) && !path.as_os_str().as_bytes().iter().any(u8::is_ascii_control)
+}
+
+/// True for such a path other than `/`.
+pub fn is_below_root(path: &Path) -> bool {
+    is_plain(path) && path != Path::new("/")
+}
+
+pub(super) fn is_hex(text: &str, digits: usize) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    text.len() == digits && text.bytes().all(is_digit)
+}
+
+pub(super) fn given(holds: bool, path: &Path) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(format!("no such step is at {:?}", path.display().to_string())) }
+}

@@ -1,0 +1,146 @@
+//! Starting of a driver's daemons.
+
+mod rules;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
+    Tools, Watch, exposing,
+};
+use crate::failure::{ExitCode, Failure};
+use crate::host::daemon::{Answers, Daemon};
+use crate::host::{Host, VerbError};
+
+pub(super) use rules::shown_dirs;
+
+/// Start a daemon of the driver; undone by ending it with all its child processes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartDaemon {
+    /// The daemon.
+    pub daemon: Daemon,
+}
+
+/// The daemon did not run; every process that it becomes has this mark.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoDaemon {
+    /// Value of [`crate::host::daemon::MARK_VARIABLE`] in their environment.
+    pub mark: String,
+}
+
+impl fmt::Display for StartDaemon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "start {}", self.daemon)
+    }
+}
+
+impl Kind for StartDaemon {
+    type Before = NoDaemon;
+    const WAS: &'static str = "no-daemon";
+
+    fn subject(&self) -> String {
+        self.daemon.name.clone()
+    }
+
+    fn planned(&self) -> String {
+        self.to_string()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn properties(&self) -> Properties<'_> {
+        Properties {
+            for_good: None,
+            // The remains of a daemon are found by its entry's mark.
+            resumed: true,
+            // A driver is ready without a daemon that it can do without.
+            verified: self.daemon.required,
+            recheck: Recheck::Never,
+            carries_daemons: false,
+            next: Next::Wanted,
+            content: None,
+            watch: Watch::Nothing,
+        }
+    }
+
+    /// Finds no need of a start if another program's daemon serves already.
+    fn observe(&self, host: &dyn Host) -> Result<Option<NoDaemon>, Failure> {
+        let daemon = &self.daemon;
+        let mark = crate::host::daemon::new_mark();
+        let seen = host.daemon(daemon, &mark).map_err(exposing)?;
+        if let Answers::Other(pid) = seen.answers {
+            tracing::warn!(
+                "{daemon}: pid {pid} answers on {} and is not ours: using that one",
+                daemon.socket.display()
+            );
+            return Ok(None);
+        }
+        Ok(Some(NoDaemon { mark }))
+    }
+
+    /// Starts the daemon. An optional one is retried later.
+    fn apply(
+        &self,
+        before: &NoDaemon,
+        tools: &Tools<'_>,
+        intent: Intent<'_>,
+    ) -> Result<Applied, Failure> {
+        let daemon = &self.daemon;
+        let Err(error) = tools.daemons.start(daemon, &before.mark, tools.cancel) else {
+            return Ok(intent.done());
+        };
+        if !daemon.required {
+            tracing::warn!("going on without {daemon}, retrying it later: {error}");
+            return Ok(intent.done());
+        }
+        let remedy = format!(
+            "its log is above, and its messages may be in the host's syslog; without {daemon} this \
+             host's GPUs are not usable, or the configuration asks for it: see docs/daemons.md"
+        );
+        Err(Failure::new(ExitCode::Expose, format!("starting {daemon}"))
+            .because(error)
+            .remedy(remedy))
+    }
+
+    fn is_there(
+        &self,
+        before: &NoDaemon,
+        _: &Progress<'_>,
+        host: &dyn Host,
+    ) -> Result<bool, Failure> {
+        let seen = host.daemon(&self.daemon, &before.mark).map_err(exposing)?;
+        Ok(seen.answers == Answers::Ours)
+    }
+
+    fn undo(
+        &self,
+        before: &NoDaemon,
+        _: &Progress<'_>,
+        tools: &Tools<'_>,
+    ) -> Result<EntryState, VerbError> {
+        tools.daemons.end(&self.daemon, &before.mark)?;
+        Ok(EntryState::Undone)
+    }
+
+    fn seen(&self, _: &NoDaemon) -> Seen {
+        Seen::gone(format!("{self}: its effect is gone"))
+    }
+
+    fn mounted<'a>(&'a self, _: &'a NoDaemon) -> Option<Mounted<'a>> {
+        None
+    }
+
+    fn check(&self, bounds: &Bounds) -> Result<(), String> {
+        let daemon = &self.daemon;
+        let of_one = bounds.driver_roots.iter().any(|root| rules::is_of_table(daemon, root));
+        if of_one { Ok(()) } else { Err(format!("no daemon is started as {daemon} is")) }
+    }
+
+    fn check_before(&self, before: &NoDaemon, _: &Bounds) -> Result<(), String> {
+        rules::mark(&before.mark)
+    }
+}

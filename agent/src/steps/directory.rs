@@ -1,0 +1,160 @@
+//! Making of directories.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::bounds::{self, given, is, is_plain};
+use super::{
+    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
+    Tools, Watch, exposing,
+};
+use crate::failure::Failure;
+use crate::host::{Host, VerbError};
+
+/// Make a directory and its missing parents; undone by removing those made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MakeDir {
+    /// Absolute path.
+    pub path: PathBuf,
+}
+
+/// Directories that were missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingDirs {
+    /// Absolute paths, outermost first.
+    pub dirs: Vec<PathBuf>,
+}
+
+impl fmt::Display for MakeDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "make directory {}", self.path.display())
+    }
+}
+
+impl Kind for MakeDir {
+    type Before = MissingDirs;
+    const WAS: &'static str = "missing-dirs";
+
+    fn subject(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn planned(&self) -> String {
+        self.to_string()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn properties(&self) -> Properties<'_> {
+        Properties {
+            for_good: None,
+            resumed: false,
+            verified: true,
+            recheck: Recheck::Always,
+            carries_daemons: false,
+            next: Next::Wanted,
+            content: None,
+            watch: Watch::Nothing,
+        }
+    }
+
+    fn observe(&self, host: &dyn Host) -> Result<Option<MissingDirs>, Failure> {
+        let dirs = missing(host, &self.path).map_err(exposing)?;
+        Ok((!dirs.is_empty()).then_some(MissingDirs { dirs }))
+    }
+
+    fn apply(
+        &self,
+        before: &MissingDirs,
+        tools: &Tools<'_>,
+        intent: Intent<'_>,
+    ) -> Result<Applied, Failure> {
+        before.dirs.iter().try_for_each(|dir| tools.host.make_dir(dir)).map_err(exposing)?;
+        Ok(intent.done())
+    }
+
+    fn is_there(
+        &self,
+        _: &MissingDirs,
+        _: &Progress<'_>,
+        host: &dyn Host,
+    ) -> Result<bool, Failure> {
+        Ok(self.observe(host)?.is_none())
+    }
+
+    fn undo(
+        &self,
+        before: &MissingDirs,
+        _: &Progress<'_>,
+        tools: &Tools<'_>,
+    ) -> Result<EntryState, VerbError> {
+        remove(tools.host, &before.dirs)
+    }
+
+    fn seen(&self, _: &MissingDirs) -> Seen {
+        Seen::gone(format!("the directory {} is gone", self.path.display()))
+    }
+
+    fn mounted<'a>(&'a self, _: &'a MissingDirs) -> Option<Mounted<'a>> {
+        None
+    }
+
+    /// Accepts the driver root, or a directory that is exposed at its own path, here or below the
+    /// driver root.
+    fn check(&self, bounds: &Bounds) -> Result<(), String> {
+        let path = self.path.as_path();
+        let of_root = |root: &PathBuf| {
+            root == path || bounds::shown_dirs().any(|dir| bounds::below(root, dir) == path)
+        };
+        let is = bounds.driver_roots.iter().any(of_root) || bounds::shown_dirs().any(|d| d == path);
+        given(is && is_plain(path), path)
+    }
+
+    /// Accepts the last of the directories that lead to the path, outermost first.
+    fn check_before(&self, before: &MissingDirs, _: &Bounds) -> Result<(), String> {
+        let MissingDirs { dirs } = before;
+        let mut way: Vec<&Path> = self.path.ancestors().take(dirs.len()).collect();
+        way.reverse();
+        let is_way = way.len() == dirs.len() && way.iter().zip(dirs).all(|(a, b)| is(b, a));
+        let is_root = dirs.iter().any(|dir| dir == Path::new("/"));
+        given(!dirs.is_empty() && is_way && !is_root, &self.path)
+    }
+}
+
+/// Returns the missing ones of `path` and its parent directories, outermost first.
+pub(super) fn missing(host: &dyn Host, path: &Path) -> Result<Vec<PathBuf>, VerbError> {
+    let mut missing = Vec::new();
+    for dir in path.ancestors() {
+        if host.has_dir(dir)? {
+            break;
+        }
+        missing.push(dir.to_path_buf());
+    }
+    missing.reverse();
+    Ok(missing)
+}
+
+/// Removes the directories we made, innermost first; keeps one that others put something into or
+/// mounted something on.
+pub(super) fn remove(host: &dyn Host, dirs: &[PathBuf]) -> Result<EntryState, VerbError> {
+    for dir in dirs.iter().rev() {
+        if !host.has_dir(dir)? {
+            continue;
+        }
+        let theirs = [Errno::ENOTEMPTY, Errno::EEXIST, Errno::EBUSY, Errno::ENOTDIR];
+        match host.remove_dir(dir) {
+            // In it, on it, or (a link) in its place.
+            Err(e) if theirs.contains(&e.errno) => {
+                tracing::warn!("{} stays: another program uses it", dir.display());
+                return Ok(EntryState::Kept(e.to_string()));
+            }
+            result => result?,
+        }
+    }
+    Ok(EntryState::Undone)
+}

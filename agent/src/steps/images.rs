@@ -1,0 +1,58 @@
+//! Source of the content that steps give to the kernel: module images and trees.
+
+use std::fs::File;
+use std::path::Path;
+
+use super::ModuleOrigin;
+use crate::failure::Failure;
+use crate::store::VerifiedModule;
+
+/// A module's file, open and not compressed, for finit_module(2).
+#[derive(Debug)]
+pub enum ModuleFile {
+    /// A module of the kernel's own, loaded as modprobe loads it.
+    Kernel(File),
+    /// A module of the store.
+    Driver(VerifiedModule),
+}
+
+impl ModuleFile {
+    /// The file, open for reading.
+    pub fn file(&self) -> &File {
+        match self {
+            Self::Kernel(file) => file,
+            Self::Driver(module) => module.file(),
+        }
+    }
+
+    /// Checks, after the kernel has read the file, that it read the verified bytes.
+    ///
+    /// # Errors
+    /// 13 if the file was written to meanwhile.
+    pub fn check_unwritten(&self) -> Result<(), Failure> {
+        match self {
+            Self::Kernel(_) => Ok(()),
+            Self::Driver(module) => module.check_unwritten(),
+        }
+    }
+}
+
+/// Source of module images.
+pub trait Images: Send + Sync {
+    /// The bytes of a module, not compressed.
+    ///
+    /// # Errors
+    /// 13 where the bytes do not have the expected digest; 12 or 16 where they are absent.
+    fn image(&self, name: &str, origin: &ModuleOrigin) -> Result<Vec<u8>, Failure>;
+    /// The file of a module that is already verified, so that the kernel can read it directly; None
+    /// if the module has to be loaded from memory.
+    ///
+    /// # Errors
+    /// 12 or 16 where the file cannot be read.
+    fn file(&self, name: &str, origin: &ModuleOrigin) -> Result<Option<ModuleFile>, Failure>;
+    /// Verifies every byte of an assembled tree of the store, before it is exposed to the host.
+    ///
+    /// # Errors
+    /// 13 where it differs from the assembled tree.
+    fn check_tree(&self, tree: &Path) -> Result<(), Failure>;
+}

@@ -1,0 +1,155 @@
+//! The trait that every kind of step implements, and the tools that it gets.
+
+use std::fmt;
+
+use super::{Applied, Bounds, EntryState, Images, Intent, Mounted, Properties};
+use crate::cancel::CancelFlag;
+use crate::failure::Failure;
+use crate::host::daemon::Daemon;
+use crate::host::{Host, VerbError};
+
+/// A kind of step. No method has a default body: the compiler demands each one of a new kind.
+///
+/// `Display` is the step in one line, for logs and errors.
+pub trait Kind: fmt::Display + Sized {
+    /// State of the host before the step, as far as undoing needs it.
+    type Before;
+    /// Name of that state in the record.
+    const WAS: &'static str;
+
+    /// Returns the changed part of the host: a module's name or a path.
+    fn subject(&self) -> String;
+
+    /// Returns the line of `longshore plan`.
+    fn planned(&self) -> String;
+
+    /// True if both steps leave the host the same.
+    fn is_same(&self, other: &Self) -> bool;
+
+    /// Returns the properties by which the engine and others treat it.
+    fn properties(&self) -> Properties<'_>;
+
+    /// Returns the state before the step; None where the step's result is already there.
+    ///
+    /// # Errors
+    /// If the host cannot be inspected, or has another's work in the step's place.
+    fn observe(&self, host: &dyn Host) -> Result<Option<Self::Before>, Failure>;
+
+    /// Carries out the step, and settles its entry.
+    ///
+    /// # Errors
+    /// If it failed; an entry that was not settled may have been carried out in part.
+    fn apply(
+        &self,
+        before: &Self::Before,
+        tools: &Tools<'_>,
+        intent: Intent<'_>,
+    ) -> Result<Applied, Failure>;
+
+    /// True if the effect that an entry recorded is (still) there and whole.
+    ///
+    /// # Errors
+    /// If the host cannot be inspected.
+    fn is_there(
+        &self,
+        before: &Self::Before,
+        progress: &Progress<'_>,
+        host: &dyn Host,
+    ) -> Result<bool, Failure>;
+
+    /// Undoes the step; leaves alone anything that is not (or no longer) as the step left it.
+    /// Returns the state that its entry is now in.
+    ///
+    /// # Errors
+    /// If the host refused it.
+    fn undo(
+        &self,
+        before: &Self::Before,
+        progress: &Progress<'_>,
+        tools: &Tools<'_>,
+    ) -> Result<EntryState, VerbError>;
+
+    /// Describes what is there in place of its effect, from the state observed after it was carried
+    /// out.
+    fn seen(&self, now: &Self::Before) -> Seen;
+
+    /// Returns the mount that it made, if it made one.
+    fn mounted<'a>(&'a self, before: &'a Self::Before) -> Option<Mounted<'a>>;
+
+    /// Checks that an agent can have written such a step: by its record any path could be changed
+    /// as root.
+    ///
+    /// # Errors
+    /// A message, if no agent writes it.
+    fn check(&self, bounds: &Bounds) -> Result<(), String>;
+
+    /// Checks that an agent can have found this state before the step.
+    ///
+    /// # Errors
+    /// A message, if no agent finds it.
+    fn check_before(&self, before: &Self::Before, bounds: &Bounds) -> Result<(), String>;
+}
+
+/// A step with the state that was observed before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed<K: Kind> {
+    /// The step.
+    pub step: K,
+    /// The state before it.
+    pub before: K::Before,
+}
+
+/// Progress of a recorded step.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress<'a> {
+    /// State of its entry.
+    pub state: &'a EntryState,
+    /// Number of a module's loading, see
+    /// [`ModuleState::instance`](crate::host::verbs::ModuleState).
+    pub instance: Option<u64>,
+}
+
+/// Description of an effect that is not as the step left it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Description of what is there instead; None if the effect is there all the same.
+    pub gone: Option<String>,
+    /// Descriptions of changes by other programs that do no harm.
+    pub changed: Vec<String>,
+}
+
+impl Seen {
+    /// The effect is gone, and this is there instead.
+    pub(super) fn gone(instead: String) -> Self {
+        Self { gone: Some(instead), changed: Vec::new() }
+    }
+}
+
+/// Everything that steps use to change the host.
+#[derive(Clone, Copy)]
+pub struct Tools<'a> {
+    /// The host.
+    pub host: &'a dyn Host,
+    /// Source of module images.
+    pub images: &'a dyn Images,
+    /// Starts and ends daemons.
+    pub daemons: &'a dyn Daemons,
+    /// Set if the agent is to stop.
+    pub cancel: &'a CancelFlag,
+}
+
+/// Starting and ending of daemons, which telemetry follows.
+pub trait Daemons {
+    /// Starts the daemon under `mark`, after ending what still runs under it, and waits until it
+    /// answers or `cancel` is set.
+    ///
+    /// # Errors
+    /// If it cannot be started, ends, or does not answer in time.
+    fn start(&self, daemon: &Daemon, mark: &str, cancel: &CancelFlag) -> Result<(), VerbError>;
+
+    /// Ends every process under `mark`.
+    ///
+    /// # Errors
+    /// If one of them cannot be signalled, or survives SIGKILL.
+    fn end(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError>;
+}

@@ -1,0 +1,264 @@
+//! The list of kinds, and the two values made of it: [`Step`], and [`Recorded`] with the state
+//! before the step.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::{
+    Applied, Bind, Bounds, EntryState, Intent, Kind, LoadModule, MakeDir, MakeNodes, MountTmpfs,
+    Mounted, Observed, Progress, Properties, RemoveLeftover, Seen, Share, StartDaemon, Tools,
+    WriteParameter,
+};
+use crate::failure::Failure;
+use crate::host::{Host, VerbError};
+
+/// Defines [`Step`] and [`Recorded`], which pass every question on to the kind's own [`Kind`].
+macro_rules! kinds {
+    ($($kind:ident $name:literal $means:literal)+) => {
+        /// One change to the host.
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(tag = "do")]
+        pub enum Step {
+            $(#[doc = $means] #[serde(rename = $name)] $kind($kind),)+
+        }
+
+        /// One change to the host, with the state that was observed before it.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Recorded {
+            $(#[doc = $means] $kind(Observed<$kind>),)+
+        }
+
+        $(impl $kind {
+            /// Returns the step as one of this kind; None if it is of another.
+            pub fn of(step: &Step) -> Option<&Self> {
+                if let Step::$kind(step) = step { Some(step) } else { None }
+            }
+
+            /// Returns the recorded step as one of this kind; None if it is of another.
+            pub fn recorded(recorded: &Recorded) -> Option<&Self> {
+                if let Recorded::$kind(Observed { step, .. }) = recorded { Some(step) } else { None }
+            }
+
+            /// Returns the step with the state before it, for the journal.
+            pub fn observed(self, before: <Self as Kind>::Before) -> Recorded {
+                Recorded::$kind(Observed { step: self, before })
+            }
+        })+
+
+        impl Step {
+            /// Names of all kinds.
+            pub const KINDS: &[&str] = &[$($name),+];
+
+            /// Returns the kind of step, as named in the journal's file: for labels and log fields.
+            pub fn kind(&self) -> &'static str {
+                match self { $(Self::$kind(_) => $name,)+ }
+            }
+
+            /// Returns the name that the state before such a step has in the journal's file.
+            pub fn was(&self) -> &'static str {
+                match self { $(Self::$kind(_) => <$kind as Kind>::WAS,)+ }
+            }
+
+            /// Returns the changed part of the host: a module's name or a path.
+            pub fn subject(&self) -> String {
+                match self { $(Self::$kind(step) => step.subject(),)+ }
+            }
+
+            /// Returns the line of `longshore plan`.
+            pub fn planned(&self) -> String {
+                match self { $(Self::$kind(step) => step.planned(),)+ }
+            }
+
+            /// True if both steps leave the host the same.
+            pub fn is_same(&self, other: &Step) -> bool {
+                match self {
+                    $(Self::$kind(step) => $kind::of(other).is_some_and(|other| step.is_same(other)),)+
+                }
+            }
+
+            /// Returns the properties by which the engine and others treat it.
+            pub fn properties(&self) -> Properties<'_> {
+                match self { $(Self::$kind(step) => step.properties(),)+ }
+            }
+
+            /// Returns the step with the state before it; None where its result is already there.
+            ///
+            /// # Errors
+            /// If the host cannot be inspected, or has another's work in the step's place.
+            pub fn observe(&self, host: &dyn Host) -> Result<Option<Recorded>, Failure> {
+                match self {
+                    $(Self::$kind(step) => {
+                        Ok(step.observe(host)?.map(|before| step.clone().observed(before)))
+                    })+
+                }
+            }
+
+            /// Checks that an agent can have written such a step.
+            ///
+            /// # Errors
+            /// A message, if no agent writes it.
+            pub fn check(&self, bounds: &Bounds) -> Result<(), String> {
+                match self { $(Self::$kind(step) => step.check(bounds),)+ }
+            }
+
+            /// Returns the step with the state before it, as the journal's file has it.
+            ///
+            /// # Errors
+            /// A message, if no such step has this state before it.
+            pub fn with_before(self, before: serde_json::Value) -> Result<Recorded, String> {
+                if before.get("was").and_then(|was| was.as_str()) != Some(self.was()) {
+                    return Err(NO_SUCH_STATE.to_owned());
+                }
+                match self {
+                    $(Self::$kind(step) => {
+                        let before = serde_json::from_value(before).map_err(|e| e.to_string())?;
+                        Ok(step.observed(before))
+                    })+
+                }
+            }
+        }
+
+        impl fmt::Display for Step {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self { $(Self::$kind(step) => fmt::Display::fmt(step, f),)+ }
+            }
+        }
+
+        impl Recorded {
+            /// Returns the step alone.
+            pub fn step(&self) -> Step {
+                match self { $(Self::$kind(it) => Step::$kind(it.step.clone()),)+ }
+            }
+
+            /// Returns the kind of step, as named in the journal's file.
+            pub fn kind(&self) -> &'static str {
+                match self { $(Self::$kind(_) => $name,)+ }
+            }
+
+            /// True if the other step leaves the host the same.
+            pub fn is_same(&self, other: &Step) -> bool {
+                match self {
+                    $(Self::$kind(it) => $kind::of(other).is_some_and(|other| it.step.is_same(other)),)+
+                }
+            }
+
+            /// Returns the properties by which the engine and others treat it.
+            pub fn properties(&self) -> Properties<'_> {
+                match self { $(Self::$kind(it) => it.step.properties(),)+ }
+            }
+
+            /// Carries out the step, and settles its entry.
+            ///
+            /// # Errors
+            /// If it failed; an entry that was not settled may have been carried out in part.
+            pub fn apply(&self, tools: &Tools<'_>, intent: Intent<'_>) -> Result<Applied, Failure> {
+                match self { $(Self::$kind(it) => it.step.apply(&it.before, tools, intent),)+ }
+            }
+
+            /// True if the effect is (still) there and whole.
+            ///
+            /// # Errors
+            /// If the host cannot be inspected.
+            pub fn is_there(
+                &self,
+                progress: &Progress<'_>,
+                host: &dyn Host,
+            ) -> Result<bool, Failure> {
+                match self { $(Self::$kind(it) => it.step.is_there(&it.before, progress, host),)+ }
+            }
+
+            /// Undoes the step, and returns the state that its entry is now in.
+            ///
+            /// # Errors
+            /// If the host refused it.
+            pub fn undo(
+                &self,
+                progress: &Progress<'_>,
+                tools: &Tools<'_>,
+            ) -> Result<EntryState, VerbError> {
+                match self { $(Self::$kind(it) => it.step.undo(&it.before, progress, tools),)+ }
+            }
+
+            /// Describes what is there in place of the effect, if this was observed after it was
+            /// carried out.
+            pub fn seen(&self) -> Seen {
+                match self { $(Self::$kind(it) => it.step.seen(&it.before),)+ }
+            }
+
+            /// Returns the mount that the step made, if it made one.
+            pub fn mounted(&self) -> Option<Mounted<'_>> {
+                match self { $(Self::$kind(it) => it.step.mounted(&it.before),)+ }
+            }
+
+            /// Checks that an agent can have written such an entry.
+            ///
+            /// # Errors
+            /// A message, if no agent writes it.
+            pub fn check(&self, bounds: &Bounds) -> Result<(), String> {
+                match self {
+                    $(Self::$kind(it) => {
+                        it.step.check(bounds)?;
+                        it.step.check_before(&it.before, bounds)
+                    })+
+                }
+            }
+        }
+
+        impl fmt::Display for Recorded {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self { $(Self::$kind(it) => fmt::Display::fmt(&it.step, f),)+ }
+            }
+        }
+
+        impl Serialize for Recorded {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                match self {
+                    $(Self::$kind(Observed { step, before }) => {
+                        let step = Do { kind: $name, step };
+                        let before = Was { kind: <$kind as Kind>::WAS, before };
+                        Written { step, before }.serialize(serializer)
+                    })+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    MakeDir "make-dir" "Make a directory and its missing parents."
+    WriteParameter "write-parameter" "Write a value to a file below /sys or /proc."
+    LoadModule "load-module" "Load a kernel module."
+    Bind "bind" "Mount an assembled tree of the store."
+    MountTmpfs "mount-tmpfs" "Mount a small tmpfs for device nodes."
+    RemoveLeftover "remove-leftover" "Remove a leftover of NVIDIA's dead driver container."
+    Share "share" "Bind-mount a directory of longshore's on a second path."
+    StartDaemon "start-daemon" "Start a daemon of the driver."
+    MakeNodes "make-nodes" "Make the character device nodes of a loaded driver."
+}
+
+/// Refusal of a state that belongs to another kind of step.
+pub(crate) const NO_SUCH_STATE: &str = "no such step has this state before it";
+
+/// A step and the state before it, as in the journal's file.
+#[derive(Serialize)]
+struct Written<'a, S, B> {
+    step: Do<'a, S>,
+    before: Was<'a, B>,
+}
+
+#[derive(Serialize)]
+struct Do<'a, S> {
+    #[serde(rename = "do")]
+    kind: &'static str,
+    #[serde(flatten)]
+    step: &'a S,
+}
+
+#[derive(Serialize)]
+struct Was<'a, B> {
+    #[serde(rename = "was")]
+    kind: &'static str,
+    #[serde(flatten)]
+    before: &'a B,
+}

@@ -1,0 +1,40 @@
+//! Steps that change a host. Each is one entry of the journal, and can be observed, carried out and
+//! undone.
+//!
+//! Everything about one kind of step is in its file, behind the trait [`Kind`]; `list.rs` has the
+//! one list of kinds. The order of steps, the journal and the waiting for users are the engine's.
+
+mod bounds;
+mod daemon;
+mod directory;
+mod exposing;
+mod images;
+mod intent;
+mod kind;
+mod leftover;
+mod list;
+mod module;
+mod mount;
+mod node;
+mod parameter;
+mod properties;
+
+pub use bounds::{Bounds, is_below_root, is_plain};
+pub use daemon::{NoDaemon, StartDaemon};
+pub use directory::{MakeDir, MissingDirs};
+pub(crate) use exposing::{NEEDS_REBOOT, exposing};
+pub use images::{Images, ModuleFile};
+pub use intent::{Applied, Entries, EntryState, Intent};
+pub use kind::{Daemons, Kind, Observed, Progress, Seen, Tools};
+pub use leftover::{Leftover, RemoveLeftover, StillThere};
+pub(crate) use list::NO_SUCH_STATE;
+pub use list::{Recorded, Step};
+pub use module::{LoadModule, ModuleOrigin, NotLoaded};
+pub(crate) use module::{held, is_owned};
+pub(crate) use mount::is_another;
+pub use mount::{Bind, MountTmpfs, Mounted, MountedFrom, Mounts, Share};
+pub use node::{MakeNodes, NodeBefore, Nodes};
+#[cfg(test)]
+pub(crate) use parameter::OTHERS;
+pub use parameter::{Value, WriteParameter};
+pub use properties::{Content, Next, Properties, Recheck, Watch};

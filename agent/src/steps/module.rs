@@ -1,0 +1,269 @@
+//! Loading of kernel modules, and their owners.
+
+mod handover;
+mod load;
+mod readback;
+mod rules;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Applied, Bounds, Content, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
+    Recheck, Seen, Tools, Watch,
+};
+use crate::failure::Failure;
+use crate::host::in_use::Held;
+use crate::host::verbs::{ModuleState, Stage};
+use crate::host::{Host, VerbError, refusal};
+use crate::module_parameters;
+
+/// Load a kernel module; undone by unloading it, if this step loaded it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadModule {
+    /// Kernel name (underscores).
+    pub name: String,
+    /// Source of its file.
+    pub origin: ModuleOrigin,
+    /// Parameters as on insmod's command line.
+    pub parameters: String,
+    /// Version that the kernel must report afterwards.
+    pub version: Option<String>,
+    /// Srcversion that the kernel must report afterwards.
+    pub srcversion: Option<String>,
+}
+
+/// Source of a module's file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModuleOrigin {
+    /// The running kernel's own modules, below `/lib/modules/RELEASE`.
+    Kernel {
+        /// Path relative to `/lib/modules/RELEASE`, for example `kernel/drivers/char/ipmi/ipmi_msghandler.ko`.
+        file: PathBuf,
+    },
+    /// The driver's module set in the store.
+    Driver {
+        /// sha256 (hex) of the blob in the store.
+        sha256: String,
+    },
+}
+
+/// The module was not loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotLoaded {}
+
+impl LoadModule {
+    /// True if the module is of the driver's set, and not the kernel's own.
+    pub fn is_of_driver(&self) -> bool {
+        matches!(self.origin, ModuleOrigin::Driver { .. })
+    }
+
+    /// Returns the sha256 (hex) of the driver's module; None for the kernel's own.
+    pub fn digest(&self) -> Option<&str> {
+        match &self.origin {
+            ModuleOrigin::Driver { sha256 } => Some(sha256),
+            ModuleOrigin::Kernel { .. } => None,
+        }
+    }
+
+    fn state(&self, host: &dyn Host) -> Result<Option<ModuleState>, Failure> {
+        host.module(&self.name).map_err(|e| refusal::explain(&self.name, &e))
+    }
+
+    /// Checks that the loaded module is the wanted one; `said` is what the kernel logged meanwhile.
+    fn compare(
+        &self,
+        host: &dyn Host,
+        state: &ModuleState,
+        said: &[String],
+    ) -> Result<(), Failure> {
+        readback::versions(self, state)?;
+        if self.is_of_driver() {
+            readback::parameters(host, &self.name, &self.parameters, said)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for LoadModule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "load module {}", self.name)?;
+        self.version.as_ref().map_or(Ok(()), |v| write!(f, " {v}"))
+    }
+}
+
+impl Kind for LoadModule {
+    type Before = NotLoaded;
+    const WAS: &'static str = "not-loaded";
+
+    fn subject(&self) -> String {
+        self.name.clone()
+    }
+
+    fn planned(&self) -> String {
+        let Self { name, parameters, .. } = self;
+        let from = match &self.origin {
+            ModuleOrigin::Kernel { .. } => " (the kernel's own)".to_owned(),
+            ModuleOrigin::Driver { .. } => {
+                self.version.as_ref().map_or_else(String::new, |version| format!(" {version}"))
+            }
+        };
+        let blank = if parameters.is_empty() { "" } else { " " };
+        format!("load {name}{from}{blank}{parameters}")
+    }
+
+    /// Modules are the same where the kernel cannot distinguish them: file location and signer may
+    /// differ.
+    fn is_same(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.is_of_driver() == other.is_of_driver()
+            && self.version == other.version
+            && self.srcversion == other.srcversion
+            && module_parameters::same_parameters(&self.parameters, &other.parameters)
+    }
+
+    fn properties(&self) -> Properties<'_> {
+        Properties {
+            for_good: None,
+            resumed: false,
+            verified: true,
+            // The engine compares the driver's modules by their loadings, and the kernel's own
+            // cannot be unloaded while the driver uses them.
+            recheck: Recheck::Never,
+            carries_daemons: self.is_of_driver(),
+            next: match self.is_of_driver() {
+                true => Next::UnlessReplaced(&self.name),
+                false => Next::AnyDriver,
+            },
+            content: Some(Content::Module(self)),
+            watch: Watch::Nothing,
+        }
+    }
+
+    fn observe(&self, host: &dyn Host) -> Result<Option<NotLoaded>, Failure> {
+        let Some(state) = self.state(host)? else { return Ok(Some(NotLoaded {})) };
+        // Loaded by another program: accepted if its versions and parameters are the wanted ones.
+        self.compare(host, &state, &[])?;
+        Ok(None)
+    }
+
+    fn apply(
+        &self,
+        _: &NotLoaded,
+        tools: &Tools<'_>,
+        intent: Intent<'_>,
+    ) -> Result<Applied, Failure> {
+        load::load(self, tools, intent)
+    }
+
+    fn is_there(
+        &self,
+        _: &NotLoaded,
+        progress: &Progress<'_>,
+        host: &dyn Host,
+    ) -> Result<bool, Failure> {
+        Ok(self.state(host)?.is_some_and(|state| is_owned(self, progress, host, &state)))
+    }
+
+    fn undo(
+        &self,
+        _: &NotLoaded,
+        progress: &Progress<'_>,
+        tools: &Tools<'_>,
+    ) -> Result<EntryState, VerbError> {
+        unload(self, progress, tools.host)
+    }
+
+    fn seen(&self, _: &NotLoaded) -> Seen {
+        Seen::gone(format!("{self}: its effect is gone"))
+    }
+
+    fn mounted<'a>(&'a self, _: &'a NotLoaded) -> Option<Mounted<'a>> {
+        None
+    }
+
+    fn check(&self, _: &Bounds) -> Result<(), String> {
+        rules::check(self)
+    }
+
+    fn check_before(&self, _: &NotLoaded, _: &Bounds) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+fn unload(
+    step: &LoadModule,
+    progress: &Progress<'_>,
+    host: &dyn Host,
+) -> Result<EntryState, VerbError> {
+    let name = step.name.as_str();
+    let Some(state) = host.module(name)? else { return Ok(EntryState::Undone) };
+    if !is_owned(step, progress, host, &state) {
+        let why = "another program loaded it since";
+        tracing::warn!("{name} stays loaded: {why}");
+        return Ok(EntryState::Kept(why.to_owned()));
+    }
+    match host.unload_module(name) {
+        Ok(()) => Ok(EntryState::Undone),
+        Err(e) if e.errno == Errno::ENOENT => Ok(EntryState::Undone),
+        // A module of the kernel's own that another program came to use, or that cannot be
+        // unloaded at all (EBUSY): it does no harm, and unloading it would.
+        Err(e)
+            if !step.is_of_driver()
+                && matches!(e.errno, Errno::EAGAIN | Errno::EBUSY)
+                && state.stage == Stage::Live =>
+        {
+            let why = match held(host, name, &BTreeSet::new())? {
+                Some(held) => held.to_string(),
+                None => e.to_string(),
+            };
+            tracing::warn!("{name} stays loaded: {why}");
+            Ok(EntryState::Kept(why))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// True if the loaded module is the one that the entry loaded (docs/decisions/whose-module.md).
+///
+/// An entry that is done has the number of its loading; one that an older longshore wrote has the
+/// versions alone. An intent whose agent died may have been carried out: a module with the intended
+/// versions and parameters is taken for ours.
+pub(crate) fn is_owned(
+    step: &LoadModule,
+    progress: &Progress<'_>,
+    host: &dyn Host,
+    state: &ModuleState,
+) -> bool {
+    let same_build = readback::versions(step, state).is_ok();
+    match (progress.state, progress.instance, state.instance) {
+        (EntryState::Done, Some(ours), Some(there)) => ours == there,
+        (EntryState::Done, ..) => same_build,
+        (EntryState::Intended | EntryState::Undone | EntryState::Kept(_), ..) => {
+            let given = !step.is_of_driver()
+                || readback::parameters(host, &step.name, &step.parameters, &[]).is_ok();
+            same_build && given
+        }
+    }
+}
+
+/// Returns the holders of one module, apart from `going`.
+pub(crate) fn held(
+    host: &dyn Host,
+    name: &str,
+    going: &BTreeSet<&str>,
+) -> Result<Option<Held>, VerbError> {
+    let Some(state) = host.module(name)? else { return Ok(None) };
+    // A module that uses symbols of another holds exactly one reference to it
+    // (kernel/module/main.c, ref_module).
+    let references = state.refcount - state.holders.len() as i64;
+    let mut modules = state.holders;
+    modules.retain(|holder| !going.contains(holder.as_str()));
+    let free = modules.is_empty() && references <= 0;
+    Ok((!free).then(|| Held { module: name.to_owned(), modules, references }))
+}

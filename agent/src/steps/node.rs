@@ -1,0 +1,184 @@
+//! Making of device nodes.
+
+mod make;
+mod rules;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::bounds::given;
+use super::{
+    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
+    Tools, Watch, directory, exposing,
+};
+use crate::failure::Failure;
+use crate::host::verbs::Node;
+use crate::host::{Host, VerbError};
+
+/// Number of nodes that are named in one line.
+const NAMED: usize = 4;
+
+/// Make the character device nodes of a loaded driver; undone by removing those made.
+///
+/// Majors are known only once the driver is loaded, so the step names the directories and the
+/// journal the nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MakeNodes {
+    /// Directories for the nodes, for example `/dev` of the host and of the driver root.
+    pub dirs: Vec<PathBuf>,
+}
+
+/// Directories that were missing, and nodes that were missing, another device's, or had other
+/// permissions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nodes {
+    /// Absolute paths, outermost first.
+    pub missing_dirs: Vec<PathBuf>,
+    /// The nodes to be made or changed.
+    pub nodes: Vec<NodeBefore>,
+}
+
+/// A node to be made, and its state before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeBefore {
+    /// Absolute path.
+    pub path: PathBuf,
+    /// The node to make.
+    pub made: Node,
+    /// The node before, if there was one.
+    pub was: Option<Node>,
+}
+
+impl NodeBefore {
+    /// True if the node was there, and only its permissions were others.
+    fn was_same_device(&self) -> bool {
+        self.was.is_some_and(|was| was.same_device(&self.made))
+    }
+}
+
+impl fmt::Display for MakeNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "make device nodes in {}", self.listed(" and "))
+    }
+}
+
+impl MakeNodes {
+    fn listed(&self, separator: &str) -> String {
+        let dirs: Vec<_> = self.dirs.iter().map(|dir| dir.display().to_string()).collect();
+        dirs.join(separator)
+    }
+}
+
+impl Kind for MakeNodes {
+    type Before = Nodes;
+    const WAS: &'static str = "nodes";
+
+    fn subject(&self) -> String {
+        self.listed(",")
+    }
+
+    fn planned(&self) -> String {
+        format!("make device nodes in {}", self.listed(", "))
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn properties(&self) -> Properties<'_> {
+        Properties {
+            for_good: None,
+            resumed: false,
+            verified: true,
+            // Node numbers are those of the loaded driver: nodes of another driver are not ours to
+            // make.
+            recheck: Recheck::WhileLoaded,
+            carries_daemons: true,
+            // Another driver has other numbers, and may have fewer devices.
+            next: Next::WantedUnlessReplaced("nvidia"),
+            content: None,
+            watch: Watch::Nodes(&self.dirs),
+        }
+    }
+
+    fn observe(&self, host: &dyn Host) -> Result<Option<Nodes>, Failure> {
+        make::observe(host, &self.dirs)
+    }
+
+    fn apply(
+        &self,
+        before: &Nodes,
+        tools: &Tools<'_>,
+        intent: Intent<'_>,
+    ) -> Result<Applied, Failure> {
+        make::nodes(tools.host, before).map_err(exposing)?;
+        Ok(intent.done())
+    }
+
+    fn is_there(&self, _: &Nodes, _: &Progress<'_>, host: &dyn Host) -> Result<bool, Failure> {
+        Ok(self.observe(host)?.is_none())
+    }
+
+    fn undo(
+        &self,
+        before: &Nodes,
+        _: &Progress<'_>,
+        tools: &Tools<'_>,
+    ) -> Result<EntryState, VerbError> {
+        before.nodes.iter().rev().try_for_each(|node| undo(tools.host, node))?;
+        directory::remove(tools.host, &before.missing_dirs)
+    }
+
+    /// Device nodes with other permissions are there: a device manager that sets them after us is
+    /// no reason to uninstall the driver, nor to fight it.
+    fn seen(&self, now: &Nodes) -> Seen {
+        let shown = |node: &NodeBefore| node.path.display().to_string();
+        let changed = now.nodes.iter().filter(|node| node.was_same_device());
+        let changed: Vec<String> = changed
+            .map(|node| {
+                let path = node.path.display();
+                format!("something else on this host changes mode or owner of {path}")
+            })
+            .collect();
+        let is_gone = changed.len() < now.nodes.len();
+        let named: Vec<_> = now.nodes.iter().take(NAMED).map(shown).collect();
+        let named = named.join(", ");
+        let gone = match now.nodes.len().saturating_sub(NAMED) {
+            0 => format!("device nodes are missing or wrong: {named}"),
+            more => format!("device nodes are missing or wrong: {named} and {more} more"),
+        };
+        Seen { gone: is_gone.then_some(gone), changed }
+    }
+
+    fn mounted<'a>(&'a self, _: &'a Nodes) -> Option<Mounted<'a>> {
+        None
+    }
+
+    fn check(&self, bounds: &Bounds) -> Result<(), String> {
+        self.dirs.iter().try_for_each(|dir| given(bounds.devs.contains(dir), dir))
+    }
+
+    fn check_before(&self, before: &Nodes, _: &Bounds) -> Result<(), String> {
+        before.nodes.iter().try_for_each(|node| rules::node(&self.dirs, node))?;
+        before.missing_dirs.iter().try_for_each(|dir| rules::missing_below(&self.dirs, dir))
+    }
+}
+
+fn undo(host: &dyn Host, node: &NodeBefore) -> Result<(), VerbError> {
+    let there = host.node(&node.path)?;
+    match (there, node.was) {
+        // Only its permissions were changed, and are restored unless another program changed them
+        // after us.
+        (Some(there), Some(was)) if was.same_device(&node.made) => {
+            let ours = there != was && there.is_between(&was, &node.made);
+            return if ours { host.set_node(&node.path, was) } else { Ok(()) };
+        }
+        (None, Some(was)) if was.same_device(&node.made) => return Ok(()),
+        (Some(there), _) if there.same_device(&node.made) => host.remove_file(&node.path)?,
+        (Some(_), _) => return Ok(()),
+        (None, _) => {}
+    }
+    node.was.map_or(Ok(()), |was| host.make_node(&node.path, was))
+}

@@ -1,0 +1,149 @@
+//! Writing of values to files below /sys or /proc.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::bounds::given;
+use super::{
+    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
+    Tools, Watch, exposing,
+};
+use crate::failure::{ExitCode, Failure};
+use crate::host::{Host, VerbError};
+
+/// Write a value to a file below /sys or /proc; undone by restoring the previous value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteParameter {
+    /// Absolute path, for example `/sys/module/firmware_class/parameters/path`.
+    pub path: PathBuf,
+    /// The value, without a newline.
+    pub value: String,
+}
+
+/// Value that the file held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Value {
+    /// Without its trailing newline.
+    pub value: String,
+}
+
+impl fmt::Display for WriteParameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "write {:?} to {}", self.value, self.path.display())
+    }
+}
+
+impl Kind for WriteParameter {
+    type Before = Value;
+    const WAS: &'static str = "value";
+
+    fn subject(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn planned(&self) -> String {
+        format!("write {} to {}", self.value, self.path.display())
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn properties(&self) -> Properties<'_> {
+        Properties {
+            for_good: None,
+            resumed: false,
+            verified: true,
+            recheck: Recheck::Always,
+            carries_daemons: false,
+            // The next value is written over it, so that the kernel always has a usable one.
+            next: Next::Overwritten(&self.path),
+            content: None,
+            watch: Watch::File(&self.path),
+        }
+    }
+
+    fn observe(&self, host: &dyn Host) -> Result<Option<Value>, Failure> {
+        match host.parameter(&self.path).map_err(exposing)? {
+            Some(there) if there == self.value => Ok(None),
+            Some(value) => Ok(Some(Value { value })),
+            None => Err(Failure::new(
+                ExitCode::Expose,
+                format!("{}: this kernel has no such file", self.path.display()),
+            )
+            .remedy("check that the host's /sys is mounted in the container")),
+        }
+    }
+
+    fn apply(&self, _: &Value, tools: &Tools<'_>, intent: Intent<'_>) -> Result<Applied, Failure> {
+        let Self { path, value } = self;
+        tools.host.write_parameter(path, value).map_err(exposing)?;
+        let there = tools.host.parameter(path).map_err(exposing)?;
+        if there.as_deref() == Some(value.as_str()) {
+            return Ok(intent.done());
+        }
+        Err(Failure::new(
+            ExitCode::Expose,
+            format!("{}: wrote {value:?}, and it now reads {there:?}", path.display()),
+        ))
+    }
+
+    fn is_there(&self, _: &Value, _: &Progress<'_>, host: &dyn Host) -> Result<bool, Failure> {
+        Ok(self.observe(host)?.is_none())
+    }
+
+    fn undo(
+        &self,
+        before: &Value,
+        _: &Progress<'_>,
+        tools: &Tools<'_>,
+    ) -> Result<EntryState, VerbError> {
+        let now = tools.host.parameter(&self.path)?;
+        if now.as_ref() == Some(&self.value) {
+            tools.host.write_parameter(&self.path, &before.value)?;
+        } else if now.as_ref() != Some(&before.value) {
+            return Ok(EntryState::Kept("another program changed it after us".to_owned()));
+        }
+        Ok(EntryState::Undone)
+    }
+
+    fn seen(&self, now: &Value) -> Seen {
+        let (path, value) = (self.path.display(), &self.value);
+        Seen::gone(format!("{path} is {:?} instead of {value:?}", now.value))
+    }
+
+    fn mounted<'a>(&'a self, _: &'a Value) -> Option<Mounted<'a>> {
+        None
+    }
+
+    fn check(&self, bounds: &Bounds) -> Result<(), String> {
+        bounds.firmware_path(&self.path, &self.value)
+    }
+
+    /// Accepts any value that the host had if an agent is proved to have read it; else none, or a
+    /// directory that only root writes to.
+    fn check_before(&self, before: &Value, bounds: &Bounds) -> Result<(), String> {
+        let value = before.value.as_str();
+        // A path on the kernel's command line may end in a slash.
+        let path = Path::new(value.strip_suffix('/').unwrap_or(value));
+        let is_safe =
+            || value.is_empty() || bounds.is_own_firmware(value) || is_hosts_firmware(path);
+        given(is_text(value) && (bounds.proved || is_safe()), path)
+    }
+}
+
+/// Longest firmware path that the kernel takes (drivers/base/firmware_loader/main.c,
+/// `fw_path_para`).
+const FIRMWARE_VALUE: usize = 255;
+/// Directories in which the kernel should find no firmware: other users write there.
+pub(crate) const OTHERS: [&str; 7] = ["/run", "/tmp", "/var/tmp", "/dev", "/proc", "/sys", "/home"];
+
+fn is_text(value: &str) -> bool {
+    value.len() <= FIRMWARE_VALUE && !value.chars().any(char::is_control)
+}
+
+fn is_hosts_firmware(path: &Path) -> bool {
+    super::is_below_root(path) && !OTHERS.iter().any(|dir| path.starts_with(dir))
+}

@@ -1,0 +1,73 @@
+//! Properties of a step: the answers to what the engine, the lifecycle and the store ask of it.
+
+use std::path::{Path, PathBuf};
+
+use super::LoadModule;
+
+/// Properties of a step.
+#[derive(Debug, Clone, Copy)]
+pub struct Properties<'a> {
+    /// Reason that its effect is never undone; None if undoing is possible.
+    pub for_good: Option<&'static str>,
+    /// True if a lost effect is made again by its first entry, because its remains are found by
+    /// that entry.
+    pub resumed: bool,
+    /// True if an installation verifies its effect at the end.
+    pub verified: bool,
+    /// Part of its effect in the rechecks of a Ready driver.
+    pub recheck: Recheck,
+    /// True if daemons of the driver run on its effect, and end before it is undone.
+    pub carries_daemons: bool,
+    /// Its effect's use for a driver that replaces this one.
+    pub next: Next<'a>,
+    /// Content of the store or of /lib/modules that it uses.
+    pub content: Option<Content<'a>>,
+    /// Places in which the kernel reports changes to its effect.
+    pub watch: Watch<'a>,
+}
+
+/// Part of a step's effect in the rechecks of a Ready driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recheck {
+    /// Always compared.
+    Always,
+    /// Compared while the driver's modules are the ones it became Ready with.
+    WhileLoaded,
+    /// Not compared: it has a supervisor of its own, or nothing to compare.
+    Never,
+}
+
+/// Use of a step's effect for the next driver.
+#[derive(Debug, Clone, Copy)]
+pub enum Next<'a> {
+    /// Of use to any driver.
+    AnyDriver,
+    /// Overwritten by a step on the same path.
+    Overwritten(&'a Path),
+    /// Of use unless this module is replaced.
+    UnlessReplaced(&'a str),
+    /// Of use if the next driver has the same step.
+    Wanted,
+    /// Of use if the next driver has the same step and this module is not replaced.
+    WantedUnlessReplaced(&'a str),
+}
+
+/// Content that a step uses.
+#[derive(Debug, Clone, Copy)]
+pub enum Content<'a> {
+    /// A module's file.
+    Module(&'a LoadModule),
+    /// An assembled tree of the store.
+    Tree(&'a Path),
+}
+
+/// Places in which the kernel reports changes to a step's effect.
+#[derive(Debug, Clone, Copy)]
+pub enum Watch<'a> {
+    /// None.
+    Nothing,
+    /// A file that may be written to.
+    File(&'a Path),
+    /// Directories with device nodes.
+    Nodes(&'a [PathBuf]),
+}
