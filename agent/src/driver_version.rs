@@ -35,8 +35,8 @@ impl<'a> DriverVersion<'a> {
         self.0.strip_prefix(selected).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
-    /// True if it has three numbers or more, and so is a version and no branch. Of two numbers both
-    /// are known: 470.82 is a version, 535.261 a branch.
+    /// True if it has three numbers or more, and so is certainly a version: of two numbers 470.82 is
+    /// one, and 535.261 a branch.
     pub fn is_complete(self) -> bool {
         self.0.split('.').count() >= 3
     }

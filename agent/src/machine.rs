@@ -47,7 +47,7 @@ impl Machine {
 
     pub(crate) fn named(uname: &str) -> Result<Self, Failure> {
         MACHINES.into_iter().find(|machine| machine.uname == uname).ok_or_else(|| {
-            let cause = format!("there is no user-mode NVIDIA driver for {uname}");
+            let cause = format!("there is no NVIDIA driver for the architecture {uname}");
             Failure::new(ExitCode::HostUnsupported, cause).remedy("use x86_64 or aarch64")
         })
     }

@@ -51,7 +51,10 @@ impl Judge for Fit<'_> {
 
     async fn judge(&self, described: &Described) -> Result<(), Unfit> {
         let key = &described.set.key;
-        if !self.kernel.id().fits(key) {
+        // The version of a kernel that does not run here is unknown.
+        let is_known = !self.kernel.version.is_empty();
+        let kernel = if is_known { self.kernel.id() } else { self.kernel.any_build() };
+        if !kernel.fits(key) {
             tracing::info!(
                 "{}@{} is for another kernel: {} {} {}",
                 self.registry.name(),
@@ -98,7 +101,7 @@ impl<'a> Prebuilt<'a> {
         }
         let sets = std::mem::take(&mut catalog.sets);
         for at_hand in sets {
-            let for_kernel = at_hand.set.key.kernel_release == kernel.release;
+            let for_kernel = kernel.any_build().fits(&at_hand.set.key);
             let evidence = match &at_hand.place {
                 _ if !for_kernel => continue,
                 SetPlace::Store => Ok(store.evidence(&at_hand.set)),

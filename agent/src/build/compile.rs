@@ -88,7 +88,7 @@ pub async fn compiler_version(
     user::hand_over(work.clone(), user, held.clone()).await?;
     let command = vec![format!("/usr/bin/{program}"), "--version".to_owned()];
     let place = Place { root, work: &work, user, held };
-    let mut spec = place.spec(command, "/", "compiler");
+    let mut spec = place.spec(command, "/", "compiler")?;
     spec.binds.push(fresh_tmp(&work));
     let mut first = None;
     let mut note = |line: &str| {
@@ -161,7 +161,7 @@ impl Compile<'_> {
     /// Specification of the sandbox that make runs in.
     fn make_spec(&self, reuse: &Reuse) -> Result<Spec, Failure> {
         let sources = self.work.join("driver");
-        let mut spec = self.place().spec(self.command(&sources)?, INSIDE, "make");
+        let mut spec = self.place().spec(self.command(&sources)?, INSIDE, "make")?;
         spec.environment.extend(self.dated(&sources)?.into_iter().chain(reuse.environment()));
         spec.binds.push(fresh_tmp(self.work));
         spec.binds.extend(reuse.binds());
@@ -234,7 +234,7 @@ impl Compile<'_> {
         ])
     }
 
-    fn strip_spec(&self) -> Spec {
+    fn strip_spec(&self) -> Result<Spec, Failure> {
         let mut command = vec!["/usr/bin/strip".to_owned(), "--strip-debug".to_owned()];
         command.extend(self.modules.iter().map(|m| format!("{m}.ko")));
         self.place().spec(command, INSIDE, "strip")
@@ -242,7 +242,7 @@ impl Compile<'_> {
 
     /// Strips debug information: nine tenths of a module, which the kernel loads and discards.
     async fn strip(&self, log: &mut Log) -> Result<(), Failure> {
-        let spec = self.strip_spec();
+        let spec = self.strip_spec()?;
         let mut last = String::new();
         let mut note = |line: &str| {
             log.line(line);
@@ -313,9 +313,9 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn spec(self, command: Vec<String>, directory: &str, name: &str) -> Spec {
+    fn spec(self, command: Vec<String>, directory: &str, name: &str) -> Result<Spec, Failure> {
         let Self { root, work, user, held } = self;
-        let arch = Machine::this().map_or("", |machine| machine.debian);
+        let arch = Machine::this()?.debian;
         let environment = [
             ("PATH", "/usr/bin:/usr/sbin"),
             ("HOME", "/build"),
@@ -328,7 +328,7 @@ impl Place<'_> {
             ("DEB_BUILD_ARCH", arch),
             ("DEB_HOST_ARCH", arch),
         ];
-        Spec {
+        Ok(Spec {
             root: root.to_path_buf(),
             binds: vec![Bind::new(work, "/build")],
             command,
@@ -338,7 +338,7 @@ impl Place<'_> {
             user: Some(user.id()),
             outcome: work.with_extension(name),
             held,
-        }
+        })
     }
 }
 
@@ -425,7 +425,8 @@ mod tests {
             limit: SHORT,
             log: Path::new("/log"),
         };
-        let sources: Vec<_> = compile.strip_spec().binds.into_iter().map(|b| b.source).collect();
+        let spec = compile.strip_spec().expect("this machine's architecture is known");
+        let sources: Vec<_> = spec.binds.into_iter().map(|b| b.source).collect();
         assert_eq!(sources, [work]);
     }
 

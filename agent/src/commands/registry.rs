@@ -9,6 +9,7 @@ use super::print;
 use crate::artifact::{ModuleKey, ModuleSet};
 use crate::config::Config;
 use crate::disk;
+use crate::driver_version::DriverVersion;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::HostFacts;
 use crate::image_reference::Reference;
@@ -182,13 +183,13 @@ pub(super) fn matching(
         }
     };
     let wish = &config.driver;
-    let within = |version: &str, wish: &str| {
-        version.strip_prefix(wish).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
     let is_chosen = |set: &ModuleSet| {
         set.key.kernel_release == release
             && version.as_ref().is_none_or(|v| *v == set.key.kernel_version)
-            && wish.version.as_ref().is_none_or(|w| within(&set.key.driver_version, w))
+            && wish
+                .version
+                .as_ref()
+                .is_none_or(|w| DriverVersion::new(&set.key.driver_version).is_within(w))
             && wish.flavour.is_none_or(|f| f == set.key.flavour)
     };
     let mut sets = store.sets()?;

@@ -98,10 +98,14 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Identity of the kernel. The version of one that does not run here is empty: any build fits.
+    /// Identity of the kernel.
     pub fn id(&self) -> KernelId<'_> {
-        let version = Some(self.version.as_str()).filter(|version| !version.is_empty());
-        KernelId { release: &self.release, version, arch: &self.arch }
+        KernelId { version: Some(&self.version), ..self.any_build() }
+    }
+
+    /// The same kernel in any build.
+    pub fn any_build(&self) -> KernelId<'_> {
+        KernelId { release: &self.release, version: None, arch: &self.arch }
     }
 }
 

@@ -87,69 +87,48 @@ impl fmt::Display for MountTmpfs {
     }
 }
 
-impl Kind for Bind {
-    type Before = Mounts;
-    const WAS: &'static str = "mounts";
+/// A kind of step that mounts something; [`Kind`] follows from it.
+trait Mounting: fmt::Display + Clone + PartialEq {
+    fn target(&self) -> &Path;
 
-    fn subject(&self) -> String {
-        self.target.display().to_string()
+    fn from(&self) -> MountedFrom<'_>;
+
+    /// True if the target shows what this step mounts.
+    fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError>;
+
+    /// True if the one mount that came after the step is certainly another program's.
+    fn is_replaced(&self, host: &dyn Host) -> Result<bool, VerbError>;
+
+    fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure>;
+
+    /// Checks that an agent can have written such a step.
+    fn allowed(&self, bounds: &Bounds) -> Result<(), String>;
+}
+
+impl Mounting for Bind {
+    fn target(&self) -> &Path {
+        &self.target
     }
 
-    fn planned(&self) -> String {
-        self.to_string()
+    fn from(&self) -> MountedFrom<'_> {
+        MountedFrom::Tree(&self.source)
     }
 
-    fn is_same(&self, other: &Self) -> bool {
-        self == other
+    fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError> {
+        is_same_dir(host, &self.source, &self.target)
     }
 
-    fn properties(&self) -> Properties<'_> {
-        Properties { content: Some(Content::Tree(&self.source)), ..properties() }
+    fn is_replaced(&self, host: &dyn Host) -> Result<bool, VerbError> {
+        is_another(host, &self.source, &self.target)
     }
 
-    fn observe(&self, host: &dyn Host) -> Result<Option<Mounts>, Failure> {
-        observe(host, &self.target, || is_on(host, &self.source, &self.target))
-    }
-
-    fn apply(&self, _: &Mounts, tools: &Tools<'_>, intent: Intent<'_>) -> Result<Applied, Failure> {
+    fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
         tools.images.check_tree(&self.source)?;
-        tools.host.bind_read_only(&self.source, &self.target).map_err(exposing)?;
-        Ok(intent.done())
-    }
-
-    fn is_there(
-        &self,
-        before: &Mounts,
-        _: &Progress<'_>,
-        host: &dyn Host,
-    ) -> Result<bool, Failure> {
-        is_one_more(host, &self.target, before)
-    }
-
-    fn undo(
-        &self,
-        before: &Mounts,
-        _: &Progress<'_>,
-        tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
-        let (host, target) = (tools.host, &self.target);
-        if host.mounts_on(target)? == before.count + 1 && is_another(host, &self.source, target)? {
-            return Ok(mounted_by_others(target));
-        }
-        unmount(host, target, before)
-    }
-
-    fn seen(&self, _: &Mounts) -> Seen {
-        not_mounted(&self.source, &self.target)
-    }
-
-    fn mounted<'a>(&'a self, before: &'a Mounts) -> Option<Mounted<'a>> {
-        let from = MountedFrom::Tree(&self.source);
-        Some(Mounted { target: &self.target, count: before.count, from })
+        tools.host.bind_read_only(&self.source, &self.target).map_err(exposing)
     }
 
     /// Accepts a tree of a store on the driver root.
-    fn check(&self, bounds: &Bounds) -> Result<(), String> {
+    fn allowed(&self, bounds: &Bounds) -> Result<(), String> {
         let Self { source, target } = self;
         given(bounds.driver_roots.iter().any(|root| is(target, root)), target)?;
         let is_tree = |store: &PathBuf| {
@@ -160,88 +139,75 @@ impl Kind for Bind {
         };
         given(is_plain(source) && bounds.stores.iter().any(is_tree), source)
     }
-
-    fn check_before(&self, _: &Mounts, _: &Bounds) -> Result<(), String> {
-        Ok(())
-    }
 }
 
-impl Kind for Share {
-    type Before = Mounts;
-    const WAS: &'static str = "mounts";
-
-    fn subject(&self) -> String {
-        self.target.display().to_string()
+impl Mounting for Share {
+    fn target(&self) -> &Path {
+        &self.target
     }
 
-    fn planned(&self) -> String {
-        self.to_string()
+    fn from(&self) -> MountedFrom<'_> {
+        MountedFrom::Directory(&self.source)
     }
 
-    fn is_same(&self, other: &Self) -> bool {
-        self == other
+    fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError> {
+        is_same_dir(host, &self.source, &self.target)
     }
 
-    fn properties(&self) -> Properties<'_> {
-        properties()
+    /// Says no: the source is a mount of longshore's, and may be gone already.
+    fn is_replaced(&self, _: &dyn Host) -> Result<bool, VerbError> {
+        Ok(false)
     }
 
-    fn observe(&self, host: &dyn Host) -> Result<Option<Mounts>, Failure> {
-        observe(host, &self.target, || is_on(host, &self.source, &self.target))
-    }
-
-    fn apply(&self, _: &Mounts, tools: &Tools<'_>, intent: Intent<'_>) -> Result<Applied, Failure> {
-        tools.host.bind(&self.source, &self.target).map_err(exposing)?;
-        Ok(intent.done())
-    }
-
-    fn is_there(
-        &self,
-        before: &Mounts,
-        _: &Progress<'_>,
-        host: &dyn Host,
-    ) -> Result<bool, Failure> {
-        is_one_more(host, &self.target, before)
-    }
-
-    fn undo(
-        &self,
-        before: &Mounts,
-        _: &Progress<'_>,
-        tools: &Tools<'_>,
-    ) -> Result<EntryState, VerbError> {
-        unmount(tools.host, &self.target, before)
-    }
-
-    fn seen(&self, _: &Mounts) -> Seen {
-        not_mounted(&self.source, &self.target)
-    }
-
-    fn mounted<'a>(&'a self, before: &'a Mounts) -> Option<Mounted<'a>> {
-        let from = MountedFrom::Directory(&self.source);
-        Some(Mounted { target: &self.target, count: before.count, from })
+    fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
+        tools.host.bind(&self.source, &self.target).map_err(exposing)
     }
 
     /// Accepts a directory that is exposed at its own path.
-    fn check(&self, bounds: &Bounds) -> Result<(), String> {
+    fn allowed(&self, bounds: &Bounds) -> Result<(), String> {
         let Self { source, target } = self;
         let is_dir = bounds::shown_dirs().any(|dir| dir == target);
         let is_same = |root: &PathBuf| bounds::below(root, target) == *source;
         given(is_dir && is_plain(target), target)?;
         given(bounds.driver_roots.iter().any(is_same), source)
     }
+}
 
-    fn check_before(&self, _: &Mounts, _: &Bounds) -> Result<(), String> {
-        Ok(())
+impl Mounting for MountTmpfs {
+    fn target(&self) -> &Path {
+        &self.target
+    }
+
+    fn from(&self) -> MountedFrom<'_> {
+        MountedFrom::Tmpfs
+    }
+
+    fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError> {
+        Ok(host.mount_source(&self.target)?.as_deref() == Some(TMPFS_SOURCE))
+    }
+
+    fn is_replaced(&self, host: &dyn Host) -> Result<bool, VerbError> {
+        Ok(!self.is_on(host)?)
+    }
+
+    fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
+        tools.host.mount_tmpfs(&self.target).map_err(exposing)
+    }
+
+    /// Accepts two directories of the driver root.
+    fn allowed(&self, bounds: &Bounds) -> Result<(), String> {
+        let targets = |root: &PathBuf| ["dev", "run"].map(|name| root.join(name));
+        let is_one = bounds.driver_roots.iter().flat_map(targets).any(|at| at == self.target);
+        given(is_one, &self.target)
     }
 }
 
-impl Kind for MountTmpfs {
+impl<M: Mounting> Kind for M {
     type Before = Mounts;
     const WAS: &'static str = "mounts";
 
     fn subject(&self) -> String {
-        self.target.display().to_string()
+        self.target().display().to_string()
     }
 
     fn planned(&self) -> String {
@@ -253,25 +219,44 @@ impl Kind for MountTmpfs {
     }
 
     fn properties(&self) -> Properties<'_> {
-        properties()
+        let content = match self.from() {
+            MountedFrom::Tree(tree) => Some(Content::Tree(tree)),
+            MountedFrom::Directory(_) | MountedFrom::Tmpfs => None,
+        };
+        Properties {
+            for_good: None,
+            resumed: false,
+            verified: true,
+            recheck: Recheck::Always,
+            carries_daemons: true,
+            next: Next::Wanted,
+            content,
+            watch: Watch::Nothing,
+        }
     }
 
+    /// Returns the mounts on the target; None if the step's own is among them, as an agent with a
+    /// lost journal leaves it: a second mount on top would be of no use.
     fn observe(&self, host: &dyn Host) -> Result<Option<Mounts>, Failure> {
-        observe(host, &self.target, || is_tmpfs(host, &self.target))
+        let count = host.mounts_on(self.target()).map_err(exposing)?;
+        let is_there = count > 0 && self.is_on(host).map_err(exposing)?;
+        Ok((!is_there).then_some(Mounts { count }))
     }
 
     fn apply(&self, _: &Mounts, tools: &Tools<'_>, intent: Intent<'_>) -> Result<Applied, Failure> {
-        tools.host.mount_tmpfs(&self.target).map_err(exposing)?;
+        self.mount(tools)?;
         Ok(intent.done())
     }
 
+    /// True if there is a mount more than before. The content of a mount is visible only through
+    /// it, and any mount beyond ours is another program's.
     fn is_there(
         &self,
         before: &Mounts,
         _: &Progress<'_>,
         host: &dyn Host,
     ) -> Result<bool, Failure> {
-        is_one_more(host, &self.target, before)
+        Ok(host.mounts_on(self.target()).map_err(exposing)? > before.count)
     }
 
     fn undo(
@@ -280,27 +265,31 @@ impl Kind for MountTmpfs {
         _: &Progress<'_>,
         tools: &Tools<'_>,
     ) -> Result<EntryState, VerbError> {
-        let (host, target) = (tools.host, &self.target);
-        let is_own = is_tmpfs(host, target)?;
-        if host.mounts_on(target)? == before.count + 1 && !is_own {
-            return Ok(mounted_by_others(target));
+        let (host, target) = (tools.host, self.target());
+        if host.mounts_on(target)? == before.count + 1 && self.is_replaced(host)? {
+            let why = "another program mounted something else in its place";
+            tracing::warn!("{} stays mounted: {why}", target.display());
+            return Ok(EntryState::Kept(why.to_owned()));
         }
         unmount(host, target, before)
     }
 
     fn seen(&self, _: &Mounts) -> Seen {
-        Seen::gone(format!("the tmpfs on {} is no longer mounted", self.target.display()))
+        let target = self.target().display();
+        Seen::gone(match self.from() {
+            MountedFrom::Tree(source) | MountedFrom::Directory(source) => {
+                format!("{} is no longer mounted on {target}", source.display())
+            }
+            MountedFrom::Tmpfs => format!("the tmpfs on {target} is no longer mounted"),
+        })
     }
 
     fn mounted<'a>(&'a self, before: &'a Mounts) -> Option<Mounted<'a>> {
-        Some(Mounted { target: &self.target, count: before.count, from: MountedFrom::Tmpfs })
+        Some(Mounted { target: self.target(), count: before.count, from: self.from() })
     }
 
-    /// Accepts two directories of the driver root.
     fn check(&self, bounds: &Bounds) -> Result<(), String> {
-        let targets = |root: &PathBuf| ["dev", "run"].map(|name| root.join(name));
-        let is_one = bounds.driver_roots.iter().flat_map(targets).any(|at| at == self.target);
-        given(is_one, &self.target)
+        self.allowed(bounds)
     }
 
     fn check_before(&self, _: &Mounts, _: &Bounds) -> Result<(), String> {
@@ -308,54 +297,9 @@ impl Kind for MountTmpfs {
     }
 }
 
-fn properties<'a>() -> Properties<'a> {
-    Properties {
-        for_good: None,
-        resumed: false,
-        verified: true,
-        recheck: Recheck::Always,
-        carries_daemons: true,
-        next: Next::Wanted,
-        content: None,
-        watch: Watch::Nothing,
-    }
-}
-
-/// Returns the mounts on `target`; None if the step's own is among them (`shows`), as an agent with
-/// a lost journal leaves it: a second mount on top would be of no use.
-fn observe(
-    host: &dyn Host,
-    target: &Path,
-    shows: impl Fn() -> Result<bool, VerbError>,
-) -> Result<Option<Mounts>, Failure> {
-    let count = host.mounts_on(target).map_err(exposing)?;
-    let there = count > 0 && shows().map_err(exposing)?;
-    Ok((!there).then_some(Mounts { count }))
-}
-
-fn is_on(host: &dyn Host, source: &Path, target: &Path) -> Result<bool, VerbError> {
+fn is_same_dir(host: &dyn Host, source: &Path, target: &Path) -> Result<bool, VerbError> {
     let source = host.dir(source)?;
     Ok(source.is_some() && source == host.dir(target)?)
-}
-
-fn is_tmpfs(host: &dyn Host, target: &Path) -> Result<bool, VerbError> {
-    Ok(host.mount_source(target)?.as_deref() == Some(TMPFS_SOURCE))
-}
-
-/// True if there is a mount more than before. The content of a mount is visible only through it,
-/// and any mount beyond ours is another program's.
-fn is_one_more(host: &dyn Host, target: &Path, before: &Mounts) -> Result<bool, Failure> {
-    Ok(host.mounts_on(target).map_err(exposing)? > before.count)
-}
-
-fn not_mounted(source: &Path, target: &Path) -> Seen {
-    Seen::gone(format!("{} is no longer mounted on {}", source.display(), target.display()))
-}
-
-fn mounted_by_others(target: &Path) -> EntryState {
-    let why = "another program mounted something else in its place";
-    tracing::warn!("{} stays mounted: {why}", target.display());
-    EntryState::Kept(why.to_owned())
 }
 
 /// True if the directory at `target` is another one than `source`; false if the source is gone,

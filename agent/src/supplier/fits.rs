@@ -44,12 +44,8 @@ pub(super) fn of(
     if config.paths.is_captured() {
         return fits;
     }
-    let kernel = &facts.kernel;
     let is_for_kernel = |at_hand: &&AvailableSet| {
-        let key = &at_hand.set.key;
-        at_hand.place == SetPlace::Store
-            && key.kernel_release == kernel.release
-            && key.kernel_version == kernel.version
+        at_hand.place == SetPlace::Store && facts.kernel.id().fits(&at_hand.set.key)
     };
     let known = store.known_to_fit();
     let mut learnt = BTreeSet::new();

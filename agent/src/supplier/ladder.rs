@@ -212,8 +212,7 @@ impl Supplier<'_> {
         let (mut facts, catalog) = self.gather_for(read).await?;
         if facts.kernel.version.is_empty() {
             // The build of that kernel is not specified: that of the first set is used.
-            let release = &facts.kernel.release;
-            let set = catalog.sets.iter().find(|s| s.set.key.kernel_release == *release);
+            let set = catalog.sets.iter().find(|s| facts.kernel.any_build().fits(&s.set.key));
             facts.kernel.version =
                 set.map(|s| s.set.key.kernel_version.clone()).unwrap_or_default();
         }
