@@ -68,7 +68,7 @@ fn missing(cell: &Cell, records: &Records) -> Vec<String> {
     let missing: Vec<&str> = findings
         .iter()
         .filter(|finding| finding["code"] == "gpu-missing")
-        .filter_map(|finding| finding["seen"].as_str())
+        .filter_map(|finding| finding["detail"].as_str())
         .collect();
     let mut wrong = Vec::new();
     if missing.len() != expected - bound {
@@ -128,12 +128,13 @@ mod tests {
         ))
     }
 
-    const SILENT: &str = r#"{"live":{"findings":[{"code":"gpu-missing","seen":"0000:00:05.0"}]}}"#;
+    const SILENT: &str =
+        r#"{"live":{"findings":[{"code":"gpu-missing","detail":"0000:00:05.0"}]}}"#;
 
     fn why(persistenced: bool, section: &str, text: &str) -> String {
         let mut records = Records::default();
         let status = r#"{"phase":"ready","driver_version":"535.1","live":{"ready":true,
-            "findings":[{"code":"gpu-missing","seen":"0000:00:05.0; the kernel says: off"}]}}"#;
+            "findings":[{"code":"gpu-missing","detail":"0000:00:05.0; the kernel says: off"}]}}"#;
         for (name, text) in [
             ("ready.healthz", http("ok\n")),
             ("ready.readyz", http("ready\n")),

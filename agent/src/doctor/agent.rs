@@ -77,8 +77,8 @@ impl OfAgent {
             (Ok(Some(pid)), state) => {
                 let phase =
                     state.as_ref().map_or(String::new(), |s| format!(", in phase {}", s.phase));
-                let seen = format!("process {pid} (in its own PID namespace) is running{phase}");
-                self.findings.push(Finding::note(Code::AgentAlive, seen));
+                let detail = format!("process {pid} (in its own PID namespace) is running{phase}");
+                self.findings.push(Finding::note(Code::AgentAlive, detail));
             }
             (Ok(None), Some(state)) => self.findings.extend(ended(state)),
             (Ok(None), None) => {}
@@ -132,8 +132,8 @@ impl OfAgent {
             Ok(_) => true,
             Err(e) if e.kind() == ErrorKind::NotFound => false,
             Err(e) => {
-                let seen = format!("{}: {e}", path.display());
-                return self.findings.push(Finding::refusal(Code::StoreUnusable, seen));
+                let detail = format!("{}: {e}", path.display());
+                return self.findings.push(Finding::refusal(Code::StoreUnusable, detail));
             }
         };
         if !there {
@@ -143,8 +143,8 @@ impl OfAgent {
         let (whole, damaged) = sets(&store);
         if !damaged.is_empty() {
             let names: Vec<String> = damaged.iter().map(|p| p.display().to_string()).collect();
-            let seen = format!("not readable, or with modules missing: {}", names.join(", "));
-            self.findings.push(Finding::warning(Code::StoreDamaged, seen));
+            let detail = format!("not readable, or with modules missing: {}", names.join(", "));
+            self.findings.push(Finding::warning(Code::StoreDamaged, detail));
         }
         let failed = build::failed_before(&store);
         if !failed.is_empty() {
@@ -165,11 +165,11 @@ fn ended(state: &State) -> Option<Finding> {
         Phase::InUse => "ended while the driver was in use",
         _ => "died",
     };
-    let seen = format!(
+    let detail = format!(
         "the last agent {how} (phase {}), and {left} of its changes are on the host",
         state.phase
     );
-    Some(Finding::warning(Code::AgentFailed, seen))
+    Some(Finding::warning(Code::AgentFailed, detail))
 }
 
 /// Returns a finding for a driver that was refused as a replacement of the loaded one.
@@ -183,8 +183,8 @@ fn refused(refused: &Refused) -> Finding {
             None => name.clone(),
         })
         .collect();
-    let seen = format!("{}: {}", modules.join(", "), refused.why);
-    Finding::warning(Code::DriverRefusedBefore, seen)
+    let detail = format!("{}: {}", modules.join(", "), refused.why);
+    Finding::warning(Code::DriverRefusedBefore, detail)
 }
 
 /// Counts the sets that are complete, as far as names tell, and lists the others.

@@ -54,8 +54,8 @@ fn device_access(look: &Look<'_>) -> Option<Finding> {
         .open(look.root.display("dev/kmsg"));
     match opened {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied && may => {
-            let seen = format!("/dev/kmsg cannot be opened ({e}) though capabilities allow it");
-            Some(Finding::warning(Code::DeviceAccessDenied, seen))
+            let detail = format!("/dev/kmsg cannot be opened ({e}) though capabilities allow it");
+            Some(Finding::warning(Code::DeviceAccessDenied, detail))
         }
         _ => None,
     }
@@ -74,9 +74,9 @@ fn in_tree_at_boot(look: &Look<'_>) -> Option<Finding> {
     }
     let blacklist: Vec<String> = names.iter().map(|name| format!("`blacklist {name}`")).collect();
     let (names, blacklist) = (names.join(" and "), blacklist.join(" and "));
-    let seen = format!("kernel {} has {names}, and no blacklist names it", facts.kernel.release);
+    let detail = format!("kernel {} has {names}, and no blacklist names it", facts.kernel.release);
     let remedy = format!("prevent it: {blacklist} in /etc/modprobe.d, then renew the initramfs");
-    Some(Finding::note(Code::NouveauAtBoot, seen).remedy(remedy))
+    Some(Finding::note(Code::NouveauAtBoot, detail).remedy(remedy))
 }
 
 /// A device node of the driver: name, major and minor.
@@ -105,8 +105,8 @@ fn names(nodes: &[Node]) -> String {
 fn stale_nodes(look: &Look<'_>) -> Option<Finding> {
     let nodes = nodes(look);
     (!nodes.is_empty() && !look.facts.loaded.contains_key("nvidia")).then(|| {
-        let seen = format!("in the host's /dev, and no driver is loaded: {}", names(&nodes));
-        Finding::note(Code::NodesStale, seen)
+        let detail = format!("in the host's /dev, and no driver is loaded: {}", names(&nodes));
+        Finding::note(Code::NodesStale, detail)
     })
 }
 
@@ -121,8 +121,8 @@ fn dev_char(look: &Look<'_>) -> Option<Finding> {
     };
     nodes.retain(|(_, major, minor)| !linked(*major, *minor));
     (!nodes.is_empty()).then(|| {
-        let seen = format!("/dev/char has no link to {}", names(&nodes));
-        Finding::note(Code::DevCharLinksMissing, seen)
+        let detail = format!("/dev/char has no link to {}", names(&nodes));
+        Finding::note(Code::DevCharLinksMissing, detail)
     })
 }
 
@@ -135,6 +135,6 @@ mod tests {
         let at = |seconds| Timestamp::from_second(seconds).unwrap();
         assert!(clock(at(RELEASED)).is_none());
         let finding = clock(at(0)).unwrap();
-        assert_eq!(finding.seen, "the clock says 1970-01-01 00:00:00 UTC");
+        assert_eq!(finding.detail, "the clock says 1970-01-01 00:00:00 UTC");
     }
 }

@@ -62,13 +62,13 @@ pub(super) fn findings(look: &Look<'_>, config: &Result<KernelConfig, String>) -
     let mut found = Vec::new();
     let path = &config.path;
     if config.has("MODULES") && !config.has("MODULE_UNLOAD") {
-        let seen = format!("{path} has no CONFIG_MODULE_UNLOAD");
-        found.push(Finding::warning(Code::CannotUnload, seen));
+        let detail = format!("{path} has no CONFIG_MODULE_UNLOAD");
+        found.push(Finding::warning(Code::CannotUnload, detail));
     }
     let random = ["RANDSTRUCT_FULL", "RANDSTRUCT_PERFORMANCE", "GCC_PLUGIN_RANDSTRUCT"];
     if let Some(option) = random.into_iter().find(|option| config.has(option)) {
-        let seen = format!("{path} has CONFIG_{option}");
-        found.push(Finding::warning(Code::LayoutRandomized, seen));
+        let detail = format!("{path} has CONFIG_{option}");
+        found.push(Finding::warning(Code::LayoutRandomized, detail));
     }
     let pinned = pinned_by(look, config);
     if !pinned.is_empty() {

@@ -4,9 +4,9 @@
 //! without queries to sources, and makes no store, no record and no lock.
 
 mod agent;
+mod checks;
 mod host;
 mod kernel_config;
-mod looked;
 mod render;
 
 use serde::{Serialize, Serializer};
@@ -42,11 +42,11 @@ pub struct Report {
     /// Host in one line: kernel, distribution.
     pub host: String,
     /// Findings, gravest first.
-    pub findings: Vec<Told>,
+    pub findings: Vec<ReportedFinding>,
     /// Checks that passed.
-    pub well: Vec<Looked>,
+    pub passed: Vec<Check>,
     /// Skipped checks, with the reason.
-    pub not_looked_at: Vec<Looked>,
+    pub skipped: Vec<Check>,
 }
 
 /// Gravest result of a diagnosis.
@@ -54,7 +54,7 @@ pub struct Report {
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// No finding, or only notes.
-    Well,
+    Passed,
     /// At least one warning.
     Warned,
     /// Refusal: `run` would end before it changes anything.
@@ -63,7 +63,7 @@ pub enum Verdict {
 
 /// A finding with the table's texts of its code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Told {
+pub struct ReportedFinding {
     /// Code.
     pub code: Code,
     /// Severity.
@@ -74,7 +74,7 @@ pub struct Told {
     #[serde(serialize_with = "as_number")]
     pub exit_code: ExitCode,
     /// Detail: the observed state.
-    pub seen: String,
+    pub detail: String,
     /// Reason why it matters.
     pub matters: &'static str,
     /// Remedy.
@@ -83,13 +83,13 @@ pub struct Told {
 
 /// A check that passed or was skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Looked {
+pub struct Check {
     /// Area.
     pub area: Area,
     /// Name of the check.
-    pub what: &'static str,
+    pub name: &'static str,
     /// Observed state, or the reason why it was skipped.
-    pub seen: String,
+    pub detail: String,
 }
 
 fn as_number<S: Serializer>(code: &ExitCode, serializer: S) -> Result<S::Ok, S::Error> {
@@ -139,8 +139,9 @@ pub async fn diagnose(config: &Config, online: bool) -> Result<Report, Failure> 
     let agent = agent::look(&look);
     findings.extend(agent.findings);
     finding::sort(&mut findings);
-    let seen = looked::Seen { look: &look, plan: plan.as_ref(), kernel_config, notes: agent.notes };
-    Ok(report(&seen, &findings))
+    let input =
+        checks::Input { look: &look, plan: plan.as_ref(), kernel_config, notes: agent.notes };
+    Ok(report(&input, &findings))
 }
 
 impl Look<'_> {
@@ -205,31 +206,31 @@ impl Look<'_> {
     }
 }
 
-fn report(seen: &looked::Seen<'_>, findings: &[Finding]) -> Report {
-    let (well, not_looked_at) = looked::looked(seen, findings);
+fn report(input: &checks::Input<'_>, findings: &[Finding]) -> Report {
+    let (passed, skipped) = checks::list(input, findings);
     let exit_code = finding::refusal(findings).map_or(ExitCode::Done, |f| f.code());
     Report {
         verdict: match findings.first().map(|f| f.severity) {
             Some(Severity::Refusal) => Verdict::Refused,
             Some(Severity::Warning) => Verdict::Warned,
-            Some(Severity::Note) | None => Verdict::Well,
+            Some(Severity::Note) | None => Verdict::Passed,
         },
         exit_code,
-        host: host_line(seen.look.facts),
-        findings: findings.iter().map(told).collect(),
-        well,
-        not_looked_at,
+        host: host_line(input.look.facts),
+        findings: findings.iter().map(reported).collect(),
+        passed,
+        skipped,
     }
 }
 
-fn told(finding: &Finding) -> Told {
+fn reported(finding: &Finding) -> ReportedFinding {
     let entry = finding.code.entry();
-    Told {
+    ReportedFinding {
         code: finding.code,
         severity: finding.severity,
         area: entry.area,
         exit_code: entry.exit,
-        seen: finding.seen.clone(),
+        detail: finding.detail.clone(),
         matters: entry.matters,
         remedy: finding.remedy.clone(),
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::{Looked, Report, Told, Verdict};
+use super::{Check, Report, ReportedFinding, Verdict};
 use crate::finding::{Area, Severity};
 
 /// Formats the verdict, the findings by area and gravest first, passed checks, and skipped checks.
@@ -16,24 +16,24 @@ pub fn render(report: &Report) -> String {
 fn write_all(out: &mut String, report: &Report) -> fmt::Result {
     writeln!(out, "{}", verdict(report))?;
     let mut areas: Vec<Area> = Vec::new();
-    for told in &report.findings {
-        if !areas.contains(&told.area) {
-            areas.push(told.area);
+    for finding in &report.findings {
+        if !areas.contains(&finding.area) {
+            areas.push(finding.area);
         }
     }
     for area in areas {
         writeln!(out, "\n{}", area.title())?;
-        for told in report.findings.iter().filter(|told| told.area == area) {
-            write_told(out, told)?;
+        for finding in report.findings.iter().filter(|finding| finding.area == area) {
+            write_finding(out, finding)?;
         }
     }
-    write_looked(out, "Passed checks", &report.well)?;
-    write_looked(out, "Skipped checks", &report.not_looked_at)
+    write_checks(out, "Passed checks", &report.passed)?;
+    write_checks(out, "Skipped checks", &report.skipped)
 }
 
 fn verdict(report: &Report) -> String {
     let count = |severity: Severity, one: &str| {
-        let n = report.findings.iter().filter(|told| told.severity == severity).count();
+        let n = report.findings.iter().filter(|finding| finding.severity == severity).count();
         match n {
             0 => None,
             1 => Some(format!("1 {one}")),
@@ -47,26 +47,26 @@ fn verdict(report: &Report) -> String {
             .collect();
     let counts = if counts.is_empty() { "nothing found".to_owned() } else { counts.join(", ") };
     let word = match report.verdict {
-        Verdict::Well => "WELL",
+        Verdict::Passed => "PASSED",
         Verdict::Warned => "WARNED",
         Verdict::Refused => "REFUSED",
     };
     format!("{word}  {}: {counts} (exit code {})", report.host, report.exit_code.number())
 }
 
-fn write_told(out: &mut String, told: &Told) -> fmt::Result {
-    writeln!(out, "  {} {}: {}", told.severity.as_str(), told.code, told.seen)?;
-    writeln!(out, "    why it matters: {}", told.matters)?;
-    writeln!(out, "    what to do: {}", told.remedy)
+fn write_finding(out: &mut String, finding: &ReportedFinding) -> fmt::Result {
+    writeln!(out, "  {} {}: {}", finding.severity.as_str(), finding.code, finding.detail)?;
+    writeln!(out, "    why it matters: {}", finding.matters)?;
+    writeln!(out, "    what to do: {}", finding.remedy)
 }
 
-fn write_looked(out: &mut String, title: &str, looked: &[Looked]) -> fmt::Result {
-    if looked.is_empty() {
+fn write_checks(out: &mut String, title: &str, checks: &[Check]) -> fmt::Result {
+    if checks.is_empty() {
         return Ok(());
     }
     writeln!(out, "\n{title}")?;
-    for item in looked {
-        writeln!(out, "  {:<34} {}", item.what, item.seen)?;
+    for item in checks {
+        writeln!(out, "  {:<34} {}", item.name, item.detail)?;
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ fn config(root: &Path) -> Config {
     config::load(flags, &|_| None, None).unwrap()
 }
 
-async fn told(config: &Config) -> Report {
+async fn diagnosed(config: &Config) -> Report {
     diagnose(config, false).await.unwrap()
 }
 
@@ -39,16 +39,16 @@ fn tree(name: &str) -> PathBuf {
 #[case("bookworm-t4-live", 0, &["nouveau-at-boot"])]
 #[case("bookworm-rt-t4", 0, &["preempt-rt", "nouveau-at-boot"])]
 #[tokio::test]
-async fn what_is_told_of_every_tree(#[case] name: &str, #[case] exit: u8, #[case] codes: &[&str]) {
-    let report = told(&config(&tree(name))).await;
-    let found: Vec<&str> = report.findings.iter().map(|told| told.code.as_str()).collect();
+async fn every_tree_gives_its_report(#[case] name: &str, #[case] exit: u8, #[case] codes: &[&str]) {
+    let report = diagnosed(&config(&tree(name))).await;
+    let found: Vec<&str> = report.findings.iter().map(|finding| finding.code.as_str()).collect();
     assert_eq!(found, codes);
     assert_eq!(report.exit_code.number(), exit);
     let mut json = serde_json::to_string_pretty(&report).unwrap();
     json.push('\n');
     for (text, extension) in [(render(&report), "txt"), (json, "json")] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("src/doctor/told")
+            .join("src/doctor/reports")
             .join(format!("{name}.{extension}"));
         if std::env::var_os("WRITE_DOCS").is_some() {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -151,12 +151,12 @@ async fn one_thing_that_is_not_well(
 ) {
     let now = jiff::Timestamp::now().to_string();
     let (dir, config) = changed(|root| write(root, path, &text.replace("NOW", &now)));
-    let report = told(&config).await;
-    let found: Vec<Code> = report.findings.iter().map(|told| told.code).collect();
+    let report = diagnosed(&config).await;
+    let found: Vec<Code> = report.findings.iter().map(|finding| finding.code).collect();
     assert_eq!(found, wanted.iter().map(|(code, _)| *code).collect::<Vec<_>>());
     assert_eq!(report.exit_code.number(), wanted.map_or(0, |(_, exit)| exit));
-    let told = report.findings.first().map(|told| told.matters.is_empty());
-    assert_ne!(told, Some(true));
+    let is_empty = report.findings.first().map(|finding| finding.matters.is_empty());
+    assert_ne!(is_empty, Some(true));
     assert!(!dir.path().join("run/longshore/lock").exists(), "nothing is made");
 }
 
@@ -164,8 +164,8 @@ async fn one_thing_that_is_not_well(
 async fn a_prebuilt_directory_that_is_none_hides_nothing_else() {
     let mut config = config(&tree("bookworm-nouveau"));
     config.prebuilt.push("/no/such/directory".into());
-    let report = told(&config).await;
-    let found: Vec<Code> = report.findings.iter().map(|told| told.code).collect();
+    let report = diagnosed(&config).await;
+    let found: Vec<Code> = report.findings.iter().map(|finding| finding.code).collect();
     assert!(found.contains(&Code::GpuBoundElsewhere), "{found:?}");
     assert!(found.contains(&Code::ArchivesUnread), "{found:?}");
     assert_eq!(report.exit_code, ExitCode::Preflight, "the gravest is still what ends `run`");
@@ -179,35 +179,37 @@ async fn what_could_not_be_read_is_not_said_to_be_well() {
     fs::remove_dir_all(&rules).unwrap();
     // Root may read every file; a symlink loop cannot be read at all.
     std::os::unix::fs::symlink("modprobe.d", &rules).unwrap();
-    let report = told(&config).await;
-    let found: Vec<Code> = report.findings.iter().map(|told| told.code).collect();
+    let report = diagnosed(&config).await;
+    let found: Vec<Code> = report.findings.iter().map(|finding| finding.code).collect();
     assert_eq!(found, [], "the blacklist for nouveau is unknown");
     for what in ["driver of the host itself", "nouveau and nova"] {
-        assert!(report.well.iter().all(|looked| looked.what != what), "{what}");
-        let not = report.not_looked_at.iter().find(|looked| looked.what == what);
-        assert!(not.is_some_and(|not| not.seen.contains("etc/modprobe.d")), "{what}: {not:?}");
+        assert!(report.passed.iter().all(|check| check.name != what), "{what}");
+        let not = report.skipped.iter().find(|check| check.name == what);
+        assert!(not.is_some_and(|not| not.detail.contains("etc/modprobe.d")), "{what}: {not:?}");
     }
 }
 
 #[tokio::test]
 async fn a_driver_that_the_kernel_refused_is_named_with_its_reason() {
     let (_dir, config) = changed(|root| write(root, STATE, &refused(BOOT)));
-    let report = told(&config).await;
-    let seen: Vec<&str> = report.findings.iter().map(|told| told.seen.as_str()).collect();
-    assert_eq!(seen, ["nvidia 550.163.01: init_module nvidia: EINVAL"]);
+    let report = diagnosed(&config).await;
+    let details: Vec<&str> =
+        report.findings.iter().map(|finding| finding.detail.as_str()).collect();
+    assert_eq!(details, ["nvidia 550.163.01: init_module nvidia: EINVAL"]);
 }
 
 #[tokio::test]
 async fn an_agent_at_work_is_a_note() {
     let (dir, config) = changed(|root| write(root, STATE, &state(BOOT, "ready", DIR)));
     let lock = crate::journal::Lock::take(&dir.path().join("run/longshore")).unwrap();
-    let report = told(&config).await;
-    let seen: Vec<&str> = report.findings.iter().map(|told| told.seen.as_str()).collect();
+    let report = diagnosed(&config).await;
+    let details: Vec<&str> =
+        report.findings.iter().map(|finding| finding.detail.as_str()).collect();
     let pid = std::process::id();
     let wanted = format!("process {pid} (in its own PID namespace) is running, in phase ready");
-    assert_eq!(seen, [wanted]);
+    assert_eq!(details, [wanted]);
     drop(lock);
-    let report = told(&config).await;
+    let report = diagnosed(&config).await;
     assert_eq!(report.findings[0].code, Code::AgentFailed, "no agent is left to uninstall it");
 }
 
@@ -217,8 +219,8 @@ async fn this_machine_can_be_looked_at_and_nothing_is_made_on_it() {
     let mut config = config(Path::new("/"));
     config.paths.store = dir.path().join("store");
     config.paths.state = dir.path().join("state");
-    let report = told(&config).await;
-    assert!(!report.well.is_empty());
-    assert!(report.well.iter().any(|looked| looked.what == "free space"));
+    let report = diagnosed(&config).await;
+    assert!(!report.passed.is_empty());
+    assert!(report.passed.iter().any(|check| check.name == "free space"));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }

@@ -32,7 +32,7 @@ pub struct Lost {
     /// The step.
     pub step: Step,
     /// Description of what is in place of its effect.
-    pub seen: String,
+    pub detail: String,
     /// True if something else is in the effect's place: doing the step again would cover it.
     pub covered: bool,
 }
@@ -93,7 +93,7 @@ impl Engine<'_> {
     }
 
     fn lost(&self, step: &Step, entries: &[Entry]) -> Option<Lost> {
-        let lost = |seen, covered| Some(Lost { step: step.clone(), seen, covered });
+        let lost = |detail, covered| Some(Lost { step: step.clone(), detail, covered });
         match self.effect(step, entries) {
             Ok(Effect::There) => None,
             Ok(Effect::Gone(instead)) => lost(instead, false),

@@ -43,31 +43,31 @@ pub struct Finding {
     /// Severity.
     pub severity: Severity,
     /// Detail: the observed state.
-    pub seen: String,
+    pub detail: String,
     /// Remedy.
     pub remedy: String,
 }
 
 impl Finding {
     /// Makes a finding with the default remedy of its code.
-    pub fn new(severity: Severity, code: Code, seen: impl Into<String>) -> Self {
+    pub fn new(severity: Severity, code: Code, detail: impl Into<String>) -> Self {
         debug_assert!(code.entry().severities.has(severity), "{code} is never a {severity:?}");
-        Self { code, severity, seen: seen.into(), remedy: code.entry().remedy.to_owned() }
+        Self { code, severity, detail: detail.into(), remedy: code.entry().remedy.to_owned() }
     }
 
     /// Makes a refusal: `run` ends before it changes anything.
-    pub fn refusal(code: Code, seen: impl Into<String>) -> Self {
-        Self::new(Severity::Refusal, code, seen)
+    pub fn refusal(code: Code, detail: impl Into<String>) -> Self {
+        Self::new(Severity::Refusal, code, detail)
     }
 
     /// Makes a warning.
-    pub fn warning(code: Code, seen: impl Into<String>) -> Self {
-        Self::new(Severity::Warning, code, seen)
+    pub fn warning(code: Code, detail: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, code, detail)
     }
 
     /// Makes a note.
-    pub fn note(code: Code, seen: impl Into<String>) -> Self {
-        Self::new(Severity::Note, code, seen)
+    pub fn note(code: Code, detail: impl Into<String>) -> Self {
+        Self::new(Severity::Note, code, detail)
     }
 
     /// Replaces the default remedy by one for this very case.
@@ -93,8 +93,8 @@ pub fn refusal(findings: &[Finding]) -> Option<Failure> {
     let refusals = || findings.iter().filter(|f| f.severity == Severity::Refusal);
     let gravest = refusals().min_by_key(|f| f.code)?;
     let cause = match refusals().count() {
-        1 => format!("{}: {}", gravest.code, gravest.seen),
-        n => format!("{}: {} (and {} more findings refuse)", gravest.code, gravest.seen, n - 1),
+        1 => format!("{}: {}", gravest.code, gravest.detail),
+        n => format!("{}: {} (and {} more findings refuse)", gravest.code, gravest.detail, n - 1),
     };
     Some(Failure::new(gravest.exit_code(), cause).remedy(gravest.remedy.clone()))
 }

@@ -79,8 +79,8 @@ impl Gpu {
                     .to_owned()
             }
         };
-        let seen = format!("{address} (10de:{device:04x}) {what}");
-        Finding::new(severity, Code::GpuMissing, seen)
+        let detail = format!("{address} (10de:{device:04x}) {what}");
+        Finding::new(severity, Code::GpuMissing, detail)
     }
 }
 
@@ -288,7 +288,7 @@ mod tests {
         let findings = missing(&gpus, false);
         assert_eq!(findings.len(), 2);
         assert_eq!(findings[0].severity, Severity::Warning);
-        assert!(findings[0].seen.starts_with("0000:02:00.0 (10de:1eb8) is on the PCI bus"));
+        assert!(findings[0].detail.starts_with("0000:02:00.0 (10de:1eb8) is on the PCI bus"));
     }
 
     #[test]
@@ -353,8 +353,8 @@ mod tests {
             taken: Taken::Nobody,
             said: Some("NVRM: \u{1b}[31m".into()),
         };
-        let seen = missing(&[gpu], true).remove(0).seen;
-        assert!(seen.ends_with("the kernel says: NVRM: \\u{1b}[31m"), "{seen}");
+        let detail = missing(&[gpu], true).remove(0).detail;
+        assert!(detail.ends_with("the kernel says: NVRM: \\u{1b}[31m"), "{detail}");
         let mut words = Words::about(["0000:02:00.0"].into_iter());
         words.hear(&format!("NVRM: 0000:02:00.0 {}", "é".repeat(1000)));
         assert!(words.said["0000:02:00.0"].1.len() <= WORDS + 2);

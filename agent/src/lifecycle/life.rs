@@ -433,7 +433,7 @@ async fn or_stop<T>(
 fn refused(plan: Plan) -> Result<Plan, End> {
     let refusals = plan.findings.iter().filter(|f| f.severity == Severity::Refusal);
     for finding in refusals.skip(1) {
-        tracing::error!("{}: {}; remedy: {}", finding.code, finding.seen, finding.remedy);
+        tracing::error!("{}: {}; remedy: {}", finding.code, finding.detail, finding.remedy);
     }
     match plan.refusal() {
         Some(failure) => Err(End::Failed(failure)),

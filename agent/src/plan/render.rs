@@ -74,7 +74,7 @@ fn verdict(plan: &Plan) -> String {
 fn write_findings(out: &mut String, findings: &[Finding]) -> fmt::Result {
     for finding in findings {
         let severity = finding.severity.as_str();
-        writeln!(out, "\n  {severity} {}: {}", finding.code, finding.seen)?;
+        writeln!(out, "\n  {severity} {}: {}", finding.code, finding.detail)?;
         writeln!(out, "    remedy: {}", finding.remedy)?;
     }
     Ok(())

@@ -98,8 +98,8 @@ fn tell_live(live: &Live, line: &mut impl FnMut(&str, String)) {
         line("gpus", format!("{} of {} driven", gpus.bound, gpus.expected));
     }
     for finding in &live.findings {
-        let Finding { code, severity, seen, remedy } = finding;
-        line("finding", format!("{} {code}: {seen}", severity.as_str()));
+        let Finding { code, severity, detail, remedy } = finding;
+        line("finding", format!("{} {code}: {detail}", severity.as_str()));
         line("remedy", remedy.clone());
     }
     for daemon in &live.daemons {

@@ -66,7 +66,7 @@ fn what_is_gone_is_named_and_can_be_done_again(
     let standing = scene.look();
     assert!(standing.modules.is_empty(), "{standing:?}");
     let [lost] = &standing.lost[..] else { panic!("{:?}", standing.lost) };
-    assert!(lost.seen.contains(wanted) && !lost.covered, "{lost:?}");
+    assert!(lost.detail.contains(wanted) && !lost.covered, "{lost:?}");
     let steps: [Step; 1] = [lost.step.clone()];
     engine(&scene.host).apply(&steps, &mut scene.journal, &CancelFlag::default()).unwrap();
     let (mut now, mut then) = (scene.host.state(), ready);
@@ -107,7 +107,7 @@ fn another_tree_in_the_place_of_ours_is_covered_and_not_gone() {
     let standing = scene.look();
     let [lost] = &standing.lost[..] else { panic!("{:?}", standing.lost) };
     assert!(lost.covered, "{lost:?}");
-    assert_eq!(lost.seen, "something else is mounted on /run/nvidia/driver");
+    assert_eq!(lost.detail, "something else is mounted on /run/nvidia/driver");
 }
 
 #[test]

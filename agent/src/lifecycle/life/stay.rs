@@ -235,7 +235,7 @@ impl Life {
         let Standing { modules, lost, gpus } = standing;
         let mut findings: Vec<Finding> =
             modules.iter().map(|seen| Finding::warning(Code::ModuleReplaced, seen)).collect();
-        findings.extend(lost.iter().map(|lost| Finding::warning(Code::ExposureLost, &lost.seen)));
+        findings.extend(lost.iter().map(|lost| Finding::warning(Code::ExposureLost, &lost.detail)));
         let mut count = None;
         match gpus {
             // Without its modules the driver has no GPUs.
@@ -313,24 +313,24 @@ impl Life {
         let now = condition.findings.clone();
         let before = self.world.telemetry.condition(condition).findings;
         for finding in now.iter().filter(|finding| !before.contains(finding)) {
-            let Finding { code, severity, seen, remedy } = finding;
+            let Finding { code, severity, detail, remedy } = finding;
             match severity {
-                Severity::Note => tracing::info!(%code, "{code}: {seen}; remedy: {remedy}"),
-                _ => tracing::warn!(%code, "{code}: {seen}; remedy: {remedy}"),
+                Severity::Note => tracing::info!(%code, "{code}: {detail}; remedy: {remedy}"),
+                _ => tracing::warn!(%code, "{code}: {detail}; remedy: {remedy}"),
             }
         }
-        for Finding { code, seen, .. } in before.iter().filter(|finding| !now.contains(finding)) {
-            tracing::info!(%code, "{code}: no longer so: {seen}");
+        for Finding { code, detail, .. } in before.iter().filter(|finding| !now.contains(finding)) {
+            tracing::info!(%code, "{code}: no longer so: {detail}");
         }
     }
 }
 
 fn in_a_line(finding: &Finding) -> String {
-    format!("{}: {}", finding.code, finding.seen)
+    format!("{}: {}", finding.code, finding.detail)
 }
 
-fn limited(seen: String) -> Finding {
-    Finding::note(Code::WatchLimited, seen)
+fn limited(detail: String) -> Finding {
+    Finding::note(Code::WatchLimited, detail)
 }
 
 /// Returns the condition of a host that could not be checked.

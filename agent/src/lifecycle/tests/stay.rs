@@ -180,7 +180,7 @@ async fn a_gpu_that_the_driver_did_not_take_is_said_and_no_more() {
             let live = scene.telemetry.live();
             assert_eq!(live.gpus, Some(GpuCount { expected: 2, bound: 1 }));
             assert_eq!(codes(&live), [Code::GpuMissing]);
-            let seen = &live.findings[0].seen;
+            let seen = &live.findings[0].detail;
             assert!(seen.contains("0000:02:00.0") && seen.contains(WORDS), "{seen}");
         })
         .await;
@@ -223,7 +223,7 @@ async fn a_gpu_that_leaves_the_bus_later_is_said_and_refused_makes_not_ready() {
                 let live = scene.telemetry.live();
                 assert_eq!(live.gpus, Some(GpuCount { expected: 2, bound: 1 }));
                 assert_eq!((codes(&live), live.ready), (vec![Code::GpuMissing], ready));
-                let seen = &live.findings[0].seen;
+                let seen = &live.findings[0].detail;
                 assert!(seen.contains("0000:02:00.0") && seen.contains("no longer on"), "{seen}");
                 scene.behind_its_back(|state| state.gpus = both.clone());
                 scene.until(|live| live.ready && live.findings.is_empty()).await;

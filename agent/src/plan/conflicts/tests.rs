@@ -166,7 +166,7 @@ fn lists_load_what_is_kept_out_and_options_are_shown() {
     facts.autoload.options.push(rule("nvidia", text, "/etc/modprobe.d/n.conf"));
     let finding = autoloads(&facts).unwrap();
     assert_eq!(
-        finding.seen,
+        finding.detail,
         "/etc/modules names nvidia_uvm; /etc/modprobe.d/n.conf gives `options nvidia \
          NVreg_OpenRmEnableUnsupportedGpus=1`"
     );
@@ -180,7 +180,7 @@ fn libraries_alone_are_a_driver_too_and_the_loaded_one_may_be_of_it() {
     facts.installed.version = Some("535.261.03".into());
     let finding = host_driver(&facts).unwrap();
     assert_eq!(
-        finding.seen,
+        finding.detail,
         "the host has a driver of its own: libraries 535.261.03: /usr/lib64/libcuda.so.1; the \
          driver loaded now (535.261.03) is of its version"
     );

@@ -112,7 +112,7 @@ fn what_cannot_be_is_refused(
     let plan = plan(&config(driver, flavour), &facts(tree), &archives()).unwrap();
     let finding = plan.findings.iter().find(|f| f.code.as_str() == code).expect(code);
     assert_eq!(finding.severity, Severity::Refusal);
-    assert!(finding.seen.contains(seen), "{}", finding.seen);
+    assert!(finding.detail.contains(seen), "{}", finding.detail);
     assert!(plan.refusal().is_some());
 }
 

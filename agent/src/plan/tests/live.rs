@@ -119,7 +119,7 @@ fn somebody_elses_driver_is_adopted_or_refused_and_never_changed() {
     nvidia.parameters.insert("NVreg_EnableMSI".into(), "1".into());
     let refused = plan(&with_parameter("535", "NVreg_EnableMSI=0"), &facts, &catalog).unwrap();
     assert_eq!(codes(&refused, Severity::Refusal), ["other-driver-live"]);
-    assert!(refused.findings[0].seen.contains("NVreg_EnableMSI is \"1\", wanted is \"0\""));
+    assert!(refused.findings[0].detail.contains("NVreg_EnableMSI is \"1\", wanted is \"0\""));
     assert!(refused.replaces.is_empty());
 }
 
@@ -163,6 +163,6 @@ fn a_gpu_that_the_adopted_driver_did_not_take_is_found(
     assert_eq!(found.as_ref().map(|found| found.severity), severity);
     if let Some(found) = found {
         assert_eq!(found.exit_code(), ExitCode::NoDevice);
-        assert!(found.seen.contains("fallen off the bus"), "{}", found.seen);
+        assert!(found.detail.contains("fallen off the bus"), "{}", found.detail);
     }
 }

@@ -113,7 +113,7 @@ fn a_registry_that_is_away(#[case] compile: bool, #[case] ends: Option<ExitCode>
     config.compile = compile;
     let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();
     let finding = plan.findings.iter().find(|f| f.code == Code::RegistryUnread).expect("a finding");
-    assert!(finding.seen.contains("registry.example.com/a"), "{}", finding.seen);
+    assert!(finding.detail.contains("registry.example.com/a"), "{}", finding.detail);
     assert_eq!(plan.refusal().map(|f| f.code()), ends);
 }
 

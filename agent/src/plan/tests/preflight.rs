@@ -22,7 +22,7 @@ fn a_host_that_is_not_ready(#[case] tree: &str, #[case] wanted: &[&str], #[case]
 fn a_bound_device_is_named_with_its_driver_and_the_way_out() {
     let plan = plan(&config("535", "auto"), &facts("bookworm-nouveau"), &archives()).unwrap();
     let finding = &plan.findings[0];
-    assert!(finding.seen.contains("0000:01:00.0 (10de:1eb8) by nouveau"), "{}", finding.seen);
+    assert!(finding.detail.contains("0000:01:00.0 (10de:1eb8) by nouveau"), "{}", finding.detail);
     assert!(finding.remedy.contains("modprobe -r nouveau"), "{}", finding.remedy);
 }
 
@@ -55,7 +55,7 @@ fn one_gpu_set_aside_for_a_virtual_machine_is_a_warning() {
 fn another_live_driver_is_refused(#[case] driver: &str, #[case] flavour: &str, #[case] seen: &str) {
     let plan = plan(&config(driver, flavour), &facts("bookworm-t4-live"), &archives()).unwrap();
     assert_eq!(codes(&plan, Severity::Refusal), ["other-driver-live"]);
-    assert!(plan.findings[0].seen.contains(seen), "{}", plan.findings[0].seen);
+    assert!(plan.findings[0].detail.contains(seen), "{}", plan.findings[0].detail);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn another_build_of_the_same_version_is_refused() {
     let catalog = stocked(&facts, Flavour::Proprietary);
     let refused = plan(&config("535", "auto"), &facts, &catalog).unwrap();
     assert_eq!(codes(&refused, Severity::Refusal), ["other-driver-live"]);
-    assert!(refused.findings[0].seen.contains("wanted SRCnvidia"));
+    assert!(refused.findings[0].detail.contains("wanted SRCnvidia"));
     let mut same = facts.clone();
     for (name, module) in &mut same.loaded {
         module.srcversion = Some(format!("SRC{name}"));
@@ -131,7 +131,7 @@ fn another_containers_process_1_is_named() {
     facts.foreign_first_process = true;
     let plan = plan(&config("535", "auto"), &facts, &archives()).unwrap();
     let finding = plan.findings.iter().find(|f| f.code == Code::HostRootHidden).unwrap();
-    assert!(finding.seen.contains("shareProcessNamespace"), "{}", finding.seen);
+    assert!(finding.detail.contains("shareProcessNamespace"), "{}", finding.detail);
     assert!(finding.remedy.contains("hostPID: true"), "{}", finding.remedy);
 }
 
@@ -142,7 +142,7 @@ fn a_store_in_the_containers_own_file_system_is_warned_of() {
     assert_eq!(codes(&plan, Severity::Warning), ["host-root-hidden", "lost-with-container"]);
     let finding = plan.findings.iter().find(|f| f.code == Code::LostWithContainer).unwrap();
     // The state is on /run/nvidia, which is mounted from the host.
-    assert_eq!(finding.seen, "in the container's own file system: /var/lib/longshore");
+    assert_eq!(finding.detail, "in the container's own file system: /var/lib/longshore");
 }
 
 #[rstest]
@@ -190,10 +190,10 @@ fn a_full_file_system_is_found_before_anything_is_touched(
     let found = compiling.findings.iter().find(|f| f.code == Code::SpaceShort);
     assert_eq!(found.map(|f| f.severity), wanted.map(|(severity, _)| severity));
     if let (Some(found), Some((_, path))) = (found, wanted) {
-        assert!(found.seen.contains(path), "{}", found.seen);
+        assert!(found.detail.contains(path), "{}", found.detail);
     }
     let stocked = plan(&config("535", "auto"), &facts, &stocked(&facts, Flavour::Open)).unwrap();
-    let of_store = stocked.findings.iter().any(|f| f.seen.contains("/var/lib/longshore"));
+    let of_store = stocked.findings.iter().any(|f| f.detail.contains("/var/lib/longshore"));
     assert!(!of_store, "where nothing is acquired the store needs no room");
 }
 

@@ -49,7 +49,7 @@ fn a_file_in_the_store_is_not_fetched() {
 fn another_version_than_the_files_is_not_taken_from_the_archives() {
     let plan = plan(&config("550", "auto"), &facts("bookworm-t4"), &with(run_file(None))).unwrap();
     assert_eq!(plan.refusal().map(|f| f.code()), Some(ExitCode::Download));
-    let offer = &plan.findings.iter().find(|f| f.code == Code::DriverNotOffered).unwrap().seen;
+    let offer = &plan.findings.iter().find(|f| f.code == Code::DriverNotOffered).unwrap().detail;
     assert!(offer.contains("no configured .run file has driver 550"), "{offer}");
     assert!(offer.contains("535.261.03 open"), "{offer}");
 }
@@ -115,7 +115,7 @@ fn a_gpu_that_the_file_does_not_drive_is_refused(
     let catalog = with(run_file(Some(&chips(text))));
     let plan = plan(&config("newest", flavour), &facts("bookworm-t4"), &catalog).unwrap();
     let finding = plan.findings.iter().find(|f| f.code == Code::GpuUnsupported).unwrap();
-    assert!(finding.seen.contains(seen), "{}", finding.seen);
+    assert!(finding.detail.contains(seen), "{}", finding.detail);
     assert!(finding.remedy.contains(remedy), "{}", finding.remedy);
 }
 

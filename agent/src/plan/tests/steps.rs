@@ -76,7 +76,7 @@ fn a_needed_module_that_the_kernel_lacks_is_a_refusal() {
         plan(&config("535.261.03", "proprietary"), &facts, &stocked(&facts, Flavour::Proprietary))
             .unwrap();
     assert_eq!(codes(&plan, Severity::Refusal), ["dependency-missing", "dependency-missing"]);
-    assert!(plan.findings[0].seen.contains("nvidia needs drm"), "{:?}", plan.findings);
+    assert!(plan.findings[0].detail.contains("nvidia needs drm"), "{:?}", plan.findings);
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn a_set_that_does_not_fit_refuses_the_plan_before_anything_is_touched() {
     catalog.fits = of(&scene.config, &scene.facts, &scene.store, &catalog.sets);
     let plan = plan::plan(&scene.config, &scene.facts, &catalog).unwrap();
     let found = plan.findings.iter().find(|f| f.code == Code::SymbolsDiffer).expect("found");
-    assert!(found.seen.contains(&line_of("vmap")), "{}", found.seen);
+    assert!(found.detail.contains(&line_of("vmap")), "{}", found.detail);
     assert_eq!(found.exit_code(), ExitCode::Preflight);
     assert!(plan.refusal().is_some());
 }

@@ -10,14 +10,14 @@ use jiff::Timestamp;
 use super::agent::Notes;
 use super::host::{day, nodes};
 use super::kernel_config::KernelConfig;
-use super::{Look, Looked, NOT_ASKED};
+use super::{Check, Look, NOT_ASKED};
 use crate::finding::{Area, Code, Finding};
 use crate::host::facts::{Known, RootKind};
 use crate::host::gpus::Taken;
 use crate::plan::{self, Plan};
 
 /// Input of the checks' texts.
-pub(super) struct Seen<'a> {
+pub(super) struct Input<'a> {
     pub(super) look: &'a Look<'a>,
     pub(super) plan: Option<&'a Plan>,
     pub(super) kernel_config: Result<KernelConfig, String>,
@@ -25,22 +25,22 @@ pub(super) struct Seen<'a> {
 }
 
 /// Text of a passed check; an error is the reason why it was skipped.
-type Words = Result<String, String>;
+type Text = Result<String, String>;
 
-/// A check.
-pub(super) struct Item {
+/// Definition of a check.
+pub(super) struct Definition {
     area: Area,
-    what: &'static str,
+    name: &'static str,
     pub(super) codes: &'static [Code],
-    words: fn(&Seen<'_>) -> Words,
+    text: fn(&Input<'_>) -> Text,
 }
 
 /// All checks, in display order.
-pub(super) const ITEMS: [Item; 29] = [
-    item(Area::Devices, "machine", &[Code::ArchUnsupported], |s| {
+pub(super) const ALL: [Definition; 29] = [
+    check(Area::Devices, "machine", &[Code::ArchUnsupported], |s| {
         Ok(s.look.facts.kernel.arch.clone())
     }),
-    item(
+    check(
         Area::Devices,
         "GPUs",
         &[
@@ -52,7 +52,7 @@ pub(super) const ITEMS: [Item; 29] = [
         ],
         |s| Ok(plan::device_lines(&s.look.facts.devices).join("; ")),
     ),
-    item(Area::Devices, "GPUs of the loaded driver", &[Code::GpuMissing], |s| {
+    check(Area::Devices, "GPUs of the loaded driver", &[Code::GpuMissing], |s| {
         let facts = s.look.facts;
         match unread(s, &["gpus"]) {
             Some(why) => Err(why),
@@ -63,20 +63,20 @@ pub(super) const ITEMS: [Item; 29] = [
             }
         }
     }),
-    item(Area::Devices, "clock", &[Code::ClockWrong], |s| match s.look.captured() {
+    check(Area::Devices, "clock", &[Code::ClockWrong], |s| match s.look.captured() {
         true => Err(CAPTURED.to_owned()),
         false => Ok(day(Timestamp::now())),
     }),
-    item(Area::Kernel, "kernel", &[Code::KernelWithoutModules, Code::PreemptRt], |s| {
+    check(Area::Kernel, "kernel", &[Code::KernelWithoutModules, Code::PreemptRt], |s| {
         Ok(format!("{} {}", s.look.facts.kernel.release, s.look.facts.kernel.version))
     }),
-    item(Area::Kernel, "loading of modules", &[Code::ModulesDisabled], |s| {
+    check(Area::Kernel, "loading of modules", &[Code::ModulesDisabled], |s| {
         match &s.look.facts.security.module_loading {
             Known::Yes(_) => Ok("allowed".to_owned()),
             Known::Unknown(why) => Err(why.clone()),
         }
     }),
-    item(
+    check(
         Area::Kernel,
         "the kernel's own modules",
         &[Code::KernelUnknown, Code::DependencyMissing, Code::SymbolsDiffer],
@@ -89,7 +89,7 @@ pub(super) const ITEMS: [Item; 29] = [
             ))
         },
     ),
-    item(
+    check(
         Area::Kernel,
         "kernel configuration",
         &[Code::CannotUnload, Code::LayoutRandomized, Code::ModulesPinned],
@@ -101,41 +101,38 @@ pub(super) const ITEMS: [Item; 29] = [
             Err(why) => Err(why.clone()),
         },
     ),
-    item(
+    check(
         Area::Privileges,
         "capabilities",
         &[Code::NotRoot, Code::MissingCapability, Code::CapabilitiesUnread],
         |_| Ok(format!("root, with {}", plan::NEEDED.join(", "))),
     ),
-    item(Area::Privileges, "user namespace", &[Code::UserNamespace], |s| {
+    check(Area::Privileges, "user namespace", &[Code::UserNamespace], |s| {
         match &s.look.facts.initial_user_namespace {
             Known::Yes(_) => Ok("the host's".to_owned()),
             Known::Unknown(why) => Err(why.clone()),
         }
     }),
-    item(
-        Area::Privileges,
-        "devices allowed by the cgroup",
-        &[Code::DeviceAccessDenied],
-        |s| match s.look.captured() {
+    check(Area::Privileges, "devices allowed by the cgroup", &[Code::DeviceAccessDenied], |s| {
+        match s.look.captured() {
             true => Err(CAPTURED.to_owned()),
             false => Ok("/dev/kmsg is not denied".to_owned()),
-        },
-    ),
-    item(
+        }
+    }),
+    check(
         Area::Signatures,
         "signatures",
         &[Code::SignatureRequired, Code::ModuleKeyUntrusted],
         |s| Ok(plan::security_line(s.look.facts)),
     ),
-    item(Area::OtherDrivers, "bound drivers", &[Code::GpuBoundElsewhere], |s| {
+    check(Area::OtherDrivers, "bound drivers", &[Code::GpuBoundElsewhere], |s| {
         let mut drivers: Vec<&str> =
             s.look.facts.devices.iter().filter_map(|d| d.driver.as_deref()).collect();
         drivers.sort_unstable();
         drivers.dedup();
         Ok(if drivers.is_empty() { "none".to_owned() } else { drivers.join(", ") })
     }),
-    item(
+    check(
         Area::OtherDrivers,
         "loaded driver",
         &[Code::OtherDriverLive, Code::LoadedUnread, Code::DaemonForeign, Code::ModuleReplaced],
@@ -144,7 +141,7 @@ pub(super) const ITEMS: [Item; 29] = [
             Ok(live.map_or_else(|| "none".to_owned(), |live| live.version.clone()))
         },
     ),
-    item(
+    check(
         Area::OtherDrivers,
         "driver of the host itself",
         &[Code::HostDriverInstalled, Code::DriverAutoloads],
@@ -154,12 +151,14 @@ pub(super) const ITEMS: [Item; 29] = [
                 .map_or(Ok("none: no modules, libraries, DKMS or services".to_owned()), Err),
         },
     ),
-    item(Area::OtherDrivers, "nouveau and nova", &[Code::NouveauAtBoot], |s| match s.look.hidden {
-        true => Err(HIDDEN.to_owned()),
-        false => unread(s, &["autoload", "available"])
-            .map_or(Ok("blacklisted, or not in the kernel".to_owned()), Err),
+    check(Area::OtherDrivers, "nouveau and nova", &[Code::NouveauAtBoot], |s| {
+        match s.look.hidden {
+            true => Err(HIDDEN.to_owned()),
+            false => unread(s, &["autoload", "available"])
+                .map_or(Ok("blacklisted, or not in the kernel".to_owned()), Err),
+        }
     }),
-    item(
+    check(
         Area::OtherDrivers,
         "mounts on the driver root",
         &[Code::OtherInstallerAlive, Code::DriverRootTaken, Code::Leftovers],
@@ -169,12 +168,12 @@ pub(super) const ITEMS: [Item; 29] = [
             (None, false) => Ok("longshore's own".to_owned()),
         },
     ),
-    item(Area::OtherDrivers, "stale device nodes", &[Code::NodesStale], |s| match s.look.hidden {
+    check(Area::OtherDrivers, "stale device nodes", &[Code::NodesStale], |s| match s.look.hidden {
         true => Err(HIDDEN.to_owned()),
         false if nodes(s.look).is_empty() => Ok("no nodes".to_owned()),
         false => Ok("none: the nodes are the loaded driver's".to_owned()),
     }),
-    item(Area::Places, "driver root", &[Code::DriverRootOdd, Code::ExposureLost], |s| {
+    check(Area::Places, "driver root", &[Code::DriverRootOdd, Code::ExposureLost], |s| {
         let path = s.look.config.paths.driver_root.display();
         match (unread(s, &PLACES), &s.look.facts.places.kind) {
             (Some(why), _) => Err(why),
@@ -182,7 +181,7 @@ pub(super) const ITEMS: [Item; 29] = [
             (None, _) => Ok(format!("{path} is a directory")),
         }
     }),
-    item(
+    check(
         Area::Places,
         "mount propagation",
         &[Code::RunNvidiaNotShared, Code::HostRootHidden, Code::LostWithContainer],
@@ -191,21 +190,21 @@ pub(super) const ITEMS: [Item; 29] = [
             Ok(if here { "on the host itself" } else { "mounts propagate to the host" }.to_owned())
         },
     ),
-    item(Area::Places, "free space", &[Code::SpaceShort], |s| {
+    check(Area::Places, "free space", &[Code::SpaceShort], |s| {
         let room = |room: &crate::host::facts::Room| {
             format!("{} MiB for {}", room.free_bytes >> 20, room.path.display())
         };
         let rooms: Vec<String> = s.look.facts.places.room.iter().map(room).collect();
         if rooms.is_empty() { Err(CAPTURED.to_owned()) } else { Ok(rooms.join(", ")) }
     }),
-    item(Area::Places, "links in /dev/char", &[Code::DevCharLinksMissing], |s| {
+    check(Area::Places, "links in /dev/char", &[Code::DevCharLinksMissing], |s| {
         match s.look.facts.loaded.contains_key("nvidia") {
             _ if s.look.hidden => Err(HIDDEN.to_owned()),
             true => Ok("every node of the driver has one".to_owned()),
             false => Err("no driver is loaded".to_owned()),
         }
     }),
-    item(
+    check(
         Area::Sources,
         "sources",
         &[
@@ -225,11 +224,11 @@ pub(super) const ITEMS: [Item; 29] = [
         ],
         sources,
     ),
-    item(Area::Configuration, "settings", &[Code::ParametersUnused], |s| {
+    check(Area::Configuration, "settings", &[Code::ParametersUnused], |s| {
         let driver = s.look.config.driver.version.as_deref().unwrap_or("newest");
         Ok(format!("driver = {driver}; every parameter belongs to a loaded module"))
     }),
-    item(
+    check(
         Area::Agent,
         "agent",
         &[
@@ -241,14 +240,14 @@ pub(super) const ITEMS: [Item; 29] = [
         ],
         |s| s.notes.record.clone(),
     ),
-    item(Area::Agent, "refused drivers", &[Code::DriverRefusedBefore], |_| {
+    check(Area::Agent, "refused drivers", &[Code::DriverRefusedBefore], |_| {
         Ok("none since the host was booted".to_owned())
     }),
-    item(Area::Agent, "users of the driver", &[Code::DriverInUse], |s| s.notes.holders.clone()),
-    item(Area::Agent, "store", &[Code::StoreUnusable, Code::StoreDamaged], |s| {
+    check(Area::Agent, "users of the driver", &[Code::DriverInUse], |s| s.notes.holders.clone()),
+    check(Area::Agent, "store", &[Code::StoreUnusable, Code::StoreDamaged], |s| {
         Ok(s.notes.store.clone())
     }),
-    item(Area::Agent, "failed compiles", &[Code::CompileFailedBefore], |_| {
+    check(Area::Agent, "failed compiles", &[Code::CompileFailedBefore], |_| {
         Ok("none that delays a retry".to_owned())
     }),
 ];
@@ -256,28 +255,28 @@ pub(super) const ITEMS: [Item; 29] = [
 const CAPTURED: &str = "the tree was captured on another machine";
 const HIDDEN: &str = "the host's own files are not accessible";
 
-const fn item(
+const fn check(
     area: Area,
-    what: &'static str,
+    name: &'static str,
     codes: &'static [Code],
-    words: fn(&Seen<'_>) -> Words,
-) -> Item {
-    Item { area, what, codes, words }
+    text: fn(&Input<'_>) -> Text,
+) -> Definition {
+    Definition { area, name, codes, text }
 }
 
 /// Sources of the facts about the driver root's mounts.
 const PLACES: [&str; 2] = ["places", "mounts"];
 
 /// Returns the reason why one of these sources of the facts could not be read.
-fn unread(seen: &Seen<'_>, sources: &[&str]) -> Option<String> {
-    sources.iter().find_map(|source| seen.look.facts.unread.get(*source)).cloned()
+fn unread(input: &Input<'_>, sources: &[&str]) -> Option<String> {
+    sources.iter().find_map(|source| input.look.facts.unread.get(*source)).cloned()
 }
 
 /// Describes the acquisition, where it is known without queries or the sources were queried.
-fn sources(seen: &Seen<'_>) -> Words {
-    let Some(plan) = seen.plan else { return Err(NOT_ASKED.to_owned()) };
+fn sources(input: &Input<'_>) -> Text {
+    let Some(plan) = input.plan else { return Err(NOT_ASKED.to_owned()) };
     let driver = format!("driver {} ({})", plan.driver_version, plan.flavour);
-    match (plan.acquire.is_empty(), seen.look.online) {
+    match (plan.acquire.is_empty(), input.look.online) {
         (true, _) => Ok(format!("{driver}: everything needed is available")),
         (false, true) => Ok(format!("{driver} is available")),
         (false, false) => Err(NOT_ASKED.to_owned()),
@@ -285,17 +284,17 @@ fn sources(seen: &Seen<'_>) -> Words {
 }
 
 /// Returns the checks that passed, and those that were skipped.
-pub(super) fn looked(seen: &Seen<'_>, findings: &[Finding]) -> (Vec<Looked>, Vec<Looked>) {
-    let (mut well, mut not) = (Vec::new(), Vec::new());
-    let found = |item: &&Item| findings.iter().any(|f| item.codes.contains(&f.code));
-    for item in ITEMS.iter().filter(|item| !found(item)) {
-        let told = |seen| Looked { area: item.area, what: item.what, seen };
-        match (item.words)(seen) {
-            Ok(words) => well.push(told(words)),
-            Err(why) => not.push(told(why)),
+pub(super) fn list(input: &Input<'_>, findings: &[Finding]) -> (Vec<Check>, Vec<Check>) {
+    let (mut passed, mut skipped) = (Vec::new(), Vec::new());
+    let found = |check: &&Definition| findings.iter().any(|f| check.codes.contains(&f.code));
+    for check in ALL.iter().filter(|check| !found(check)) {
+        let entry = |detail| Check { area: check.area, name: check.name, detail };
+        match (check.text)(input) {
+            Ok(text) => passed.push(entry(text)),
+            Err(why) => skipped.push(entry(why)),
         }
     }
-    (well, not)
+    (passed, skipped)
 }
 
 #[cfg(test)]
@@ -303,9 +302,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_belongs_to_exactly_one_thing_of_its_area() {
+    fn every_code_belongs_to_exactly_one_check_of_its_area() {
         for code in Code::ALL {
-            let of: Vec<&Item> = ITEMS.iter().filter(|item| item.codes.contains(code)).collect();
+            let of: Vec<&Definition> =
+                ALL.iter().filter(|check| check.codes.contains(code)).collect();
             assert_eq!(of.len(), 1, "{code}");
             assert_eq!(of[0].area, code.entry().area, "{code}");
         }
