@@ -1,13 +1,6 @@
 //! Tests of a .run file from servers with faults: the results, and that the store never has
 //! anything but the whole driver.
 
-#[path = "archive/server.rs"]
-#[allow(dead_code, reason = "shared with the archive's tests, which use all of it")]
-mod server;
-
-#[path = "sweep/driver.rs"]
-mod driver;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -25,8 +18,8 @@ use longshore::store::Store;
 use longshore::{ExitCode, Failure};
 use sha2::{Digest, Sha256};
 
-use driver::{PATH, files, run_file};
-use server::{Fault, Server};
+use longshore_tests::run_file::{PATH, files, run_file};
+use longshore_tests::server::{Fault, Server};
 
 struct Scene {
     server: Server,

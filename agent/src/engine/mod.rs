@@ -199,22 +199,4 @@ impl From<Outcome> for StepOutcome {
 }
 
 #[cfg(test)]
-mod crashes;
-#[cfg(test)]
-mod handover;
-#[cfg(test)]
-mod leftover;
-#[cfg(test)]
-mod links;
-#[cfg(test)]
-mod properties;
-#[cfg(test)]
-mod rivals;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod unrecorded;
-#[cfg(test)]
-mod waiting;
-#[cfg(test)]
-mod wedged;

@@ -9,10 +9,6 @@ mod rivals;
 mod server;
 mod table;
 
-#[allow(dead_code, reason = "shared with the archive's tests, which use all of it")]
-#[path = "../../tests/archive/mini.rs"]
-mod mini;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -24,8 +20,8 @@ use longshore::config::{ArchiveConfig, ArchiveSource};
 use longshore::progress::Silent;
 use longshore::source::archive::{Archive, Requirement};
 use longshore::store::Store;
+use longshore_tests::archive::{self, Suite};
 
-use mini::Suite;
 use rivals::{Rival, Wanted};
 use server::{Line, Server};
 use table::Row;
@@ -85,14 +81,14 @@ fn compare(
     suite: &Suite,
     line: Line,
 ) -> Result<f64, Failure> {
-    let key = mini::key();
+    let key = archive::key();
     let server = Server::start(suite.files(&key), line);
     let keyring = arguments.dir.join("keyring.asc");
-    fs::write(&keyring, mini::certificate(&key)).expect("keyring");
+    fs::write(&keyring, archive::certificate(&key)).expect("keyring");
     let wanted: Vec<Wanted> = (0..suite.packages.len())
         .map(|at| Wanted {
             url: format!("{}{}", server.url(), suite.pool(at)),
-            sha256: mini::digest(&suite.packages[at].1),
+            sha256: archive::digest(&suite.packages[at].1),
         })
         .collect();
     let rivals = [Rival::OneByOne, Rival::AtATime(6)];

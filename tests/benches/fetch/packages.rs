@@ -9,7 +9,7 @@ use longshore::source::archive::{Archive, Requirement};
 use longshore::store::Store;
 use tokio::runtime::Runtime;
 
-use crate::mini::{ARCH, Suite};
+use longshore_tests::archive::{ARCH, Suite};
 
 /// Headers, which depend on their compiler, and the other programs of a build.
 const ROOTS: [&str; 11] = [

@@ -6,8 +6,9 @@ use longshore::ExitCode;
 use longshore::progress::Silent;
 use longshore::source::archive::Requirement;
 
-use super::server::Fault;
-use super::{IN_RELEASE, Scene, mini};
+use super::{IN_RELEASE, Scene};
+use longshore_tests::archive;
+use longshore_tests::server::Fault;
 
 #[tokio::test]
 async fn an_unreachable_archive_is_named_with_the_systems_answer() {
@@ -130,7 +131,7 @@ async fn a_package_of_another_size_is_refused() {
 async fn a_package_without_end_is_refused_before_it_fills_the_disk() {
     let scene = Scene::new();
     let path = scene.suite.pool(0);
-    scene.server.always(&path, Fault::Unmeasured(mini::noise(5_000_000)));
+    scene.server.always(&path, Fault::Unmeasured(archive::noise(5_000_000)));
     scene.refuses(ExitCode::Verification, &[&format!("URL{path}"), "more than"]).await;
 }
 

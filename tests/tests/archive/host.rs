@@ -8,15 +8,15 @@ use longshore::config::ArchiveConfig;
 use longshore::progress::Silent;
 use longshore::source::archive::Archive;
 
-use super::mini::{self, Suite};
-use super::server::Server;
 use super::{Scene, hasty};
+use longshore_tests::archive::{self, Suite};
+use longshore_tests::server::Server;
 
 /// Makes a host of the distribution `test`, release `stable`, with these apt files.
 fn host(scene: &Scene, files: &[(&str, String)]) {
     let root = scene.dir.path().join("host");
     let os = "ID=test\nVERSION_CODENAME=stable\n".to_owned();
-    let key = String::from_utf8(mini::certificate(&scene.key)).expect("text");
+    let key = String::from_utf8(archive::certificate(&scene.key)).expect("text");
     let fixed = [("etc/os-release", os), ("usr/share/keyrings/test-archive-keyring.asc", key)];
     for (path, text) in fixed.iter().chain(files) {
         let path = root.join(path);
@@ -95,7 +95,7 @@ async fn a_mirror_that_lists_more_than_it_keeps_serves_what_the_host_names() {
 #[tokio::test]
 async fn a_key_may_stand_in_the_source_itself() {
     let scene = Scene::new();
-    let key = String::from_utf8(mini::certificate(&scene.key)).expect("text");
+    let key = String::from_utf8(archive::certificate(&scene.key)).expect("text");
     let key: String = key
         .lines()
         .map(|line| if line.is_empty() { " .\n".to_owned() } else { format!(" {line}\n") })
@@ -181,7 +181,7 @@ async fn a_suite_that_was_asked_for_and_is_nowhere_is_an_error() {
 async fn a_host_whose_only_source_fails_is_told_why() {
     let scene = Scene::new();
     let stranger = format!("deb [signed-by=/stranger.asc] {} stable main\n", scene.server.url());
-    let key = String::from_utf8(mini::certificate(&mini::key())).expect("text");
+    let key = String::from_utf8(archive::certificate(&archive::key())).expect("text");
     host(&scene, &[("etc/apt/sources.list", stranger), ("stranger.asc", key)]);
     let failure = open(&scene, &[], &[]).await.expect_err("refused");
     let words = ["URL/dists/stable/InRelease", "not in the keyring"];

@@ -4,9 +4,6 @@
 mod downloads;
 mod host;
 mod metadata;
-mod mini;
-#[allow(dead_code, reason = "the sweep uses the rest of it")]
-mod server;
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,8 +17,8 @@ use longshore::store::Store;
 use longshore::{ExitCode, Failure};
 use pgp::composed::SignedSecretKey;
 
-use mini::Suite;
-use server::Server;
+use longshore_tests::archive::{self, Suite};
+use longshore_tests::server::Server;
 
 const IN_RELEASE: &str = "/dists/stable/InRelease";
 
@@ -55,8 +52,9 @@ impl Scene {
 
     fn with(suite: Suite) -> Self {
         let dir = tempfile::tempdir().expect("dir");
-        let key = mini::key();
-        std::fs::write(dir.path().join("keyring.asc"), mini::certificate(&key)).expect("keyring");
+        let key = archive::key();
+        std::fs::write(dir.path().join("keyring.asc"), archive::certificate(&key))
+            .expect("keyring");
         let server = Server::start(suite.files(&key));
         let store = Store::open(&dir.path().join("store")).expect("store");
         Self { dir, key, suite, server, store, policy: hasty() }
@@ -186,7 +184,7 @@ async fn a_package_signed_for_but_cut_off_is_refused_by_name() {
 async fn a_package_that_climbs_out_is_refused_by_name() {
     for path in ["../evil", "usr/../../evil", "/tmp/longshore-archive-test-evil"] {
         let mut suite = Suite::usual();
-        suite.packages[0].1 = mini::deb(&[(path, b"evil")]);
+        suite.packages[0].1 = archive::deb(&[(path, b"evil")]);
         let scene = Scene::with(suite);
         let packages = scene.fetch().await.expect("it matches the index");
         let blob = scene.store.open_blob(&packages[0].sha256).expect("opens");

@@ -3,9 +3,9 @@
 use longshore::ExitCode;
 use longshore::config::ArchiveConfig;
 
-use super::mini::{self, Suite};
-use super::server::Fault;
 use super::{IN_RELEASE, Scene};
+use longshore_tests::archive::{self, Suite};
+use longshore_tests::server::Fault;
 
 #[tokio::test]
 async fn garbage_for_metadata_is_refused() {
@@ -33,7 +33,7 @@ async fn text_beside_the_signed_text_is_refused() {
 #[tokio::test]
 async fn metadata_signed_by_an_unknown_key_is_refused() {
     let scene = Scene::new();
-    scene.server.put(IN_RELEASE, mini::sign(&mini::key(), &scene.suite.release()));
+    scene.server.put(IN_RELEASE, archive::sign(&archive::key(), &scene.suite.release()));
     let words = ["URL/dists/stable/InRelease", "not in the keyring"];
     scene.refuses(ExitCode::Verification, &words).await;
 }
@@ -52,11 +52,11 @@ async fn a_signature_apart_will_do() {
     let scene = Scene::new();
     scene.server.remove(IN_RELEASE);
     let release = scene.suite.release();
-    let signature = mini::sign_apart(&scene.key, &release);
+    let signature = archive::sign_apart(&scene.key, &release);
     scene.server.put("/dists/stable/Release", release.into_bytes());
     scene.server.put("/dists/stable/Release.gpg", signature);
     scene.fetch().await.expect("fetches");
-    let other = mini::sign_apart(&mini::key(), &scene.suite.release());
+    let other = archive::sign_apart(&archive::key(), &scene.suite.release());
     scene.server.put("/dists/stable/Release.gpg", other);
     scene.refuses(ExitCode::Verification, &["URL/dists/stable/Release.gpg"]).await;
 }
@@ -76,7 +76,7 @@ async fn old_metadata_is_refused_unless_the_archive_is_frozen() {
 async fn another_suites_metadata_is_refused() {
     let scene = Scene::new();
     let other = Suite { name: "oldstable".to_owned(), ..Suite::usual() };
-    scene.server.put(IN_RELEASE, mini::sign(&scene.key, &other.release()));
+    scene.server.put(IN_RELEASE, archive::sign(&scene.key, &other.release()));
     scene.refuses(ExitCode::Verification, &["URL/dists/stable/InRelease", "oldstable"]).await;
 }
 
@@ -122,7 +122,7 @@ async fn an_index_that_unpacks_to_more_than_promised_is_refused() {
     let scene = Scene::new();
     let index = scene.suite.index().len();
     let release = scene.suite.release().replace(&format!(" {index} "), " 100 ");
-    scene.server.put(IN_RELEASE, mini::sign(&scene.key, &release));
+    scene.server.put(IN_RELEASE, archive::sign(&scene.key, &release));
     scene.refuses(ExitCode::Verification, &["URL", "Packages.gz", "longer"]).await;
 }
 

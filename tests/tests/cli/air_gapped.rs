@@ -14,9 +14,9 @@ use longshore::source::userspace::{Entry, Manifest};
 use longshore::store::Store;
 use longshore::upkeep::check::check;
 
-use crate::debs::DRIVER;
-use crate::scene::{Ended, Scene, finish, fixture, names};
-use crate::sets::module;
+use longshore_tests::module_sets::module;
+use longshore_tests::packages::DRIVER;
+use longshore_tests::scene::{Ended, Scene, finish, fixture, names};
 
 /// Time limit that covers one archive that does not answer, with short timeouts.
 const SOON: Duration = Duration::from_secs(30);
@@ -194,8 +194,9 @@ fn a_damaged_tree_keeps_its_files_for_as_long_as_somebody_has_it_mounted() {
     command.env_clear().env("LONGSHORE_STORE", scene.path("store")).env("PATH", "/usr/bin:/bin");
     command.env("LONGSHORE_STATE_DIR", scene.path("state-dir"));
     command.env("LONGSHORE_DRIVER_ROOT", scene.path("driver-root"));
+    let longshore = longshore_tests::scene::longshore().display().to_string();
     command.env("TREES", &trees).env("NAME", name).env("MOUNTED", scene.path("mounted"));
-    command.args(["--", "/bin/sh", "-c", script, crate::scene::LONGSHORE, &out]);
+    command.args(["--", "/bin/sh", "-c", script, &longshore, &out]);
     finish(command.arg(scene.path("config.toml"))).assert_done();
     assert_eq!(names(&trees), [format!("{name}.2")]);
     let (ended, plan) = plan(&scene, DRIVER);
@@ -212,7 +213,7 @@ fn a_bundle_goes_through_pipes() {
     let mut import = scene.agent(&["import", "-", "--store", &into]);
     import.stdin(bundle.stdout.take().expect("a pipe"));
     let import = import.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
-    crate::scene::wait(import).assert_done();
+    longshore_tests::scene::wait(import).assert_done();
     assert!(bundle.wait().expect("ends").success());
     let store = Store::open(&scene.path("other")).expect("store");
     assert_eq!(store.sets().expect("sets").len(), 1);
@@ -339,11 +340,12 @@ fn a_disk_without_inodes_leaves_nothing_wrong_in_the_store() {
     let script = "\"$0\" import \"$1\" --config \"$2\"; code=$?; \
                   \"$0\" store verify --config \"$2\" >/dev/null 2>&1 || code=99; exit $code";
     let mut done = false;
+    let longshore = longshore_tests::scene::longshore().display().to_string();
     for inodes in (14..60).step_by(1) {
         let options = format!("size=100m,nr_inodes={inodes}");
         let mut command = Command::new(env!("CARGO_BIN_EXE_confined"));
         command.env_clear().env("LONGSHORE_STORE", &dir).args(["--tmpfs", &dir, &options, "--"]);
-        command.args(["/bin/sh", "-c", script, crate::scene::LONGSHORE, &out]);
+        command.args(["/bin/sh", "-c", script, &longshore, &out]);
         let ended = finish(command.arg(scene.path("config.toml")));
         match ended.code {
             Some(15) => assert!(!done && ended.err.contains("No space left"), "{inodes}: {ended}"),

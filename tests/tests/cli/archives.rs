@@ -3,16 +3,16 @@
 use std::fs;
 use std::net::TcpListener;
 
-use crate::debs::{self, DRIVER, Item, KERNEL, deb};
-use crate::mini::{self, Suite};
-use crate::scene::{Scene, finish, fixture, names};
-use crate::server::Fault;
+use longshore_tests::archive::{self, Suite};
+use longshore_tests::packages::{self, DRIVER, Item, KERNEL, deb};
+use longshore_tests::scene::{Scene, finish, fixture, names};
+use longshore_tests::server::Fault;
 
 const IN_RELEASE: &str = "/dists/stable/InRelease";
 const BUILD: [&str; 3] = ["build", "--kernel", KERNEL];
 
 fn buildable() -> Scene {
-    Scene::with(debs::buildable(&[]))
+    Scene::with(packages::buildable(&[]))
 }
 
 fn position(scene: &Scene, package: &str) -> String {
@@ -56,7 +56,7 @@ fn metadata_that_is_not_what_it_should_be_is_refused() {
     let signed = String::from_utf8(scene.server.remove(IN_RELEASE)).expect("text");
     let half = signed.as_bytes()[..signed.len() / 2].to_vec();
     let changed = signed.replace("Origin: Test", "Origin: Evil").into_bytes();
-    let stranger = mini::sign(&mini::key(), &scene.suite.release());
+    let stranger = archive::sign(&archive::key(), &scene.suite.release());
     let unsigned = scene.suite.release().into_bytes();
     let cases: [(&str, Vec<u8>, &str); 6] = [
         ("garbage", b"<html>log in first</html>".to_vec(), "PGP"),
@@ -79,7 +79,7 @@ fn metadata_that_is_not_what_it_should_be_is_refused() {
 
 #[test]
 fn expired_metadata_is_refused_unless_the_archive_is_frozen() {
-    let mut suite = debs::buildable(&[]);
+    let mut suite = packages::buildable(&[]);
     suite.more.push_str("Valid-Until: Sun, 12 Jul 2020 10:16:37 UTC\n");
     let scene = Scene::with(suite);
     let words = ["2020-07-12", "--archive-frozen"];
@@ -95,7 +95,7 @@ fn metadata_older_than_was_seen_before_is_refused_unless_the_archive_is_frozen()
     let unknown = ["build", "--kernel", "6.1.0-99-amd64"];
     let mut serve = |date: &str| {
         date.clone_into(&mut scene.suite.date);
-        scene.server.put(IN_RELEASE, mini::sign(&scene.key, &scene.suite.release()));
+        scene.server.put(IN_RELEASE, archive::sign(&scene.key, &scene.suite.release()));
         let frozen = [&unknown[..], &["--archive-frozen"]].concat();
         [scene.agent(&unknown), scene.agent(&frozen)]
     };
@@ -149,7 +149,7 @@ fn a_package_that_is_not_what_the_index_says_is_refused() {
 
 #[test]
 fn a_package_that_was_signed_for_and_is_damaged_or_hostile_is_refused_by_name() {
-    let whole = deb(&[Item::File("./usr/bin/make", &mini::noise(100_000))]);
+    let whole = deb(&[Item::File("./usr/bin/make", &archive::noise(100_000))]);
     let evil = |items: &[Item<'_>]| deb(items);
     let cases = [
         ("cut off", whole[..whole.len() / 2].to_vec()),
@@ -176,7 +176,7 @@ fn a_package_that_was_signed_for_and_is_damaged_or_hostile_is_refused_by_name() 
                 continue;
             }
             eprintln!("{package}: {what}");
-            let scene = Scene::with(debs::buildable(&[(package, bytes.clone())]));
+            let scene = Scene::with(packages::buildable(&[(package, bytes.clone())]));
             scene.refuses(scene.agent(&BUILD), 13, &[package]);
             assert!(!scene.path("evil").exists() && !scene.path("store/evil").exists());
             assert!(!std::path::Path::new("/tmp/longshore-cli-test-evil").exists());
@@ -190,8 +190,8 @@ fn a_package_that_was_signed_for_and_is_damaged_or_hostile_is_refused_by_name() 
 #[test]
 fn a_driver_that_does_not_compile_ends_with_the_compilers_words() {
     let said = "x.c:1:1: error: implicit declaration of function 'strncpy'\n";
-    let make = deb(&[Item::Program("./usr/bin/make", &debs::saying(said, 2))]);
-    let scene = Scene::with(debs::buildable(&[("make", make)]));
+    let make = deb(&[Item::Program("./usr/bin/make", &packages::saying(said, 2))]);
+    let scene = Scene::with(packages::buildable(&[("make", make)]));
     let ended = scene.refuses(scene.agent(&BUILD), 14, &["strncpy", KERNEL, DRIVER]);
     let log = scene.path("store/logs").display().to_string();
     assert!(ended.err.contains(&log), "{ended}");
@@ -200,7 +200,7 @@ fn a_driver_that_does_not_compile_ends_with_the_compilers_words() {
 
 #[test]
 fn what_cannot_be_resolved_is_named_with_who_asks_for_it() {
-    let mut suite = debs::buildable(&[]);
+    let mut suite = packages::buildable(&[]);
     suite.packages.retain(|(stanza, _)| !stanza.starts_with("Package: make\n"));
     let scene = Scene::with(suite);
     scene.refuses(scene.agent(&BUILD), 11, &["make"]);

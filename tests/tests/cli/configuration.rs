@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::scene::{Ended, Scene, finish};
+use longshore_tests::scene::{Ended, Scene, finish};
 
 #[test]
 fn a_bad_file_is_named_with_line_and_key() {
@@ -68,7 +68,7 @@ fn a_bad_variable_is_named() {
 #[test]
 fn an_empty_variable_counts_as_unset() {
     let scene = Scene::new();
-    let tree = crate::scene::fixture("bookworm-t4-live");
+    let tree = longshore_tests::scene::fixture("bookworm-t4-live");
     let mut command = scene.agent(&["plan", "--root", &tree]);
     for name in ["LONGSHORE_DRIVER", "LONGSHORE_LOG", "LONGSHORE_LOG_FORMAT", "LONGSHORE_JOBS"] {
         command.env(name, "");
@@ -158,7 +158,7 @@ fn module_parameters_that_make_no_sense_are_refused() {
     let scene = Scene::new();
     let asked = scene.agent(&["build", "--kernel", "6.1", "--extra-module", "nouveau"]);
     scene.refuses(asked, 2, &["nouveau"]);
-    let tree = crate::scene::fixture("bookworm-t4");
+    let tree = longshore_tests::scene::fixture("bookworm-t4");
     let ended = finish(&mut scene.agent(&["plan", "--root", &tree, "--extra-module", "nouveau"]));
     assert!(ended.out.contains("nouveau is no module of NVIDIA's driver"), "{ended}");
     let dir = scene.path("parameters-dir");

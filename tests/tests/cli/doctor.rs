@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::scene::{Ended, Scene, finish, fixture, names};
+use longshore_tests::scene::{Ended, Scene, finish, fixture, names};
 
 const TREES: [(&str, i32, &str); 8] = [
     ("bookworm-t4", 0, "PASSED"),

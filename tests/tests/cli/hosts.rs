@@ -4,14 +4,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::debs::{self, KERNEL};
-use crate::scene::{Scene, finish, fixture, names};
+use longshore_tests::packages::{self, KERNEL};
+use longshore_tests::scene::{Scene, finish, fixture, names};
 
 const BUILD: [&str; 3] = ["build", "--kernel", KERNEL];
 
 #[test]
 fn a_store_without_space_says_how_much_it_wants() {
-    let scene = Scene::with(debs::buildable(&[]));
+    let scene = Scene::with(packages::buildable(&[]));
     let store = scene.path("store");
     fs::create_dir(&store).expect("directory");
     let dir = store.to_str().expect("a path");
@@ -29,8 +29,9 @@ fn a_store_without_space_says_how_much_it_wants() {
 #[test]
 fn a_store_from_which_nothing_may_be_executed_will_do() {
     let said = "x.c:1:1: error: the compiler ran\n";
-    let make = debs::deb(&[debs::Item::Program("./usr/bin/make", &debs::saying(said, 2))]);
-    let scene = Scene::with(debs::buildable(&[("make", make)]));
+    let make =
+        packages::deb(&[packages::Item::Program("./usr/bin/make", &packages::saying(said, 2))]);
+    let scene = Scene::with(packages::buildable(&[("make", make)]));
     let store = scene.path("store");
     fs::create_dir(&store).expect("directory");
     let dir = store.to_str().expect("a path");
@@ -40,7 +41,7 @@ fn a_store_from_which_nothing_may_be_executed_will_do() {
 
 #[test]
 fn a_store_that_is_mounted_read_only_is_named() {
-    let scene = Scene::with(debs::buildable(&[]));
+    let scene = Scene::with(packages::buildable(&[]));
     let store = scene.path("store");
     fs::create_dir(&store).expect("directory");
     let dir = store.to_str().expect("a path");
@@ -56,7 +57,7 @@ fn a_store_that_is_mounted_read_only_is_named() {
 
 #[test]
 fn a_store_that_is_a_file_is_named() {
-    let scene = Scene::with(debs::buildable(&[]));
+    let scene = Scene::with(packages::buildable(&[]));
     let store = scene.path("store");
     fs::write(&store, "in the way").expect("write");
     let dir = store.to_str().expect("a path");
@@ -68,7 +69,7 @@ fn a_store_that_is_a_file_is_named() {
 
 #[test]
 fn a_place_for_the_result_that_cannot_be_written_is_refused_before_anything_is_fetched() {
-    let scene = Scene::with(debs::buildable(&[]));
+    let scene = Scene::with(packages::buildable(&[]));
     let dir = scene.path("read-only");
     fs::create_dir(&dir).expect("directory");
     let (dir, file) = (dir.display().to_string(), scene.path("keyring.asc").display().to_string());
@@ -139,7 +140,7 @@ fn a_missing_capability_is_named() {
 
 #[test]
 fn a_build_that_may_not_make_its_sandbox_is_refused_before_anything_is_fetched() {
-    let scene = Scene::with(debs::buildable(&[]));
+    let scene = Scene::with(packages::buildable(&[]));
     let command = scene.without("sys_admin", &[], &BUILD);
     scene.refuses(command, 15, &["CAP_SYS_ADMIN", "privileged"]);
     assert_eq!(names(&scene.path("store/blobs/sha256")), [""; 0]);

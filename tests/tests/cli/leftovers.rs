@@ -4,8 +4,8 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 
-use crate::scene::{Scene, finish, names, send, start, until, wait};
-use crate::server::Fault;
+use longshore_tests::scene::{Scene, finish, names, send, start, until, wait};
+use longshore_tests::server::Fault;
 
 #[test]
 fn where_nothing_is_there_that_is_said_and_nothing_made() {
@@ -82,7 +82,7 @@ fn the_lock_of_an_agent_that_was_killed_is_free() {
 /// Starts an agent that runs and makes no progress: its archive stalls.
 fn held(scene: &Scene) -> std::process::Child {
     scene.server.always("/dists/stable/InRelease", Fault::Stall);
-    let tree = crate::scene::fixture("bookworm-t4");
+    let tree = longshore_tests::scene::fixture("bookworm-t4");
     let agent = start(&mut scene.agent(&["run", "--root", &tree]));
     until("the archive is asked", || !scene.server.requests("InRelease").is_empty());
     agent

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use longshore::store::Store;
 use nix::sys::signal::Signal;
 
-use crate::debs;
-use crate::scene::{Scene, finish, fixture, send, start, until, wait};
+use longshore_tests::packages;
+use longshore_tests::scene::{Scene, finish, fixture, send, start, until, wait};
 
 /// A user id that no process of these tests has.
 const STRANGER: u32 = 65_533;
@@ -45,7 +45,7 @@ impl Drop for Holder {
 /// Makes a scene with a store that another program made, which everybody may enter, and a lock in
 /// it that everybody may open, as earlier releases made some.
 fn open_to_all() -> Scene {
-    let scene = Scene::with(debs::buildable(&[]));
+    let scene = Scene::with(packages::buildable(&[]));
     Store::open(&scene.path("store")).expect("store");
     fs::write(scene.path("store/lock"), "").expect("write");
     for (path, mode) in [("", 0o755), ("store", 0o755), ("store/lock", 0o644)] {

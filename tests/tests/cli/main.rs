@@ -4,7 +4,6 @@
 mod air_gapped;
 mod archives;
 mod configuration;
-mod debs;
 mod doctor;
 mod hosts;
 mod image;
@@ -14,22 +13,6 @@ mod observability;
 mod panics;
 mod process_one;
 mod proxies;
-mod scene;
 mod signals;
 mod streams;
 mod upkeep;
-
-// A whole archive and a server with faults, shared with the archive's own tests.
-#[allow(dead_code)]
-#[path = "../archive/mini.rs"]
-mod mini;
-#[allow(dead_code)]
-#[path = "../archive/server.rs"]
-mod server;
-// Modules that are ELF files, shared with the registry's own tests.
-#[allow(dead_code)]
-#[path = "../registry/sets.rs"]
-mod sets;
-#[allow(dead_code)]
-#[path = "../sweep/tls.rs"]
-mod tls;

@@ -10,9 +10,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::debs;
-use crate::scene::{Scene, finish, fixture, send, start, until, wait};
-use crate::server::Fault;
+use longshore_tests::packages;
+use longshore_tests::scene::{Scene, finish, fixture, send, start, until, wait};
+use longshore_tests::server::Fault;
 
 /// Copies a captured tree and gives it a device list, which is empty.
 fn host(scene: &Scene, name: &str) -> String {
@@ -33,7 +33,7 @@ struct Waiting {
 
 impl Waiting {
     fn new(listen: &str) -> Self {
-        let scene = Scene::with(debs::buildable(&[]));
+        let scene = Scene::with(packages::buildable(&[]));
         let headers = scene.suite.pool(0);
         scene.server.always(&headers, Fault::Stall);
         let root = host(&scene, "bookworm-t4");

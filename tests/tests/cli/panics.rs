@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::scene::{Scene, finish, fixture};
+use longshore_tests::scene::{Scene, finish, fixture};
 
 /// Makes thread creation fail from the n-th thread on: the runtime panics when it starts its
 /// workers.

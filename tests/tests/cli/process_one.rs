@@ -2,14 +2,13 @@
 //! killed.
 
 use std::fs;
-use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::debs;
-use crate::scene::{LONGSHORE, Scene, fixture, names, start, until, wait};
-use crate::server::Fault;
+use longshore_tests::packages;
+use longshore_tests::scene::{Scene, fixture, longshore, names, start, until, wait};
+use longshore_tests::server::Fault;
 
 const TERM: u64 = 1 << (Signal::SIGTERM as u64 - 1);
 
@@ -36,7 +35,7 @@ fn send(pid: u32, signal: Signal) {
 
 #[test]
 fn a_sigterm_in_its_first_milliseconds_ends_it_well() {
-    let scene = Scene::with(debs::buildable(&[]));
+    let scene = Scene::with(packages::buildable(&[]));
     scene.server.always("/dists/stable/InRelease", Fault::Stall);
     let tree = fixture("bookworm-t4");
     for _ in 0..20 {
@@ -48,7 +47,7 @@ fn a_sigterm_in_its_first_milliseconds_ends_it_well() {
             // The program that starts it blocks signals, too.
             let program = fs::read_link(format!("/proc/{first}/exe"));
             let takes = ["SigBlk", "SigCgt"].into_iter().filter_map(mask).any(|m| m & TERM != 0);
-            program.is_ok_and(|program| program == Path::new(LONGSHORE)) && takes
+            program.is_ok_and(|program| program == longshore()) && takes
         };
         until("it takes TERM", takes_term);
         send(first, Signal::SIGTERM);
@@ -59,7 +58,7 @@ fn a_sigterm_in_its_first_milliseconds_ends_it_well() {
 
 #[test]
 fn the_message_of_a_worker_that_was_killed_is_left_by_process_one() {
-    let scene = Scene::with(debs::buildable(&[]));
+    let scene = Scene::with(packages::buildable(&[]));
     let headers = scene.suite.pool(0);
     scene.server.always(&headers, Fault::Stall);
     let message = scene.path("termination-log");

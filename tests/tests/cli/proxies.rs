@@ -5,9 +5,9 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::debs::{self, KERNEL};
-use crate::scene::Scene;
-use crate::tls;
+use longshore_tests::packages::{self, KERNEL};
+use longshore_tests::scene::Scene;
+use longshore_tests::tls;
 
 /// Command that ends with "no such kernel" once it has read the archive.
 const ASKED: [&str; 3] = ["build", "--kernel", "6.1.0-99-amd64"];
@@ -92,7 +92,7 @@ fn address_of(url: &str) -> SocketAddr {
 }
 
 fn behind(url: &str) -> Scene {
-    let scene = Scene::with(debs::buildable(&[]));
+    let scene = Scene::with(packages::buildable(&[]));
     scene.configure(&scene.archive_at(url));
     scene
 }
@@ -111,7 +111,7 @@ fn a_proxy_is_asked_for_an_archive_that_only_it_reaches() {
 
 #[test]
 fn a_host_that_needs_no_proxy_is_asked_itself() {
-    let scene = Scene::with(debs::buildable(&[]));
+    let scene = Scene::with(packages::buildable(&[]));
     let proxy = Proxy::start(address_of(&scene.server.url()), true);
     let mut command = scene.agent(&ASKED);
     command.env("http_proxy", proxy.url()).env("no_proxy", "example.com,127.0.0.1");
@@ -121,7 +121,7 @@ fn a_host_that_needs_no_proxy_is_asked_itself() {
 
 #[test]
 fn an_https_archive_is_reached_through_connect() {
-    let scene = Scene::with(debs::buildable(&[]));
+    let scene = Scene::with(packages::buildable(&[]));
     let server = tls::server(scene.suite.files(&scene.key));
     scene.configure(&scene.archive_at(&server.url()));
     let proxy = Proxy::start(address_of(&server.url()), false);

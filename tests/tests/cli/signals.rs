@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::debs::{self, Item, KERNEL, deb};
-use crate::scene::{Ended, Scene, fixture, names, send, start, until, wait};
-use crate::server::Fault;
+use longshore_tests::packages::{self, Item, KERNEL, deb};
+use longshore_tests::scene::{Ended, Scene, fixture, names, send, start, until, wait};
+use longshore_tests::server::Fault;
 
 const PROMPT: Duration = Duration::from_secs(5);
 
@@ -30,7 +30,7 @@ fn headers(scene: &Scene) -> String {
 fn a_run_that_is_stopped_before_it_installs_has_done_nothing_and_is_no_failure() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         for acquiring in [false, true] {
-            let scene = Scene::with(debs::buildable(&[]));
+            let scene = Scene::with(packages::buildable(&[]));
             let stalled = match acquiring {
                 true => headers(&scene),
                 false => "/dists/stable/InRelease".to_owned(),
@@ -52,7 +52,7 @@ fn a_run_that_is_stopped_before_it_installs_has_done_nothing_and_is_no_failure()
 #[test]
 fn a_run_that_is_told_again_and_again_to_stop_stops_once() {
     for times in 2..8 {
-        let scene = Scene::with(debs::buildable(&[]));
+        let scene = Scene::with(packages::buildable(&[]));
         let stalled = headers(&scene);
         scene.server.always(&stalled, Fault::Stall);
         let child = start(&mut scene.agent(&["run", "--root", &fixture("bookworm-t4")]));
@@ -74,7 +74,7 @@ fn a_run_that_is_told_again_and_again_to_stop_stops_once() {
 #[test]
 fn a_run_that_is_stopped_while_it_starts_is_no_failure() {
     const TERM: u64 = 1 << (Signal::SIGTERM as u64 - 1);
-    let scene = Scene::with(debs::buildable(&[]));
+    let scene = Scene::with(packages::buildable(&[]));
     scene.server.always("/dists/stable/InRelease", Fault::Stall);
     for _ in 0..20 {
         let child = start(&mut scene.agent(&["run", "--root", &fixture("bookworm-t4")]));
@@ -100,7 +100,7 @@ fn a_command_that_is_stopped_while_fetching_leaves_nothing_and_ends_by_the_signa
         (&["build", "--kernel", KERNEL][..], Signal::SIGTERM),
         (&["fetch", "--kernel", KERNEL], Signal::SIGINT),
     ] {
-        let scene = Scene::with(debs::buildable(&[]));
+        let scene = Scene::with(packages::buildable(&[]));
         scene.server.always(&headers(&scene), Fault::Stall);
         let child = start(&mut scene.agent(args));
         until("the server is asked", || !scene.server.requests(&headers(&scene)).is_empty());
@@ -114,9 +114,9 @@ fn a_command_that_is_stopped_while_fetching_leaves_nothing_and_ends_by_the_signa
 
 #[test]
 fn a_build_that_is_stopped_leaves_no_process_no_mount_and_no_directory() {
-    let gcc = deb(&[Item::Program("./usr/bin/gcc-12", &debs::endless())]);
+    let gcc = deb(&[Item::Program("./usr/bin/gcc-12", &packages::endless())]);
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-        let scene = Scene::with(debs::buildable(&[("gcc-12", gcc.clone())]));
+        let scene = Scene::with(packages::buildable(&[("gcc-12", gcc.clone())]));
         let child = start(&mut scene.agent(&["build", "--kernel", KERNEL]));
         until("the compiler runs", || sandboxed(&scene, "/usr/bin/gcc-12") == 1);
         let ended = stop(child, signal);
@@ -135,8 +135,8 @@ fn a_build_that_is_stopped_leaves_no_process_no_mount_and_no_directory() {
 
 #[test]
 fn a_download_that_was_killed_is_removed_by_the_next_build() {
-    let make = deb(&[Item::Program("./usr/bin/make", &debs::saying("x.c:1: error: no\n", 2))]);
-    let scene = Scene::with(debs::buildable(&[("make", make)]));
+    let make = deb(&[Item::Program("./usr/bin/make", &packages::saying("x.c:1: error: no\n", 2))]);
+    let scene = Scene::with(packages::buildable(&[("make", make)]));
     scene.server.once(&headers(&scene), Fault::Stall);
     let child = start(&mut scene.agent(&["build", "--kernel", KERNEL]));
     until("the server is asked", || !scene.server.requests(&headers(&scene)).is_empty());

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
 
-use crate::scene::{LONGSHORE, Scene, finish, fixture, names};
+use longshore_tests::scene::{Scene, finish, fixture, longshore, names};
 
 #[test]
 fn a_reader_that_has_seen_enough_is_no_failure() {
@@ -111,7 +111,7 @@ fn the_umask_it_is_started_with_does_not_matter() {
 #[test]
 fn no_environment_and_no_file_will_do() {
     let scene = Scene::new();
-    let mut command = Command::new(LONGSHORE);
+    let mut command = Command::new(longshore());
     let state = scene.path("state-dir");
     finish(command.env_clear().arg("status").arg("--state-dir").arg(&state)).assert_done();
     assert_eq!(names(&scene.path("")), ["config.toml", "keyring.asc"]);

@@ -4,8 +4,8 @@ use std::fs;
 
 use longshore::store::Store;
 
-use crate::scene::{Scene, finish, names, send, start, until, wait};
-use crate::server::Fault;
+use longshore_tests::scene::{Scene, finish, names, send, start, until, wait};
+use longshore_tests::server::Fault;
 
 fn json(scene: &Scene, args: &[&str]) -> serde_json::Value {
     let ended = finish(&mut scene.agent(args));
@@ -58,7 +58,7 @@ fn somebody_at_work_is_waited_for() {
     scene.server.always("/dists/stable/InRelease", Fault::Stall);
     let store = Store::open(&scene.path("store")).expect("store");
     let digest = store.put(b"package").expect("put");
-    let tree = crate::scene::fixture("bookworm-t4");
+    let tree = longshore_tests::scene::fixture("bookworm-t4");
     let agent = start(&mut scene.agent(&["plan", "--root", &tree]));
     until("the archive is asked", || !scene.server.requests("InRelease").is_empty());
     let gc = start(&mut scene.agent(&["gc", "--max-size", "0"]));

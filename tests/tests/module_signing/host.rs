@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::debs::{Item, KERNEL, deb};
-use crate::mini::{ARCH, Suite};
+use longshore_tests::archive::{ARCH, Suite};
+use longshore_tests::packages::{Item, KERNEL, deb};
 
 /// Returns the path of the kernel's real sign-file; scripts/setup installs it.
 pub(crate) fn sign_file() -> PathBuf {

@@ -11,25 +11,10 @@ use longshore::artifact::ModuleSet;
 use longshore::module_signing::appended;
 use longshore::store::Store;
 
-use crate::debs::KERNEL;
-use crate::scene::{Scene, finish, names};
+use longshore_tests::packages::KERNEL;
+use longshore_tests::scene::{Scene, finish, names};
+use longshore_tests::{archive, module_sets};
 use signer::Signer;
-
-#[allow(dead_code)]
-#[path = "../cli/debs.rs"]
-mod debs;
-#[allow(dead_code)]
-#[path = "../archive/mini.rs"]
-mod mini;
-#[allow(dead_code)]
-#[path = "../cli/scene.rs"]
-mod scene;
-#[allow(dead_code)]
-#[path = "../archive/server.rs"]
-mod server;
-#[allow(dead_code)]
-#[path = "../registry/sets.rs"]
-mod sets;
 
 /// A scene whose archive has sign-file, an unsigned set in its store, and a signer.
 struct Bench {
@@ -43,10 +28,10 @@ impl Bench {
         Self::with(host::archive())
     }
 
-    fn with(suite: mini::Suite) -> Self {
+    fn with(suite: archive::Suite) -> Self {
         let scene = Scene::with(suite);
         let store = Store::open(&scene.path("store")).expect("store");
-        let set = sets::put(&store, KERNEL);
+        let set = module_sets::put(&store, KERNEL);
         let signer = Signer::new(&scene.path("signer"), "Module signing");
         Self { scene, set, signer }
     }

@@ -1,5 +1,6 @@
 //! Registries behind another server: a redirection, or one in front of the blobs.
 
+use longshore_tests::module_sets;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -82,7 +83,7 @@ fn log_in(scene: &Scene, address: SocketAddr) {
 #[tokio::test]
 async fn a_download_that_is_denied_behind_the_registry_ends() {
     let mut scene = Scene::new();
-    scene.set = sets::put_of(&scene.store, "6.1.0-50-amd64", &["nvidia"], 0);
+    scene.set = module_sets::put_of(&scene.store, "6.1.0-50-amd64", &["nvidia"], 0);
     let digest = scene.push().await.expect("pushes");
     let manifest = fs::read(scene.hub.blob(&digest)).expect("reads");
     let parsed: serde_json::Value = serde_json::from_slice(&manifest).expect("JSON");
@@ -99,7 +100,7 @@ async fn a_download_that_is_denied_behind_the_registry_ends() {
     assert_eq!(failure.code(), ExitCode::Download, "{}", failure.report());
     assert!(failure.report().contains("403"), "{}", failure.report());
     assert_eq!(server.end().len(), 4);
-    sets::assert_sound(&scene.other);
+    module_sets::assert_sound(&scene.other);
 }
 
 #[tokio::test]

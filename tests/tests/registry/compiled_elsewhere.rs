@@ -1,6 +1,7 @@
 //! Modules that were compiled elsewhere: pushed as a set, then found, judged and pulled as any
 //! other.
 
+use longshore_tests::module_sets;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use longshore::flavour::Flavour;
 use longshore::signature::key::{PublicKey, SecretKey};
 
 use super::*;
-use crate::scene::LONGSHORE;
+use longshore_tests::scene::longshore;
 
 const RELEASE: &str = "6.6.30-vendor";
 const VERSION: &str = "#2 SMP PREEMPT Vendor 6.6.30-2";
@@ -36,14 +37,14 @@ fn modules(scene: &Scene) -> PathBuf {
     let dir = scene.dir.path().join("modules");
     fs::create_dir(&dir).expect("dir");
     for (file, name) in [("a-drm.ko", "nvidia-drm"), ("nvidia.ko", "nvidia")] {
-        fs::write(dir.join(file), sets::elf(&info(name, &[]))).expect("writes");
+        fs::write(dir.join(file), module_sets::elf(&info(name, &[]))).expect("writes");
     }
     fs::write(dir.join("Makefile"), "all:\n").expect("writes");
     dir
 }
 
 fn push(scene: &Scene, dir: &Path, more: &[&str]) -> Output {
-    let mut command = Command::new(LONGSHORE);
+    let mut command = Command::new(longshore());
     let store = scene.dir.path().join("store");
     command.env_clear().env("LONGSHORE_STORE", store).env("COSIGN_PASSWORD", "");
     command.args(["push", &scene.name(), "--modules"]).arg(dir).args(more);
@@ -73,7 +74,7 @@ async fn what_was_compiled_elsewhere_is_pushed_signed_and_pulled() {
     let evidence = registry.evidence(found, &keys).await.expect("evidence");
     evidence.verify(&found.set, &keys).expect("signed");
     let set = scene.pull(&found.digest()).await.expect("pulls");
-    sets::assert_sound(&scene.other);
+    module_sets::assert_sound(&scene.other);
 
     let names: Vec<&str> = set.modules.iter().map(|module| module.name.as_str()).collect();
     assert_eq!(names, ["nvidia", "nvidia_drm"]);
@@ -85,7 +86,7 @@ async fn what_was_compiled_elsewhere_is_pushed_signed_and_pulled() {
 }
 
 fn put(dir: &Path, file: &str, name: &str, change: &[(&str, &str)]) {
-    fs::write(dir.join(file), sets::elf(&info(name, change))).expect("writes");
+    fs::write(dir.join(file), module_sets::elf(&info(name, change))).expect("writes");
 }
 
 /// A change of a directory of modules, and its refusal.

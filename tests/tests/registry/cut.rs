@@ -1,5 +1,6 @@
 //! A network that cuts connections to a real registry in the middle of a module.
 
+use longshore_tests::module_sets;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -50,7 +51,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, goes_on: impl Fn(u64) -> bool) {
 #[tokio::test]
 async fn a_module_that_was_cut_off_goes_on_where_it_was() {
     let mut scene = Scene::new();
-    scene.set = sets::put_of(&scene.store, "6.1.0-50-amd64", &["nvidia"], MODULE);
+    scene.set = module_sets::put_of(&scene.store, "6.1.0-50-amd64", &["nvidia"], MODULE);
     let digest = scene.push().await.expect("pushes");
     let (address, passed) = between(scene.hub.address.clone());
     let source = format!("http://{address}/nvidia/modules").parse().expect("a registry");
@@ -58,7 +59,7 @@ async fn a_module_that_was_cut_off_goes_on_where_it_was() {
         Registry::open_with(hasty(), &source, Path::new("/"), &scene.env()).expect("opens");
     let pulled = registry.pull(&digest, &scene.other, &Silent).await.expect("pulls");
     assert_eq!(pulled, scene.set);
-    sets::assert_sound(&scene.other);
+    module_sets::assert_sound(&scene.other);
     let passed = passed.load(Ordering::SeqCst);
     // A restart from the beginning would have taken 13 MiB.
     assert!(passed < MODULE as u64 + (1 << 20), "{passed} bytes came");

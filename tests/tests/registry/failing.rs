@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use super::together::{Agent, archive, assert_same, entries, let_go, tags, together};
 use super::*;
-use crate::scene::{Scene as Host, send, until};
+use longshore_tests::scene::{Scene as Host, send, until};
 
 /// Ends make with this output as a failure; with success if it is empty.
 fn let_fail(work: &Path, words: &str) {

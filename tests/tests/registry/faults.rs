@@ -1,5 +1,6 @@
 //! Registries with faults in them, and registries that require a login.
 
+use longshore_tests::module_sets;
 use std::fs;
 
 use super::*;
@@ -138,5 +139,5 @@ async fn a_login_lets_in_and_a_wrong_one_does_not() {
     login("dXNlcjpnZWhlaW0=");
     let digest = scene.push().await.expect("pushes");
     assert_eq!(scene.pull(&digest).await.expect("pulls"), scene.set);
-    sets::assert_sound(&scene.other);
+    module_sets::assert_sound(&scene.other);
 }

@@ -1,11 +1,12 @@
 //! Fallback order of the modules' sources when a source fails.
 
+use longshore_tests::module_sets;
 use std::fs;
 
 use super::*;
-use crate::debs::KERNEL;
-use crate::scene::{Ended, Scene as Host, finish};
 use crate::together::{MODULES, archive};
+use longshore_tests::packages::KERNEL;
+use longshore_tests::scene::{Ended, Scene as Host, finish};
 
 /// A host, an archive to build from, and registries.
 struct Places {
@@ -17,7 +18,7 @@ struct Places {
 impl Places {
     fn new() -> Self {
         let (host, scene) = (Host::with(archive(0, false)), Scene::new());
-        let set = sets::put_of(&scene.store, KERNEL, &MODULES, 0);
+        let set = module_sets::put_of(&scene.store, KERNEL, &MODULES, 0);
         Self { host, scene, set }
     }
 
@@ -54,7 +55,7 @@ impl Places {
         let sets = self.store().sets().expect("sets");
         assert_eq!(sets.len(), 1, "{ended}");
         assert!(set.is_none_or(|set| *set == sets[0]), "{ended}");
-        sets::assert_sound(&self.store());
+        module_sets::assert_sound(&self.store());
     }
 
     fn module(&self, hub: &Hub) -> std::path::PathBuf {
@@ -110,7 +111,7 @@ async fn what_a_registry_gives_that_is_something_else_ends_it() {
     ended.assert_failed(13, &[places.set.modules[0].sha256.clone()]);
     assert!(places.store().sets().expect("sets").is_empty(), "{ended}");
     assert!(!places.compiled(), "{ended}");
-    sets::assert_sound(&places.store());
+    module_sets::assert_sound(&places.store());
 }
 
 #[tokio::test]

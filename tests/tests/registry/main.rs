@@ -15,27 +15,13 @@ mod hub;
 mod ladder;
 mod other_tools;
 mod policy;
-mod sets;
 mod side_by_side;
 mod tls;
 mod together;
 mod token;
 mod unsigned_headers;
 
-// An archive to build from and the program itself, shared with the command line's tests.
-#[allow(dead_code)]
-#[path = "../cli/debs.rs"]
-mod debs;
-#[allow(dead_code)]
-#[path = "../archive/mini.rs"]
-mod mini;
-#[allow(dead_code)]
-#[path = "../cli/scene.rs"]
-mod scene;
-#[allow(dead_code)]
-#[path = "../archive/server.rs"]
-mod server;
-
+use longshore_tests::module_sets;
 use std::path::Path;
 use std::time::Duration;
 
@@ -94,7 +80,7 @@ impl Scene {
         let dir = tempfile::tempdir().expect("dir");
         let store = Store::open(&dir.path().join("store")).expect("store");
         let other = Store::open(&dir.path().join("other")).expect("store");
-        let set = sets::put(&store, "6.1.0-50-amd64");
+        let set = module_sets::put(&store, "6.1.0-50-amd64");
         Self { dir, hub, store, other, set }
     }
 
@@ -136,7 +122,7 @@ impl Scene {
         assert_eq!(failure.code(), code, "{}", failure.report());
         assert!(failure.report().contains(words), "{words:?} is not in {}", failure.report());
         assert!(self.other.sets().expect("sets").is_empty());
-        sets::assert_sound(&self.other);
+        module_sets::assert_sound(&self.other);
     }
 }
 
@@ -155,7 +141,7 @@ async fn what_is_pushed_is_found_and_pulled() {
     }
     assert_eq!(scene.pull(&digest).await.expect("pulls"), scene.set);
     assert_eq!(scene.other.find_set(&scene.set.key).expect("find"), Some(scene.set.clone()));
-    sets::assert_sound(&scene.other);
+    module_sets::assert_sound(&scene.other);
 }
 
 #[tokio::test]
@@ -189,7 +175,7 @@ async fn a_mirror_that_is_away_is_passed_over() {
     let away = format!("http://{}/nvidia/modules", hub::free_address());
     let registry = scene.open(&[&away]);
     registry.pull(&digest, &scene.other, &Silent).await.expect("pulls");
-    sets::assert_sound(&scene.other);
+    module_sets::assert_sound(&scene.other);
 }
 
 #[tokio::test]

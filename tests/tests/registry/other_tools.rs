@@ -1,6 +1,7 @@
 //! Tests with skopeo and openssl on our pushes and signatures, and with longshore on theirs.
 //! (Verifying such signatures is switched off in Debian's skopeo.)
 
+use longshore_tests::module_sets;
 use std::fs;
 use std::process::{Command, Output};
 
@@ -86,7 +87,7 @@ async fn skopeo_reads_and_copies_what_was_pushed() {
     )
     .expect("opens");
     registry.pull(&digest, &scene.other, &Silent).await.expect("pulls");
-    sets::assert_sound(&scene.other);
+    module_sets::assert_sound(&scene.other);
 }
 
 pub(crate) fn openssl(arguments: &[&str]) -> Vec<u8> {
@@ -199,5 +200,5 @@ async fn skopeo_reads_a_bundle_and_copies_it_to_a_registry() {
     let mut file = fs::File::open(&again).expect("opened");
     let imported = bundle::import(&mut file, "again.tar", &empty, &[], &Silent).expect("imported");
     assert_eq!(imported.sets, sets);
-    sets::assert_sound(&empty);
+    module_sets::assert_sound(&empty);
 }

@@ -1,5 +1,6 @@
 //! The modules of a set are fetched several at a time, with a limit.
 
+use longshore_tests::module_sets;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -71,7 +72,7 @@ fn asked(stream: &TcpStream) -> Option<String> {
 #[tokio::test]
 async fn modules_are_fetched_several_at_a_time() {
     let mut scene = Scene::new();
-    scene.set = sets::put_of(&scene.store, "6.1.0-50-amd64", &MODULES, 1 << 16);
+    scene.set = module_sets::put_of(&scene.store, "6.1.0-50-amd64", &MODULES, 1 << 16);
     let digest = scene.push().await.expect("pushes");
     let read = |digest: &str| fs::read(scene.hub.blob(digest)).expect("a blob");
     let modules: Vec<String> =
@@ -87,5 +88,5 @@ async fn modules_are_fetched_several_at_a_time() {
     let pulled = registry.pull(&digest, &scene.other, &Silent).await.expect("pulls");
     assert_eq!(pulled, scene.set);
     assert_eq!(seen.lock().expect("a lock").most, AT_A_TIME);
-    sets::assert_sound(&scene.other);
+    module_sets::assert_sound(&scene.other);
 }

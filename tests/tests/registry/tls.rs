@@ -1,5 +1,6 @@
 //! A registry with a certificate of a company's own authority.
 
+use longshore_tests::module_sets;
 use std::fs;
 
 use super::*;
@@ -54,5 +55,5 @@ async fn an_authority_of_the_hosts_is_trusted_and_one_that_nobody_knows_is_not()
     let pushed = registry.push(&scene.set, &tag, &scene.store, &Silent).await.expect("pushes");
     let pulled = open(&host).pull(&pushed.digest, &scene.other, &Silent).await.expect("pulls");
     assert_eq!(pulled, scene.set);
-    sets::assert_sound(&scene.other);
+    module_sets::assert_sound(&scene.other);
 }

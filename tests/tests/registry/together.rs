@@ -4,6 +4,7 @@
 //! The compile is the agent's real one, with headers, compiler and root from an archive and the
 //! sandbox around it; only make is a stand-in that ends on the test's command.
 
+use longshore_tests::module_sets;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,8 +15,8 @@ use longshore::artifact::image::Described;
 use nix::sys::signal::Signal;
 
 use super::*;
-use crate::debs::{self, Item, KERNEL, deb};
-use crate::scene::{Scene as Host, send, until};
+use longshore_tests::packages::{self, Item, KERNEL, deb};
+use longshore_tests::scene::{Scene as Host, send, until};
 
 const AGENTS: usize = 8;
 /// Lease whose twentieth is long against the delays of a busy machine.
@@ -29,10 +30,10 @@ pub(crate) fn tag() -> String {
 
 /// Makes an archive to build a driver from, whose first module is longer by `padding` bytes. make
 /// waits for the test's command if `waits`.
-pub(crate) fn archive(padding: usize, waits: bool) -> crate::mini::Suite {
+pub(crate) fn archive(padding: usize, waits: bool) -> longshore_tests::archive::Suite {
     let kbuild = b"ccflags-y += -DNV_VERSION_STRING=\\\"535.261.03\\\"\n";
     let modules = MODULES.map(|name| {
-        let mut image = sets::module(name, KERNEL);
+        let mut image = module_sets::module(name, KERNEL);
         if name == "nvidia" {
             image.resize(image.len() + padding, 0);
         }
@@ -51,10 +52,10 @@ pub(crate) fn archive(padding: usize, waits: bool) -> crate::mini::Suite {
     let mut libc: Vec<Item<'_>> =
         libraries.iter().map(|(path, bytes)| Item::Program(path, bytes)).collect();
     libc.push(loader(&libraries));
-    debs::buildable(&[
+    packages::buildable(&[
         ("nvidia-kernel-source", deb(&driver)),
         ("make", deb(&[Item::Program("./usr/bin/make", &make)])),
-        ("binutils", deb(&[Item::Program("./usr/bin/strip", &debs::saying("", 0))])),
+        ("binutils", deb(&[Item::Program("./usr/bin/strip", &packages::saying("", 0))])),
         ("libc6-dev", deb(&libc)),
     ])
 }
@@ -174,7 +175,7 @@ pub(crate) fn let_go(work: &Path) {
 
 /// Returns the digest of the manifest of a store's only set.
 fn digest(store: &Store) -> String {
-    sets::assert_sound(store);
+    module_sets::assert_sound(store);
     let sets = store.sets().expect("sets");
     assert_eq!(sets.len(), 1);
     Described::of(&sets[0]).expect("describes").digest()

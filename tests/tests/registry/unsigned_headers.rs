@@ -4,8 +4,8 @@ use std::fs;
 
 use super::together::{Agent, archive, let_go, tag, tags};
 use super::*;
-use crate::debs::{COMPILER, KERNEL};
-use crate::scene::{Scene as Host, until};
+use longshore_tests::packages::{COMPILER, KERNEL};
+use longshore_tests::scene::{Scene as Host, until};
 
 /// Makes headers in a directory of the host, without any record of their digests.
 fn headers(host: &Host) -> String {

@@ -16,7 +16,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::scene::{Scene, Source};
-use crate::server::{Fault, Hook};
+use longshore_tests::server::{Fault, Hook};
 
 /// Has room for the reserved free space, too, beside the fetched files.
 const SIZE: &str = "size=96m";

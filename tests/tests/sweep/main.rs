@@ -2,31 +2,18 @@
 //! afterwards every file in the store matches its name.
 
 mod connections;
-mod driver;
 mod full;
 mod scene;
-// The tests of the command line use more of it.
-#[allow(dead_code)]
-mod tls;
 mod unreachable;
-
-#[allow(dead_code, reason = "shared with the archive's tests, which use all of it")]
-#[path = "../archive/mini.rs"]
-mod mini;
-#[allow(dead_code, reason = "shared with the archive's tests, which use all of it")]
-#[path = "../archive/server.rs"]
-mod server;
-#[allow(dead_code, reason = "shared with the registry's tests, which use all of it")]
-#[path = "../registry/sets.rs"]
-mod sets;
 
 use std::time::{Duration, Instant};
 
 use longshore::ExitCode;
 use longshore::source::http::Policy;
 
+use longshore_tests::archive;
+use longshore_tests::server::Fault;
 use scene::{Scene, Source};
-use server::Fault;
 
 /// Time limit of every fault, on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
@@ -88,7 +75,7 @@ fn faults() -> Vec<(&'static str, Faults, Outcome)> {
             Instead(|bytes| bytes[..bytes.len() * 9 / 10].to_vec()),
             Refused(Verification),
         ),
-        ("too long", Every(Fault::Unmeasured(mini::noise(5_000_000))), Refused(Verification)),
+        ("too long", Every(Fault::Unmeasured(archive::noise(5_000_000))), Refused(Verification)),
         ("one bit changed", Instead(changed), Refused(Verification)),
         (
             "a page instead",

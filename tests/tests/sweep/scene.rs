@@ -17,11 +17,11 @@ use longshore::source::runfile::{self, Looked};
 use longshore::store::Store;
 use sha2::{Digest, Sha256};
 
-use crate::driver;
-use crate::mini::{self, Suite};
-use crate::server::Server;
-use crate::sets;
-use crate::tls;
+use longshore_tests::archive::{self, Suite};
+use longshore_tests::module_sets;
+use longshore_tests::run_file;
+use longshore_tests::server::Server;
+use longshore_tests::tls;
 
 /// Sources that are fetched in different ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl Scene {
         if self.source == Source::Checksum {
             return self.fetch_pinned_by(&format!("{}{}", self.server.url(), self.path)).await;
         }
-        self.fetch_pinned(Pin::Sha256(mini::digest(&driver::run_file()))).await
+        self.fetch_pinned(Pin::Sha256(archive::digest(&run_file::run_file()))).await
     }
 
     /// Fetches the .run file whose digest is in the text at `url`.
@@ -132,7 +132,7 @@ impl Scene {
     }
 
     async fn fetch_pinned(&self, pin: Pin) -> Result<(), Failure> {
-        let urls = vec![format!("{}{}", self.server.url(), driver::PATH)];
+        let urls = vec![format!("{}{}", self.server.url(), run_file::PATH)];
         let source = RunFileSource { urls, pin };
         let fetcher = Fetcher::new(self.policy.clone(), tls::host_root())?;
         let looked = runfile::look(&source, &fetcher, &self.store).await?;
@@ -205,8 +205,8 @@ impl Scene {
 type Files = (BTreeMap<String, Vec<u8>>, String);
 
 fn archive(source: Source, dir: &Path) -> Files {
-    let (key, suite) = (mini::key(), Suite::usual());
-    fs::write(dir.join("keyring.asc"), mini::certificate(&key)).expect("keyring");
+    let (key, suite) = (archive::key(), Suite::usual());
+    fs::write(dir.join("keyring.asc"), archive::certificate(&key)).expect("keyring");
     let path = match source {
         Source::Release => "/dists/stable/InRelease".to_owned(),
         Source::Index => suite.by_hash(),
@@ -221,24 +221,25 @@ fn archive(source: Source, dir: &Path) -> Files {
 }
 
 fn run_file(source: Source) -> Files {
-    let bytes = driver::run_file();
-    let name = &driver::PATH[1..];
+    let bytes = run_file::run_file();
+    let name = &run_file::PATH[1..];
     let line = |digest: &str, name: &str| format!("{digest}  {name}\n");
     let (a, b) = ("a".repeat(64), "b".repeat(64));
-    let sums = [line(&a, "a.run"), line(&b, "b.run"), line(&mini::digest(&bytes), name)].concat();
-    let path = if source == Source::Checksum { "/sha256sums" } else { driver::PATH };
-    let files = [(driver::PATH.to_owned(), bytes), ("/sha256sums".to_owned(), sums.into_bytes())];
+    let sums =
+        [line(&a, "a.run"), line(&b, "b.run"), line(&archive::digest(&bytes), name)].concat();
+    let path = if source == Source::Checksum { "/sha256sums" } else { run_file::PATH };
+    let files = [(run_file::PATH.to_owned(), bytes), ("/sha256sums".to_owned(), sums.into_bytes())];
     (files.into(), path.to_owned())
 }
 
 fn registry(source: Source, dir: &Path, manifest: &mut String) -> Files {
     let store = Store::open(&dir.join("pushed")).expect("store");
-    let set = sets::put_of(&store, "6.1.0-50-amd64", &["nvidia", "nvidia-uvm"], 1 << 20);
+    let set = module_sets::put_of(&store, "6.1.0-50-amd64", &["nvidia", "nvidia-uvm"], 1 << 20);
     let described = Described::of(&set).expect("described");
     *manifest = described.digest();
     let blob = |sha256: &str| format!("{REPOSITORY}/blobs/sha256:{sha256}");
     let at_manifest = format!("{REPOSITORY}/manifests/{manifest}");
-    let config = blob(&mini::digest(&described.config));
+    let config = blob(&archive::digest(&described.config));
     let mut files = BTreeMap::from([
         (at_manifest.clone(), described.manifest.clone()),
         (config.clone(), described.config.clone()),

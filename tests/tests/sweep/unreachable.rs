@@ -15,8 +15,8 @@ use longshore::source::runfile::{self, Looked};
 use longshore::{ExitCode, Failure};
 use nix::sys::socket::{Backlog, listen};
 
-use crate::driver;
 use crate::scene::{Scene, Source, hasty};
+use longshore_tests::run_file;
 
 /// An address whose packets are dropped: its queue is full.
 struct BlackHole {
@@ -65,9 +65,9 @@ fn policy() -> Policy {
 const BOUND: Duration = Duration::from_secs(20);
 
 async fn look_and_fetch(scene: &Scene, first: SocketAddr) -> Result<(), Failure> {
-    let pin = Pin::Sha256(crate::mini::digest(&driver::run_file()));
+    let pin = Pin::Sha256(longshore_tests::archive::digest(&run_file::run_file()));
     let urls = [format!("http://{first}"), scene.server.url()];
-    let urls = urls.map(|url| format!("{url}{}", driver::PATH)).to_vec();
+    let urls = urls.map(|url| format!("{url}{}", run_file::PATH)).to_vec();
     let fetcher = Fetcher::new(policy(), Path::new("/"))?;
     let source = RunFileSource { urls, pin };
     let looked = runfile::look(&source, &fetcher, &scene.store).await?;

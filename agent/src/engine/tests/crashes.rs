@@ -6,7 +6,7 @@
 //! point: so an agent is run once, and at each point what it would leave is kept. Equal states are
 //! examined once.
 //!
-//! `cargo test -p longshore --lib engine::crashes -- --nocapture` prints the counts.
+//! `cargo test -p longshore --lib engine::tests::crashes -- --nocapture` prints the counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex};
 
 use nix::errno::Errno;
 
-use super::tests::{FIRMWARE, engine, gpu_host, install};
-use super::*;
+use super::{FIRMWARE, engine, gpu_host, install};
+use crate::engine::*;
 use crate::host::fake::{FakeHost, FakeModule, FakeState};
 use crate::host::verbs::{Node, Owner};
 use crate::journal::State;

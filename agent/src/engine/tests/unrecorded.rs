@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::errno::Errno;
 
-use super::tests::{engine, failed, gpu_host, install};
-use super::*;
+use super::{engine, failed, gpu_host, install};
+use crate::engine::*;
 use crate::journal::{EntryState, Point};
 use crate::paths::Paths;
 use crate::steps::LoadModule;

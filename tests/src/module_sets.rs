@@ -9,12 +9,12 @@ use longshore::flavour::Flavour;
 use longshore::store::Store;
 
 /// Puts a set for a kernel release into the store.
-pub(crate) fn put(store: &Store, release: &str) -> ModuleSet {
+pub fn put(store: &Store, release: &str) -> ModuleSet {
     put_of(store, release, &["nvidia", "nvidia-uvm"], 0)
 }
 
 /// Makes a set of these modules, the first of them longer by `padding`.
-pub(crate) fn put_of(store: &Store, release: &str, names: &[&str], padding: usize) -> ModuleSet {
+pub fn put_of(store: &Store, release: &str, names: &[&str], padding: usize) -> ModuleSet {
     let key = ModuleKey {
         driver_version: "535.261.03".into(),
         flavour: Flavour::Open,
@@ -47,13 +47,13 @@ fn noise(length: usize) -> impl Iterator<Item = u8> {
 }
 
 /// Returns an ELF file with only `.modinfo` and the names of its sections.
-pub(crate) fn module(name: &str, release: &str) -> Vec<u8> {
+pub fn module(name: &str, release: &str) -> Vec<u8> {
     let name = name.replace('-', "_");
     elf(&format!("name={name}\0version=535.261.03\0vermagic={release} SMP \0"))
 }
 
 /// Returns the same with this `.modinfo`.
-pub(crate) fn elf(info: &str) -> Vec<u8> {
+pub fn elf(info: &str) -> Vec<u8> {
     let names = b"\0.modinfo\0.shstrtab\0";
     let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
     // ET_REL, EM_X86_64, EV_CURRENT, no entry, no program headers, then the section headers.
@@ -81,7 +81,7 @@ pub(crate) fn elf(info: &str) -> Vec<u8> {
 }
 
 /// Checks that every blob matches the digest in its name, and that nothing is unfinished.
-pub(crate) fn assert_sound(store: &Store) {
+pub fn assert_sound(store: &Store) {
     for entry in fs::read_dir(store.dir("blobs/sha256")).expect("list") {
         let path = entry.expect("entry").path();
         let found = digest_of(fs::File::open(&path).expect("open")).expect("read");

@@ -13,47 +13,56 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pgp::composed::SignedSecretKey;
 
-use crate::mini::{self, Suite};
+use crate::archive::{self, Suite};
 use crate::server::Server;
 
 /// The agent's main function, as this package builds it.
-pub(crate) const LONGSHORE: &str = env!("CARGO_BIN_EXE_longshore-under-test");
-const CONFINED: &str = env!("CARGO_BIN_EXE_confined");
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../agent/fixtures");
 
 /// Time limit of every command in these tests, with retries, on a busy machine too.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// A directory, an archive on a server, and a configuration that names both.
-pub(crate) struct Scene {
+pub struct Scene {
     dir: tempfile::TempDir,
-    pub(crate) key: SignedSecretKey,
-    pub(crate) suite: Suite,
-    pub(crate) server: Server,
+    /// Key that signs the archive.
+    pub key: SignedSecretKey,
+    /// Suite of the archive.
+    pub suite: Suite,
+    /// Server of the archive.
+    pub server: Server,
+}
+
+impl Default for Scene {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Scene {
-    pub(crate) fn new() -> Self {
+    /// Makes a scene with the usual suite.
+    pub fn new() -> Self {
         Self::with(Suite::usual())
     }
 
-    pub(crate) fn with(suite: Suite) -> Self {
+    /// Makes a scene with this suite.
+    pub fn with(suite: Suite) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let key = mini::key();
+        let key = archive::key();
         let server = Server::start(suite.files(&key));
         let scene = Self { dir, key, suite, server };
-        fs::write(scene.path("keyring.asc"), mini::certificate(&scene.key)).expect("keyring");
+        fs::write(scene.path("keyring.asc"), archive::certificate(&scene.key)).expect("keyring");
         scene.configure(&scene.archive_at(&scene.server.url()));
         scene
     }
 
     /// Returns a path below the scene's directory.
-    pub(crate) fn path(&self, relative: &str) -> PathBuf {
+    pub fn path(&self, relative: &str) -> PathBuf {
         self.dir.path().join(relative)
     }
 
     /// Returns the `[[archive]]` of the scene's suite, at `url`.
-    pub(crate) fn archive_at(&self, url: &str) -> String {
+    pub fn archive_at(&self, url: &str) -> String {
         let keyring = self.path("keyring.asc");
         format!(
             "[[archive]]\nurl = \"{url}\"\nsuites = [\"{}\"]\ncomponents = [\"{}\"]\n\
@@ -65,7 +74,7 @@ impl Scene {
     }
 
     /// Writes the configuration file.
-    pub(crate) fn configure(&self, text: &str) {
+    pub fn configure(&self, text: &str) {
         fs::write(self.path("config.toml"), text).expect("configuration");
     }
 
@@ -85,8 +94,8 @@ impl Scene {
     }
 
     /// Returns the program with the scene's configuration and environment, and no other.
-    pub(crate) fn agent(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(LONGSHORE);
+    pub fn agent(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(longshore());
         command
             .env_clear()
             .envs(self.environment())
@@ -97,53 +106,53 @@ impl Scene {
     }
 
     /// Like [`Scene::agent`], behind `tests/confined.rs` with its options.
-    pub(crate) fn confined(&self, options: &[&str], args: &[&str]) -> Command {
+    pub fn confined(&self, options: &[&str], args: &[&str]) -> Command {
         self.behind(options, &[], args)
     }
 
     /// Like [`Scene::confined`], without one capability.
-    pub(crate) fn without(&self, capability: &str, options: &[&str], args: &[&str]) -> Command {
+    pub fn without(&self, capability: &str, options: &[&str], args: &[&str]) -> Command {
         let drop = format!("--bounding-set=-{capability}");
         self.behind(options, &["/usr/bin/setpriv", &drop, "--"], args)
     }
 
     /// Like [`Scene::agent`], as process 1 of a PID namespace of its own. The started process waits
     /// for it, and exits with its code.
-    pub(crate) fn contained(&self, args: &[&str]) -> Command {
+    pub fn contained(&self, args: &[&str]) -> Command {
         let unshare = ["/usr/bin/unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--"];
         self.behind(&[], &unshare, args)
     }
 
     /// Like [`Scene::agent`], started with another umask.
-    pub(crate) fn with_umask(&self, umask: &str, args: &[&str]) -> Command {
+    pub fn with_umask(&self, umask: &str, args: &[&str]) -> Command {
         let script = format!("umask {umask}; exec \"$@\"");
         self.behind(&[], &["/bin/sh", "-c", &script, "sh"], args)
     }
 
     fn behind(&self, options: &[&str], wrapper: &[&str], args: &[&str]) -> Command {
         assert!(nix::unistd::geteuid().is_root(), "this test needs root: run it as root");
-        let mut command = Command::new(CONFINED);
+        let mut command = Command::new(program("confined"));
         command
             .env_clear()
             .envs(self.environment())
             .args(options)
             .arg("--")
             .args(wrapper)
-            .arg(LONGSHORE);
+            .arg(longshore());
         command.args(args).arg("--config").arg(self.path("config.toml"));
         command
     }
 
     /// Runs a command to its end, which must be a failure with `code`: one message that has the
     /// words (`URL` is the server's) and a remedy. Nothing unfinished is left.
-    pub(crate) fn refuses(&self, command: Command, code: i32, words: &[&str]) -> Ended {
+    pub fn refuses(&self, command: Command, code: i32, words: &[&str]) -> Ended {
         let ended = self.refuses_beside(command, code, words);
         self.assert_sound();
         ended
     }
 
     /// Like [`Scene::refuses`], beside another agent that is busy.
-    pub(crate) fn refuses_beside(&self, mut command: Command, code: i32, words: &[&str]) -> Ended {
+    pub fn refuses_beside(&self, mut command: Command, code: i32, words: &[&str]) -> Ended {
         let ended = finish(&mut command);
         let words: Vec<String> =
             words.iter().map(|word| word.replace("URL", &self.server.url())).collect();
@@ -153,12 +162,12 @@ impl Scene {
 
     /// Checks that every blob matches the digest in its name, nothing is unfinished, nothing is
     /// mounted.
-    pub(crate) fn assert_sound(&self) {
+    pub fn assert_sound(&self) {
         let store = self.path("store");
         assert_eq!(names(&store.join("tmp")), [""; 0], "an unfinished file is left");
         for name in names(&store.join("blobs/sha256")) {
             let bytes = fs::read(store.join("blobs/sha256").join(&name)).expect("a blob");
-            assert_eq!(mini::digest(&bytes), name, "a partial blob");
+            assert_eq!(archive::digest(&bytes), name, "a partial blob");
         }
         assert!(!self.path("driver-root").exists(), "the driver root was made");
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
@@ -167,13 +176,26 @@ impl Scene {
     }
 }
 
+/// Returns the path of the agent's program.
+pub fn longshore() -> PathBuf {
+    program("longshore-under-test")
+}
+
+/// Returns the path of a program of this package: cargo puts it one directory above the tests.
+pub fn program(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("the test's own path");
+    let path = test.ancestors().nth(2).expect("target directory").join(name);
+    assert!(path.is_file(), "{} is not built", path.display());
+    path
+}
+
 /// Returns the path of a captured tree.
-pub(crate) fn fixture(name: &str) -> String {
+pub fn fixture(name: &str) -> String {
     format!("{FIXTURES}/{name}")
 }
 
 /// Returns the names in a directory, sorted; none if it does not exist.
-pub(crate) fn names(dir: &Path) -> Vec<String> {
+pub fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(dir)
         .into_iter()
         .flatten()
@@ -184,7 +206,7 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
 }
 
 /// Waits until `happened`; fails the test after the time limit.
-pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
+pub fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let since = Instant::now();
     while !happened() {
         assert!(since.elapsed() < LIMIT, "{what}: not after {LIMIT:?}");
@@ -193,18 +215,18 @@ pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
 }
 
 /// Starts a command with empty standard input and captured output.
-pub(crate) fn start(command: &mut Command) -> Child {
+pub fn start(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap_or_else(|e| panic!("starting {command:?}: {e}"))
 }
 
 /// Runs a command to its end.
-pub(crate) fn finish(command: &mut Command) -> Ended {
+pub fn finish(command: &mut Command) -> Ended {
     wait(start(command))
 }
 
 /// Sends a signal to a child.
-pub(crate) fn send(child: &Child, signal: Signal) {
+pub fn send(child: &Child, signal: Signal) {
     kill(pid_of(child), signal).expect("the child is there");
 }
 
@@ -213,7 +235,7 @@ fn pid_of(child: &Child) -> Pid {
 }
 
 /// Waits for a child, which must end within the time limit.
-pub(crate) fn wait(child: Child) -> Ended {
+pub fn wait(child: Child) -> Ended {
     let pid = pid_of(&child);
     let (done, waiting) = mpsc::channel();
     let waiter = thread::spawn(move || {
@@ -233,11 +255,15 @@ pub(crate) fn wait(child: Child) -> Ended {
 
 /// Exit status and output of a command.
 #[derive(Debug)]
-pub(crate) struct Ended {
-    pub(crate) code: Option<i32>,
-    pub(crate) signal: Option<i32>,
-    pub(crate) out: String,
-    pub(crate) err: String,
+pub struct Ended {
+    /// Exit code; None after a signal.
+    pub code: Option<i32>,
+    /// Signal that killed it.
+    pub signal: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
 }
 
 impl Ended {
@@ -251,13 +277,13 @@ impl Ended {
     }
 
     /// Checks that it succeeded.
-    pub(crate) fn assert_done(&self) {
+    pub fn assert_done(&self) {
         assert_eq!(self.code, Some(0), "{self}");
         self.assert_no_panic();
     }
 
     /// Checks that it failed with `code`, with a single message that has the words and a remedy.
-    pub(crate) fn assert_failed(&self, code: i32, words: &[String]) {
+    pub fn assert_failed(&self, code: i32, words: &[String]) {
         assert_eq!(self.code, Some(code), "{self}");
         self.assert_no_panic();
         let failure = self.failure().unwrap_or_else(|| panic!("no message: {self}"));
@@ -277,7 +303,7 @@ impl Ended {
     }
 
     /// Parses the lines of its log, each of which is JSON.
-    pub(crate) fn log(&self) -> Vec<serde_json::Value> {
+    pub fn log(&self) -> Vec<serde_json::Value> {
         let parse = |line: &str| {
             serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}\n{self}"))
         };
@@ -286,14 +312,15 @@ impl Ended {
 
     /// Returns the failure that it ended with: the last line of its log, and the only one with an
     /// exit code.
-    pub(crate) fn failure(&self) -> Option<serde_json::Value> {
+    pub fn failure(&self) -> Option<serde_json::Value> {
         let mut log = self.log();
         let coded = log.iter().filter(|line| line.get("exit_code").is_some()).count();
         assert!(coded < 2, "more than one failure: {self}");
         log.pop().filter(|line| coded == 1 && line["level"] == "ERROR")
     }
 
-    pub(crate) fn assert_no_panic(&self) {
+    /// Checks that it did not panic.
+    pub fn assert_no_panic(&self) {
         for word in ["panicked", "backtrace", "RUST_BACKTRACE"] {
             assert!(!self.err.contains(word), "{self}");
         }

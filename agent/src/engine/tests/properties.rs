@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use nix::errno::Errno;
 use proptest::prelude::*;
 
-use super::tests::{FIRMWARE, engine, gpu_host, install, load};
-use super::*;
+use super::{FIRMWARE, engine, gpu_host, install, load};
+use crate::engine::*;
 use crate::host::fake::{FakeHost, Fault};
 use crate::host::verbs::{Node, Owner};
 use crate::steps::{Bind, MakeDir, WriteParameter};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Fault of an answer.
 #[derive(Clone, Debug)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// Closes the connection after half of the declared length.
     Cut,
     /// Closes it after this many hundredths.
@@ -40,10 +40,11 @@ pub(crate) enum Fault {
 
 /// Action of a server in the middle of an answer.
 #[derive(Clone)]
-pub(crate) struct Hook(Arc<dyn Fn() + Send + Sync>);
+pub struct Hook(Arc<dyn Fn() + Send + Sync>);
 
 impl Hook {
-    pub(crate) fn new(act: impl Fn() + Send + Sync + 'static) -> Self {
+    /// Makes a hook of a function.
+    pub fn new(act: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Arc::new(act))
     }
 }
@@ -67,12 +68,12 @@ struct State {
 }
 
 /// A connection, plain or wrapped.
-pub(crate) trait Stream: Read + Write {}
+pub trait Stream: Read + Write {}
 
 impl<S: Read + Write> Stream for S {}
 
 /// The server; it ends when dropped.
-pub(crate) struct Server {
+pub struct Server {
     scheme: &'static str,
     address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -81,12 +82,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn start(files: BTreeMap<String, Vec<u8>>) -> Self {
+    /// Starts a server without TLS that has these files, by path.
+    pub fn start(files: BTreeMap<String, Vec<u8>>) -> Self {
         Self::behind("http", files, |stream| Ok(Box::new(stream)))
     }
 
     /// Starts a server whose connections `wrap` wraps.
-    pub(crate) fn behind(
+    pub fn behind(
         scheme: &'static str,
         files: BTreeMap<String, Vec<u8>>,
         wrap: impl Fn(TcpStream) -> std::io::Result<Box<dyn Stream>> + Send + Sync + 'static,
@@ -113,38 +115,45 @@ impl Server {
         Self { scheme, address, state, ended, listening: Some(listening) }
     }
 
-    pub(crate) fn url(&self) -> String {
+    /// Returns its URL, without a path.
+    pub fn url(&self) -> String {
         format!("{}://{}", self.scheme, self.address)
     }
 
-    pub(crate) fn once(&self, path: &str, fault: Fault) {
+    /// Adds a fault for one of the next requests of `path`.
+    pub fn once(&self, path: &str, fault: Fault) {
         let mut state = self.state.lock().expect("state");
         state.once.entry(path.to_owned()).or_default().push_back(fault);
     }
 
-    pub(crate) fn always(&self, path: &str, fault: Fault) {
+    /// Sets the fault of every request of `path`.
+    pub fn always(&self, path: &str, fault: Fault) {
         self.state.lock().expect("state").always.insert(path.to_owned(), fault);
     }
 
-    pub(crate) fn remove(&self, path: &str) -> Vec<u8> {
+    /// Removes a file, and returns its content; panics if there is none.
+    pub fn remove(&self, path: &str) -> Vec<u8> {
         let removed = self.state.lock().expect("state").files.remove(path);
         removed.unwrap_or_else(|| panic!("{path} was never there"))
     }
 
-    pub(crate) fn files(&self) -> BTreeMap<String, Vec<u8>> {
+    /// Returns all files, by path.
+    pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
         self.state.lock().expect("state").files.clone()
     }
 
-    pub(crate) fn remove_if_there(&self, path: &str) -> Option<Vec<u8>> {
+    /// Removes a file, and returns its content if there was one.
+    pub fn remove_if_there(&self, path: &str) -> Option<Vec<u8>> {
         self.state.lock().expect("state").files.remove(path)
     }
 
-    pub(crate) fn put(&self, path: &str, bytes: Vec<u8>) {
+    /// Adds or replaces a file.
+    pub fn put(&self, path: &str, bytes: Vec<u8>) {
         self.state.lock().expect("state").files.insert(path.to_owned(), bytes);
     }
 
     /// Returns the requests: the path, and the range if there was one.
-    pub(crate) fn requests(&self, part: &str) -> Vec<String> {
+    pub fn requests(&self, part: &str) -> Vec<String> {
         let state = self.state.lock().expect("state");
         state.log.iter().filter(|line| line.contains(part)).cloned().collect()
     }

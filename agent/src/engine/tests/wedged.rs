@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::tests::{engine, failed, gpu_host, install};
-use super::*;
+use super::{engine, failed, gpu_host, install};
+use crate::engine::*;
 use crate::host::fake::{FakeHost, FakeModule};
 use crate::host::verbs::Stage;
 

@@ -3,9 +3,9 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use super::tests::HASTY;
-use super::*;
+use super::HASTY;
 use crate::engine::fake_images::FakeImages;
+use crate::engine::*;
 use crate::host::RealHost;
 use crate::journal::EntryState;
 use crate::steps::MakeDir;

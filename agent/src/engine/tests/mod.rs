@@ -1,3 +1,15 @@
+//! Tests of the engine, and the hosts and steps that they share.
+
+mod crashes;
+mod handover;
+mod leftover;
+mod links;
+mod properties;
+mod rivals;
+mod unrecorded;
+mod waiting;
+mod wedged;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;

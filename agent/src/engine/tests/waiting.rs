@@ -4,8 +4,8 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::tests::{engine, gpu_host, install};
-use super::*;
+use super::{engine, gpu_host, install};
+use crate::engine::*;
 use crate::host::fake::FakeHost;
 use crate::host::verbs::DriverUser;
 
@@ -64,7 +64,10 @@ fn told(
 
 #[test]
 fn the_page_about_deadlines_has_the_moment() {
-    crate::config::assert_in_page("in use at the moment it is removed", super::unload::MOMENT);
+    crate::config::assert_in_page(
+        "in use at the moment it is removed",
+        crate::engine::unload::MOMENT,
+    );
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rstest::rstest;
 
-use super::tests::{FIRMWARE, HASTY, engine, gpu_host, install};
-use super::{Engine, Stopped};
+use super::{FIRMWARE, HASTY, engine, gpu_host, install};
 use crate::cancel::CancelFlag;
 use crate::engine::fake_images::FakeImages;
+use crate::engine::{Engine, Stopped};
 use crate::host::fake::{FakeHost, Fault};
 use crate::host::verbs::FileId;
 use crate::host::{Host, RealHost};

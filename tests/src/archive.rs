@@ -14,10 +14,10 @@ use rand::RngCore;
 use sha2::{Digest, Sha256};
 
 /// The architecture as Debian names it.
-pub(crate) const ARCH: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+pub const ARCH: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
 
 /// Makes a throwaway key.
-pub(crate) fn key() -> SignedSecretKey {
+pub fn key() -> SignedSecretKey {
     let mut params = SecretKeyParamsBuilder::default();
     params
         .key_type(KeyType::Ed25519Legacy)
@@ -28,12 +28,12 @@ pub(crate) fn key() -> SignedSecretKey {
 }
 
 /// Returns its certificate, armored.
-pub(crate) fn certificate(key: &SignedSecretKey) -> Vec<u8> {
+pub fn certificate(key: &SignedSecretKey) -> Vec<u8> {
     key.to_public_key().to_armored_bytes(ArmorOptions::default()).expect("armor")
 }
 
 /// Signs a text as for InRelease.
-pub(crate) fn sign(key: &SignedSecretKey, text: &str) -> Vec<u8> {
+pub fn sign(key: &SignedSecretKey, text: &str) -> Vec<u8> {
     let signed = CleartextSignedMessage::sign(
         rand::thread_rng(),
         text,
@@ -44,7 +44,7 @@ pub(crate) fn sign(key: &SignedSecretKey, text: &str) -> Vec<u8> {
 }
 
 /// Signs a text as for Release.gpg.
-pub(crate) fn sign_apart(key: &SignedSecretKey, text: &str) -> Vec<u8> {
+pub fn sign_apart(key: &SignedSecretKey, text: &str) -> Vec<u8> {
     let signature = DetachedSignature::sign_binary_data(
         rand::thread_rng(),
         &key.primary_key,
@@ -55,12 +55,13 @@ pub(crate) fn sign_apart(key: &SignedSecretKey, text: &str) -> Vec<u8> {
     signature.expect("signs").to_armored_bytes(ArmorOptions::default()).expect("armor")
 }
 
-pub(crate) fn digest(bytes: &[u8]) -> String {
+/// Returns the sha256 of `bytes` in hex.
+pub fn digest(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
 /// Makes a package with these files: path and content.
-pub(crate) fn deb(files: &[(&str, &[u8])]) -> Vec<u8> {
+pub fn deb(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for (path, bytes) in files {
         let mut header = tar::Header::new_gnu();
@@ -85,35 +86,39 @@ pub(crate) fn deb(files: &[(&str, &[u8])]) -> Vec<u8> {
     deb
 }
 
-pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
+/// Compresses `bytes` with gzip.
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gz.write_all(bytes).expect("gz");
     gz.finish().expect("gz")
 }
 
 /// Returns bytes that do not compress.
-pub(crate) fn noise(len: usize) -> Vec<u8> {
+pub fn noise(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     rand::thread_rng().fill_bytes(&mut bytes);
     bytes
 }
 
 /// One suite of an archive.
-pub(crate) struct Suite {
-    pub(crate) name: String,
-    pub(crate) origin: String,
+pub struct Suite {
+    /// Suite and codename.
+    pub name: String,
+    /// Origin, as stated in the Release.
+    pub origin: String,
     /// Date of the Release.
-    pub(crate) date: String,
+    pub date: String,
     /// Further lines of the Release, for example `Valid-Until: ...`.
-    pub(crate) more: String,
-    pub(crate) component: String,
+    pub more: String,
+    /// Its one component.
+    pub component: String,
     /// Stanza (without Filename, Size and SHA256), and the package.
-    pub(crate) packages: Vec<(String, Vec<u8>)>,
+    pub packages: Vec<(String, Vec<u8>)>,
 }
 
 impl Suite {
     /// Makes the usual suite: `tool` 2, which needs `lib` (>= 1), and two versions of that.
-    pub(crate) fn usual() -> Self {
+    pub fn usual() -> Self {
         let stanza = |name: &str, version: &str, more: &str| {
             format!("Package: {name}\nVersion: {version}\nArchitecture: {ARCH}\n{more}")
         };
@@ -133,11 +138,12 @@ impl Suite {
     }
 
     /// Returns the path of a package's file below the archive, for example `/pool/0.deb`.
-    pub(crate) fn pool(&self, at: usize) -> String {
+    pub fn pool(&self, at: usize) -> String {
         format!("/pool/{}-{at}.deb", self.name)
     }
 
-    pub(crate) fn index(&self) -> String {
+    /// Returns the text of Packages.
+    pub fn index(&self) -> String {
         let stanzas = self.packages.iter().enumerate().map(|(at, (stanza, deb))| {
             let (path, size, sha256) = (&self.pool(at)[1..], deb.len(), digest(deb));
             format!("{stanza}Filename: {path}\nSize: {size}\nSHA256: {sha256}\n")
@@ -146,18 +152,19 @@ impl Suite {
     }
 
     /// Returns the path of the index below the archive.
-    pub(crate) fn index_path(&self) -> String {
+    pub fn index_path(&self) -> String {
         format!("/dists/{}/{}/binary-{ARCH}/Packages.gz", self.name, self.component)
     }
 
     /// Returns the path of the index by its digest.
-    pub(crate) fn by_hash(&self) -> String {
+    pub fn by_hash(&self) -> String {
         let index = digest(&gzip(self.index().as_bytes()));
         let dir = format!("/dists/{}/{}/binary-{ARCH}", self.name, self.component);
         format!("{dir}/by-hash/SHA256/{index}")
     }
 
-    pub(crate) fn release(&self) -> String {
+    /// Returns the text of the Release.
+    pub fn release(&self) -> String {
         let index = self.index();
         let gz = gzip(index.as_bytes());
         let path = format!("{}/binary-{ARCH}/Packages", self.component);
@@ -177,7 +184,7 @@ impl Suite {
     }
 
     /// Returns all files on the server, by path.
-    pub(crate) fn files(&self, key: &SignedSecretKey) -> BTreeMap<String, Vec<u8>> {
+    pub fn files(&self, key: &SignedSecretKey) -> BTreeMap<String, Vec<u8>> {
         let index = gzip(self.index().as_bytes());
         let mut files = BTreeMap::from([
             (format!("/dists/{}/InRelease", self.name), sign(key, &self.release())),

@@ -3,10 +3,10 @@
 use sha2::{Digest, Sha256};
 
 /// Path of the file on a server.
-pub(crate) const PATH: &str = "/NVIDIA-Linux-x86_64-535.1.2.run";
+pub const PATH: &str = "/NVIDIA-Linux-x86_64-535.1.2.run";
 
 /// Makes a driver as small as one can be, incompressible and long enough to be cut in its payload.
-pub(crate) fn run_file() -> Vec<u8> {
+pub fn run_file() -> Vec<u8> {
     let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(
         b"#! /bin/sh\nskip=5\nversion_string=535.1.2\ntargetdir=NVIDIA-Linux-x86_64-535.1.2\n"
             .to_vec(),
@@ -22,7 +22,7 @@ pub(crate) fn run_file() -> Vec<u8> {
 }
 
 /// Returns the files of a driver: path and content.
-pub(crate) fn files() -> Vec<(&'static str, Vec<u8>)> {
+pub fn files() -> Vec<(&'static str, Vec<u8>)> {
     let mut noise = Vec::new();
     while noise.len() < 3 << 20 {
         noise.extend(Sha256::digest(noise.len().to_le_bytes()));

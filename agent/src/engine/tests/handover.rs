@@ -8,11 +8,11 @@ use std::time::Duration;
 use nix::errno::Errno;
 use rstest::rstest;
 
-use super::*;
 use crate::cancel::CancelFlag;
 use crate::engine::fake_images::FakeImages;
 use crate::engine::image::{Images, ModuleFile};
 use crate::engine::tests::{engine_over, failed, gpu_host, load, module};
+use crate::engine::*;
 use crate::failure::ExitCode;
 use crate::host::fake::FakeHost;
 use crate::journal::Journal;

@@ -3,8 +3,8 @@
 
 use nix::errno::Errno;
 
-use super::tests::{engine, failed, gpu_host, install, load};
-use super::*;
+use super::{engine, failed, gpu_host, install, load};
+use crate::engine::*;
 use crate::host::fake::{FakeHost, FakeModule, Fault};
 use crate::journal::EntryState;
 use crate::steps::{LoadModule, NotLoaded};

@@ -2,27 +2,30 @@
 
 use std::io::Write as _;
 
-use crate::mini::{ARCH, Suite, gzip};
+use crate::archive::{ARCH, Suite, gzip};
 
 /// The kernel that the archive has headers for.
-pub(crate) const KERNEL: &str = "6.1.0-50-amd64";
+pub const KERNEL: &str = "6.1.0-50-amd64";
 /// The driver that it has.
-pub(crate) const DRIVER: &str = "535.261.03";
+pub const DRIVER: &str = "535.261.03";
 
 /// Version that the compiler reports.
-pub(crate) const COMPILER: &str = "gcc-12 (Test 12.2.0-1) 12.2.0";
+pub const COMPILER: &str = "gcc-12 (Test 12.2.0-1) 12.2.0";
 const HEADERS: &str = "linux-headers-6.1.0-50-amd64";
 
 /// An entry of a package.
-pub(crate) enum Item<'a> {
+pub enum Item<'a> {
+    /// Path and content of a file, readable by all.
     File(&'a str, &'a [u8]),
+    /// Path and content of an executable file.
     Program(&'a str, &'a [u8]),
+    /// Path and target of a symbolic link.
     Link(&'a str, &'a str),
 }
 use Item::{File, Link, Program};
 
 /// Makes a package with these entries; paths are written unchanged, `..` and all.
-pub(crate) fn deb(items: &[Item<'_>]) -> Vec<u8> {
+pub fn deb(items: &[Item<'_>]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for item in items {
         let (path, kind, target, bytes, mode) = match item {
@@ -55,7 +58,7 @@ pub(crate) fn deb(items: &[Item<'_>]) -> Vec<u8> {
 
 /// Makes driver, headers, compiler and tools, as `build` requires them. `replaced` are packages by
 /// name that replace the good ones.
-pub(crate) fn buildable(replaced: &[(&str, Vec<u8>)]) -> Suite {
+pub fn buildable(replaced: &[(&str, Vec<u8>)]) -> Suite {
     let headers_dir = format!("./usr/src/{HEADERS}/include");
     let compile_h = format!("{headers_dir}/generated/compile.h");
     let auto_conf = format!("{headers_dir}/config/auto.conf");
@@ -110,7 +113,7 @@ fn stanza(name: &str, version: &str, more: &str, deb: Vec<u8>) -> (String, Vec<u
 }
 
 /// Returns a program that waits until it is killed.
-pub(crate) fn endless() -> Vec<u8> {
+pub fn endless() -> Vec<u8> {
     if cfg!(target_arch = "aarch64") {
         // ppoll without descriptors and timeout; jump to the beginning.
         let zeros = (0..5).map(|register| mov(register, 0));
@@ -122,7 +125,7 @@ pub(crate) fn endless() -> Vec<u8> {
 }
 
 /// Returns a program that prints `text` and exits with `status`.
-pub(crate) fn saying(text: &str, status: u8) -> Vec<u8> {
+pub fn saying(text: &str, status: u8) -> Vec<u8> {
     let length = u16::try_from(text.len()).expect("a short text");
     if cfg!(target_arch = "aarch64") {
         // adr x1 over the seven instructions that follow it.

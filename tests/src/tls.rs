@@ -67,22 +67,22 @@ fn openssl(dir: &Path, arguments: &[&[&str]]) {
 }
 
 /// Returns the root of a host that trusts the servers' certificates.
-pub(crate) fn host_root() -> &'static Path {
+pub fn host_root() -> &'static Path {
     made().dir.path()
 }
 
 /// Returns the path of the certificates that it trusts.
-pub(crate) fn bundle() -> PathBuf {
+pub fn bundle() -> PathBuf {
     host_root().join(BUNDLE)
 }
 
 /// Starts a server with TLS on loopback.
-pub(crate) fn server(files: BTreeMap<String, Vec<u8>>) -> Server {
+pub fn server(files: BTreeMap<String, Vec<u8>>) -> Server {
     with(files, made().config.clone())
 }
 
 /// Starts a server that the host has no reason to trust.
-pub(crate) fn of_a_stranger(files: BTreeMap<String, Vec<u8>>) -> Server {
+pub fn of_a_stranger(files: BTreeMap<String, Vec<u8>>) -> Server {
     with(files, made().stranger.clone())
 }
 

@@ -1,1 +1,0 @@
-//! Library that the tests across all of longshore in `tests/` share.

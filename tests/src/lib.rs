@@ -1,0 +1,10 @@
+//! Fixtures of the tests across all of longshore: an archive and its packages, a server with faults,
+//! module sets, a .run file, and the program itself in a directory of its own.
+
+pub mod archive;
+pub mod module_sets;
+pub mod packages;
+pub mod run_file;
+pub mod scene;
+pub mod server;
+pub mod tls;
