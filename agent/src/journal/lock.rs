@@ -1,26 +1,22 @@
 //! Lock for one agent at a time: an flock on `lock`, which names its holder.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::mem;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use crate::failure::{ExitCode, Failure};
+use crate::locks::{Attempt, Kind};
 
 /// Time limit for waiting for a held lock: a status query holds it for a moment, and an agent that
 /// is just ending for a little more.
 const GRACE: Duration = Duration::from_millis(500);
-
-/// A process that may open a file may lock it (flock(2)), and could so keep every agent from this
-/// host.
-const OWNER_ALONE: u32 = 0o600;
 
 /// A lock file has two short lines.
 const LONGEST: u64 = 1024;
@@ -50,21 +46,11 @@ impl Lock {
     pub fn take(dir: &Path) -> Result<Result<Self, Holder>, Failure> {
         let path = dir.join("lock");
         let fail = |e: io::Error| super::unwritable(&path, e);
-        let mut file = open(OpenOptions::new().write(true).create(true).mode(OWNER_ALONE), &path)
-            .map_err(fail)?;
-        file.set_permissions(Permissions::from_mode(OWNER_ALONE)).map_err(fail)?;
-        let since = Instant::now();
-        let mut locked = loop {
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(locked) => break kept_by_all(locked).map_err(fail)?,
-                Err((back, Errno::EWOULDBLOCK)) if since.elapsed() < GRACE => {
-                    file = back;
-                    thread::sleep(Duration::from_millis(25));
-                }
-                Err((mut back, Errno::EWOULDBLOCK)) => return Ok(Err(Holder::read(&mut back))),
-                Err((_, errno)) => return Err(fail(errno.into())),
-            }
+        let mut attempt = Attempt::begin(&path, Kind::Exclusive, GRACE).map_err(fail)?;
+        let Some(locked) = attempt.within_limit_here().map_err(fail)? else {
+            return Ok(Err(Holder::of(&path)));
         };
+        let mut locked = kept_by_all(locked).map_err(fail)?;
         // Only holding it matters. With a full disk the file does not name its holder, and a driver
         // can still be uninstalled.
         if let Err(error) = sign(&mut locked) {
@@ -91,9 +77,9 @@ fn kept_by_all(mut guard: Flock<File>) -> io::Result<File> {
 
 /// Opens the lock for reading, without blocking or following a link: any kind of file may be in its
 /// place.
-fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+fn open(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
-    let file = options.read(true).truncate(false).custom_flags(flags.bits()).open(path)?;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
 }
 
@@ -112,7 +98,7 @@ fn sign(lock: &mut File) -> io::Result<()> {
 /// A message, if the caller may not read the lock.
 pub fn holder(dir: &Path) -> Result<Option<u32>, String> {
     let path = dir.join("lock");
-    let file = match open(&mut OpenOptions::new(), &path) {
+    let file = match open(&path) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
             return Err(format!(
@@ -129,6 +115,15 @@ pub fn holder(dir: &Path) -> Result<Option<u32>, String> {
 }
 
 impl Holder {
+    /// Reads the holder out of the lock file at `path`.
+    fn of(path: &Path) -> Self {
+        match open(path) {
+            Ok(mut file) => Self::read(&mut file),
+            // Removed meanwhile, or replaced: the holder stays unnamed.
+            Err(_) => Self { pid: None, host: None },
+        }
+    }
+
     fn read(file: &mut File) -> Self {
         let mut text = String::new();
         // An unreadable text leaves the holder unnamed; the lock is held all the same.
