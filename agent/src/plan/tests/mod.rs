@@ -2,6 +2,7 @@
 
 mod daemons;
 mod decisions;
+mod json;
 mod live;
 mod prebuilt;
 mod preflight;
