@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
-use crate::artifact::ModuleSet;
-use crate::config::Config;
+use crate::artifact::{KernelId, ModuleSet};
+use crate::config::{Config, RegistrySource};
 use crate::failure::Failure;
 use crate::host::HostFacts;
-use crate::host::facts::Known;
+use crate::host::facts::{Kernel, Known};
 use crate::layout;
 use crate::module_signing::{Certificate, Signer};
 use crate::source::archive::Archive;
@@ -22,15 +20,13 @@ use crate::source::{driver, headers, userspace};
 use crate::store::Store;
 
 /// Everything that a plan may choose from.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct Catalog {
     /// Built module sets, best first (the store before prebuilt directories before registries).
     pub sets: Vec<AvailableSet>,
     /// Sets that are not used because they are not signed as the configuration requires.
-    #[serde(default)]
     pub refused: Vec<RefusedSet>,
     /// Registries that could not be read.
-    #[serde(default)]
     pub unread: Vec<UnreadRegistry>,
     /// User-mode trees assembled in the store.
     pub userspace: Vec<AvailableUserspace>,
@@ -42,17 +38,63 @@ pub struct Catalog {
     /// Available headers and compiler for the kernel, or the reason why they were not searched.
     pub headers: Known<AvailableHeaders>,
     /// Signer of modules for the kernel, where configured.
-    #[serde(default)]
     pub signer: Option<Signer>,
     /// Result of the comparison with the kernel, for sets of the store that are for this kernel, by
     /// name. Sets that are known to fit are left out.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fits: BTreeMap<String, Fit>,
+    /// Failures behind the unknown drivers, .run files and headers above.
+    pub failures: SourceFailures,
+}
+
+/// Failures of sources that could not be read. A plan goes on without them, or ends with one.
+#[derive(Debug, Clone, Default)]
+pub struct SourceFailures {
+    /// Failure of the archives.
+    pub archives: Option<Failure>,
+    /// Failure of the .run files.
+    pub run_files: Option<Failure>,
+}
+
+impl SourceFailures {
+    /// Warns about each of them, where the plan goes on without.
+    pub fn warn(&self) {
+        let sources = [("archives", &self.archives), (".run files", &self.run_files)];
+        for (name, failure) in sources {
+            if let Some(failure) = failure {
+                tracing::warn!("continuing without the {name}: {}", failure.one_line());
+            }
+        }
+    }
+}
+
+impl Catalog {
+    /// Returns a catalog without anything, whose sources were not read for the reason `why`.
+    pub fn without_sources(why: &str) -> Self {
+        Self {
+            sets: Vec::new(),
+            refused: Vec::new(),
+            unread: Vec::new(),
+            userspace: Vec::new(),
+            drivers: Known::Unknown(why.to_owned()),
+            run_files: Known::Unknown(why.to_owned()),
+            headers: Known::Unknown(why.to_owned()),
+            signer: None,
+            fits: BTreeMap::new(),
+            failures: SourceFailures::default(),
+        }
+    }
+
+    /// Adds the drivers and the headers for `kernel` that the archives offer.
+    pub fn add_archives(&mut self, config: &Config, kernel: &Kernel, archive: &Archive) {
+        let KernelId { release, version, .. } = kernel.id();
+        let wanted = headers::Wanted { release, version };
+        self.drivers = Known::Yes(driver::drivers(archive));
+        self.headers = Known::Yes(headers::at_hand(wanted, &config.header_places(), archive));
+    }
 }
 
 /// Result of comparing a set's modules with the kernel: vermagic, and the CRCs of imported symbols.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fit {
     /// Vermagic and CRCs match.
     Fits {
@@ -78,7 +120,7 @@ pub enum Fit {
 }
 
 /// An available built set of modules.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct AvailableSet {
     /// Module set.
     pub set: ModuleSet,
@@ -87,7 +129,7 @@ pub struct AvailableSet {
 }
 
 /// A set that is not signed as the configuration requires.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct RefusedSet {
     /// The set.
     pub at_hand: AvailableSet,
@@ -96,7 +138,7 @@ pub struct RefusedSet {
 }
 
 /// A registry that could not be read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreadRegistry {
     /// Its repository.
     pub name: String,
@@ -105,8 +147,7 @@ pub struct UnreadRegistry {
 }
 
 /// Location of a built set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetPlace {
     /// The store.
     Store,
@@ -119,8 +160,8 @@ pub enum SetPlace {
     },
     /// A registry.
     Registry {
-        /// Repository as configured.
-        registry: String,
+        /// Repository as configured, with its mirrors.
+        registry: RegistrySource,
         /// `sha256:...` of the manifest.
         manifest: String,
     },
@@ -131,13 +172,13 @@ impl std::fmt::Display for SetPlace {
         match self {
             Self::Store => f.write_str("the store"),
             Self::Layout { dir, .. } => write!(f, "{}", dir.display()),
-            Self::Registry { registry, .. } => f.write_str(registry),
+            Self::Registry { registry, .. } => registry.reference.fmt(f),
         }
     }
 }
 
-/// Gathers everything available for the host. Reads the store, where it exists, the prebuilt
-/// directories and the archives' indexes; fetches nothing.
+/// Gathers everything available for the host without a query: from the store, where it exists, and
+/// the prebuilt directories. The archives are not read, for the reason `why`.
 ///
 /// A set of the store for this host's kernel is read whole, and left out where it is damaged, so
 /// that no plan depends on it.
@@ -149,7 +190,7 @@ pub fn gather(
     config: &Config,
     facts: &HostFacts,
     store: Option<&Store>,
-    archive: Known<&Archive>,
+    why: &str,
 ) -> Result<Catalog, Failure> {
     let mut sets = Vec::new();
     let mut trees = Vec::new();
@@ -167,20 +208,9 @@ pub fn gather(
         }));
     }
     sets.retain(|at_hand: &AvailableSet| config.patches.allows(at_hand.set.key.patches.keys()));
-    let kernel = &facts.kernel;
-    let wanted = headers::Wanted { release: &kernel.release, version: Some(&kernel.version) };
-    let (drivers, headers) = match archive {
-        Known::Yes(archive) => (
-            Known::Yes(driver::drivers(archive)),
-            Known::Yes(headers::at_hand(wanted, &config.header_places(), archive)),
-        ),
-        Known::Unknown(why) => (Known::Unknown(why.clone()), Known::Unknown(why)),
-    };
-    let (refused, unread) = (Vec::new(), Vec::new());
     let run_files = Known::Yes(Vec::new());
-    let signer = signer(config)?;
-    let (userspace, fits) = (trees, BTreeMap::new());
-    Ok(Catalog { sets, refused, unread, userspace, drivers, run_files, headers, signer, fits })
+    let (userspace, signer) = (trees, signer(config)?);
+    Ok(Catalog { sets, userspace, run_files, signer, ..Catalog::without_sources(why) })
 }
 
 /// Returns the signer of modules.
@@ -232,7 +262,7 @@ mod tests {
     #[test]
     fn nothing_at_hand_is_an_empty_catalog_that_says_why() {
         let why = "the archive was not queried";
-        let catalog = gather(&config(), &facts(), None, Known::Unknown(why.into())).unwrap();
+        let catalog = gather(&config(), &facts(), None, why).unwrap();
         assert!(catalog.sets.is_empty() && catalog.userspace.is_empty());
         assert_eq!(catalog.drivers, Known::Unknown(why.into()));
         assert_eq!(catalog.headers, Known::Unknown(why.into()));
@@ -242,7 +272,7 @@ mod tests {
     fn a_prebuilt_directory_that_is_none_is_a_failure() {
         let mut config = config();
         config.prebuilt.push("/no/such/directory".into());
-        let failure = gather(&config, &facts(), None, Known::Unknown(String::new())).unwrap_err();
+        let failure = gather(&config, &facts(), None, "").unwrap_err();
         assert_eq!(failure.code(), ExitCode::Download);
     }
 
@@ -262,9 +292,7 @@ mod tests {
             depends: Vec::new(),
         });
         store.put_set(&set).unwrap();
-        let at_hand = || {
-            gather(&config(), &facts(), Some(&store), Known::Unknown(String::new())).unwrap().sets
-        };
+        let at_hand = || gather(&config(), &facts(), Some(&store), "").unwrap().sets;
         assert_eq!(at_hand().len(), 1);
         std::fs::write(store.blob_path(&set.modules[0].sha256), b"other").unwrap();
         assert_eq!(at_hand().len(), 0);

@@ -34,7 +34,7 @@ use crate::once::Claims;
 use crate::printable::printable;
 use crate::provider;
 use crate::source::userspace::AvailableUserspace;
-use crate::supplier::Supplier;
+use crate::supplier::{Inventory, Provisioner};
 use crate::telemetry::Telemetry;
 use crate::termination::LastWords;
 use crate::threads;
@@ -204,7 +204,7 @@ impl provider::Configurations for Configurations {
     }
 
     fn provider<'a>(&self, config: &'a Config) -> impl provider::Provider + 'a {
-        Supplier::new(config).telling(&self.telemetry).claiming(&self.claims)
+        Provisioner::new(config).telling(&self.telemetry).claiming(&self.claims)
     }
 }
 
@@ -230,20 +230,20 @@ async fn dispatch(
         Command::Plan { json } => stoppable(plan(config, json)).await,
         Command::Doctor(asked) => stoppable(doctor::doctor(config, asked)).await,
         Command::Build { kernel, out, sign_key, retry } => {
-            let supplier = Supplier::new(config).retrying(retry).claiming(claims);
-            stoppable(build(config, &supplier, kernel, out, sign_key)).await
+            let provisioner = Provisioner::new(config).retrying(retry).claiming(claims);
+            stoppable(build(config, &provisioner, kernel, out, sign_key)).await
         }
         Command::SignModules(asked) => stoppable(sign_modules::sign_modules(config, asked)).await,
         Command::Push(push) => stoppable(registry::push(config, push)).await,
         Command::Verify(verify) => stoppable(registry::verify(config, verify)).await,
         Command::GenerateKeyPair(generate) => registry::generate_key_pair(&generate).map(End::Code),
         Command::Fetch { kernels } => {
-            let supplier = Supplier::new(config).claiming(claims);
-            stoppable(fetch(&supplier, &kernels)).await
+            let provisioner = Provisioner::new(config).claiming(claims);
+            stoppable(fetch(&provisioner, &kernels)).await
         }
         Command::Bundle(asked) => {
-            let supplier = Supplier::new(config).claiming(claims);
-            stoppable(bundle::bundle(&supplier, asked)).await
+            let provisioner = Provisioner::new(config).claiming(claims);
+            stoppable(bundle::bundle(&provisioner, asked)).await
         }
         Command::Import(asked) => stoppable(bundle::import(config, asked)).await,
         Command::Gc(asked) => stoppable(upkeep::gc(config, asked)).await,
@@ -331,7 +331,7 @@ fn check_environment() -> Result<(), Failure> {
 }
 
 async fn plan(config: &Config, json: bool) -> Result<ExitCode, Failure> {
-    let (facts, plan) = Supplier::new(config).decide().await?;
+    let (facts, plan) = Inventory::new(config).decide().await?;
     if json {
         print_json(&plan)?;
     } else {
@@ -343,7 +343,7 @@ async fn plan(config: &Config, json: bool) -> Result<ExitCode, Failure> {
 
 async fn build(
     config: &Config,
-    supplier: &Supplier<'_>,
+    provisioner: &Provisioner<'_>,
     kernel: Option<String>,
     out: Option<PathBuf>,
     sign_key: Option<PathBuf>,
@@ -352,9 +352,9 @@ async fn build(
         destination::check(dir)?;
     }
     let key = sign_key.as_deref().map(registry::secret_key).transpose()?;
-    let set = supplier.build(kernel.as_deref()).await?;
+    let set = provisioner.build(kernel.as_deref()).await?;
     if let Some(dir) = out {
-        let (of, store, into) = (set.clone(), supplier.store()?, dir.clone());
+        let (of, store, into) = (set.clone(), provisioner.store()?, dir.clone());
         let wait = config.deadlines.lock;
         let write = move || -> Result<String, Failure> {
             let manifest = crate::layout::export(&of, &store, &into, wait)?;
@@ -372,8 +372,8 @@ async fn build(
     Ok(ExitCode::Done)
 }
 
-async fn fetch(supplier: &Supplier<'_>, kernels: &[String]) -> Result<ExitCode, Failure> {
-    for (set, tree) in fetched(supplier, kernels).await? {
+async fn fetch(provisioner: &Provisioner<'_>, kernels: &[String]) -> Result<ExitCode, Failure> {
+    for (set, tree) in fetched(provisioner, kernels).await? {
         print(&format!(
             "driver {} ({}) for {}: {} modules, set {}, user-mode tree {}\n",
             set.key.driver_version,
@@ -390,15 +390,15 @@ async fn fetch(supplier: &Supplier<'_>, kernels: &[String]) -> Result<ExitCode, 
 /// Fetches what each of these kernels needs into the store; by default, what this host's kernel
 /// needs.
 async fn fetched(
-    supplier: &Supplier<'_>,
+    provisioner: &Provisioner<'_>,
     kernels: &[String],
 ) -> Result<Vec<(ModuleSet, AvailableUserspace)>, Failure> {
     if kernels.is_empty() {
-        return Ok(vec![supplier.fetch(None).await?]);
+        return Ok(vec![provisioner.fetch(None).await?]);
     }
     let mut fetched = Vec::new();
     for kernel in kernels {
-        fetched.push(supplier.fetch(Some(kernel)).await?);
+        fetched.push(provisioner.fetch(Some(kernel)).await?);
     }
     Ok(fetched)
 }

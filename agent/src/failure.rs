@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 /// Process exit codes; documented for users, and never changed in meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -79,13 +80,13 @@ impl ExitCode {
 ///
 /// `Display` prints only the cause and its consequence; [`Failure::report`] returns the whole
 /// message once.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Failure {
     code: ExitCode,
     cause: String,
     consequence: Option<String>,
     remedy: Option<String>,
-    source: Option<Box<dyn Error + Send + Sync>>,
+    source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 impl Failure {
@@ -104,7 +105,7 @@ impl Failure {
     /// Sets the underlying error.
     #[must_use]
     pub fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
+        self.source = Some(Arc::from(source.into()));
         self
     }
 

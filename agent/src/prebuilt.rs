@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::artifact::ModuleSet;
 use crate::artifact::image::Described;
 use crate::catalog::{AvailableSet, Catalog, RefusedSet, SetPlace, UnreadRegistry};
-use crate::config::Config;
+use crate::config::{Config, RegistrySource};
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::host::facts::Kernel;
 use crate::layout;
@@ -138,16 +138,16 @@ impl<'a> Prebuilt<'a> {
         };
         for source in &self.config.registries {
             let name = source.reference.to_string();
-            let registry = self.open(&name)?;
+            let registry = self.open(source)?;
             let found = registry.find(wish, &Fit { of: self, registry: &registry, kernel }).await;
             if let Some(failure) = found.failed.filter(|_| found.taken.is_empty()) {
                 tracing::warn!("continuing without {name}: {}", failure.one_line());
                 let why = failure.one_line();
-                offers.unread.push(UnreadRegistry { name: name.clone(), why });
+                offers.unread.push(UnreadRegistry { name, why });
             }
             let at_hand = |described: Described| {
                 let place =
-                    SetPlace::Registry { registry: name.clone(), manifest: described.digest() };
+                    SetPlace::Registry { registry: source.clone(), manifest: described.digest() };
                 AvailableSet { set: described.set, place }
             };
             offers.sets.extend(found.taken.into_iter().map(at_hand));
@@ -208,7 +208,7 @@ impl<'a> Prebuilt<'a> {
     /// As [`Registry::pull`]; 13 where it does not count as signed.
     pub async fn pull(
         &self,
-        registry: &str,
+        registry: &RegistrySource,
         manifest: &str,
         store: &Store,
         progress: &dyn Progress,
@@ -228,11 +228,7 @@ impl<'a> Prebuilt<'a> {
         Ok(set)
     }
 
-    fn open(&self, name: &str) -> Result<Registry, Failure> {
-        let source = self.config.registries.iter().find(|r| r.reference.to_string() == name);
-        let source = source.ok_or_else(|| {
-            Failure::new(ExitCode::Bug, format!("{name} is not a configured registry"))
-        })?;
+    fn open(&self, source: &RegistrySource) -> Result<Registry, Failure> {
         let policy = Policy::of(&self.config.downloads).for_registry();
         let policy = Policy { away: self.away.clone(), ..policy };
         let env = |name: &str| std::env::var(name).ok();

@@ -10,16 +10,28 @@ use crate::journal::PlanSummary;
 use crate::plan::Plan;
 use crate::steps::Step;
 
+/// Facts and catalog that were read together: the inputs of a plan.
+#[derive(Debug)]
+pub struct Gathered {
+    /// The host.
+    pub facts: HostFacts,
+    /// Everything available for it.
+    pub catalog: Catalog,
+    /// Plan of exactly these facts and this catalog, where it was needed to know which sources to
+    /// query.
+    pub plan: Option<Plan>,
+}
+
 /// Source of facts, plans and acquired files for an agent run: everything left of the engine, which
 /// only reads the host and writes the store.
 pub trait Provider: Send + Sync {
     /// Reads the host, and the available files.
-    fn gather(&self) -> impl Future<Output = Result<(HostFacts, Catalog), Failure>> + Send;
+    fn gather(&self) -> impl Future<Output = Result<Gathered, Failure>> + Send;
     /// Makes the plan, without side effects.
     ///
     /// # Errors
     /// The reason that no plan is possible, with its exit code.
-    fn plan(&self, facts: &HostFacts, catalog: &Catalog) -> Result<Plan, Failure>;
+    fn plan(&self, of: &Gathered) -> Result<Plan, Failure>;
     /// Acquires the items of `plan.acquire` into the store. Dropping the future cancels it:
     /// processes it started must end with it (`kill_on_drop`).
     fn acquire(&self, plan: &Plan) -> impl Future<Output = Result<(), Failure>> + Send;

@@ -53,7 +53,8 @@ impl Inputs {
         let driver = DriverSource::locate(&request.driver, archive, store)?;
         let version = request.kernel_version.as_deref();
         let wanted = Wanted { release: &request.kernel_release, version };
-        let headers = headers::find(wanted, &request.headers, archive, store, progress).await?;
+        let (places, available) = (&request.headers, request.available_headers.as_ref());
+        let headers = headers::find(wanted, places, available, archive, store, progress).await?;
         for why in &headers.passed_over {
             tracing::info!("not used for headers: {why}");
         }

@@ -34,7 +34,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::Progress;
 use crate::source::archive::{Archive, Package};
 use crate::source::driver::AvailableDriver;
-use crate::source::headers;
+use crate::source::headers::{self, AvailableHeaders};
 use crate::store::Store;
 use compile::Compile;
 use inputs::Inputs;
@@ -72,6 +72,8 @@ pub struct Request {
     pub patches: PatchConfig,
     /// Locations searched for headers beside the archives.
     pub headers: HeaderPlaces,
+    /// Headers that the plan chose, where one was made.
+    pub available_headers: Option<AvailableHeaders>,
     /// Compile even where the same inputs failed a short while ago.
     pub retry: bool,
     /// The sandbox's helper: a program whose main function calls [`sandbox::sandbox_main`] for
@@ -92,6 +94,7 @@ impl Request {
             limit: LIMIT,
             patches: PatchConfig::default(),
             headers: HeaderPlaces::default(),
+            available_headers: None,
             retry: false,
             helper: PathBuf::from("/proc/self/exe"),
         }

@@ -13,7 +13,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::progress::Unit;
 use crate::signature::Trust;
 use crate::store::Store;
-use crate::supplier::Supplier;
+use crate::supplier::Provisioner;
 use crate::terminal;
 
 /// Arguments of `bundle`.
@@ -41,12 +41,15 @@ pub(super) struct Import {
     keys: Vec<PathBuf>,
 }
 
-pub(super) async fn bundle(supplier: &Supplier<'_>, asked: Bundle) -> Result<ExitCode, Failure> {
+pub(super) async fn bundle(
+    provisioner: &Provisioner<'_>,
+    asked: Bundle,
+) -> Result<ExitCode, Failure> {
     let key = asked.sign_key.as_deref().map(secret_key).transpose()?;
     bundle::check_destination(&asked.out)?;
     let (sets, trees) =
-        fetched(supplier, &asked.kernels).await?.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
-    let store = supplier.store()?;
+        fetched(provisioner, &asked.kernels).await?.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
+    let store = provisioner.store()?;
     let progress = terminal::progress();
     let out = asked.out.clone();
     let write = move || -> Result<Contents, Failure> {

@@ -9,7 +9,7 @@ use crate::failure::{ExitCode, Failure, OrFail};
 use crate::layout::{self, destination};
 use crate::signed_sets::detached;
 use crate::store::Store;
-use crate::supplier::Supplier;
+use crate::supplier::Provisioner;
 
 /// Arguments of `sign-modules`.
 #[derive(Debug, clap::Args)]
@@ -50,9 +50,9 @@ pub(super) async fn sign_modules(config: &Config, asked: SignModules) -> Result<
              signed elsewhere",
         ));
     }
-    let supplier = Supplier::new(config);
+    let provisioner = Provisioner::new(config);
     for set in sets {
-        let signed = supplier.sign(set).await?;
+        let signed = provisioner.sign(set).await?;
         let by = signed.key.signed_by.as_ref().map(ToString::to_string).unwrap_or_default();
         print(&format!("{}: {}, signed by {by}\n", signed.key.file_stem(), files(&signed)))?;
         if let Some(dir) = &asked.out {

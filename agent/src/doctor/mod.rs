@@ -18,13 +18,12 @@ use crate::config::Config;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::finding::{self, Area, Code, Finding, Severity};
 use crate::host::HostFacts;
-use crate::host::facts::Known;
 use crate::journal;
 use crate::plan::{self, Plan};
 use crate::prebuilt::Prebuilt;
 use crate::root::Root;
 use crate::store::Store;
-use crate::supplier::Supplier;
+use crate::supplier::Inventory;
 
 /// Codes that need a query to a source.
 const OF_SOURCES: [Code; 4] =
@@ -148,8 +147,7 @@ impl Look<'_> {
     /// Returns the findings of a plan, and the plan itself where there is one.
     async fn plan(&self) -> Result<(Option<Plan>, Vec<Finding>), Failure> {
         let planned = if self.online {
-            let supplier = Supplier::new(self.config);
-            supplier.decide().await.map(|(_, plan)| plan)
+            Inventory::new(self.config).decide().await.map(|(_, plan)| plan)
         } else {
             self.at_hand().and_then(|catalog| plan::plan(self.config, self.facts, &catalog))
         };
@@ -162,8 +160,8 @@ impl Look<'_> {
             }
             // The findings about the host itself are reported nevertheless.
             Err(failure) => {
-                let unknown = Known::Unknown(failure.one_line());
-                let catalog = catalog::gather(&self.without_sources(), self.facts, None, unknown)?;
+                let (config, why) = (self.without_sources(), failure.one_line());
+                let catalog = catalog::gather(&config, self.facts, None, &why)?;
                 let mut findings = plan::plan(self.config, self.facts, &catalog)?.findings;
                 findings.retain(|f| f.code.entry().area != Area::Sources);
                 let code = match failure.code() {
@@ -198,9 +196,8 @@ impl Look<'_> {
     fn at_hand(&self) -> Result<Catalog, Failure> {
         let store = Store::at(&self.root.display(&self.config.paths.store));
         let there = store.dir("sets").is_dir() && store.dir("userspace").is_dir();
-        let unasked = Known::Unknown(NOT_ASKED.to_owned());
-        let mut catalog =
-            catalog::gather(self.config, self.facts, there.then_some(&store), unasked)?;
+        let store_there = there.then_some(&store);
+        let mut catalog = catalog::gather(self.config, self.facts, store_there, NOT_ASKED)?;
         Prebuilt::new(self.config)?.judge(&self.facts.kernel, &store, &mut catalog);
         Ok(catalog)
     }

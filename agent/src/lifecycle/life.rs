@@ -19,7 +19,7 @@ use crate::journal::phase::Phase;
 use crate::journal::{Entry, Journal, PlanSummary};
 use crate::plan::{Plan, Severity};
 use crate::privileges;
-use crate::provider::{Configurations, Provider};
+use crate::provider::{Configurations, Gathered, Provider};
 use crate::steps::{LoadModule, Step};
 use crate::telemetry::{DriverInfo, Origin, Telemetry};
 use stay::{Base, Next, Repairs};
@@ -247,15 +247,15 @@ impl Life {
 
     /// Reads the host and makes a plan.
     async fn decide(&mut self, provider: &impl Provider) -> Result<Plan, End> {
-        let (facts, catalog) = or_stop(&self.stop, provider.gather()).await?;
+        let gathered = or_stop(&self.stop, provider.gather()).await?;
         self.enter(Phase::Planning)?;
-        Ok(provider.plan(&facts, &catalog)?)
+        Ok(planned(provider, &gathered)?)
     }
 
     /// The same while the driver is Ready, which it stays.
     async fn plan(&self, provider: &impl Provider) -> Result<Plan, End> {
-        let (facts, catalog) = or_stop(&self.stop, provider.gather()).await?;
-        Ok(provider.plan(&facts, &catalog)?)
+        let gathered = or_stop(&self.stop, provider.gather()).await?;
+        Ok(planned(provider, &gathered)?)
     }
 
     fn begin(&mut self) -> Result<(), Failure> {
@@ -426,6 +426,13 @@ async fn or_stop<T>(
     };
     // The stop may have been set during a part of the work that did not notice it.
     if stop.is_set() { Err(End::Stopped) } else { Ok(result) }
+}
+
+/// Makes the plan, and warns of the sources that it goes on without.
+fn planned(provider: &impl Provider, gathered: &Gathered) -> Result<Plan, Failure> {
+    let plan = provider.plan(gathered)?;
+    gathered.catalog.failures.warn();
+    Ok(plan)
 }
 
 /// Returns the plan, unless preflight refused it: the gravest refusal, which comes first, ends the

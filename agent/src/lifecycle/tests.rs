@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::future::pending;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
@@ -18,7 +19,7 @@ use crate::host::verbs::{Node, Owner};
 use crate::journal::PlanSummary;
 use crate::plan::Plan;
 use crate::plan::{Acquire, Replaced};
-use crate::provider::Provider;
+use crate::provider::{Gathered, Provider};
 use crate::status::status;
 use crate::steps::{
     Bind, LoadModule, MakeDir, MakeNodes, MissingDirs, ModuleOrigin, MountTmpfs, Step,
@@ -47,6 +48,8 @@ struct Script {
     at: At,
     /// Installed drivers that it was informed of.
     told: Told,
+    /// Number of times that it read the host.
+    gathered: Arc<AtomicUsize>,
 }
 
 impl Configurations for Script {
@@ -79,7 +82,8 @@ enum At {
 }
 
 impl Provider for Script {
-    async fn gather(&self) -> Result<(HostFacts, Catalog), Failure> {
+    async fn gather(&self) -> Result<Gathered, Failure> {
+        self.gathered.fetch_add(1, Ordering::Relaxed);
         if self.at == At::Gather {
             self.stop.set();
             return pending().await;
@@ -87,10 +91,10 @@ impl Provider for Script {
         if self.at == At::GatherDone {
             self.stop.set();
         }
-        Ok((facts(), catalog()))
+        Ok(Gathered { facts: facts(), catalog: catalog(), plan: None })
     }
 
-    fn plan(&self, _: &HostFacts, _: &Catalog) -> Result<Plan, Failure> {
+    fn plan(&self, _: &Gathered) -> Result<Plan, Failure> {
         let mut plans = self.plans.lock().unwrap();
         let next = if plans.len() > 1 { plans.pop_front() } else { plans.front().cloned() };
         let plan = next.unwrap().map_err(|code| Failure::new(code, "no plan"))?;
@@ -138,6 +142,7 @@ fn catalog() -> Catalog {
         headers: Known::Unknown(unknown()),
         signer: None,
         fits: Default::default(),
+        failures: Default::default(),
     }
 }
 
@@ -198,7 +203,8 @@ fn plan(version: &str) -> Plan {
 }
 
 fn wanting(plan: Plan) -> Plan {
-    let acquire = Acquire::AssembleUserspace { driver_version: plan.driver_version.clone() };
+    let driver_version = plan.driver_version.clone();
+    let acquire = Acquire::AssembleUserspace { driver_version, run_file: None };
     Plan { acquire: vec![acquire], exact: false, ..plan }
 }
 
@@ -216,6 +222,7 @@ struct Scene {
     _dir: tempfile::TempDir,
     paths: Paths,
     told: Told,
+    gathered: Arc<AtomicUsize>,
     telemetry: Telemetry,
     step_limit: Duration,
     missing_gpus: MissingGpus,
@@ -245,6 +252,7 @@ impl Scene {
             _dir: dir,
             paths,
             told: Arc::default(),
+            gathered: Arc::default(),
             telemetry: Telemetry::default(),
             step_limit: Duration::from_secs(600),
             missing_gpus: MissingGpus::Warn,
@@ -274,6 +282,7 @@ impl Scene {
             stop: self.stop.clone(),
             at,
             told: Arc::clone(&self.told),
+            gathered: Arc::clone(&self.gathered),
         };
         let journal = Journal::open(&self.paths).unwrap();
         let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
@@ -353,6 +362,18 @@ async fn a_life_installs_and_takes_off() {
     assert!(scene.host.log().contains(&"init_module nvidia_uvm".to_owned()));
     assert_eq!(scene.host.state(), before);
     assert_eq!(scene.phase(), Some(Phase::Removed));
+}
+
+#[tokio::test]
+async fn the_host_is_read_once_for_each_plan() {
+    let installs = || vec![Ok(plan("535"))];
+    let acquires = || vec![Ok(wanting(plan("535"))), Ok(plan("535"))];
+    for (plans, wanted) in [(installs(), 1), (acquires(), 2)] {
+        let scene = Scene::new();
+        let (ended, ()) = tokio::join!(scene.live(At::Never, plans), scene.stop_at(Phase::Ready));
+        assert_eq!(ended.unwrap(), ExitCode::Done);
+        assert_eq!(scene.gathered.load(Ordering::Relaxed), wanted);
+    }
 }
 
 #[tokio::test]

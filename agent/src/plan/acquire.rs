@@ -4,7 +4,7 @@ use super::candidate::{is_for_kernel, names_run_files, run_files};
 use super::driver::Choice;
 use super::live;
 use super::signing::{self, Standing};
-use super::{Acquire, Reason};
+use super::{Acquire, BuildSet, Reason};
 use crate::artifact::SetQuery;
 use crate::artifact::{HeadersFrom, ModuleSet};
 use crate::build;
@@ -14,7 +14,9 @@ use crate::finding::{Code, Finding, Severity};
 use crate::host::HostFacts;
 use crate::host::facts::Known;
 use crate::module_signing::Signer;
+use crate::source::driver::AvailableDriver;
 use crate::source::headers::AvailableHeaders;
+use crate::source::runfile::AvailableRunFile;
 use crate::source::userspace::AvailableUserspace;
 
 /// Available modules and user-mode tree, and what is to be acquired.
@@ -118,7 +120,7 @@ impl<'a> Supply<'a> {
                     .push(Acquire::ImportSet { dir: dir.clone(), manifest: manifest.clone() });
             }
             SetPlace::Registry { registry, manifest } => {
-                let why = format!("built for exactly {kernel}, in {registry}");
+                let why = format!("built for exactly {kernel}, in {}", registry.reference);
                 self.because("modules from a registry", why);
                 self.acquire.push(Acquire::PullSet {
                     registry: registry.clone(),
@@ -137,7 +139,7 @@ impl<'a> Supply<'a> {
         };
         self.because("signed for the kernel", will_sign(signer));
         self.signs = true;
-        let (set, by) = (at_hand.set.key.file_stem(), signer.to_string());
+        let (set, by) = (Box::new(at_hand.set.clone()), signer.clone());
         self.acquire.push(Acquire::SignSet { set, by });
     }
 
@@ -173,11 +175,17 @@ impl<'a> Supply<'a> {
         if let Some(signer) = &catalog.signer {
             self.because("signed for the kernel", will_sign(signer));
         }
-        self.acquire.push(Acquire::BuildSet {
+        self.acquire.push(Acquire::BuildSet(Box::new(BuildSet {
             driver_version: choice.version.clone(),
             flavour: choice.flavour,
             kernel_release: release.clone(),
-        });
+            kernel_version: facts.kernel.id().version.map(str::to_owned),
+            driver: sources_of(config, catalog, choice),
+            headers: match &catalog.headers {
+                Known::Yes(headers) => Some(headers.clone()),
+                Known::Unknown(_) => None,
+            },
+        })));
         if let Some(publish) = &config.publish {
             self.published(publish, &catalog.headers);
         }
@@ -247,13 +255,12 @@ impl<'a> Supply<'a> {
 
     /// Adds the fetch of the .run file, which compiling or assembling needs first.
     fn run_file(&mut self, catalog: &Catalog, choice: &Choice) {
-        let mut files = run_files(catalog).iter().filter(|file| file.version == choice.version);
-        let Some(file) = files.next() else { return };
+        let Some(file) = run_file_of(catalog, choice) else { return };
         let needed = self.builds || self.userspace.is_none();
         if needed && !file.stored {
-            let (name, sha256) = (file.name.clone(), file.sha256.clone());
-            self.because("driver fetched", format!("the store does not have {name} unpacked"));
-            self.acquire.insert(0, Acquire::FetchRunFile { name, sha256 });
+            let why = format!("the store does not have {} unpacked", file.name);
+            self.because("driver fetched", why);
+            self.acquire.insert(0, Acquire::FetchRunFile(file.clone()));
         }
     }
 
@@ -272,7 +279,10 @@ impl<'a> Supply<'a> {
             self.because("user mode from the store", "assembled there already");
             return;
         }
-        self.acquire.push(Acquire::AssembleUserspace { driver_version: choice.version.clone() });
+        self.acquire.push(Acquire::AssembleUserspace {
+            driver_version: choice.version.clone(),
+            run_file: run_file_of(catalog, choice).cloned(),
+        });
         self.because("user mode assembled", "the store has none of this version");
         if let Known::Yes(drivers) = &catalog.drivers
             && !drivers.is_empty()
@@ -291,6 +301,25 @@ impl<'a> Supply<'a> {
 
     fn because(&mut self, what: &str, why: impl Into<String>) {
         self.reasons.push(Reason { what: what.to_owned(), why: why.into() });
+    }
+}
+
+/// Returns the .run file of the chosen version.
+fn run_file_of<'a>(catalog: &'a Catalog, choice: &Choice) -> Option<&'a AvailableRunFile> {
+    run_files(catalog).iter().find(|file| file.version == choice.version)
+}
+
+/// Returns the catalog's kernel sources of the chosen driver.
+fn sources_of(config: &Config, catalog: &Catalog, choice: &Choice) -> Option<AvailableDriver> {
+    let is_chosen = |driver: &AvailableDriver| {
+        driver.version == choice.version && driver.flavour == choice.flavour
+    };
+    if names_run_files(config, catalog) {
+        return run_files(catalog).iter().flat_map(AvailableRunFile::drivers).find(is_chosen);
+    }
+    match &catalog.drivers {
+        Known::Yes(drivers) => drivers.iter().find(|driver| is_chosen(driver)).cloned(),
+        Known::Unknown(_) => None,
     }
 }
 

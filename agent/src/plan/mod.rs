@@ -1,6 +1,7 @@
 //! Pure planning: configuration, facts and catalog in; choices with reasons, and steps, out.
 
 mod acquire;
+mod acquisition;
 mod candidate;
 mod conflicts;
 mod daemons;
@@ -13,10 +14,9 @@ mod render;
 mod signing;
 mod symbols;
 
-use std::path::PathBuf;
-
 use serde::{Deserialize, Serialize};
 
+pub use acquisition::{Acquire, BuildSet};
 pub use live::Replaced;
 pub(crate) use preflight::{NEEDED, is_host_hidden};
 pub use render::render;
@@ -34,7 +34,7 @@ use crate::journal::PlanSummary;
 use crate::steps::Step;
 
 /// Plan: choices with reasons, steps and findings.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Plan {
     /// Driver version chosen.
     pub driver_version: String,
@@ -48,7 +48,7 @@ pub struct Plan {
     pub acquire: Vec<Acquire>,
     /// Modules of longshore's that must be unloaded first: with these the plan changes the driver,
     /// without them it installs or adopts one.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub replaces: Vec<Replaced>,
     /// The changes to the host, in order.
     pub install: Vec<Step>,
@@ -75,55 +75,6 @@ pub struct Reason {
     pub what: String,
     /// Why.
     pub why: String,
-}
-
-/// One acquisition into the store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "acquire", rename_all = "kebab-case")]
-pub enum Acquire {
-    /// Fetch and unpack a .run file. Its list of GPUs is known only afterwards, so planning is
-    /// repeated then.
-    FetchRunFile {
-        /// Name.
-        name: String,
-        /// Required sha256 (hex).
-        sha256: String,
-    },
-    /// Copy a prebuilt set out of an OCI image layout.
-    ImportSet {
-        /// Directory of the layout.
-        dir: PathBuf,
-        /// `sha256:...` of the manifest.
-        manifest: String,
-    },
-    /// Fetch a prebuilt set from a registry.
-    PullSet {
-        /// Repository as configured.
-        registry: String,
-        /// `sha256:...` of the manifest.
-        manifest: String,
-    },
-    /// Compile the modules.
-    BuildSet {
-        /// Driver version.
-        driver_version: String,
-        /// Flavour.
-        flavour: Flavour,
-        /// Kernel release.
-        kernel_release: String,
-    },
-    /// Sign a set for the kernel.
-    SignSet {
-        /// Unsigned set, by its name in the store.
-        set: String,
-        /// Signer.
-        by: String,
-    },
-    /// Fetch and assemble the user-mode tree.
-    AssembleUserspace {
-        /// Driver version.
-        driver_version: String,
-    },
 }
 
 impl Plan {
@@ -194,22 +145,20 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     })
 }
 
-/// True if the loaded driver is the wanted one as it is, and nothing has to be acquired for it:
-/// then no other source need be queried.
-pub fn adopts(config: &Config, facts: &HostFacts, catalog: &Catalog) -> bool {
+/// True if `plan` leaves the loaded driver as it is, and acquires nothing for it: then no other
+/// source than those that it was made from need be queried.
+pub fn adopts(config: &Config, facts: &HostFacts, plan: &Plan) -> bool {
     let Some(live) = &facts.live_driver else { return false };
     // The version of a .run file is known only once it is read.
     if config.driver.version.is_none() && !config.run_files.is_empty() {
         return false;
     }
-    plan(config, facts, catalog).is_ok_and(|plan| {
-        plan.driver_version == live.version
-            && live.flavour.is_none_or(|flavour| flavour == plan.flavour)
-            && plan.replaces.is_empty()
-            && plan.acquire.is_empty()
-            && plan.exact
-            && plan.refusal().is_none()
-    })
+    plan.driver_version == live.version
+        && live.flavour.is_none_or(|flavour| flavour == plan.flavour)
+        && plan.replaces.is_empty()
+        && plan.acquire.is_empty()
+        && plan.exact
+        && plan.refusal().is_none()
 }
 
 #[cfg(test)]

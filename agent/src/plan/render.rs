@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use super::driver::name_of;
-use super::{Acquire, Plan, gpu};
+use super::{Acquire, BuildSet, Plan, gpu};
 use crate::finding::{Finding, Severity};
 use crate::host::HostFacts;
 use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice};
+use crate::source::runfile::AvailableRunFile;
 use crate::steps::MountTmpfs;
 
 /// Formats verdict, host, devices, choices with reasons, acquisitions, steps and findings.
@@ -179,16 +180,17 @@ fn acquire_line(acquire: &Acquire) -> String {
             format!("import the prebuilt modules {manifest} from {}", dir.display())
         }
         Acquire::PullSet { registry, manifest } => {
-            format!("fetch the prebuilt modules {registry}@{manifest}")
+            format!("fetch the prebuilt modules {}@{manifest}", registry.reference)
         }
-        Acquire::FetchRunFile { name, sha256 } => {
+        Acquire::FetchRunFile(AvailableRunFile { name, sha256, .. }) => {
             format!("fetch and unpack {name} (sha256 {})", sha256.get(..12).unwrap_or(sha256))
         }
-        Acquire::BuildSet { driver_version, flavour, kernel_release } => {
+        Acquire::BuildSet(build) => {
+            let BuildSet { driver_version, flavour, kernel_release, .. } = build.as_ref();
             format!("compile {driver_version} ({flavour}) for {kernel_release}")
         }
         Acquire::SignSet { by, .. } => format!("sign the modules: {by}"),
-        Acquire::AssembleUserspace { driver_version } => {
+        Acquire::AssembleUserspace { driver_version, .. } => {
             format!("fetch and assemble the user-mode files of {driver_version}")
         }
     }

@@ -6,22 +6,21 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::Supplier;
+use super::Provisioner;
 use super::run_files::Archives;
 use crate::artifact::image::Described;
 use crate::artifact::{KernelId, SetQuery};
 use crate::artifact::{ModuleSet, tag};
 use crate::build::{Failed, KnownFailure};
 use crate::builder::Builder;
-use crate::config::{Config, PublishConfig};
+use crate::config::{Config, PublishConfig, RegistrySource};
 use crate::digest::hex;
 use crate::failure::{ExitCode, Failure};
-use crate::flavour::Flavour;
 use crate::once::{Alone, Prospect, Round, Search, Times, Turn};
+use crate::plan::BuildSet;
 use crate::prebuilt::Prebuilt;
 use crate::registry::{Judge, Registry, Wish};
 use crate::signature::key::SecretKey;
-use crate::source::driver::AvailableDriver;
 use crate::source::headers;
 use crate::source::headers::AvailableHeaders;
 use crate::source::http::Policy;
@@ -35,66 +34,41 @@ const CLAIM: &str = "claim-";
 /// Longest tag that the distribution specification allows.
 const LONGEST_TAG: usize = 128;
 
-/// The wanted set.
-#[derive(Debug, Clone)]
-pub(super) struct Wanted {
-    pub(super) driver_version: String,
-    pub(super) flavour: Flavour,
-    pub(super) kernel_release: String,
-    /// `uname -v`, where known.
-    pub(super) kernel_version: Option<String>,
+/// Returns the tag of a build's sets.
+fn tag_of(build: &BuildSet) -> String {
+    tag(&build.driver_version, build.flavour, &build.kernel_release, std::env::consts::ARCH)
 }
 
-impl Wanted {
-    pub(super) fn new(driver: &AvailableDriver, release: &str, version: Option<&str>) -> Self {
-        Self {
-            driver_version: driver.version.clone(),
-            flavour: driver.flavour,
-            kernel_release: release.to_owned(),
-            kernel_version: version.map(str::to_owned),
-        }
-    }
-
-    /// Returns the tag of its sets.
-    fn tag(&self) -> String {
-        let arch = std::env::consts::ARCH;
-        tag(&self.driver_version, self.flavour, &self.kernel_release, arch)
-    }
-
-    /// Returns the tag of the claim on compiling it, shared by hosts that would use each other's
-    /// set.
-    fn claim_tag(&self, config: &Config) -> String {
-        let mut modules = config.driver.extra_modules.clone();
-        modules.sort();
-        let (tag, patches) = (self.tag(), &config.patches);
-        let of = format!("{tag} {modules:?} {} {:?}", patches.apply, patches.off);
-        let digest = hex(&Sha256::digest(of));
-        let room = LONGEST_TAG - CLAIM.len() - 13;
-        format!("{CLAIM}{}-{}", &tag[..tag.len().min(room)], &digest[..12])
-    }
-
-    fn is_met_by(&self, set: &ModuleSet, config: &Config) -> bool {
-        let query = SetQuery {
-            kernel: KernelId {
-                release: &self.kernel_release,
-                version: self.kernel_version.as_deref(),
-                arch: std::env::consts::ARCH,
-            },
-            driver_version: &self.driver_version,
-            flavour: Some(self.flavour),
-        };
-        query.matches_with(set, &config.driver.extra_modules)
-            && config.patches.allows(set.key.patches.keys())
-    }
+/// Returns the tag of the claim on a build, shared by hosts that would use each other's set.
+fn claim_tag(build: &BuildSet, config: &Config) -> String {
+    let mut modules = config.driver.extra_modules.clone();
+    modules.sort();
+    let (tag, patches) = (tag_of(build), &config.patches);
+    let of = format!("{tag} {modules:?} {} {:?}", patches.apply, patches.off);
+    let digest = hex(&Sha256::digest(of));
+    let room = LONGEST_TAG - CLAIM.len() - 13;
+    format!("{CLAIM}{}-{}", &tag[..tag.len().min(room)], &digest[..12])
 }
 
-/// Search for the wanted set in the registry that it is published to.
-struct Published<'a> {
-    supplier: &'a Supplier<'a>,
-    config: &'a Config,
-    prebuilt: Prebuilt<'a>,
+fn is_met_by(build: &BuildSet, set: &ModuleSet, config: &Config) -> bool {
+    let query = SetQuery {
+        kernel: KernelId {
+            release: &build.kernel_release,
+            version: build.kernel_version.as_deref(),
+            arch: std::env::consts::ARCH,
+        },
+        driver_version: &build.driver_version,
+        flavour: Some(build.flavour),
+    };
+    query.matches_with(set, &config.driver.extra_modules)
+        && config.patches.allows(set.key.patches.keys())
+}
+
+/// Search for the set in the registry that it is published to.
+struct Published<'p> {
+    shared: &'p SharedBuild<'p>,
+    prebuilt: Prebuilt<'p>,
     registry: Registry,
-    wanted: &'a Wanted,
 }
 
 impl Judge for Published<'_> {
@@ -102,7 +76,8 @@ impl Judge for Published<'_> {
     type Why = ();
 
     async fn judge(&self, set: &Described) -> Result<(), ()> {
-        if !self.wanted.is_met_by(&set.set, self.config) {
+        let SharedBuild { provisioner, build, .. } = self.shared;
+        if !is_met_by(build, &set.set, provisioner.config()) {
             return Err(());
         }
         self.prebuilt.counts(&self.registry, set).await.map_err(|why| {
@@ -116,10 +91,11 @@ impl Search for Published<'_> {
     type Found = String;
 
     async fn look(&self) -> Result<Option<String>, Failure> {
+        let build = self.shared.build;
         let wish = Wish {
-            driver: Some(&self.wanted.driver_version),
-            flavour: Some(self.wanted.flavour),
-            kernel_release: &self.wanted.kernel_release,
+            driver: Some(&build.driver_version),
+            flavour: Some(build.flavour),
+            kernel_release: &build.kernel_release,
             arch: std::env::consts::ARCH,
         };
         let taken = self.registry.find(wish, self).await.into_taken()?;
@@ -129,14 +105,15 @@ impl Search for Published<'_> {
     /// Judges the failures that other hosts reported. Any host that may write to the registry can
     /// report one; where sets must be signed, such a report is not trusted.
     async fn weigh(&self, told: Vec<KnownFailure>) -> Prospect {
-        if told.is_empty() || self.config.signatures.required {
+        let SharedBuild { provisioner, build, .. } = self.shared;
+        if told.is_empty() || provisioner.config().signatures.required {
             return Prospect::Open(told);
         }
-        if self.supplier.retry {
+        if provisioner.retry {
             tracing::info!("retrying a compile that failed elsewhere: {}", told[0].cause);
             return Prospect::Open(Vec::new());
         }
-        match self.supplier.foresee(self.wanted, &told).await {
+        match provisioner.foresee(build, &told).await {
             Ok(Some(failure)) => Prospect::Fails(failure),
             Ok(None) => Prospect::Open(told),
             Err(failure) => {
@@ -147,28 +124,49 @@ impl Search for Published<'_> {
     }
 }
 
-impl Supplier<'_> {
-    /// Returns the wanted set, in the store: compiled here, or by another host that publishes to
-    /// the same registry, where one is configured.
+impl Provisioner<'_> {
+    /// Returns the set of `build`, in the store: compiled here, or by another host that publishes
+    /// to the same registry, where one is configured.
     ///
     /// # Errors
     /// As [`crate::build::build`]; 2 for an unreadable signing key, 13 where the registry has
     /// invalid content. An unusable registry is a warning.
-    pub(super) async fn build_once(&self, wanted: Wanted) -> Result<ModuleSet, Failure> {
-        let Some(publish) = &self.config.publish else { return self.compile_alone(&wanted).await };
+    pub(super) async fn build_once(&self, build: &BuildSet) -> Result<ModuleSet, Failure> {
+        let Some(publish) = &self.config().publish else { return self.compile_alone(build).await };
         let password = std::env::var("COSIGN_PASSWORD").ok();
         let read = |path| SecretKey::read(path, password.as_deref());
         let key = publish.sign_key.as_deref().map(read).transpose()?;
-        if let Some(place) = self.unsigned_headers(&wanted, publish).await {
-            return self.build_unshared(&wanted, publish, &place).await;
+        SharedBuild { provisioner: self, publish, key, build }.run().await
+    }
+
+    /// Compiles here, even if other hosts do the same.
+    async fn compile_alone(&self, build: &BuildSet) -> Result<ModuleSet, Failure> {
+        self.compile(build).await.map_err(|failed| failed.failure)
+    }
+}
+
+/// A build whose set is published for other hosts.
+struct SharedBuild<'p> {
+    provisioner: &'p Provisioner<'p>,
+    publish: &'p PublishConfig,
+    /// Key that signs the published set, where configured.
+    key: Option<SecretKey>,
+    build: &'p BuildSet,
+}
+
+impl SharedBuild<'_> {
+    async fn run(&self) -> Result<ModuleSet, Failure> {
+        if let Some(place) = self.unsigned_headers().await {
+            return self.build_unshared(&place).await;
         }
-        match self.turn(&wanted, publish).await? {
-            Turn::Found(manifest) => self.take(publish, &manifest, &wanted).await,
+        let reference = &self.publish.reference;
+        match self.turn().await? {
+            Turn::Found(manifest) => self.take(&manifest).await,
             Turn::Mine(held) => {
-                tracing::info!("building {}; will publish to {}", wanted.tag(), publish.reference);
-                match self.compile(&wanted).await {
+                tracing::info!("building {}; will publish to {reference}", tag_of(self.build));
+                match self.provisioner.compile(self.build).await {
                     Ok(set) => {
-                        self.publish(publish, &set, key.as_ref()).await;
+                        self.publish(&set).await;
                         held.release().await;
                         Ok(set)
                     }
@@ -185,13 +183,13 @@ impl Supplier<'_> {
             Turn::Fails(failure) => Err(failure),
             Turn::Alone(Alone::NoBoard(failure)) => {
                 let why = failure.one_line();
-                tracing::warn!("building for this host only: {}: {why}", publish.reference);
-                self.compile_alone(&wanted).await
+                tracing::warn!("building for this host only: {reference}: {why}");
+                self.provisioner.compile_alone(self.build).await
             }
             Turn::Alone(Alone::InVain(why)) => {
                 tracing::warn!("stopped waiting for other hosts, compiling here: {why}");
-                let set = self.compile_alone(&wanted).await?;
-                self.publish(publish, &set, key.as_ref()).await;
+                let set = self.provisioner.compile_alone(self.build).await?;
+                self.publish(&set).await;
                 Ok(set)
             }
         }
@@ -199,106 +197,101 @@ impl Supplier<'_> {
 
     /// Returns the location of the headers for the compile, if they are unsigned and may not be
     /// used for published modules.
-    async fn unsigned_headers(&self, wanted: &Wanted, publish: &PublishConfig) -> Option<String> {
-        if publish.unsigned_headers {
+    async fn unsigned_headers(&self) -> Option<String> {
+        if self.publish.unsigned_headers {
             return None;
         }
-        // Without the archives nothing is compiled here; a host that has them may have published.
-        let archive = self.archive().await.ok()?;
-        let version = wanted.kernel_version.as_deref();
-        let kernel = headers::Wanted { release: &wanted.kernel_release, version };
-        match headers::at_hand(kernel, &self.config.header_places(), archive) {
+        match self.headers().await? {
             AvailableHeaders::Local { place, .. } => Some(place),
             AvailableHeaders::Archive { .. } | AvailableHeaders::Missing { .. } => None,
         }
     }
 
+    /// Returns the plan's headers, or searches for them where no plan did. None without the
+    /// archives: nothing is compiled here then; a host that has them may have published.
+    async fn headers(&self) -> Option<AvailableHeaders> {
+        let Self { provisioner, build, .. } = self;
+        if let Some(headers) = &build.headers {
+            return Some(headers.clone());
+        }
+        let store = provisioner.store().ok()?;
+        let archive = provisioner.inventory.sources.archive(&store).await.ok()?;
+        let version = build.kernel_version.as_deref();
+        let kernel = headers::Wanted { release: &build.kernel_release, version };
+        Some(headers::at_hand(kernel, &provisioner.config().header_places(), archive))
+    }
+
     /// Uses a published set, or compiles for this host only: no other host waits for it.
-    async fn build_unshared(
-        &self,
-        wanted: &Wanted,
-        publish: &PublishConfig,
-        place: &str,
-    ) -> Result<ModuleSet, Failure> {
-        match self.published(wanted, publish)?.look().await {
-            Ok(Some(manifest)) => return self.take(publish, &manifest, wanted).await,
+    async fn build_unshared(&self, place: &str) -> Result<ModuleSet, Failure> {
+        match self.published()?.look().await {
+            Ok(Some(manifest)) => return self.take(&manifest).await,
             Ok(None) => {}
             Err(failure) => tracing::warn!("cannot query the registry: {}", failure.one_line()),
         }
         tracing::warn!("building for this host only: the headers from {place} are unsigned");
-        self.compile_alone(wanted).await
+        self.provisioner.compile_alone(self.build).await
     }
 
-    /// Compiles here, even if other hosts do the same.
-    async fn compile_alone(&self, wanted: &Wanted) -> Result<ModuleSet, Failure> {
-        self.compile(wanted).await.map_err(|failed| failed.failure)
-    }
-
-    async fn turn(
-        &self,
-        wanted: &Wanted,
-        publish: &PublishConfig,
-    ) -> Result<Turn<String>, Failure> {
-        let search = self.published(wanted, publish)?;
-        let claim = self.open(publish)?.into_claim(wanted.claim_tag(self.config));
+    async fn turn(&self) -> Result<Turn<String>, Failure> {
+        let Self { provisioner, publish, build, .. } = self;
+        let search = self.published()?;
+        let claim = self.open()?.into_claim(claim_tag(build, provisioner.config()));
         let round = Round {
             board: Arc::new(claim),
-            me: Builder::here(wanted.tag()),
+            me: Builder::here(tag_of(build)),
             times: Times { lease: publish.lease, wait: publish.wait },
-            claims: &self.claims,
-            progress: self.progress.as_ref(),
+            claims: &provisioner.claims,
+            progress: provisioner.inventory.sources.progress(),
         };
         Ok(round.turn(&search).await)
     }
 
-    fn published<'s>(
-        &'s self,
-        wanted: &'s Wanted,
-        publish: &PublishConfig,
-    ) -> Result<Published<'s>, Failure> {
-        Ok(Published {
-            supplier: self,
-            config: self.config,
-            prebuilt: Prebuilt::new(self.config)?,
-            registry: self.open(publish)?,
-            wanted,
-        })
+    fn published(&self) -> Result<Published<'_>, Failure> {
+        let prebuilt = Prebuilt::new(self.provisioner.config())?;
+        Ok(Published { shared: self, prebuilt, registry: self.open()? })
     }
 
     /// Opens the registry itself, without mirrors, which may lag behind.
-    fn open(&self, publish: &PublishConfig) -> Result<Registry, Failure> {
+    fn open(&self) -> Result<Registry, Failure> {
+        let config = self.provisioner.config();
         // A fallback always exists: to compile.
-        let policy = Policy::of(&self.config.downloads).for_registry();
+        let policy = Policy::of(&config.downloads).for_registry();
         let env = |name: &str| std::env::var(name).ok();
-        let host_root = &self.config.paths.host_root;
-        Registry::open_to_push_with(policy, &publish.reference, host_root, &env)
+        let host_root = &config.paths.host_root;
+        Registry::open_to_push_with(policy, &self.publish.reference, host_root, &env)
     }
 
-    async fn take(
-        &self,
-        publish: &PublishConfig,
-        manifest: &str,
-        wanted: &Wanted,
-    ) -> Result<ModuleSet, Failure> {
-        let prebuilt = Prebuilt::new(self.config)?;
-        let (store, name) = (self.store()?, publish.reference.to_string());
-        match prebuilt.pull(&name, manifest, &store, self.progress.as_ref()).await {
+    /// Returns the registry as sets are fetched from it, with the mirrors configured for it.
+    fn source(&self) -> RegistrySource {
+        let reference = &self.publish.reference;
+        let mut configured = self.provisioner.config().registries.iter();
+        configured
+            .find(|source| source.reference == *reference)
+            .cloned()
+            .unwrap_or_else(|| RegistrySource { reference: reference.clone(), mirrors: Vec::new() })
+    }
+
+    async fn take(&self, manifest: &str) -> Result<ModuleSet, Failure> {
+        let Self { provisioner, build, .. } = self;
+        let (prebuilt, store) = (Prebuilt::new(provisioner.config())?, provisioner.store()?);
+        let progress = provisioner.inventory.sources.progress();
+        match prebuilt.pull(&self.source(), manifest, &store, progress).await {
             Err(failure) if failure.code() == ExitCode::Download => {
                 tracing::warn!("building for this host only: {}", failure.one_line());
-                self.compile_alone(wanted).await
+                provisioner.compile_alone(build).await
             }
-            pulled => pulled.inspect(|_| self.telemetry.origin(Origin::Pulled)),
+            pulled => pulled.inspect(|_| provisioner.telemetry.origin(Origin::Pulled)),
         }
     }
 
     /// Pushes a set for other hosts. A failed push does not affect this host's driver.
-    async fn publish(&self, publish: &PublishConfig, set: &ModuleSet, key: Option<&SecretKey>) {
+    async fn publish(&self, set: &ModuleSet) {
+        let Self { publish, .. } = self;
         if !set.has_signed_headers() && !publish.unsigned_headers {
             tracing::warn!("not published: unsigned headers from {}", set.headers_origin());
             return;
         }
-        let push = self.push(publish, set, key);
-        let pushed = match tokio::time::timeout(PUSH_LIMIT, push).await {
+        let pushed = match tokio::time::timeout(PUSH_LIMIT, self.push(set)).await {
             Ok(pushed) => pushed,
             Err(_) => Err(Failure::new(
                 ExitCode::Download,
@@ -314,18 +307,13 @@ impl Supplier<'_> {
         }
     }
 
-    async fn push(
-        &self,
-        publish: &PublishConfig,
-        set: &ModuleSet,
-        key: Option<&SecretKey>,
-    ) -> Result<String, Failure> {
-        let registry = self.open(publish)?;
+    async fn push(&self, set: &ModuleSet) -> Result<String, Failure> {
+        let registry = self.open()?;
         // Signed before any host can find it.
-        if let Some(key) = key {
+        if let Some(key) = &self.key {
             registry.sign(&Described::of(set)?.digest(), key).await?;
         }
-        let store = self.store()?;
+        let store = self.provisioner.store()?;
         // Uploads are not counted as downloads.
         let shown = terminal::progress();
         let pushed = registry.push(set, &set.key.tag(), &store, shown.as_ref()).await?;
@@ -343,13 +331,16 @@ mod tests {
     }
 
     use crate::config::{self, Fragment};
+    use crate::flavour::Flavour;
 
-    fn wanted() -> Wanted {
-        Wanted {
+    fn wanted() -> BuildSet {
+        BuildSet {
             driver_version: "535.261.03".into(),
             flavour: Flavour::Open,
             kernel_release: "6.1.0-50-amd64".into(),
             kernel_version: None,
+            driver: None,
+            headers: None,
         }
     }
 
@@ -360,10 +351,11 @@ mod tests {
     #[test]
     fn a_claims_tag_is_read_by_people_and_taken_by_registries() {
         let arch = std::env::consts::ARCH;
-        let tag = wanted().claim_tag(&config());
+        let tag = claim_tag(&wanted(), &config());
         let begins = format!("claim-535.261.03-open-6.1.0-50-amd64-{arch}-");
         assert!(tag.starts_with(&begins) && tag.len() == begins.len() + 12, "{tag}");
-        let long = Wanted { kernel_release: "6".repeat(200), ..wanted() }.claim_tag(&config());
+        let long = BuildSet { kernel_release: "6".repeat(200), ..wanted() };
+        let long = claim_tag(&long, &config());
         assert!(crate::image_reference::is_tag(&long) && long.len() == 128, "{long}");
     }
 
@@ -373,7 +365,7 @@ mod tests {
         with_drm.driver.extra_modules.push("nvidia_drm".into());
         let mut unpatched = config();
         unpatched.patches.apply = false;
-        let tags = [config(), with_drm, unpatched].map(|config| wanted().claim_tag(&config));
+        let tags = [config(), with_drm, unpatched].map(|config| claim_tag(&wanted(), &config));
         assert!(tags[0] != tags[1] && tags[0] != tags[2] && tags[1] != tags[2], "{tags:?}");
     }
 }

@@ -1,7 +1,6 @@
 //! Configured .run files: read once, fetched when needed.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::OnceCell;
 
@@ -24,8 +23,8 @@ use crate::store::Store;
 /// Access to the archives: a file of an unknown format is unpacked by itself, with tools from
 /// there.
 pub(super) trait Archives {
-    /// Returns the archives' indexes.
-    async fn archive(&self) -> Result<&Archive, Failure>;
+    /// Reads the archives' indexes, once.
+    async fn archive(&self, store: &Store) -> Result<&Archive, Failure>;
     /// Returns the progress display.
     fn progress(&self) -> &dyn Progress;
 }
@@ -36,13 +35,11 @@ pub(super) struct RunFiles<'a> {
     /// Unreachable servers.
     away: Away,
     looked: OnceCell<Vec<AvailableRunFile>>,
-    /// Error that made one of them unreadable.
-    unread: Mutex<Option<Failure>>,
 }
 
 impl<'a> RunFiles<'a> {
     pub(super) fn new(config: &'a Config, away: Away) -> Self {
-        Self { config, away, looked: OnceCell::new(), unread: Mutex::default() }
+        Self { config, away, looked: OnceCell::new() }
     }
 
     pub(super) fn are_named(&self) -> bool {
@@ -51,40 +48,24 @@ impl<'a> RunFiles<'a> {
 
     /// Returns the files for the catalog; without queries over the network where these are
     /// `needless`.
+    ///
+    /// # Errors
+    /// As [`runfile::look`].
     pub(super) async fn look(
         &self,
         store: &Store,
         needless: bool,
         archives: &impl Archives,
-    ) -> Known<Vec<AvailableRunFile>> {
+    ) -> Result<Known<Vec<AvailableRunFile>>, Failure> {
         if !self.are_named() {
-            return Known::Yes(Vec::new());
+            return Ok(Known::Yes(Vec::new()));
         }
         let is_stored =
             |pin: &Pin| matches!(pin, Pin::Sha256(s) if runfile::find(store, s).is_some());
         if needless && !self.config.run_files.iter().all(|file| is_stored(&file.pin)) {
-            return Known::Unknown("not queried: everything needed is available".into());
+            return Ok(Known::Unknown("not queried: everything needed is available".into()));
         }
-        match self.known(store, archives).await {
-            Ok(files) => Known::Yes(files),
-            Err(failure) => {
-                let why = failure.to_string();
-                *self.unread.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
-                Known::Unknown(why)
-            }
-        }
-    }
-
-    /// Warns about unreadable files, where a plan does without them.
-    pub(super) fn warn_of_unread(&self) {
-        if let Some(failure) = &*self.unread.lock().unwrap_or_else(PoisonError::into_inner) {
-            tracing::warn!("continuing without the .run files: {}", failure.one_line());
-        }
-    }
-
-    /// Returns the failure behind [`Known::Unknown`].
-    pub(super) fn take_unread(&self) -> Option<Failure> {
-        self.unread.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.known(store, archives).await.map(Known::Yes)
     }
 
     /// Chooses a driver to compile and fetches its file into the store.
@@ -108,30 +89,43 @@ impl<'a> RunFiles<'a> {
             })
         };
         let expected = find(&self.known(store, archives).await?)?;
-        self.fetch(&expected.version, store, archives).await?;
+        let file = self.of_version(&expected.version, store, archives).await?;
+        self.fetch(&file, store, archives.progress()).await?;
         // Its flavours are known by now, and no longer only expected.
         find(&self.known(store, archives).await?)
     }
 
-    /// Fetches the file with a version into the store.
+    /// Returns the file with a version.
     ///
     /// # Errors
-    /// Exit code 12 where no file has it; as [`runfile::fetch`].
-    pub(super) async fn fetch(
+    /// Exit code 12 where no file has it.
+    pub(super) async fn of_version(
         &self,
         version: &str,
         store: &Store,
         archives: &impl Archives,
-    ) -> Result<StoredRunFile, Failure> {
+    ) -> Result<AvailableRunFile, Failure> {
         let files = self.known(store, archives).await?;
-        let file = files.iter().find(|file| file.version == version).ok_or_else(|| {
+        files.into_iter().find(|file| file.version == version).ok_or_else(|| {
             Failure::new(
                 ExitCode::Download,
                 format!("no configured .run file has version {version}"),
             )
             .remedy("configure the .run file of that version")
-        })?;
-        runfile::fetch(file, &self.fetcher()?, store, archives.progress()).await
+        })
+    }
+
+    /// Fetches a file into the store.
+    ///
+    /// # Errors
+    /// As [`runfile::fetch`].
+    pub(super) async fn fetch(
+        &self,
+        file: &AvailableRunFile,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<StoredRunFile, Failure> {
+        runfile::fetch(file, &self.fetcher()?, store, progress).await
     }
 
     /// Returns what is known of every file by now.
@@ -155,7 +149,8 @@ impl<'a> RunFiles<'a> {
             files.push(match runfile::look(source, &fetcher, store).await? {
                 Looked::Known(file) => file,
                 Looked::Foreign(file) => {
-                    let (archive, progress) = (archives.archive().await?, archives.progress());
+                    let archive = archives.archive(store).await?;
+                    let progress = archives.progress();
                     let (limit, user) = (self.config.deadlines.build, self.config.build_user);
                     let root = Workshop::root(archive, limit, store, progress).await?;
                     let helper = Path::new("/proc/self/exe");
@@ -200,7 +195,7 @@ mod tests {
     struct Nobody;
 
     impl Archives for Nobody {
-        async fn archive(&self) -> Result<&Archive, Failure> {
+        async fn archive(&self, _: &Store) -> Result<&Archive, Failure> {
             Err(Failure::new(ExitCode::Bug, "the archives were queried"))
         }
 
@@ -216,7 +211,7 @@ mod tests {
         let store = Store::open(dir.path()).expect("store");
         let files = RunFiles::new(&config, Away::default());
         for needless in [false, true] {
-            let Known::Yes(found) = files.look(&store, needless, &Nobody).await else {
+            let Ok(Known::Yes(found)) = files.look(&store, needless, &Nobody).await else {
                 panic!("known")
             };
             assert!(found.is_empty());

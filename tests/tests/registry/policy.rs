@@ -84,6 +84,7 @@ fn nothing() -> Catalog {
         headers: Known::Unknown(String::new()),
         signer: None,
         fits: Default::default(),
+        failures: Default::default(),
     }
 }
 
@@ -112,13 +113,13 @@ async fn an_unsigned_set_is_not_pulled_and_a_signed_one_counts_in_the_store() {
     let digest = strict.scene.push().await.expect("pushes");
     let prebuilt = Prebuilt::new(&strict.config).expect("keys");
     let other = &strict.scene.other;
-    let name = strict.scene.name();
-    let failure = prebuilt.pull(&name, &digest, other, &Silent).await.expect_err("refused");
+    let registry = &strict.config.registries[0];
+    let failure = prebuilt.pull(registry, &digest, other, &Silent).await.expect_err("refused");
     assert_eq!(failure.code(), ExitCode::Verification, "{}", failure.report());
     assert!(other.sets().expect("sets").is_empty());
 
     strict.sign(&digest, &strict.key).await;
-    prebuilt.pull(&name, &digest, other, &Silent).await.expect("pulls");
+    prebuilt.pull(registry, &digest, other, &Silent).await.expect("pulls");
     assert!(counts(&strict.judge(SetPlace::Store, other), ""));
     // The set that was built there and never signed is refused.
     assert!(!counts(&strict.judge(SetPlace::Store, &strict.scene.store), "no signature"));
@@ -151,9 +152,9 @@ async fn what_is_signed_for_the_kernel_counts_as_what_it_was_made_of() {
     let digest = strict.scene.push().await.expect("pushes");
     strict.sign(&digest, &strict.key).await;
     let prebuilt = Prebuilt::new(&strict.config).expect("keys");
-    let name = strict.scene.name();
+    let registry = &strict.config.registries[0];
     let store = strict.scene.other.clone();
-    prebuilt.pull(&name, &digest, &store, &Silent).await.expect("pulls");
+    prebuilt.pull(registry, &digest, &store, &Silent).await.expect("pulls");
     let pulled = strict.scene.set.clone();
     strict.scene.set = signed_for_the_kernel(&pulled, b"", &store);
     assert!(counts(&strict.judge(SetPlace::Store, &store), ""));
@@ -224,8 +225,8 @@ async fn a_set_put_in_place_of_a_signed_one_does_not_count() {
     let digest = strict.scene.push().await.expect("pushes");
     strict.sign(&digest, &strict.key).await;
     let prebuilt = Prebuilt::new(&strict.config).expect("keys");
-    let name = strict.scene.name();
-    prebuilt.pull(&name, &digest, &strict.scene.other, &Silent).await.expect("pulls");
+    let registry = &strict.config.registries[0];
+    prebuilt.pull(registry, &digest, &strict.scene.other, &Silent).await.expect("pulls");
     strict.scene.set.modules[0].sha256 = strict.scene.set.modules[1].sha256.clone();
     assert!(!counts(&strict.judge(SetPlace::Store, &strict.scene.other), "not this set"));
 }

@@ -101,6 +101,7 @@ async fn adopting(scene: &Scene, plan: Plan) -> Result<ExitCode, Failure> {
         stop: scene.stop.clone(),
         at: At::Never,
         told: Arc::default(),
+        gathered: Arc::default(),
     };
     let journal = Journal::open(&scene.paths).unwrap();
     let (stop, renewal) = (scene.stop.clone(), scene.renewal.clone());

@@ -18,7 +18,7 @@ fn in_layout() -> (HostFacts, Catalog) {
 
 fn in_registry() -> (HostFacts, Catalog) {
     with(SetPlace::Registry {
-        registry: "registry.example.com/a".into(),
+        registry: "registry.example.com/a".parse().unwrap(),
         manifest: "sha256:1".into(),
     })
 }
@@ -52,7 +52,10 @@ const TREE: &str = r#"{"acquire":"assemble-userspace","driver_version":"535.261.
 const BUILD: &str = r#"{"acquire":"build-set","driver_version":"535.261.03","flavour":"open","kernel_release":"6.1.0-50-amd64"}"#;
 
 #[rstest]
-#[case::import(in_layout(), r#"{"acquire":"import-set","dir":"/srv/modules","manifest":"sha256:1"}"#)]
+#[case::import(
+    in_layout(),
+    r#"{"acquire":"import-set","dir":"/srv/modules","manifest":"sha256:1"}"#
+)]
 #[case::pull(
     in_registry(),
     r#"{"acquire":"pull-set","registry":"registry.example.com/a","manifest":"sha256:1"}"#

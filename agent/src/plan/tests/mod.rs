@@ -88,6 +88,7 @@ fn catalog(drivers: Vec<AvailableDriver>) -> Catalog {
         }),
         signer: None,
         fits: BTreeMap::new(),
+        failures: Default::default(),
     }
 }
 

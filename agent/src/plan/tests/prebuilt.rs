@@ -8,7 +8,7 @@ use crate::config::PublishConfig;
 
 fn in_registry(facts: &HostFacts) -> AvailableSet {
     let place = SetPlace::Registry {
-        registry: "registry.example.com/a".into(),
+        registry: "registry.example.com/a".parse().unwrap(),
         manifest: "sha256:1".into(),
     };
     set(facts, Flavour::Open, place)
@@ -26,8 +26,10 @@ fn a_set_of_a_registry_is_fetched_and_nothing_compiled() {
     let mut catalog = archives();
     catalog.sets.push(in_registry(&facts));
     let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
-    let pull =
-        Acquire::PullSet { registry: "registry.example.com/a".into(), manifest: "sha256:1".into() };
+    let pull = Acquire::PullSet {
+        registry: "registry.example.com/a".parse().unwrap(),
+        manifest: "sha256:1".into(),
+    };
     assert_eq!(plan.acquire[0], pull);
     assert!(!plan.acquire.iter().any(|a| matches!(a, Acquire::BuildSet { .. })));
     assert!(why(&plan, "modules").contains("registry.example.com/a"));

@@ -100,9 +100,9 @@ fn an_unsigned_set_is_signed_with_the_key_here_and_not_compiled_again(#[case] tr
         Known::Yes(vec![KernelKey { name: "x".into(), id: KNOWN.to_uppercase() }]);
     let mut catalog = stocked(&facts, Flavour::Open);
     catalog.signer = Some(signer(KNOWN));
-    let unsigned = catalog.sets[0].set.key.file_stem();
+    let unsigned = Box::new(catalog.sets[0].set.clone());
     let first = plan(&config("535", "auto"), &facts, &catalog).unwrap();
-    let sign = Acquire::SignSet { set: unsigned, by: format!("Example: Module signing ({KNOWN})") };
+    let sign = Acquire::SignSet { set: unsigned, by: signer(KNOWN) };
     assert_eq!(first.acquire, [sign]);
     assert!(!first.exact && first.refusal().is_none(), "{:?}", first.findings);
     assert!(render(&first, &facts).contains("sign the modules: Example"));
@@ -119,7 +119,8 @@ fn an_unsigned_set_is_signed_with_the_key_here_and_not_compiled_again(#[case] tr
 fn a_signed_set_of_a_registry_comes_before_an_unsigned_one_at_hand() {
     let facts = host(Known::Yes(KNOWN));
     let mut catalog = stocked(&facts, Flavour::Open);
-    let place = SetPlace::Registry { registry: "r.example.com/a".into(), manifest: "m".into() };
+    let registry = "r.example.com/a".parse().unwrap();
+    let place = SetPlace::Registry { registry, manifest: "m".into() };
     catalog.sets.push(signed(&facts, KNOWN, place));
     let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
     assert!(plan.refusal().is_none(), "{:?}", plan.findings);

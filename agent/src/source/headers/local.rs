@@ -1,6 +1,6 @@
 //! Headers on the host, or at the paths of the configuration.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::BufReader;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,19 +35,29 @@ pub(super) async fn given(
     wanted: Wanted<'_>,
     store: &Store,
 ) -> Result<Result<Found, String>, Failure> {
-    let what = || format!("reading the headers in {}", path.display());
-    let remedy = "correct `headers`, or leave it out to search the archives and the host";
-    let meta =
-        fs::metadata(path).or_fail(ExitCode::Toolchain, what).map_err(|f| f.remedy(remedy))?;
-    if meta.is_dir() {
+    if metadata(path)?.is_dir() {
         return Ok(in_directory(path, wanted));
     }
     let (from, to) = (path.to_path_buf(), store.clone());
     let unpacked = tokio::task::spawn_blocking(move || unpack(&from, &to))
         .await
-        .or_fail(ExitCode::Bug, what)??;
+        .or_fail(ExitCode::Bug, || reading(path))??;
     let found = in_directory(unpacked.path(), wanted);
     Ok(found.map(|found| Found { unpacked: Some(Arc::new(unpacked)), ..found }))
+}
+
+/// Returns the metadata of a configured path.
+///
+/// # Errors
+/// Exit code 11 where it does not exist.
+pub(super) fn metadata(path: &Path) -> Result<Metadata, Failure> {
+    let remedy = "correct `headers`, or leave it out to search the archives and the host";
+    let read = fs::metadata(path).or_fail(ExitCode::Toolchain, || reading(path));
+    read.map_err(|failure| failure.remedy(remedy))
+}
+
+fn reading(path: &Path) -> String {
+    format!("reading the headers in {}", path.display())
 }
 
 /// Like [`given`], without unpacking: returns the required compiler, or the reason why they do not

@@ -69,6 +69,17 @@ pub enum AvailableHeaders {
     },
 }
 
+impl AvailableHeaders {
+    /// Returns the reasons against the sources before these headers' own, one for each; empty where
+    /// no source has any.
+    fn before(&self) -> &[String] {
+        match self {
+            Self::Archive { passed_over, .. } | Self::Local { passed_over, .. } => passed_over,
+            Self::Missing { .. } => &[],
+        }
+    }
+}
+
 /// The kernel that headers are wanted for.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
@@ -110,8 +121,26 @@ impl Headers {
     }
 }
 
+/// A source of headers.
+enum Source<'a> {
+    /// A path of the configuration.
+    Given(&'a Path),
+    /// The archives.
+    Archives,
+    /// The host's own file system, by its root.
+    Host(&'a Path),
+}
+
+/// Returns the sources of headers in the fallback order.
+fn sources(places: &HeaderPlaces) -> impl Iterator<Item = Source<'_>> {
+    let given = places.given.iter().map(|path| Source::Given(path));
+    let host = places.host_root.iter().map(|root| Source::Host(root));
+    given.chain([Source::Archives]).chain(host)
+}
+
 /// Finds the headers for a kernel, in the first source that has them. Fetches an archive's headers
-/// package, which states the exact kernel and compiler it belongs to.
+/// package, which states the exact kernel and compiler it belongs to. The sources that `available`
+/// passed over are not searched again; those after its own are, where that turns out not to fit.
 ///
 /// # Errors
 /// Exit code 11 where no source has them, with the reason of each, or where no archive has the
@@ -119,36 +148,46 @@ impl Headers {
 pub async fn find(
     wanted: Wanted<'_>,
     places: &HeaderPlaces,
+    available: Option<&AvailableHeaders>,
     archive: &Archive,
     store: &Store,
     progress: &dyn Progress,
 ) -> Result<Headers, Failure> {
-    let mut passed_over = Vec::new();
-    for path in &places.given {
-        match local::given(path, wanted, store).await? {
-            Ok(found) => {
-                let from = HeadersFrom::Named;
-                return with_toolchain(found, from, wanted, archive, passed_over);
+    let mut passed_over = available.map(AvailableHeaders::before).unwrap_or_default().to_vec();
+    // A configured path that does not exist is a mistake, and not only passed over.
+    for path in places.given.iter().take(passed_over.len()) {
+        local::metadata(path)?;
+    }
+    let mut missing = None;
+    for source in sources(places).skip(passed_over.len()) {
+        let (found, from) = match source {
+            Source::Given(path) => {
+                let found = local::given(path, wanted, store).await?;
+                (found.map_err(|why| format!("{}: {why}", path.display())), HeadersFrom::Named)
             }
-            Err(why) => passed_over.push(format!("{}: {why}", path.display())),
+            Source::Archives => match packaged(wanted, archive, store, progress).await {
+                Ok(found) => return Ok(Headers { passed_over, ..found }),
+                Err(failure) if failure.code() == ExitCode::Toolchain => {
+                    passed_over.push(failure.one_line());
+                    missing = Some(failure);
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            },
+            Source::Host(root) => {
+                let found = local::of_host(root, wanted);
+                (found.map_err(|why| format!("the host: {why}")), HeadersFrom::Host)
+            }
+        };
+        match found {
+            Ok(found) => return with_toolchain(found, from, wanted, archive, passed_over),
+            Err(why) => passed_over.push(why),
         }
     }
-    let missing = match packaged(wanted, archive, store, progress).await {
-        Ok(found) => return Ok(Headers { passed_over, ..found }),
-        Err(failure) if failure.code() == ExitCode::Toolchain => failure,
-        Err(failure) => return Err(failure),
-    };
-    passed_over.push(missing.one_line());
-    if let Some(root) = &places.host_root {
-        match local::of_host(root, wanted) {
-            Ok(found) => {
-                let from = HeadersFrom::Host;
-                return with_toolchain(found, from, wanted, archive, passed_over);
-            }
-            Err(why) => passed_over.push(format!("the host: {why}")),
-        }
-    }
-    Err(none_of(missing, &passed_over))
+    Err(match missing {
+        Some(missing) => none_of(missing, &passed_over),
+        None => Failure::new(ExitCode::Toolchain, passed_over.join("; ")),
+    })
 }
 
 /// The failure where no source has headers: the archives' reason first, since most hosts rely on

@@ -8,7 +8,6 @@ use crate::config::{self, Fragment};
 use crate::failure::ExitCode;
 use crate::finding::Code;
 use crate::flavour::Flavour;
-use crate::host::facts::Known;
 use crate::kernel::symbols::tests::module;
 use crate::paths::Paths;
 use crate::plan;
@@ -127,9 +126,8 @@ fn a_module_with_another_crc_is_found_and_named(
 #[test]
 fn a_set_that_does_not_fit_refuses_the_plan_before_anything_is_touched() {
     let scene = Scene::of(MAGIC, &TAMPERED).with_headers(&KERNEL);
-    let unasked = Known::Unknown("not asked".into());
     let mut catalog =
-        crate::catalog::gather(&scene.config, &scene.facts, Some(&scene.store), unasked).unwrap();
+        crate::catalog::gather(&scene.config, &scene.facts, Some(&scene.store), "").unwrap();
     catalog.fits = of(&scene.config, &scene.facts, &scene.store, &catalog.sets);
     let plan = plan::plan(&scene.config, &scene.facts, &catalog).unwrap();
     let found = plan.findings.iter().find(|f| f.code == Code::SymbolsDiffer).expect("found");

@@ -1,9 +1,8 @@
-//! The store's shared lock, and its cleanup once the driver is installed.
+//! Record of the installed driver in the store, and the store's cleanup after it.
 
-use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
-use super::Supplier;
+use super::Inventory;
 use crate::failure::{ExitCode, Failure, OrFail};
 use crate::journal::PlanSummary;
 use crate::steps::Step;
@@ -14,22 +13,7 @@ use crate::upkeep::history;
 /// Time limit for waiting on another agent's cleanup: that agent does the same work.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-impl Supplier<'_> {
-    /// Takes the store's shared lock, so that nothing is removed from it from now on.
-    ///
-    /// # Errors
-    /// Exit code 15 where the store cannot be opened, or another process removes from it for too
-    /// long.
-    pub(super) async fn share_store(&self) -> Result<(), Failure> {
-        let is_shared = || self.in_use.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        if is_shared() {
-            return Ok(());
-        }
-        let shared = self.store()?.share(self.config.deadlines.lock).await?;
-        *self.in_use.lock().unwrap_or_else(PoisonError::into_inner) = Some(shared);
-        Ok(())
-    }
-
+impl Inventory<'_> {
     /// Records what is installed, and removes what is not needed where the store exceeds its size
     /// limit. The driver is installed by now, so failures are warnings.
     pub(super) async fn look_after_store(&self, plan: &PlanSummary, steps: &[Step]) {
@@ -39,14 +23,14 @@ impl Supplier<'_> {
             let recorded = tokio::task::spawn_blocking(move || history::record(&store, installed));
             recorded.await.or_fail(ExitCode::Bug, || "recording the installed driver")?
         };
-        let recorded = match self.store() {
+        let recorded = match self.store.open() {
             Ok(store) => record(store).await,
             Err(failure) => Err(failure),
         };
         if let Err(failure) = recorded {
             tracing::warn!("could not record the installed driver: {}", failure.one_line());
         }
-        drop(self.in_use.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.store.release();
         match self.collect().await {
             Ok(Some(report)) if !report.removed.is_empty() => tracing::info!(
                 "removed {} things from the store: {} MiB before, {} MiB after",
@@ -64,7 +48,7 @@ impl Supplier<'_> {
     /// Returns None where there is no size limit.
     async fn collect(&self) -> Result<Option<Report>, Failure> {
         let Some(bound) = self.config.store_max_size else { return Ok(None) };
-        let store = self.store()?;
+        let store = self.store.open()?;
         let alone = store.alone(PATIENCE).await?;
         let paths = self.config.paths.clone();
         let work = move || {
@@ -130,10 +114,10 @@ mod tests {
     async fn what_is_installed_is_remembered_and_the_rest_goes_beyond_the_bound() {
         for (bound, left) in [("0", 1), ("5GiB", 2), ("none", 2)] {
             let (_dir, config, store, load) = scene(bound);
-            let supplier = Supplier::new(&config);
-            supplier.share_store().await.expect("shared");
-            supplier.share_store().await.expect("still shared");
-            supplier.look_after_store(&plan(), &[load]).await;
+            let inventory = Inventory::new(&config);
+            inventory.store.share().await.expect("shared");
+            inventory.store.share().await.expect("still shared");
+            inventory.look_after_store(&plan(), &[load]).await;
             assert_eq!(history::read(&store)[0].driver_version, "535.261.03");
             assert_eq!(blobs(&store), left, "{bound}");
             assert_eq!(store.sets().expect("sets").len(), 1);
@@ -145,7 +129,7 @@ mod tests {
     async fn nothing_goes_while_somebody_else_is_at_work() {
         let (_dir, config, store, load) = scene("0");
         let other = store.share(Duration::ZERO).await.expect("shared");
-        Supplier::new(&config).look_after_store(&plan(), &[load]).await;
+        Inventory::new(&config).look_after_store(&plan(), &[load]).await;
         assert_eq!(blobs(&store), 2);
         drop(other);
     }

@@ -1,0 +1,131 @@
+//! Acquisitions into the store, each with everything that carrying it out needs.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Serialize, Serializer};
+
+use crate::artifact::ModuleSet;
+use crate::catalog::SetPlace;
+use crate::config::RegistrySource;
+use crate::flavour::Flavour;
+use crate::module_signing::Signer;
+use crate::source::driver::AvailableDriver;
+use crate::source::headers::AvailableHeaders;
+use crate::source::runfile::AvailableRunFile;
+
+/// One acquisition into the store. As JSON it has names only, which do not change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Acquire {
+    /// Fetch and unpack a .run file. Its list of GPUs is known only afterwards, so planning is
+    /// repeated then.
+    FetchRunFile(AvailableRunFile),
+    /// Copy a prebuilt set out of an OCI image layout.
+    ImportSet {
+        /// Directory of the layout.
+        dir: PathBuf,
+        /// `sha256:...` of the manifest.
+        manifest: String,
+    },
+    /// Fetch a prebuilt set from a registry.
+    PullSet {
+        /// Repository as configured, with its mirrors.
+        registry: RegistrySource,
+        /// `sha256:...` of the manifest.
+        manifest: String,
+    },
+    /// Compile the modules.
+    BuildSet(Box<BuildSet>),
+    /// Sign a set for the kernel.
+    SignSet {
+        /// Unsigned set; the acquisition before this one brings it into the store, if it is not
+        /// there yet.
+        set: Box<ModuleSet>,
+        /// Signer.
+        by: Signer,
+    },
+    /// Fetch and assemble the user-mode tree.
+    AssembleUserspace {
+        /// Driver version.
+        driver_version: String,
+        /// The .run file that has it; None where it comes from packages.
+        run_file: Option<AvailableRunFile>,
+    },
+}
+
+/// A compile of modules, with the catalog's values that decided it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildSet {
+    /// Driver version.
+    pub driver_version: String,
+    /// Flavour.
+    pub flavour: Flavour,
+    /// Kernel release.
+    pub kernel_release: String,
+    /// `uname -v`; None takes the newest headers of the release.
+    pub kernel_version: Option<String>,
+    /// Kernel sources of the driver; None where the catalog has none.
+    pub driver: Option<AvailableDriver>,
+    /// Headers for the kernel; None where their sources were not read.
+    pub headers: Option<AvailableHeaders>,
+}
+
+impl Acquire {
+    /// Returns the location of a prebuilt set; None where nothing prebuilt is acquired.
+    pub fn place(&self) -> Option<SetPlace> {
+        match self {
+            Self::ImportSet { dir, manifest } => {
+                Some(SetPlace::Layout { dir: dir.clone(), manifest: manifest.clone() })
+            }
+            Self::PullSet { registry, manifest } => {
+                Some(SetPlace::Registry { registry: registry.clone(), manifest: manifest.clone() })
+            }
+            Self::FetchRunFile(_)
+            | Self::BuildSet(_)
+            | Self::SignSet { .. }
+            | Self::AssembleUserspace { .. } => None,
+        }
+    }
+}
+
+/// An acquisition as `longshore plan --json` prints it.
+#[derive(Serialize)]
+#[serde(tag = "acquire", rename_all = "kebab-case")]
+enum Named<'a> {
+    FetchRunFile { name: &'a str, sha256: &'a str },
+    ImportSet { dir: &'a Path, manifest: &'a str },
+    PullSet { registry: String, manifest: &'a str },
+    BuildSet { driver_version: &'a str, flavour: Flavour, kernel_release: &'a str },
+    SignSet { set: String, by: String },
+    AssembleUserspace { driver_version: &'a str },
+}
+
+impl<'a> From<&'a Acquire> for Named<'a> {
+    fn from(acquire: &'a Acquire) -> Self {
+        match acquire {
+            Acquire::FetchRunFile(file) => {
+                Self::FetchRunFile { name: &file.name, sha256: &file.sha256 }
+            }
+            Acquire::ImportSet { dir, manifest } => Self::ImportSet { dir, manifest },
+            Acquire::PullSet { registry, manifest } => {
+                Self::PullSet { registry: registry.reference.to_string(), manifest }
+            }
+            Acquire::BuildSet(build) => Self::BuildSet {
+                driver_version: &build.driver_version,
+                flavour: build.flavour,
+                kernel_release: &build.kernel_release,
+            },
+            Acquire::SignSet { set, by } => {
+                Self::SignSet { set: set.key.file_stem(), by: by.to_string() }
+            }
+            Acquire::AssembleUserspace { driver_version, .. } => {
+                Self::AssembleUserspace { driver_version }
+            }
+        }
+    }
+}
+
+impl Serialize for Acquire {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Named::from(self).serialize(serializer)
+    }
+}

@@ -1,0 +1,129 @@
+//! Acquisition with fallback: where a source offers something and then does not deliver it, the
+//! next source is tried.
+//!
+//! Invalid data is no reason for a fallback. A registry that serves something else than it
+//! announced is damaged or compromised, and its operator has to learn of it.
+
+use super::Provisioner;
+use super::run_files::Archives;
+use crate::artifact::ModuleSet;
+use crate::catalog::SetPlace;
+use crate::failure::{ExitCode, Failure};
+use crate::plan::{Acquire, Plan};
+use crate::source::runfile::AvailableRunFile;
+use crate::telemetry::Origin;
+
+/// Reason why an acquisition failed.
+#[derive(Debug)]
+pub(super) enum Missed {
+    /// This source failed; another may succeed.
+    Source(SetPlace, Failure),
+    /// No other source would help.
+    Failed(Failure),
+}
+
+impl From<Failure> for Missed {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// Classifies a failure to acquire a set from `place`.
+fn missed(place: SetPlace, failure: Failure) -> Missed {
+    match failure.code() {
+        ExitCode::Download => Missed::Source(place, failure),
+        _ => Missed::Failed(failure),
+    }
+}
+
+impl Provisioner<'_> {
+    /// Carries out the acquisitions of `plan`; where a source fails, plans again without it.
+    pub(super) async fn acquire_with_fallback(&self, mut plan: Plan) -> Result<(), Failure> {
+        loop {
+            if let Some(file) = run_file_to_fetch(&plan) {
+                self.fetch_run_file(file).await?;
+                // The file's list of GPUs may change the choice.
+                plan = self.plan_anew().await?;
+                if let Some(refusal) = plan.refusal() {
+                    return Err(refusal);
+                }
+            }
+            match self.carry_out(&plan).await {
+                Ok(()) => return Ok(()),
+                Err(Missed::Failed(failure)) => return Err(failure),
+                Err(Missed::Source(place, failure)) => {
+                    self.inventory.exclude(place.clone());
+                    plan = self.plan_anew().await?;
+                    if plan.refusal().is_some() {
+                        // No other source is left, and this failure is the reason.
+                        return Err(failure);
+                    }
+                    warn_of_fallback(&place, &failure);
+                }
+            }
+        }
+    }
+
+    async fn plan_anew(&self) -> Result<Plan, Failure> {
+        Ok(self.inventory.decide().await?.1)
+    }
+
+    pub(super) async fn fetch_run_file(&self, file: &AvailableRunFile) -> Result<(), Failure> {
+        let (store, sources) = (self.store()?, &self.inventory.sources);
+        sources.run_files.fetch(file, &store, sources.progress()).await.map(drop)
+    }
+
+    async fn carry_out(&self, plan: &Plan) -> Result<(), Missed> {
+        for item in &plan.acquire {
+            match item {
+                // Fetched before the plan was made.
+                Acquire::FetchRunFile(_) => {}
+                Acquire::BuildSet(build) => self.build_signed(build).await.map(drop)?,
+                Acquire::SignSet { set, .. } => self.sign(set.as_ref().clone()).await.map(drop)?,
+                Acquire::AssembleUserspace { driver_version, run_file } => {
+                    self.assemble(driver_version, run_file.as_ref()).await?;
+                }
+                Acquire::ImportSet { .. } | Acquire::PullSet { .. } => {
+                    self.bring_in(item).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Acquires a prebuilt set; None where `item` is something else.
+    pub(super) async fn bring_in(&self, item: &Acquire) -> Result<Option<ModuleSet>, Missed> {
+        let sources = &self.inventory.sources;
+        let (prebuilt, store) = (sources.prebuilt()?, self.store()?);
+        let (brought, origin) = match item {
+            Acquire::ImportSet { dir, manifest } => {
+                (prebuilt.import(dir, manifest, &store).await, Origin::Imported)
+            }
+            Acquire::PullSet { registry, manifest } => {
+                let progress = sources.progress();
+                (prebuilt.pull(registry, manifest, &store, progress).await, Origin::Pulled)
+            }
+            _ => return Ok(None),
+        };
+        let place = item.place();
+        let set = brought.map_err(|failure| match place {
+            Some(place) => missed(place, failure),
+            None => Missed::Failed(failure),
+        })?;
+        self.telemetry.origin(origin);
+        Ok(Some(set))
+    }
+}
+
+/// Returns the .run file that has to be fetched first.
+pub(super) fn run_file_to_fetch(plan: &Plan) -> Option<&AvailableRunFile> {
+    plan.acquire.iter().find_map(|item| match item {
+        Acquire::FetchRunFile(file) => Some(file),
+        _ => None,
+    })
+}
+
+/// Warns that the set in `place` is not used.
+pub(super) fn warn_of_fallback(place: &SetPlace, failure: &Failure) {
+    tracing::warn!("continuing without the set in {place}: {}", failure.one_line());
+}

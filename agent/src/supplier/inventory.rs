@@ -1,0 +1,265 @@
+//! Inputs of a plan: the host's facts, and the catalog from local sources to remote ones. A remote
+//! source is queried only where the local ones do not suffice.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::OnceCell;
+
+use super::fits;
+use super::run_files::Archives;
+use super::signing::Signing;
+use super::sources::Sources;
+use super::store_access::StoreAccess;
+use crate::artifact::SetQuery;
+use crate::catalog::{self, Catalog, SetPlace};
+use crate::config::Config;
+use crate::driver_version::DriverVersion;
+use crate::failure::Failure;
+use crate::finding::{Code, Severity};
+use crate::host::HostFacts;
+use crate::host::facts::{Kernel, Known};
+use crate::journal;
+use crate::plan::{self, Plan};
+use crate::prebuilt::{Offers, Prebuilt};
+use crate::provider::Gathered;
+use crate::store::Store;
+use crate::telemetry::Telemetry;
+
+/// Reader of the host's facts and of everything available for it.
+pub struct Inventory<'a> {
+    pub(super) config: &'a Config,
+    pub(super) sources: Sources<'a>,
+    pub(super) store: StoreAccess<'a>,
+    /// Answers of the registries, queried once: a plan and its acquisitions rely on the same
+    /// answers.
+    registries: OnceCell<Offers>,
+    /// Locations whose sets could not be acquired, and count as unavailable since.
+    excluded: Mutex<Vec<SetPlace>>,
+}
+
+impl<'a> Inventory<'a> {
+    /// Returns an inventory for `config` that reports to the terminal or the log.
+    pub fn new(config: &'a Config) -> Self {
+        Self {
+            config,
+            sources: Sources::new(config),
+            store: StoreAccess::new(config),
+            registries: OnceCell::new(),
+            excluded: Mutex::default(),
+        }
+    }
+
+    /// Counts transfers in `telemetry`, too.
+    pub(super) fn counting(self, telemetry: &Telemetry) -> Self {
+        Self { sources: self.sources.counting(telemetry), ..self }
+    }
+
+    /// Returns facts and plan of this host.
+    ///
+    /// # Errors
+    /// Failures that make planning impossible.
+    pub async fn decide(&self) -> Result<(HostFacts, Plan), Failure> {
+        let gathered = self.gather().await?;
+        let plan = self.plan(&gathered)?;
+        gathered.catalog.failures.warn();
+        Ok((gathered.facts, plan))
+    }
+
+    /// Reads the host, and what is available for it.
+    ///
+    /// # Errors
+    /// Exit code 15 where the host or the store cannot be read; as [`catalog::gather`].
+    pub(super) async fn gather(&self) -> Result<Gathered, Failure> {
+        self.gather_for(read_host).await
+    }
+
+    /// Makes the plan: of the same inputs always the same.
+    ///
+    /// # Errors
+    /// The failure of a source, where the plan is refused for it: it has more detail than the
+    /// finding, such as an unreachable or unsigned archive.
+    pub(super) fn plan(&self, of: &Gathered) -> Result<Plan, Failure> {
+        let plan = match &of.plan {
+            Some(plan) => plan.clone(),
+            None => plan::plan(self.config, &of.facts, &of.catalog)?,
+        };
+        match self.failure_behind(&plan, &of.catalog) {
+            Some(failure) => Err(failure.clone()),
+            None => Ok(plan),
+        }
+    }
+
+    fn failure_behind<'c>(&self, plan: &Plan, catalog: &'c Catalog) -> Option<&'c Failure> {
+        // A captured tree has no sources of its own.
+        if self.config.paths.is_captured() {
+            return None;
+        }
+        let gravest = plan.findings.iter().find(|f| f.severity == Severity::Refusal)?;
+        match gravest.code {
+            Code::ArchivesUnread => catalog.failures.archives.as_ref(),
+            Code::RunFileUnread => catalog.failures.run_files.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Returns the inputs of a plan for the host, or for another kernel, that `read` returns.
+    pub(super) async fn gather_for(
+        &self,
+        read: impl FnOnce(&Config) -> Result<HostFacts, Failure> + Send + 'static,
+    ) -> Result<Gathered, Failure> {
+        // At a point without other waiting, so that SIGTERM is handled meanwhile.
+        let store = self.store.open_in_time().await?;
+        self.store.share().await?;
+        let (config, opened) = (self.config.clone(), store.clone());
+        let read = move || -> Result<_, Failure> {
+            let facts = read(&config)?;
+            let catalog = look(&config, &facts, &opened)?;
+            Ok((facts, catalog))
+        };
+        let (facts, mut catalog) = self.store.in_time(read).await?;
+        self.leave_out_excluded(&mut catalog);
+        let mut plan = self.local_plan(&facts, &catalog);
+        let is_adopted = |plan: &Plan| plan::adopts(self.config, &facts, plan);
+        if !plan.as_ref().is_some_and(is_adopted)
+            && self.query(&facts.kernel, &mut catalog, &store).await?
+        {
+            plan = None;
+        }
+        Ok(Gathered { facts, catalog, plan })
+    }
+
+    /// Returns the plan without remote sources, where the loaded driver may be the wanted one.
+    fn local_plan(&self, facts: &HostFacts, catalog: &Catalog) -> Option<Plan> {
+        facts.live_driver.as_ref()?;
+        plan::plan(self.config, facts, catalog).ok()
+    }
+
+    /// Queries the remote sources that are needed; returns true if there was one, so that the
+    /// catalog may have changed.
+    async fn query(
+        &self,
+        kernel: &Kernel,
+        catalog: &mut Catalog,
+        store: &Store,
+    ) -> Result<bool, Failure> {
+        let version = self.config.driver.version.as_deref();
+        let has_set = version.is_some_and(|version| self.has_set(version, kernel, catalog));
+        let from_registries = !has_set && !self.config.registries.is_empty();
+        if from_registries {
+            let prebuilt = self.sources.prebuilt()?;
+            let ask = || prebuilt.ask_registries(kernel);
+            self.registries.get_or_try_init(ask).await?.add_to(catalog);
+            self.leave_out_excluded(catalog);
+        }
+        self.query_run_files(kernel, catalog, store).await;
+        let from_archives = !self.suffices(kernel, catalog);
+        if from_archives {
+            self.query_archives(kernel, catalog, store).await;
+        }
+        Ok(from_registries || self.sources.run_files.are_named() || from_archives)
+    }
+
+    /// Adds what the .run files offer. The plan judges a failure to read them, as it does for the
+    /// archives: with a set for this kernel available it is no reason to leave a node without its
+    /// driver, and a host without a GPU has a graver finding.
+    async fn query_run_files(&self, kernel: &Kernel, catalog: &mut Catalog, store: &Store) {
+        let needless = self.suffices(kernel, catalog);
+        let found = self.sources.run_files.look(store, needless, &self.sources).await;
+        catalog.run_files = found.unwrap_or_else(|failure| {
+            let why = failure.to_string();
+            catalog.failures.run_files = Some(failure);
+            Known::Unknown(why)
+        });
+    }
+
+    async fn query_archives(&self, kernel: &Kernel, catalog: &mut Catalog, store: &Store) {
+        let opened = match self.has_some(kernel, catalog) {
+            true => self.sources.archive_soon(store).await,
+            false => self.sources.archive(store).await,
+        };
+        match opened {
+            Ok(archive) => catalog.add_archives(self.config, kernel, archive),
+            Err(failure) => {
+                catalog.drivers = Known::Unknown(failure.one_line());
+                catalog.headers = Known::Unknown(failure.one_line());
+                catalog.failures.archives = Some(failure);
+            }
+        }
+    }
+
+    /// True if sets and trees of all versions that a plan may choose are available.
+    fn suffices(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
+        let wish = &self.config.driver;
+        let versions = match (&wish.version, &catalog.run_files) {
+            (Some(version), _) => vec![version],
+            (None, Known::Yes(files)) => files.iter().map(|file| &file.version).collect(),
+            (None, Known::Unknown(_)) => Vec::new(),
+        };
+        let is_there = |version: &String| {
+            self.has_set(version, kernel, catalog)
+                && catalog.userspace.iter().any(|tree| tree.driver_version == *version)
+        };
+        !versions.is_empty() && versions.into_iter().all(is_there)
+    }
+
+    /// True if set and tree of a suitable driver, of any matching version, are available.
+    fn has_some(&self, kernel: &Kernel, catalog: &Catalog) -> bool {
+        let wish = self.config.driver.version.as_deref();
+        catalog.userspace.iter().map(|tree| &tree.driver_version).any(|version| {
+            wish.is_none_or(|wish| DriverVersion::new(version).is_within(wish))
+                && self.has_set(version, kernel, catalog)
+        })
+    }
+
+    /// True if a complete set of exactly this version is available for a kernel.
+    fn has_set(&self, version: &str, kernel: &Kernel, catalog: &Catalog) -> bool {
+        let wish = &self.config.driver;
+        let query =
+            SetQuery { kernel: kernel.id(), driver_version: version, flavour: wish.flavour };
+        let signing = Signing::new(self.config);
+        catalog.sets.iter().map(|s| &s.set).any(|set| {
+            query.matches_with(set, &wish.extra_modules)
+                // sign-file comes from the archives.
+                && signing.suffices(&set.key, catalog)
+        })
+    }
+
+    /// Counts the set in `place` as unavailable from now on.
+    pub(super) fn exclude(&self, place: SetPlace) {
+        self.excluded().push(place);
+    }
+
+    fn leave_out_excluded(&self, catalog: &mut Catalog) {
+        let excluded = self.excluded();
+        catalog.sets.retain(|available| !excluded.contains(&available.place));
+    }
+
+    fn excluded(&self) -> MutexGuard<'_, Vec<SetPlace>> {
+        self.excluded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the catalog without registries and archives.
+fn look(config: &Config, facts: &HostFacts, store: &Store) -> Result<Catalog, Failure> {
+    let unasked = "not queried: everything needed is available";
+    let mut catalog = catalog::gather(config, facts, Some(store), unasked)?;
+    Prebuilt::new(config)?.judge(&facts.kernel, store, &mut catalog);
+    catalog.fits = fits::of(config, facts, store, &catalog.sets);
+    Ok(catalog)
+}
+
+/// Reads the facts of the configured host, and which of its parts an agent installed.
+pub(super) fn read_host(config: &Config) -> Result<HostFacts, Failure> {
+    let paths = &config.paths;
+    let mut facts = HostFacts::read(&paths.root, &paths.host_root)?;
+    if !paths.is_captured()
+        && let Some(state) = journal::read_state(paths)?
+        && !state.is_of_another_boot(facts.kernel.boot_id.as_deref())
+    {
+        facts.ours = state.driver_modules(&facts.loaded);
+    }
+    Ok(facts.with_places(paths, &journal::recorded(paths)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rstest::rstest;
+
+use super::*;
+use crate::catalog::AvailableSet;
+use crate::config::{self, Fragment};
+use crate::failure::ExitCode;
+use crate::supplier::scene::Scene;
+
+#[tokio::test]
+async fn a_host_that_does_not_answer_is_given_up_and_said() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut config = config::load(Fragment::default(), &|_| None, None).expect("a default");
+    config.paths.store = dir.path().join("store");
+    config.deadlines.step = Duration::from_millis(20);
+    let inventory = Inventory::new(&config);
+    let (answers, hangs) = mpsc::channel::<()>();
+    let read = move |config: &Config| {
+        // Blocks until the disk answers again, which is here the end of the test.
+        let _ = hangs.recv();
+        read_host(config)
+    };
+    let failure = inventory.gather_for(read).await.expect_err("it hangs");
+    assert_eq!(failure.code(), ExitCode::Preflight);
+    let text = failure.report();
+    assert!(text.contains("has not come to its end in 0.02 s"), "{text}");
+    assert!(text.contains("step-deadline"), "{text}");
+    assert!(text.contains(&config.paths.store.display().to_string()), "{text}");
+    drop(answers);
+}
+
+/// Makes the inputs of a plan whose archives and .run files could not be read.
+fn unread(scene: &Scene) -> Gathered {
+    let mut catalog = Catalog::without_sources("no answer");
+    let failure = |cause: &str| Some(Failure::new(ExitCode::Verification, cause).because("why"));
+    catalog.failures.archives = failure("the archive is not signed");
+    catalog.failures.run_files = failure("the .run file is another one");
+    Gathered { facts: scene.facts(), catalog, plan: None }
+}
+
+#[rstest]
+#[case::archives("535", false, "the archive is not signed: why")]
+#[case::run_files("535", true, "the .run file is another one: why")]
+fn a_plan_refused_for_a_source_is_its_failure_each_time(
+    #[case] driver: &str,
+    #[case] run_file: bool,
+    #[case] wanted: &str,
+) {
+    let mut scene = Scene::new("bookworm-t4");
+    let gathered = unread(&scene);
+    scene.config.compile = true;
+    scene.config.driver.version = Some(driver.to_owned());
+    if run_file {
+        let pin = config::Pin::Sha256("1".repeat(64));
+        let urls = vec!["https://archive.example.com/driver.run".to_owned()];
+        scene.config.run_files.push(config::RunFileSource { urls, pin });
+    }
+    // A captured tree has findings of its own, and no sources.
+    let captured = Inventory::new(&scene.config).plan(&gathered).expect("a plan");
+    assert!(captured.findings.iter().any(|f| f.seen.contains("no answer")), "{captured:?}");
+    scene.config.paths.root = "/".into();
+    scene.config.paths.host_root = "/".into();
+    let inventory = Inventory::new(&scene.config);
+    for _ in 0..2 {
+        let failure = inventory.plan(&gathered).expect_err("refused");
+        assert_eq!((failure.one_line().as_str(), failure.code()), (wanted, ExitCode::Verification));
+    }
+}
+
+#[tokio::test]
+async fn the_same_inputs_give_the_same_plan() {
+    let mut scene = Scene::new("bookworm-t4");
+    scene.add_layout("layout");
+    let inventory = Inventory::new(&scene.config);
+    let gathered = inventory.gather().await.expect("gathered");
+    let json = |plan: &Plan| serde_json::to_string(plan).expect("JSON");
+    let first = inventory.plan(&gathered).expect("a plan");
+    let second = inventory.plan(&gathered).expect("a plan");
+    assert_eq!(json(&first), json(&second));
+    // A plan that was made while gathering is the plan of these inputs.
+    let again = plan::plan(&scene.config, &gathered.facts, &gathered.catalog).expect("a plan");
+    let made = Gathered { plan: Some(again), ..gathered };
+    assert_eq!(json(&first), json(&inventory.plan(&made).expect("a plan")));
+}
+
+/// The plan of a loaded driver is made once where no remote source is queried, and not kept where
+/// one is: the catalog may have changed.
+#[rstest]
+#[case::nothing_loaded("bookworm-t4", true, false)]
+#[case::loaded_and_stored("bookworm-t4-live", true, true)]
+#[case::tree_not_stored("bookworm-t4-live", false, false)]
+#[tokio::test]
+async fn a_plan_is_kept_where_nothing_else_was_queried(
+    #[case] tree: &str,
+    #[case] stored: bool,
+    #[case] kept: bool,
+) {
+    let mut scene = Scene::new(tree);
+    scene.add_layout("layout");
+    if stored {
+        scene.put_tree();
+    }
+    let gathered = Inventory::new(&scene.config).gather().await.expect("gathered");
+    assert_eq!(gathered.plan.is_some(), kept, "{:?}", gathered.catalog);
+}
+
+#[test]
+fn what_could_not_be_acquired_is_left_out_from_then_on() {
+    let scene = Scene::new("bookworm-t4");
+    let set = scene.set_in(&scene.store());
+    let place = |number: u8| SetPlace::Layout { dir: "/a".into(), manifest: number.to_string() };
+    let inventory = Inventory::new(&scene.config);
+    inventory.exclude(place(1));
+    let mut catalog = Catalog::without_sources("");
+    catalog.sets = [0, 1, 2].map(|n| AvailableSet { set: set.clone(), place: place(n) }).into();
+    for _ in 0..2 {
+        inventory.leave_out_excluded(&mut catalog);
+        let left: Vec<SetPlace> = catalog.sets.iter().map(|set| set.place.clone()).collect();
+        assert_eq!(left, [place(0), place(2)]);
+    }
+}

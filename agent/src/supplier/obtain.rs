@@ -1,0 +1,193 @@
+//! Set and user-mode tree for any kernel, whether or not they could be loaded here: from the store,
+//! or else from the same sources as `run`.
+
+use super::Provisioner;
+use super::acquire::{Missed, run_file_to_fetch, warn_of_fallback};
+use super::inventory::read_host;
+use crate::artifact::{KernelId, ModuleSet, SetQuery};
+use crate::catalog::SetPlace;
+use crate::config::Config;
+use crate::failure::{ExitCode, Failure};
+use crate::finding::{Code, Severity};
+use crate::host::HostFacts;
+use crate::plan::{self, Acquire, BuildSet, Plan};
+use crate::provider::Gathered;
+use crate::source::userspace::{self, AvailableUserspace};
+
+/// Findings about missing sources of modules; the others are about the host that would load them.
+const ABOUT_SOURCES: [Code; 7] = [
+    Code::SignatureMissing,
+    Code::DriverNotOffered,
+    Code::ArchivesUnread,
+    Code::RegistryUnread,
+    Code::RunFileUnread,
+    Code::NothingBuilt,
+    Code::ModuleNotBuilt,
+];
+
+impl Provisioner<'_> {
+    /// Acquires the modules for `release`, or for this host's kernel, and the user-mode tree into
+    /// the store, from the same sources as `run`. Where the store has exactly the requested
+    /// version, no other source is queried.
+    ///
+    /// # Errors
+    /// As [`Provisioner::build`], and where compiling is not allowed and no set is available; 12
+    /// and 13 for the user-mode packages.
+    pub async fn fetch(
+        &self,
+        release: Option<&str>,
+    ) -> Result<(ModuleSet, AvailableUserspace), Failure> {
+        self.inventory.store.share().await?;
+        if let Some(stored) = self.stored(release)? {
+            return Ok(stored);
+        }
+        let set = self.obtain(release).await?;
+        let tree = self.assemble(&set.key.driver_version, None).await?;
+        Ok((set, tree))
+    }
+
+    /// Returns set and tree of exactly the requested version, where the store has them: then
+    /// nothing has to be fetched, and no network is needed. None where there are several
+    /// candidates.
+    fn stored(
+        &self,
+        release: Option<&str>,
+    ) -> Result<Option<(ModuleSet, AvailableUserspace)>, Failure> {
+        let (config, wish) = (self.config(), &self.config().driver);
+        // The choice of the set needs the whole catalog if signatures are required.
+        let any = !config.signatures.required && config.module_signing.is_none();
+        let Some(version) = wish.version.as_deref().filter(|_| any) else { return Ok(None) };
+        let kernel = HostFacts::read(&config.paths.root, &config.paths.host_root)?.kernel;
+        let release = release.unwrap_or(&kernel.release);
+        let is_own = release == kernel.release;
+        let store = self.store()?;
+        let mut sets = store.sets()?;
+        let query = SetQuery {
+            kernel: KernelId {
+                release,
+                version: is_own.then_some(kernel.version.as_str()),
+                arch: &kernel.arch,
+            },
+            driver_version: version,
+            flavour: wish.flavour,
+        };
+        sets.retain(|set| {
+            query.matches_with(set, &wish.extra_modules)
+                && config.patches.allows(set.key.patches.keys())
+                && store.holds(set)
+        });
+        let trees = userspace::at_hand(&store)?;
+        let tree = trees.into_iter().find(|tree| tree.driver_version == version);
+        Ok(match (sets.pop(), tree) {
+            (Some(set), Some(tree)) if sets.is_empty() => Some((set, tree)),
+            _ => None,
+        })
+    }
+
+    /// Acquires the modules for `release`, or this host's kernel, into the store.
+    async fn obtain(&self, release: Option<&str>) -> Result<ModuleSet, Failure> {
+        loop {
+            match self.obtain_once(release).await {
+                Ok(set) => return self.sign(set).await,
+                Err(Missed::Failed(failure)) => return Err(failure),
+                Err(Missed::Source(place, failure)) => {
+                    self.inventory.exclude(place.clone());
+                    if !self.config().may_compile() && self.nothing_left(release).await? {
+                        return Err(failure);
+                    }
+                    warn_of_fallback(&place, &failure);
+                }
+            }
+        }
+    }
+
+    async fn nothing_left(&self, release: Option<&str>) -> Result<bool, Failure> {
+        Ok(self.gather_kernel(release).await?.catalog.sets.is_empty())
+    }
+
+    async fn obtain_once(&self, release: Option<&str>) -> Result<ModuleSet, Missed> {
+        let Gathered { facts, catalog, .. } = self.gather_kernel(release).await?;
+        let plan = plan::plan(self.config(), &facts, &catalog)?;
+        for item in &plan.acquire {
+            if let Acquire::BuildSet(build) = item {
+                return Ok(self.build_planned(&plan, build, release).await?);
+            }
+            if let Some(set) = self.bring_in(item).await? {
+                return Ok(set);
+            }
+        }
+        let stored = catalog.sets.iter().filter(|s| s.place == SetPlace::Store).map(|s| &s.set);
+        let query = SetQuery {
+            kernel: facts.kernel.id(),
+            driver_version: &plan.driver_version,
+            flavour: Some(plan.flavour),
+        };
+        let mut stored: Vec<&ModuleSet> = stored.filter(|set| query.matches(&set.key)).collect();
+        stored.sort_by_key(|set| set.key.signed_by.is_some());
+        let complete = stored.iter().find(|s| s.has_all(&self.config().driver.extra_modules));
+        match complete.or(stored.first()).copied() {
+            Some(set) => Ok(set.clone()),
+            None => Err(Missed::Failed(no_source(&plan))),
+        }
+    }
+
+    /// Compiles what `plan` builds, or the driver that a plan without any set would choose, where
+    /// the plan knows no sources of its own.
+    async fn build_planned(
+        &self,
+        plan: &Plan,
+        build: &BuildSet,
+        release: Option<&str>,
+    ) -> Result<ModuleSet, Failure> {
+        if build.driver.is_none() || run_file_to_fetch(plan).is_some() {
+            return self.build(release).await;
+        }
+        let own = self.ready_to_build().await?.kernel.release;
+        let mut build = build.clone();
+        if build.kernel_release != own {
+            // The newest build of another kernel's release is wanted, whatever sets there are.
+            build.kernel_version = None;
+        }
+        self.build_signed(&build).await
+    }
+
+    /// Gathers for a kernel that need not run here.
+    async fn gather_kernel(&self, release: Option<&str>) -> Result<Gathered, Failure> {
+        let release = release.map(str::to_owned);
+        let read = move |config: &Config| {
+            let mut facts = read_host(config)?;
+            // A loaded driver is no reason not to fetch.
+            facts.loaded.clear();
+            if let Some(other) = release.filter(|release| *release != facts.kernel.release) {
+                facts.kernel.release = other;
+                facts.kernel.version = String::new();
+                facts.live_driver = None;
+            }
+            Ok(facts)
+        };
+        let mut gathered = self.inventory.gather_for(read).await?;
+        let kernel = &mut gathered.facts.kernel;
+        if kernel.version.is_empty() {
+            // The build of that kernel is not specified: that of the first set is used.
+            let mut sets = gathered.catalog.sets.iter().map(|available| &available.set.key);
+            let set = sets.find(|key| kernel.any_build().fits(key));
+            kernel.version = set.map(|key| key.kernel_version.clone()).unwrap_or_default();
+        }
+        Ok(gathered)
+    }
+}
+
+/// Makes the failure of a plan without a source of modules.
+fn no_source(plan: &Plan) -> Failure {
+    let mut about = plan.clone();
+    about.findings.retain(|finding| {
+        finding.severity == Severity::Refusal && ABOUT_SOURCES.contains(&finding.code)
+    });
+    about.refusal().unwrap_or_else(|| {
+        let cause = format!(
+            "no set of {} {} is available for {}",
+            plan.driver_version, plan.flavour, plan.kernel_release
+        );
+        Failure::new(ExitCode::Download, cause)
+    })
+}

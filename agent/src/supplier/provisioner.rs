@@ -1,0 +1,258 @@
+//! Acquisition of what a plan lacks: compiled, signed and assembled here, or brought in with
+//! fallback (`acquire`); and the same for the commands that fill a store (`obtain`).
+
+use super::Inventory;
+use super::run_files::Archives;
+use super::signing::Signing;
+use crate::artifact::ModuleSet;
+use crate::build::{self, Failed, KnownFailure};
+use crate::catalog::Catalog;
+use crate::config::Config;
+use crate::failure::{ExitCode, Failure};
+use crate::host::HostFacts;
+use crate::host::facts::Known;
+use crate::journal::PlanSummary;
+use crate::once::Claims;
+use crate::plan::{self, BuildSet, Plan};
+use crate::provider::{Gathered, Provider};
+use crate::source::driver::{self, AvailableDriver};
+use crate::source::runfile::AvailableRunFile;
+use crate::source::userspace::{self, AvailableUserspace};
+use crate::steps::Step;
+use crate::store::Store;
+use crate::telemetry::{Origin, Telemetry};
+
+/// Provides plans with their inputs, and the store with everything that plans need.
+pub struct Provisioner<'a> {
+    pub(super) inventory: Inventory<'a>,
+    pub(super) telemetry: Telemetry,
+    pub(super) signing: Signing<'a>,
+    /// Claims that it compiles under for other hosts.
+    pub(super) claims: Claims,
+    /// True to retry a compile that failed before.
+    pub(super) retry: bool,
+}
+
+impl<'a> Provisioner<'a> {
+    /// Returns a provisioner for `config` that reports to the terminal or the log.
+    pub fn new(config: &'a Config) -> Self {
+        Self {
+            inventory: Inventory::new(config),
+            telemetry: Telemetry::default(),
+            signing: Signing::new(config),
+            claims: Claims::default(),
+            retry: false,
+        }
+    }
+
+    /// With `retry`, also compiles what failed a short while ago.
+    #[must_use]
+    pub fn retrying(self, retry: bool) -> Self {
+        Self { retry, ..self }
+    }
+
+    /// Adds its claims to `claims`, so that they are released where it is stopped.
+    #[must_use]
+    pub fn claiming(self, claims: &Claims) -> Self {
+        Self { claims: claims.clone(), ..self }
+    }
+
+    /// Reports fetches, reuse and compiles to `telemetry`.
+    #[must_use]
+    pub fn telling(self, telemetry: &Telemetry) -> Self {
+        let inventory = self.inventory.counting(telemetry);
+        Self { inventory, telemetry: telemetry.clone(), ..self }
+    }
+
+    pub(super) fn config(&self) -> &'a Config {
+        self.inventory.config
+    }
+
+    /// Opens the store.
+    ///
+    /// # Errors
+    /// Exit code 15 where it is not writable.
+    pub fn store(&self) -> Result<Store, Failure> {
+        self.inventory.store.open()
+    }
+
+    /// Compiles the configured driver for `release`, or for this host's kernel, and signs it for
+    /// the kernel where configured. With publishing configured, takes the set from the registry, or
+    /// the one that another host compiles meanwhile.
+    ///
+    /// # Errors
+    /// 2 for an unusable key, 11 for headers, 12 for an unavailable driver, and 13, 14, 15 as in
+    /// the build.
+    pub async fn build(&self, release: Option<&str>) -> Result<ModuleSet, Failure> {
+        let facts = self.ready_to_build().await?;
+        let driver = self.choose(&facts).await?;
+        let (release, version) = match release {
+            Some(named) if named != facts.kernel.release => (named, None),
+            _ => (facts.kernel.release.as_str(), Some(facts.kernel.version.as_str())),
+        };
+        let build = BuildSet {
+            driver_version: driver.version.clone(),
+            flavour: driver.flavour,
+            kernel_release: release.to_owned(),
+            kernel_version: version.map(str::to_owned),
+            driver: Some(driver),
+            headers: None,
+        };
+        self.build_signed(&build).await
+    }
+
+    /// Checks everything that a build by command needs, before anything is fetched for it; reads
+    /// the host.
+    pub(super) async fn ready_to_build(&self) -> Result<HostFacts, Failure> {
+        let paths = &self.config().paths;
+        build::check_modules(&self.config().driver.extra_modules)?;
+        self.signing.check()?;
+        self.inventory.store.share().await?;
+        let facts = HostFacts::read(&paths.root, &paths.host_root)?;
+        self.check_sandbox(&facts)?;
+        Ok(facts)
+    }
+
+    /// Acquires the set of a build, and signs it: one that another host published may be unsigned.
+    pub(super) async fn build_signed(&self, build: &BuildSet) -> Result<ModuleSet, Failure> {
+        let set = self.build_once(build).await?;
+        self.sign(set).await
+    }
+
+    /// Returns the driver that a plan for `facts` would choose, with or without a GPU: from the
+    /// .run files where configured, else from the archives. A .run file is in the store afterwards.
+    async fn choose(&self, facts: &HostFacts) -> Result<AvailableDriver, Failure> {
+        let (wish, sources) = (&self.config().driver, &self.inventory.sources);
+        let store = self.store()?;
+        if sources.run_files.are_named() {
+            return sources.pick(wish.version.as_deref(), wish.flavour, &store).await;
+        }
+        let drivers = driver::drivers(sources.archive(&store).await?);
+        let unasked = Catalog::without_sources("not asked");
+        let catalog = Catalog { drivers: Known::Yes(drivers.clone()), ..unasked };
+        let plan = plan::plan(self.config(), facts, &catalog)?;
+        let planned = driver::find(&drivers, Some(&plan.driver_version), Some(plan.flavour));
+        // A request that no plan can meet is reported against the available drivers.
+        planned.or_else(|_| driver::find(&drivers, wish.version.as_deref(), wish.flavour))
+    }
+
+    /// Checks that this process may make the build sandbox, before anything is fetched for it.
+    fn check_sandbox(&self, facts: &HostFacts) -> Result<(), Failure> {
+        let is_captured = self.config().paths.is_captured();
+        let (Known::Yes(have), false) = (&facts.capabilities, is_captured) else {
+            return Ok(());
+        };
+        if have.contains("CAP_SYS_ADMIN") {
+            return Ok(());
+        }
+        let user = nix::unistd::geteuid();
+        let cause = format!(
+            "running with user id {user} and without CAP_SYS_ADMIN, which the build sandbox needs"
+        );
+        Err(Failure::new(ExitCode::Preflight, cause)
+            .remedy("run it as root (the container privileged), or build elsewhere and give the set with --prebuilt"))
+    }
+
+    /// Compiles on this host now.
+    pub(super) async fn compile(&self, build: &BuildSet) -> Result<ModuleSet, Failed> {
+        let (request, store) = (self.request(build).await?, self.store()?);
+        let sources = &self.inventory.sources;
+        let archive = sources.archive(&store).await?;
+        let set = build::build(&request, archive, &store, sources.progress()).await?;
+        self.telemetry.origin(Origin::Compiled);
+        Ok(self.sign(set).await?)
+    }
+
+    /// Returns the failure, of those that other hosts reported in `told`, that compiling here would
+    /// end with, too.
+    pub(super) async fn foresee(
+        &self,
+        build: &BuildSet,
+        told: &[KnownFailure],
+    ) -> Result<Option<Failure>, Failure> {
+        let (request, store) = (self.request(build).await?, self.store()?);
+        let sources = &self.inventory.sources;
+        let archive = sources.archive(&store).await?;
+        build::foresee(&request, archive, &store, sources.progress(), told).await
+    }
+
+    async fn request(&self, build: &BuildSet) -> Result<build::Request, Failure> {
+        let (config, sources) = (self.config(), &self.inventory.sources);
+        let driver = match &build.driver {
+            Some(driver) => driver.clone(),
+            // Its sources may be readable by now, or the failure names the nearest versions.
+            None => {
+                let (version, flavour) = (Some(build.driver_version.as_str()), Some(build.flavour));
+                sources.pick(version, flavour, &self.store()?).await?
+            }
+        };
+        let mut request = build::Request::new(driver, &build.kernel_release);
+        request.kernel_version.clone_from(&build.kernel_version);
+        request.modules.clone_from(&config.driver.extra_modules);
+        request.jobs = config.jobs;
+        request.user = config.build_user;
+        request.limit = config.deadlines.build;
+        request.patches = config.patches.clone();
+        request.headers = config.header_places();
+        request.available_headers.clone_from(&build.headers);
+        request.retry = self.retry;
+        Ok(request)
+    }
+
+    /// Signs a set for the kernel, where configured and not done yet.
+    ///
+    /// # Errors
+    /// As `Signing::sign`.
+    pub async fn sign(&self, set: ModuleSet) -> Result<ModuleSet, Failure> {
+        let (store, sources) = (self.store()?, &self.inventory.sources);
+        self.signing.sign(set, &store, sources.progress(), || sources.archive(&store)).await
+    }
+
+    /// Assembles the user-mode tree of a driver, from `run_file` or else from packages; returns the
+    /// store's, where it has one.
+    pub(super) async fn assemble(
+        &self,
+        driver_version: &str,
+        run_file: Option<&AvailableRunFile>,
+    ) -> Result<AvailableUserspace, Failure> {
+        let (store, sources) = (self.store()?, &self.inventory.sources);
+        let progress = sources.progress();
+        let there = userspace::at_hand(&store)?;
+        if let Some(tree) = there.into_iter().find(|t| t.driver_version == driver_version) {
+            return Ok(tree);
+        }
+        let run_files = &sources.run_files;
+        let file = match run_file {
+            Some(file) => Some(file.clone()),
+            None if !run_files.are_named() => None,
+            None => Some(run_files.of_version(driver_version, &store, sources).await?),
+        };
+        if let Some(file) = file {
+            let stored = run_files.fetch(&file, &store, progress).await?;
+            return userspace::assemble_run_file(stored, &store, progress).await;
+        }
+        let archive = sources.archive(&store).await?;
+        userspace::assemble(driver_version, archive, &store, progress).await
+    }
+}
+
+impl Provider for Provisioner<'_> {
+    async fn gather(&self) -> Result<Gathered, Failure> {
+        self.inventory.gather().await
+    }
+
+    fn plan(&self, of: &Gathered) -> Result<Plan, Failure> {
+        self.inventory.plan(of)
+    }
+
+    async fn acquire(&self, plan: &Plan) -> Result<(), Failure> {
+        self.acquire_with_fallback(plan.clone()).await
+    }
+
+    async fn installed(&self, plan: &PlanSummary, steps: &[Step]) {
+        self.inventory.look_after_store(plan, steps).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+use std::fs;
+use std::path::Path;
+
+use rstest::rstest;
+
+use super::*;
+use crate::flavour::Flavour;
+use crate::plan::Acquire;
+use crate::source::driver::DriverOrigin;
+use crate::source::headers::AvailableHeaders;
+use crate::supplier::scene::{Scene, module_of};
+
+fn remove(path: &Path) {
+    fs::remove_file(path).expect("removed");
+}
+
+fn damage(path: &Path) {
+    let mut bytes = fs::read(path).expect("read");
+    bytes[0] ^= 1;
+    fs::write(path, bytes).expect("written");
+}
+
+/// Two layouts with the same set, the first of which has a fault.
+#[rstest]
+#[case::absent(remove, None)]
+#[case::damaged(damage, Some(ExitCode::Verification))]
+#[tokio::test]
+async fn a_source_that_lacks_a_module_is_followed_by_the_next_and_a_damaged_one_is_not(
+    #[case] fault: fn(&Path),
+    #[case] ends: Option<ExitCode>,
+) {
+    let mut scene = Scene::new("bookworm-t4");
+    let first = scene.add_layout("a");
+    scene.add_layout("b");
+    scene.put_tree();
+    fault(&module_of(&first));
+    let provisioner = Provisioner::new(&scene.config);
+    let gathered = provisioner.gather().await.expect("gathered");
+    let plan = provisioner.plan(&gathered).expect("a plan");
+    assert!(plan.refusal().is_none(), "{:?}", plan.findings);
+    assert!(
+        matches!(&plan.acquire[..], [Acquire::ImportSet { dir, .. }] if *dir == first),
+        "{:?}",
+        plan.acquire
+    );
+    let acquired = provisioner.acquire(&plan).await;
+    assert_eq!(acquired.err().map(|failure| failure.code()), ends);
+    let is_stored = ends.is_none();
+    assert_eq!(scene.store().sets().expect("sets").len(), usize::from(is_stored));
+    // The next plan uses the store's set, and never the source that failed.
+    let gathered = provisioner.gather().await.expect("gathered");
+    let again = provisioner.plan(&gathered).expect("a plan");
+    assert_eq!(again.acquire.is_empty(), is_stored, "{:?}", again.acquire);
+}
+
+#[tokio::test]
+async fn where_no_source_is_left_its_own_failure_is_the_reason() {
+    let mut scene = Scene::new("bookworm-t4");
+    let layout = scene.add_layout("a");
+    scene.put_tree();
+    let module = module_of(&layout);
+    fs::remove_file(&module).expect("removed");
+    let provisioner = Provisioner::new(&scene.config);
+    let gathered = provisioner.gather().await.expect("gathered");
+    let plan = provisioner.plan(&gathered).expect("a plan");
+    let failure = provisioner.acquire(&plan).await.expect_err("no other source");
+    assert_eq!(failure.code(), ExitCode::Download);
+    assert!(failure.to_string().contains(&module.display().to_string()), "{failure}");
+}
+
+fn build(driver: Option<AvailableDriver>) -> BuildSet {
+    BuildSet {
+        driver_version: "535.261.03".into(),
+        flavour: Flavour::Open,
+        kernel_release: "6.1.0-50-amd64".into(),
+        kernel_version: Some("#1 SMP".into()),
+        driver,
+        headers: Some(AvailableHeaders::Missing { nearest: Vec::new(), passed_over: Vec::new() }),
+    }
+}
+
+/// Without any archive a second search for the driver would fail.
+#[tokio::test]
+async fn a_compile_uses_the_plans_driver_and_headers() {
+    let scene = Scene::new("bookworm-t4");
+    let driver = AvailableDriver {
+        version: "535.261.03".into(),
+        flavour: Flavour::Open,
+        origin: DriverOrigin::RunFile { name: "driver.run".into() },
+        sha256: "1".repeat(64),
+    };
+    let provisioner = Provisioner::new(&scene.config).retrying(true);
+    let planned = build(Some(driver.clone()));
+    let request = provisioner.request(&planned).await.expect("no search");
+    assert_eq!(request.driver, driver);
+    assert_eq!(request.kernel_version, planned.kernel_version);
+    assert_eq!(request.available_headers, planned.headers);
+    assert!(request.retry);
+    provisioner.request(&build(None)).await.expect_err("the driver is searched for");
+}
+
+#[tokio::test]
+async fn a_tree_that_the_store_has_is_not_assembled_again() {
+    let scene = Scene::new("bookworm-t4");
+    scene.put_tree();
+    let provisioner = Provisioner::new(&scene.config);
+    let tree = provisioner.assemble("535.261.03", None).await.expect("the store's");
+    assert_eq!(tree.root, scene.store().dir("userspace").join("tree/root"));
+    provisioner.assemble("550.163.01", None).await.expect_err("no source has it");
+}

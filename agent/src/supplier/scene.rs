@@ -1,0 +1,87 @@
+//! A captured host with a store and image layouts, for the tests of this directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::artifact::tests::set;
+use crate::artifact::{ModuleEntry, ModuleSet};
+use crate::config::{self, Config, Fragment};
+use crate::host::HostFacts;
+use crate::kernel::modinfo::tests::module;
+use crate::layout;
+use crate::source::userspace::tests::manifest;
+use crate::store::Store;
+
+/// Driver of its sets and trees.
+pub(super) const DRIVER: &str = "535.261.03";
+
+pub(super) struct Scene {
+    pub(super) dir: tempfile::TempDir,
+    pub(super) config: Config,
+}
+
+impl Scene {
+    /// A captured host `tree` that wants this driver, without any source.
+    pub(super) fn new(tree: &str) -> Self {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let mut config = config::load(Fragment::default(), &|_| None, None).expect("a default");
+        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(tree);
+        config.paths.root.clone_from(&tree);
+        config.paths.host_root = tree;
+        config.paths.store = dir.path().join("store");
+        config.paths.state = dir.path().join("state");
+        config.driver.version = Some(DRIVER.to_owned());
+        config.compile = false;
+        config.archives.use_host_apt = false;
+        Self { dir, config }
+    }
+
+    pub(super) fn store(&self) -> Store {
+        Store::open(&self.config.paths.store).expect("store")
+    }
+
+    pub(super) fn facts(&self) -> HostFacts {
+        HostFacts::read(&self.config.paths.root, &self.config.paths.host_root).expect("facts")
+    }
+
+    /// Returns a set for the host's kernel, whose modules are in `store`.
+    pub(super) fn set_in(&self, store: &Store) -> ModuleSet {
+        let (mut set, kernel) = (set(), self.facts().kernel);
+        set.key.kernel_release = kernel.release;
+        set.key.kernel_version = kernel.version;
+        set.modules = ["nvidia", "nvidia-uvm", "nvidia-modeset"]
+            .map(|name| {
+                let (release, kernel_name) = (&set.key.kernel_release, name.replace('-', "_"));
+                let modinfo =
+                    format!("name={kernel_name}\0version={DRIVER}\0vermagic={release} SMP \0");
+                let image = module(".modinfo", modinfo.as_bytes());
+                store.put(&image).expect("put");
+                ModuleEntry::describe(&format!("{name}.ko"), &image, release).expect("a module")
+            })
+            .into();
+        set
+    }
+
+    /// Adds a layout with a set for the host's kernel to the configuration.
+    pub(super) fn add_layout(&mut self, name: &str) -> PathBuf {
+        let store = Store::open(&self.dir.path().join("builder")).expect("store");
+        let (set, layout) = (self.set_in(&store), self.dir.path().join(name));
+        layout::export(&set, &store, &layout, Duration::from_secs(60)).expect("export");
+        self.config.prebuilt.push(layout.clone());
+        layout
+    }
+
+    /// Puts a user-mode tree of the driver into the store.
+    pub(super) fn put_tree(&self) {
+        let root = self.store().dir("userspace").join("tree/root");
+        fs::create_dir_all(&root).expect("directories");
+        fs::write(root.with_file_name("manifest.json"), manifest(&root)).expect("manifest");
+    }
+}
+
+/// Returns the path of the first module's blob in a layout.
+pub(super) fn module_of(layout: &Path) -> PathBuf {
+    let entries = layout::list(layout).expect("a layout");
+    layout.join("blobs/sha256").join(&entries[0].set.modules[0].sha256)
+}

@@ -1,0 +1,126 @@
+//! Access to the store: opened once, and held against removals.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::failure::{ExitCode, Failure, OrFail};
+use crate::store::Store;
+use crate::store::usage::InUse;
+
+/// The configured store.
+pub(super) struct StoreAccess<'a> {
+    config: &'a Config,
+    opened: OnceLock<Store>,
+    /// Shared lock that prevents removals from the store meanwhile.
+    shared: Mutex<Option<InUse>>,
+}
+
+impl<'a> StoreAccess<'a> {
+    pub(super) fn new(config: &'a Config) -> Self {
+        Self { config, opened: OnceLock::new(), shared: Mutex::default() }
+    }
+
+    /// Opens the store.
+    ///
+    /// # Errors
+    /// Exit code 15 where it is not writable.
+    pub(super) fn open(&self) -> Result<Store, Failure> {
+        if let Some(store) = self.opened.get() {
+            return Ok(store.clone());
+        }
+        let store = Store::open(&self.config.paths.store)?;
+        Ok(self.opened.get_or_init(|| store).clone())
+    }
+
+    /// Like [`StoreAccess::open`], but does not hang with its disk.
+    pub(super) async fn open_in_time(&self) -> Result<Store, Failure> {
+        if let Some(store) = self.opened.get() {
+            return Ok(store.clone());
+        }
+        let root = self.config.paths.store.clone();
+        let store = self.in_time(move || Store::open(&root)).await?;
+        Ok(self.opened.get_or_init(|| store).clone())
+    }
+
+    /// Runs `read` on the host and the store within `step-deadline`.
+    pub(super) async fn in_time<T: Send + 'static>(
+        &self,
+        read: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let limit = self.config.deadlines.step;
+        let read = tokio::task::spawn_blocking(read);
+        let read = tokio::time::timeout(limit, read).await.map_err(|_| self.unanswered(limit))?;
+        read.or_fail(ExitCode::Bug, || "reading the host")?
+    }
+
+    /// Takes the store's shared lock, so that nothing is removed from it from now on.
+    ///
+    /// # Errors
+    /// Exit code 15 where the store cannot be opened, or another process removes from it for too
+    /// long.
+    pub(super) async fn share(&self) -> Result<(), Failure> {
+        if self.lock().is_some() {
+            return Ok(());
+        }
+        let shared = self.open()?.share(self.config.deadlines.lock).await?;
+        *self.lock() = Some(shared);
+        Ok(())
+    }
+
+    /// Releases the shared lock.
+    pub(super) fn release(&self) {
+        drop(self.lock().take());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<InUse>> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the failure of an unanswered read; the hanging thread is left behind.
+    fn unanswered(&self, limit: Duration) -> Failure {
+        let cause = format!(
+            "reading the host and the store has not come to its end in {} s: the kernel, a disk or a \
+             file system does not answer (the store is {})",
+            limit.as_secs_f64(),
+            self.config.paths.store.display()
+        );
+        Failure::new(ExitCode::Preflight, cause).remedy(
+            "see the kernel's log (dmesg) for what does not answer; where the host is only slow, give \
+             it more time (step-deadline)",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Fragment};
+
+    #[tokio::test]
+    async fn the_store_is_opened_once_and_held_until_it_is_released() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let mut config = config::load(Fragment::default(), &|_| None, None).expect("a default");
+        config.paths.store = dir.path().join("store");
+        let access = StoreAccess::new(&config);
+        let store = access.open_in_time().await.expect("opens");
+        assert_eq!(access.open().expect("is open").root(), store.root());
+        access.share().await.expect("shared");
+        access.share().await.expect("still shared");
+        assert!(store.alone(Duration::ZERO).await.is_err(), "it is held");
+        access.release();
+        store.alone(Duration::ZERO).await.expect("no longer held");
+    }
+
+    #[tokio::test]
+    async fn a_store_that_cannot_be_made_is_no_store() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        std::fs::write(dir.path().join("file"), "").expect("a file");
+        let mut config = config::load(Fragment::default(), &|_| None, None).expect("a default");
+        config.paths.store = dir.path().join("file/store");
+        let access = StoreAccess::new(&config);
+        for failure in [access.open().err(), access.open_in_time().await.err()] {
+            assert_eq!(failure.map(|f| f.code()), Some(ExitCode::Preflight));
+        }
+    }
+}
