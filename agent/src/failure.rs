@@ -1,4 +1,4 @@
-//! Failures for the person on call: exit code, cause, remedy, and the chain of errors below.
+//! Failures for the person on call: kind, exit code, cause, remedy, and the chain of errors below.
 
 use std::error::Error;
 use std::fmt;
@@ -46,11 +46,73 @@ impl ExitCode {
     pub fn number(self) -> u8 {
         self as u8
     }
+}
+
+/// Kind of a failure: callers branch on it, and the exit code follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FailureKind {
+    /// The command line or the configuration is wrong.
+    Usage,
+    /// longshore does not support this host, kernel or architecture.
+    HostUnsupported,
+    /// Kernel headers or the matching compiler are unavailable.
+    Toolchain,
+    /// A source does not have what was requested, or did not deliver it; another source may.
+    Download,
+    /// Fetched or stored data is invalid (signature, digest, format).
+    Verification,
+    /// The driver does not compile for this kernel.
+    Compile,
+    /// The host is not ready, and nothing on it was touched.
+    Preflight,
+    /// A local file of the store, a layout or an archive exists and cannot be read, or cannot be
+    /// written: no other source helps.
+    Disk,
+    /// The kernel refused a module.
+    KernelRefused,
+    /// There is no NVIDIA GPU or NVSwitch to drive.
+    NoDevice,
+    /// The driver is loaded but could not be exposed to the host.
+    Expose,
+    /// The driver is in use and was left as it is.
+    InUse,
+    /// A failure was rolled back, and the rollback left something behind.
+    RolledBack,
+    /// The driver is not ready, or the agent is not running.
+    NotReady,
+    /// A fault in longshore itself.
+    Bug,
+}
+
+impl FailureKind {
+    /// Returns the exit code of a process that ends with a failure of this kind.
+    pub fn exit_code(self) -> ExitCode {
+        match self {
+            Self::Usage => ExitCode::Usage,
+            Self::HostUnsupported => ExitCode::HostUnsupported,
+            Self::Toolchain => ExitCode::Toolchain,
+            Self::Download => ExitCode::Download,
+            Self::Verification => ExitCode::Verification,
+            Self::Compile => ExitCode::Compile,
+            Self::Preflight | Self::Disk => ExitCode::Preflight,
+            Self::KernelRefused => ExitCode::KernelRefused,
+            Self::NoDevice => ExitCode::NoDevice,
+            Self::Expose => ExitCode::Expose,
+            Self::InUse => ExitCode::InUse,
+            Self::RolledBack => ExitCode::RolledBack,
+            Self::NotReady => ExitCode::NotReady,
+            Self::Bug => ExitCode::Bug,
+        }
+    }
+
+    /// True if the host itself or its disk is the cause, which is the same for every source.
+    pub fn is_of_host(self) -> bool {
+        matches!(self, Self::Preflight | Self::Disk)
+    }
 
     /// Returns the default remedy, for failures without one of their own.
     fn usual_remedy(self) -> &'static str {
         match self {
-            Self::Done => "nothing to do",
             Self::Usage => {
                 "correct the command line or the configuration; docs/configuration.md has every \
                  setting"
@@ -65,6 +127,7 @@ impl ExitCode {
                  comes back, check the mirror and the disk"
             }
             Self::Compile => "see the compiler's log, or choose another driver version or flavour",
+            Self::Disk => "see the kernel's log (dmesg) for the disk that the file is on",
             Self::KernelRefused => "see the kernel's log (dmesg)",
             Self::Expose => "check the mounts and files below /run/nvidia",
             Self::InUse | Self::RolledBack => {
@@ -76,13 +139,37 @@ impl ExitCode {
     }
 }
 
-/// Error that ends a command: exit code, operation, remedy, and source.
+/// The usual kind of an exit code, for failures that no caller has to tell from others of their
+/// code.
+impl From<ExitCode> for FailureKind {
+    fn from(code: ExitCode) -> Self {
+        match code {
+            ExitCode::Usage => Self::Usage,
+            ExitCode::HostUnsupported => Self::HostUnsupported,
+            ExitCode::Toolchain => Self::Toolchain,
+            ExitCode::Download => Self::Download,
+            ExitCode::Verification => Self::Verification,
+            ExitCode::Compile => Self::Compile,
+            ExitCode::Preflight => Self::Preflight,
+            ExitCode::KernelRefused => Self::KernelRefused,
+            ExitCode::NoDevice => Self::NoDevice,
+            ExitCode::Expose => Self::Expose,
+            ExitCode::InUse => Self::InUse,
+            ExitCode::RolledBack => Self::RolledBack,
+            ExitCode::NotReady => Self::NotReady,
+            // No failure ends with success.
+            ExitCode::Done | ExitCode::Bug => Self::Bug,
+        }
+    }
+}
+
+/// Error that ends a command: kind, operation, remedy, and source.
 ///
 /// `Display` prints only the cause and its consequence; [`Failure::report`] returns the whole
 /// message once.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    code: ExitCode,
+    kind: FailureKind,
     cause: String,
     consequence: Option<String>,
     remedy: Option<String>,
@@ -90,9 +177,10 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Makes a failure with `code`; `cause` names the operation and the path or URL it failed on.
-    pub fn new(code: ExitCode, cause: impl Into<String>) -> Self {
-        Self { code, cause: cause.into(), consequence: None, remedy: None, source: None }
+    /// Makes a failure of `kind`; `cause` names the operation and the path or URL it failed on.
+    pub fn new(kind: impl Into<FailureKind>, cause: impl Into<String>) -> Self {
+        let (kind, cause) = (kind.into(), cause.into());
+        Self { kind, cause, consequence: None, remedy: None, source: None }
     }
 
     /// Sets the remedy.
@@ -116,9 +204,14 @@ impl Failure {
         self
     }
 
+    /// Returns the kind.
+    pub fn kind(&self) -> FailureKind {
+        self.kind
+    }
+
     /// Returns the exit code of the process that ends with this failure.
     pub fn code(&self) -> ExitCode {
-        self.code
+        self.kind.exit_code()
     }
 
     /// Returns the remedy, where this failure has one of its own.
@@ -126,9 +219,9 @@ impl Failure {
         self.remedy.as_deref()
     }
 
-    /// Returns the remedy of this failure, or else the default one of its exit code.
+    /// Returns the remedy of this failure, or else the default one of its kind.
     pub fn what_to_do(&self) -> &str {
-        self.remedy.as_deref().unwrap_or(self.code.usual_remedy())
+        self.remedy.as_deref().unwrap_or(self.kind.usual_remedy())
     }
 
     /// Returns cause, chain and remedy as lines for people.
@@ -174,10 +267,10 @@ impl Error for Failure {
 
 /// Turns any error into a [`Failure`] in one call.
 pub trait OrFail<T> {
-    /// Maps the error to a failure with `code` whose cause is `cause()`.
+    /// Maps the error to a failure of `kind` whose cause is `cause()`.
     fn or_fail<C: Into<String>>(
         self,
-        code: ExitCode,
+        kind: impl Into<FailureKind>,
         cause: impl FnOnce() -> C,
     ) -> Result<T, Failure>;
 }
@@ -185,10 +278,10 @@ pub trait OrFail<T> {
 impl<T, E: Into<Box<dyn Error + Send + Sync>>> OrFail<T> for Result<T, E> {
     fn or_fail<C: Into<String>>(
         self,
-        code: ExitCode,
+        kind: impl Into<FailureKind>,
         cause: impl FnOnce() -> C,
     ) -> Result<T, Failure> {
-        self.map_err(|e| Failure::new(code, cause()).because(e))
+        self.map_err(|e| Failure::new(kind, cause()).because(e))
     }
 }
 
@@ -246,6 +339,29 @@ mod tests {
             NotReady => Bug,
             Bug => return None,
         })
+    }
+
+    /// Returns the kinds of an exit code, the usual one first.
+    fn kinds_of(code: ExitCode) -> Vec<FailureKind> {
+        match code {
+            ExitCode::Done => Vec::new(),
+            ExitCode::Preflight => vec![FailureKind::Preflight, FailureKind::Disk],
+            other => vec![other.into()],
+        }
+    }
+
+    #[test]
+    fn an_exit_code_follows_from_the_kind() {
+        for code in std::iter::successors(Some(ExitCode::Done), |code| after(*code)) {
+            let kinds = kinds_of(code);
+            for kind in &kinds {
+                assert_eq!(kind.exit_code(), code, "{kind:?}");
+                assert_eq!(Failure::new(*kind, "a").code(), code);
+                assert!(!kind.usual_remedy().is_empty());
+            }
+            assert_eq!(kinds.is_empty(), code == ExitCode::Done);
+            assert!(kinds.first().is_none_or(|kind| *kind == code.into()), "{code:?}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use nix::unistd::geteuid;
 use tempfile::NamedTempFile;
 
 use crate::disk;
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{Failure, FailureKind};
 
 /// Renames a finished file to `path` durably: syncs its content, renames it, and syncs the
 /// directory. After a power cut a reader finds either the previous file or this one, complete.
@@ -45,9 +45,22 @@ pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
 pub(crate) fn write_failure(path: &Path, error: io::Error) -> Failure {
     let remedy = write_remedy(&error, "--store")
         .unwrap_or_else(|| "check the store's file system".to_owned());
-    Failure::new(ExitCode::Preflight, format!("writing {}", path.display()))
+    Failure::new(FailureKind::Disk, format!("writing {}", path.display()))
         .because(error)
         .remedy(remedy)
+}
+
+/// The failure for a local file that cannot be read: of the disk, unless there is no such file.
+pub(crate) fn read_failure(path: &Path, error: io::Error) -> Failure {
+    Failure::new(read_kind(&error), format!("reading {}", path.display())).because(error)
+}
+
+/// Kind of a failure to read a local file. One that is absent may be in another source.
+pub(crate) fn read_kind(error: &io::Error) -> FailureKind {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => FailureKind::Download,
+        _ => FailureKind::Disk,
+    }
 }
 
 /// Remedy for a failed write, if `flag` sets another directory to write to; None if the error
@@ -74,5 +87,30 @@ pub(crate) fn write_remedy(error: &io::Error, flag: &str) -> Option<String> {
             Some(format!("a file is in the way: remove it, or set {flag} to a directory"))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::ExitCode;
+
+    /// A missing file may be elsewhere; one that cannot be read is a fault of this host's disk.
+    #[test]
+    fn a_file_that_is_absent_is_told_from_one_that_cannot_be_read() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "").expect("written");
+        std::os::unix::fs::symlink(&link, &link).expect("a link to itself");
+        for (path, kind, code) in [
+            (dir.path().join("absent"), FailureKind::Download, ExitCode::Download),
+            (file.join("below"), FailureKind::Download, ExitCode::Download),
+            (dir.path().to_path_buf(), FailureKind::Disk, ExitCode::Preflight),
+            (link, FailureKind::Disk, ExitCode::Preflight),
+        ] {
+            let failure = read_failure(&path, fs::read(&path).expect_err("unreadable"));
+            assert_eq!((failure.kind(), failure.code()), (kind, code), "{}", failure.report());
+            assert!(failure.to_string().ends_with(&path.display().to_string()), "{failure}");
+        }
     }
 }

@@ -28,7 +28,7 @@ use crate::artifact::image::{Described, MAX_JSON, json, parse_config, parse_mani
 use crate::artifact::{ModuleSet, image};
 use crate::digest::hex;
 use crate::failure::{ExitCode, Failure, OrFail};
-use crate::landing::write_atomically;
+use crate::landing::{read_failure, write_atomically};
 use crate::layout::destination::unwritable;
 use crate::locks::{Attempt, Kind};
 use crate::signature::{self, Evidence, SignatureImage, signature_tag};
@@ -168,7 +168,8 @@ fn not_a_set(dir: &Path, digest: &str) -> Failure {
 /// Lists the sets in the layout at `dir`; ignores other entries.
 ///
 /// # Errors
-/// Exit code 12 where there is no layout, 13 where a manifest or description is damaged.
+/// Exit code 12 where there is no layout, 13 where a manifest or description is damaged, 15 where
+/// one cannot be read.
 pub fn list(dir: &Path) -> Result<Vec<Entry>, Failure> {
     let layout = dir.join("oci-layout");
     if !layout.is_file() {
@@ -321,7 +322,7 @@ fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, Failure> {
         File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    let bytes = read().or_fail(ExitCode::Download, || format!("reading {}", path.display()))?;
+    let bytes = read().map_err(|e| read_failure(path, e))?;
     if bytes.len() as u64 > limit {
         return Err(Failure::new(
             ExitCode::Verification,

@@ -42,8 +42,8 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::digest::{digest_of, hex};
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::landing::{self, write_atomically, write_failure};
+use crate::failure::{ExitCode, Failure};
+use crate::landing::{self, read_failure, write_atomically, write_failure};
 use crate::locks;
 
 pub use modules::VerifiedModule;
@@ -132,11 +132,11 @@ impl Store {
     /// Reads a blob and verifies it against its digest.
     ///
     /// # Errors
-    /// Exit code 13 where the content does not match the digest, 12 where it is absent.
+    /// Exit code 13 where the content does not match the digest, 12 where it is absent, 15 where it
+    /// cannot be read.
     pub fn read_blob(&self, sha256: &str) -> Result<Vec<u8>, Failure> {
         let path = self.blob_path(sha256);
-        let bytes = fs::read(&path)
-            .or_fail(ExitCode::Download, || format!("reading {}", path.display()))?;
+        let bytes = fs::read(&path).map_err(|e| read_failure(&path, e))?;
         let found = hex(&Sha256::digest(&bytes));
         if found != sha256 {
             return Err(corrupt(&path, &found));
@@ -164,14 +164,14 @@ impl Store {
     /// As [`Store::read_blob`].
     pub fn open_blob(&self, sha256: &str) -> Result<File, Failure> {
         let path = self.blob_path(sha256);
-        let what = || format!("reading {}", path.display());
-        let mut file = File::open(&path).or_fail(ExitCode::Download, what)?;
-        let found = digest_of(&file).or_fail(ExitCode::Verification, what)?;
+        let unread = |e| read_failure(&path, e);
+        let mut file = File::open(&path).map_err(unread)?;
+        let found = digest_of(&file).map_err(unread)?;
         if found != sha256 {
             return Err(corrupt(&path, &found));
         }
         // The verified file itself: another file may have its name by now.
-        file.rewind().or_fail(ExitCode::Verification, what)?;
+        file.rewind().map_err(unread)?;
         Ok(file)
     }
 

@@ -15,7 +15,7 @@ use crate::build::outputs::{Entry, OutputDir};
 use crate::build::sandbox::{self, Bind, Held, Outcome, Spec};
 use crate::build::{root, user};
 use crate::config::BuildUser;
-use crate::failure::{ExitCode, Failure, OrFail};
+use crate::failure::{ExitCode, Failure, FailureKind, OrFail};
 use crate::landing::write_failure;
 use crate::progress::{Progress, Unit};
 use crate::scratch::{Claimed, claim};
@@ -272,8 +272,8 @@ fn adopt(name: &str, inside: &Path, store: &Store) -> Result<Unpacked, Failure> 
     let unreadable = |e: io::Error| bad(name, &format!("what it left: {e}"));
     let from = OutputDir::open(inside).and_then(|inside| inside.below("out"));
     let adopted = from.map_err(unreadable).and_then(|out| adoption.directory(&out, Path::new("")));
-    adopted.map_err(|failure| match failure.code() {
-        ExitCode::Verification => failure.remedy(unpack::REMEDY),
+    adopted.map_err(|failure| match failure.kind() {
+        FailureKind::Verification => failure.remedy(unpack::REMEDY),
         _ => failure,
     })?;
     Ok(Unpacked { dir, header: Header::default() })

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::Look;
 use crate::artifact::ModuleSet;
 use crate::build;
-use crate::failure::ExitCode;
+use crate::failure::FailureKind;
 use crate::finding::{Code, Finding};
 use crate::host::holders;
 use crate::host::look::Looker;
@@ -54,8 +54,8 @@ impl OfAgent {
         let state = match journal::read_state(&paths) {
             Ok(state) => state,
             Err(failure) => {
-                let code = match failure.code() {
-                    ExitCode::Verification => Code::StateUnreadable,
+                let code = match failure.kind() {
+                    FailureKind::Verification => Code::StateUnreadable,
                     _ => Code::StateOutOfReach,
                 };
                 let mut found = Finding::refusal(code, failure.one_line());

@@ -15,7 +15,7 @@ pub use render::render;
 
 use crate::catalog::{self, Catalog};
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure, OrFail};
+use crate::failure::{ExitCode, Failure, FailureKind, OrFail};
 use crate::finding::{self, Area, Code, Finding, Severity};
 use crate::host::HostFacts;
 use crate::journal;
@@ -164,8 +164,8 @@ impl Look<'_> {
                 let catalog = catalog::gather(&config, self.facts, None, &why)?;
                 let mut findings = plan::plan(self.config, self.facts, &catalog)?.findings;
                 findings.retain(|f| f.code.entry().area != Area::Sources);
-                let code = match failure.code() {
-                    ExitCode::Download => Code::ArchivesUnread,
+                let code = match failure.kind() {
+                    FailureKind::Download => Code::ArchivesUnread,
                     _ => Code::SourcesUnread,
                 };
                 let mut found = Finding::refusal(code, failure.one_line());

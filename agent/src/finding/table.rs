@@ -156,7 +156,7 @@ codes! {
         remedy "make one of its mirrors reachable, or give a prebuilt set for this kernel"
     SourcesUnread "sources-unread" Sources Refuses Download
         means "a configured prebuilt directory, key or certificate cannot be read, or a source served damaged data"
-        matters "`run` would fail at it, with exit code 2, 12 or 13 depending on the cause"
+        matters "`run` would fail at it, with exit code 2, 12, 13 or 15 depending on the cause"
         remedy "correct or remove what the finding names"
     NothingBuilt "nothing-built" Sources Refuses Download
         means "no built set for this kernel is available, and compiling is not allowed here"

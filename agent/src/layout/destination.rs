@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::unistd::{AccessFlags, access};
 
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{ExitCode, Failure, FailureKind};
 use crate::landing::write_remedy;
 
 /// Checks that an image layout can be written at `dir`, without creating anything.
@@ -34,7 +34,7 @@ pub fn check(dir: &Path) -> Result<(), Failure> {
 /// The failure for a write to a layout.
 pub(crate) fn unwritable(dir: &Path, error: io::Error) -> Failure {
     let remedy = write_remedy(&error, "--out");
-    let failure = Failure::new(ExitCode::Preflight, format!("writing {}", dir.display()));
+    let failure = Failure::new(FailureKind::Disk, format!("writing {}", dir.display()));
     let failure = failure.because(error);
     match remedy {
         Some(remedy) => failure.remedy(remedy),

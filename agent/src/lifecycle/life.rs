@@ -13,7 +13,7 @@ use crate::config::{Config, MissingGpus};
 use crate::disk;
 use crate::engine::image::Images;
 use crate::engine::{Engine, NotUndone, Patience, Stopped};
-use crate::failure::{ExitCode, Failure, OrFail};
+use crate::failure::{ExitCode, Failure, FailureKind, OrFail};
 use crate::host::Host;
 use crate::journal::phase::Phase;
 use crate::journal::{Entry, Journal, PlanSummary};
@@ -279,8 +279,8 @@ impl Life {
     /// is. If neither is possible, the journal keeps the rest for the next run.
     async fn give_up(&mut self, failure: Failure) -> Failure {
         let state = self.journal.state();
-        // These codes mean that uninstalling was tried just now.
-        let tried = matches!(failure.code(), ExitCode::InUse | ExitCode::RolledBack);
+        // These kinds mean that uninstalling was tried just now.
+        let tried = matches!(failure.kind(), FailureKind::InUse | FailureKind::RolledBack);
         let undone = match state.whole || tried || self.journal.live().next().is_none() {
             true => Ok(()),
             false => self.undo_rest().await,
@@ -320,7 +320,7 @@ impl Life {
         // A disk that is full just now is no reason to leave the driver on the host: the host
         // itself shows later what was undone.
         if let Err(failure) = self.enter(Phase::Removing) {
-            if failure.code() == ExitCode::Bug {
+            if failure.kind() == FailureKind::Bug {
                 return Err(failure);
             }
             tracing::warn!("uninstalling all the same: {}", failure.one_line());

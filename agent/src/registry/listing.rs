@@ -10,7 +10,7 @@ use super::session::{Answer, Call, Session, unexpected};
 use crate::artifact::image::Described;
 use crate::artifact::{legal, tag};
 use crate::driver_version::DriverVersion;
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{ExitCode, Failure, FailureKind};
 use crate::flavour::Flavour;
 use crate::redact::shown;
 
@@ -26,7 +26,7 @@ pub(super) async fn find_in(session: &Session, wish: Wish<'_>) -> Result<Vec<Des
     for tag in tags_for(session, wish).await? {
         match described(session, &tag).await {
             Ok(set) => found.extend(set),
-            Err(failure) if failure.code() == ExitCode::Verification => {
+            Err(failure) if failure.kind() == FailureKind::Verification => {
                 tracing::warn!("skipping {}:{tag}: {}", session.repository, failure.one_line());
             }
             Err(failure) => return Err(failure),

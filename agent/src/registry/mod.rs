@@ -17,7 +17,7 @@ use std::path::Path;
 use crate::artifact::ModuleSet;
 use crate::artifact::image::Described;
 use crate::config::{Env, RegistrySource};
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{ExitCode, Failure, FailureKind};
 use crate::flavour::Flavour;
 use crate::image_reference::{Reference, Repository};
 use crate::progress::Progress;
@@ -219,7 +219,7 @@ impl Registry {
             match pull_from(session, digest, store, progress).await {
                 Ok(set) => return Ok(set),
                 // The store is the same for every mirror.
-                Err(failure) if failure.code() == ExitCode::Preflight => return Err(failure),
+                Err(failure) if failure.kind().is_of_host() => return Err(failure),
                 Err(failure) => self.next_mirror(session, failure, &mut failed),
             }
         }
@@ -231,7 +231,7 @@ impl Registry {
         if self.sessions.len() > 1 {
             tracing::warn!("{} does not serve it: {}", session.repository, failure.one_line());
         }
-        let graver = failed.as_ref().is_none_or(|f| f.code() != ExitCode::Verification);
+        let graver = failed.as_ref().is_none_or(|f| f.kind() != FailureKind::Verification);
         if graver {
             *failed = Some(failure);
         }

@@ -20,7 +20,8 @@ use super::selection;
 use super::sink::{Alive, Writers};
 use super::{space, version};
 use crate::config::ArchiveConfig;
-use crate::failure::{ExitCode, Failure, OrFail};
+use crate::failure::{ExitCode, Failure, FailureKind, OrFail};
+use crate::landing::read_failure;
 use crate::machine::Machine;
 use crate::progress::{Progress, Silent, Task, Unit};
 use crate::store::Store;
@@ -312,8 +313,7 @@ async fn sorted_out(packages: &[Package], store: &Store) -> Result<Vec<(Package,
 async fn give(package: Package, store: &Store, take: Taker, alive: Alive) -> Result<(), Failure> {
     let path = store.blob_path(&package.sha256);
     let give = move || {
-        let open = File::open(&path);
-        let file = open.or_fail(ExitCode::Download, || format!("reading {}", path.display()))?;
+        let file = File::open(&path).map_err(|e| read_failure(&path, e))?;
         let taken = take(&package, file);
         drop((take, alive));
         taken
@@ -341,7 +341,7 @@ pub(super) fn holds(store: &Store, sha256: &str) -> Result<bool, Failure> {
     let path = store.blob_path(sha256);
     tracing::warn!(path = %path.display(), "a blob does not match its digest, fetching it again");
     std::fs::remove_file(&path)
-        .or_fail(ExitCode::Preflight, || format!("removing {}", path.display()))?;
+        .or_fail(FailureKind::Disk, || format!("removing {}", path.display()))?;
     Ok(false)
 }
 

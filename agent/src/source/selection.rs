@@ -131,7 +131,7 @@ impl Selection {
                 }
                 Err(failure) => self.problems.push(
                     Failure::new(
-                        failure.code(),
+                        failure.kind(),
                         format!(
                             "the source of {}, line {}, cannot be used",
                             source.file.display(),

@@ -8,7 +8,7 @@ use std::io::Write;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::failure::{ExitCode, Failure, OrFail};
+use crate::failure::{ExitCode, Failure, FailureKind, OrFail};
 use crate::landing::write_failure;
 use crate::store::{BlobWriter, Store};
 
@@ -91,7 +91,7 @@ impl Sink {
             Self::Memory(_) => Ok(Committed::Right(String::new())),
             Self::Blob(writing) => match writing.commit(expected).await {
                 Ok(sha256) => Ok(Committed::Right(sha256)),
-                Err(failure) if failure.code() == ExitCode::Verification => {
+                Err(failure) if failure.kind() == FailureKind::Verification => {
                     Ok(Committed::Wrong(failure))
                 }
                 Err(failure) => Err(failure),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::failure::{ExitCode, Failure, OrFail};
+use crate::failure::{Failure, FailureKind, OrFail};
 
 /// Space left free for other programs.
 const MARGIN: u64 = 64 << 20;
@@ -13,7 +13,7 @@ const MARGIN: u64 = 64 << 20;
 /// Exit code 15 where they do not.
 pub(crate) fn require(dir: &Path, bytes: u64) -> Result<(), Failure> {
     let found = nix::sys::statvfs::statvfs(dir)
-        .or_fail(ExitCode::Preflight, || format!("asking how much is free at {}", dir.display()))?;
+        .or_fail(FailureKind::Disk, || format!("asking how much is free at {}", dir.display()))?;
     let free = found.blocks_available().saturating_mul(found.fragment_size());
     enough(dir, bytes, free)
 }
@@ -24,7 +24,7 @@ fn enough(dir: &Path, bytes: u64, free: u64) -> Result<(), Failure> {
     }
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     Err(Failure::new(
-        ExitCode::Preflight,
+        FailureKind::Disk,
         format!(
             "{} has {} MiB free, and {} MiB are to be written there",
             dir.display(),
@@ -38,6 +38,7 @@ fn enough(dir: &Path, bytes: u64, free: u64) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::ExitCode;
 
     #[test]
     fn what_does_not_fit_is_refused_before_it_is_written() {

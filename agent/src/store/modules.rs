@@ -13,7 +13,8 @@ use super::known::Known;
 use super::{Store, corrupt};
 use crate::artifact::ModuleSet;
 use crate::digest::{digest_of, hex};
-use crate::failure::{ExitCode, Failure, OrFail};
+use crate::failure::Failure;
+use crate::landing::read_failure;
 
 /// Path below the store's root.
 const HASHED: &str = "hashed.json";
@@ -54,7 +55,7 @@ impl Store {
     /// that is not recorded.
     ///
     /// # Errors
-    /// 12 where it cannot be opened.
+    /// 12 where it is absent, 15 where it cannot be opened.
     pub fn verified_module(&self, sha256: &str) -> Result<Option<VerifiedModule>, Failure> {
         let path = self.blob_path(sha256);
         let open = || -> io::Result<(File, fs::Metadata)> {
@@ -62,8 +63,7 @@ impl Store {
             let metadata = file.metadata()?;
             Ok((file, metadata))
         };
-        let (file, metadata) =
-            open().or_fail(ExitCode::Download, || format!("reading {}", path.display()))?;
+        let (file, metadata) = open().map_err(|e| read_failure(&path, e))?;
         let known = Hashed::of(self).is_known(sha256, &metadata);
         let (sha256, metadata) = (sha256.to_owned(), Box::new(metadata));
         Ok(known.then_some(VerifiedModule { file, path, sha256, metadata }))
@@ -90,11 +90,9 @@ impl VerifiedModule {
     /// changed at all: the change may only be a removed name.
     ///
     /// # Errors
-    /// 13 where it has other bytes now; 12 where it cannot be read.
+    /// 13 where it has other bytes now; 15 where it cannot be read.
     pub fn check_unwritten(&self) -> Result<(), Failure> {
-        let found = self
-            .rehashed()
-            .or_fail(ExitCode::Download, || format!("reading {}", self.path.display()))?;
+        let found = self.rehashed().map_err(|e| read_failure(&self.path, e))?;
         match found {
             Some(found) if found != self.sha256 => Err(corrupt(&self.path, &found)),
             _ => Ok(()),
@@ -132,8 +130,7 @@ impl<'a> Hashed<'a> {
     /// Verifies a module.
     fn check(&mut self, sha256: &str) -> Result<(), Failure> {
         let path = self.store.blob_path(sha256);
-        let metadata = fs::metadata(&path)
-            .or_fail(ExitCode::Download, || format!("reading {}", path.display()))?;
+        let metadata = fs::metadata(&path).map_err(|e| read_failure(&path, e))?;
         if self.is_known(sha256, &metadata) {
             return Ok(());
         }
@@ -145,8 +142,7 @@ impl<'a> Hashed<'a> {
     /// Reads and verifies a module.
     fn read(&mut self, sha256: &str) -> Result<Vec<u8>, Failure> {
         let path = self.store.blob_path(sha256);
-        let (metadata, bytes, unchanged) =
-            read(&path).or_fail(ExitCode::Download, || format!("reading {}", path.display()))?;
+        let (metadata, bytes, unchanged) = read(&path).map_err(|e| read_failure(&path, e))?;
         if unchanged && self.is_known(sha256, &metadata) {
             return Ok(bytes);
         }
@@ -199,6 +195,7 @@ mod tests {
 
     use super::*;
     use crate::artifact::tests::set;
+    use crate::failure::ExitCode;
     use rstest::rstest;
 
     const BYTES: &[u8] = b"module";

@@ -2,13 +2,14 @@
 //! next source is tried.
 //!
 //! Invalid data is no reason for a fallback. A registry that serves something else than it
-//! announced is damaged or compromised, and its operator has to learn of it.
+//! announced is damaged or compromised, and its operator has to learn of it. Nor is a disk that
+//! cannot be read or written: it is the same for the next source.
 
 use super::Provisioner;
 use super::run_files::Archives;
 use crate::artifact::ModuleSet;
 use crate::catalog::SetPlace;
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{Failure, FailureKind};
 use crate::plan::{Acquire, Plan};
 use crate::source::runfile::AvailableRunFile;
 use crate::telemetry::Origin;
@@ -30,8 +31,8 @@ impl From<Failure> for Missed {
 
 /// Classifies a failure to acquire a set from `place`.
 fn missed(place: SetPlace, failure: Failure) -> Missed {
-    match failure.code() {
-        ExitCode::Download => Missed::Source(place, failure),
+    match failure.kind() {
+        FailureKind::Download => Missed::Source(place, failure),
         _ => Missed::Failed(failure),
     }
 }

@@ -15,7 +15,7 @@ use crate::build::{Failed, KnownFailure};
 use crate::builder::Builder;
 use crate::config::{Config, PublishConfig, RegistrySource};
 use crate::digest::hex;
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{Failure, FailureKind};
 use crate::once::{Alone, Prospect, Round, Search, Times, Turn};
 use crate::plan::BuildSet;
 use crate::prebuilt::Prebuilt;
@@ -276,7 +276,7 @@ impl SharedBuild<'_> {
         let (prebuilt, store) = (Prebuilt::new(provisioner.config())?, provisioner.store()?);
         let progress = provisioner.inventory.sources.progress();
         match prebuilt.pull(&self.source(), manifest, &store, progress).await {
-            Err(failure) if failure.code() == ExitCode::Download => {
+            Err(failure) if failure.kind() == FailureKind::Download => {
                 tracing::warn!("building for this host only: {}", failure.one_line());
                 provisioner.compile_alone(build).await
             }
@@ -294,7 +294,7 @@ impl SharedBuild<'_> {
         let pushed = match tokio::time::timeout(PUSH_LIMIT, self.push(set)).await {
             Ok(pushed) => pushed,
             Err(_) => Err(Failure::new(
-                ExitCode::Download,
+                FailureKind::Download,
                 format!("pushing to {} took more than {PUSH_LIMIT:?}", publish.reference),
             )),
         };

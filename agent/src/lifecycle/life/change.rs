@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::{Base, End, Life, is_of_driver, or_stop};
 use crate::config::Config;
 use crate::engine::{Engine, NotExchanged, verify_available, with_mounts_on};
-use crate::failure::{ExitCode, Failure, OrFail};
+use crate::failure::{ExitCode, Failure, FailureKind, OrFail};
 use crate::host::in_use::InUse;
 use crate::journal::phase::Phase;
 use crate::journal::{Journal, PlanSummary, Refused};
@@ -134,8 +134,8 @@ impl Life {
                 Err(End::Failed(failure))
             }
             Err(NotExchanged::Back(failure)) => {
-                let no_device = failure.code() == ExitCode::NoDevice;
-                if no_device || failure.code() == ExitCode::KernelRefused {
+                let no_device = failure.kind() == FailureKind::NoDevice;
+                if no_device || failure.kind() == FailureKind::KernelRefused {
                     let loads = loads(plan).cloned().collect();
                     let why = failure.one_line();
                     self.journal.refuse(Refused { loads, why, no_device })?;
@@ -157,11 +157,14 @@ impl Life {
         let same = refused.loads.len() == loads(plan).count()
             && refused.loads.iter().zip(loads(plan)).all(|(then, now)| then.is_same(now));
         same.then(|| {
-            let code = if refused.no_device { ExitCode::NoDevice } else { ExitCode::KernelRefused };
+            let kind = match refused.no_device {
+                true => FailureKind::NoDevice,
+                false => FailureKind::KernelRefused,
+            };
             let version = &plan.driver_version;
             let cause =
                 format!("driver {version} failed before and is not tried again: {}", refused.why);
-            Failure::new(code, cause).remedy(
+            Failure::new(kind, cause).remedy(
                 "ask for another version, flavour or parameters; to try the same once more, run \
                  `longshore unload` and start again",
             )

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use super::archive::{Archive, Package};
 use crate::artifact::HeadersFrom;
 use crate::config::HeaderPlaces;
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{Failure, FailureKind};
 use crate::progress::Progress;
 use crate::scratch::Claimed;
 use crate::store::Store;
@@ -167,7 +167,7 @@ pub async fn find(
             }
             Source::Archives => match packaged(wanted, archive, store, progress).await {
                 Ok(found) => return Ok(Headers { passed_over, ..found }),
-                Err(failure) if failure.code() == ExitCode::Toolchain => {
+                Err(failure) if failure.kind() == FailureKind::Toolchain => {
                     passed_over.push(failure.one_line());
                     missing = Some(failure);
                     continue;
@@ -186,7 +186,7 @@ pub async fn find(
     }
     Err(match missing {
         Some(missing) => none_of(missing, &passed_over),
-        None => Failure::new(ExitCode::Toolchain, passed_over.join("; ")),
+        None => Failure::new(FailureKind::Toolchain, passed_over.join("; ")),
     })
 }
 
@@ -201,7 +201,7 @@ fn none_of(missing: Failure, passed_over: &[String]) -> Failure {
     }
     let remedy = missing.remedy_text().unwrap_or_default().to_owned();
     let cause = format!("{archives}; also not used: {}", others.join("; "));
-    Failure::new(missing.code(), cause).remedy(remedy)
+    Failure::new(missing.kind(), cause).remedy(remedy)
 }
 
 async fn packaged(
@@ -294,5 +294,62 @@ fn of_host_at_hand(
             passed_over.push(format!("the host: {why}"));
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Silent;
+
+    const WANTED: Wanted<'static> = Wanted { release: "6.1.0-50-amd64", version: None };
+
+    async fn fails(places: &HeaderPlaces, available: Option<&AvailableHeaders>) -> Failure {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (archive, store) = (Archive::empty(), Store::open(dir.path()).expect("store"));
+        let found = find(WANTED, places, available, &archive, &store, &Silent).await;
+        found.expect_err("no source has any")
+    }
+
+    #[tokio::test]
+    async fn sources_that_the_plan_passed_over_are_not_searched_again() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let given = vec![dir.path().to_path_buf()];
+        let mut places = HeaderPlaces { given, host_root: None };
+        let available = AvailableHeaders::Archive {
+            package: "linux-headers-6.1.0-50-amd64".into(),
+            version: "6.1.176-1".into(),
+            compiler: "gcc-12".into(),
+            passed_over: vec!["the plan's reason".into()],
+        };
+        let failure = fails(&places, Some(&available)).await;
+        assert_eq!(failure.kind(), FailureKind::Toolchain);
+        let text = failure.to_string();
+        assert!(text.starts_with("no archive has linux-headers-6.1.0-50-amd64"), "{text}");
+        assert!(text.ends_with("; also not used: the plan's reason"), "{text}");
+        let searched = fails(&places, None).await.to_string();
+        assert!(searched.contains("neither a Makefile"), "{searched}");
+        // A path that does not exist is a mistake in the configuration, whatever the plan says.
+        places.given[0].push("absent");
+        for available in [None, Some(&available)] {
+            let failure = fails(&places, available).await;
+            assert_eq!(failure.kind(), FailureKind::Toolchain);
+            assert!(failure.what_to_do().starts_with("correct `headers`"), "{failure}");
+        }
+    }
+
+    #[tokio::test]
+    async fn headers_that_turn_out_not_to_fit_are_followed_by_the_next_source() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let host_root = Some(dir.path().to_path_buf());
+        let places = HeaderPlaces { given: Vec::new(), host_root };
+        let available = AvailableHeaders::Archive {
+            package: "linux-headers-6.1.0-50-amd64".into(),
+            version: "6.1.176-1".into(),
+            compiler: "gcc-12".into(),
+            passed_over: Vec::new(),
+        };
+        let text = fails(&places, Some(&available)).await.to_string();
+        assert!(text.contains("; also not used: the host: "), "{text}");
     }
 }

@@ -1,6 +1,7 @@
 //! The file to download, and the checks of a server's response.
 
 use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderValue};
@@ -9,7 +10,8 @@ use reqwest::{Response, StatusCode, Url};
 use super::super::sink::Sink;
 use super::FetchError;
 use super::patience::{is_busy, retry_after};
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{ExitCode, Failure, FailureKind};
+use crate::landing::read_kind;
 use crate::progress::Task;
 use crate::redact::{redacted, shown};
 
@@ -63,9 +65,23 @@ impl Goal {
     }
 
     pub(super) fn failure(&self, why: &str) -> Failure {
-        Failure::new(ExitCode::Download, format!("fetching {} failed", self.shown))
-            .because(why)
+        self.failed(FailureKind::Download, why)
             .remedy(format!("check the URL, the network and {}", proxies()))
+    }
+
+    /// Returns the failure for the local file of a file URL: of the disk, unless there is no regular
+    /// file.
+    pub(super) fn unread(&self, error: &io::Error) -> Failure {
+        match (error.kind(), read_kind(error)) {
+            (io::ErrorKind::InvalidInput, _) | (_, FailureKind::Download) => {
+                self.failure(&error.to_string())
+            }
+            (_, kind) => self.failed(kind, &error.to_string()),
+        }
+    }
+
+    fn failed(&self, kind: FailureKind, why: &str) -> Failure {
+        Failure::new(kind, format!("fetching {} failed", self.shown)).because(why)
     }
 
     pub(super) fn not_as_promised(&self, what: &str) -> Failure {
@@ -244,6 +260,22 @@ pub(crate) fn is_certificate(error: &(dyn Error + 'static)) -> bool {
 mod tests {
     use super::*;
     use rstest::rstest;
+
+    #[rstest]
+    #[case::absent(io::ErrorKind::NotFound, FailureKind::Download)]
+    #[case::no_regular_file(io::ErrorKind::InvalidInput, FailureKind::Download)]
+    #[case::of_the_disk(io::ErrorKind::Other, FailureKind::Disk)]
+    #[case::not_allowed(io::ErrorKind::PermissionDenied, FailureKind::Disk)]
+    fn a_local_file_that_cannot_be_read_is_no_failed_download(
+        #[case] error: io::ErrorKind,
+        #[case] wanted: FailureKind,
+    ) {
+        let goal = Goal::new("file:///srv/mirror/file", None, 1, false).expect("a URL");
+        let failure = goal.unread(&error.into());
+        assert_eq!(failure.kind(), wanted);
+        assert_eq!(failure.to_string(), "fetching file:///srv/mirror/file failed");
+        assert_eq!(failure.chain().count(), 1);
+    }
 
     #[rstest]
     #[case("ftp://archive.example.com/x")]

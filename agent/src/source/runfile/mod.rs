@@ -151,8 +151,8 @@ pub async fn fetch(
     for url in &file.urls {
         match fetch_from(url, file, fetcher, store, progress).await {
             Ok(stored) => return Ok(stored),
-            // A full disk is full for every mirror.
-            Err(failure) if failure.code() == ExitCode::Preflight => return Err(failure),
+            // A full or broken disk is the same for every mirror.
+            Err(failure) if failure.kind().is_of_host() => return Err(failure),
             Err(failure) => {
                 if file.urls.len() > 1 {
                     tracing::warn!("a mirror does not have it: {}", failure.one_line());
@@ -240,6 +240,9 @@ async fn header_of(
             },
             Err(error) => error.into(),
         };
+        if failure.kind().is_of_host() {
+            return Err(failure);
+        }
         if number + 1 < source.urls.len() {
             tracing::warn!("trying the next mirror: {}", failure.one_line());
         }

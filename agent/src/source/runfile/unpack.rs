@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::header::{self, Header};
 use super::payload;
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{ExitCode, Failure, FailureKind};
 use crate::landing::write_failure;
 use crate::scratch::{Claimed, claim};
 use crate::source::bounds::{Bounded, Budget, MOST_BETWEEN};
@@ -61,8 +61,8 @@ pub(crate) fn unpack(
     })?;
     let tree = dir.path().join("tree");
     fs::create_dir(&tree).map_err(|e| write_failure(&tree, e))?;
-    unpack_payload(name, from, &tree, most).map_err(|failure| match failure.code() {
-        ExitCode::Verification => failure.remedy(REMEDY),
+    unpack_payload(name, from, &tree, most).map_err(|failure| match failure.kind() {
+        FailureKind::Verification => failure.remedy(REMEDY),
         _ => failure,
     })?;
     Ok(Unpacked { dir, header })

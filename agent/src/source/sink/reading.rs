@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::{Alive, Committed, WAITING};
 use crate::digest::hex;
-use crate::failure::{ExitCode, Failure, OrFail};
+use crate::failure::{ExitCode, Failure, FailureKind, OrFail};
 
 /// Creates readers of a download from its start. Called again where the download starts over,
 /// always in the download's order: of several results, only the last counts.
@@ -92,7 +92,7 @@ fn died() -> &'static str {
 /// Reads the download, and hashes the bytes that the reader left, unless the disk failed.
 fn read_to_end(read: ReadOnce, mut arriving: Arriving) -> Ended {
     let read = read(&mut arriving);
-    if read.as_ref().is_err_and(|failure| failure.code() != ExitCode::Verification) {
+    if read.as_ref().is_err_and(|failure| failure.kind() != FailureKind::Verification) {
         return Ended { sha256: None, read };
     }
     // This cannot fail: the sink discards, and a closed channel is the end of the file.

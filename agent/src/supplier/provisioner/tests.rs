@@ -20,12 +20,19 @@ fn damage(path: &Path) {
     fs::write(path, bytes).expect("written");
 }
 
+/// Puts a link to itself in the place of a file: reading it fails, and not because it is absent.
+fn make_unreadable(path: &Path) {
+    fs::remove_file(path).expect("removed");
+    std::os::unix::fs::symlink(path, path).expect("link");
+}
+
 /// Two layouts with the same set, the first of which has a fault.
 #[rstest]
 #[case::absent(remove, None)]
 #[case::damaged(damage, Some(ExitCode::Verification))]
+#[case::unreadable(make_unreadable, Some(ExitCode::Preflight))]
 #[tokio::test]
-async fn a_source_that_lacks_a_module_is_followed_by_the_next_and_a_damaged_one_is_not(
+async fn a_source_that_lacks_a_module_is_followed_by_the_next_and_no_other_fault_is(
     #[case] fault: fn(&Path),
     #[case] ends: Option<ExitCode>,
 ) {
