@@ -11,13 +11,13 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use longshore::artifact::HeadersFrom;
-use longshore::build::compile::Compile;
-use longshore::build::sandbox::{INIT_SUBCOMMAND, SUBCOMMAND, sandbox_main};
-use longshore::config::BuildUser;
-use longshore::flavour::Flavour;
-use longshore::progress::Silent;
-use longshore::store::Store;
+use longshore_build::build::BuildUser;
+use longshore_build::build::compile::Compile;
+use longshore_build::build::sandbox::{INIT_SUBCOMMAND, SUBCOMMAND, sandbox_main};
+use longshore_core::flavour::Flavour;
+use longshore_core::progress::Silent;
+use longshore_core::store::Store;
+use longshore_modules::artifact::HeadersFrom;
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();

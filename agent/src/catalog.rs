@@ -3,21 +3,23 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::artifact::{KernelId, ModuleSet};
-use crate::config::{Config, RegistrySource};
-use crate::failure::Failure;
-use crate::host::HostFacts;
-use crate::host::facts::{Kernel, Known};
-use crate::layout;
-use crate::module_signing::{Certificate, Signer};
-use crate::source::archive::Archive;
-use crate::source::driver::AvailableDriver;
-use crate::source::headers::AvailableHeaders;
-use crate::source::runfile::AvailableRunFile;
-pub use crate::source::runfile::{Chip, SupportedGpus};
-use crate::source::userspace::AvailableUserspace;
-use crate::source::{driver, headers, userspace};
-use crate::store::Store;
+use crate::config::Config;
+use longshore_build::source::driver::{self, AvailableDriver};
+use longshore_build::source::headers::{self, AvailableHeaders};
+use longshore_build::source::runfile::AvailableRunFile;
+pub use longshore_build::source::runfile::{Chip, SupportedGpus};
+use longshore_build::source::userspace::{self, AvailableUserspace};
+use longshore_core::failure::Failure;
+use longshore_core::kernel_id::KernelId;
+use longshore_core::store::Store;
+use longshore_debian::archive::Archive;
+use longshore_host::HostFacts;
+use longshore_host::facts::{Kernel, Known};
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::layout;
+use longshore_modules::module_signing::{Certificate, Signer};
+use longshore_modules::registry::RegistrySource;
+use longshore_modules::sets::SetStore;
 
 /// Everything that a plan may choose from.
 #[derive(Debug, Clone)]
@@ -228,10 +230,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::artifact::{HeadersFrom, ModuleKey};
     use crate::config::{self, Fragment};
-    use crate::failure::ExitCode;
-    use crate::flavour::Flavour;
+    use longshore_core::failure::ExitCode;
+    use longshore_core::flavour::Flavour;
+    use longshore_modules::artifact::{HeadersFrom, ModuleKey};
 
     fn facts() -> HostFacts {
         let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/bookworm-t4");
@@ -281,7 +283,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         let mut set = set("6.1.0-50-amd64");
-        set.modules.push(crate::artifact::ModuleEntry {
+        set.modules.push(longshore_modules::artifact::ModuleEntry {
             name: "nvidia".into(),
             file: "nvidia.ko".into(),
             sha256: store.put(b"image").unwrap(),

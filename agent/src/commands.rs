@@ -23,21 +23,22 @@ use signal_hook_tokio::Signals;
 
 pub use usage::{is_wrong_usage, without_secrets, wrong_usage};
 
-use crate::artifact::ModuleSet;
 use crate::config::{self, Config, Fragment, TerminationMessage};
-use crate::disk;
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::layout::destination;
 use crate::lifecycle::{self, signals};
 use crate::logging::{Log, LogFormat};
 use crate::once::Claims;
-use crate::printable::printable;
 use crate::provider;
-use crate::source::userspace::AvailableUserspace;
 use crate::supplier::{Inventory, Provisioner};
 use crate::telemetry::Telemetry;
 use crate::termination::LastWords;
-use crate::threads;
+use longshore_build::source::userspace::AvailableUserspace;
+use longshore_core::disk;
+use longshore_core::environment::Env;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::printable::printable;
+use longshore_core::threads;
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::layout::destination;
 
 /// Installs an NVIDIA driver on a host from a container, and uninstalls it again.
 #[derive(Debug, Parser)]
@@ -187,7 +188,7 @@ pub fn execute(cli: Cli, words: &LastWords, log: &Log) -> Result<End, Failure> {
 }
 
 /// Reads the current configuration.
-fn load(flags: &Fragment, env: config::Env<'_>) -> Result<Config, Failure> {
+fn load(flags: &Fragment, env: Env<'_>) -> Result<Config, Failure> {
     config::load(flags.clone(), env, Some(Path::new(config::DEFAULT_FILE)))
 }
 
@@ -357,7 +358,7 @@ async fn build(
         let (of, store, into) = (set.clone(), provisioner.store()?, dir.clone());
         let wait = config.deadlines.lock;
         let write = move || -> Result<String, Failure> {
-            let manifest = crate::layout::export(&of, &store, &into, wait)?;
+            let manifest = longshore_modules::layout::export(&of, &store, &into, wait)?;
             if let Some(key) = &key {
                 registry::sign_layout(&into, &manifest, key, wait)?;
             }

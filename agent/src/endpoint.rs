@@ -11,9 +11,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Listen;
-use crate::host::verbs::DirId;
-use crate::input;
-use crate::landing::write_atomically;
+use longshore_core::input;
+use longshore_core::landing::write_atomically;
+use longshore_host::verbs::DirId;
 
 const NAME: &str = "serving.json";
 const MOST_BYTES: u64 = 4 << 10;

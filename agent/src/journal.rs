@@ -23,13 +23,13 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::host::places::{FIRMWARE_PATH, Recorded};
 use crate::journal::phase::Phase;
-use crate::landing::write_remedy;
-use crate::paths::Paths;
-use crate::root::Root;
 use crate::steps::{Mounted, MountedFrom, Recorded as RecordedStep, WriteParameter};
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::landing::write_remedy;
+use longshore_core::paths::Paths;
+use longshore_core::root::Root;
+use longshore_host::places::{FIRMWARE_PATH, Recorded};
 
 use private_dir::{NotOurs, PrivateDir};
 use seal::Key;

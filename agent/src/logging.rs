@@ -12,9 +12,9 @@ use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
-use crate::config::Env;
-use crate::failure::{ExitCode, Failure};
-use crate::printable::printable;
+use longshore_core::environment::Env;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::printable::printable;
 
 /// Format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -4,14 +4,14 @@ use std::io::ErrorKind;
 use std::process::ExitCode as ProcessExit;
 
 use clap::Parser;
-use longshore::build::sandbox;
 use longshore::commands::{self, Cli, End};
-use longshore::host::kernel_call;
 use longshore::lifecycle::{init, signals};
 use longshore::logging::{Log, LogFormat};
-use longshore::privileges;
 use longshore::termination::LastWords;
-use longshore::{ExitCode, Failure};
+use longshore_build::build::sandbox;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::privileges;
+use longshore_host::kernel_call;
 use nix::sys::stat::{Mode, umask};
 
 fn main() -> ProcessExit {

@@ -2,19 +2,20 @@
 
 use std::path::Path;
 
-use crate::artifact::ModuleSet;
-use crate::artifact::image::Described;
 use crate::catalog::{AvailableSet, Catalog, RefusedSet, SetPlace, UnreadRegistry};
-use crate::config::{Config, RegistrySource};
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::host::facts::Kernel;
-use crate::layout;
-use crate::progress::Progress;
-use crate::registry::{Judge, Registry, Wish};
-use crate::signature::{Evidence, NotSigned, Trust, refusal};
-use crate::signed_sets;
-use crate::source::http::{Away, Policy};
-use crate::store::Store;
+use crate::config::Config;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::progress::Progress;
+use longshore_core::store::Store;
+use longshore_fetch::http::{Away, Policy};
+use longshore_host::facts::Kernel;
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::artifact::image::Described;
+use longshore_modules::registry::RegistrySource;
+use longshore_modules::registry::{Judge, Registry, Wish};
+use longshore_modules::sets::SetStore;
+use longshore_modules::signature::{Evidence, NotSigned, Trust, refusal};
+use longshore_modules::{layout, signed_sets};
 
 /// Sets that the registries have for a kernel.
 #[derive(Debug, Clone, Default)]
@@ -54,7 +55,7 @@ impl Judge for Fit<'_> {
         // The version of a kernel that does not run here is unknown.
         let is_known = !self.kernel.version.is_empty();
         let kernel = if is_known { self.kernel.id() } else { self.kernel.any_build() };
-        if !kernel.fits(key) {
+        if !key.is_for(&kernel) {
             tracing::info!(
                 "{}@{} is for another kernel: {} {} {}",
                 self.registry.name(),
@@ -101,7 +102,7 @@ impl<'a> Prebuilt<'a> {
         }
         let sets = std::mem::take(&mut catalog.sets);
         for at_hand in sets {
-            let for_kernel = kernel.any_build().fits(&at_hand.set.key);
+            let for_kernel = at_hand.set.key.is_for(&kernel.any_build());
             let evidence = match &at_hand.place {
                 _ if !for_kernel => continue,
                 SetPlace::Store => Ok(store.evidence(&at_hand.set)),

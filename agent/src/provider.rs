@@ -4,11 +4,11 @@ use std::future::Future;
 
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::failure::Failure;
-use crate::host::HostFacts;
 use crate::journal::PlanSummary;
 use crate::plan::Plan;
 use crate::steps::Step;
+use longshore_core::failure::Failure;
+use longshore_host::HostFacts;
 
 /// Facts and catalog that were read together: the inputs of a plan.
 #[derive(Debug)]

@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::endpoint::client;
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::host::modules::is_of_driver;
-use crate::host::verbs::{NodeKeeper, WantedNode};
-use crate::host::{Host, RealHost, VerbError};
-use crate::input;
 use crate::journal::phase::Phase;
 use crate::journal::{self, Entry, EntryState, State};
-use crate::paths::Paths;
 use crate::steps::{LoadModule, Mounted, Observed, Recorded};
 use crate::telemetry::{FailureRecord, Live};
 use crate::termination::{self, LastFailure};
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::input;
+use longshore_core::paths::Paths;
+use longshore_host::modules::is_of_driver;
+use longshore_host::verbs::{NodeKeeper, WantedNode};
+use longshore_host::{Host, RealHost, VerbError};
 
 /// Report of `longshore status`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -280,7 +280,7 @@ fn nodes(paths: &Paths, host: &dyn Host, live: &[&Entry]) -> Result<Vec<NodeStat
             wanted.extend(before.nodes.iter().map(|node| (node.path.clone(), (node.made, true))));
         }
     }
-    let status = |(path, (made, ours)): (PathBuf, (crate::host::verbs::Node, bool))| {
+    let status = |(path, (made, ours)): (PathBuf, (longshore_host::verbs::Node, bool))| {
         // A file that is no device node may be in a node's place.
         let there = host.node(&path).ok().flatten();
         let right = there.is_some_and(|there| there.same_device(&made));
@@ -294,10 +294,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::host::fake::{FakeHost, FakeModule};
-    use crate::host::verbs::{Node, Owner};
     use crate::journal::Journal;
     use crate::steps::{Bind, ModuleOrigin, Mounts, NotLoaded, Share};
+    use longshore_host::fake::{FakeHost, FakeModule};
+    use longshore_host::verbs::{Node, Owner};
 
     fn paths(root: &Path) -> Paths {
         Paths { host_root: PathBuf::from("/"), ..Paths::below(root) }

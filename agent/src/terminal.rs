@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::progress::{Progress, Task, Unit};
+use longshore_core::progress::{Progress, Task, Unit};
 
 /// Interval between two log lines of a task.
 const LOG_EVERY: Duration = Duration::from_secs(10);

@@ -10,14 +10,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::failure::Failure;
-use crate::input;
 use crate::journal;
-use crate::landing::write_atomically;
-use crate::paths::Paths;
-use crate::printable::in_line;
-use crate::root::is_absent;
 use crate::telemetry::{FailureRecord, Telemetry};
+use longshore_core::failure::Failure;
+use longshore_core::input;
+use longshore_core::landing::write_atomically;
+use longshore_core::paths::Paths;
+use longshore_core::printable::in_line;
+use longshore_core::root::is_absent;
 
 /// Name of the record, in the state directory, and in the store for the time after a reboot.
 const NAME: &str = "last-failure.json";
@@ -178,7 +178,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::failure::ExitCode;
+    use longshore_core::failure::ExitCode;
 
     fn record(cause: &str, remedy: &str) -> FailureRecord {
         let failure = Failure::new(ExitCode::InUse, cause).remedy(remedy);
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_page_about_deadlines_has_their_span() {
-        crate::config::assert_in_page("last words", LIMIT);
+        longshore_core::testing::assert_in_page("last words", LIMIT);
     }
 
     #[test]

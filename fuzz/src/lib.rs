@@ -6,18 +6,19 @@
 use std::fs;
 use std::path::Path;
 
-use longshore::artifact::image::{Described, digest};
-use longshore::artifact::{ModuleEntry, index};
 use longshore::engine::image;
-use longshore::image_reference::Reference;
-use longshore::kernel::modinfo;
-use longshore::layout;
-use longshore::signature::{self, Evidence};
-use longshore::source::keyring::Keyring;
-use longshore::source::packages::{Index, Origin};
-use longshore::source::release::Release;
-use longshore::source::{deb, runfile, version};
-use longshore::store::Store;
+use longshore_build::source::runfile;
+use longshore_core::image_reference::Reference;
+use longshore_core::store::Store;
+use longshore_debian::keyring::Keyring;
+use longshore_debian::packages::{Index, Origin};
+use longshore_debian::release::Release;
+use longshore_debian::{deb, version};
+use longshore_modules::artifact::image::{Described, digest};
+use longshore_modules::artifact::{ModuleEntry, index};
+use longshore_modules::kernel::modinfo;
+use longshore_modules::layout;
+use longshore_modules::signature::{self, Evidence};
 
 /// A reader and its name.
 pub type Target = (&'static str, fn(&[u8]));

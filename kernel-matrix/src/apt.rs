@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use longshore::source::apt_sources::{self, AptSource};
+use longshore_debian::apt_sources::{self, AptSource};
 
 use crate::error::Error;
 

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use longshore::config::ArchiveConfig;
-use longshore::progress::Silent;
-use longshore::source::archive::{Archive, Package};
-use longshore::store::Store;
+use longshore_core::progress::Silent;
+use longshore_core::store::Store;
+use longshore_debian::archive::{Archive, Package};
+use longshore_debian::settings::ArchiveConfig;
 use tokio::runtime::Runtime;
 
 use crate::error::{At, Error};

@@ -135,7 +135,7 @@ fn remove(dir: &Path) -> Result<(), Error> {
 /// another.
 pub fn digest(inputs: &[&str]) -> String {
     let text: String = inputs.iter().map(|i| format!("{}:{i}\n", i.len())).collect();
-    longshore::digest::digest_of(text.as_bytes()).unwrap_or_default()
+    longshore_core::digest::digest_of(text.as_bytes()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Checks of a host on which the driver is Ready, and of the moment of an interruption.
 
-use longshore::artifact::ModuleSet;
+use longshore_modules::artifact::ModuleSet;
 
 use crate::records::Records;
 

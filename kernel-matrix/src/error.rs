@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use longshore::Failure;
+use longshore_core::failure::Failure;
 
 /// An error of the harness itself, as opposed to a cell that failed.
 #[derive(Debug, thiserror::Error)]

@@ -53,7 +53,7 @@ fn nonce() -> Result<String, Error> {
     let mut bytes = [0; 16];
     let random = Path::new("/dev/urandom");
     File::open(random).and_then(|mut f| f.read_exact(&mut bytes)).at("read", random)?;
-    Ok(longshore::digest::hex(&bytes))
+    Ok(longshore_core::digest::hex(&bytes))
 }
 
 /// One boot of a guest.

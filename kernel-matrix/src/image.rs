@@ -40,7 +40,7 @@ pub struct Image {
 /// The archive cannot be read, has no image of that name, or podman or mke2fs failed.
 pub fn load(cache: &Cache, archive: &Path) -> Result<Image, Error> {
     let sha256 = File::open(archive)
-        .and_then(longshore::digest::digest_of)
+        .and_then(longshore_core::digest::digest_of)
         .at("read the agent's image", archive)?;
     let archive = archive.canonicalize().at("find", archive)?;
     let dir = cache.produce("image", &[&sha256, LOAD], |dir| fill(dir, &archive))?;

@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use longshore::source::archive::Package;
-use longshore::source::deb;
+use longshore_debian::archive::Package;
+use longshore_debian::deb;
 
 use crate::bits::Bits;
 use crate::cache::Cache;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use longshore::flavour::Flavour;
+use longshore_core::flavour::Flavour;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{At, Error};

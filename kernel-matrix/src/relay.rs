@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use longshore::source::apt_sources;
+use longshore_debian::apt_sources;
 
 use crate::error::{At, Error};
 

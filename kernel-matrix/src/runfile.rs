@@ -51,7 +51,8 @@ pub fn make(cache: &Cache, bits: &Bits, suite: &str, branch: &str) -> Result<Run
     let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
     let dir = cache.produce("run-file", &inputs, |dir| fill(dir, suite, &version))?;
     let path = dir.join("media").join(format!("NVIDIA-Linux-x86_64-{version}.run"));
-    let sha256 = fs::File::open(&path).and_then(longshore::digest::digest_of).at("read", &path)?;
+    let sha256 =
+        fs::File::open(&path).and_then(longshore_core::digest::digest_of).at("read", &path)?;
     Ok(RunFile { path, sha256, disk: dir.join("media.ext4") })
 }
 

@@ -71,7 +71,7 @@ pub fn firmware(cache: &Cache, signer: &Signer, vmlinuz: &Path) -> Result<Firmwa
 
 fn digest(bytes: &[u8]) -> String {
     // Reading from memory does not fail.
-    longshore::digest::digest_of(bytes).unwrap_or_default()
+    longshore_core::digest::digest_of(bytes).unwrap_or_default()
 }
 
 /// Returns the certificate (DER) of a kernel's signer: PKCS#7 in the PE file's certificate table.

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use longshore::artifact::ModuleSet;
-use longshore::source::userspace;
-use longshore::store::Store;
+use longshore_build::source::userspace;
+use longshore_core::store::Store;
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::sets::SetStore;
 
 use crate::cache::Cache;
 use crate::disk;

@@ -117,7 +117,7 @@ impl Workbench {
     pub fn resolve(
         &self,
         cell: &Cell,
-    ) -> Result<(Vec<longshore::source::archive::Package>, Resolved), Error> {
+    ) -> Result<(Vec<longshore_debian::archive::Package>, Resolved), Error> {
         let packages = kernel::resolve(&self.bits, &cell.kernel)?;
         let image = &packages[0];
         let resolved = Resolved {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use longshore::digest::hex;
+use longshore_core::digest::hex;
 use pgp::composed::{
     ArmorOptions, CleartextSignedMessage, DetachedSignature, KeyType, SecretKeyParamsBuilder,
     SignedSecretKey,

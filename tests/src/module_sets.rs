@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use longshore::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
-use longshore::digest::digest_of;
-use longshore::flavour::Flavour;
-use longshore::store::Store;
+use longshore_core::digest::digest_of;
+use longshore_core::flavour::Flavour;
+use longshore_core::store::Store;
+use longshore_modules::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
+use longshore_modules::sets::SetStore;
 
 /// Puts a set for a kernel release into the store.
 pub fn put(store: &Store, release: &str) -> ModuleSet {

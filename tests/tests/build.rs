@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use longshore::build::sandbox::{self, Bind, Outcome, SUBCOMMAND, Spec};
-use longshore::{ExitCode, Failure};
+use longshore_build::build::sandbox::{self, Bind, Outcome, SUBCOMMAND, Spec};
+use longshore_core::failure::{ExitCode, Failure};
 
 const HELPER: &str = env!("CARGO_BIN_EXE_sandbox-stages");
 const MINUTE: Duration = Duration::from_secs(60);

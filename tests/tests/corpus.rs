@@ -42,9 +42,10 @@ fn nor_is_the_beginning_of_one() {
 
 #[test]
 fn what_is_whole_is_read() {
-    use longshore::source::{deb, runfile};
+    use longshore_build::source::runfile;
+    use longshore_debian::deb;
     let dir = tempfile::tempdir().expect("dir");
-    let store = longshore::store::Store::open(dir.path()).expect("store");
+    let store = longshore_core::store::Store::open(dir.path()).expect("store");
     for name in ["tar", "gzip", "xz", "zstd"] {
         let bytes = fs::read(corpus("run_file")[0].with_file_name(name)).expect("read");
         let found = runfile::inspect(name, &mut bytes.as_slice(), &store);

@@ -134,7 +134,7 @@ impl Scene {
         assert!(output.status.success(), "{said}\n{log}");
         let module = fs::read(work.join("driver/nvidia.ko")).expect("a module");
         let asked = log.lines().filter(|line| line.starts_with("asked: ")).count();
-        (longshore::digest::hex(&Sha256::digest(module)), asked)
+        (longshore_core::digest::hex(&Sha256::digest(module)), asked)
     }
 
     /// Compiles with an extended Makefile, as `uid`; returns the error, empty on success.

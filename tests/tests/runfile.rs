@@ -7,15 +7,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use longshore::build::extract::Workshop;
-use longshore::config::{BuildUser, Pin, RunFileSource};
-use longshore::digest::hex;
-use longshore::progress::Silent;
-use longshore::source::http::{Fetcher, Policy};
-use longshore::source::runfile::AvailableRunFile;
-use longshore::source::runfile::{self, Foreign, Looked, StoredRunFile};
-use longshore::store::Store;
-use longshore::{ExitCode, Failure};
+use longshore_build::build::BuildUser;
+use longshore_build::build::extract::Workshop;
+use longshore_build::source::runfile::AvailableRunFile;
+use longshore_build::source::runfile::{self, Foreign, Looked, StoredRunFile};
+use longshore_build::source::runfile::{Pin, RunFileSource};
+use longshore_core::digest::hex;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::progress::Silent;
+use longshore_core::store::Store;
+use longshore_fetch::http::{Fetcher, Policy};
 use sha2::{Digest, Sha256};
 
 use longshore_tests::run_file::{PATH, files, run_file};
@@ -71,7 +72,7 @@ impl Scene {
         stored.verify().expect("as it was written");
         let built = self.dir.path().join("build");
         fs::create_dir(&built).expect("made");
-        let sources = stored.copy_sources(longshore::flavour::Flavour::Open, &built);
+        let sources = stored.copy_sources(longshore_core::flavour::Flavour::Open, &built);
         assert!(sources.expect("copied").join("noise").is_file());
         assert_eq!(
             [self.count("drivers"), self.count("tmp"), self.count("blobs/sha256")],
@@ -260,7 +261,7 @@ impl Scene {
     async fn extract(&self, file: &Foreign) -> Result<StoredRunFile, Failure> {
         let dir = tempfile::tempdir().expect("temporary directory");
         let root = root(dir.path());
-        let (helper, limit) = (Path::new(HELPER), longshore::build::LIMIT);
+        let (helper, limit) = (Path::new(HELPER), longshore_build::build::LIMIT);
         let user = BuildUser::default();
         let workshop = Workshop { root, helper, fetcher: &self.fetcher, limit, user };
         workshop.extract(file, &self.store, &Silent).await

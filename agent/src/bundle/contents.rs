@@ -4,17 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::kinds::{TREE_TYPE, manifest_of, tag_of};
-use crate::artifact::ModuleSet;
-use crate::artifact::image::{
+use longshore_build::source::userspace::AvailableUserspace;
+use longshore_build::source::userspace::packed::Packed;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::store::Store;
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::artifact::image::{
     ARTIFACT_TYPE, Described, Descriptor, MANIFEST_TYPE, digest, hex_of, json,
 };
-use crate::failure::{ExitCode, Failure};
-use crate::layout::{INDEX_TYPE, Index, REF_NAME};
-use crate::signature::key::SecretKey;
-use crate::signature::{Signature, SignatureImage, signature_tag};
-use crate::source::userspace::AvailableUserspace;
-use crate::source::userspace::packed::Packed;
-use crate::store::Store;
+use longshore_modules::layout::{INDEX_TYPE, Index, REF_NAME};
+use longshore_modules::sets::SetStore;
+use longshore_modules::signature::key::SecretKey;
+use longshore_modules::signature::{Signature, SignatureImage, signature_tag};
 
 /// Contents of a bundle, in the order it is written.
 #[derive(Debug, Default)]

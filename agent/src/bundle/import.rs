@@ -5,15 +5,18 @@ use std::io::Read;
 
 use super::kinds::{is_tree, parse_tree};
 use super::staging::Staging;
-use crate::artifact::ModuleSet;
-use crate::artifact::image::{Described, Descriptor, MANIFEST_TYPE, Manifest, parse_manifest};
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::layout::{INDEX_TYPE, Index, MAX_MODULE, REF_NAME, SAVED_SIGNATURES};
-use crate::progress::Task;
-use crate::signature::{self, Evidence, Signature, Trust, refusal, signature_tag};
-use crate::source::userspace::AvailableUserspace;
-use crate::source::userspace::packed::Packed;
-use crate::store::Store;
+use longshore_build::source::userspace::AvailableUserspace;
+use longshore_build::source::userspace::packed::Packed;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::progress::Task;
+use longshore_core::store::Store;
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::artifact::image::{
+    Described, Descriptor, MANIFEST_TYPE, Manifest, parse_manifest,
+};
+use longshore_modules::layout::{INDEX_TYPE, Index, MAX_MODULE, REF_NAME, SAVED_SIGNATURES};
+use longshore_modules::sets::SetStore;
+use longshore_modules::signature::{self, Evidence, Signature, Trust, refusal, signature_tag};
 
 /// Maximum number of entries in an index: two for each set and tree.
 const MOST_ENTRIES: usize = 10_000;

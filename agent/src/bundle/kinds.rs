@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, TITLE, json};
-use crate::artifact::legal;
-use crate::failure::{ExitCode, Failure};
-use crate::source::userspace::packed::Packed;
+use longshore_build::source::userspace::packed::Packed;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_modules::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, TITLE, json};
+use longshore_modules::artifact::legal;
 
 /// `artifactType` of a tree's manifest.
 pub(super) const TREE_TYPE: &str = "application/vnd.longshore.userspace.v1";

@@ -9,17 +9,17 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
-use crate::artifact::image::{Descriptor, MAX_JSON, hex_of};
-use crate::digest::hex;
-use crate::digest::is_sha256;
-use crate::disk;
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::landing::write_failure;
-use crate::layout::MAX_MODULE;
-use crate::progress::Task;
-use crate::scratch::{Claimed, claim};
-use crate::source::space;
-use crate::store::Store;
+use longshore_core::digest::hex;
+use longshore_core::digest::is_sha256;
+use longshore_core::disk;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::landing::write_failure;
+use longshore_core::progress::Task;
+use longshore_core::scratch::{Claimed, claim};
+use longshore_core::space;
+use longshore_core::store::Store;
+use longshore_modules::artifact::image::{Descriptor, MAX_JSON, hex_of};
+use longshore_modules::layout::MAX_MODULE;
 
 /// Maximum number of files in a bundle: one of a driver has about 150.
 const MOST_FILES: usize = 50_000;

@@ -9,17 +9,18 @@ use tar::EntryType::{
 };
 
 use super::*;
-use crate::artifact::tests::set;
-use crate::artifact::{ModuleEntry, ModuleSet};
-use crate::failure::{ExitCode, Failure};
-use crate::kernel::modinfo::tests::module;
-use crate::progress::Silent;
-use crate::signature::Trust;
-use crate::signature::key::SecretKey;
-use crate::source::userspace::AvailableUserspace;
-use crate::source::userspace::{self, Depth};
-use crate::store::Store;
 use crate::upkeep::check::check;
+use longshore_build::source::userspace::AvailableUserspace;
+use longshore_build::source::userspace::{self, Depth};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::progress::Silent;
+use longshore_core::store::Store;
+use longshore_modules::artifact::{ModuleEntry, ModuleSet};
+use longshore_modules::sets::SetStore;
+use longshore_modules::signature::Trust;
+use longshore_modules::signature::key::SecretKey;
+use longshore_modules::testing::modinfo::module;
+use longshore_modules::testing::set;
 
 const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
 
@@ -49,7 +50,7 @@ impl Scene {
         fs::create_dir_all(root.join("usr/lib")).expect("directories");
         fs::write(root.join("usr/lib/libcuda.so.1"), "library").expect("file");
         std::os::unix::fs::symlink("libcuda.so.1", root.join("usr/lib/libcuda.so")).expect("link");
-        let manifest = userspace::tests::manifest(&root);
+        let manifest = longshore_build::testing::manifest(&root);
         fs::write(root.with_file_name("manifest.json"), manifest).expect("manifest");
         let tree = AvailableUserspace {
             driver_version: "535.261.03".into(),
@@ -315,7 +316,7 @@ fn reindexed(bundle: &[u8], change: impl Fn(&mut Value), blob: Option<&[u8]>) ->
     change(&mut json);
     index.1 = json.to_string().into_bytes();
     if let Some(blob) = blob {
-        let digest = crate::digest::digest_of(blob).expect("digest");
+        let digest = longshore_core::digest::digest_of(blob).expect("digest");
         files.push((format!("blobs/sha256/{digest}"), blob.to_vec()));
     }
     tar_of(&files)
@@ -343,7 +344,7 @@ fn manifests_of_other_kinds_are_passed_over() {
     let foreign = json!({"schemaVersion": 2, "layers": [],
         "config": {"mediaType": "x", "digest": "y", "size": 1}});
     let foreign = foreign.to_string().into_bytes();
-    let digest = crate::digest::digest_of(&*foreign).expect("digest");
+    let digest = longshore_core::digest::digest_of(&*foreign).expect("digest");
     let more = |index: &mut Value| {
         let list = index["manifests"].as_array_mut().expect("a list");
         let (digest, size) = (format!("sha256:{digest}"), foreign.len());

@@ -8,11 +8,11 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::contents::{Blob, Contents, From, changed};
-use crate::digest::hex;
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::landing::{land, write_remedy};
-use crate::layout::LAYOUT;
-use crate::progress::Task;
+use longshore_core::digest::hex;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::landing::{land, write_remedy};
+use longshore_core::progress::Task;
+use longshore_modules::layout::LAYOUT;
 
 /// Checks that a file can be created at `out`, before anything is compiled for it.
 ///

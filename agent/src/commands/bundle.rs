@@ -9,12 +9,12 @@ use super::registry::secret_key;
 use super::{fetched, print, release};
 use crate::bundle::{self, Contents, Imported};
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::progress::Unit;
-use crate::signature::Trust;
-use crate::store::Store;
 use crate::supplier::Provisioner;
 use crate::terminal;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::progress::Unit;
+use longshore_core::store::Store;
+use longshore_modules::signature::Trust;
 
 /// Arguments of `bundle`.
 #[derive(Debug, clap::Args)]

@@ -5,7 +5,7 @@ use clap::Args;
 use super::{print, print_json};
 use crate::config::Config;
 use crate::doctor::{self, render};
-use crate::failure::{ExitCode, Failure};
+use longshore_core::failure::{ExitCode, Failure};
 
 /// Report everything that prevents, or will prevent, an installation on this host; change nothing
 #[derive(Debug, Args)]

@@ -6,22 +6,23 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::print;
-use crate::artifact::{ModuleKey, ModuleSet};
 use crate::config::Config;
-use crate::disk;
-use crate::driver_version::DriverVersion;
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::host::HostFacts;
-use crate::image_reference::Reference;
-use crate::layout;
-use crate::layout::elsewhere::CompiledElsewhere;
-use crate::paths::Paths;
-use crate::registry::{Registry, source_of};
-use crate::signature::key::{PublicKey, SecretKey};
-use crate::signature::{self, Evidence, SignatureImage};
-use crate::source::http::Policy;
-use crate::store::Store;
 use crate::terminal;
+use longshore_core::disk;
+use longshore_core::driver_version::DriverVersion;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::image_reference::Reference;
+use longshore_core::paths::Paths;
+use longshore_core::store::Store;
+use longshore_fetch::http::Policy;
+use longshore_host::HostFacts;
+use longshore_modules::artifact::{ModuleKey, ModuleSet};
+use longshore_modules::layout;
+use longshore_modules::layout::elsewhere::CompiledElsewhere;
+use longshore_modules::registry::{Registry, source_of};
+use longshore_modules::sets::SetStore;
+use longshore_modules::signature::key::{PublicKey, SecretKey};
+use longshore_modules::signature::{self, Evidence, SignatureImage};
 
 /// Arguments of `push`.
 #[derive(Debug, clap::Args)]

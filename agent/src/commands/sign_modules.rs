@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use super::{print, registry};
-use crate::artifact::ModuleSet;
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::layout::{self, destination};
-use crate::signed_sets::detached;
-use crate::store::Store;
 use crate::supplier::Provisioner;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::store::Store;
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::layout::{self, destination};
+use longshore_modules::signed_sets::detached;
 
 /// Arguments of `sign-modules`.
 #[derive(Debug, clap::Args)]

@@ -1,8 +1,8 @@
 //! `longshore status`: for people, scripts, and probes.
 
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure};
 use crate::lifecycle::probe::{Question, probe};
+use longshore_core::failure::{ExitCode, Failure};
 
 use super::{print, print_json};
 

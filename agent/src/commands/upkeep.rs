@@ -8,11 +8,11 @@ use jiff::tz::TimeZone;
 
 use super::{print, print_json};
 use crate::config::{Config, SizeBound};
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::Store;
 use crate::upkeep::check::{Health, check};
 use crate::upkeep::gc::{self, Line, Needed, Report};
 use crate::upkeep::inventory::Kind;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::store::Store;
 
 /// Arguments of `gc`.
 #[derive(Debug, clap::Args)]

@@ -2,8 +2,8 @@
 
 use clap::error::{ContextKind, ContextValue};
 
-use crate::failure::{ExitCode, Failure};
-use crate::redact::shown;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::redact::shown;
 
 /// True if clap reports a wrong command line, and not a help page that was requested.
 pub fn is_wrong_usage(error: &clap::Error) -> bool {

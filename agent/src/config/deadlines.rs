@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::Fragment;
-use super::values::{BadValue, BoundedDuration, OnBusy};
-use crate::deadlines::Deadlines;
+use super::values::{BoundedDuration, OnBusy};
+use longshore_core::deadlines::Deadlines;
+use longshore_core::value::BadValue;
 
 /// Time limits of the settings, with the defaults for those that are not set.
 pub(super) fn deadlines(all: &Fragment) -> Deadlines {
@@ -61,45 +62,10 @@ impl FromStr for SecondOrMore {
 /// host with many GPUs.
 const LEAST: Duration = Duration::from_secs(5);
 
-/// Formats a span as docs/deadlines.md does.
-#[cfg(test)]
-pub(crate) fn written(span: Duration) -> String {
-    let (minutes, seconds) = (span.as_secs() / 60, span.as_secs() % 60);
-    match (minutes, seconds, span.subsec_millis()) {
-        (0, 0, ms) => format!("{ms} ms"),
-        (0, s, 0) => format!("{s} s"),
-        (1, 0, 0) => "a minute".to_owned(),
-        (m, 0, 0) => format!("{m} minutes"),
-        (m, s, _) => format!("{m} min {s} s"),
-    }
-}
-
-/// Checks that docs/deadlines.md has lines with these words, and that each names this span.
-#[cfg(test)]
-pub(crate) fn assert_in_page(words: &str, span: Duration) {
-    let page = include_str!("../../../docs/deadlines.md");
-    let of_it: Vec<&str> = page.lines().filter(|line| line.contains(words)).collect();
-    assert!(!of_it.is_empty(), "docs/deadlines.md says nothing of {words}");
-    let (text, setting) = (written(span), span_setting(span));
-    let says = |line: &&&str| line.contains(&text) || line.contains(&setting);
-    let wrong: Vec<_> = of_it.iter().filter(|line| !says(line)).collect();
-    assert!(wrong.is_empty(), "docs/deadlines.md does not say {text} or {setting}: {wrong:?}");
-}
-
-/// Formats a span as a setting: `1m`, `20s`.
-#[cfg(test)]
-fn span_setting(span: Duration) -> String {
-    match (span.as_secs() / 60, span.as_secs() % 60) {
-        (60, 0) => "`1h`".to_owned(),
-        (0, s) => format!("`{s}s`"),
-        (m, 0) => format!("`{m}m`"),
-        (m, s) => format!("`{m}m{s}s`"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::testing::assert_in_page;
 
     #[test]
     fn the_page_has_the_defaults() {

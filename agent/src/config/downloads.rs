@@ -1,28 +1,9 @@
 //! Time limits of downloads.
 
-use std::time::Duration;
-
 use super::deadlines::SecondOrMore;
 use super::layer::settings;
 use super::values::BoundedDuration;
-
-/// Time limits of downloads (docs/downloads.md).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Downloads {
-    /// Until a connection is established.
-    pub connect: Duration,
-    /// Until the next bytes arrive.
-    pub stall: Duration,
-    /// For a server that reports that it is busy, all attempts together.
-    pub busy: Duration,
-}
-
-impl Default for Downloads {
-    fn default() -> Self {
-        let [connect, stall, busy] = [10, 30, 90].map(Duration::from_secs);
-        Self { connect, stall, busy }
-    }
-}
+use longshore_fetch::http::Downloads;
 
 settings! {
     /// Download settings of one configuration layer.
@@ -58,6 +39,8 @@ impl DownloadFragment {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::config::layer::Over;
 
@@ -82,7 +65,7 @@ mod tests {
     fn the_page_about_deadlines_has_the_defaults() {
         let Downloads { connect, stall, busy } = Downloads::default();
         for span in [connect, stall, busy] {
-            crate::config::assert_in_page("| Downloads |", span);
+            longshore_core::testing::assert_in_page("| Downloads |", span);
         }
     }
 

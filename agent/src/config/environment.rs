@@ -1,9 +1,7 @@
 //! Variables of the environment: `LONGSHORE_*`, and those of NVIDIA's driver containers.
 
-use crate::failure::{ExitCode, Failure};
-
-/// Looks up an environment variable.
-pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+use longshore_core::environment::Env;
+use longshore_core::failure::{ExitCode, Failure};
 
 /// Reads the variable `name`; an empty one counts as absent, because containers often set it so.
 pub(super) fn get<T, E: std::fmt::Display>(
@@ -30,7 +28,7 @@ mod tests {
     use super::*;
     use crate::config::layer::FromEnv;
     use crate::config::{FlavourSelector, Fragment};
-    use crate::flavour::Flavour;
+    use longshore_core::flavour::Flavour;
     use rstest::rstest;
 
     fn env_of(pairs: &'static [(&'static str, &'static str)]) -> impl Fn(&str) -> Option<String> {

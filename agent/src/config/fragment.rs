@@ -4,10 +4,11 @@ use std::path::Path;
 
 use super::malformed::Malformed;
 use super::parameters::{self, Parameters};
-use super::run_file::{RunFileSource, from_parts};
+use super::run_file::from_parts;
 use super::table::Fragment;
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::input;
+use longshore_build::source::runfile::RunFileSource;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::input;
 
 /// Upper bound of a configuration file's size: a larger file is not a configuration.
 const MOST_BYTES: u64 = 1 << 20;

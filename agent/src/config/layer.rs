@@ -6,19 +6,22 @@ use std::fmt::Display;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
-use super::build_user::BuildUser;
 use super::daemons::Mode;
 use super::deadlines::SecondOrMore;
-use super::environment::{Env, get};
+use super::environment::get;
 use super::values::{
-    AbsolutePath, BoundedDuration, DriverSelector, FlavourSelector, MissingGpus, ModuleName,
-    OnBusy, SizeBound, parse_bool,
+    BoundedDuration, DriverSelector, FlavourSelector, MissingGpus, ModuleName, OnBusy, SizeBound,
+    parse_bool,
 };
-use super::{Listen, RegistrySource, TerminationMessage};
-use crate::failure::Failure;
-use crate::flavour::Flavour;
-use crate::image_reference::{Host, Repository};
-use crate::module_signing::Hash;
+use super::{Listen, TerminationMessage};
+use longshore_build::build::BuildUser;
+use longshore_core::environment::Env;
+use longshore_core::failure::Failure;
+use longshore_core::flavour::Flavour;
+use longshore_core::image_reference::{Host, Repository};
+use longshore_core::value::AbsolutePath;
+use longshore_modules::module_signing::Hash;
+use longshore_modules::registry::RegistrySource;
 
 /// Makes a layer from a table: its fields, its flags with their help (clap), its keys in the file
 /// (serde), the reading of its variables, its merge with the layer below, and its rows for
@@ -68,9 +71,9 @@ macro_rules! settings {
 
         impl $crate::config::layer::FromEnv for $layer {
             fn from_env(
-                env: $crate::config::Env<'_>,
+                env: longshore_core::environment::Env<'_>,
                 _: &[&str],
-            ) -> Result<Self, $crate::failure::Failure> {
+            ) -> Result<Self, longshore_core::failure::Failure> {
                 use $crate::config::layer::read;
                 Ok(Self {
                     $($field: read!(env; $(section $section)? $($($variable)+)?),)+

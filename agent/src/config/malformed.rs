@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::failure::{ExitCode, Failure};
-use crate::redact::redacted;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::redact::redacted;
 
 /// Error in a TOML text, with its position.
 pub(super) struct Malformed {

@@ -1,12 +1,10 @@
 //! Configuration: fragments from file, environment and flags, merged and validated into [`Config`].
 
-mod build_user;
 mod daemons;
 mod deadlines;
 mod downloads;
 mod environment;
 mod fragment;
-mod headers;
 mod layer;
 mod malformed;
 mod module_signing;
@@ -30,32 +28,34 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use build_user::BuildUser;
 pub use daemons::{DaemonConfig, DaemonFragment, Mode};
 pub use deadlines::SecondOrMore;
-#[cfg(test)]
-pub(crate) use deadlines::assert_in_page;
-pub use downloads::{DownloadFragment, Downloads};
-pub use environment::Env;
-pub use headers::HeaderPlaces;
+pub use downloads::DownloadFragment;
 pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
-pub use patches::{PatchConfig, PatchFragment};
+pub use patches::PatchFragment;
 pub use publish::{PublishConfig, PublishFragment};
-pub use run_file::{Pin, RunFileSource};
 pub use serving::{Listen, TerminationMessage};
-pub use sources::{ArchiveSource, RegistrySource};
 pub use table::Fragment;
 pub use values::{
-    AbsolutePath, BadValue, BoundedDuration, DriverSelector, FlavourSelector, MissingGpus,
-    ModuleName, ModuleParameter, OnBusy, SizeBound,
+    BoundedDuration, DriverSelector, FlavourSelector, MissingGpus, ModuleName, ModuleParameter,
+    OnBusy, SizeBound,
 };
 
 use self::layer::{FromEnv, Over};
-use crate::deadlines::Deadlines;
-use crate::driver_modules;
-use crate::failure::{ExitCode, Failure};
-use crate::flavour::Flavour;
-use crate::paths::Paths;
+use longshore_build::build::BuildUser;
+use longshore_build::build::patches::PatchConfig;
+use longshore_build::source::headers::HeaderPlaces;
+use longshore_build::source::runfile::RunFileSource;
+use longshore_core::deadlines::Deadlines;
+use longshore_core::driver_modules;
+use longshore_core::environment::Env;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::flavour::Flavour;
+use longshore_core::paths::Paths;
+use longshore_core::value::AbsolutePath;
+use longshore_debian::settings::ArchiveConfig;
+use longshore_fetch::http::Downloads;
+use longshore_modules::registry::RegistrySource;
 
 /// Path of the default configuration file, which may be absent.
 pub const DEFAULT_FILE: &str = "/etc/longshore/config.toml";
@@ -139,24 +139,6 @@ pub struct DriverConfig {
     pub parameters: BTreeMap<String, String>,
 }
 
-/// Debian-format archives.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ArchiveConfig {
-    /// Archives of the configuration.
-    pub sources: Vec<ArchiveSource>,
-    /// True if the host's own apt sources are read as well.
-    pub use_host_apt: bool,
-    /// Components to look for in the host's apt sources beyond those they name; default
-    /// [`DRIVER_COMPONENTS`].
-    pub host_components: Vec<String>,
-    /// Suites to look for in the host's apt sources beyond those they name, for example
-    /// `trixie-security`.
-    pub host_suites: Vec<String>,
-    /// Accept metadata past its Valid-Until, or older than what was read before: the archive is a
-    /// frozen mirror on purpose.
-    pub frozen: bool,
-}
-
 /// Trusted signature keys, and whether a signature is required.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SignatureConfig {
@@ -236,7 +218,7 @@ impl Config {
         let publish = all.publish.clone().with_defaults();
         Ok(Self {
             driver: DriverConfig::with_defaults(&all, parameters),
-            archives: ArchiveConfig::with_defaults(&all),
+            archives: archives(&all),
             run_files: all.all_run_files()?,
             paths: places::paths(&all),
             deadlines: deadlines::deadlines(&all),
@@ -271,17 +253,16 @@ impl DriverConfig {
     }
 }
 
-impl ArchiveConfig {
-    fn with_defaults(all: &Fragment) -> Self {
-        let components = all.archive_components.clone();
-        Self {
-            sources: all.archives.clone().unwrap_or_default(),
-            use_host_apt: all.host_apt.unwrap_or(true),
-            host_components: components
-                .unwrap_or_else(|| DRIVER_COMPONENTS.map(str::to_owned).to_vec()),
-            host_suites: all.archive_suites.clone().unwrap_or_default(),
-            frozen: all.archive_frozen.unwrap_or(false),
-        }
+/// Returns the archives of the settings.
+fn archives(all: &Fragment) -> ArchiveConfig {
+    let components = all.archive_components.clone();
+    ArchiveConfig {
+        sources: all.archives.clone().unwrap_or_default(),
+        use_host_apt: all.host_apt.unwrap_or(true),
+        host_components: components
+            .unwrap_or_else(|| DRIVER_COMPONENTS.map(str::to_owned).to_vec()),
+        host_suites: all.archive_suites.clone().unwrap_or_default(),
+        frozen: all.archive_frozen.unwrap_or(false),
     }
 }
 

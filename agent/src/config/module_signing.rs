@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::layer::settings;
-use super::values::AbsolutePath;
-use crate::failure::{ExitCode, Failure};
-use crate::module_signing::Hash;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::value::AbsolutePath;
+use longshore_modules::module_signing::Hash;
 
 /// File names in a Kubernetes secret of type `kubernetes.io/tls`.
 const TLS_KEY: &str = "tls.key";

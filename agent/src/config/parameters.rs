@@ -5,8 +5,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::failure::{ExitCode, Failure};
-use crate::input;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::input;
 
 /// Upper bound of a parameter file's size.
 const MOST_BYTES: u64 = 1 << 20;

@@ -1,33 +1,8 @@
 //! Selection of compatibility patches.
 
-use std::path::PathBuf;
-
 use super::layer::settings;
-use super::values::AbsolutePath;
-
-/// Selection of the compatibility patches that a compile may apply.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PatchConfig {
-    /// True if patches are applied.
-    pub apply: bool,
-    /// Names of patches that are not applied.
-    pub off: Vec<String>,
-    /// Directories with the user's own patches.
-    pub dirs: Vec<PathBuf>,
-}
-
-impl PatchConfig {
-    /// True if modules built with patches of these names may be used.
-    pub fn allows<'n>(&self, names: impl IntoIterator<Item = &'n String>) -> bool {
-        names.into_iter().all(|name| self.apply && !self.off.contains(name))
-    }
-}
-
-impl Default for PatchConfig {
-    fn default() -> Self {
-        PatchFragment::default().with_defaults()
-    }
-}
+use longshore_build::build::patches::PatchConfig;
+use longshore_core::value::AbsolutePath;
 
 settings! {
     /// Patch settings of one configuration layer.
@@ -67,10 +42,11 @@ fn decided(mut above: PatchFragment, below: PatchFragment) -> (PatchFragment, Pa
 
 impl PatchFragment {
     pub(super) fn with_defaults(self) -> PatchConfig {
+        let default = PatchConfig::default();
         PatchConfig {
-            apply: !self.none && self.apply.unwrap_or(true),
-            off: self.off.unwrap_or_default(),
-            dirs: AbsolutePath::list(self.dirs),
+            apply: !self.none && self.apply.unwrap_or(default.apply),
+            off: self.off.unwrap_or(default.off),
+            dirs: self.dirs.map_or(default.dirs, |dirs| AbsolutePath::list(Some(dirs))),
         }
     }
 }

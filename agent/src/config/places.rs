@@ -4,10 +4,10 @@ use std::path::{Component, Path, PathBuf};
 
 use super::Fragment;
 use super::record_place::RecordPlace;
-use super::values::AbsolutePath;
-use crate::failure::{ExitCode, Failure};
-use crate::host::process::{FirstProcess, first_process};
-use crate::paths::{DRIVER_ROOT, Paths, STORE};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::paths::{DRIVER_ROOT, Paths, STORE};
+use longshore_core::value::AbsolutePath;
+use longshore_host::process::{FirstProcess, first_process};
 
 /// Directories of the settings, with the defaults for those that are not set.
 pub(super) fn paths(all: &Fragment) -> Paths {
@@ -29,10 +29,7 @@ pub(super) fn paths(all: &Fragment) -> Paths {
         sealed: record.sealed,
         earlier_state: record.earlier,
         driver_root,
-        root,
-        host_root,
-        #[cfg(test)]
-        any_entry: false,
+        ..Paths::of(&root, &host_root)
     }
 }
 

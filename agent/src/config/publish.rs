@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::deadlines::SecondOrMore;
 use super::layer::settings;
-use super::values::{AbsolutePath, BoundedDuration};
-use crate::image_reference::Repository;
+use super::values::BoundedDuration;
+use longshore_core::image_reference::Repository;
+use longshore_core::value::AbsolutePath;
 
 /// Registry that compiled modules are pushed to.
 #[derive(Debug, Clone, PartialEq, Eq)]

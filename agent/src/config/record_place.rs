@@ -9,10 +9,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::places::plain;
-use crate::host::mounts;
+use longshore_host::mounts;
 
 /// Record directory on the host.
-const OWN: &str = "/run/longshore";
+const OWN: &str = longshore_core::paths::STATE;
 /// Directory that others can write to.
 const SHARED: &str = "/run/nvidia";
 /// Record directory where only [`SHARED`] is the host's; also that of every agent before this rule.

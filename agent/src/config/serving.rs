@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use super::values::{AbsolutePath, BadValue};
+use longshore_core::value::{AbsolutePath, BadValue};
 
 /// Default listening address.
 const USUAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9470);

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
-use super::build_user::BuildUser;
 use super::daemons::DaemonFragment;
 use super::downloads::DownloadFragment;
 use super::fragment::decided;
@@ -13,13 +12,18 @@ use super::layer::settings;
 use super::module_signing::ModuleSigningFragment;
 use super::patches::PatchFragment;
 use super::publish::PublishFragment;
-use super::run_file::{RunFileSource, absolute_place};
+use super::run_file::absolute_place;
 use super::values::{
-    AbsolutePath, BoundedDuration, DriverSelector, FlavourSelector, MissingGpus, ModuleName,
-    ModuleParameter, OnBusy, SizeBound,
+    BoundedDuration, DriverSelector, FlavourSelector, MissingGpus, ModuleName, ModuleParameter,
+    OnBusy, SizeBound,
 };
-use super::{ArchiveSource, Listen, RegistrySource, TerminationMessage};
-use crate::image_reference::Host;
+use super::{Listen, TerminationMessage};
+use longshore_build::build::BuildUser;
+use longshore_build::source::runfile::RunFileSource;
+use longshore_core::image_reference::Host;
+use longshore_core::value::AbsolutePath;
+use longshore_debian::settings::ArchiveSource;
+use longshore_modules::registry::RegistrySource;
 
 settings! {
     /// Settings that may each be absent. See docs/configuration.md.

@@ -2,7 +2,7 @@ use super::*;
 use rstest::rstest;
 use std::time::Duration;
 
-use crate::failure::OrFail;
+use longshore_core::failure::OrFail;
 
 #[derive(Debug, clap::Parser)]
 struct Cli {

@@ -1,30 +1,16 @@
 //! Types of setting values, parsed alike from a file, the environment and a flag.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::flavour::Flavour;
+use longshore_core::flavour::Flavour;
+use longshore_core::value::BadValue;
 
 /// Longest deadline that can be set.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(3600);
-
-/// A setting's value could not be parsed; names the expected form.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{given}` is not {wanted}")]
-pub struct BadValue {
-    given: String,
-    wanted: &'static str,
-}
-
-impl BadValue {
-    pub(super) fn new(given: &str, wanted: &'static str) -> Self {
-        Self { given: given.to_owned(), wanted }
-    }
-}
 
 fn bad(given: &str, wanted: &'static str) -> BadValue {
     BadValue::new(given, wanted)
@@ -250,55 +236,6 @@ impl FromStr for MissingGpus {
     }
 }
 
-/// An absolute path.
-///
-/// In the environment and in a file it must be absolute; a flag may be relative to the working
-/// directory.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct AbsolutePath(PathBuf);
-
-impl AbsolutePath {
-    /// Parses an absolute path and refuses a relative one.
-    ///
-    /// # Errors
-    /// Where `text` is not absolute.
-    pub fn strict(text: &str) -> Result<Self, BadValue> {
-        if Path::new(text).is_absolute() && !text.contains('\0') {
-            Ok(Self(Path::new(text).components().collect()))
-        } else {
-            Err(bad(text, "an absolute path"))
-        }
-    }
-
-    /// Returns the path.
-    pub fn as_path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Returns the paths of a setting's list; none where it is not set.
-    pub(super) fn list(given: Option<Vec<Self>>) -> Vec<PathBuf> {
-        given.unwrap_or_default().into_iter().map(|path| path.0).collect()
-    }
-}
-
-impl FromStr for AbsolutePath {
-    type Err = BadValue;
-
-    fn from_str(text: &str) -> Result<Self, BadValue> {
-        let absolute = std::path::absolute(text).map_err(|_| bad(text, "a path"))?;
-        Ok(Self(absolute.components().collect()))
-    }
-}
-
-impl TryFrom<String> for AbsolutePath {
-    type Error = BadValue;
-
-    fn try_from(text: String) -> Result<Self, BadValue> {
-        Self::strict(&text)
-    }
-}
-
 /// A time span such as `20s`, `1m30s` or `500ms`, of at most an hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -367,6 +304,7 @@ impl fmt::Display for ModuleName {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::value::AbsolutePath;
     use rstest::rstest;
 
     #[rstest]

@@ -13,13 +13,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::backoff::Backoff;
-use super::bring_up;
-use crate::cancel::CancelFlag;
-use crate::host::daemon::process::STACK;
-use crate::host::daemon::{Answers, Daemon};
-use crate::host::{Host, VerbError};
-use crate::privileges;
 use crate::telemetry::{DaemonState, Telemetry};
+use longshore_core::cancel::CancelFlag;
+use longshore_core::privileges;
+use longshore_host::daemon::bring_up;
+use longshore_host::daemon::process::STACK;
+use longshore_host::daemon::{Answers, Daemon};
+use longshore_host::{Host, VerbError};
 
 /// A daemon that is kept running, and its mark.
 #[derive(Debug, Clone)]

@@ -2,8 +2,6 @@
 //! (docs/daemons.md).
 
 mod backoff;
-mod bring_up;
 mod keeper;
 
-pub use bring_up::{bring_up, stop};
 pub use keeper::{Keeper, Kept};

@@ -5,17 +5,17 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use super::Look;
-use crate::artifact::ModuleSet;
-use crate::build;
-use crate::failure::FailureKind;
-use crate::finding::{Code, Finding};
-use crate::host::holders;
-use crate::host::look::Looker;
-use crate::host::modules::is_of_driver;
 use crate::journal::phase::Phase;
 use crate::journal::{self, Refused, State};
 use crate::steps::LoadModule;
-use crate::store::Store;
+use longshore_build::build;
+use longshore_core::failure::FailureKind;
+use longshore_core::finding::{Code, Finding};
+use longshore_core::store::Store;
+use longshore_host::holders;
+use longshore_host::look::Looker;
+use longshore_host::modules::is_of_driver;
+use longshore_modules::artifact::ModuleSet;
 
 /// Findings and notes of these checks.
 #[derive(Default)]

@@ -11,10 +11,10 @@ use super::agent::Notes;
 use super::host::{day, nodes};
 use super::kernel_config::KernelConfig;
 use super::{Check, Look, NOT_ASKED};
-use crate::finding::{Area, Code, Finding};
-use crate::host::facts::{Known, RootKind};
-use crate::host::gpus::Taken;
 use crate::plan::{self, Plan};
+use longshore_core::finding::{Area, Code, Finding};
+use longshore_host::facts::{Known, RootKind};
+use longshore_host::gpus::Taken;
 
 /// Input of the checks' texts.
 pub(super) struct Input<'a> {
@@ -191,7 +191,7 @@ pub(super) const ALL: [Definition; 29] = [
         },
     ),
     check(Area::Places, "free space", &[Code::SpaceShort], |s| {
-        let room = |room: &crate::host::facts::Room| {
+        let room = |room: &longshore_host::facts::Room| {
             format!("{} MiB for {}", room.free_bytes >> 20, room.path.display())
         };
         let rooms: Vec<String> = s.look.facts.places.room.iter().map(room).collect();

@@ -10,8 +10,8 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::{major, minor};
 
 use super::Look;
-use crate::finding::{Code, Finding};
-use crate::host::facts::{DeviceKind, Known};
+use longshore_core::finding::{Code, Finding};
+use longshore_host::facts::{DeviceKind, Known};
 
 /// 2026-01-01, the earliest possible release of longshore.
 const RELEASED: i64 = 1_767_225_600;

@@ -6,8 +6,8 @@ use std::io::Read;
 use flate2::read::GzDecoder;
 
 use super::Look;
-use crate::finding::{Code, Finding};
-use crate::root::is_absent;
+use longshore_core::finding::{Code, Finding};
+use longshore_core::root::is_absent;
 
 /// Upper bound of a kernel's configuration (Debian's has 260 kB).
 const LARGEST: u64 = 8 << 20;

@@ -15,15 +15,16 @@ pub use render::render;
 
 use crate::catalog::{self, Catalog};
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure, FailureKind, OrFail};
-use crate::finding::{self, Area, Code, Finding, Severity};
-use crate::host::HostFacts;
 use crate::journal;
 use crate::plan::{self, Plan};
 use crate::prebuilt::Prebuilt;
-use crate::root::Root;
-use crate::store::Store;
 use crate::supplier::Inventory;
+use longshore_core::failure::FailureKind;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::finding::{self, Area, Code, Finding, Severity};
+use longshore_core::root::Root;
+use longshore_core::store::Store;
+use longshore_host::HostFacts;
 
 /// Codes that need a query to a source.
 const OF_SOURCES: [Code; 4] =

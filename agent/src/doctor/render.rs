@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::{Check, Report, ReportedFinding, Verdict};
-use crate::finding::{Area, Severity};
+use longshore_core::finding::{Area, Severity};
 
 /// Formats the verdict, the findings by area and gravest first, passed checks, and skipped checks.
 pub fn render(report: &Report) -> String {

@@ -1,11 +1,11 @@
 //! Carrying out of one step: observe, record the intent, act, verify.
 
 use super::{Engine, Outcome};
-use crate::cancel::CancelFlag;
-use crate::failure::{ExitCode, Failure};
-use crate::host::refusal;
 use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::{Intent, LoadModule, Recorded, Step, Tools};
+use longshore_core::cancel::CancelFlag;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_host::refusal;
 
 impl Engine<'_> {
     /// Carries out one step; its completion is [settled](Journal::settle).

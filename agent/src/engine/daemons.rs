@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::{Engine, Going, undo};
-use crate::cancel::CancelFlag;
-use crate::daemons;
-use crate::host::VerbError;
-use crate::host::daemon::Daemon;
+use crate::daemons::Kept;
 use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::{Daemons, Observed, Recorded, StartDaemon};
 use crate::telemetry::DaemonState;
+use longshore_core::cancel::CancelFlag;
+use longshore_host::VerbError;
+use longshore_host::daemon::{self, Daemon};
 
 /// Fraction of the uninstall's time limit that one daemon may have to end.
 const SHARE: u32 = 4;
@@ -20,7 +20,7 @@ const LEAST: Duration = Duration::from_secs(1);
 impl Daemons for Engine<'_> {
     fn start(&self, daemon: &Daemon, mark: &str, cancel: &CancelFlag) -> Result<(), VerbError> {
         self.tell(daemon, DaemonState::Starting);
-        let started = daemons::bring_up(self.host, daemon, mark, cancel);
+        let started = daemon::bring_up(self.host, daemon, mark, cancel);
         let state = if started.is_ok() { DaemonState::Live } else { DaemonState::Failed };
         self.tell(daemon, state);
         started
@@ -28,7 +28,7 @@ impl Daemons for Engine<'_> {
 
     fn end(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError> {
         let grace = (self.patience.deadline / SHARE).max(LEAST);
-        daemons::stop(self.host, daemon, mark, grace)?;
+        daemon::stop(self.host, daemon, mark, grace)?;
         self.tell(daemon, DaemonState::Stopped);
         Ok(())
     }
@@ -58,10 +58,10 @@ impl Engine<'_> {
 }
 
 /// Returns the daemons that the journal has as ours to keep running.
-pub(crate) fn kept(journal: &Journal) -> Vec<daemons::Kept> {
+pub(crate) fn kept(journal: &Journal) -> Vec<Kept> {
     let kept = |entry: &Entry| {
         let Recorded::StartDaemon(Observed { step, before }) = &entry.step else { return None };
-        let kept = || daemons::Kept { daemon: step.daemon.clone(), mark: before.mark.clone() };
+        let kept = || Kept { daemon: step.daemon.clone(), mark: before.mark.clone() };
         (entry.state == EntryState::Done).then(kept)
     };
     journal.live().filter_map(kept).collect()

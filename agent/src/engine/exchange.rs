@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{Engine, Going, Left, NotUndone, Stopped};
-use crate::cancel::CancelFlag;
 use crate::engine::image::Images;
-use crate::failure::{ExitCode, Failure};
-use crate::host::in_use::InUse;
 use crate::journal::{Entry, Journal};
 use crate::steps::{Content, LoadModule, MountedFrom, NEEDS_REBOOT, Next, Step};
+use longshore_core::cancel::CancelFlag;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_host::in_use::InUse;
 
 /// Reason that the wanted driver did not replace the installed one.
 #[derive(Debug)]

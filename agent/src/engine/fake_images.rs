@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::image::{Images, ModuleFile};
-use crate::failure::Failure;
 use crate::steps::ModuleOrigin;
+use longshore_core::failure::Failure;
 
-/// Images for a [`FakeHost`](crate::host::fake::FakeHost): every module's image is its name.
+/// Images for a [`FakeHost`](longshore_host::fake::FakeHost): every module's image is its name.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FakeImages;
 

@@ -1,11 +1,11 @@
 //! Refusal of a driver that did not take every GPU that it is to drive.
 
 use super::Engine;
-use crate::failure::Failure;
-use crate::finding;
-use crate::host::VerbError;
-use crate::host::gpus::{self, Gpu};
 use crate::steps::{LoadModule, Step, exposing};
+use longshore_core::failure::Failure;
+use longshore_core::finding;
+use longshore_host::VerbError;
+use longshore_host::gpus::{self, Gpu};
 
 impl Engine<'_> {
     /// Fails if a GPU is missing and `refuses_missing_gpus` is set.

@@ -5,15 +5,16 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::kernel::index::KernelIndex;
-use crate::paths::Paths;
-use crate::root::{Root, is_absent};
-use crate::source::compression::xz_stream;
-use crate::source::userspace::{self, Depth};
 use crate::steps::ModuleOrigin;
 pub use crate::steps::{Images, ModuleFile};
-use crate::store::Store;
+use longshore_build::source::userspace::{self, Depth};
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::paths::Paths;
+use longshore_core::root::{Root, is_absent};
+use longshore_core::store::Store;
+use longshore_debian::compression::xz_stream;
+use longshore_modules::kernel::index::KernelIndex;
+use longshore_modules::sets::SetStore;
 
 /// Size limit of an unpacked module, against decompression bombs. An unstripped nvidia.ko has 185
 /// MB.
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(failure.code(), ExitCode::KernelRefused);
         assert!(failure.to_string().contains("some_mod.ko is gone"), "{failure}");
         fs::write(modules.join("kernel/some-mod.ko.zst"), zst()).unwrap();
-        crate::kernel::index::tests::write_index(&modules, "kernel/some-mod.ko.zst:\n");
+        longshore_modules::testing::index::write_index(&modules, "kernel/some-mod.ko.zst:\n");
         assert_eq!(images.image("some_mod", &origin).unwrap(), ELF);
     }
 }

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use super::Engine;
 use super::patience::Wait;
 use super::undo::{NotUndone, not_looked};
-use crate::host::VerbError;
-use crate::host::in_use::{Held, InUse};
-use crate::host::verbs::Stage;
 use crate::journal::{Entry, Journal};
 use crate::steps::{LoadModule, held, is_owned};
+use longshore_host::VerbError;
+use longshore_host::in_use::{Held, InUse};
+use longshore_host::verbs::Stage;
 
 /// Selects the entries of the journal that are to be undone.
 pub type Going<'a> = &'a dyn Fn(&Entry) -> bool;

@@ -21,13 +21,13 @@ pub use patience::Patience;
 pub use standing::{Instances, Lost, Standing};
 pub use undo::{Left, NotUndone};
 
-use crate::cancel::CancelFlag;
 use crate::engine::image::Images;
-use crate::failure::{ExitCode, Failure};
-use crate::host::Host;
 use crate::journal::Journal;
 use crate::steps::{NEEDS_REBOOT, Step};
 use crate::telemetry::{StepOutcome, Telemetry};
+use longshore_core::cancel::CancelFlag;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_host::Host;
 
 /// Carries steps out on a host: takes module images from `images`, and waits for the driver's users
 /// for as long as `patience` says.

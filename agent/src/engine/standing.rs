@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Engine;
-use crate::driver_modules;
-use crate::failure::Failure;
-use crate::host::VerbError;
-use crate::host::gpus::Gpu;
-use crate::host::verbs::Stage;
 use crate::journal::Entry;
 use crate::steps::{LoadModule, Mounted, MountedFrom, Recheck, Step, exposing, is_another};
+use longshore_core::driver_modules;
+use longshore_core::failure::Failure;
+use longshore_host::VerbError;
+use longshore_host::gpus::Gpu;
+use longshore_host::verbs::Stage;
 
 /// Loadings of the driver's modules: kernel name -> its number, see
-/// [`ModuleState::instance`](crate::host::verbs::ModuleState).
+/// [`ModuleState::instance`](longshore_host::verbs::ModuleState).
 pub type Instances = BTreeMap<String, Option<u64>>;
 
 /// Differences between a driver's present and its recorded state.

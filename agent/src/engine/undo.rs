@@ -13,13 +13,13 @@ use std::time::Instant;
 use super::in_use::Going;
 use super::patience::Wait;
 use super::{Engine, Patience};
-use crate::cancel::CancelFlag;
-use crate::failure::{ExitCode, Failure};
-use crate::host::VerbError;
-use crate::host::in_use::InUse;
 use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::{LoadModule, NEEDS_REBOOT, Recorded};
 use crate::telemetry::StepOutcome;
+use longshore_core::cancel::CancelFlag;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_host::VerbError;
+use longshore_host::in_use::InUse;
 
 /// Something that could not be undone.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,12 +8,12 @@ use super::Engine;
 use super::in_use::{Going, loads};
 use super::patience::Wait;
 use super::undo::{Left, NotUndone, record};
-use crate::cancel::CancelFlag;
-use crate::host::VerbError;
-use crate::host::in_use::InUse;
-use crate::host::verbs::Stage;
 use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::LoadModule;
+use longshore_core::cancel::CancelFlag;
+use longshore_host::VerbError;
+use longshore_host::in_use::InUse;
+use longshore_host::verbs::Stage;
 
 /// Outcome of unloading the modules.
 enum Unloaded {

@@ -8,10 +8,10 @@ use super::seal::{self, Key, Seal};
 use super::state_file::{MOST_BYTES, NAME};
 use super::table::{self, Proof};
 use super::{Entry, State};
-use crate::failure::{ExitCode, Failure};
-use crate::landing::write_remedy;
-use crate::paths::Paths;
 use crate::steps::LoadModule;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::landing::write_remedy;
+use longshore_core::paths::Paths;
 
 /// A trusted record.
 #[derive(Debug)]

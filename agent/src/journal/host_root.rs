@@ -10,9 +10,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{ExitCode, Failure};
-use crate::host::verbs::DirId;
-use crate::paths::Paths;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::paths::Paths;
+use longshore_host::verbs::DirId;
 
 /// A host root that is not the agent's own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

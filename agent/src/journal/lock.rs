@@ -11,8 +11,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
-use crate::failure::{ExitCode, Failure};
-use crate::locks::{Attempt, Kind};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::locks::{Attempt, Kind};
 
 /// Time limit for waiting for a held lock: a status query holds it for a moment, and an agent that
 /// is just ending for a little more.

@@ -13,7 +13,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, UnlinkatFlags, unlinkat};
 
-use crate::host::verbs::DirId;
+use longshore_host::verbs::DirId;
 
 const OWNER_ALONE: u32 = 0o700;
 /// Permission bits that let other users write.
@@ -156,9 +156,9 @@ impl PrivateDir {
     /// Syncs the directory's names to disk.
     ///
     /// # Errors
-    /// Like [`crate::disk::sync`].
+    /// Like [`longshore_core::disk::sync`].
     pub(super) fn sync(&self) -> io::Result<()> {
-        crate::disk::sync(&self.dir)
+        longshore_core::disk::sync(&self.dir)
     }
 }
 

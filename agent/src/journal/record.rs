@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::HostRoot;
-use crate::host::facts::LoadedModule;
 use crate::journal::phase::Phase;
-use crate::paths::Paths;
 use crate::steps::{EntryState, LoadModule, NO_SUCH_STATE, Progress, Recorded, Step};
+use longshore_core::paths::Paths;
+use longshore_host::facts::LoadedModule;
 
 /// Format that this longshore writes, and the newest that it can read.
 ///
@@ -85,7 +85,7 @@ pub struct PlanSummary {
     /// Driver version.
     pub driver_version: String,
     /// Flavour.
-    pub flavour: crate::flavour::Flavour,
+    pub flavour: longshore_core::flavour::Flavour,
     /// Kernel release.
     pub kernel_release: String,
 }
@@ -102,7 +102,7 @@ pub struct Entry {
     /// Progress.
     pub state: EntryState,
     /// Number of a module's loading, see
-    /// [`ModuleState::instance`](crate::host::verbs::ModuleState).
+    /// [`ModuleState::instance`](longshore_host::verbs::ModuleState).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<u64>,
 }

@@ -11,8 +11,8 @@ use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::private_dir::PrivateDir;
-use crate::disk;
-use crate::input;
+use longshore_core::disk;
+use longshore_core::input;
 
 /// Name of the key, in the root of the store.
 const NAME: &str = "record.key";
@@ -87,7 +87,7 @@ impl Key {
     /// Returns the bytes with a line that seals them.
     pub(super) fn seal(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         let tag = self.tag(&bytes);
-        bytes.extend(format!("{LINE}{}\n", crate::digest::hex(tag.as_ref())).into_bytes());
+        bytes.extend(format!("{LINE}{}\n", longshore_core::digest::hex(tag.as_ref())).into_bytes());
         bytes
     }
 
@@ -185,8 +185,8 @@ mod tests {
 
     #[test]
     fn the_page_about_deadlines_has_their_span() {
-        crate::config::assert_in_page("The key that seals the record", LIMIT);
-        crate::config::assert_in_page("The same where no seal is needed", UNNEEDED);
+        longshore_core::testing::assert_in_page("The key that seals the record", LIMIT);
+        longshore_core::testing::assert_in_page("The same where no seal is needed", UNNEEDED);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::private_dir::PrivateDir;
-use crate::disk;
-use crate::host::verbs::DirId;
+use longshore_core::disk;
+use longshore_host::verbs::DirId;
 
 /// Name of the state.
 pub(super) const NAME: &str = "state.json";

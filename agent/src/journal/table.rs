@@ -5,9 +5,9 @@
 use std::path::PathBuf;
 
 use super::{Entry, State};
-use crate::paths;
-use crate::paths::Paths;
 use crate::steps::{Bounds, Recorded, Step, is_below_root, is_plain};
+use longshore_core::paths;
+use longshore_core::paths::Paths;
 
 /// Proof that an agent wrote a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

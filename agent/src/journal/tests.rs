@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rstest::rstest;
 
 use super::*;
-use crate::host::facts::LoadedModule;
 use crate::steps::{
     LoadModule, MakeDir, MissingDirs, ModuleOrigin, MountTmpfs, Mounts, NotLoaded, Recorded,
 };
+use longshore_host::facts::LoadedModule;
 
 struct Scene {
     _dir: tempfile::TempDir,

@@ -1,9 +1,9 @@
 //! Transitions of the record: from phase to phase, and through the states of each entry.
 
 use super::{Entry, EntryState, Journal, PlanSummary, Refused};
-use crate::failure::{ExitCode, Failure, OrFail};
 use crate::journal::phase::{IllegalTransition, Phase};
 use crate::steps::{Entries, Recorded};
+use longshore_core::failure::{ExitCode, Failure, OrFail};
 
 impl Journal {
     /// Begins an agent run in `phase`, in whichever phase the last one died; drops undone entries.

@@ -23,7 +23,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
 
 use super::signals::{HELD, release};
-use crate::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{ExitCode, Failure, OrFail};
 
 /// Time limit for the agent to set its signal handlers; some milliseconds are usual.
 const STARTING: Duration = Duration::from_secs(5);

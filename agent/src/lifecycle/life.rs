@@ -8,20 +8,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Renewal, Rest, Triggers, stuck};
-use crate::cancel::CancelFlag;
 use crate::config::{Config, MissingGpus};
-use crate::disk;
 use crate::engine::image::Images;
 use crate::engine::{Engine, NotUndone, Patience, Stopped};
-use crate::failure::{ExitCode, Failure, FailureKind, OrFail};
-use crate::host::Host;
 use crate::journal::phase::Phase;
 use crate::journal::{Entry, Journal, PlanSummary};
 use crate::plan::{Plan, Severity};
-use crate::privileges;
 use crate::provider::{Configurations, Gathered, Provider};
 use crate::steps::{LoadModule, Step};
 use crate::telemetry::{DriverInfo, Origin, Telemetry};
+use longshore_core::cancel::CancelFlag;
+use longshore_core::disk;
+use longshore_core::failure::FailureKind;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::privileges;
+use longshore_host::Host;
 use stay::{Base, Next, Repairs};
 
 /// Context of an agent run: everything it acts on.

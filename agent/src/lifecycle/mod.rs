@@ -19,24 +19,24 @@ pub use watch::Triggers;
 use watchdog::Asked;
 pub use watchdog::Rest;
 
-use crate::cancel::CancelFlag;
 use crate::config::Config;
-use crate::deadlines::Deadlines;
 use crate::endpoint::Address;
 use crate::engine::Patience;
 use crate::engine::image::ModuleImages;
-use crate::failure::{ExitCode, Failure};
-use crate::host::RealHost;
-use crate::host::kernel_call::KernelCalls;
-use crate::host::look::Looker;
 use crate::journal::phase::Phase;
 use crate::journal::{self, Journal};
-use crate::paths::Paths;
 use crate::provider::Configurations;
 use crate::serve::{self, Pulse, Server, Subject};
-use crate::store::Store;
 use crate::telemetry::{FailureRecord, Telemetry};
 use crate::termination;
+use longshore_core::cancel::CancelFlag;
+use longshore_core::deadlines::Deadlines;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::paths::Paths;
+use longshore_core::store::Store;
+use longshore_host::RealHost;
+use longshore_host::kernel_call::KernelCalls;
+use longshore_host::look::Looker;
 
 /// Installs, adopts or changes the driver, stays until SIGTERM or SIGINT, and uninstalls it; on
 /// SIGHUP follows the configuration as it is then. Calls `stuck` with the reason where this can no

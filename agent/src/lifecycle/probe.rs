@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::endpoint::client;
 use crate::journal;
 use crate::journal::phase::Phase;
-use crate::paths::Paths;
+use longshore_core::paths::Paths;
 
 /// Time limit for the agent's answer: it gives its own task five seconds.
 const LIMIT: Duration = Duration::from_secs(8);

@@ -14,8 +14,8 @@ use signal_hook_tokio::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::cancel::CancelFlag;
-use crate::failure::{ExitCode, Failure, OrFail};
+use longshore_core::cancel::CancelFlag;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
 
 /// The signals that are blocked.
 pub(super) const HELD: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];

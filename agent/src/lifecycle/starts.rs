@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::input;
-use crate::landing::write_atomically;
+use longshore_core::input;
+use longshore_core::landing::write_atomically;
 
 const NAME: &str = "starts.json";
 const MOST_BYTES: u64 = 4 << 10;

@@ -8,8 +8,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::failure::{ExitCode, Failure};
 use crate::telemetry::Telemetry;
+use longshore_core::failure::{ExitCode, Failure};
 
 /// Interval of checking, as a fraction of the limit.
 const PART: u32 = 10;

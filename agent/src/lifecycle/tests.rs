@@ -10,12 +10,6 @@ use crate::catalog::Catalog;
 use crate::config::MissingGpus;
 use crate::engine::Patience;
 use crate::engine::fake_images::FakeImages;
-use crate::finding::{Code, Finding};
-use crate::flavour::Flavour;
-use crate::host::HostFacts;
-use crate::host::facts::Known;
-use crate::host::fake::{FakeHost, FakeModule, FakeState};
-use crate::host::verbs::{Node, Owner};
 use crate::journal::PlanSummary;
 use crate::plan::Plan;
 use crate::plan::{Acquire, Replaced};
@@ -25,6 +19,12 @@ use crate::steps::{
     Bind, LoadModule, MakeDir, MakeNodes, MissingDirs, ModuleOrigin, MountTmpfs, Step,
     WriteParameter,
 };
+use longshore_core::finding::{Code, Finding};
+use longshore_core::flavour::Flavour;
+use longshore_host::HostFacts;
+use longshore_host::facts::Known;
+use longshore_host::fake::{FakeHost, FakeModule, FakeState};
+use longshore_host::verbs::{Node, Owner};
 
 mod adopt;
 mod change;
@@ -263,7 +263,7 @@ impl Scene {
     fn world(&self) -> World {
         World {
             telemetry: self.telemetry.clone(),
-            host: Arc::clone(&self.host) as Arc<dyn crate::host::Host>,
+            host: Arc::clone(&self.host) as Arc<dyn longshore_host::Host>,
             images: Arc::clone(&self.images),
             patience: Patience { deadline: Duration::ZERO, interval: Duration::ZERO },
             step_limit: self.step_limit,

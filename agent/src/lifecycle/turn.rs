@@ -4,10 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cancel::CancelFlag;
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure, OrFail};
 use crate::journal::{Holder, Journal};
+use longshore_core::cancel::CancelFlag;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
 
 /// Interval of trying the lock.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -54,11 +54,11 @@ pub(super) async fn open_journal(
 mod tests {
     use super::*;
     use crate::config::{self, Fragment};
-    use crate::paths::Paths;
+    use longshore_core::paths::Paths;
 
     fn config(paths: &Paths, lock: Duration) -> Config {
         let config = config::load(Fragment::default(), &|_| None, None).unwrap();
-        let deadlines = crate::deadlines::Deadlines { lock, ..config.deadlines };
+        let deadlines = longshore_core::deadlines::Deadlines { lock, ..config.deadlines };
         Config { paths: paths.clone(), deadlines, ..config }
     }
 

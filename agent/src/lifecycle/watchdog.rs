@@ -13,11 +13,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::Renewal;
-use crate::cancel::CancelFlag;
-use crate::failure::{ExitCode, Failure};
 use crate::journal::phase::Phase;
 use crate::serve::Pulse;
 use crate::telemetry::Telemetry;
+use longshore_core::cancel::CancelFlag;
+use longshore_core::failure::{ExitCode, Failure};
 
 /// Time limit for answering of a run that was told to stop before it changed anything.
 const STOPPING: Duration = Duration::from_secs(10);

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use reqwest::{Method, StatusCode};
 use tokio::sync::OnceCell;
 
-use crate::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, digest, json};
-use crate::failure::Failure;
 use crate::once::{Board, Claim, Posted};
-use crate::registry::Registry;
-use crate::registry::content::manifest;
-use crate::registry::push::{ensure_blob, overwrite_manifest};
-use crate::registry::session::{Call, Session};
+use longshore_core::failure::Failure;
+use longshore_modules::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, digest, json};
+use longshore_modules::registry::Registry;
+use longshore_modules::registry::content::manifest;
+use longshore_modules::registry::push::{ensure_blob, overwrite_manifest};
+use longshore_modules::registry::session::{Call, Session};
 
 /// `artifactType` of a claim's manifest.
 pub const CLAIM_TYPE: &str = "application/vnd.longshore.claim.v1";
@@ -33,14 +33,12 @@ pub struct ClaimTag {
     ready: OnceCell<()>,
 }
 
-impl Registry {
-    /// Returns the claim under `tag`; the registry must have been opened for pushing.
-    pub fn into_claim(self, tag: String) -> ClaimTag {
-        ClaimTag { registry: self, tag, ready: OnceCell::new() }
-    }
-}
-
 impl ClaimTag {
+    /// Returns the claim under `tag`; the registry must have been opened for pushing.
+    pub fn of(registry: Registry, tag: String) -> Self {
+        Self { registry, tag, ready: OnceCell::new() }
+    }
+
     fn session(&self) -> Result<&Session, Failure> {
         self.registry.only()
     }

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Board, Claim, MOST_TOLD, Posted, Stage, Times};
-use crate::build::KnownFailure;
-use crate::failure::{ExitCode, Failure};
+use longshore_build::build::KnownFailure;
+use longshore_core::failure::{ExitCode, Failure};
 
 /// This process's claim, under which it builds. It is renewed for as long as this exists, and
 /// released afterwards, also where the builder is dropped in the middle of its work. A killed

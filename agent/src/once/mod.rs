@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::build::KnownFailure;
-use crate::builder::Builder;
-use crate::failure::Failure;
 pub use held::{Claims, Held};
+use longshore_build::build::KnownFailure;
+use longshore_build::builder::Builder;
+use longshore_core::failure::Failure;
 pub use turn::{Alone, Prospect, Round, Search, Turn};
 
 /// Maximum lease that is accepted of a claim.

@@ -8,9 +8,9 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::build::tests::known;
-use crate::failure::ExitCode;
-use crate::progress::Silent;
+use longshore_build::testing::known;
+use longshore_core::failure::ExitCode;
+use longshore_core::progress::Silent;
 
 /// Short, but long compared with the delays of a busy machine.
 const LEASE: Duration = Duration::from_millis(1500);

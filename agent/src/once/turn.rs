@@ -6,10 +6,10 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep};
 
 use super::{Board, Claim, Claims, Held, LONGEST_LEASE, Posted, Stage, Times};
-use crate::build::KnownFailure;
-use crate::builder::Builder;
-use crate::failure::Failure;
-use crate::progress::{Progress, Task, Unit};
+use longshore_build::build::KnownFailure;
+use longshore_build::builder::Builder;
+use longshore_core::failure::Failure;
+use longshore_core::progress::{Progress, Task, Unit};
 
 /// Maximum number of builders that ended without a result or a failure: one may have had reasons of
 /// its own, after this many every agent builds for itself.

@@ -5,19 +5,18 @@ use super::driver::Choice;
 use super::live;
 use super::signing::{self, Standing};
 use super::{Acquire, BuildSet, Reason};
-use crate::artifact::SetQuery;
-use crate::artifact::{HeadersFrom, ModuleSet};
-use crate::build;
 use crate::catalog::{AvailableSet, Catalog, SetPlace};
 use crate::config::{Config, PublishConfig};
-use crate::finding::{Code, Finding, Severity};
-use crate::host::HostFacts;
-use crate::host::facts::Known;
-use crate::module_signing::Signer;
-use crate::source::driver::AvailableDriver;
-use crate::source::headers::AvailableHeaders;
-use crate::source::runfile::AvailableRunFile;
-use crate::source::userspace::AvailableUserspace;
+use longshore_build::build;
+use longshore_build::source::driver::AvailableDriver;
+use longshore_build::source::headers::AvailableHeaders;
+use longshore_build::source::runfile::AvailableRunFile;
+use longshore_build::source::userspace::AvailableUserspace;
+use longshore_core::finding::{Code, Finding, Severity};
+use longshore_host::HostFacts;
+use longshore_host::facts::Known;
+use longshore_modules::artifact::{HeadersFrom, ModuleSet, SetQuery};
+use longshore_modules::module_signing::Signer;
 
 /// Available modules and user-mode tree, and what is to be acquired.
 #[derive(Debug, Default)]

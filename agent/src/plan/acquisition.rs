@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
 
-use crate::artifact::ModuleSet;
 use crate::catalog::SetPlace;
-use crate::config::RegistrySource;
-use crate::flavour::Flavour;
-use crate::module_signing::Signer;
-use crate::source::driver::AvailableDriver;
-use crate::source::headers::AvailableHeaders;
-use crate::source::runfile::AvailableRunFile;
+use longshore_build::source::driver::AvailableDriver;
+use longshore_build::source::headers::AvailableHeaders;
+use longshore_build::source::runfile::AvailableRunFile;
+use longshore_core::flavour::Flavour;
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::module_signing::Signer;
+use longshore_modules::registry::RegistrySource;
 
 /// One acquisition into the store. As JSON it has names only, which do not change.
 #[derive(Debug, Clone, PartialEq, Eq)]

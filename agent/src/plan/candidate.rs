@@ -3,12 +3,12 @@
 use super::signing;
 use crate::catalog::{AvailableSet, Catalog, SetPlace};
 use crate::config::Config;
-use crate::driver_version::DriverVersion;
-use crate::flavour::Flavour;
-use crate::host::HostFacts;
-use crate::host::facts::Known;
-use crate::source::driver::{AvailableDriver, DriverOrigin};
-use crate::source::runfile::AvailableRunFile;
+use longshore_build::source::driver::{AvailableDriver, DriverOrigin};
+use longshore_build::source::runfile::AvailableRunFile;
+use longshore_core::driver_version::DriverVersion;
+use longshore_core::flavour::Flavour;
+use longshore_host::HostFacts;
+use longshore_host::facts::Known;
 
 /// Built set, or package to compile modules from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Origin<'_> {
 
 /// True if a set was built for exactly the running kernel.
 pub(super) fn is_for_kernel(at_hand: &AvailableSet, facts: &HostFacts) -> bool {
-    facts.kernel.id().fits(&at_hand.set.key)
+    at_hand.set.key.is_for(&facts.kernel.id())
 }
 
 /// Returns all candidates for the running kernel, whatever was requested.

@@ -4,13 +4,13 @@
 use std::path::Path;
 
 use crate::config::Config;
-use crate::driver_modules;
-use crate::finding::{Code, Finding};
-use crate::host::HostFacts;
-use crate::host::facts::{Installer, PlacedFile, RootKind, RootMount, RootMountOwner};
-use crate::host::modules::is_of_driver;
-use crate::host::places::FIRMWARE_PATH;
 use crate::steps::{Leftover, RemoveLeftover, Step};
+use longshore_core::driver_modules;
+use longshore_core::finding::{Code, Finding};
+use longshore_host::HostFacts;
+use longshore_host::facts::{Installer, PlacedFile, RootKind, RootMount, RootMountOwner};
+use longshore_host::modules::is_of_driver;
+use longshore_host::places::FIRMWARE_PATH;
 
 /// Number of modules or libraries that a finding names.
 const NAMED: usize = 4;

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use super::Reason;
 use crate::config::{Config, Mode};
-use crate::finding::{Code, Finding};
-use crate::host::HostFacts;
-use crate::host::daemon::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Settings};
-use crate::host::facts::{DeviceKind, SwitchManager};
-use crate::machine::Machine;
-use crate::source::userspace::AvailableUserspace;
 use crate::steps::{MakeDir, MountTmpfs, Share, StartDaemon, Step};
+use longshore_build::source::userspace::AvailableUserspace;
+use longshore_core::finding::{Code, Finding};
+use longshore_core::machine::Machine;
+use longshore_host::HostFacts;
+use longshore_host::daemon::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Settings};
+use longshore_host::facts::{DeviceKind, SwitchManager};
 
 const PERSISTENCED: &str = "nvidia-persistenced";
 const FABRICMANAGER: &str = "nv-fabricmanager";

@@ -9,12 +9,12 @@ use super::gpu::{self, Generation, Unfit};
 use crate::catalog::Catalog;
 use crate::catalog::Chip;
 use crate::config::Config;
-use crate::driver_version::DriverVersion;
-use crate::finding::{Code, Finding, Severity};
-use crate::flavour::Flavour;
-use crate::host::HostFacts;
-use crate::host::facts::{DeviceKind, Known, PciDevice};
-use crate::source::runfile::AvailableRunFile;
+use longshore_build::source::runfile::AvailableRunFile;
+use longshore_core::driver_version::DriverVersion;
+use longshore_core::finding::{Code, Finding, Severity};
+use longshore_core::flavour::Flavour;
+use longshore_host::HostFacts;
+use longshore_host::facts::{DeviceKind, Known, PciDevice};
 
 /// Selected driver version and flavour.
 #[derive(Debug)]

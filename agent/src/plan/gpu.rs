@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::catalog::Chip;
-use crate::driver_version::FIRST_OPEN_BRANCH;
-use crate::flavour::Flavour;
+use longshore_core::driver_version::FIRST_OPEN_BRANCH;
+use longshore_core::flavour::Flavour;
 
 /// A GPU generation, oldest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use super::acquire::Supply;
 use super::conflicts;
 use super::driver::Choice;
-use crate::artifact::ModuleEntry;
 use crate::config::Config;
-use crate::driver_modules;
-use crate::finding::{Code, Finding};
-use crate::host::HostFacts;
-use crate::host::places::FIRMWARE_PATH;
 use crate::steps::{
     Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountTmpfs, Step, WriteParameter,
 };
+use longshore_core::driver_modules;
+use longshore_core::finding::{Code, Finding};
+use longshore_host::HostFacts;
+use longshore_host::places::FIRMWARE_PATH;
+use longshore_modules::artifact::ModuleEntry;
 
 /// The kernel's modules that NVIDIA's driver uses where they exist, even if no module depends on
 /// them.

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use super::Reason;
 use super::driver::Choice;
-use crate::artifact::{ModuleEntry, ModuleSet};
 use crate::config::Config;
-use crate::finding::{Code, Finding};
-use crate::host::HostFacts;
-use crate::host::facts::LoadedModule;
-use crate::module_parameters;
+use longshore_core::finding::{Code, Finding};
+use longshore_core::module_parameters;
+use longshore_host::HostFacts;
+use longshore_host::facts::LoadedModule;
+use longshore_modules::artifact::{ModuleEntry, ModuleSet};
 
 /// A loaded module of longshore's that must be unloaded before the plan can be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

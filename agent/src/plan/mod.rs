@@ -22,16 +22,16 @@ pub(crate) use preflight::{NEEDED, is_host_hidden};
 pub use render::render;
 pub(crate) use render::{device_lines, security_line};
 
-pub use crate::finding::{Finding, Severity};
+pub use longshore_core::finding::{Finding, Severity};
 
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure};
-use crate::finding::{self, Code};
-use crate::flavour::Flavour;
-use crate::host::HostFacts;
 use crate::journal::PlanSummary;
 use crate::steps::Step;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::finding::{self, Code};
+use longshore_core::flavour::Flavour;
+use longshore_host::HostFacts;
 
 /// Plan: choices with reasons, steps and findings.
 #[derive(Debug, Clone, Serialize)]

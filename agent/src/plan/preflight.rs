@@ -6,12 +6,14 @@ use super::conflicts;
 use super::driver::name_of;
 use super::{Acquire, gpu};
 use crate::config::Config;
-use crate::finding::{Code, Finding};
-use crate::host::HostFacts;
-use crate::host::facts::{DeviceKind, Known, ModuleLoading, Mount, PciDevice, Propagation, Room};
-use crate::host::{gpus, mounts};
-use crate::machine::Machine;
-use crate::privileges::{self, NEEDS};
+use longshore_core::finding::{Code, Finding};
+use longshore_core::machine::Machine;
+use longshore_core::privileges::{self, NEEDS};
+use longshore_host::HostFacts;
+use longshore_host::facts::{
+    DeviceKind, Known, ModuleLoading, Mount, PciDevice, Propagation, Room,
+};
+use longshore_host::{gpus, mounts};
 
 /// Returns the findings that do not depend on the modules to be loaded.
 pub(super) fn findings(config: &Config, facts: &HostFacts) -> Vec<Finding> {

@@ -5,11 +5,11 @@ use std::fmt::{self, Write};
 
 use super::driver::name_of;
 use super::{Acquire, BuildSet, Plan, gpu};
-use crate::finding::{Finding, Severity};
-use crate::host::HostFacts;
-use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice};
-use crate::source::runfile::AvailableRunFile;
 use crate::steps::MountTmpfs;
+use longshore_build::source::runfile::AvailableRunFile;
+use longshore_core::finding::{Finding, Severity};
+use longshore_host::HostFacts;
+use longshore_host::facts::{DeviceKind, Known, ModuleLoading, PciDevice};
 
 /// Formats verdict, host, devices, choices with reasons, acquisitions, steps and findings.
 pub fn render(plan: &Plan, facts: &HostFacts) -> String {

@@ -1,12 +1,12 @@
 //! Module signatures: the kernel's requirements, and the available sets that meet them.
 
 use super::acquire::Supply;
-use crate::artifact::ModuleKey;
 use crate::catalog::Catalog;
-use crate::finding::{Code, Finding, Severity};
-use crate::host::HostFacts;
-use crate::host::facts::Known;
-use crate::module_signing::Signer;
+use longshore_core::finding::{Code, Finding, Severity};
+use longshore_host::HostFacts;
+use longshore_host::facts::Known;
+use longshore_modules::artifact::ModuleKey;
+use longshore_modules::module_signing::Signer;
 
 /// Signature status of a set on this host's kernel, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

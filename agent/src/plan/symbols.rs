@@ -3,7 +3,7 @@
 use super::Reason;
 use super::acquire::Supply;
 use crate::catalog::{Catalog, Fit};
-use crate::finding::{Code, Finding};
+use longshore_core::finding::{Code, Finding};
 
 /// Returns the finding, and what was compared. A set that is known to fit, or that is not in the
 /// store yet, is not checked: planning is repeated once it is there.

@@ -13,12 +13,12 @@ use tokio::sync::Semaphore;
 use super::connections;
 use super::pulse::Pulse;
 use super::seen::Sight;
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::host::look::Looker;
-use crate::paths::Paths;
 use crate::status;
 use crate::telemetry::exposition::{self, Format};
 use crate::telemetry::{Live, Telemetry, metrics};
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::paths::Paths;
+use longshore_host::look::Looker;
 
 /// Time limit for an answer of the agent's own task.
 pub(super) const BEAT: Duration = Duration::from_secs(5);

@@ -32,7 +32,7 @@ use connections::{Answering, Connections, Peer};
 
 use crate::config::Listen;
 use crate::endpoint::{self, Address};
-use crate::threads;
+use longshore_core::threads;
 
 /// Time limit for the head of a request: a client on this host takes microseconds.
 const HEAD: Duration = Duration::from_secs(5);

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::deadlines::LOOK;
-use crate::host::holders::driver_users;
-use crate::host::look::Looker;
-use crate::host::modules::is_of_driver;
-use crate::host::verbs::DriverUsers;
 use crate::telemetry::metrics::Seen;
+use longshore_core::deadlines::LOOK;
+use longshore_host::holders::driver_users;
+use longshore_host::look::Looker;
+use longshore_host::modules::is_of_driver;
+use longshore_host::verbs::DriverUsers;
 
 /// Shortest interval between two searches for the driver's holders: each inspects every open file
 /// of the host.
@@ -116,7 +116,7 @@ fn cpu_seconds() -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::verbs::DriverUser;
+    use longshore_host::verbs::DriverUser;
 
     fn module(root: &Path, name: &str, references: &str, holders: &[&str]) {
         let dir = root.join("sys/module").join(name);

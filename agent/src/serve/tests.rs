@@ -7,10 +7,10 @@ use rstest::rstest;
 
 use super::connections::MOST as MOST_CONNECTIONS;
 use super::*;
-use crate::host::look::Looker;
 use crate::journal::phase::Phase;
-use crate::paths::Paths;
 use crate::telemetry::{DriverInfo, Telemetry};
+use longshore_core::paths::Paths;
+use longshore_host::look::Looker;
 
 /// A server of an agent with a given state, and with a running task.
 struct Scene {
@@ -246,7 +246,7 @@ fn what_hangs_for_others_does_not_make_health_fail() {
 
 #[test]
 fn the_page_has_the_time_for_an_answer_about_health() {
-    crate::config::assert_in_page("An answer to `/healthz`", answer::BEAT);
+    longshore_core::testing::assert_in_page("An answer to `/healthz`", answer::BEAT);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::{FailureStatus, ModuleStatus, StatusReport};
-use crate::finding::Finding;
 use crate::telemetry::Live;
+use longshore_core::finding::Finding;
 
 impl StatusReport {
     /// Returns the report as text.
@@ -128,10 +128,10 @@ fn tell_failure(last: &FailureStatus, line: &mut impl FnMut(&str, String)) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::{ExitCode, Failure};
-    use crate::finding::Code;
     use crate::journal::phase::Phase;
     use crate::telemetry::{Condition, DaemonState, DriverInfo, GpuCount, Telemetry};
+    use longshore_core::failure::{ExitCode, Failure};
+    use longshore_core::finding::Code;
 
     fn report() -> StatusReport {
         StatusReport {

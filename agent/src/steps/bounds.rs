@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 pub(super) use super::daemon::shown_dirs;
-use crate::host::places::FIRMWARE_PATH;
+use longshore_host::places::FIRMWARE_PATH;
 
 /// Settings of the agents that can have written a record.
 #[derive(Debug, Clone, Default)]

@@ -10,9 +10,9 @@ use super::{
     Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
     Tools, Watch, exposing,
 };
-use crate::failure::{ExitCode, Failure};
-use crate::host::daemon::{Answers, Daemon};
-use crate::host::{Host, VerbError};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_host::daemon::{Answers, Daemon};
+use longshore_host::{Host, VerbError};
 
 pub(super) use rules::shown_dirs;
 
@@ -26,7 +26,7 @@ pub struct StartDaemon {
 /// The daemon did not run; every process that it becomes has this mark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoDaemon {
-    /// Value of [`crate::host::daemon::MARK_VARIABLE`] in their environment.
+    /// Value of [`longshore_host::daemon::MARK_VARIABLE`] in their environment.
     pub mark: String,
 }
 
@@ -70,7 +70,7 @@ impl Kind for StartDaemon {
     /// Finds no need of a start if another program's daemon serves already.
     fn observe(&self, host: &dyn Host) -> Result<Option<NoDaemon>, Failure> {
         let daemon = &self.daemon;
-        let mark = crate::host::daemon::new_mark();
+        let mark = longshore_host::daemon::new_mark();
         let seen = host.daemon(daemon, &mark).map_err(exposing)?;
         if let Answers::Other(pid) = seen.answers {
             tracing::warn!(

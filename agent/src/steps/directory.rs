@@ -11,8 +11,8 @@ use super::{
     Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
     Tools, Watch, exposing,
 };
-use crate::failure::Failure;
-use crate::host::{Host, VerbError};
+use longshore_core::failure::Failure;
+use longshore_host::{Host, VerbError};
 
 /// Make a directory and its missing parents; undone by removing those made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

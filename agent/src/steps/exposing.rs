@@ -2,8 +2,8 @@
 
 use nix::errno::Errno;
 
-use crate::failure::{ExitCode, Failure};
-use crate::host::VerbError;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_host::VerbError;
 
 /// Remedy for a call that hangs in the kernel.
 pub(crate) const NEEDS_REBOOT: &str = "drain this host and reboot it: a call that hangs in the \

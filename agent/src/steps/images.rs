@@ -4,8 +4,8 @@ use std::fs::File;
 use std::path::Path;
 
 use super::ModuleOrigin;
-use crate::failure::Failure;
-use crate::store::VerifiedModule;
+use longshore_core::failure::Failure;
+use longshore_modules::sets::VerifiedModule;
 
 /// A module's file, open and not compressed, for finit_module(2).
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
+use longshore_core::failure::Failure;
 
 /// Progress of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

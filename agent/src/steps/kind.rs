@@ -3,10 +3,10 @@
 use std::fmt;
 
 use super::{Applied, Bounds, EntryState, Images, Intent, Mounted, Properties};
-use crate::cancel::CancelFlag;
-use crate::failure::Failure;
-use crate::host::daemon::Daemon;
-use crate::host::{Host, VerbError};
+use longshore_core::cancel::CancelFlag;
+use longshore_core::failure::Failure;
+use longshore_host::daemon::Daemon;
+use longshore_host::{Host, VerbError};
 
 /// A kind of step. No method has a default body: the compiler demands each one of a new kind.
 ///
@@ -105,7 +105,7 @@ pub struct Progress<'a> {
     /// State of its entry.
     pub state: &'a EntryState,
     /// Number of a module's loading, see
-    /// [`ModuleState::instance`](crate::host::verbs::ModuleState).
+    /// [`ModuleState::instance`](longshore_host::verbs::ModuleState).
     pub instance: Option<u64>,
 }
 

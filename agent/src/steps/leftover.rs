@@ -14,9 +14,9 @@ use super::{
     Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
     Tools, Watch, exposing,
 };
-use crate::failure::{ExitCode, Failure};
-use crate::host::verbs::FileId;
-use crate::host::{Host, VerbError, places};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_host::verbs::FileId;
+use longshore_host::{Host, VerbError, places};
 
 /// Reason that an entry's effect is not undone.
 const FOR_GOOD: &str = "a dead container's leftover is not restored";

@@ -10,8 +10,8 @@ use super::{
     Mounted, Observed, Progress, Properties, RemoveLeftover, Seen, Share, StartDaemon, Tools,
     WriteParameter,
 };
-use crate::failure::Failure;
-use crate::host::{Host, VerbError};
+use longshore_core::failure::Failure;
+use longshore_host::{Host, VerbError};
 
 /// Defines [`Step`] and [`Recorded`], which pass every question on to the kind's own [`Kind`].
 macro_rules! kinds {

@@ -16,11 +16,11 @@ use super::{
     Applied, Bounds, Content, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
     Recheck, Seen, Tools, Watch,
 };
-use crate::failure::Failure;
-use crate::host::in_use::Held;
-use crate::host::verbs::{ModuleState, Stage};
-use crate::host::{Host, VerbError, refusal};
-use crate::module_parameters;
+use longshore_core::failure::Failure;
+use longshore_core::module_parameters;
+use longshore_host::in_use::Held;
+use longshore_host::verbs::{ModuleState, Stage};
+use longshore_host::{Host, VerbError, refusal};
 
 /// Load a kernel module; undone by unloading it, if this step loaded it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

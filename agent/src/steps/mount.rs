@@ -11,9 +11,9 @@ use super::{
     Applied, Bounds, Content, EntryState, Intent, Kind, Next, Progress, Properties, Recheck, Seen,
     Tools, Watch, exposing,
 };
-use crate::failure::Failure;
-use crate::host::verbs::TMPFS_SOURCE;
-use crate::host::{Host, VerbError};
+use longshore_core::failure::Failure;
+use longshore_host::verbs::TMPFS_SOURCE;
+use longshore_host::{Host, VerbError};
 
 /// Mount an assembled tree of the store; undone by unmounting it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

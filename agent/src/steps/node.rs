@@ -13,9 +13,9 @@ use super::{
     Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
     Tools, Watch, directory, exposing,
 };
-use crate::failure::Failure;
-use crate::host::verbs::Node;
-use crate::host::{Host, VerbError};
+use longshore_core::failure::Failure;
+use longshore_host::verbs::Node;
+use longshore_host::{Host, VerbError};
 
 /// Number of nodes that are named in one line.
 const NAMED: usize = 4;

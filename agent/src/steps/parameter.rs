@@ -10,8 +10,8 @@ use super::{
     Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
     Tools, Watch, exposing,
 };
-use crate::failure::{ExitCode, Failure};
-use crate::host::{Host, VerbError};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_host::{Host, VerbError};
 
 /// Write a value to a file below /sys or /proc; undone by restoring the previous value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

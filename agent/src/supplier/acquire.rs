@@ -7,12 +7,12 @@
 
 use super::Provisioner;
 use super::run_files::Archives;
-use crate::artifact::ModuleSet;
 use crate::catalog::SetPlace;
-use crate::failure::{Failure, FailureKind};
 use crate::plan::{Acquire, Plan};
-use crate::source::runfile::AvailableRunFile;
 use crate::telemetry::Origin;
+use longshore_build::source::runfile::AvailableRunFile;
+use longshore_core::failure::{Failure, FailureKind};
+use longshore_modules::artifact::ModuleSet;
 
 /// Reason why an acquisition failed.
 #[derive(Debug)]

@@ -13,15 +13,18 @@ use std::time::{Duration, Instant};
 
 use object::ReadCache;
 
-use crate::artifact::ModuleSet;
 use crate::catalog::{AvailableSet, Fit, SetPlace};
 use crate::config::Config;
 use crate::engine::image::unpack;
-use crate::host::HostFacts;
-use crate::kernel::symbols::{Crcs, Imports, differing, imports, same_options, symvers};
-use crate::printable::in_line;
-use crate::root::Root;
-use crate::store::Store;
+use longshore_core::printable::in_line;
+use longshore_core::root::Root;
+use longshore_core::store::Store;
+use longshore_host::HostFacts;
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::kernel::symbols::{
+    Crcs, Imports, differing, imports, same_options, symvers,
+};
+use longshore_modules::sets::SetStore;
 
 /// Time limit for reading the kernel's own modules, for symbols that no headers list.
 const READING: Duration = Duration::from_secs(1);
@@ -45,7 +48,7 @@ pub(super) fn of(
         return fits;
     }
     let is_for_kernel = |at_hand: &&AvailableSet| {
-        at_hand.place == SetPlace::Store && facts.kernel.id().fits(&at_hand.set.key)
+        at_hand.place == SetPlace::Store && at_hand.set.key.is_for(&facts.kernel.id())
     };
     let known = store.known_to_fit();
     let mut learnt = BTreeSet::new();
@@ -209,7 +212,7 @@ fn likelihood(file: &str) -> usize {
 fn differing_of<'a>(
     modules: &[(&'a str, Imports)],
     kernel: &Crcs,
-) -> Vec<(&'a str, crate::kernel::symbols::Differing)> {
+) -> Vec<(&'a str, longshore_modules::kernel::symbols::Differing)> {
     let of = |(file, imports): &(&'a str, Imports)| {
         let file = *file;
         differing(&imports.crcs, kernel).into_iter().map(move |differing| (file, differing))

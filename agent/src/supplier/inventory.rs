@@ -10,20 +10,20 @@ use super::run_files::Archives;
 use super::signing::Signing;
 use super::sources::Sources;
 use super::store_access::StoreAccess;
-use crate::artifact::SetQuery;
 use crate::catalog::{self, Catalog, SetPlace};
 use crate::config::Config;
-use crate::driver_version::DriverVersion;
-use crate::failure::Failure;
-use crate::finding::{Code, Severity};
-use crate::host::HostFacts;
-use crate::host::facts::{Kernel, Known};
 use crate::journal;
 use crate::plan::{self, Plan};
 use crate::prebuilt::{Offers, Prebuilt};
 use crate::provider::Gathered;
-use crate::store::Store;
 use crate::telemetry::Telemetry;
+use longshore_core::driver_version::DriverVersion;
+use longshore_core::failure::Failure;
+use longshore_core::finding::{Code, Severity};
+use longshore_core::store::Store;
+use longshore_host::HostFacts;
+use longshore_host::facts::{Kernel, Known};
+use longshore_modules::artifact::SetQuery;
 
 /// Reader of the host's facts and of everything available for it.
 pub struct Inventory<'a> {

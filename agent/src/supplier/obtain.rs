@@ -4,15 +4,17 @@
 use super::Provisioner;
 use super::acquire::{Missed, run_file_to_fetch, warn_of_fallback};
 use super::inventory::read_host;
-use crate::artifact::{KernelId, ModuleSet, SetQuery};
 use crate::catalog::SetPlace;
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure};
-use crate::finding::{Code, Severity};
-use crate::host::HostFacts;
 use crate::plan::{self, Acquire, BuildSet, Plan};
 use crate::provider::Gathered;
-use crate::source::userspace::{self, AvailableUserspace};
+use longshore_build::source::userspace::{self, AvailableUserspace};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::finding::{Code, Severity};
+use longshore_core::kernel_id::KernelId;
+use longshore_host::HostFacts;
+use longshore_modules::artifact::{ModuleSet, SetQuery};
+use longshore_modules::sets::SetStore;
 
 /// Findings about missing sources of modules; the others are about the host that would load them.
 const ABOUT_SOURCES: [Code; 7] = [
@@ -170,7 +172,7 @@ impl Provisioner<'_> {
         if kernel.version.is_empty() {
             // The build of that kernel is not specified: that of the first set is used.
             let mut sets = gathered.catalog.sets.iter().map(|available| &available.set.key);
-            let set = sets.find(|key| kernel.any_build().fits(key));
+            let set = sets.find(|key| key.is_for(&kernel.any_build()));
             kernel.version = set.map(|key| key.kernel_version.clone()).unwrap_or_default();
         }
         Ok(gathered)

@@ -8,24 +8,28 @@ use sha2::{Digest, Sha256};
 
 use super::Provisioner;
 use super::run_files::Archives;
-use crate::artifact::image::Described;
-use crate::artifact::{KernelId, SetQuery};
-use crate::artifact::{ModuleSet, tag};
-use crate::build::{Failed, KnownFailure};
-use crate::builder::Builder;
-use crate::config::{Config, PublishConfig, RegistrySource};
-use crate::digest::hex;
-use crate::failure::{Failure, FailureKind};
+use crate::config::{Config, PublishConfig};
+use crate::once::claims::ClaimTag;
 use crate::once::{Alone, Prospect, Round, Search, Times, Turn};
 use crate::plan::BuildSet;
 use crate::prebuilt::Prebuilt;
-use crate::registry::{Judge, Registry, Wish};
-use crate::signature::key::SecretKey;
-use crate::source::headers;
-use crate::source::headers::AvailableHeaders;
-use crate::source::http::Policy;
 use crate::telemetry::Origin;
 use crate::terminal;
+use longshore_build::build::{Failed, KnownFailure};
+use longshore_build::builder::Builder;
+use longshore_build::source::headers;
+use longshore_build::source::headers::AvailableHeaders;
+use longshore_core::digest::hex;
+use longshore_core::failure::Failure;
+use longshore_core::failure::FailureKind;
+use longshore_core::kernel_id::KernelId;
+use longshore_fetch::http::Policy;
+use longshore_modules::artifact::SetQuery;
+use longshore_modules::artifact::image::Described;
+use longshore_modules::artifact::{ModuleSet, tag};
+use longshore_modules::registry::RegistrySource;
+use longshore_modules::registry::{Judge, Registry, Wish};
+use longshore_modules::signature::key::SecretKey;
 
 /// Time limit of a push, which must not keep a node from its driver for longer.
 const PUSH_LIMIT: Duration = Duration::from_secs(600);
@@ -129,7 +133,7 @@ impl Provisioner<'_> {
     /// to the same registry, where one is configured.
     ///
     /// # Errors
-    /// As [`crate::build::build`]; 2 for an unreadable signing key, 13 where the registry has
+    /// As [`longshore_build::build::build`]; 2 for an unreadable signing key, 13 where the registry has
     /// invalid content. An unusable registry is a warning.
     pub(super) async fn build_once(&self, build: &BuildSet) -> Result<ModuleSet, Failure> {
         let Some(publish) = &self.config().publish else { return self.compile_alone(build).await };
@@ -235,7 +239,7 @@ impl SharedBuild<'_> {
     async fn turn(&self) -> Result<Turn<String>, Failure> {
         let Self { provisioner, publish, build, .. } = self;
         let search = self.published()?;
-        let claim = self.open()?.into_claim(claim_tag(build, provisioner.config()));
+        let claim = ClaimTag::of(self.open()?, claim_tag(build, provisioner.config()));
         let round = Round {
             board: Arc::new(claim),
             me: Builder::here(tag_of(build)),
@@ -327,11 +331,11 @@ mod tests {
 
     #[test]
     fn the_page_about_deadlines_has_the_push() {
-        config::assert_in_page("A registry that takes", PUSH_LIMIT);
+        longshore_core::testing::assert_in_page("A registry that takes", PUSH_LIMIT);
     }
 
     use crate::config::{self, Fragment};
-    use crate::flavour::Flavour;
+    use longshore_core::flavour::Flavour;
 
     fn wanted() -> BuildSet {
         BuildSet {
@@ -356,7 +360,7 @@ mod tests {
         assert!(tag.starts_with(&begins) && tag.len() == begins.len() + 12, "{tag}");
         let long = BuildSet { kernel_release: "6".repeat(200), ..wanted() };
         let long = claim_tag(&long, &config());
-        assert!(crate::image_reference::is_tag(&long) && long.len() == 128, "{long}");
+        assert!(longshore_core::image_reference::is_tag(&long) && long.len() == 128, "{long}");
     }
 
     #[test]

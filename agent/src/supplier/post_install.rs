@@ -3,12 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use super::Inventory;
-use crate::failure::{ExitCode, Failure, OrFail};
 use crate::journal::PlanSummary;
 use crate::steps::Step;
-use crate::store::Store;
 use crate::upkeep::gc::{self, Needed, Report};
 use crate::upkeep::history;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::store::Store;
 
 /// Time limit for waiting on another agent's cleanup: that agent does the same work.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -63,11 +63,12 @@ impl Inventory<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::artifact::tests::set;
     use crate::config::{self, Config, Fragment};
-    use crate::flavour::Flavour;
     use crate::steps::{LoadModule, ModuleOrigin};
-    use crate::store::Store;
+    use longshore_core::flavour::Flavour;
+    use longshore_core::store::Store;
+    use longshore_modules::sets::SetStore;
+    use longshore_modules::testing::set;
 
     /// Makes a configuration, and a store with a set, a package, and the load step of the set.
     fn scene(bound: &str) -> (tempfile::TempDir, Config, Store, Step) {

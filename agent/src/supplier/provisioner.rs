@@ -4,23 +4,23 @@
 use super::Inventory;
 use super::run_files::Archives;
 use super::signing::Signing;
-use crate::artifact::ModuleSet;
-use crate::build::{self, Failed, KnownFailure};
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure};
-use crate::host::HostFacts;
-use crate::host::facts::Known;
 use crate::journal::PlanSummary;
 use crate::once::Claims;
 use crate::plan::{self, BuildSet, Plan};
 use crate::provider::{Gathered, Provider};
-use crate::source::driver::{self, AvailableDriver};
-use crate::source::runfile::AvailableRunFile;
-use crate::source::userspace::{self, AvailableUserspace};
 use crate::steps::Step;
-use crate::store::Store;
 use crate::telemetry::{Origin, Telemetry};
+use longshore_build::build::{self, Failed, KnownFailure};
+use longshore_build::source::driver::{self, AvailableDriver};
+use longshore_build::source::runfile::AvailableRunFile;
+use longshore_build::source::userspace::{self, AvailableUserspace};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::store::Store;
+use longshore_host::HostFacts;
+use longshore_host::facts::Known;
+use longshore_modules::artifact::ModuleSet;
 
 /// Provides plans with their inputs, and the store with everything that plans need.
 pub struct Provisioner<'a> {

@@ -4,21 +4,22 @@ use std::path::Path;
 
 use tokio::sync::OnceCell;
 
-use crate::build::extract::Workshop;
-use crate::config::{Config, Pin};
-use crate::driver_version::DriverVersion;
-use crate::failure::{ExitCode, Failure};
-use crate::flavour::Flavour;
-use crate::host::facts::Known;
+use crate::config::Config;
 use crate::plan::gpu::OPEN_RECOMMENDED_BRANCH;
-use crate::progress::Progress;
-use crate::source::archive::Archive;
-use crate::source::driver;
-use crate::source::driver::AvailableDriver;
-use crate::source::http::{Away, Fetcher, Policy};
-use crate::source::runfile::AvailableRunFile;
-use crate::source::runfile::{self, Looked, StoredRunFile};
-use crate::store::Store;
+use longshore_build::build::extract::Workshop;
+use longshore_build::source::driver;
+use longshore_build::source::driver::AvailableDriver;
+use longshore_build::source::runfile::AvailableRunFile;
+use longshore_build::source::runfile::Pin;
+use longshore_build::source::runfile::{self, Looked, StoredRunFile};
+use longshore_core::driver_version::DriverVersion;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::flavour::Flavour;
+use longshore_core::progress::Progress;
+use longshore_core::store::Store;
+use longshore_debian::archive::Archive;
+use longshore_fetch::http::{Away, Fetcher, Policy};
+use longshore_host::facts::Known;
 
 /// Access to the archives: a file of an unknown format is unpacked by itself, with tools from
 /// there.
@@ -180,7 +181,7 @@ fn drivers(files: &[AvailableRunFile]) -> Vec<AvailableDriver> {
         (driver.flavour == Flavour::Open) == open
     };
     drivers.sort_by(|a, b| {
-        crate::source::version::compare(&b.version, &a.version)
+        longshore_debian::version::compare(&b.version, &a.version)
             .then_with(|| is_recommended(b).cmp(&is_recommended(a)))
     });
     drivers
@@ -190,7 +191,7 @@ fn drivers(files: &[AvailableRunFile]) -> Vec<AvailableDriver> {
 mod tests {
     use super::*;
     use crate::config::{self, Fragment};
-    use crate::progress::Silent;
+    use longshore_core::progress::Silent;
 
     struct Nobody;
 

@@ -4,14 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::artifact::tests::set;
-use crate::artifact::{ModuleEntry, ModuleSet};
 use crate::config::{self, Config, Fragment};
-use crate::host::HostFacts;
-use crate::kernel::modinfo::tests::module;
-use crate::layout;
-use crate::source::userspace::tests::manifest;
-use crate::store::Store;
+use longshore_build::testing::manifest;
+use longshore_core::store::Store;
+use longshore_host::HostFacts;
+use longshore_modules::artifact::{ModuleEntry, ModuleSet};
+use longshore_modules::layout;
+use longshore_modules::testing::modinfo::module;
+use longshore_modules::testing::set;
 
 /// Driver of its sets and trees.
 pub(super) const DRIVER: &str = "535.261.03";

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use crate::artifact::{ModuleKey, ModuleSet};
-use crate::build::sign::SignFile;
 use crate::catalog::Catalog;
 use crate::config::{Config, ModuleSigning, SignBy};
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::module_signing::Certificate;
-use crate::progress::Progress;
-use crate::signed_sets;
-use crate::signed_sets::detached::Pile;
-use crate::source::archive::Archive;
-use crate::store::Store;
+use longshore_build::build::sign::SignFile;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::progress::Progress;
+use longshore_core::store::Store;
+use longshore_debian::archive::Archive;
+use longshore_modules::artifact::{ModuleKey, ModuleSet};
+use longshore_modules::module_signing::Certificate;
+use longshore_modules::signed_sets;
+use longshore_modules::signed_sets::detached::Pile;
 
 /// Signing configuration of sets; may be absent.
 pub(super) struct Signing<'a> {

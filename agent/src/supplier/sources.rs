@@ -7,16 +7,16 @@ use tokio::sync::OnceCell;
 
 use super::run_files::{Archives, RunFiles};
 use crate::config::Config;
-use crate::failure::Failure;
-use crate::flavour::Flavour;
 use crate::prebuilt::Prebuilt;
-use crate::progress::Progress;
-use crate::source::archive::Archive;
-use crate::source::driver::{self, AvailableDriver};
-use crate::source::http::{Away, Policy};
-use crate::store::Store;
 use crate::telemetry::{Counted, Telemetry};
 use crate::terminal;
+use longshore_build::source::driver::{self, AvailableDriver};
+use longshore_core::failure::Failure;
+use longshore_core::flavour::Flavour;
+use longshore_core::progress::Progress;
+use longshore_core::store::Store;
+use longshore_debian::archive::Archive;
+use longshore_fetch::http::{Away, Policy};
 
 /// The configured sources.
 pub(super) struct Sources<'a> {

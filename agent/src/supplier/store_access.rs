@@ -4,9 +4,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::store::Store;
-use crate::store::usage::InUse;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::store::Store;
+use longshore_core::store::usage::InUse;
 
 /// The configured store.
 pub(super) struct StoreAccess<'a> {

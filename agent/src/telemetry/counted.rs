@@ -1,7 +1,7 @@
 //! Counting of fetched bytes and cache hits by way of the displayed progress.
 
 use super::Telemetry;
-use crate::progress::{Progress, Reused, Task, Unit};
+use longshore_core::progress::{Progress, Reused, Task, Unit};
 
 /// Progress that counts its bytes as fetched ones.
 pub struct Counted {
@@ -54,7 +54,7 @@ impl Task for CountedTask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::Silent;
+    use longshore_core::progress::Silent;
 
     #[test]
     fn bytes_and_what_was_at_hand_are_counted_and_items_are_not() {

@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{DaemonState, Origin, StepOutcome, Told};
-use crate::failure::Failure;
-use crate::finding::Finding;
-use crate::host::in_use::InUse;
-use crate::host::verbs::DriverUser;
 use crate::journal::phase::Phase;
-use crate::progress::Reused;
+use longshore_core::failure::Failure;
+use longshore_core::finding::Finding;
+use longshore_core::progress::Reused;
+use longshore_host::in_use::InUse;
+use longshore_host::verbs::DriverUser;
 
 /// State of an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -201,8 +201,11 @@ mod tests {
         telemetry.daemon("nvidia-persistenced", true, DaemonState::Live);
         let gpus = Some(GpuCount { expected: 2, bound: 1 });
         telemetry.condition(Condition { gpus, ..Condition::default() });
-        telemetry.reused(crate::progress::Reused::Conftest, 3, 1);
-        telemetry.failed(&crate::Failure::new(crate::ExitCode::InUse, "in use"));
+        telemetry.reused(longshore_core::progress::Reused::Conftest, 3, 1);
+        telemetry.failed(&longshore_core::failure::Failure::new(
+            longshore_core::failure::ExitCode::InUse,
+            "in use",
+        ));
         telemetry.enter(Phase::Ready);
         let doing = telemetry.begin(&step, true);
         let live = telemetry.live();

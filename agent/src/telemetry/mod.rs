@@ -23,11 +23,11 @@ pub use live::{
     StepRecord,
 };
 
-use crate::failure::Failure;
-use crate::host::in_use::InUse;
 use crate::journal::phase::Phase;
-use crate::progress::Reused;
 use crate::steps::Step;
+use longshore_core::failure::Failure;
+use longshore_core::progress::Reused;
+use longshore_host::in_use::InUse;
 
 /// Upper limit of steps whose last outcome is kept: a plan has some twenty.
 const MOST_STEPS: usize = 64;

@@ -1,8 +1,8 @@
 use rstest::rstest;
 
 use super::*;
-use crate::failure::ExitCode;
 use crate::steps::LoadModule;
+use longshore_core::failure::ExitCode;
 
 fn load(name: &str) -> Step {
     Step::LoadModule(LoadModule {

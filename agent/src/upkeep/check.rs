@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::artifact::ModuleSet;
-use crate::digest::digest_of;
-use crate::digest::is_sha256;
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::signature::Evidence;
-use crate::source::runfile;
-use crate::source::userspace::{self, Depth};
-use crate::store::Store;
+use longshore_build::source::runfile;
+use longshore_build::source::userspace::{self, Depth};
+use longshore_core::digest::digest_of;
+use longshore_core::digest::is_sha256;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::store::Store;
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::signature::Evidence;
 
 /// Maximum number of damaged files named in a failure.
 const NAMED: usize = 5;
@@ -157,7 +157,8 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::artifact::tests::set;
+    use longshore_modules::sets::SetStore;
+    use longshore_modules::testing::set;
     use rstest::rstest;
 
     fn store() -> (tempfile::TempDir, Store) {
@@ -170,7 +171,7 @@ mod tests {
         let tree = store.dir("userspace/tree/root");
         fs::create_dir_all(&tree).expect("directory");
         fs::write(tree.join("file"), "library").expect("file");
-        let manifest = userspace::tests::manifest(&tree);
+        let manifest = longshore_build::testing::manifest(&tree);
         fs::write(store.dir("userspace/tree/manifest.json"), manifest).expect("manifest");
         (dir, store)
     }

@@ -22,14 +22,14 @@ use serde::Serialize;
 use super::history::{self, Taken};
 use super::inventory::{Inventory, Item, Kind};
 use super::mounted;
-use crate::disk;
-use crate::failure::Failure;
 use crate::journal;
-use crate::landing::write_failure;
-use crate::paths::Paths;
-use crate::scratch::claim;
-use crate::store::Store;
-use crate::store::usage::InUse;
+use longshore_core::disk;
+use longshore_core::failure::Failure;
+use longshore_core::landing::write_failure;
+use longshore_core::paths::Paths;
+use longshore_core::scratch::claim;
+use longshore_core::store::Store;
+use longshore_core::store::usage::InUse;
 
 /// Age at which recorded compile failures expire (see build::remembered).
 const FAILURES_COUNT: Duration = Duration::from_secs(24 * 3600);

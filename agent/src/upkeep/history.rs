@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::flavour::Flavour;
 use crate::journal::PlanSummary;
-use crate::source::userspace::family;
 use crate::steps::{Content, Step};
-use crate::store::Store;
+use longshore_build::source::userspace::family;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::flavour::Flavour;
+use longshore_core::store::Store;
+use longshore_modules::sets::SetStore;
 
 /// Path below the store.
 const FILE: &str = "history.json";

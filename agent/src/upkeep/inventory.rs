@@ -10,12 +10,13 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::artifact::ModuleSet;
-use crate::digest::is_sha256;
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::locks;
-use crate::source::userspace::{self, Depth};
-use crate::store::Store;
+use longshore_build::source::userspace::{self, Depth};
+use longshore_core::digest::is_sha256;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::locks;
+use longshore_core::store::Store;
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::sets::SetStore;
 
 /// Kind of an item in the store, the cheapest to restore first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Component, Path};
 
-use crate::host::mounts;
-use crate::root::Root;
+use longshore_core::root::Root;
+use longshore_host::mounts;
 
 /// Returns the names of the trees that are mounted, wholly or in part, in any mount namespace that
 /// `root`'s /proc shows: with the host's PID namespace those of the host and of every container,

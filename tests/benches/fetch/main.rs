@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use longshore::Failure;
-use longshore::build::root;
-use longshore::config::{ArchiveConfig, ArchiveSource};
-use longshore::progress::Silent;
-use longshore::source::archive::{Archive, Requirement};
-use longshore::store::Store;
+use longshore_build::build::root;
+use longshore_core::failure::Failure;
+use longshore_core::progress::Silent;
+use longshore_core::store::Store;
+use longshore_debian::archive::{Archive, Requirement};
+use longshore_debian::settings::{ArchiveConfig, ArchiveSource};
 use longshore_tests::archive::{self, Suite};
 
 use rivals::{Rival, Wanted};
@@ -138,6 +138,6 @@ async fn ours(url: &str, suite: &Suite, keyring: &Path, work: &Path) -> Result<(
     let names = archive.names_matching(&|_| true);
     let roots: Vec<Requirement> = names.iter().map(Requirement::any).collect();
     let packages = archive.closure(&roots)?;
-    root::assemble(&packages, longshore::build::LIMIT, &archive, &store, &Silent).await?;
+    root::assemble(&packages, longshore_build::build::LIMIT, &archive, &store, &Silent).await?;
     Ok(())
 }

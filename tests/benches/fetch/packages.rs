@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use longshore::Failure;
-use longshore::config::ArchiveConfig;
-use longshore::progress::Silent;
-use longshore::source::archive::{Archive, Requirement};
-use longshore::store::Store;
+use longshore_core::failure::Failure;
+use longshore_core::progress::Silent;
+use longshore_core::store::Store;
+use longshore_debian::archive::{Archive, Requirement};
+use longshore_debian::settings::ArchiveConfig;
 use tokio::runtime::Runtime;
 
 use longshore_tests::archive::{ARCH, Suite};

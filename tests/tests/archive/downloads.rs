@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use longshore::ExitCode;
-use longshore::progress::Silent;
-use longshore::source::archive::Requirement;
+use longshore_core::failure::ExitCode;
+use longshore_core::progress::Silent;
+use longshore_debian::archive::Requirement;
 
 use super::{IN_RELEASE, Scene};
 use longshore_tests::archive;

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use longshore::ExitCode;
-use longshore::config::ArchiveConfig;
-use longshore::progress::Silent;
-use longshore::source::archive::Archive;
+use longshore_core::failure::ExitCode;
+use longshore_core::progress::Silent;
+use longshore_debian::archive::Archive;
+use longshore_debian::settings::ArchiveConfig;
 
 use super::{Scene, hasty};
 use longshore_tests::archive::{self, Suite};
@@ -29,7 +29,7 @@ async fn open(
     scene: &Scene,
     components: &[&str],
     suites: &[&str],
-) -> Result<Archive, longshore::Failure> {
+) -> Result<Archive, longshore_core::failure::Failure> {
     let owned = |words: &[&str]| words.iter().map(|word| word.to_string()).collect();
     let config = ArchiveConfig {
         sources: Vec::new(),

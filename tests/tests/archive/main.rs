@@ -8,13 +8,13 @@ mod metadata;
 use std::path::Path;
 use std::time::Duration;
 
-use longshore::config::{ArchiveConfig, ArchiveSource};
-use longshore::progress::Silent;
-use longshore::source::archive::{Archive, Package, Requirement};
-use longshore::source::deb;
-use longshore::source::http::Policy;
-use longshore::store::Store;
-use longshore::{ExitCode, Failure};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::progress::Silent;
+use longshore_core::store::Store;
+use longshore_debian::archive::{Archive, Package, Requirement};
+use longshore_debian::deb;
+use longshore_debian::settings::{ArchiveConfig, ArchiveSource};
+use longshore_fetch::http::Policy;
 use pgp::composed::SignedSecretKey;
 
 use longshore_tests::archive::{self, Suite};

@@ -1,7 +1,7 @@
 //! An archive's metadata: signatures, dates, names, digests.
 
-use longshore::ExitCode;
-use longshore::config::ArchiveConfig;
+use longshore_core::failure::ExitCode;
+use longshore_debian::settings::ArchiveConfig;
 
 use super::{IN_RELEASE, Scene};
 use longshore_tests::archive::{self, Suite};

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use longshore::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
-use longshore::digest::digest_of;
-use longshore::flavour::Flavour;
-use longshore::host::HostFacts;
-use longshore::source::userspace::{Entry, Manifest};
-use longshore::store::Store;
 use longshore::upkeep::check::check;
+use longshore_build::source::userspace::{Entry, Manifest};
+use longshore_core::digest::digest_of;
+use longshore_core::flavour::Flavour;
+use longshore_core::store::Store;
+use longshore_host::HostFacts;
+use longshore_modules::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
+use longshore_modules::sets::SetStore;
 
 use longshore_tests::module_sets::module;
 use longshore_tests::packages::DRIVER;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use longshore::store::Store;
+use longshore_core::store::Store;
 use nix::sys::signal::Signal;
 
 use longshore_tests::packages;

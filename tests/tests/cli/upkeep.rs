@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use longshore::store::Store;
+use longshore_core::store::Store;
 
 use longshore_tests::scene::{Scene, finish, names, send, start, until, wait};
 use longshore_tests::server::Fault;

@@ -7,9 +7,10 @@ mod signer;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use longshore::artifact::ModuleSet;
-use longshore::module_signing::appended;
-use longshore::store::Store;
+use longshore_core::store::Store;
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::module_signing::appended;
+use longshore_modules::sets::SetStore;
 
 use longshore_tests::packages::KERNEL;
 use longshore_tests::scene::{Scene, finish, names};
@@ -113,7 +114,7 @@ fn a_set_is_signed_with_the_kernels_own_sign_file() {
     assert_eq!(by.name, "Example: Module signing");
     assert_eq!(by.key_ids, [bench.signer.key_id()]);
     assert_eq!(by.hash.to_string(), "sha256", "what the kernel's configuration says");
-    let exported = longshore::layout::list(&layout).expect("a layout");
+    let exported = longshore_modules::layout::list(&layout).expect("a layout");
     assert_eq!(exported[0].set.modules, signed.modules);
     let secret = bench.signer.secret_line();
     for path in files_below(&bench.scene.path("store")) {

@@ -7,9 +7,10 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use longshore::artifact::HeadersFrom;
-use longshore::flavour::Flavour;
-use longshore::signature::key::{PublicKey, SecretKey};
+use longshore_core::flavour::Flavour;
+use longshore_modules::artifact::HeadersFrom;
+use longshore_modules::sets::SetStore;
+use longshore_modules::signature::key::{PublicKey, SecretKey};
 
 use super::*;
 use longshore_tests::scene::longshore;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use longshore::signature::key::{PublicKey, SecretKey};
+use longshore_modules::signature::key::{PublicKey, SecretKey};
 
 use super::*;
 
@@ -116,7 +116,7 @@ async fn oras_pulls_the_modules_by_their_names_and_copies_the_set() {
     must("oras", dir, &["pull", "--plain-http", "--output", to, &image]);
     for module in &scene.set.modules {
         let bytes = fs::read(files.join(&module.file)).expect("a module");
-        assert_eq!(longshore::digest::digest_of(&bytes[..]).expect("hashes"), module.sha256);
+        assert_eq!(longshore_core::digest::digest_of(&bytes[..]).expect("hashes"), module.sha256);
     }
     let copy = format!("{}/copied/modules:{}", scene.hub.address, scene.set.key.tag());
     must("oras", dir, &["copy", "--from-plain-http", "--to-plain-http", &image, &copy]);

@@ -3,6 +3,8 @@
 use longshore_tests::module_sets;
 use std::fs;
 
+use longshore_modules::sets::SetStore;
+
 use super::*;
 use crate::together::{MODULES, archive};
 use longshore_tests::packages::KERNEL;
@@ -133,7 +135,7 @@ fn the_answer_of_a_build_is_json_alone() {
     let ended = finish(host.agent(&["build", "--kernel", KERNEL]).arg("--out").arg(&layout));
     ended.assert_done();
     let set: ModuleSet = serde_json::from_str(&ended.out).expect("JSON and nothing else");
-    let exported = longshore::layout::list(&layout).expect("a layout");
+    let exported = longshore_modules::layout::list(&layout).expect("a layout");
     assert_eq!(exported[0].set, set);
     assert!(ended.err.contains("the image layout is written"), "{ended}");
 }

@@ -25,14 +25,15 @@ use longshore_tests::module_sets;
 use std::path::Path;
 use std::time::Duration;
 
-use longshore::artifact::ModuleSet;
-use longshore::artifact::image::Described;
-use longshore::config::RegistrySource;
-use longshore::progress::Silent;
-use longshore::registry::{Judge, Registry, Wish};
-use longshore::source::http::Policy;
-use longshore::store::Store;
-use longshore::{ExitCode, Failure};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::progress::Silent;
+use longshore_core::store::Store;
+use longshore_fetch::http::Policy;
+use longshore_modules::artifact::ModuleSet;
+use longshore_modules::artifact::image::Described;
+use longshore_modules::registry::RegistrySource;
+use longshore_modules::registry::{Judge, Registry, Wish};
+use longshore_modules::sets::SetStore;
 
 use hub::Hub;
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 use longshore::bundle::{self, Contents};
-use longshore::signature::key::{PublicKey, SecretKey};
+use longshore_modules::signature::key::{PublicKey, SecretKey};
 use sha2::{Digest, Sha256};
 
 use super::*;
@@ -36,7 +36,7 @@ fn image_of(dir: &Path, layer: Option<(&str, &str)>) {
     let blobs = dir.join("blobs/sha256");
     fs::create_dir_all(&blobs).expect("dirs");
     let put = |bytes: &str| {
-        let hex = longshore::digest::hex(&Sha256::digest(bytes));
+        let hex = longshore_core::digest::hex(&Sha256::digest(bytes));
         fs::write(blobs.join(&hex), bytes).expect("writes");
         format!(r#""digest":"sha256:{hex}","size":{}"#, bytes.len())
     };
@@ -65,12 +65,12 @@ async fn skopeo_reads_and_copies_what_was_pushed() {
     let tag = scene.set.key.tag();
     let from = format!("docker://{}/nvidia/modules:{tag}", scene.hub.address);
     let raw = skopeo(&["inspect", "--raw", "--tls-verify=false", &from]);
-    assert_eq!(format!("sha256:{}", longshore::digest::hex(&Sha256::digest(&raw))), digest);
+    assert_eq!(format!("sha256:{}", longshore_core::digest::hex(&Sha256::digest(&raw))), digest);
 
     let layout = scene.dir.path().join("layout");
     let to = format!("oci:{}:{tag}", layout.display());
     skopeo(&["copy", "--src-tls-verify=false", &from, &to]);
-    let listed = longshore::layout::list(&layout).expect("lists");
+    let listed = longshore_modules::layout::list(&layout).expect("lists");
     assert_eq!(listed.len(), 1);
     assert_eq!((&listed[0].manifest, &listed[0].set), (&digest, &scene.set));
 
@@ -188,7 +188,10 @@ async fn skopeo_reads_a_bundle_and_copies_it_to_a_registry() {
     let (_, digest) = contents.entries().next().expect("a set");
     let from = format!("oci-archive:{}:{tag}", out.display());
     let manifest = skopeo(&["inspect", "--raw", &from]);
-    assert_eq!(format!("sha256:{}", longshore::digest::hex(&Sha256::digest(manifest))), digest);
+    assert_eq!(
+        format!("sha256:{}", longshore_core::digest::hex(&Sha256::digest(manifest))),
+        digest
+    );
     let to = format!("docker://{}/nvidia/modules:{tag}", scene.hub.address);
     skopeo(&["copy", "--dest-tls-verify=false", "--preserve-digests", &from, &to]);
     assert_eq!(scene.pull(digest).await.expect("pulls"), scene.set);

@@ -2,14 +2,15 @@
 
 use std::fs;
 
-use longshore::artifact::ModuleEntry;
 use longshore::catalog::{AvailableSet, Catalog, SetPlace};
 use longshore::config::{self, Config, Fragment};
-use longshore::host::facts::{Kernel, Known};
-use longshore::layout;
-use longshore::module_signing::{Hash, SignedBy, appended};
 use longshore::prebuilt::Prebuilt;
-use longshore::signature::key::SecretKey;
+use longshore_host::facts::{Kernel, Known};
+use longshore_modules::artifact::ModuleEntry;
+use longshore_modules::layout;
+use longshore_modules::module_signing::{Hash, SignedBy, appended};
+use longshore_modules::sets::SetStore;
+use longshore_modules::signature::key::SecretKey;
 
 use super::*;
 
@@ -246,9 +247,10 @@ async fn a_layout_counts_once_it_is_signed_and_takes_the_signature_along() {
     assert_eq!(failure.code(), ExitCode::Verification);
     assert!(other.sets().expect("sets").is_empty());
 
-    let signature =
-        longshore::signature::Signature::make(&strict.key, "layout", &digest).expect("signs");
-    let image = longshore::signature::SignatureImage::with(None, &signature).expect("makes");
+    let signature = longshore_modules::signature::Signature::make(&strict.key, "layout", &digest)
+        .expect("signs");
+    let image =
+        longshore_modules::signature::SignatureImage::with(None, &signature).expect("makes");
     layout::add_signatures(&dir, &digest, &image.expect("an image"), strict.config.deadlines.lock)
         .expect("adds");
     assert_eq!(layout::list(&dir).expect("lists").len(), 1);

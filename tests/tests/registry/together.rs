@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use longshore::artifact::image::Described;
+use longshore_modules::artifact::image::Described;
+use longshore_modules::sets::SetStore;
 use nix::sys::signal::Signal;
 
 use super::*;
@@ -219,7 +220,7 @@ pub(crate) fn assert_same(stores: &[Store], hub: &Hub, claims: usize) {
     assert_eq!(tags, [tag()]);
     let from = format!("docker://{}/nvidia/modules:{}", hub.address, tags[0]);
     let there = other_tools::skopeo(&["inspect", "--raw", "--tls-verify=false", &from]);
-    let there = longshore::artifact::image::digest(&there);
+    let there = longshore_modules::artifact::image::digest(&there);
     assert_eq!(digests, vec![there; stores.len()]);
 }
 

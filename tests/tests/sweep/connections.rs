@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use longshore::ExitCode;
+use longshore_core::failure::ExitCode;
 
 use crate::scene::{Scene, Source};
 use longshore_tests::server::{Fault, Server};

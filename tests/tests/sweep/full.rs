@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::thread;
 
-use longshore::store::Store;
 use longshore::upkeep::check::check;
-use longshore::{ExitCode, Failure};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::store::Store;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};

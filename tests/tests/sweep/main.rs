@@ -8,8 +8,8 @@ mod unreachable;
 
 use std::time::{Duration, Instant};
 
-use longshore::ExitCode;
-use longshore::source::http::Policy;
+use longshore_core::failure::ExitCode;
+use longshore_fetch::http::Policy;
 
 use longshore_tests::archive;
 use longshore_tests::server::Fault;

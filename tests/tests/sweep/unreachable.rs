@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use longshore::config::{Pin, RegistrySource, RunFileSource};
-use longshore::progress::Silent;
-use longshore::registry::Registry;
-use longshore::source::http::{Fetcher, Policy};
-use longshore::source::runfile::{self, Looked};
-use longshore::{ExitCode, Failure};
+use longshore_build::source::runfile::{self, Looked};
+use longshore_build::source::runfile::{Pin, RunFileSource};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::progress::Silent;
+use longshore_fetch::http::{Fetcher, Policy};
+use longshore_modules::registry::Registry;
+use longshore_modules::registry::RegistrySource;
 use nix::sys::socket::{Backlog, listen};
 
 use crate::scene::{Scene, Source, hasty};

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::host::fake::{FakeHost, Ill};
+use longshore_host::fake::{FakeHost, Ill};
 
 fn daemon() -> Daemon {
     Daemon {
@@ -71,7 +71,7 @@ async fn a_daemon_that_dies_is_started_again() {
 /// On a host with a hanging process of root's, the runtime's only thread is not blocked.
 #[tokio::test]
 async fn while_processes_cannot_be_looked_at_the_runtime_goes_on_and_the_keeper_too() {
-    let stuck = crate::host::daemon::process::tests::Stuck::new();
+    let stuck = longshore_host::fake::Stuck::new();
     let host: Arc<dyn Host> = Arc::new(stuck.host(Duration::from_secs(2)));
     let telemetry = Telemetry::default();
     let kept = vec![Kept { daemon: daemon(), mark: "m".to_owned() }];

@@ -7,10 +7,10 @@ use super::*;
 use crate::engine::fake_images::FakeImages;
 use crate::engine::tests::{HASTY, daemon, failed, gpu_host, install};
 use crate::engine::{NotUndone, Patience};
-use crate::failure::ExitCode;
-use crate::host::fake::{FakeHost, Ill};
 use crate::steps::{Bind, LoadModule, StartDaemon, Step};
 use crate::telemetry::Telemetry;
+use longshore_core::failure::ExitCode;
+use longshore_host::fake::{FakeHost, Ill};
 
 const NAME: &str = "nvidia-persistenced";
 

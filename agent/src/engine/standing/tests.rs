@@ -2,11 +2,11 @@ use rstest::rstest;
 
 use super::super::tests::{FIRMWARE, engine, gpu_host, install, load};
 use super::super::{Instances, Standing};
-use crate::cancel::CancelFlag;
-use crate::host::fake::{FakeHost, FakeState};
-use crate::host::verbs::Node;
 use crate::journal::{Entry, Journal};
 use crate::steps::Step;
+use longshore_core::cancel::CancelFlag;
+use longshore_host::fake::{FakeHost, FakeState};
+use longshore_host::verbs::Node;
 
 /// A host with the driver, what it stands on, and its record.
 struct Scene {
@@ -51,7 +51,7 @@ fn an_untouched_driver_stands() {
 #[case::node(|s: &mut FakeState| s.nodes.retain(|path, _| !path.ends_with("dev/nvidia0") || path.starts_with("/store")),
     "device nodes are missing or wrong: /dev/nvidia0")]
 #[case::another_device(|s: &mut FakeState| {
-    s.nodes.insert("/dev/nvidia-uvm".into(), Node { major: 1, minor: 3, mode: 0o666, owner: crate::host::verbs::Owner::default() });
+    s.nodes.insert("/dev/nvidia-uvm".into(), Node { major: 1, minor: 3, mode: 0o666, owner: longshore_host::verbs::Owner::default() });
 }, "device nodes are missing or wrong: /dev/nvidia-uvm")]
 #[case::nodes(|s: &mut FakeState| s.nodes.clear(), "and 6 more")]
 #[case::firmware(|s: &mut FakeState| drop(s.parameters.insert(FIRMWARE.into(), "/theirs".into())),

@@ -18,12 +18,12 @@ use nix::errno::Errno;
 
 use super::{FIRMWARE, engine, gpu_host, install};
 use crate::engine::*;
-use crate::host::fake::{FakeHost, FakeModule, FakeState};
-use crate::host::verbs::{Node, Owner};
 use crate::journal::State;
 use crate::journal::phase::Phase;
-use crate::paths::Paths;
 use crate::steps::{Observed, Recorded};
+use longshore_core::paths::Paths;
+use longshore_host::fake::{FakeHost, FakeModule, FakeState};
+use longshore_host::verbs::{Node, Owner};
 
 /// The host and the state directory's files after an agent's death.
 #[derive(Debug, Clone, PartialEq, Eq)]

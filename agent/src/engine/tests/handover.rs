@@ -8,16 +8,17 @@ use std::time::Duration;
 use nix::errno::Errno;
 use rstest::rstest;
 
-use crate::cancel::CancelFlag;
 use crate::engine::fake_images::FakeImages;
 use crate::engine::image::{Images, ModuleFile};
 use crate::engine::tests::{engine_over, failed, gpu_host, load, module};
 use crate::engine::*;
-use crate::failure::ExitCode;
-use crate::host::fake::FakeHost;
 use crate::journal::Journal;
 use crate::steps::ModuleOrigin;
-use crate::store::Store;
+use longshore_core::cancel::CancelFlag;
+use longshore_core::failure::ExitCode;
+use longshore_core::store::Store;
+use longshore_host::fake::FakeHost;
+use longshore_modules::sets::SetStore;
 
 /// Images whose modules are all files.
 struct Files(tempfile::TempDir);

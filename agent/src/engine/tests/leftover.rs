@@ -7,15 +7,15 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rstest::rstest;
 
 use super::{FIRMWARE, HASTY, engine, gpu_host, install};
-use crate::cancel::CancelFlag;
 use crate::engine::fake_images::FakeImages;
 use crate::engine::{Engine, Stopped};
-use crate::host::fake::{FakeHost, Fault};
-use crate::host::verbs::FileId;
-use crate::host::{Host, RealHost};
 use crate::journal::{EntryState, Journal};
 use crate::steps::{Leftover, RemoveLeftover, Step};
 use crate::telemetry::Telemetry;
+use longshore_core::cancel::CancelFlag;
+use longshore_host::fake::{FakeHost, Fault};
+use longshore_host::verbs::FileId;
+use longshore_host::{Host, RealHost};
 
 const ROOT: &str = "/run/nvidia/driver";
 const PID: &str = "/run/nvidia/nvidia-driver.pid";

@@ -6,9 +6,9 @@ use std::os::unix::fs::symlink;
 use super::HASTY;
 use crate::engine::fake_images::FakeImages;
 use crate::engine::*;
-use crate::host::RealHost;
 use crate::journal::EntryState;
 use crate::steps::MakeDir;
+use longshore_host::RealHost;
 
 #[test]
 fn a_driver_root_that_became_a_link_stays_and_so_does_what_it_leads_to() {

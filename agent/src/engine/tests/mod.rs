@@ -20,14 +20,14 @@ use rstest::rstest;
 use super::*;
 use crate::engine::fake_images::FakeImages;
 use crate::engine::image::ModuleFile;
-use crate::host::daemon::Daemon;
-use crate::host::fake::{FakeHost, FakeModule, FakeState, Fault};
-use crate::host::verbs::{DriverUser, Node, NodeKeeper, Owner};
 use crate::journal::EntryState;
 use crate::steps::{
     Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountTmpfs, NodeBefore, Nodes, Share,
     StartDaemon, WriteParameter,
 };
+use longshore_host::daemon::Daemon;
+use longshore_host::fake::{FakeHost, FakeModule, FakeState, Fault};
+use longshore_host::verbs::{DriverUser, Node, NodeKeeper, Owner};
 
 pub(super) const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
 

@@ -5,9 +5,9 @@ use nix::errno::Errno;
 
 use super::{engine, failed, gpu_host, install, load};
 use crate::engine::*;
-use crate::host::fake::{FakeHost, FakeModule, Fault};
 use crate::journal::EntryState;
 use crate::steps::{LoadModule, NotLoaded};
+use longshore_host::fake::{FakeHost, FakeModule, Fault};
 
 /// Returns the plan with a parameter for nvidia.
 fn install_with(parameter: &str) -> Vec<Step> {

@@ -7,8 +7,8 @@ use nix::errno::Errno;
 use super::{engine, failed, gpu_host, install};
 use crate::engine::*;
 use crate::journal::{EntryState, Point};
-use crate::paths::Paths;
 use crate::steps::LoadModule;
+use longshore_core::paths::Paths;
 
 #[test]
 fn a_step_the_journal_cannot_record_is_not_begun() {

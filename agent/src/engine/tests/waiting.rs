@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{engine, gpu_host, install};
 use crate::engine::*;
-use crate::host::fake::FakeHost;
-use crate::host::verbs::DriverUser;
+use longshore_host::fake::FakeHost;
+use longshore_host::verbs::DriverUser;
 
 /// A log that calls a function at each of its lines.
 struct Log<F>(Arc<Mutex<F>>);
@@ -64,7 +64,7 @@ fn told(
 
 #[test]
 fn the_page_about_deadlines_has_the_moment() {
-    crate::config::assert_in_page(
+    longshore_core::testing::assert_in_page(
         "in use at the moment it is removed",
         crate::engine::unload::MOMENT,
     );

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::{engine, failed, gpu_host, install};
 use crate::engine::*;
-use crate::host::fake::{FakeHost, FakeModule};
-use crate::host::verbs::Stage;
+use longshore_host::fake::{FakeHost, FakeModule};
+use longshore_host::verbs::Stage;
 
 /// Returns a GPU host whose nvidia module hangs.
 fn hanging(at: Stage) -> FakeHost {

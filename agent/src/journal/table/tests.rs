@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use super::*;
 use crate::engine::fake_images::FakeImages;
 use crate::engine::{Engine, Patience};
-use crate::failure::{ExitCode, Failure};
-use crate::host::fake::{FakeHost, FakeModule};
-use crate::host::places::FIRMWARE_PATH;
-use crate::host::verbs::Node;
 use crate::journal::MadeFor;
 use crate::steps::OTHERS;
 use crate::telemetry::Telemetry;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_host::fake::{FakeHost, FakeModule};
+use longshore_host::places::FIRMWARE_PATH;
+use longshore_host::verbs::Node;
 
 const HEX: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const MARK: &str = "00112233445566778899aabbccddeeff";
@@ -416,7 +416,7 @@ fn host() -> FakeHost {
         major,
         minor,
         mode: 0o600,
-        owner: crate::host::verbs::Owner::default(),
+        owner: longshore_host::verbs::Owner::default(),
     };
     host.change(|state| {
         for (path, value) in [

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use super::{Base, End, Life, is_of_driver, or_stop};
 use crate::config::Config;
 use crate::engine::{Engine, NotExchanged, verify_available, with_mounts_on};
-use crate::failure::{ExitCode, Failure, FailureKind, OrFail};
-use crate::host::in_use::InUse;
 use crate::journal::phase::Phase;
 use crate::journal::{Journal, PlanSummary, Refused};
 use crate::plan::Plan;
 use crate::provider::{Configurations, Provider};
 use crate::steps::{Next, Recorded, Step, WriteParameter};
+use longshore_core::failure::FailureKind;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_host::in_use::InUse;
 
 /// Time limit for a change to wait for the driver's users: enough for one that only queries it,
 /// such as nvidia-smi, and short compared with SIGTERM's.
@@ -232,6 +233,6 @@ fn busy_with(in_use: &InUse, plan: &Plan) -> Failure {
 mod tests {
     #[test]
     fn the_page_about_deadlines_has_the_wait() {
-        crate::config::assert_in_page("changed for another", super::USERS);
+        longshore_core::testing::assert_in_page("changed for another", super::USERS);
     }
 }

@@ -8,14 +8,14 @@ use super::super::watch::Watch;
 use super::{End, Life};
 use crate::daemons::Keeper;
 use crate::engine::{Engine, Instances, Lost, Standing, Stopped, kept};
-use crate::failure::Failure;
-use crate::finding::{Code, Finding, Severity};
-use crate::host::gpus::{self, Gpu, Taken};
 use crate::journal::Entry;
 use crate::journal::phase::Phase;
-use crate::privileges;
 use crate::steps::Step;
 use crate::telemetry::{Condition, GpuCount};
+use longshore_core::failure::Failure;
+use longshore_core::finding::{Code, Finding, Severity};
+use longshore_core::privileges;
+use longshore_host::gpus::{self, Gpu, Taken};
 
 /// Time limit of a check; a slower one makes the driver not ready.
 const LOOK: Duration = Duration::from_secs(10);
@@ -208,7 +208,7 @@ impl Life {
         let mut late = pin!(tokio::time::sleep(LOOK));
         let mut is_late = false;
         loop {
-            let looked: std::io::Result<Result<_, crate::host::VerbError>> = tokio::select! {
+            let looked: std::io::Result<Result<_, longshore_host::VerbError>> = tokio::select! {
                 biased;
                 () = stop.wait() => return Err(Next::Stop),
                 () = renewal.asked() => return Err(Next::Renew),
@@ -396,6 +396,6 @@ mod tests {
 
     #[test]
     fn the_page_about_deadlines_has_the_look() {
-        crate::config::assert_in_page("looked at again", LOOK);
+        longshore_core::testing::assert_in_page("looked at again", LOOK);
     }
 }

@@ -1,7 +1,7 @@
 //! Death of an agent during a change of the driver.
 
 use super::*;
-use crate::host::fake::Fault;
+use longshore_host::fake::Fault;
 
 /// Returns every point at which an agent can die that changes 535 to `to`: before and after each
 /// verb.

@@ -1,9 +1,9 @@
 //! The driver's daemons during the replacement of a driver.
 
 use super::*;
-use crate::host::daemon::Daemon;
 use crate::plan::Plan;
 use crate::steps::{MakeDir, MountTmpfs, Share, StartDaemon};
+use longshore_host::daemon::Daemon;
 
 const NAME: &str = "nvidia-persistenced";
 const ROOT_RUN: &str = "/run/driver/run";

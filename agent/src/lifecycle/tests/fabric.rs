@@ -11,11 +11,11 @@ use super::*;
 use crate::catalog::Catalog;
 use crate::config::Fragment;
 use crate::engine::{Engine, Stopped};
-use crate::host::HostFacts;
-use crate::host::RealHost;
-use crate::host::facts::SwitchManager;
-use crate::source::userspace::AvailableUserspace;
 use crate::steps::{Share, StartDaemon};
+use longshore_build::source::userspace::AvailableUserspace;
+use longshore_host::HostFacts;
+use longshore_host::RealHost;
+use longshore_host::facts::SwitchManager;
 
 /// Stand-in for `nvlsm -F CONF -g GUID`: reads its settings, and those of the plugin that they name
 /// by its absolute path, opens the umad device, and listens for the fabric manager.

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 
 use super::*;
-use crate::deadlines::Deadlines;
 use crate::engine::image::{Images, ModuleFile};
 use crate::plan::Plan;
+use longshore_core::deadlines::Deadlines;
 
 /// Returns a configuration that differs from the scene's in something no plan here depends on.
 fn another(scene: &Scene) -> Config {

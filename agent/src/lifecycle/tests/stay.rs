@@ -1,9 +1,9 @@
 //! Changes to a Ready driver by other programs.
 
 use super::*;
-use crate::host::fake::Fault;
-use crate::host::gpus::{Gpu, Taken};
 use crate::telemetry::{GpuCount, Live};
+use longshore_host::fake::Fault;
+use longshore_host::gpus::{Gpu, Taken};
 
 type Damage = fn(&mut FakeState);
 
@@ -13,7 +13,12 @@ const DAMAGES: [(&str, Damage); 5] = [
     ("another device's node", |state| {
         state.nodes.insert(
             "/dev/nvidiactl".into(),
-            Node { major: 1, minor: 3, mode: 0o600, owner: crate::host::verbs::Owner::default() },
+            Node {
+                major: 1,
+                minor: 3,
+                mode: 0o600,
+                owner: longshore_host::verbs::Owner::default(),
+            },
         );
     }),
     ("the tmpfs", |state| state.mounts.truncate(1)),

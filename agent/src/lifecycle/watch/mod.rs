@@ -22,8 +22,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Renewal;
-use crate::finding::{Code, Finding};
 use crate::steps::Step;
+use longshore_core::finding::{Code, Finding};
 use mounts::Mounts;
 use places::Places;
 use uevents::Uevents;

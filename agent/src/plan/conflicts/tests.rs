@@ -2,9 +2,9 @@ use rstest::rstest;
 
 use super::*;
 use crate::config::{self, Fragment};
-use crate::finding::Severity;
-use crate::host::facts::{LoadRule, PlacedFile, Places};
-use crate::host::verbs::FileId;
+use longshore_core::finding::Severity;
+use longshore_host::facts::{LoadRule, PlacedFile, Places};
+use longshore_host::verbs::FileId;
 
 fn facts() -> HostFacts {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/bookworm-t4");

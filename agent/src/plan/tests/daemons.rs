@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::config::Mode;
-use crate::finding::Code;
-use crate::host::daemon::Daemon;
-use crate::host::facts::SwitchManager;
 use crate::steps::StartDaemon;
+use longshore_core::finding::Code;
+use longshore_host::daemon::Daemon;
+use longshore_host::facts::SwitchManager;
 
 fn started(plan: &Plan) -> Vec<Daemon> {
     let starts = plan.install.iter().filter_map(StartDaemon::of);

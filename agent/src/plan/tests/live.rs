@@ -1,9 +1,11 @@
 //! A loaded driver: adopted, changed where longshore loaded it, refused where it did not.
 
 use super::*;
+use longshore_build::source::runfile::{Pin, RunFileSource};
+
 use crate::config::MissingGpus;
-use crate::host::gpus::{Gpu, Taken};
 use crate::steps::LoadModule;
+use longshore_host::gpus::{Gpu, Taken};
 
 /// Makes a host with the driver of [`stocked`] loaded by an agent of longshore, with these
 /// parameters.
@@ -47,8 +49,8 @@ fn a_driver_as_it_is_wanted_is_adopted_without_asking_anybody() {
     assert!(!adopts(&with_parameter("535", "NVreg_EnableMSI=0"), &catalog));
     // The version of a configured .run file is not known yet.
     let mut of_file = config("newest", "auto");
-    let pin = config::Pin::Sha256("0".repeat(64));
-    of_file.run_files.push(config::RunFileSource { urls: Vec::new(), pin });
+    let pin = Pin::Sha256("0".repeat(64));
+    of_file.run_files.push(RunFileSource { urls: Vec::new(), pin });
     assert!(!adopts(&of_file, &catalog));
     catalog.userspace.clear();
     assert!(!adopts(&config("535", "auto"), &catalog), "its tree has to be assembled");

@@ -1,5 +1,6 @@
 //! Plans for every host tree.
 
+mod capabilities;
 mod daemons;
 mod decisions;
 mod json;
@@ -18,15 +19,15 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
-use crate::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
 use crate::catalog::{AvailableSet, SetPlace};
 use crate::config::{self, Fragment};
-use crate::finding::{Code, Severity};
-use crate::host::facts::{DeviceKind, Known, ModuleLoading, PciDevice, Room};
-use crate::source::driver::{AvailableDriver, DriverOrigin};
-use crate::source::headers::AvailableHeaders;
-use crate::source::userspace::AvailableUserspace;
 use crate::steps::{LoadModule, ModuleOrigin};
+use longshore_build::source::driver::{AvailableDriver, DriverOrigin};
+use longshore_build::source::headers::AvailableHeaders;
+use longshore_build::source::userspace::AvailableUserspace;
+use longshore_core::finding::{Code, Severity};
+use longshore_host::facts::{DeviceKind, Known, ModuleLoading, PciDevice, Room};
+use longshore_modules::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
 
 fn facts(tree: &str) -> HostFacts {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(tree);

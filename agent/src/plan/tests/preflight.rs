@@ -1,9 +1,9 @@
 //! Preflight refusals of hosts that are not ready.
 
 use super::*;
-use crate::host::facts::PlacedFile;
-use crate::host::verbs::FileId;
 use crate::steps::MakeNodes;
+use longshore_host::facts::PlacedFile;
+use longshore_host::verbs::FileId;
 
 #[rstest]
 #[case("bookworm-no-gpu", &["no-device"], ExitCode::NoDevice)]

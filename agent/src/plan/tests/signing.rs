@@ -1,9 +1,9 @@
 //! Hosts whose kernel requires signatures.
 
 use super::*;
-use crate::host::facts::KernelKey;
-use crate::module_signing::{Hash, SignedBy, Signer};
 use crate::steps::LoadModule;
+use longshore_host::facts::KernelKey;
+use longshore_modules::module_signing::{Hash, SignedBy, Signer};
 
 const KNOWN: &str = "25a7e07a509423d9b62468531c37a604632a7585";
 

@@ -142,14 +142,14 @@ fn every_kernel_module_is_loaded_after_what_it_needs(
 #[case("bookworm-t4")]
 #[case("bookworm-h100-nvswitch")]
 fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str) {
-    use crate::cancel::CancelFlag;
     use crate::engine::fake_images::FakeImages;
     use crate::engine::{Engine, Patience};
-    use crate::host::facts::SwitchManager;
-    use crate::host::fake::{FakeHost, FakeModule};
-    use crate::host::verbs::{Node, Owner};
     use crate::journal::Journal;
     use crate::telemetry::Telemetry;
+    use longshore_core::cancel::CancelFlag;
+    use longshore_host::facts::SwitchManager;
+    use longshore_host::fake::{FakeHost, FakeModule};
+    use longshore_host::verbs::{Node, Owner};
 
     let mut facts = facts(tree);
     facts.switch_managers.push(SwitchManager { name: "mlx5_4".into(), port: "0xb83f".into() });
@@ -188,12 +188,12 @@ fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str)
         );
     }
     host.change(|state| {
-        state.parameters.insert(crate::host::places::FIRMWARE_PATH.into(), String::new());
+        state.parameters.insert(longshore_host::places::FIRMWARE_PATH.into(), String::new());
     });
     let before = host.state();
 
     let dir = tempfile::tempdir().unwrap();
-    let paths = crate::paths::Paths {
+    let paths = longshore_core::paths::Paths {
         state: dir.path().join("run"),
         any_entry: false,
         sealed: false,

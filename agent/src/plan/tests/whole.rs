@@ -62,7 +62,7 @@ proptest! {
         if let Ok(plan) = plan(&config(&version, &flavour), &facts, &archives()) {
             let _ = render(&plan, &facts);
             if plan.refusal().is_none() {
-                let branch = crate::driver_version::DriverVersion::new(&plan.driver_version).branch().unwrap();
+                let branch = longshore_core::driver_version::DriverVersion::new(&plan.driver_version).branch().unwrap();
                 for device in facts.devices.iter().filter(|d| d.kind == DeviceKind::Gpu) {
                     if let Some(generation) = gpu::generation_of(device.device) {
                         prop_assert!(gpu::branch_fits(generation, branch).is_ok());

@@ -6,8 +6,8 @@
 use std::path::Path;
 
 use super::super::bounds::{below, is, is_hex, is_plain};
-use crate::host::daemon::SUBNET_SETTINGS;
-use crate::host::daemon::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Settings};
+use longshore_host::daemon::SUBNET_SETTINGS;
+use longshore_host::daemon::{Daemon, FABRICMANAGER_SOCKET, PERSISTENCED_SOCKET, Settings};
 
 /// A daemon's name, the directory of its socket, and the capabilities that its processes may keep
 /// at most.

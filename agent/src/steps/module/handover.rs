@@ -4,9 +4,9 @@ use nix::errno::Errno;
 
 use super::super::{ModuleFile, Tools};
 use super::LoadModule;
-use crate::failure::Failure;
-use crate::host::VerbError;
-use crate::host::verbs::Image;
+use longshore_core::failure::Failure;
+use longshore_host::VerbError;
+use longshore_host::verbs::Image;
 
 /// A module that the kernel took.
 pub(super) struct Taken {

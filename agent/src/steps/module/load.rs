@@ -5,8 +5,8 @@ use nix::errno::Errno;
 use super::super::{Applied, Intent, NEEDS_REBOOT, Tools};
 use super::LoadModule;
 use super::handover::{NotTaken, hand_over};
-use crate::failure::{ExitCode, Failure};
-use crate::host::{Host, VerbError, refusal};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_host::{Host, VerbError, refusal};
 
 const UNLOADED_BY_OTHERS: &str = "find out what loads and unloads it on this host, and stop that";
 

@@ -1,10 +1,10 @@
 //! Checks that a loaded module has the wanted version and parameters, as the kernel reports them.
 
 use super::LoadModule;
-use crate::failure::{ExitCode, Failure, OrFail};
-use crate::host::Host;
-use crate::host::verbs::ModuleState;
-use crate::module_parameters::{same_value, split};
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::module_parameters::{same_value, split};
+use longshore_host::Host;
+use longshore_host::verbs::ModuleState;
 /// Compares version and srcversion of a loaded module with those of its step.
 ///
 /// # Errors

@@ -7,9 +7,9 @@ use nix::errno::Errno;
 
 use super::super::{directory, exposing};
 use super::{NodeBefore, Nodes};
-use crate::failure::{ExitCode, Failure};
-use crate::host::verbs::{Node, NodeKeeper, TMPFS_SOURCE, WantedNode};
-use crate::host::{Host, VerbError};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_host::verbs::{Node, NodeKeeper, TMPFS_SOURCE, WantedNode};
+use longshore_host::{Host, VerbError};
 
 /// Returns the nodes that are missing, are another device's, or have other permissions than they
 /// should.

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::super::bounds::{given, is_plain};
 use super::NodeBefore;
-use crate::host::verbs::Node;
+use longshore_host::verbs::Node;
 
 /// NVIDIA's major number, and that of InfiniBand's user MADs
 /// (Documentation/admin-guide/devices.txt).

@@ -3,14 +3,15 @@ use std::fs;
 use rstest::rstest;
 
 use super::*;
-use crate::artifact::ModuleEntry;
 use crate::config::{self, Fragment};
-use crate::failure::ExitCode;
-use crate::finding::Code;
-use crate::flavour::Flavour;
-use crate::kernel::symbols::tests::module;
-use crate::paths::Paths;
 use crate::plan;
+use longshore_core::failure::ExitCode;
+use longshore_core::finding::Code;
+use longshore_core::flavour::Flavour;
+use longshore_core::paths::Paths;
+use longshore_modules::artifact::ModuleEntry;
+use longshore_modules::sets::SetStore;
+use longshore_modules::testing::symbols::module;
 
 const RELEASE: &str = "6.1.0-50-amd64";
 const MAGIC: &str = "6.1.0-50-amd64 SMP preempt mod_unload modversions ";
@@ -35,7 +36,7 @@ impl Scene {
         let mut config = config::load(Fragment::default(), &|_| None, None).unwrap();
         config.paths = Paths { root: "/".into(), ..Paths::below(dir.path()) };
         let store = Store::open(&config.paths.store).unwrap();
-        let mut set = crate::artifact::tests::set();
+        let mut set = longshore_modules::testing::set();
         let (key, kernel) = (&mut set.key, &facts.kernel);
         (key.driver_version, key.flavour) = ("535.261.03".into(), Flavour::Proprietary);
         key.kernel_release = kernel.release.clone();

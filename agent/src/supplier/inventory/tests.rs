@@ -6,8 +6,9 @@ use rstest::rstest;
 use super::*;
 use crate::catalog::AvailableSet;
 use crate::config::{self, Fragment};
-use crate::failure::ExitCode;
 use crate::supplier::scene::Scene;
+use longshore_build::source::runfile::{Pin, RunFileSource};
+use longshore_core::failure::ExitCode;
 
 #[tokio::test]
 async fn a_host_that_does_not_answer_is_given_up_and_said() {
@@ -53,13 +54,13 @@ fn a_plan_refused_for_a_source_is_its_failure_each_time(
     scene.config.compile = true;
     scene.config.driver.version = Some(driver.to_owned());
     if run_file {
-        let pin = config::Pin::Sha256("1".repeat(64));
+        let pin = Pin::Sha256("1".repeat(64));
         let urls = vec!["https://archive.example.com/driver.run".to_owned()];
-        scene.config.run_files.push(config::RunFileSource { urls, pin });
+        scene.config.run_files.push(RunFileSource { urls, pin });
     }
     // A captured tree has findings of its own, and no sources.
     let captured = Inventory::new(&scene.config).plan(&gathered).expect("a plan");
-    assert!(captured.findings.iter().any(|f| f.seen.contains("no answer")), "{captured:?}");
+    assert!(captured.findings.iter().any(|f| f.detail.contains("no answer")), "{captured:?}");
     scene.config.paths.root = "/".into();
     scene.config.paths.host_root = "/".into();
     let inventory = Inventory::new(&scene.config);

@@ -4,11 +4,12 @@ use std::path::Path;
 use rstest::rstest;
 
 use super::*;
-use crate::flavour::Flavour;
 use crate::plan::Acquire;
-use crate::source::driver::DriverOrigin;
-use crate::source::headers::AvailableHeaders;
 use crate::supplier::scene::{Scene, module_of};
+use longshore_build::source::driver::DriverOrigin;
+use longshore_build::source::headers::AvailableHeaders;
+use longshore_core::flavour::Flavour;
+use longshore_modules::sets::SetStore;
 
 fn remove(path: &Path) {
     fs::remove_file(path).expect("removed");

@@ -1,10 +1,10 @@
 use rstest::rstest;
 
 use super::*;
-use crate::artifact::tests::set;
-use crate::failure::ExitCode;
-use crate::source::userspace;
 use crate::upkeep::history::Installed;
+use longshore_core::failure::ExitCode;
+use longshore_modules::sets::SetStore;
+use longshore_modules::testing::set;
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// Minimum size of each content on the disk.
@@ -70,7 +70,7 @@ impl Scene {
 
     /// Writes the manifest of a tree as it is now.
     fn describe(&self, tree: &Path, hours: u32) {
-        let manifest = userspace::tests::manifest(&tree.join("root"));
+        let manifest = longshore_build::testing::manifest(&tree.join("root"));
         fs::write(tree.join("manifest.json"), manifest).expect("manifest");
         self.aged(&tree.join("manifest.json"), hours);
     }
@@ -172,7 +172,7 @@ fn with_no_room_at_all_nothing_stays_but_what_is_needed() {
     let (c, b) = (scene.set("c", 10), scene.set("b", 20));
     let installed = |modules: &[String], tree: &str| Installed {
         driver_version: tree.into(),
-        flavour: crate::flavour::Flavour::Open,
+        flavour: longshore_core::flavour::Flavour::Open,
         kernel_release: "6.1".into(),
         modules: modules.iter().cloned().collect(),
         tree: Some(tree.into()),
@@ -204,11 +204,11 @@ fn what_a_needed_set_was_signed_from_stays() {
             .into_iter()
             .find(|set| set.key.driver_version == version && set.key.signed_by.is_none())
             .expect("the unsigned set");
-        signed.key.signed_by = Some(crate::module_signing::SignedBy {
+        signed.key.signed_by = Some(longshore_modules::module_signing::SignedBy {
             certificate: "c".repeat(64),
             name: "Example".into(),
             key_ids: Default::default(),
-            hash: crate::module_signing::Hash::Sha256,
+            hash: longshore_modules::module_signing::Hash::Sha256,
         });
         signed.modules[0].sha256 = scene.blob(&format!("{version}, signed"), 10);
         scene.store.put_set(&signed).expect("set");
@@ -219,7 +219,7 @@ fn what_a_needed_set_was_signed_from_stays() {
     let modules = runs.expect("the signed set").modules.into_iter().map(|m| m.sha256).collect();
     let installed = Installed {
         driver_version: "a".into(),
-        flavour: crate::flavour::Flavour::Open,
+        flavour: longshore_core::flavour::Flavour::Open,
         kernel_release: "6.1".into(),
         modules,
         tree: None,
@@ -270,7 +270,7 @@ fn a_damaged_tree_goes_without_a_bound_once_nothing_shows_it() {
     fs::write(damaged.join("root/usr/library"), "shorter").expect("damaged");
     let installed = Installed {
         driver_version: "b".into(),
-        flavour: crate::flavour::Flavour::Open,
+        flavour: longshore_core::flavour::Flavour::Open,
         kernel_release: "6.1".into(),
         modules: Default::default(),
         tree: Some("b".into()),

@@ -1,0 +1,257 @@
+//! Diagnosis of a failed compile: the first real error in the compiler's output, and a remedy.
+
+mod class;
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::sandbox::Outcome;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::flavour::Flavour;
+
+pub use class::Class;
+
+/// Collects the lines of output that explain a failure.
+#[derive(Debug, Default)]
+pub struct Diagnosis {
+    error: Option<String>,
+    /// Last line of the output: for a failure without a compiler error.
+    last: Option<String>,
+    memory: bool,
+    space: bool,
+}
+
+/// The compile that failed, as messages name it.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// Driver version.
+    pub driver: &'a str,
+    /// Flavour.
+    pub flavour: Flavour,
+    /// `uname -r`.
+    pub release: &'a str,
+    /// The log with the whole output.
+    pub log: &'a Path,
+    /// Its time limit.
+    pub limit: Duration,
+}
+
+const NO_MEMORY: [&str; 5] = [
+    // make's text for a program killed by SIGKILL: only the kernel's OOM killer sends it here.
+    "Error 137",
+    "Killed signal terminated program",
+    "virtual memory exhausted",
+    "Cannot allocate memory",
+    "out of memory allocating",
+];
+
+impl Diagnosis {
+    /// Reads the next line of output.
+    pub fn line(&mut self, line: &str) {
+        self.memory |= NO_MEMORY.iter().any(|text| line.contains(text));
+        self.space |= line.contains("No space left on device");
+        if self.error.is_none() && is_error(line) {
+            self.error = Some(shown(line));
+        }
+        if !line.trim().is_empty() && !line.starts_with("make") {
+            self.last = Some(shown(line));
+        }
+    }
+
+    /// Returns the class and the failure of a compile that ended with `outcome`.
+    pub fn failure(&self, outcome: Outcome, subject: Subject<'_>) -> (Class, Failure) {
+        let Subject { driver, flavour, release, log, limit } = subject;
+        let class = self.class(outcome);
+        let code = match class {
+            Class::Space => ExitCode::Preflight,
+            _ => ExitCode::Compile,
+        };
+        let said = match class {
+            Class::Space | Class::Memory => class.to_string(),
+            Class::Slow => format!("not done after {limit:?} (build-deadline)"),
+            _ => format!("{class}: {}", self.cause().unwrap_or("no output")),
+        };
+        let failure = Failure::new(
+            code,
+            format!(
+                "compiling the {flavour} modules of {driver} for {release}: {said} (log: {})",
+                log.display()
+            ),
+        )
+        .remedy(class.remedy(flavour));
+        (class, failure)
+    }
+
+    fn cause(&self) -> Option<&str> {
+        self.error.as_deref().or(self.last.as_deref())
+    }
+
+    fn class(&self, outcome: Outcome) -> Class {
+        if self.space {
+            return Class::Space;
+        }
+        if self.memory || outcome == Outcome::Signalled(9) {
+            return Class::Memory;
+        }
+        if outcome == Outcome::TimedOut {
+            return Class::Slow;
+        }
+        Class::of(self.cause().unwrap_or_default())
+    }
+}
+
+/// Texts of conftest.sh for a compiler that does not work or is not the kernel's; those of drivers
+/// until 470 differ from later ones.
+const COMPILER_CHECKS: [&str; 3] =
+    ["Compiler version check failed", "Failed CC version check", "Failed CC sanity check"];
+
+/// True for the line that caused the failure: an error of the compiler, of modpost or of the
+/// linker. make's own lines that follow are only its consequence.
+fn is_error(line: &str) -> bool {
+    compiler_error(line).is_some()
+        || line.starts_with("ERROR: modpost:")
+        || line.starts_with("FATAL: modpost:")
+        || (line.contains("ld: ") && line.contains("error:"))
+        || line.contains("undefined reference to")
+        || line.contains("objtool: error")
+        || line.contains("does not appear to be able to")
+        || COMPILER_CHECKS.iter().any(|check| line.contains(check))
+        || line.contains("PREEMPT_RT kernel!")
+        || line.contains("incompatible gcc/plugin versions")
+        || (line.contains("error: unrecognized command") && line.contains("line option"))
+}
+
+/// `FILE:LINE[:COLUMN]: [fatal ]error: MESSAGE`.
+fn compiler_error(line: &str) -> Option<&str> {
+    let (place, message) =
+        line.split_once(": error: ").or_else(|| line.split_once(": fatal error: "))?;
+    place.rsplit(':').next()?.parse::<u32>().ok()?;
+    Some(message)
+}
+
+/// The line without the path of the build directory, cut to the length of a message.
+fn shown(line: &str) -> String {
+    line.trim().trim_start_matches("/build/driver/").chars().take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn subject() -> Subject<'static> {
+        Subject {
+            driver: "535.261.03",
+            flavour: Flavour::Open,
+            release: "6.1.0-56-amd64",
+            log: Path::new("/logs/a.log"),
+            limit: Duration::from_secs(3600),
+        }
+    }
+
+    fn failure(output: &str, outcome: Outcome) -> Failure {
+        let mut diagnosis = Diagnosis::default();
+        output.lines().for_each(|line| diagnosis.line(line));
+        diagnosis.failure(outcome, subject()).1
+    }
+
+    /// The output of gcc-12 with 535.261.03 open on Debian's 6.1.0-56.
+    const RESIZE: &str = "\
+  CC [M]  /build/driver/nvidia/nv-pci.o
+/build/driver/nvidia/nv-pci.c: In function 'nv_resize_pcie_bars':
+/build/driver/nvidia/nv-pci.c:201:9: error: too few arguments to function 'pci_resize_resource'
+  201 |     r = pci_resize_resource(pci_dev, NV_GPU_BAR1, requested_size);
+/build/driver/nvidia/x.c:1:1: error: a later one
+make[3]: *** [scripts/Makefile.build:250: /build/driver/nvidia/nv-pci.o] Error 1
+make: *** [Makefile:82: modules] Error 2";
+
+    #[test]
+    fn the_first_error_of_the_compiler_is_the_cause() {
+        let failure = failure(RESIZE, Outcome::Exited(2));
+        assert_eq!(failure.code(), ExitCode::Compile);
+        assert_eq!(
+            failure.to_string(),
+            "compiling the open modules of 535.261.03 for 6.1.0-56-amd64: the kernel has \
+             another pci_resize_resource: nvidia/nv-pci.c:201:9: error: too few arguments to function 'pci_resize_resource' (log: /logs/a.log)"
+        );
+        assert!(failure.remedy_text().expect("a remedy").contains("proprietary"));
+    }
+
+    #[rstest]
+    #[case::compiler_killed(
+        "gcc-12: fatal error: Killed signal terminated program cc1\ncompilation terminated.",
+        Outcome::Exited(2),
+        ExitCode::Compile,
+        "out of memory"
+    )]
+    #[case::make_killed("  CC [M]  a.o", Outcome::Signalled(9), ExitCode::Compile, "out of memory")]
+    #[case::disk_full(
+        "a.c:1:1: fatal error: error writing to /tmp/x.s: No space left on device",
+        Outcome::Exited(2),
+        ExitCode::Preflight,
+        "no space left"
+    )]
+    #[case::slow(
+        "  CC [M]  a.o",
+        Outcome::TimedOut,
+        ExitCode::Compile,
+        "not done after 3600s (build-deadline)"
+    )]
+    #[case::modpost(
+        "ERROR: modpost: \"foo\" [/build/driver/nvidia.ko] undefined!\nmake: *** [x] Error 1",
+        Outcome::Exited(2),
+        ExitCode::Compile,
+        "\"foo\" [/build/driver/nvidia.ko] undefined!"
+    )]
+    #[case::no_compiler(NO_CC, Outcome::Exited(2), ExitCode::Compile, "does not fit the headers")]
+    #[case::other_compiler(
+        "*** Failed CC version check. Bailing out! ***",
+        Outcome::Exited(2),
+        ExitCode::Compile,
+        "does not fit the headers"
+    )]
+    #[case::missing_header(
+        "a.c:3:10: fatal error: linux/x.h: No such file or directory",
+        Outcome::Exited(2),
+        ExitCode::Compile,
+        "linux/x.h"
+    )]
+    #[case::unknown(
+        "something odd\nmake: *** [x] Error 1",
+        Outcome::Exited(2),
+        ExitCode::Compile,
+        "something odd"
+    )]
+    #[case::silent("", Outcome::Exited(2), ExitCode::Compile, "no output")]
+    fn failures_are_told_apart(
+        #[case] output: &str,
+        #[case] outcome: Outcome,
+        #[case] code: ExitCode,
+        #[case] said: &str,
+    ) {
+        let failure = failure(output, outcome);
+        assert_eq!(failure.code(), code);
+        assert!(failure.to_string().contains(said), "{failure}");
+        assert!(failure.remedy_text().is_some());
+    }
+
+    /// Output of 470.256.02 on Debian's 5.10.0-32 without a `cc`.
+    const NO_CC: &str = "\
+make[2]: cc: No such file or directory
+
+The C compiler 'cc' does not appear to be able to
+create executables.  Please make sure you have
+*** Failed CC sanity check. Bailing out! ***
+
+make[3]: *** [/build/driver/Kbuild:281: cc_sanity_check] Error 1
+*** Failed CC version check. Bailing out! ***";
+
+    #[rstest]
+    #[case("note: error: in a message", false)]
+    #[case("a.c:12: error: x", true)]
+    #[case("a.c:12:3: warning: no error: x", false)]
+    #[case(" CONFTEST: is_error", false)]
+    fn only_real_errors_count(#[case] line: &str, #[case] wanted: bool) {
+        assert_eq!(is_error(line), wanted);
+    }
+}

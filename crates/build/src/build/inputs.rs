@@ -1,0 +1,204 @@
+//! Inputs of a build, resolved from the archive before anything is unpacked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use sha2::{Digest, Sha256};
+
+use super::patches::{self, Applied, Patch};
+use super::remembered::Attempt;
+use super::root::Parts;
+use super::{Request, wanted_modules};
+use crate::source::driver::AvailableDriver;
+use crate::source::driver_source::DriverSource;
+use crate::source::headers::{self, Headers, Wanted};
+use longshore_core::digest::hex;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::flavour::Flavour;
+use longshore_core::progress::Progress;
+use longshore_core::store::Store;
+use longshore_debian::archive::Archive;
+use longshore_modules::artifact::{ModuleKey, ModuleSet};
+use longshore_modules::sets::SetStore;
+
+/// The inputs of one build.
+pub(super) struct Inputs {
+    /// Source of the driver's kernel sources.
+    pub(super) driver: DriverSource,
+    /// The kernel's headers, and the packages of the build root.
+    pub(super) headers: Headers,
+    /// Digests of the headers, by package or tree.
+    header_digests: BTreeMap<String, String>,
+    /// Arguments for make that change the result.
+    pub(super) options: Vec<String>,
+    /// The modules to build, as the sources name them, in load order.
+    pub(super) modules: Vec<&'static str>,
+    /// The compatibility patches that may be applied.
+    pub(super) candidates: Vec<Patch>,
+    driver_version: String,
+    flavour: Flavour,
+}
+
+impl Inputs {
+    /// Resolves all inputs; fetches only the headers package, which states the exact kernel and
+    /// compiler it belongs to.
+    pub(super) async fn resolve(
+        request: &Request,
+        archive: &Archive,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Self, Failure> {
+        let modules = wanted_modules(&request.modules)?;
+        let AvailableDriver { version: driver_version, flavour, .. } = request.driver.clone();
+        let candidates = patches::candidates(&request.patches, &driver_version, flavour)?;
+        let driver = DriverSource::locate(&request.driver, archive, store)?;
+        let version = request.kernel_version.as_deref();
+        let wanted = Wanted { release: &request.kernel_release, version };
+        let (places, available) = (&request.headers, request.available_headers.as_ref());
+        let headers = headers::find(wanted, places, available, archive, store, progress).await?;
+        for why in &headers.passed_over {
+            tracing::info!("not used for headers: {why}");
+        }
+        Ok(Self {
+            driver,
+            options: options(headers.stated.realtime),
+            header_digests: digests(&headers).await?,
+            modules,
+            candidates,
+            headers,
+            driver_version,
+            flavour,
+        })
+    }
+
+    /// Returns the contents of the build root.
+    pub(super) fn root_parts(&self) -> Parts {
+        Parts {
+            packages: self.headers.toolchain.clone(),
+            trees: self.headers.trees.clone(),
+            header_digests: self.header_digests.clone(),
+        }
+    }
+
+    /// Returns the key of the set that `compiler` builds of this with the patches `applied`.
+    pub(super) fn key(&self, compiler: String, applied: Applied) -> ModuleKey {
+        let mut options = self.options.clone();
+        options.push("strip=debug".to_owned());
+        options.push(format!("modules={}", self.modules.join(",")));
+        ModuleKey {
+            driver_version: self.driver_version.clone(),
+            flavour: self.flavour,
+            driver_digest: self.driver.sha256().to_owned(),
+            kernel_release: self.headers.release.clone(),
+            kernel_version: self.headers.stated.kernel_version.clone(),
+            arch: std::env::consts::ARCH.to_owned(),
+            headers: self.header_digests.clone(),
+            compiler,
+            options,
+            patches: applied,
+            signed_by: None,
+        }
+    }
+
+    /// Digest of everything that decides which candidates are applied.
+    pub(super) fn patch_question(&self) -> String {
+        let key = self.key(String::new(), patches::named(&self.candidates));
+        let about = self.candidates.iter().map(|p| format!("{:?}", p.about));
+        let sources = (&key.driver_digest, key.flavour);
+        let asked = (sources, &key.headers, &key.patches, about.collect::<Vec<_>>());
+        // Strings, maps and lists of strings always serialize.
+        hex(&Sha256::digest(serde_json::to_vec(&asked).unwrap_or_default()))
+    }
+
+    /// Returns the patches that are applied, where the store knows them without unpacking.
+    pub(super) fn applied(&self, store: &Store) -> Option<Applied> {
+        if self.candidates.is_empty() {
+            return Some(Applied::new());
+        }
+        patches::memory::recall(store, &self.patch_question())
+    }
+
+    /// Returns the identity under which a failure of this build is remembered, the same on every
+    /// host. The compiler counts by its packages, so that it need not run, and the patches by
+    /// everything that decides on them, so that nothing need be unpacked.
+    pub(super) fn attempt(&self, request: &Request) -> Attempt {
+        let packages: BTreeSet<&str> =
+            self.headers.toolchain.iter().map(|p| p.sha256.as_str()).collect();
+        // Another version of longshore may succeed where this one failed.
+        let made_by = concat!("longshore ", env!("CARGO_PKG_VERSION"));
+        let packages = packages.into_iter().collect::<Vec<_>>().join(" ");
+        let key = self.key(format!("{made_by} {packages}"), Applied::new());
+        let all = format!("{} {}", key.digest(), self.patch_question());
+        let inputs = hex(&Sha256::digest(all));
+        Attempt { tag: key.tag(), inputs, jobs: request.jobs(), limit: request.limit }
+    }
+
+    /// Returns the store's set of exactly this, where its patches are known. The compiler has not
+    /// been queried for its version yet, but distributions include the version of its package in
+    /// it.
+    pub(super) fn stored(&self, store: &Store) -> Result<Option<ModuleSet>, Failure> {
+        let Some(applied) = self.applied(store) else { return Ok(None) };
+        let compiler = self.headers.toolchain.iter().find(|p| p.name == self.headers.compiler);
+        let version = compiler.map(|p| format!(" {})", p.version)).unwrap_or_default();
+        let is_this = |set: &ModuleSet| {
+            set.key.compiler.contains(&version)
+                && set.key == self.key(set.key.compiler.clone(), applied.clone())
+        };
+        Ok(store.sets()?.into_iter().find(|set| is_this(set) && store.holds(set)))
+    }
+
+    /// Human-readable name of the set.
+    pub(super) fn tag(&self) -> String {
+        self.key(String::new(), Applied::new()).tag()
+    }
+
+    /// Path of the lock file shared by builds of the same inputs.
+    pub(super) fn lock_path(&self, store: &Store) -> PathBuf {
+        let key = self.key(String::new(), patches::named(&self.candidates));
+        let digest = hex(&Sha256::digest(key.digest()));
+        store.dir("sets").join(format!(".{}-{}.lock", key.tag(), &digest[..12]))
+    }
+}
+
+/// Digests of the headers: of their packages, or of the trees that they are.
+async fn digests(headers: &Headers) -> Result<BTreeMap<String, String>, Failure> {
+    let packages = headers.toolchain.iter().filter(|p| headers::is_headers(p));
+    let mut digests: BTreeMap<String, String> = packages
+        .map(|p| (format!("{}_{}_{}", p.name, p.version, p.arch), p.sha256.clone()))
+        .collect();
+    if let Some(trees) = headers.trees.clone() {
+        let what = || format!("reading the headers of {}", headers.release);
+        let hashed = tokio::task::spawn_blocking(move || trees.digests()).await;
+        let hashed = hashed.or_fail(ExitCode::Bug, what)?.or_fail(ExitCode::Toolchain, what)?;
+        digests.extend(hashed);
+    }
+    Ok(digests)
+}
+
+/// Arguments for make beyond the target and the kernel's directories.
+fn options(realtime: bool) -> Vec<String> {
+    let mut options = vec![
+        // Debug information costs a fifth of the compile time and is stripped afterwards.
+        "KCFLAGS=-g0".to_owned(),
+        // BTF is generated from that debug information.
+        "CONFIG_DEBUG_INFO_BTF_MODULES=".to_owned(),
+    ];
+    if realtime {
+        options.push("IGNORE_PREEMPT_RT_PRESENCE=1".to_owned());
+    }
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(false, 0)]
+    #[case(true, 1)]
+    fn only_realtime_kernels_are_told_to_go_on(#[case] realtime: bool, #[case] wanted: usize) {
+        let told = options(realtime).iter().filter(|o| o.contains("PREEMPT_RT")).count();
+        assert_eq!(told, wanted);
+    }
+}

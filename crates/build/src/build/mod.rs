@@ -1,0 +1,349 @@
+//! Builds a driver's kernel modules: from its sources and a kernel's headers to a set in the store.
+//!
+//! Headers, compiler and tools come from the archive, matched to the kernel, and are unpacked into
+//! a hermetic [`root`]; the compiler runs in there, in a [`sandbox`] without network. The same
+//! inputs give the same set, which is built once.
+
+pub mod build_user;
+#[cfg(test)]
+mod closed_store;
+pub mod compile;
+pub mod diagnose;
+pub mod extract;
+mod inputs;
+pub mod known;
+pub(crate) mod outputs;
+pub mod patches;
+pub mod remembered;
+mod reuse;
+pub mod root;
+pub mod sandbox;
+pub mod sign;
+mod steps;
+mod turn;
+pub(crate) mod user;
+mod work;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::source::driver::AvailableDriver;
+use crate::source::headers::{self, AvailableHeaders, HeaderPlaces};
+pub use build_user::BuildUser;
+use compile::Compile;
+use inputs::Inputs;
+pub use known::KnownFailure;
+use longshore_core::driver_modules::{self, DriverModule};
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::progress::Progress;
+use longshore_core::store::Store;
+use longshore_debian::archive::{Archive, Package};
+use longshore_modules::artifact::{ModuleKey, ModuleSet};
+use longshore_modules::sets::SetStore;
+use patches::{Patch, PatchConfig};
+use remembered::Attempt;
+pub use remembered::failed_before;
+use work::Work;
+
+/// Default time limit for each program of a build, and for waiting on another process that builds
+/// the same.
+pub const LIMIT: Duration = Duration::from_secs(60 * 60);
+/// Space a build needs on the store's disk: 0.7 GiB of sources, objects and modules (550 open), 0.4
+/// GiB of packages and root, and as much again to be safe.
+const SPACE: u64 = 2 << 30;
+
+/// Request to build a set of modules.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The driver; a .run file is in the store already.
+    pub driver: AvailableDriver,
+    /// `uname -r` of the kernel.
+    pub kernel_release: String,
+    /// `uname -v` of the kernel; None takes the newest headers of the release.
+    pub kernel_version: Option<String>,
+    /// Modules beyond nvidia, nvidia_uvm and nvidia_modeset, in kernel names.
+    pub modules: Vec<String>,
+    /// Parallel jobs; all processors where None.
+    pub jobs: Option<usize>,
+    /// The user that compiles.
+    pub user: BuildUser,
+    /// Time limit of the compile.
+    pub limit: Duration,
+    /// Compatibility patches that may be applied.
+    pub patches: PatchConfig,
+    /// Locations searched for headers beside the archives.
+    pub headers: HeaderPlaces,
+    /// Headers that the plan chose, where one was made.
+    pub available_headers: Option<AvailableHeaders>,
+    /// Compile even where the same inputs failed a short while ago.
+    pub retry: bool,
+    /// The sandbox's helper: a program whose main function calls [`sandbox::sandbox_main`] for
+    /// [`sandbox::SUBCOMMAND`] and [`sandbox::INIT_SUBCOMMAND`].
+    pub helper: PathBuf,
+}
+
+impl Request {
+    /// A request for the modules that are always built, with this program as helper.
+    pub fn new(driver: AvailableDriver, kernel_release: impl Into<String>) -> Self {
+        Self {
+            driver,
+            kernel_release: kernel_release.into(),
+            kernel_version: None,
+            modules: Vec::new(),
+            jobs: None,
+            user: BuildUser::default(),
+            limit: LIMIT,
+            patches: PatchConfig::default(),
+            headers: HeaderPlaces::default(),
+            available_headers: None,
+            retry: false,
+            helper: PathBuf::from("/proc/self/exe"),
+        }
+    }
+
+    fn jobs(&self) -> usize {
+        self.jobs.unwrap_or_else(processors)
+    }
+}
+
+/// Failure of a build.
+#[derive(Debug)]
+pub struct Failed {
+    /// The failure as it is reported.
+    pub failure: Failure,
+    /// The record for other hosts, where they would fail alike.
+    pub known: Option<Box<KnownFailure>>,
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        Self { failure, known: None }
+    }
+}
+
+/// Builds the set of `request`, or returns the store's set of the same inputs.
+///
+/// Dropping the future kills the compiler and removes unfinished files.
+///
+/// # Errors
+/// Exit code 2 for modules the driver does not have, 11 without headers or compiler, 12 for
+/// downloads, 13 for damaged packages, 14 where it does not compile, 15 without space.
+pub async fn build(
+    request: &Request,
+    archive: &Archive,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<ModuleSet, Failed> {
+    let inputs = Inputs::resolve(request, archive, store, progress).await?;
+    if let Some(set) = inputs.stored(store)? {
+        return Ok(set);
+    }
+    let (path, what) = (inputs.lock_path(store), inputs.tag());
+    let _turn = turn::take(&path, request.limit, &what, progress).await?;
+    if let Some(set) = inputs.stored(store)? {
+        return Ok(set);
+    }
+    let attempt = inputs.attempt(request);
+    match request.retry {
+        true => remembered::forget(store, &attempt),
+        false => remembered::check(store, &attempt)?,
+    }
+    check_space(store)?;
+    let driver: Vec<Package> = inputs.driver.package().cloned().into_iter().collect();
+    let driver = archive.fetch(&driver, store, progress);
+    let parts = inputs.root_parts();
+    let root = root::assemble_parts(&parts, request.limit, archive, store, progress);
+    let (root, ()) = futures_util::future::try_join(root, driver).await?;
+    let program = inputs.headers.compiler_program(&root);
+    let (helper, user) = (&request.helper, request.user);
+    let compiler = compile::compiler_version(helper, &root, store, &program, user).await?;
+    headers::check_compiler(&inputs.headers.stated.compiler, &compiler)?;
+    let work = Work::new(store)?;
+    let prepared = Prepared { inputs, attempt, root, work, program, compiler };
+    let set = prepared.compile(request, store, progress).await?;
+    prepared.work.remove();
+    Ok(set)
+}
+
+/// Returns the first failure in `told`, reported by other hosts, that this build would end with
+/// too, and remembers it as if it had been met here.
+///
+/// # Errors
+/// As [`build`] until it compiles; 15 where the store cannot be written.
+pub async fn foresee(
+    request: &Request,
+    archive: &Archive,
+    store: &Store,
+    progress: &dyn Progress,
+    told: &[KnownFailure],
+) -> Result<Option<Failure>, Failure> {
+    let inputs = Inputs::resolve(request, archive, store, progress).await?;
+    let (attempt, now) = (inputs.attempt(request), Timestamp::now());
+    let is_ours = |known: &&KnownFailure| known.inputs == attempt.inputs && known.is_current(now);
+    let Some(known) = told.iter().find(is_ours) else { return Ok(None) };
+    remembered::adopt(store, &attempt, known)?;
+    Ok(remembered::check(store, &attempt).err().map(|failed| failed.failure))
+}
+
+/// Checks that NVIDIA's driver has these modules.
+///
+/// # Errors
+/// Exit code 2 naming one that it has not.
+pub fn check_modules(extra: &[impl AsRef<str>]) -> Result<(), Failure> {
+    wanted_modules(extra).map(drop)
+}
+
+/// A compile with its inputs and directories ready.
+struct Prepared {
+    inputs: Inputs,
+    attempt: Attempt,
+    root: PathBuf,
+    work: Work,
+    /// The compiler's program.
+    program: String,
+    /// Its version text.
+    compiler: String,
+}
+
+impl Prepared {
+    async fn compile(
+        &self,
+        request: &Request,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<ModuleSet, Failed> {
+        let selected = self.sources(request, store).await?;
+        let applied = patches::named(&selected);
+        let key = self.inputs.key(self.compiler.clone(), applied);
+        if let Some(set) = store.find_set(&key)? {
+            return Ok(set);
+        }
+        patches::apply(&selected, &self.work.sources())?;
+        let compile = Compile {
+            store,
+            helper: &request.helper,
+            root: &self.root,
+            work: &self.work.dir(),
+            held: self.work.held(),
+            user: request.user,
+            headers_from: self.inputs.headers.from,
+            driver: &request.driver.version,
+            flavour: request.driver.flavour,
+            release: &request.kernel_release,
+            compiler: Some(&self.program),
+            modules: &self.inputs.modules,
+            options: &self.inputs.options,
+            jobs: request.jobs(),
+            limit: request.limit,
+            log: &store.dir("logs").join(format!("{}.log", key.tag())),
+        };
+        let files = match compile.run(progress).await {
+            Ok(files) => files,
+            Err(failed) => return Err(self.remember(failed, &key, store)),
+        };
+        let modules = compile::store_modules(&files, &compile, store)?;
+        let set = ModuleSet { key, modules, headers_from: self.inputs.headers.from };
+        store.put_set(&set)?;
+        store.note_compiled(&set);
+        Ok(set)
+    }
+
+    /// Remembers the failure of a build of the set `key`.
+    fn remember(&self, failed: compile::Failed, key: &ModuleKey, store: &Store) -> Failed {
+        let compile::Failed { class, failure } = failed;
+        let Some(class) = class else { return failure.into() };
+        let kept = remembered::keep(store, &self.attempt, key, &class, &failure);
+        let known = kept.unwrap_or_else(|unkept| {
+            // The compile's own failure is the one to report.
+            tracing::warn!("the store did not keep this failure: {}", unkept.one_line());
+            None
+        });
+        Failed { failure, known: known.map(Box::new) }
+    }
+
+    /// Unpacks the sources and selects the patches they need for this kernel.
+    async fn sources(&self, request: &Request, store: &Store) -> Result<Vec<Patch>, Failure> {
+        self.work.unpack(&self.inputs.driver, &request.driver, store).await?;
+        let (source, output) = compile::kernel_dirs(&self.root, &request.kernel_release)?;
+        let inside = |dir: &Path| self.root.join(dir.strip_prefix("/").unwrap_or(dir));
+        let headers = [inside(&source), inside(&output)];
+        let headers = headers.each_ref().map(PathBuf::as_path);
+        let candidates = &self.inputs.candidates;
+        let selected = patches::select(candidates, &headers, &self.work.sources())?;
+        if !candidates.is_empty() {
+            let question = self.inputs.patch_question();
+            patches::memory::keep(store, &question, &patches::named(&selected))?;
+        }
+        for patch in &selected {
+            let reason = patch.about.reason.trim();
+            tracing::info!(patch = patch.name, reason, "patching the driver's sources");
+        }
+        Ok(selected)
+    }
+}
+
+/// The sources' names of the modules to build, in load order.
+fn wanted_modules(extra: &[impl AsRef<str>]) -> Result<Vec<&'static str>, Failure> {
+    let extra: Vec<String> = extra.iter().map(|name| name.as_ref().replace('_', "-")).collect();
+    let stems = driver_modules::ALL.map(|module| module.stem);
+    if let Some(unknown) = extra.iter().find(|name| !stems.contains(&name.as_str())) {
+        return Err(Failure::new(
+            ExitCode::Usage,
+            format!("{unknown} is no module of NVIDIA's driver"),
+        )
+        .remedy(format!("the modules are {}", stems.join(", "))));
+    }
+    let is_wanted = |module: &DriverModule| module.always || extra.iter().any(|e| e == module.stem);
+    Ok(driver_modules::ALL.into_iter().filter(is_wanted).map(|module| module.stem).collect())
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// # Errors
+/// Exit code 15 where the store's file system has less free space than a build needs.
+fn check_space(store: &Store) -> Result<(), Failure> {
+    let path = store.root();
+    let free = nix::sys::statvfs::statvfs(path).or_fail(ExitCode::Preflight, || {
+        format!("asking for the free space of {}", path.display())
+    })?;
+    let free = free.blocks_available() as u64 * free.fragment_size() as u64;
+    if free >= SPACE {
+        return Ok(());
+    }
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    Err(Failure::new(
+        ExitCode::Preflight,
+        format!(
+            "{} has {:.1} GiB free, a build takes {:.1}",
+            path.display(),
+            gib(free),
+            gib(SPACE)
+        ),
+    )
+    .remedy("free space there, or set --store to another file system, or use a prebuilt set"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(&[], &["nvidia", "nvidia-uvm", "nvidia-modeset"])]
+    #[case(&["nvidia_peermem"], &["nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-peermem"])]
+    #[case(&["nvidia-drm", "nvidia_uvm"], &["nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm"])]
+    fn modules_are_built_in_load_order(#[case] extra: &[&str], #[case] wanted: &[&str]) {
+        let extra: Vec<String> = extra.iter().map(|s| (*s).to_owned()).collect();
+        assert_eq!(wanted_modules(&extra).expect("known"), wanted);
+    }
+
+    #[test]
+    fn an_unknown_module_is_a_mistake_of_the_caller() {
+        let failure = wanted_modules(&["nouveau".to_owned()]).expect_err("unknown");
+        assert_eq!(failure.code(), ExitCode::Usage);
+    }
+}

@@ -1,0 +1,11 @@
+//! Sources of drivers, headers and packages: Debian-format archives, .run files, driver packages.
+
+pub mod driver;
+pub mod driver_root;
+pub mod driver_source;
+pub mod headers;
+pub mod ldcache;
+pub mod runfile;
+#[cfg(test)]
+pub(crate) mod sample_elf;
+pub mod userspace;

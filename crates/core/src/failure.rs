@@ -1,0 +1,375 @@
+//! Failures for the person on call: kind, exit code, cause, remedy, and the chain of errors below.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+/// Process exit codes; documented for users, and never changed in meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ExitCode {
+    /// The command succeeded.
+    Done = 0,
+    /// The command line or the configuration is wrong.
+    Usage = 2,
+    /// longshore does not support this host, kernel or architecture.
+    HostUnsupported = 10,
+    /// Kernel headers or the matching compiler are unavailable.
+    Toolchain = 11,
+    /// A download failed, or the requested driver or kernel is in none of the sources.
+    Download = 12,
+    /// Fetched or stored data is invalid (signature, digest, format).
+    Verification = 13,
+    /// The driver does not compile for this kernel.
+    Compile = 14,
+    /// The host is not ready, and nothing on it was touched.
+    Preflight = 15,
+    /// The kernel refused a module.
+    KernelRefused = 16,
+    /// There is no NVIDIA GPU or NVSwitch to drive.
+    NoDevice = 17,
+    /// The driver is loaded but could not be exposed to the host.
+    Expose = 18,
+    /// The driver is in use and was left as it is.
+    InUse = 20,
+    /// A failure was rolled back, and the rollback left something behind.
+    RolledBack = 21,
+    /// `longshore status --ready` or `--alive`: the driver is not ready, or the agent is not
+    /// running.
+    NotReady = 30,
+    /// A fault in longshore itself.
+    Bug = 70,
+}
+
+impl ExitCode {
+    /// Returns the number that the process exits with.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+/// Kind of a failure: callers branch on it, and the exit code follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FailureKind {
+    /// The command line or the configuration is wrong.
+    Usage,
+    /// longshore does not support this host, kernel or architecture.
+    HostUnsupported,
+    /// Kernel headers or the matching compiler are unavailable.
+    Toolchain,
+    /// A source does not have what was requested, or did not deliver it; another source may.
+    Download,
+    /// Fetched or stored data is invalid (signature, digest, format).
+    Verification,
+    /// The driver does not compile for this kernel.
+    Compile,
+    /// The host is not ready, and nothing on it was touched.
+    Preflight,
+    /// A local file of the store, a layout or an archive exists and cannot be read, or cannot be
+    /// written: no other source helps.
+    Disk,
+    /// The kernel refused a module.
+    KernelRefused,
+    /// There is no NVIDIA GPU or NVSwitch to drive.
+    NoDevice,
+    /// The driver is loaded but could not be exposed to the host.
+    Expose,
+    /// The driver is in use and was left as it is.
+    InUse,
+    /// A failure was rolled back, and the rollback left something behind.
+    RolledBack,
+    /// The driver is not ready, or the agent is not running.
+    NotReady,
+    /// A fault in longshore itself.
+    Bug,
+}
+
+impl FailureKind {
+    /// Returns the exit code of a process that ends with a failure of this kind.
+    pub fn exit_code(self) -> ExitCode {
+        match self {
+            Self::Usage => ExitCode::Usage,
+            Self::HostUnsupported => ExitCode::HostUnsupported,
+            Self::Toolchain => ExitCode::Toolchain,
+            Self::Download => ExitCode::Download,
+            Self::Verification => ExitCode::Verification,
+            Self::Compile => ExitCode::Compile,
+            Self::Preflight | Self::Disk => ExitCode::Preflight,
+            Self::KernelRefused => ExitCode::KernelRefused,
+            Self::NoDevice => ExitCode::NoDevice,
+            Self::Expose => ExitCode::Expose,
+            Self::InUse => ExitCode::InUse,
+            Self::RolledBack => ExitCode::RolledBack,
+            Self::NotReady => ExitCode::NotReady,
+            Self::Bug => ExitCode::Bug,
+        }
+    }
+
+    /// True if the host itself or its disk is the cause, which is the same for every source.
+    pub fn is_of_host(self) -> bool {
+        matches!(self, Self::Preflight | Self::Disk)
+    }
+
+    /// Returns the default remedy, for failures without one of their own.
+    fn usual_remedy(self) -> &'static str {
+        match self {
+            Self::Usage => {
+                "correct the command line or the configuration; docs/configuration.md has every \
+                 setting"
+            }
+            Self::HostUnsupported | Self::Preflight | Self::NoDevice => {
+                "run `longshore plan` on this host"
+            }
+            Self::Toolchain => "add an archive or suite that has it, or give a prebuilt set",
+            Self::Download => "check the network, the proxy and the configured archives",
+            Self::Verification => {
+                "remove the named file and run again, so that it is fetched or made again; if it \
+                 comes back, check the mirror and the disk"
+            }
+            Self::Compile => "see the compiler's log, or choose another driver version or flavour",
+            Self::Disk => "see the kernel's log (dmesg) for the disk that the file is on",
+            Self::KernelRefused => "see the kernel's log (dmesg)",
+            Self::Expose => "check the mounts and files below /run/nvidia",
+            Self::InUse | Self::RolledBack => {
+                "run `longshore unload` once nothing holds the driver any more"
+            }
+            Self::NotReady => "run `longshore status`",
+            Self::Bug => "please report it with the log",
+        }
+    }
+}
+
+/// The usual kind of an exit code, for failures that no caller has to tell from others of their
+/// code.
+impl From<ExitCode> for FailureKind {
+    fn from(code: ExitCode) -> Self {
+        match code {
+            ExitCode::Usage => Self::Usage,
+            ExitCode::HostUnsupported => Self::HostUnsupported,
+            ExitCode::Toolchain => Self::Toolchain,
+            ExitCode::Download => Self::Download,
+            ExitCode::Verification => Self::Verification,
+            ExitCode::Compile => Self::Compile,
+            ExitCode::Preflight => Self::Preflight,
+            ExitCode::KernelRefused => Self::KernelRefused,
+            ExitCode::NoDevice => Self::NoDevice,
+            ExitCode::Expose => Self::Expose,
+            ExitCode::InUse => Self::InUse,
+            ExitCode::RolledBack => Self::RolledBack,
+            ExitCode::NotReady => Self::NotReady,
+            // No failure ends with success.
+            ExitCode::Done | ExitCode::Bug => Self::Bug,
+        }
+    }
+}
+
+/// Error that ends a command: kind, operation, remedy, and source.
+///
+/// `Display` prints only the cause and its consequence; [`Failure::report`] returns the whole
+/// message once.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    kind: FailureKind,
+    cause: String,
+    consequence: Option<String>,
+    remedy: Option<String>,
+    source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl Failure {
+    /// Makes a failure of `kind`; `cause` names the operation and the path or URL it failed on.
+    pub fn new(kind: impl Into<FailureKind>, cause: impl Into<String>) -> Self {
+        let (kind, cause) = (kind.into(), cause.into());
+        Self { kind, cause, consequence: None, remedy: None, source: None }
+    }
+
+    /// Sets the remedy.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// Sets the underlying error.
+    #[must_use]
+    pub fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.source = Some(Arc::from(source.into()));
+        self
+    }
+
+    /// Sets the consequence.
+    #[must_use]
+    pub fn adding(mut self, consequence: impl Into<String>) -> Self {
+        self.consequence = Some(consequence.into());
+        self
+    }
+
+    /// Returns the kind.
+    pub fn kind(&self) -> FailureKind {
+        self.kind
+    }
+
+    /// Returns the exit code of the process that ends with this failure.
+    pub fn code(&self) -> ExitCode {
+        self.kind.exit_code()
+    }
+
+    /// Returns the remedy, where this failure has one of its own.
+    pub fn remedy_text(&self) -> Option<&str> {
+        self.remedy.as_deref()
+    }
+
+    /// Returns the remedy of this failure, or else the default one of its kind.
+    pub fn what_to_do(&self) -> &str {
+        self.remedy.as_deref().unwrap_or(self.kind.usual_remedy())
+    }
+
+    /// Returns cause, chain and remedy as lines for people.
+    pub fn report(&self) -> String {
+        let mut text = format!("error: {self}");
+        for error in self.chain() {
+            text.push_str(&format!("\n  caused by: {error}"));
+        }
+        text.push_str(&format!("\n  remedy: {}", self.what_to_do()));
+        text
+    }
+
+    /// Returns cause, chain and consequence in one line, for a log.
+    pub fn one_line(&self) -> String {
+        let mut text = self.cause.clone();
+        for error in self.chain() {
+            text.push_str(&format!(": {error}"));
+        }
+        if let Some(consequence) = &self.consequence {
+            text.push_str(&format!("; {consequence}"));
+        }
+        text
+    }
+
+    /// Returns the errors below this one, outermost first.
+    pub fn chain(&self) -> impl Iterator<Item = &(dyn Error + 'static)> {
+        std::iter::successors(self.source(), |error| <dyn Error>::source(*error))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.cause)?;
+        self.consequence.iter().try_for_each(|consequence| write!(f, "; {consequence}"))
+    }
+}
+
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_ref().map(|e| e.as_ref() as &(dyn Error + 'static))
+    }
+}
+
+/// Turns any error into a [`Failure`] in one call.
+pub trait OrFail<T> {
+    /// Maps the error to a failure of `kind` whose cause is `cause()`.
+    fn or_fail<C: Into<String>>(
+        self,
+        kind: impl Into<FailureKind>,
+        cause: impl FnOnce() -> C,
+    ) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<Box<dyn Error + Send + Sync>>> OrFail<T> for Result<T, E> {
+    fn or_fail<C: Into<String>>(
+        self,
+        kind: impl Into<FailureKind>,
+        cause: impl FnOnce() -> C,
+    ) -> Result<T, Failure> {
+        self.map_err(|e| Failure::new(kind, cause()).because(e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_holds_cause_chain_and_remedy_once() {
+        let inner = std::io::Error::from_raw_os_error(28);
+        let failure = Failure::new(ExitCode::Preflight, "writing /store/a")
+            .because(inner)
+            .remedy("free some space");
+        assert_eq!(
+            failure.report(),
+            "error: writing /store/a\n  caused by: No space left on device (os error 28)\n  remedy: free some space"
+        );
+        assert_eq!(failure.code().number(), 15);
+    }
+
+    #[test]
+    fn a_failure_without_a_remedy_has_that_of_its_exit_code() {
+        let failure = Failure::new(ExitCode::Bug, "a").because("b");
+        assert_eq!(
+            failure.report(),
+            "error: a\n  caused by: b\n  remedy: please report it with the log"
+        );
+        assert_eq!(failure.one_line(), "a: b");
+    }
+
+    #[test]
+    fn what_came_of_it_is_said_after_what_caused_it() {
+        let failure = Failure::new(ExitCode::Bug, "a").because("b").adding("c is back").remedy("d");
+        assert_eq!(failure.report(), "error: a; c is back\n  caused by: b\n  remedy: d");
+        assert_eq!(failure.one_line(), "a: b; c is back");
+    }
+
+    /// Returns the next exit code.
+    fn after(code: ExitCode) -> Option<ExitCode> {
+        use ExitCode::*;
+        Some(match code {
+            Done => Usage,
+            Usage => HostUnsupported,
+            HostUnsupported => Toolchain,
+            Toolchain => Download,
+            Download => Verification,
+            Verification => Compile,
+            Compile => Preflight,
+            Preflight => KernelRefused,
+            KernelRefused => NoDevice,
+            NoDevice => Expose,
+            Expose => InUse,
+            InUse => RolledBack,
+            RolledBack => NotReady,
+            NotReady => Bug,
+            Bug => return None,
+        })
+    }
+
+    /// Returns the kinds of an exit code, the usual one first.
+    fn kinds_of(code: ExitCode) -> Vec<FailureKind> {
+        match code {
+            ExitCode::Done => Vec::new(),
+            ExitCode::Preflight => vec![FailureKind::Preflight, FailureKind::Disk],
+            other => vec![other.into()],
+        }
+    }
+
+    #[test]
+    fn an_exit_code_follows_from_the_kind() {
+        for code in std::iter::successors(Some(ExitCode::Done), |code| after(*code)) {
+            let kinds = kinds_of(code);
+            for kind in &kinds {
+                assert_eq!(kind.exit_code(), code, "{kind:?}");
+                assert_eq!(Failure::new(*kind, "a").code(), code);
+                assert!(!kind.usual_remedy().is_empty());
+            }
+            assert_eq!(kinds.is_empty(), code == ExitCode::Done);
+            assert!(kinds.first().is_none_or(|kind| *kind == code.into()), "{code:?}");
+        }
+    }
+
+    #[test]
+    fn the_page_of_exit_codes_has_each_once_and_no_other() {
+        let page = include_str!("../../../docs/exit-codes.md");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| "));
+        let rows: Vec<u8> = rows.filter_map(|row| row.split(' ').next()?.parse().ok()).collect();
+        let all = std::iter::successors(Some(ExitCode::Done), |code| after(*code));
+        assert_eq!(rows, all.map(ExitCode::number).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,123 @@
+//! Bounded reads of files that a user names.
+//!
+//! The path may be a pipe (`--config <(...)`) without a writer, or an endless device. So a read is
+//! bounded in bytes and in time.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::threads;
+
+/// Time limit for reading a file.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Reads a file of at most `most` bytes.
+///
+/// # Errors
+/// The kernel's error; invalid data where the file is larger, a timeout where reading does not
+/// finish within ten seconds.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    read_within(path, most, LIMIT)
+}
+
+/// Reads a text of at most `most` bytes.
+///
+/// # Errors
+/// As [`read`]; invalid data where it is not UTF-8.
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    String::from_utf8(read(path, most)?)
+        .map_err(|e| io::Error::new(ErrorKind::InvalidData, format!("no UTF-8 text: {e}")))
+}
+
+fn read_within(path: &Path, most: u64, limit: Duration) -> io::Result<Vec<u8>> {
+    let path = path.to_path_buf();
+    in_time("input", limit, move || read_bounded(path, most)).unwrap_or_else(|| {
+        let why = format!("it does not come to its end within {limit:?}: is it a pipe?");
+        Err(io::Error::new(ErrorKind::TimedOut, why))
+    })
+}
+
+fn read_bounded(path: PathBuf, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        let why = format!("larger than {most} bytes");
+        return Err(io::Error::new(ErrorKind::InvalidData, why));
+    }
+    Ok(bytes)
+}
+
+/// Runs `look` and returns its result; None where it takes longer than `limit`. Its thread is then
+/// left behind, because a call that hangs in the kernel cannot be interrupted.
+pub fn in_time<T: Send + 'static>(
+    name: &str,
+    limit: Duration,
+    look: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Option<io::Result<T>> {
+    let (found, answer) = mpsc::sync_channel(1);
+    // The receiver is gone where the result is late.
+    let thread = threads::named(name).spawn(move || drop(found.send(look())));
+    match thread {
+        Ok(_) => answer.recv_timeout(limit).ok(),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_about_deadlines_has_their_span() {
+        crate::testing::assert_in_page("A file that a person names", LIMIT);
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_writes_to_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = read_within(&pipe, 10, Duration::from_millis(1)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn a_pipe_that_somebody_writes_to_is_read_as_a_file_is() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        io::Write::write_all(&mut writer, b"text").unwrap();
+        drop(writer);
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
+        assert_eq!(read_text(Path::new(&path), 4).unwrap(), "text");
+    }
+
+    #[test]
+    fn a_look_that_does_not_end_is_left_behind() {
+        let (go_on, wait) = mpsc::channel::<()>();
+        let look = move || Ok(wait.recv().is_ok());
+        assert!(in_time("test", Duration::ZERO, look).is_none());
+        drop(go_on);
+        assert_eq!(in_time("test", LIMIT, || Ok(1)).unwrap().unwrap(), 1);
+    }
+
+    #[test]
+    fn what_has_no_end_is_refused() {
+        let error = read(Path::new("/dev/zero"), 1 << 16).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        assert_eq!(read(Path::new("/dev/null"), 0).unwrap(), b"");
+    }
+
+    #[test]
+    fn a_text_is_utf_8_of_at_most_so_many_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "text").unwrap();
+        assert_eq!(read_text(&file, 4).unwrap(), "text");
+        assert!(read_text(&file, 3).unwrap_err().to_string().contains("larger than 3 bytes"));
+        std::fs::write(&file, b"\xff").unwrap();
+        assert!(read_text(&file, 4).unwrap_err().to_string().contains("UTF-8"));
+        assert_eq!(read_text(dir.path(), 4).unwrap_err().kind(), ErrorKind::IsADirectory);
+    }
+}

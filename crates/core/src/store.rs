@@ -1,0 +1,314 @@
+//! The content-addressed store on the host's disk.
+//!
+//! Layout below the root:
+//!
+//! ```text
+//! blobs/sha256/HEX       packages, modules, manifests, by digest
+//! sets/NAME.json         one ModuleSet each; its modules are blobs
+//! sets/NAME.evidence     the manifest and signatures a set came with
+//! userspace/NAME/        assembled driver roots: manifest.json and root/
+//! drivers/HEX/           unpacked .run files: driver.json and tree/ (see source::runfile)
+//! roots/DIGEST/          hermetic build roots
+//! logs/                  compiler logs
+//! patches/DIGEST.json    patches that a driver needs for a kernel, found by an earlier build
+//! failures/NAME.json     failed compiles, which are not retried for a while
+//! conftests/ROOT.json    results of NVIDIA's conftests in a build root (see build::reuse)
+//! objects/               ccache's directories, at most 500 MB each (see build::reuse)
+//! tmp/                   unfinished files, locked by their makers; a build removes the rest
+//! history.json           the current and the previous driver of this host (see upkeep::history)
+//! fits.json              the sets that are known to fit their kernel (see sets::fits)
+//! hashed.json            the modules that were hashed since the host booted (see sets::modules)
+//! archives.json          dates of the archives' metadata (see source::rollback)
+//! lock                   lock of the processes that use the store (see usage)
+//! ```
+//!
+//! Files are written by: temporary name in the same file system, verify, fsync, rename.
+
+pub mod known;
+mod private;
+pub mod usage;
+
+use std::fs::{self, File};
+use std::io::{self, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use nix::fcntl::Flock;
+use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
+
+use crate::digest::{digest_of, hex};
+use crate::failure::{ExitCode, Failure};
+use crate::landing::{self, read_failure, write_atomically, write_failure};
+use crate::locks;
+
+/// Prefix of the name of an unfinished blob, in `tmp`.
+pub(crate) const UNFINISHED: &str = "blob-";
+
+/// A content-addressed store.
+#[derive(Debug, Clone)]
+pub struct Store {
+    root: PathBuf,
+}
+
+impl Store {
+    /// Opens the store at `root`, closes it to other users, and makes its directories.
+    ///
+    /// # Errors
+    /// Exit code 15 where the directories cannot be made, or the store cannot be closed to other
+    /// users.
+    pub fn open(root: &Path) -> Result<Self, Failure> {
+        const DIRS: [&str; 9] = [
+            "blobs/sha256",
+            "sets",
+            "userspace",
+            "drivers",
+            "roots",
+            "logs",
+            "patches",
+            "failures",
+            "tmp",
+        ];
+        private::make(root)?;
+        for dir in DIRS {
+            let path = root.join(dir);
+            fs::create_dir_all(&path).map_err(|e| write_failure(&path, e))?;
+        }
+        Ok(Self { root: root.to_path_buf() })
+    }
+
+    /// The store at `root` as it is, even if absent: makes nothing.
+    pub fn at(root: &Path) -> Self {
+        Self { root: root.to_path_buf() }
+    }
+
+    /// The directory it was opened at.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A directory of the store, for example `roots`.
+    pub fn dir(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Path of the blob with this digest, whether or not it exists. `sha256` is lower-case hex.
+    pub fn blob_path(&self, sha256: &str) -> PathBuf {
+        self.root.join("blobs/sha256").join(sha256)
+    }
+
+    /// True if a blob exists; its content is verified only when it is read.
+    pub fn has_blob(&self, sha256: &str) -> bool {
+        self.blob_path(sha256).is_file()
+    }
+
+    /// Starts a blob that is hashed while it is written.
+    ///
+    /// # Errors
+    /// Exit code 15 where the temporary file cannot be made.
+    pub fn blob_writer(&self) -> Result<BlobWriter, Failure> {
+        let tmp = self.dir("tmp");
+        let make = || tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&tmp);
+        let (file, held) = locks::made_locked(make).map_err(|e| write_failure(&tmp, e))?;
+        Ok(BlobWriter { file, _held: held, hash: Sha256::new(), size: 0, store: self.clone() })
+    }
+
+    /// Stores `bytes` and returns their digest (hex).
+    ///
+    /// # Errors
+    /// Exit code 15 where the store cannot be written.
+    pub fn put(&self, bytes: &[u8]) -> Result<String, Failure> {
+        let mut writer = self.blob_writer()?;
+        writer.write_all(bytes).map_err(|e| write_failure(&self.root, e))?;
+        writer.commit(None)
+    }
+
+    /// Reads a blob and verifies it against its digest.
+    ///
+    /// # Errors
+    /// Exit code 13 where the content does not match the digest, 12 where it is absent, 15 where it
+    /// cannot be read.
+    pub fn read_blob(&self, sha256: &str) -> Result<Vec<u8>, Failure> {
+        let path = self.blob_path(sha256);
+        let bytes = fs::read(&path).map_err(|e| read_failure(&path, e))?;
+        let found = hex(&Sha256::digest(&bytes));
+        if found != sha256 {
+            return Err(corrupt(&path, &found));
+        }
+        Ok(bytes)
+    }
+
+    /// Renames the verified file at `path`, which is on the store's file system and synced, to the
+    /// blob with this digest.
+    ///
+    /// # Errors
+    /// Exit code 15 where the store cannot be written.
+    pub fn adopt_blob(&self, path: &Path, sha256: &str) -> Result<(), Failure> {
+        let blob = self.blob_path(sha256);
+        let name = || -> io::Result<()> {
+            fs::rename(path, &blob)?;
+            landing::sync_parent(&blob)
+        };
+        name().map_err(|e| write_failure(&blob, e))
+    }
+
+    /// Verifies a blob by reading it once, and returns the same file at its start.
+    ///
+    /// # Errors
+    /// As [`Store::read_blob`].
+    pub fn open_blob(&self, sha256: &str) -> Result<File, Failure> {
+        let path = self.blob_path(sha256);
+        let unread = |e| read_failure(&path, e);
+        let mut file = File::open(&path).map_err(unread)?;
+        let found = digest_of(&file).map_err(unread)?;
+        if found != sha256 {
+            return Err(corrupt(&path, &found));
+        }
+        // The verified file itself: another file may have its name by now.
+        file.rewind().map_err(unread)?;
+        Ok(file)
+    }
+
+    /// Marks the file or directory at `relative` as used now: the least recently used is removed
+    /// first.
+    pub fn mark_used(&self, relative: &Path) {
+        let path = self.root.join(relative);
+        let marked = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+        if let Err(error) = marked {
+            tracing::debug!(path = %path.display(), "not marked as used: {error}");
+        }
+    }
+
+    /// Writes `bytes` to `relative` below the root by temporary name, fsync and rename.
+    ///
+    /// # Errors
+    /// Exit code 15 where the store cannot be written.
+    pub fn write_file(&self, relative: &Path, bytes: &[u8]) -> Result<(), Failure> {
+        let path = self.root.join(relative);
+        write_atomically(&path, bytes).map_err(|e| write_failure(&path, e))
+    }
+}
+
+/// A blob that is being written to the store.
+#[derive(Debug)]
+pub struct BlobWriter {
+    file: NamedTempFile,
+    /// Lock that marks the temporary file as owned: the kernel releases it when its owner dies.
+    _held: Flock<File>,
+    hash: Sha256,
+    size: u64,
+    store: Store,
+}
+
+impl BlobWriter {
+    /// Bytes written so far.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Verifies the digest if one is `expected`, syncs and renames; returns the digest (hex).
+    ///
+    /// # Errors
+    /// Exit code 13 where the digest differs; 15 where the store cannot be written.
+    pub fn commit(self, expected: Option<&str>) -> Result<String, Failure> {
+        let found = hex(&self.hash.finalize());
+        if let Some(expected) = expected
+            && expected != found
+        {
+            return Err(Failure::new(
+                ExitCode::Verification,
+                format!("expected sha256 {expected}, got {found} ({} bytes)", self.size),
+            ));
+        }
+        let path = self.store.blob_path(&found);
+        landing::land(self.file, &path).map_err(|e| write_failure(&path, e))?;
+        Ok(found)
+    }
+}
+
+impl Write for BlobWriter {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let n = self.file.write(buf)?;
+        self.hash.update(&buf[..n]);
+        self.size += n as u64;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Returns the failure of a blob whose digest is `found`.
+pub fn corrupt(path: &Path, found: &str) -> Failure {
+    Failure::new(
+        ExitCode::Verification,
+        format!("{} does not match the digest in its name (its sha256 is {found})", path.display()),
+    )
+    .remedy("the file was damaged or changed: remove it and run again")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store opens");
+        (dir, store)
+    }
+
+    #[test]
+    fn what_was_put_is_read_back() {
+        let (_dir, store) = store();
+        let digest = store.put(b"bytes").expect("put");
+        assert!(store.has_blob(&digest));
+        assert_eq!(store.read_blob(&digest).expect("read"), b"bytes");
+    }
+
+    #[test]
+    fn a_stranger_who_locks_the_directory_of_unfinished_files_keeps_no_blob_out() {
+        let dir = crate::testing::for_all();
+        let store = Store::open(dir.path()).expect("store opens");
+        crate::testing::loosen(dir.path(), &store.dir("tmp"));
+        let _holder = crate::testing::Holder::of(&store.dir("tmp"));
+        let digest = store.put(b"bytes").expect("put");
+        assert!(store.has_blob(&digest));
+    }
+
+    #[test]
+    fn a_changed_blob_is_refused() {
+        let (_dir, store) = store();
+        let digest = store.put(b"bytes").expect("put");
+        fs::write(store.blob_path(&digest), b"bytez").expect("write");
+        for failure in [
+            store.read_blob(&digest).expect_err("read_blob refuses"),
+            store.open_blob(&digest).expect_err("open_blob refuses"),
+        ] {
+            assert_eq!(failure.code(), ExitCode::Verification);
+        }
+    }
+
+    #[test]
+    fn a_blob_is_read_from_its_start_after_it_was_verified() {
+        let (_dir, store) = store();
+        let digest = store.put(b"bytes").expect("put");
+        let mut text = String::new();
+        store.open_blob(&digest).expect("open").read_to_string(&mut text).expect("read");
+        assert_eq!(text, "bytes");
+    }
+
+    #[test]
+    fn a_wrong_digest_leaves_nothing_behind() {
+        let (_dir, store) = store();
+        let mut writer = store.blob_writer().expect("writer");
+        writer.write_all(b"bytes").expect("write");
+        let failure = writer.commit(Some(&"0".repeat(64))).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Verification);
+        for dir in ["blobs/sha256", "tmp"] {
+            assert_eq!(fs::read_dir(store.dir(dir)).expect("list").count(), 0);
+        }
+    }
+}

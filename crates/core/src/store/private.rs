@@ -1,0 +1,153 @@
+//! Closes the store's root to other users, whichever program made it.
+//!
+//! Files below it are linked into kernel modules, and a process that can open a file can lock it. A
+//! runtime or a kubelet makes a host's directory with mode 0755 before the agent starts. Files
+//! below it stay accessible through mounts elsewhere.
+
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
+
+use crate::failure::{ExitCode, Failure};
+use crate::landing::write_failure;
+
+/// Mode bits of group and others.
+const OF_OTHERS: u32 = 0o077;
+
+/// Makes `dir`, if it does not exist, and removes all permissions of group and others.
+///
+/// # Errors
+/// Exit code 15 where it cannot be made, is another user's, or cannot be closed to others.
+pub(super) fn make(dir: &Path) -> Result<(), Failure> {
+    let made = make_dir(dir).map_err(|e| write_failure(dir, e))?;
+    let found = made.metadata().map_err(|e| write_failure(dir, e))?;
+    let own = geteuid().as_raw();
+    if found.uid() != own {
+        let cause = format!(
+            "{} is the directory of uid {}, and not of uid {own}, which longshore runs as",
+            dir.display(),
+            found.uid()
+        );
+        return Err(refusal(cause, dir));
+    }
+    if is_private(&found) {
+        return Ok(());
+    }
+    // Files in a directory that others could write to may be forged: modules, a compiler.
+    let is_open = found.mode() & 0o022 != 0;
+    if is_open && fs::read_dir(dir).map_err(|e| write_failure(dir, e))?.next().is_some() {
+        let mode = found.mode() & 0o7777;
+        let cause =
+            format!("others could write to {} (mode {mode:o}), and it is not empty", dir.display());
+        return Err(refusal(cause, dir));
+    }
+    let closed = made.set_permissions(Permissions::from_mode(0o700));
+    closed
+        .and_then(|()| made.metadata())
+        .map_err(io_error)
+        .and_then(|now| match is_private(&now) {
+            true => {
+                let was = found.mode() & 0o7777;
+                tracing::info!(
+                    "{} had the mode {was:o}, and is now closed to other users",
+                    dir.display()
+                );
+                Ok(())
+            }
+            false => Err("its file system keeps no modes".to_owned()),
+        })
+        .map_err(|why| {
+            let cause =
+                format!("{} is open to others, and that cannot be changed: {why}", dir.display());
+            refusal(cause, dir)
+        })
+}
+
+fn io_error(error: io::Error) -> String {
+    error.to_string()
+}
+
+fn is_private(found: &Metadata) -> bool {
+    found.mode() & OF_OTHERS == 0
+}
+
+fn refusal(cause: String, dir: &Path) -> Failure {
+    let dir = dir.display();
+    Failure::new(ExitCode::Preflight, cause).remedy(format!(
+        "make it root's alone (chown root:root {dir}; chmod 0700 {dir}) and remove what another could \
+         have put there, or set --store to another directory, on a file system that can be written and \
+         keeps modes"
+    ))
+}
+
+fn make_dir(dir: &Path) -> io::Result<File> {
+    if let Some(parent) = dir.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(dir) {
+        // A file in the way, or the directory itself: opening it shows which.
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+        made => made?,
+    }
+    let flags = OFlag::O_DIRECTORY.bits();
+    File::options().read(true).custom_flags(flags).open(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use std::os::unix::fs::chown;
+
+    use crate::store::Store;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).expect("there").mode() & 0o777
+    }
+
+    #[rstest]
+    #[case::new(None)]
+    #[case::of_mkdir(Some(0o755))]
+    #[case::of_all(Some(0o1777))]
+    #[case::of_a_group(Some(0o750))]
+    fn a_store_is_its_owners_alone_whoever_made_it(#[case] before: Option<u32>) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = dir.path().join("a/store");
+        if let Some(before) = before {
+            fs::create_dir_all(&store).expect("directory");
+            fs::set_permissions(&store, Permissions::from_mode(before)).expect("permissions");
+        }
+        Store::open(&store).expect("opens");
+        assert_eq!(mode(&store), 0o700);
+    }
+
+    #[rstest]
+    #[case::of_all(0o1777)]
+    #[case::of_a_group(0o775)]
+    fn a_store_that_others_could_fill_is_refused(#[case] mode: u32) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = dir.path().join("store");
+        fs::create_dir_all(store.join("sets")).expect("directory");
+        fs::set_permissions(&store, Permissions::from_mode(mode)).expect("permissions");
+        let failure = Store::open(&store).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Preflight);
+        assert!(failure.to_string().contains("others could write"), "{failure}");
+    }
+
+    #[test]
+    fn a_store_of_another_user_is_refused() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = dir.path().join("store");
+        fs::create_dir(&store).expect("directory");
+        chown(&store, Some(1000), None).expect("chown");
+        let failure = Store::open(&store).expect_err("another's");
+        assert_eq!(failure.code(), ExitCode::Preflight);
+        assert!(failure.to_string().contains("uid 1000"), "{failure}");
+        assert!(failure.remedy_text().expect("a remedy").contains("chmod 0700"));
+        assert_eq!(fs::read_dir(&store).expect("listed").count(), 0);
+    }
+}

@@ -1,0 +1,104 @@
+//! Helpers of the tests of several crates.
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A user id that nothing of these tests runs as.
+pub const STRANGER: u32 = 65_533;
+
+/// A process of a stranger that holds a lock on `path` until it is dropped.
+pub struct Holder(
+    /// The process.
+    pub Child,
+);
+
+impl Holder {
+    /// Starts it, and returns once it holds the lock.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn of(path: &Path) -> Self {
+        let script = "use Fcntl ':flock'; open(F, '<', $ARGV[0]) or die \"open: $!\"; \
+                      flock(F, LOCK_EX) or die; $| = 1; print \"held\\n\"; sleep 600;";
+        let mut child = Command::new("/usr/bin/perl")
+            .args(["-e", script])
+            .arg(path)
+            .uid(STRANGER)
+            .gid(STRANGER)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("perl");
+        let mut said = String::new();
+        let out = child.stdout.take().expect("its output");
+        BufReader::new(out).read_line(&mut said).expect("a line");
+        assert_eq!(said, "held\n");
+        Self(child)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A directory that everybody may enter, as a store is that something else made.
+///
+/// # Panics
+/// Where it cannot be made.
+pub fn for_all() -> tempfile::TempDir {
+    let everybody = Permissions::from_mode(0o755);
+    tempfile::Builder::new().permissions(everybody).tempdir().expect("temporary directory")
+}
+
+/// Lets everybody open `dir`, and `root` above it: as if something loosened a store after it was opened.
+///
+/// # Panics
+/// Where that fails.
+pub fn loosen(root: &Path, dir: &Path) {
+    for path in [root, dir] {
+        fs::set_permissions(path, Permissions::from_mode(0o755)).expect("mode");
+    }
+}
+
+/// Formats a span as docs/deadlines.md does.
+pub fn written(span: Duration) -> String {
+    let (minutes, seconds) = (span.as_secs() / 60, span.as_secs() % 60);
+    match (minutes, seconds, span.subsec_millis()) {
+        (0, 0, ms) => format!("{ms} ms"),
+        (0, s, 0) => format!("{s} s"),
+        (1, 0, 0) => "a minute".to_owned(),
+        (m, 0, 0) => format!("{m} minutes"),
+        (m, s, _) => format!("{m} min {s} s"),
+    }
+}
+
+/// Checks that docs/deadlines.md has lines with these words, and that each names this span.
+///
+/// # Panics
+/// Where it does not.
+pub fn assert_in_page(words: &str, span: Duration) {
+    let page = include_str!("../../../docs/deadlines.md");
+    let of_it: Vec<&str> = page.lines().filter(|line| line.contains(words)).collect();
+    assert!(!of_it.is_empty(), "docs/deadlines.md says nothing of {words}");
+    let (text, setting) = (written(span), span_setting(span));
+    let says = |line: &&&str| line.contains(&text) || line.contains(&setting);
+    let wrong: Vec<_> = of_it.iter().filter(|line| !says(line)).collect();
+    assert!(wrong.is_empty(), "docs/deadlines.md does not say {text} or {setting}: {wrong:?}");
+}
+
+/// Formats a span as a setting: `1m`, `20s`.
+fn span_setting(span: Duration) -> String {
+    match (span.as_secs() / 60, span.as_secs() % 60) {
+        (60, 0) => "`1h`".to_owned(),
+        (0, s) => format!("`{s}s`"),
+        (m, 0) => format!("`{m}m`"),
+        (m, s) => format!("`{m}m{s}s`"),
+    }
+}

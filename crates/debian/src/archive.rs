@@ -1,0 +1,354 @@
+//! Debian-format archives: open, look up, resolve, fetch.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use futures_util::future::join_all;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::Semaphore;
+
+use super::loading::Loader;
+use super::packages::Index;
+use super::release::Rules;
+use super::resolve::{self, Universe};
+use super::rollback::Seen;
+use super::selection;
+use super::version;
+use crate::settings::ArchiveConfig;
+use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
+use longshore_core::landing::read_failure;
+use longshore_core::machine::Machine;
+use longshore_core::progress::{Progress, Silent, Task, Unit};
+use longshore_core::space;
+use longshore_core::store::Store;
+use longshore_fetch::http::{Away, Expected, Fetcher, Policy};
+use longshore_fetch::sink::{Alive, Writers};
+
+pub use super::packages::Package;
+pub use super::relation::{Operator, Requirement};
+pub use super::resolve::{Unsatisfiable, release_of};
+pub use super::version::{compare, upstream};
+
+/// Maximum number of parallel downloads: mirrors frown on more, and fewer do not fill the link.
+const PARALLEL: usize = 6;
+
+/// Callback for each package in the store. The file is its blob, which was just verified.
+pub type Taker = Arc<dyn Fn(&Package, File) -> Result<(), Failure> + Send + Sync>;
+
+/// The indexes of every source, read and verified.
+#[derive(Debug)]
+pub struct Archive {
+    indexes: Vec<Index>,
+    fetcher: Fetcher,
+    arch: String,
+    /// Optional sources that could not be read.
+    unread: Vec<String>,
+}
+
+impl Archive {
+    /// Reads the sources of `config`, and the host's apt sources below `host_root` if it says so.
+    /// All indexes are loaded in parallel; those in the store are not fetched again.
+    ///
+    /// # Errors
+    /// Exit code 2 for invalid sources, 10 for an architecture that no archive has, 12 for a failed
+    /// download, 13 for an index that does not verify, 15 for a store that cannot be written.
+    pub async fn open(
+        config: &ArchiveConfig,
+        host_root: &Path,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Self, Failure> {
+        Self::open_with(Policy::default(), config, host_root, store, progress).await
+    }
+
+    /// Like [`Archive::open_with`], but gives up an unresponsive archive after some seconds: for
+    /// callers that have a fallback. Later fetches use the full timeouts.
+    ///
+    /// # Errors
+    /// As [`Archive::open`].
+    pub async fn open_soon(
+        policy: Policy,
+        config: &ArchiveConfig,
+        host_root: &Path,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Self, Failure> {
+        // An archive that is too slow for the short timeouts may still answer within the full ones.
+        let soon = Policy { away: Away::default(), ..policy.clone() }.hasty();
+        let mut archive = Self::open_with(soon, config, host_root, store, progress).await?;
+        archive.fetcher = Fetcher::new(policy, host_root)?;
+        Ok(archive)
+    }
+
+    /// Like [`Archive::open`], with other timeouts and retries.
+    ///
+    /// # Errors
+    /// As [`Archive::open`].
+    pub async fn open_with(
+        policy: Policy,
+        config: &ArchiveConfig,
+        host_root: &Path,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Self, Failure> {
+        let arch = Machine::this()?.debian;
+        let selection = selection::select(config, host_root, arch)?;
+        // Reading the trusted TLS certificates takes a third of a start that finds everything in
+        // the store: skipped when nothing is fetched.
+        let fetcher = Fetcher::new(policy, host_root)?;
+        let task = progress.begin("reading the archives' indexes", None, Unit::Bytes);
+        let rules = Rules { now: seconds_now(), frozen: config.frozen };
+        let (writers, seen) = (Writers::new(), Seen::read(store));
+        let loader = Loader {
+            fetcher: &fetcher,
+            store,
+            rules,
+            seen: &seen,
+            arch,
+            task: task.as_ref(),
+            alive: writers.alive(),
+            total: AtomicU64::new(0),
+        };
+        let loaded = join_all(selection.wanted.iter().map(|wanted| loader.suite(wanted))).await;
+        writers.all_ended().await;
+        seen.keep();
+        let mut archive = Self {
+            indexes: Vec::new(),
+            fetcher: fetcher.clone(),
+            arch: arch.to_owned(),
+            unread: Vec::new(),
+        };
+        let mut problems = selection.problems;
+        for (wanted, loaded) in selection.wanted.iter().zip(loaded) {
+            match loaded {
+                Ok(indexes) => archive.indexes.extend(indexes),
+                Err(failure) if wanted.explicit => return Err(failure),
+                Err(failure) => problems.push(failure),
+            }
+        }
+        archive.note(problems)?;
+        Ok(archive)
+    }
+
+    /// An archive without any package, for tests.
+    ///
+    /// # Panics
+    /// Where no client can be made.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn empty() -> Self {
+        let fetcher = Fetcher::new(Policy::default(), Path::new("/")).expect("a fetcher");
+        Self { indexes: Vec::new(), fetcher, arch: "amd64".to_owned(), unread: Vec::new() }
+    }
+
+    /// Logs sources that could not be read; with no index at all the first problem is the failure.
+    fn note(&mut self, problems: Vec<Failure>) -> Result<(), Failure> {
+        self.unread = problems.iter().map(Failure::one_line).collect();
+        let mut problems = problems.into_iter();
+        if self.indexes.is_empty() {
+            return Err(problems.next().unwrap_or_else(|| {
+                Failure::new(ExitCode::Download, "no source has an index for this architecture")
+                    .remedy("name an archive as [[archive]] in the configuration file")
+            }));
+        }
+        for failure in problems {
+            tracing::warn!("an apt source of the host was skipped: {}", failure.one_line());
+        }
+        Ok(())
+    }
+
+    /// Returns all versions of a package, newest first; real names only. A version in several
+    /// suites is listed once, for the first of them.
+    pub fn packages(&self, name: &str) -> Vec<Package> {
+        let mut packages = self.named(name);
+        let mut seen = HashSet::new();
+        packages.retain(|p| seen.insert((p.version.clone(), p.sha256.clone())));
+        packages
+    }
+
+    /// Returns the names of packages for which `pred` holds, sorted.
+    pub fn names_matching(&self, pred: &dyn Fn(&str) -> bool) -> Vec<String> {
+        let names = self.indexes.iter().flat_map(Index::names).filter(|name| pred(name));
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// Describes the optional sources that could not be read, one text each.
+    pub fn unread(&self) -> &[String] {
+        &self.unread
+    }
+
+    /// Returns the packages that satisfy `roots` and everything they depend on (Pre-Depends and
+    /// Depends), one version of each name; the roots come first.
+    ///
+    /// A dependency is taken from the release of the depending package, if that has it (from its
+    /// backports only if necessary, or for a backport), else from any, and there in the highest
+    /// version that satisfies it: so compiler, headers and C library are of one release though
+    /// several are read. The first root decides the release of the roots after it.
+    ///
+    /// # Errors
+    /// Names the chain of packages that leads to the missing one.
+    pub fn closure(&self, roots: &[Requirement]) -> Result<Vec<Package>, Unsatisfiable> {
+        resolve::closure(self, roots).map_err(|mut error| {
+            if !self.unread.is_empty() {
+                let unread = self.unread.join("; ");
+                error.remedy.push_str(&format!("; these sources could not be read: {unread}"));
+            }
+            error
+        })
+    }
+
+    /// Fetches packages into the store as blobs by their sha256; blobs that exist and verify are
+    /// not fetched again.
+    ///
+    /// # Errors
+    /// Exit code 12 for a failed download, 13 for a package that differs from the index, 15 for a
+    /// store that is full or cannot be written.
+    pub async fn fetch(
+        &self,
+        packages: &[Package],
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<(), Failure> {
+        self.fetch_each(packages, store, progress, Arc::new(|_, _| Ok(()))).await
+    }
+
+    /// Like [`Archive::fetch`]; gives each package to `take` as soon as the store has it, while
+    /// others are still being downloaded. No thread still works on a package when this returns.
+    ///
+    /// # Errors
+    /// As [`Archive::fetch`], and the errors of `take`.
+    pub async fn fetch_each(
+        &self,
+        packages: &[Package],
+        store: &Store,
+        progress: &dyn Progress,
+        take: Taker,
+    ) -> Result<(), Failure> {
+        let all = sorted_out(packages, store).await?;
+        let missing = || all.iter().filter(|(_, is_there)| !is_there).map(|(package, _)| package);
+        let total = missing().map(|package| package.size).sum();
+        if total > 0 {
+            space::require(store.root(), total)?;
+        }
+        let what = format!("fetching {} packages", missing().count());
+        let task = (total > 0).then(|| progress.begin(&what, Some(total), Unit::Bytes));
+        let task: &dyn Task = task.as_deref().unwrap_or(&Silent);
+        let (lines, hands) = (Semaphore::new(PARALLEL), Semaphore::new(processors()));
+        let (writers, take) = (Writers::new(), &take);
+        let alive = writers.alive();
+        let bring = |(package, is_there): (Package, bool)| {
+            let (lines, hands) = (&lines, &hands);
+            async move {
+                if !is_there {
+                    // The semaphore is never closed, so this cannot fail.
+                    let _line = lines.acquire().await;
+                    self.fetch_one(&package, store, task, alive).await?;
+                }
+                let _hand = hands.acquire().await;
+                give(package, store, Arc::clone(take), alive.clone()).await
+            }
+        };
+        let packages = stream::iter(all.iter().cloned().map(Ok));
+        let fetched = packages.try_for_each_concurrent(None, bring).await;
+        writers.all_ended().await;
+        fetched
+    }
+
+    async fn fetch_one(
+        &self,
+        package: &Package,
+        store: &Store,
+        task: &dyn Task,
+        alive: &Alive,
+    ) -> Result<(), Failure> {
+        task.note(&package.name);
+        let expected = Expected { sha256: Some(package.sha256.clone()), size: Some(package.size) };
+        self.fetcher.blob_among(&package.url(), &expected, store, task, alive).await?;
+        Ok(())
+    }
+}
+
+impl Universe for Archive {
+    fn named(&self, name: &str) -> Vec<Package> {
+        newest_first(self.indexes.iter().flat_map(|index| index.named(name)))
+    }
+
+    fn providing(&self, name: &str) -> Vec<Package> {
+        newest_first(self.indexes.iter().flat_map(|index| index.providing(name)))
+    }
+
+    fn arch(&self) -> &str {
+        &self.arch
+    }
+}
+
+/// Sorts by version, and equal versions in the order of the sources.
+fn newest_first(packages: impl Iterator<Item = Package>) -> Vec<Package> {
+    let mut packages: Vec<Package> = packages.collect();
+    packages.sort_by(|a, b| version::compare(&b.version, &a.version));
+    packages
+}
+
+/// Returns each package once, the largest first, because the last download is waited for; and true
+/// if the store has it. A blob that does not verify is removed.
+async fn sorted_out(packages: &[Package], store: &Store) -> Result<Vec<(Package, bool)>, Failure> {
+    let mut seen = HashSet::new();
+    let mut packages: Vec<Package> =
+        packages.iter().filter(|p| seen.insert(p.sha256.clone())).cloned().collect();
+    packages.sort_by_key(|package| std::cmp::Reverse(package.size));
+    let check = |package: Package| {
+        let store = store.clone();
+        async move {
+            let what = "the thread that verifies the store died";
+            let sha256 = package.sha256.clone();
+            let held = tokio::task::spawn_blocking(move || holds(&store, &sha256)).await;
+            Ok((package, held.or_fail(ExitCode::Bug, || what)??))
+        }
+    };
+    stream::iter(packages).map(check).buffered(processors()).try_collect().await
+}
+
+/// Calls `take` for a package in the store, on a thread that holds `alive` until `take` is dropped.
+async fn give(package: Package, store: &Store, take: Taker, alive: Alive) -> Result<(), Failure> {
+    let path = store.blob_path(&package.sha256);
+    let give = move || {
+        let file = File::open(&path).map_err(|e| read_failure(&path, e))?;
+        let taken = take(&package, file);
+        drop((take, alive));
+        taken
+    };
+    let given = tokio::task::spawn_blocking(give).await;
+    given.or_fail(ExitCode::Bug, || "the thread that processes a package panicked")?
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// True if the store has a blob that verifies; a damaged one is removed.
+///
+/// # Errors
+/// Exit code 15 where it cannot be removed.
+pub(super) fn holds(store: &Store, sha256: &str) -> Result<bool, Failure> {
+    if !store.has_blob(sha256) {
+        return Ok(false);
+    }
+    if store.open_blob(sha256).is_ok() {
+        store.mark_used(&Path::new("blobs/sha256").join(sha256));
+        return Ok(true);
+    }
+    let path = store.blob_path(sha256);
+    tracing::warn!(path = %path.display(), "a blob does not match its digest, fetching it again");
+    std::fs::remove_file(&path)
+        .or_fail(FailureKind::Disk, || format!("removing {}", path.display()))?;
+    Ok(false)
+}
+
+fn seconds_now() -> u64 {
+    jiff::Timestamp::now().as_second().try_into().unwrap_or(0)
+}

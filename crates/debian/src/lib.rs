@@ -1,0 +1,26 @@
+//! Archives in Debian's format: what apt does to find and fetch packages, without root and without dpkg.
+//!
+//! [`settings`] name archives, and [`apt_sources`] those of a host. [`archive`] loads their suites: each
+//! [`release`] is verified against a [`keyring`], each index against its release, each package against the index,
+//! and none older than what was read before. [`resolve`] finds the packages that one depends on; [`deb`] and
+//! [`tree`] unpack them below a directory, within bounds. Downloads and the store of blobs are those of
+//! `longshore-fetch` and `longshore-core`.
+
+pub mod apt_sources;
+pub mod archive;
+pub mod bounds;
+mod cleartext;
+pub mod compression;
+mod control;
+pub mod deb;
+pub mod keyring;
+mod loading;
+pub mod packages;
+pub mod relation;
+pub mod release;
+pub mod resolve;
+mod rollback;
+mod selection;
+pub mod settings;
+pub mod tree;
+pub mod version;

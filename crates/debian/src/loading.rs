@@ -1,0 +1,233 @@
+//! Loading of a suite: its Release, then the indexes of its components.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::future::try_join_all;
+
+use super::archive::holds;
+use super::compression::decompressed;
+use super::packages::{Index, Origin};
+use super::release::{self, IndexFile, Release, Rules};
+use super::rollback::Seen;
+use super::selection::{Component, Need, Place, Wanted};
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::progress::Task;
+use longshore_core::redact::shown;
+use longshore_core::store::Store;
+use longshore_fetch::http::{Expected, FetchError, Fetcher};
+use longshore_fetch::sink::Alive;
+
+/// Compression suffixes of an index, best first.
+const FORMS: [&str; 4] = [".xz", ".zst", ".gz", ""];
+
+/// Maximum uncompressed size of an index whose Release does not state it: ten times Debian's.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Loads suites with the same settings.
+pub(super) struct Loader<'a> {
+    pub(super) fetcher: &'a Fetcher,
+    pub(super) store: &'a Store,
+    pub(super) rules: Rules,
+    pub(super) seen: &'a Seen,
+    /// Debian architecture of this host.
+    pub(super) arch: &'a str,
+    pub(super) task: &'a dyn Task,
+    pub(super) alive: &'a Alive,
+    /// Total size of all indexes that are fetched.
+    pub(super) total: AtomicU64,
+}
+
+impl Loader<'_> {
+    /// Loads a suite from the first of its archives that has it.
+    ///
+    /// # Errors
+    /// The error of the first archive, where none has it; also where a host's source turns out not
+    /// to be the distribution's.
+    pub(super) async fn suite(&self, wanted: &Wanted) -> Result<Vec<Index>, Failure> {
+        let mut first: Option<Failure> = None;
+        for place in &wanted.places {
+            match self.release(wanted, place).await {
+                Ok(release) if !is_ours(&release, wanted) => {
+                    first.get_or_insert(foreign(wanted, place, &release));
+                }
+                Ok(release) => return self.indexes(wanted, place, &release).await,
+                Err(error) => {
+                    first.get_or_insert(error.into());
+                }
+            }
+        }
+        Err(first.unwrap_or_else(|| {
+            Failure::new(ExitCode::Download, format!("no archive is known for {}", wanted.suite))
+        }))
+    }
+
+    async fn release(&self, wanted: &Wanted, place: &Place) -> Result<Release, FetchError> {
+        let (url, suite) = (&place.url, &wanted.suite);
+        let found = release::fetch(self.fetcher, url, suite, &place.keyring, self.rules).await?;
+        self.seen.check(&release::suite_url(url, suite), &found, self.rules)?;
+        Ok(found)
+    }
+
+    async fn indexes(
+        &self,
+        wanted: &Wanted,
+        place: &Place,
+        release: &Release,
+    ) -> Result<Vec<Index>, Failure> {
+        let all = wanted.components.iter().map(|c| self.index(wanted, place, release, c));
+        Ok(try_join_all(all).await?.into_iter().flatten().collect())
+    }
+
+    /// Loads one component; None where the suite lacks it and it is optional.
+    async fn index(
+        &self,
+        wanted: &Wanted,
+        place: &Place,
+        release: &Release,
+        component: &Component,
+    ) -> Result<Option<Index>, Failure> {
+        let plain = format!("{}/binary-{}/Packages", component.name, self.arch);
+        let listed = FORMS.iter().filter_map(|form| {
+            let path = format!("{plain}{form}");
+            release.file(&path).map(|file| (path, file))
+        });
+        let mut missing: Option<Failure> = None;
+        for (path, file) in listed {
+            match self.fetch(wanted, place, release, &path, file).await {
+                Ok(()) => {
+                    let promised = release.file(&plain).map_or(MOST_BYTES, |file| file.size);
+                    let suite = release.codename.clone().unwrap_or_else(|| wanted.suite.clone());
+                    let origin = Origin {
+                        base_url: place.url.as_str().into(),
+                        suite,
+                        component: component.name.clone(),
+                        arch: self.arch.to_owned(),
+                    };
+                    return self.read(path, file, promised, origin).await.map(Some);
+                }
+                // Archives list forms that they do not have.
+                Err(FetchError::Missing(failure)) => {
+                    missing.get_or_insert(failure);
+                }
+                Err(FetchError::Denied(failure) | FetchError::Failed(failure)) => {
+                    return Err(failure);
+                }
+            }
+        }
+        match missing {
+            Some(failure) if component.need == Need::May => {
+                tracing::warn!("a component was skipped: {}", failure.one_line());
+                Ok(None)
+            }
+            Some(failure) => Err(failure),
+            None if component.need == Need::Must => {
+                Err(self.no_component(wanted, place, release, component))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Fetches an index into the store, by its digest if the archive offers that: then it cannot
+    /// change between Release and index.
+    async fn fetch(
+        &self,
+        wanted: &Wanted,
+        place: &Place,
+        release: &Release,
+        path: &str,
+        file: &IndexFile,
+    ) -> Result<(), FetchError> {
+        let (store, sha256) = (self.store.clone(), file.sha256.clone());
+        let held = tokio::task::spawn_blocking(move || holds(&store, &sha256)).await;
+        if held.or_fail(ExitCode::Bug, || "the thread that verifies the store died")?? {
+            return Ok(());
+        }
+        self.task.total(self.total.fetch_add(file.size, Ordering::Relaxed) + file.size);
+        self.task.note(&format!("{} {path}", wanted.suite));
+        let dir = release::suite_url(&place.url, &wanted.suite);
+        let expected = Expected { sha256: Some(file.sha256.clone()), size: Some(file.size) };
+        if release.by_hash {
+            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            let url = format!("{dir}/{folder}/by-hash/SHA256/{}", file.sha256);
+            match self.blob(&url, &expected).await {
+                Err(FetchError::Missing(_)) => {}
+                done => return done.map(drop),
+            }
+        }
+        let url = format!("{dir}/{path}");
+        self.blob(&url, &expected).await.map(drop)
+    }
+
+    async fn blob(&self, url: &str, expected: &Expected) -> Result<String, FetchError> {
+        self.fetcher.blob_among(url, expected, self.store, self.task, self.alive).await
+    }
+
+    async fn read(
+        &self,
+        path: String,
+        file: &IndexFile,
+        promised: u64,
+        origin: Origin,
+    ) -> Result<Index, Failure> {
+        let blob = self.store.blob_path(&file.sha256);
+        let read = move || {
+            let what = format!("reading {path} of {} {}", shown(&origin.base_url), origin.suite);
+            let open = File::open(blob).and_then(|blob| {
+                let reader = decompressed(&path, BufReader::with_capacity(1 << 16, blob))?;
+                Index::read(reader, promised, origin)
+            });
+            open.or_fail(ExitCode::Verification, || what).map_err(|failure| {
+                failure.remedy(
+                    "the archive signed for it like this: report it there, or use another mirror",
+                )
+            })
+        };
+        let read = tokio::task::spawn_blocking(read).await;
+        read.or_fail(ExitCode::Bug, || "the thread that reads an index died")?
+    }
+
+    fn no_component(
+        &self,
+        wanted: &Wanted,
+        place: &Place,
+        release: &Release,
+        component: &Component,
+    ) -> Failure {
+        Failure::new(
+            ExitCode::Download,
+            format!(
+                "{} has no component {} for {}",
+                shown(&release::suite_url(&place.url, &wanted.suite)),
+                component.name,
+                self.arch
+            ),
+        )
+        .remedy(format!(
+            "it has the components {} and the architectures {}",
+            release.components.join(" "),
+            release.architectures.join(" ")
+        ))
+    }
+}
+
+/// True if a host's source is the distribution's own, by its Release's Origin: `Debian` and `Debian
+/// Backports` are Debian's.
+fn is_ours(release: &Release, wanted: &Wanted) -> bool {
+    let Some(origin) = release.origin.as_ref().filter(|_| !wanted.origins.is_empty()) else {
+        return true;
+    };
+    let first = origin.split_whitespace().next().unwrap_or_default().to_lowercase();
+    wanted.origins.contains(&first)
+}
+
+fn foreign(wanted: &Wanted, place: &Place, release: &Release) -> Failure {
+    let origin = release.origin.as_deref().unwrap_or_default();
+    let url = shown(&release::suite_url(&place.url, &wanted.suite));
+    Failure::new(
+        ExitCode::Verification,
+        format!("{url} is not this distribution's: its Origin is {origin}"),
+    )
+    .remedy("if it is to be used all the same, name it as [[archive]] in the configuration file")
+}

@@ -1,0 +1,352 @@
+//! Selection of the suites and archives to read.
+//!
+//! Sources named in the configuration are all read, and one that fails is an error. Of the host's
+//! apt sources only the distribution's own are read: third-party archives on a host can be
+//! unreachable, and a kernel module should not be built with their packages of the same names. A
+//! source counts as the distribution's if its suite belongs to the release in os-release (or is an
+//! alias such as `stable`, or one that was requested), and if its Release's Origin, if it has one,
+//! is the distribution's ID. A host source that fails is a warning.
+
+use std::path::Path;
+
+use super::apt_sources::{self, AptSource};
+use super::keyring::Keyring;
+use super::resolve::release_of;
+use crate::settings::{ArchiveConfig, ArchiveSource};
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::input;
+use longshore_core::redact::shown;
+use longshore_core::root::read_below;
+
+/// Maximum size of a keyring: the largest known has 8 MB.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// A suite to read.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    pub(super) suite: String,
+    pub(super) components: Vec<Component>,
+    /// Archives that may have it; the first that does is taken.
+    pub(super) places: Vec<Place>,
+    /// True if the configuration names it, so that it must exist.
+    pub(super) explicit: bool,
+    /// Accepted Origins, in lower case; empty for any.
+    pub(super) origins: Vec<String>,
+}
+
+/// A component to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Component {
+    pub(super) name: String,
+    pub(super) need: Need,
+}
+
+/// Requirement on a component.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Named by the configuration for this archive: it must exist.
+    Must,
+    /// Named by a source of the host's apt: a suite may lack it, but must have it if its Release
+    /// lists it.
+    Listed,
+    /// Wanted beyond the host's apt sources: a mirror may lack it even if listed.
+    May,
+}
+
+/// An archive that may have a suite.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) url: String,
+    pub(super) keyring: Keyring,
+}
+
+/// The suites to read.
+#[derive(Debug, Default)]
+pub(super) struct Selection {
+    pub(super) wanted: Vec<Wanted>,
+    /// Problems of the host's apt sources.
+    pub(super) problems: Vec<Failure>,
+}
+
+/// Selects the suites to read.
+///
+/// # Errors
+/// Exit code 2 where the configuration names no archive or a keyring that cannot be used.
+pub(super) fn select(
+    config: &ArchiveConfig,
+    host_root: &Path,
+    arch: &str,
+) -> Result<Selection, Failure> {
+    let mut selection = Selection::default();
+    for source in &config.sources {
+        selection.add_configured(source, host_root)?;
+    }
+    if config.use_host_apt {
+        selection.add_host(config, host_root, arch)?;
+    }
+    if selection.wanted.is_empty() {
+        return Err(selection.problems.into_iter().next().unwrap_or_else(|| {
+            Failure::new(ExitCode::Usage, "no archive is configured, and the host has none for apt")
+                .remedy("name one as [[archive]] in the configuration file")
+        }));
+    }
+    Ok(selection)
+}
+
+impl Selection {
+    fn add_configured(&mut self, source: &ArchiveSource, host_root: &Path) -> Result<(), Failure> {
+        let place = Place { url: source.url.clone(), keyring: keyring_of(source, host_root)? };
+        for suite in &source.suites {
+            self.add(Wanted {
+                suite: suite.clone(),
+                components: components(&source.components, Need::Must),
+                places: vec![place.clone()],
+                explicit: true,
+                origins: Vec::new(),
+            });
+        }
+        Ok(())
+    }
+
+    fn add_host(
+        &mut self,
+        config: &ArchiveConfig,
+        host_root: &Path,
+        arch: &str,
+    ) -> Result<(), Failure> {
+        let os = Os::read(host_root);
+        let found = apt_sources::read(host_root, arch);
+        self.problems.extend(found.problems);
+        let mut own: Vec<(AptSource, Place)> = Vec::new();
+        for mut source in found.sources {
+            source.suites.retain(|suite| os.has(suite) || config.host_suites.contains(suite));
+            if source.suites.is_empty() {
+                tracing::debug!(url = shown(&source.url), "not a source of this distribution");
+                continue;
+            }
+            match source.signed_by.keyring(host_root, &os.origins) {
+                Ok(keyring) => {
+                    let place = Place { url: source.url.clone(), keyring };
+                    own.push((source, place));
+                }
+                Err(failure) => self.problems.push(
+                    Failure::new(
+                        failure.kind(),
+                        format!(
+                            "the source of {}, line {}, cannot be used",
+                            source.file.display(),
+                            source.line
+                        ),
+                    )
+                    .because(failure),
+                ),
+            }
+        }
+        for (source, place) in &own {
+            for suite in &source.suites {
+                let mut wanted = components(&source.components, Need::Listed);
+                merge(&mut wanted, components(&config.host_components, Need::May));
+                self.add(Wanted {
+                    suite: suite.clone(),
+                    components: wanted,
+                    places: vec![place.clone()],
+                    explicit: config.host_suites.contains(suite),
+                    origins: os.origins.clone(),
+                });
+            }
+        }
+        for suite in &config.host_suites {
+            self.add_suite(suite, &own, config, &os)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a suite that the host's sources do not name: from the archive of a similar suite. A
+    /// security suite is taken from the archive of another one, every other suite from the main
+    /// archive; otherwise from the remaining archives.
+    fn add_suite(
+        &mut self,
+        suite: &str,
+        own: &[(AptSource, Place)],
+        config: &ArchiveConfig,
+        os: &Os,
+    ) -> Result<(), Failure> {
+        if self.wanted.iter().any(|wanted| wanted.suite == suite) {
+            return Ok(());
+        }
+        let alike = |source: &AptSource| {
+            source.suites.iter().any(|other| is_security(other) == is_security(suite))
+        };
+        let (like, unlike): (Vec<_>, Vec<_>) = own.iter().partition(|(source, _)| alike(source));
+        let mut wanted = Vec::new();
+        let mut places: Vec<Place> = Vec::new();
+        for (source, place) in like.into_iter().chain(unlike) {
+            merge(&mut wanted, components(&source.components, Need::Listed));
+            if places.iter().all(|known| known.url != place.url) {
+                places.push(place.clone());
+            }
+        }
+        merge(&mut wanted, components(&config.host_components, Need::May));
+        if places.is_empty() {
+            return Err(Failure::new(
+                ExitCode::Usage,
+                format!(
+                    "the suite {suite} is wanted, and the host has no apt source to take it from"
+                ),
+            )
+            .remedy("name its archive as [[archive]] in the configuration file"));
+        }
+        self.add(Wanted {
+            suite: suite.to_owned(),
+            components: wanted,
+            places,
+            explicit: true,
+            origins: os.origins.clone(),
+        });
+        Ok(())
+    }
+
+    /// Adds a suite, or its components to the same suite of the same archive.
+    fn add(&mut self, wanted: Wanted) {
+        let url =
+            |wanted: &Wanted| wanted.places.first().map(|p| p.url.trim_end_matches('/').to_owned());
+        let same = self
+            .wanted
+            .iter_mut()
+            .find(|known| known.suite == wanted.suite && url(known) == url(&wanted));
+        match same {
+            Some(known) => merge(&mut known.components, wanted.components),
+            None => self.wanted.push(wanted),
+        }
+    }
+}
+
+fn components(names: &[String], need: Need) -> Vec<Component> {
+    names.iter().map(|name| Component { name: name.clone(), need }).collect()
+}
+
+fn merge(into: &mut Vec<Component>, more: Vec<Component>) {
+    for component in more {
+        if into.iter().all(|known| known.name != component.name) {
+            into.push(component);
+        }
+    }
+}
+
+fn is_security(suite: &str) -> bool {
+    suite.ends_with("-security") || suite.ends_with("/updates")
+}
+
+/// Reads a configured keyring from this file system or, failing that, from the host's.
+fn keyring_of(source: &ArchiveSource, host_root: &Path) -> Result<Keyring, Failure> {
+    let what =
+        || format!("reading the keyring {} of {}", source.keyring.display(), shown(&source.url));
+    let bytes = input::read(&source.keyring, MOST_BYTES)
+        .or_else(|error| read_below(host_root, &source.keyring).map_err(|_| error))
+        .or_fail(ExitCode::Usage, what)
+        .map_err(|failure| {
+            failure.remedy(
+                "set keyring of this [[archive]] to the keyring that the archive signs with",
+            )
+        })?;
+    let keyring = Keyring::read(&bytes);
+    if keyring.is_empty() {
+        return Err(Failure::new(
+            ExitCode::Usage,
+            format!("{}: no OpenPGP certificate in it", what()),
+        )
+        .remedy("give a keyring as `gpg --export` writes it, binary or armored"));
+    }
+    Ok(keyring)
+}
+
+/// The distribution, from os-release.
+struct Os {
+    codename: Option<String>,
+    origins: Vec<String>,
+}
+
+impl Os {
+    fn read(root: &Path) -> Self {
+        let read = |path| read_below(root, Path::new(path));
+        let bytes = read("/etc/os-release").or_else(|_| read("/usr/lib/os-release"));
+        Self::parse(&String::from_utf8_lossy(&bytes.unwrap_or_default()))
+    }
+
+    fn parse(text: &str) -> Self {
+        let value = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
+            Some(line.trim().trim_matches(['"', '\'']).to_owned()).filter(|v| !v.is_empty())
+        };
+        let ids = [value("ID"), value("ID_LIKE")].into_iter().flatten();
+        Self {
+            codename: value("VERSION_CODENAME"),
+            origins: ids.flat_map(|ids| split_words(&ids)).collect(),
+        }
+    }
+
+    /// True if a suite may be the distribution's, by its name.
+    fn has(&self, suite: &str) -> bool {
+        let aliases =
+            ["stable", "oldstable", "oldoldstable", "testing", "unstable", "sid", "experimental"];
+        let release = release_of(suite);
+        self.codename.as_deref().is_none_or(|codename| codename == release)
+            || aliases.contains(&release)
+    }
+}
+
+fn split_words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_lowercase).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("bookworm", true)]
+    #[case("bookworm-security", true)]
+    #[case("bookworm-backports", true)]
+    #[case("stable-updates", true)]
+    #[case("trixie", false)]
+    #[case("nodistro", false)]
+    #[case("cloud-sdk-bookworm", false)]
+    fn suites_of_the_release_are_told_by_their_names(#[case] suite: &str, #[case] own: bool) {
+        let os = Os::parse("ID=debian\nVERSION_CODENAME=\"bookworm\"\n");
+        assert_eq!(os.has(suite), own);
+        assert!(Os::parse("").has(suite), "nothing is known of the host");
+    }
+
+    #[test]
+    fn origins_come_from_the_ids() {
+        let os = Os::parse("ID=ubuntu\nID_LIKE=debian\nID_X=other\n");
+        assert_eq!(os.origins, ["ubuntu", "debian"]);
+    }
+
+    #[rstest]
+    #[case("bookworm-security", true)]
+    #[case("buster/updates", true)]
+    #[case("bookworm-updates", false)]
+    #[case("bookworm", false)]
+    fn security_suites_are_told_by_their_names(#[case] suite: &str, #[case] expected: bool) {
+        assert_eq!(is_security(suite), expected);
+    }
+
+    #[test]
+    fn no_archive_at_all_is_a_mistake_of_the_configuration() {
+        let root = tempfile::tempdir().expect("dir");
+        let config = ArchiveConfig {
+            sources: Vec::new(),
+            use_host_apt: true,
+            host_components: Vec::new(),
+            host_suites: Vec::new(),
+            frozen: false,
+        };
+        let failure = select(&config, root.path(), "amd64").expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Usage);
+        let wanting = ArchiveConfig { host_suites: vec!["trixie".to_owned()], ..config };
+        let failure = select(&wanting, root.path(), "amd64").expect_err("refused");
+        assert!(failure.to_string().contains("trixie"), "{failure}");
+    }
+}

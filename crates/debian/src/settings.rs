@@ -1,0 +1,61 @@
+//! Archives to read, as a configuration names them.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Deserializer};
+
+use longshore_core::redact::shown;
+use longshore_core::value::AbsolutePath;
+
+/// Debian-format archives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArchiveConfig {
+    /// Archives of the configuration.
+    pub sources: Vec<ArchiveSource>,
+    /// True if the host's own apt sources are read as well.
+    pub use_host_apt: bool,
+    /// Components to look for in the host's apt sources beyond those they name.
+    pub host_components: Vec<String>,
+    /// Suites to look for in the host's apt sources beyond those they name, for example
+    /// `trixie-security`.
+    pub host_suites: Vec<String>,
+    /// Accept metadata past its Valid-Until, or older than what was read before: the archive is a
+    /// frozen mirror on purpose.
+    pub frozen: bool,
+}
+
+/// One archive: base URL, suites, components, keyring.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ArchiveSource {
+    /// Base URL: http, https or file.
+    #[serde(deserialize_with = "archive_url")]
+    pub url: String,
+    /// Suites, for example `bookworm`, `bookworm-updates`.
+    pub suites: Vec<String>,
+    /// Components, for example `main`, `non-free`.
+    pub components: Vec<String>,
+    /// OpenPGP keyring (binary or armored) whose keys may sign InRelease.
+    #[serde(deserialize_with = "absolute_path")]
+    pub keyring: PathBuf,
+}
+
+fn archive_url<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let url = String::deserialize(from)?;
+    let after = |scheme: &str| url.strip_prefix(scheme);
+    let host = after("http://").or(after("https://"));
+    if host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
+        || url.starts_with("file:/")
+    {
+        Ok(url)
+    } else {
+        Err(serde::de::Error::custom(format!(
+            "`{}` is not an http, https or file URL",
+            shown(&url)
+        )))
+    }
+}
+
+fn absolute_path<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+    AbsolutePath::deserialize(from).map(|path| path.as_path().to_path_buf())
+}

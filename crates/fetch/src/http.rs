@@ -1,0 +1,315 @@
+//! Downloads over http and https, and copies from file URLs.
+
+mod attempts;
+pub mod goal;
+mod local;
+pub mod pace;
+pub mod patience;
+pub mod policy;
+
+use std::path::{Path, PathBuf};
+
+use reqwest::header::HeaderValue;
+use reqwest::redirect::Policy as Redirects;
+
+use goal::Goal;
+pub use goal::{is_certificate, proxies, root_cause};
+pub use pace::Pace;
+pub use patience::Away;
+pub use patience::{Patience, Trouble, is_busy, retry_after};
+pub use policy::{Downloads, Policy};
+
+pub use super::sink::{Alive, Writers};
+use super::sink::{Committed, Reading, Sink, Writing};
+pub use super::sink::{ReadOnce, Reader};
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::progress::{Silent, Task};
+use longshore_core::root::{is_absent, read_below};
+use longshore_core::space;
+use longshore_core::store::Store;
+
+/// Maximum length of a file of unknown size.
+const MOST_BYTES: u64 = 16 << 30;
+
+/// Known properties of a file before it is fetched.
+#[derive(Debug, Clone, Default)]
+pub struct Expected {
+    /// Its sha256 (hex).
+    pub sha256: Option<String>,
+    /// Size in bytes.
+    pub size: Option<u64>,
+}
+
+/// A download that failed.
+#[derive(Debug)]
+pub enum FetchError {
+    /// The server has no such file (404, 410, or no such path).
+    Missing(Failure),
+    /// The server requires authentication, or refuses these credentials (401, 403).
+    Denied(Failure),
+    /// Any other failure.
+    Failed(Failure),
+}
+
+impl From<FetchError> for Failure {
+    fn from(error: FetchError) -> Self {
+        match error {
+            FetchError::Missing(failure)
+            | FetchError::Denied(failure)
+            | FetchError::Failed(failure) => failure,
+        }
+    }
+}
+
+impl From<Failure> for FetchError {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// Fetches URLs. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Fetcher {
+    client: reqwest::Client,
+    policy: Policy,
+    host_root: PathBuf,
+}
+
+impl Fetcher {
+    /// Creates a fetcher that honours the proxy variables, and trusts the certificates of this file
+    /// system and those of the host below `host_root`.
+    ///
+    /// # Errors
+    /// Exit code 2 where no client can be set up with them.
+    pub fn new(policy: Policy, host_root: &Path) -> Result<Self, Failure> {
+        Self::set_up(policy, host_root, |client| client.redirect(Redirects::limited(10)))
+    }
+
+    /// Like [`Fetcher::new`], for requests meant for their server alone: a redirection is returned
+    /// as the answer.
+    ///
+    /// # Errors
+    /// As [`Fetcher::new`].
+    pub fn without_redirects(policy: Policy, host_root: &Path) -> Result<Self, Failure> {
+        Self::set_up(policy, host_root, |client| client.redirect(Redirects::none()))
+    }
+
+    /// Like [`Fetcher::new`], but refuses http, also where an https URL is redirected to it: for
+    /// files that are trusted because of the server they come from.
+    ///
+    /// # Errors
+    /// As [`Fetcher::new`].
+    pub fn over_https_only(&self) -> Result<Self, Failure> {
+        Self::set_up(self.policy.clone(), &self.host_root, |client| {
+            client.redirect(Redirects::limited(10)).https_only(true)
+        })
+    }
+
+    fn set_up(
+        policy: Policy,
+        host_root: &Path,
+        with: fn(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
+    ) -> Result<Self, Failure> {
+        // The first installed provider wins; there is only one here.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let builder = || {
+            let client = reqwest::Client::builder()
+                .connect_timeout(policy.connect)
+                .read_timeout(policy.stall)
+                // A URL's query may contain a token, which a redirection's target must not see.
+                .referer(false)
+                .user_agent(concat!("longshore/", env!("CARGO_PKG_VERSION")));
+            with(client)
+        };
+        let client = builder()
+            .tls_certs_merge(host_certificates(host_root))
+            .build()
+            // An image without any certificate can still fetch over http: files are verified by
+            // signature and digest anyway.
+            .or_else(|_| builder().tls_certs_only([]).build())
+            .map_err(|e| {
+                Failure::new(ExitCode::Usage, "setting up downloads")
+                    .because(root_cause(&e))
+                    .remedy("check the proxy variables and the certificates")
+            })?;
+        Ok(Self { client, policy, host_root: host_root.to_path_buf() })
+    }
+
+    /// Fetches a small file into memory; more than `limit` bytes are refused.
+    ///
+    /// # Errors
+    /// Exit code 12, or 13 where it is too long.
+    pub async fn bytes(&self, url: &str, limit: u64) -> Result<Vec<u8>, FetchError> {
+        let mut sink = Sink::Memory(Vec::new());
+        let goal = Goal::new(url, None, limit, false)?;
+        self.run(&goal, &mut sink, &Silent).await?;
+        Ok(sink.into_bytes())
+    }
+
+    /// Fetches the first bytes of a file, at most `most`.
+    ///
+    /// # Errors
+    /// Exit code 12.
+    pub async fn head(&self, url: &str, most: u64) -> Result<Vec<u8>, FetchError> {
+        let mut sink = Sink::Memory(Vec::new());
+        let goal = Goal { part: true, ..Goal::new(url, None, most, false)? };
+        self.run(&goal, &mut sink, &Silent).await?;
+        Ok(sink.into_bytes())
+    }
+
+    /// Passes a file to `reader` while it is downloaded, hashed and resumed after an interruption;
+    /// the file itself is not stored. `reader` may be called again where the download starts over;
+    /// only the last result counts, and only if this returns without an error: the digest is known
+    /// last. Nothing is read any more when this returns.
+    ///
+    /// # Errors
+    /// Exit code 12 where it cannot be downloaded, 13 where it differs from the expected file or is
+    /// longer than `limit`, and the errors of `reader` where the file is the expected one.
+    pub async fn stream(
+        &self,
+        url: &str,
+        sha256: &str,
+        limit: u64,
+        reader: &Reader,
+        task: &dyn Task,
+    ) -> Result<(), FetchError> {
+        let writers = Writers::new();
+        let goal = Goal::new(url, None, limit, true)?;
+        let start = || Ok(Sink::Reader(Reading::start(reader, writers.alive())));
+        let expected = Expected { sha256: Some(sha256.to_owned()), size: None };
+        let fetched = self.whole(&goal, &expected, task, start).await;
+        writers.all_ended().await;
+        fetched.map(drop)
+    }
+
+    /// Fetches a file into the store, hashed while it streams and resumed after an interruption;
+    /// returns its sha256 (hex). A failed download leaves nothing behind, and never writes more
+    /// than the promised size.
+    ///
+    /// # Errors
+    /// Exit code 12 where it cannot be downloaded, 13 where it differs from the expected file, 15
+    /// where the store is full or cannot be written.
+    pub async fn blob(
+        &self,
+        url: &str,
+        expected: &Expected,
+        store: &Store,
+        task: &dyn Task,
+    ) -> Result<String, FetchError> {
+        let writers = Writers::new();
+        let fetched = self.blob_among(url, expected, store, task, writers.alive()).await;
+        writers.all_ended().await;
+        fetched
+    }
+
+    /// Like [`Fetcher::blob`], for a caller of many that may drop some: the caller waits for the
+    /// writers.
+    pub async fn blob_among(
+        &self,
+        url: &str,
+        expected: &Expected,
+        store: &Store,
+        task: &dyn Task,
+        alive: &Alive,
+    ) -> Result<String, FetchError> {
+        let limit = expected.size.unwrap_or(MOST_BYTES);
+        let goal = Goal::new(url, expected.size, limit, expected.sha256.is_some())?;
+        self.blob_for(&goal, expected, store, task, alive).await
+    }
+
+    /// Like [`Fetcher::blob`], with an Authorization header, for a caller of many that may drop
+    /// some: the caller waits for the writers. The header is sent to the URL's own host alone, and
+    /// not with a redirection elsewhere.
+    pub async fn blob_as(
+        &self,
+        authorization: Option<HeaderValue>,
+        url: &str,
+        expected: &Expected,
+        store: &Store,
+        task: &dyn Task,
+        alive: &Alive,
+    ) -> Result<String, FetchError> {
+        let limit = expected.size.unwrap_or(MOST_BYTES);
+        let mut goal = Goal::new(url, expected.size, limit, expected.sha256.is_some())?;
+        goal.authorization = authorization;
+        self.blob_for(&goal, expected, store, task, alive).await
+    }
+
+    /// Returns the underlying client, for requests that are not downloads.
+    pub fn client(&self) -> &reqwest::Client {
+        &self.client
+    }
+
+    /// Returns its timeouts and retries.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    async fn blob_for(
+        &self,
+        goal: &Goal,
+        expected: &Expected,
+        store: &Store,
+        task: &dyn Task,
+        alive: &Alive,
+    ) -> Result<String, FetchError> {
+        space::require(store.root(), expected.size.unwrap_or(0))?;
+        let start = || Ok(Sink::Blob(Writing::start(store, alive)?));
+        self.whole(goal, expected, task, start).await
+    }
+
+    /// Fetches into a sink; starts over once if resumed pieces did not make up the file.
+    async fn whole(
+        &self,
+        goal: &Goal,
+        expected: &Expected,
+        task: &dyn Task,
+        start: impl Fn() -> Result<Sink, Failure>,
+    ) -> Result<String, FetchError> {
+        let mut pieced = true;
+        loop {
+            let mut sink = start()?;
+            // Pieces of different versions of a file may not fit together; that justifies one fresh
+            // start.
+            pieced = self.run(goal, &mut sink, task).await? && pieced;
+            match sink.commit(expected.sha256.clone()).await? {
+                Committed::Right(sha256) => return Ok(sha256),
+                Committed::Wrong(_) if pieced => pieced = false,
+                Committed::Wrong(failure) => return Err(FetchError::Failed(goal.wrong(failure))),
+            }
+        }
+    }
+}
+
+/// Paths of certificate bundles: Debian's, and Red Hat's (a link to an absolute path).
+const BUNDLES: [&str; 2] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
+
+/// Reads the host's certificate bundle, if it differs from this file system's. Links are resolved
+/// within the host's root.
+fn host_certificates(host_root: &Path) -> Vec<reqwest::Certificate> {
+    if host_root == Path::new("/") {
+        return Vec::new();
+    }
+    let bundle = |path: &&str| match read_below(host_root, Path::new(path)) {
+        Ok(pem) => match reqwest::Certificate::from_pem_bundle(&pem) {
+            Ok(found) => Some(found),
+            Err(e) => {
+                tracing::warn!(
+                    "the host's certificates in {path} are not used: {}",
+                    root_cause(&e)
+                );
+                None
+            }
+        },
+        Err(e) if is_absent(&e) => None,
+        Err(e) => {
+            tracing::warn!("the host's certificates are not used: {e}");
+            None
+        }
+    };
+    BUNDLES.iter().find_map(bundle).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+//! The file to download, and the checks of a server's response.
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderValue};
+use reqwest::{Response, StatusCode, Url};
+
+use super::super::sink::Sink;
+use super::FetchError;
+use super::patience::{is_busy, retry_after};
+use longshore_core::failure::{ExitCode, Failure, FailureKind};
+use longshore_core::landing::read_kind;
+use longshore_core::progress::Task;
+use longshore_core::redact::{redacted, shown};
+
+/// Result of an attempt that did not fetch the file.
+pub(super) enum Ended {
+    /// Worth retrying.
+    Again(Failure),
+    /// Worth few retries: the server sent nothing, or next to nothing.
+    Silent(Failure),
+    /// Worth retrying after a while, perhaps the one that the server names.
+    Busy(Failure, Option<Duration>),
+    /// Not worth retrying.
+    For(FetchError),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        Self::For(FetchError::Failed(failure))
+    }
+}
+
+/// A file to fetch.
+pub(super) struct Goal {
+    pub(super) url: Url,
+    /// The URL without secrets, as messages show it.
+    pub(super) shown: String,
+    /// Size in bytes, if known.
+    pub(super) size: Option<u64>,
+    /// Maximum number of bytes; more are refused.
+    pub(super) limit: u64,
+    /// True if a digest will detect pieces that do not belong together.
+    pub(super) pinned: bool,
+    /// Authorization header, if the server requires one.
+    pub(super) authorization: Option<HeaderValue>,
+    /// Only the first `limit` bytes are wanted.
+    pub(super) part: bool,
+}
+
+impl Goal {
+    /// # Errors
+    /// Exit code 2 for a URL that cannot be fetched.
+    pub(super) fn new(
+        url: &str,
+        size: Option<u64>,
+        limit: u64,
+        pinned: bool,
+    ) -> Result<Self, Failure> {
+        let authorization = None;
+        let (url, shown) = (parse(url)?, shown(url));
+        Ok(Self { url, shown, size, limit, pinned, authorization, part: false })
+    }
+
+    pub(super) fn failure(&self, why: &str) -> Failure {
+        self.failed(FailureKind::Download, why)
+            .remedy(format!("check the URL, the network and {}", proxies()))
+    }
+
+    /// Returns the failure for the local file of a file URL: of the disk, unless there is no regular
+    /// file.
+    pub(super) fn unread(&self, error: &io::Error) -> Failure {
+        match (error.kind(), read_kind(error)) {
+            (io::ErrorKind::InvalidInput, _) | (_, FailureKind::Download) => {
+                self.failure(&error.to_string())
+            }
+            (_, kind) => self.failed(kind, &error.to_string()),
+        }
+    }
+
+    fn failed(&self, kind: FailureKind, why: &str) -> Failure {
+        Failure::new(kind, format!("fetching {} failed", self.shown)).because(why)
+    }
+
+    pub(super) fn not_as_promised(&self, what: &str) -> Failure {
+        Failure::new(
+            ExitCode::Verification,
+            format!("{} is not what was promised: {what}", self.shown),
+        )
+        .remedy("a proxy or mirror serves something else, or is being updated: try again, or use another mirror; nothing was kept")
+    }
+
+    pub(super) fn wrong(&self, failure: Failure) -> Failure {
+        self.not_as_promised("its digest differs").because(failure)
+    }
+
+    pub(super) fn too_long(&self) -> Failure {
+        self.not_as_promised(&format!("it has more than {} bytes", self.limit))
+    }
+
+    /// Returns the part of `new` that is still wanted after `had` bytes.
+    pub(super) fn wanted<'a>(&self, new: &'a [u8], had: u64) -> &'a [u8] {
+        let left = usize::try_from(self.limit.saturating_sub(had)).unwrap_or(usize::MAX);
+        if self.part { &new[..new.len().min(left)] } else { new }
+    }
+
+    pub(super) fn has_enough(&self, size: u64) -> bool {
+        self.part && size >= self.limit
+    }
+
+    pub(super) fn check_whole(&self, size: u64) -> Result<(), Ended> {
+        match self.size {
+            Some(promised) if size < promised => Err(Ended::Again(
+                self.failure(&format!("it ended after {size} of {promised} bytes")),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// State kept from one attempt to the next.
+pub(super) struct Mark<'a> {
+    pub(super) task: &'a dyn Task,
+    /// Entity tag of the content being served.
+    pub(super) etag: Option<String>,
+    /// The most bytes the sink ever had.
+    pub(super) seen: u64,
+    /// True if the server ever answered.
+    pub(super) answered: bool,
+}
+
+impl Mark<'_> {
+    pub(super) fn reached(&mut self, size: u64) {
+        if size > self.seen {
+            self.task.advance(size - self.seen);
+            self.seen = size;
+        }
+    }
+}
+
+/// Returns the offset of the next attempt. Content without digest and ETag starts over, because
+/// mixed pieces would not be detected.
+pub(super) fn resume_from(goal: &Goal, sink: &mut Sink, mark: &Mark<'_>) -> Result<u64, Failure> {
+    if !goal.pinned && mark.etag.is_none() {
+        sink.restart()?;
+    }
+    Ok(sink.size())
+}
+
+/// Checks the response's head; returns the number of its body's bytes that the sink already has.
+pub(super) fn accept(
+    goal: &Goal,
+    sink: &mut Sink,
+    response: &Response,
+    offset: u64,
+) -> Result<u64, Ended> {
+    let status = response.status();
+    let length = response.content_length();
+    match status {
+        StatusCode::OK => {
+            if let (Some(length), Some(size)) = (length, goal.size)
+                && length != size
+            {
+                let what = format!("the server has {length} bytes, the index says {size}");
+                return Err(goal.not_as_promised(&what).into());
+            }
+            if !goal.part && length.is_some_and(|length| length > goal.limit) {
+                return Err(goal.too_long().into());
+            }
+            if !goal.pinned {
+                sink.restart()?;
+                return Ok(0);
+            }
+            Ok(offset)
+        }
+        StatusCode::PARTIAL_CONTENT if starts_at(response.headers(), offset) => Ok(0),
+        StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
+            sink.restart()?;
+            Err(Ended::Again(goal.failure("the server cannot resume the transfer")))
+        }
+        StatusCode::NOT_FOUND | StatusCode::GONE => {
+            Err(Ended::For(FetchError::Missing(goal.failure(&format!("the server says {status}")))))
+        }
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            Err(Ended::For(FetchError::Denied(goal.failure(&format!("the server says {status}")))))
+        }
+        _ if is_busy(status) => {
+            let failure = goal.failure(&format!("the server says {status}"));
+            Err(Ended::Busy(failure, retry_after(response.headers())))
+        }
+        _ => Err(goal.failure(&format!("the server says {status}")).into()),
+    }
+}
+
+/// True if the response has `Content-Range: bytes OFFSET-...`.
+fn starts_at(headers: &HeaderMap, offset: u64) -> bool {
+    let range = headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
+    let start = range.and_then(|r| r.strip_prefix("bytes ")?.split_once('-')?.0.parse().ok());
+    start == Some(offset)
+}
+
+pub(super) fn strong_etag(headers: &HeaderMap) -> Option<String> {
+    let etag = headers.get(ETAG)?.to_str().ok()?;
+    (!etag.starts_with("W/")).then(|| etag.to_owned())
+}
+
+fn parse(url: &str) -> Result<Url, Failure> {
+    let bad = |what: String| {
+        Failure::new(
+            ExitCode::Usage,
+            format!("{} is not a URL that can be fetched: {what}", shown(url)),
+        )
+        .remedy("give an http, https or file URL")
+    };
+    let parsed = Url::parse(url).map_err(|e| bad(e.to_string()))?;
+    match parsed.scheme() {
+        "http" | "https" | "file" => Ok(parsed),
+        scheme => Err(bad(format!("the scheme {scheme} is not known"))),
+    }
+}
+
+/// Returns the text of the innermost error: the system's error, without the layers above it.
+pub fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    // reqwest's own errors contain the URL.
+    redacted(&innermost.to_string()).into_owned()
+}
+
+/// Names the proxy variables that are set: their values may hold passwords.
+pub fn proxies() -> String {
+    let names =
+        ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+    let set: Vec<&str> =
+        names.into_iter().filter(|name| std::env::var_os(name).is_some()).collect();
+    match &set[..] {
+        [] => "whether a proxy is needed (http_proxy, https_proxy)".to_owned(),
+        set => format!("the proxy ({} is set)", set.join(", ")),
+    }
+}
+
+/// True if the server's certificate is at fault: retrying does not help.
+pub fn is_certificate(error: &(dyn Error + 'static)) -> bool {
+    if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
+        return true;
+    }
+    // An io::Error does not return the wrapped error as its source.
+    let wrapped = error.downcast_ref::<std::io::Error>().and_then(|e| e.get_ref());
+    match wrapped {
+        Some(wrapped) => is_certificate(wrapped),
+        None => error.source().is_some_and(is_certificate),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::absent(io::ErrorKind::NotFound, FailureKind::Download)]
+    #[case::no_regular_file(io::ErrorKind::InvalidInput, FailureKind::Download)]
+    #[case::of_the_disk(io::ErrorKind::Other, FailureKind::Disk)]
+    #[case::not_allowed(io::ErrorKind::PermissionDenied, FailureKind::Disk)]
+    fn a_local_file_that_cannot_be_read_is_no_failed_download(
+        #[case] error: io::ErrorKind,
+        #[case] wanted: FailureKind,
+    ) {
+        let goal = Goal::new("file:///srv/mirror/file", None, 1, false).expect("a URL");
+        let failure = goal.unread(&error.into());
+        assert_eq!(failure.kind(), wanted);
+        assert_eq!(failure.to_string(), "fetching file:///srv/mirror/file failed");
+        assert_eq!(failure.chain().count(), 1);
+    }
+
+    #[rstest]
+    #[case("ftp://archive.example.com/x")]
+    #[case("cdrom:[Debian]/")]
+    #[case("nonsense")]
+    fn other_urls_are_refused(#[case] url: &str) {
+        let failure = parse(url).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Usage);
+        assert!(failure.to_string().contains(url));
+    }
+
+    #[rstest]
+    #[case(Some("bytes 5-9/10"), 5, true)]
+    #[case(Some("bytes 4-9/10"), 5, false)]
+    #[case(Some("bytes */10"), 5, false)]
+    #[case(None, 0, false)]
+    fn a_part_must_begin_where_the_rest_was_asked_for(
+        #[case] value: Option<&str>,
+        #[case] offset: u64,
+        #[case] expected: bool,
+    ) {
+        let mut headers = HeaderMap::new();
+        if let Some(value) = value {
+            headers.insert(CONTENT_RANGE, value.parse().expect("value"));
+        }
+        assert_eq!(starts_at(&headers, offset), expected);
+    }
+
+    #[test]
+    fn a_bad_certificate_is_told_from_a_bad_line() {
+        let bad = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        assert!(is_certificate(&std::io::Error::other(std::io::Error::other(bad))));
+        assert!(!is_certificate(&std::io::Error::from_raw_os_error(111)));
+    }
+}

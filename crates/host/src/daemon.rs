@@ -1,0 +1,130 @@
+//! Daemons of a driver, as processes of the host.
+//!
+//! A daemon is identified by a **mark**, a random word in the environment that it is started with.
+//! Every process it forks inherits it, no other process on the host has it, and the kernel shows it
+//! for as long as the process lives. So one word in the journal, written before the daemon is
+//! started, proves to the successor of a killed agent which processes longshore started: there is
+//! no PID, which may be reused by then, no PID file, and no moment in between without a record.
+
+pub mod bring_up;
+pub(crate) mod output;
+pub mod process;
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use bring_up::{bring_up, stop};
+
+/// Directory with the subnet manager's settings, where nvlsm looks for them.
+pub const SUBNET_SETTINGS: &str = "/usr/share/nvidia/nvlsm";
+/// The environment variable that holds the mark.
+pub(crate) const MARK_VARIABLE: &str = "LONGSHORE_DAEMON";
+
+/// Socket on which clients expect nvidia-persistenced (its sources' nvpd_defs.h).
+pub const PERSISTENCED_SOCKET: &str = "/run/nvidia-persistenced/socket";
+/// Socket on which clients expect the fabric manager.
+pub const FABRICMANAGER_SOCKET: &str = "/run/nvidia-fabricmanager/socket";
+
+/// A daemon of the driver.
+///
+/// Two are equal if they run the same program the same way: the agent's time limits for it are not
+/// compared.
+#[derive(Debug, Clone, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Daemon {
+    /// Its name, for example `nvidia-persistenced`.
+    pub name: String,
+    /// Absolute path of its program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// The directory of the driver's libraries.
+    pub libraries: PathBuf,
+    /// The socket that it answers on once it is ready.
+    pub socket: PathBuf,
+    /// The file of settings that is written for it before it starts.
+    pub settings: Option<Settings>,
+    /// The capabilities its processes keep, for example `CAP_SYS_ADMIN`.
+    pub capabilities: Vec<String>,
+    /// True if the driver is not ready without it.
+    pub required: bool,
+    /// Time limit until it answers, in seconds.
+    pub ready_within: u64,
+}
+
+/// A file of `KEY=value` lines that a daemon reads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The file that comes with the driver.
+    pub template: PathBuf,
+    /// Settings that differ from the template.
+    pub set: Vec<(String, String)>,
+    /// Path of the result; only the daemon reads it.
+    pub file: PathBuf,
+}
+
+impl PartialEq for Daemon {
+    fn eq(&self, other: &Self) -> bool {
+        let what = |d: &Self| {
+            let Daemon { name, program, arguments, libraries, socket, settings, .. } = d.clone();
+            (name, program, arguments, libraries, socket, settings)
+        };
+        what(self) == what(other)
+    }
+}
+
+impl Daemon {
+    /// Time limit until it answers.
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs(self.ready_within)
+    }
+}
+
+/// Returns a new mark that no process has yet.
+pub fn new_mark() -> String {
+    // std seeds every RandomState anew: 128 bits that are unique on a host.
+    let half = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", half(), half())
+}
+
+/// Observed state of a daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DaemonSeen {
+    /// The processes that have its mark, in the agent's PID namespace.
+    pub processes: Vec<u32>,
+    /// The process that answers on its socket.
+    pub answers: Answers,
+    /// Its last output, and its exit status, if known.
+    pub said: Option<String>,
+}
+
+/// The process that answers on a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// Nobody.
+    Nobody,
+    /// A process with the mark.
+    Ours,
+    /// Another process, with its pid (0 for one in another PID namespace).
+    Other(u32),
+}
+
+/// A signal that ends a daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// SIGTERM: it can clean up.
+    Term,
+    /// SIGKILL: it cannot.
+    Kill,
+}
+
+impl fmt::Display for Daemon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}

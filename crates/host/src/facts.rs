@@ -1,0 +1,380 @@
+//! Facts of a host, as plain data.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::gpus::Gpu;
+use super::module_files::ModuleFiles;
+use crate::verbs::FileId;
+use longshore_core::flavour::Flavour;
+use longshore_core::kernel_id::KernelId;
+
+/// A fact, or the reason why it could not be read: "could not check" is not "no".
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Known<T> {
+    /// The value that was read.
+    Yes(T),
+    /// The reason why it could not be read.
+    Unknown(String),
+}
+
+/// All facts of a host that a plan is made from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostFacts {
+    /// The running kernel.
+    pub kernel: Kernel,
+    /// The host's distribution.
+    pub os: OsRelease,
+    /// NVIDIA GPUs and NVSwitches on the PCI bus, by address.
+    pub devices: Vec<PciDevice>,
+    /// The GPUs among `devices` that nvidia.ko may drive, each with the driver bound to it.
+    #[serde(default)]
+    pub gpus: Vec<Gpu>,
+    /// Loaded modules, by kernel name.
+    pub loaded: BTreeMap<String, LoadedModule>,
+    /// Driver modules that an agent with this store loaded, by its journal: kernel name -> the
+    /// parameters given. Others are not longshore's to unload.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ours: BTreeMap<String, String>,
+    /// The NVIDIA driver loaded now, as /proc/driver/nvidia/version names it.
+    pub live_driver: Option<LiveDriver>,
+    /// Modules built into the kernel, by kernel name.
+    pub builtin: BTreeSet<String>,
+    /// Modules the kernel ships as files.
+    pub available: ModuleFiles,
+    /// The kernel's rules for loading modules.
+    pub security: Security,
+    /// The mounts this process sees.
+    pub mounts: Vec<Mount>,
+    /// Names of the capabilities this process may raise (its permitted set), for example
+    /// `CAP_SYS_MODULE`.
+    pub capabilities: Known<BTreeSet<String>>,
+    /// Effective user id of this process.
+    pub euid: Known<u32>,
+    /// True if this process is in the initial user namespace: in others no capability is valid for
+    /// modules and device nodes.
+    pub initial_user_namespace: Known<bool>,
+    /// True if process 1, in this PID namespace, belongs to another container and not to the host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub foreign_first_process: bool,
+    /// Devices that manage NVLink5 switches; a subnet manager has to talk to them.
+    #[serde(default)]
+    pub switch_managers: Vec<SwitchManager>,
+    /// Sockets of driver daemons on the host that longshore did not start, for example
+    /// `/run/nvidia-persistenced/socket`.
+    #[serde(default)]
+    pub foreign_daemons: Vec<PathBuf>,
+    /// Peer groups of process 1's mounts: a mount event propagates to the host only within one of
+    /// them.
+    pub host_peer_groups: Known<BTreeSet<u32>>,
+    /// A driver installed on the host itself.
+    pub installed: HostDriver,
+    /// Modules that the host loads by itself, or is configured not to load.
+    pub autoload: Autoload,
+    /// The driver root, and free space in the directories longshore writes to; empty until read.
+    pub places: Places,
+    /// Sources of the lists above that could not be read, with the reason: the list they fill is
+    /// then unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `mounts`,
+    /// `os-release`, `installed`, `autoload`, `places`, `switch-managers`, `gpus`.
+    pub unread: BTreeMap<String, String>,
+}
+
+/// The running kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kernel {
+    /// `uname -r`.
+    pub release: String,
+    /// `uname -v`.
+    pub version: String,
+    /// `uname -m`.
+    pub arch: String,
+    /// The compiler /proc/version names, for example `gcc-12 (Debian 12.2.0-14) 12.2.0`.
+    pub compiler: Option<String>,
+    /// /proc/sys/kernel/random/boot_id.
+    pub boot_id: Option<String>,
+}
+
+impl Kernel {
+    /// Identity of the kernel.
+    pub fn id(&self) -> KernelId<'_> {
+        KernelId { version: Some(&self.version), ..self.any_build() }
+    }
+
+    /// The same kernel in any build.
+    pub fn any_build(&self) -> KernelId<'_> {
+        KernelId { release: &self.release, version: None, arch: &self.arch }
+    }
+}
+
+/// The fields of os-release that longshore uses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OsRelease {
+    /// `ID`, for example `debian`.
+    pub id: String,
+    /// `VERSION_ID`, for example `12`.
+    pub version_id: Option<String>,
+    /// `VERSION_CODENAME`, for example `bookworm`.
+    pub codename: Option<String>,
+    /// `PRETTY_NAME`.
+    pub pretty_name: Option<String>,
+}
+
+/// Kind of an NVIDIA PCI function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// Class 0x0300 or 0x0302.
+    Gpu,
+    /// Class 0x0680.
+    NvSwitch,
+}
+
+/// One NVIDIA PCI function, from /sys/bus/pci/devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PciDevice {
+    /// For example `0000:01:00.0`.
+    pub address: String,
+    /// GPU or NVSwitch.
+    pub kind: DeviceKind,
+    /// PCI device id, for example 0x1eb8 (T4).
+    pub device: u16,
+    /// PCI subsystem device id.
+    pub subsystem_device: u16,
+    /// The 24-bit class code.
+    pub class: u32,
+    /// Name of the driver bound to it, if any.
+    pub driver: Option<String>,
+}
+
+/// A network device that manages NVLink5 switches: its vital product data contains `SW_MNG`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchManager {
+    /// Its name below /sys/class/infiniband, for example `mlx5_4`.
+    pub name: String,
+    /// The GUID of its first port, for example `0xb83fd20300aabbcc`.
+    pub port: String,
+}
+
+/// A module in /sys/module that has a refcount (so is not merely built in).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadedModule {
+    /// refcnt.
+    pub refcount: Option<i64>,
+    /// Modules that hold it.
+    pub holders: Vec<String>,
+    /// `live`, `coming` or `going`.
+    pub state: Option<String>,
+    /// MODULE_VERSION.
+    pub version: Option<String>,
+    /// srcversion.
+    pub srcversion: Option<String>,
+    /// Parameters that one of NVIDIA's modules reports, with their values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// The NVIDIA driver loaded now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveDriver {
+    /// Its version.
+    pub version: String,
+    /// Its flavour, if reported.
+    pub flavour: Option<Flavour>,
+}
+
+/// The kernel's rules about modules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Security {
+    /// UEFI Secure Boot.
+    pub secure_boot: Known<bool>,
+    /// /sys/kernel/security/lockdown: `none`, `integrity` or `confidentiality`.
+    pub lockdown: Known<String>,
+    /// /sys/module/module/parameters/sig_enforce.
+    pub sig_enforce: Known<bool>,
+    /// State of module loading in this kernel.
+    pub module_loading: Known<ModuleLoading>,
+    /// Public keys of the certificates in the kernel's keyrings, all keyrings together.
+    pub keys: Known<Vec<KernelKey>>,
+}
+
+/// Public key of a certificate in one of the kernel's keyrings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelKey {
+    /// The certificate's subject, as the kernel prints it.
+    pub name: String,
+    /// The id by which the kernel finds it (hex): the subject key identifier, or the serial number.
+    pub id: String,
+}
+
+/// State of module loading in this kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModuleLoading {
+    /// Modules can be loaded.
+    Allowed,
+    /// /proc/sys/kernel/modules_disabled is 1, until the next boot.
+    Disabled,
+    /// The kernel was built without CONFIG_MODULES.
+    Unsupported,
+}
+
+/// Propagation type of a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Propagation {
+    /// Shared with a peer group.
+    Shared,
+    /// Receives events only.
+    Slave,
+    /// No propagation.
+    Private,
+    /// Private and cannot be bind mounted.
+    Unbindable,
+}
+
+/// One line of /proc/self/mountinfo.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Mount point.
+    pub target: PathBuf,
+    /// Root of the mount within its file system.
+    pub root: PathBuf,
+    /// Source as the kernel names it.
+    pub source: String,
+    /// File system type.
+    pub fstype: String,
+    /// Per-mount options.
+    pub options: String,
+    /// Propagation.
+    pub propagation: Propagation,
+    /// The peer group of a shared mount (`shared:N`).
+    pub peer_group: Option<u32>,
+}
+
+/// A driver installed on the host itself, without its modules: those are in `available`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostDriver {
+    /// Its version, by the names of its libraries.
+    pub version: Option<String>,
+    /// libcuda and libnvidia-ml, absolute.
+    pub libraries: Vec<PathBuf>,
+    /// Modules that DKMS compiles for each new kernel, for example `nvidia-current`.
+    pub dkms: Vec<String>,
+    /// Its enabled services, for example `nvidia-persistenced.service`.
+    pub services: Vec<String>,
+}
+
+/// Modules that the host loads by itself, or is configured not to load.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Autoload {
+    /// Modules blocked by modprobe.d or the kernel's command line, by kernel name.
+    pub kept_out: BTreeSet<String>,
+    /// Module parameters set in modprobe.d.
+    pub options: Vec<LoadRule>,
+    /// Modules named in lists that are loaded at boot.
+    pub at_boot: Vec<LoadRule>,
+}
+
+/// One line of configuration about loading a module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadRule {
+    /// Kernel name.
+    pub module: String,
+    /// The line.
+    pub text: String,
+    /// Its file.
+    pub file: PathBuf,
+}
+
+/// State of the paths that the configuration names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Places {
+    /// File type of the driver root's path, links not followed.
+    pub kind: RootKind,
+    /// Liveness of NVIDIA's driver container.
+    pub installer: Installer,
+    /// Mounts on the driver root; mounts below it only if nothing is mounted on it.
+    pub mounts: Vec<RootMount>,
+    /// Files of NVIDIA's container beside the driver root, in the order to remove them.
+    pub files: Vec<PlacedFile>,
+    /// The kernel's firmware path, if it is set and longshore's journal does not record it.
+    pub firmware_path: Option<String>,
+    /// Free space where longshore writes: for the state, then for the store.
+    pub room: Vec<Room>,
+}
+
+/// A file, with its identity.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacedFile {
+    /// Absolute path.
+    pub path: PathBuf,
+    /// Its identity.
+    pub id: FileId,
+}
+
+/// File type of a path.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RootKind {
+    /// Nothing.
+    #[default]
+    Absent,
+    /// A directory.
+    Directory,
+    /// A symlink to this path.
+    Symlink(PathBuf),
+    /// Another file type.
+    Other,
+}
+
+/// Liveness of NVIDIA's driver container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Installer {
+    /// No evidence of a running container.
+    #[default]
+    NotSeen,
+    /// The container runs; this is the evidence.
+    Alive(String),
+}
+
+/// A mount on the driver root.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootMount {
+    /// Mount point.
+    pub target: PathBuf,
+    /// Source as the kernel names it.
+    pub source: String,
+    /// File system type.
+    pub fstype: String,
+    /// Its owner.
+    pub owner: RootMountOwner,
+    /// Device and inode of the directory visible there, for a foreign mount on the driver root.
+    pub dir: Option<(u64, u64)>,
+}
+
+/// Owner of a mount on the driver root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RootMountOwner {
+    /// longshore.
+    Ours,
+    /// NVIDIA's driver container, running or dead.
+    Installer,
+    /// Another program, or undetermined.
+    Unknown,
+}
+
+/// Free space on the file system of a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// The path.
+    pub path: PathBuf,
+    /// Bytes.
+    pub free_bytes: u64,
+    /// Inodes, if its file system counts them.
+    pub free_inodes: Option<u64>,
+}

@@ -1,0 +1,355 @@
+//! The verbs of a simulated host.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::{FakeHost, FakeModule, Ill, Inner};
+use crate::daemon::{Answers, Daemon, DaemonSeen, Ending};
+use crate::gpus::Gpu;
+use crate::verbs::{
+    DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, NodeKeeper, Stage, TMPFS_SOURCE,
+    VerbError, WantedNode,
+};
+
+/// Reported waiting time of a call that was not answered.
+const WAITED: Duration = Duration::from_secs(20);
+
+/// Maps ETIMEDOUT to a call that was not answered.
+fn no_answer(error: VerbError) -> VerbError {
+    match error.errno {
+        Errno::ETIMEDOUT => VerbError::unanswered(error.verb, error.subject, WAITED),
+        _ => error,
+    }
+}
+
+impl Inner {
+    fn put(&mut self, name: &str, parameters: &str) {
+        self.loadings += 1;
+        self.state.instances.insert(name.to_owned(), self.loadings);
+        self.state.loaded.insert(name.to_owned(), parameters.to_owned());
+    }
+
+    fn hang(&mut self, name: &str, module: &FakeModule, at: Stage) -> Result<(), Errno> {
+        if module.hangs != Some(at) {
+            return Ok(());
+        }
+        self.state.wedged.insert(name.to_owned(), at);
+        Err(Errno::ETIMEDOUT)
+    }
+}
+
+/// Contents of a file, as the kernel reads them.
+fn contents(mut file: &File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_or_else(|_| Vec::new(), |_| bytes)
+}
+
+impl Host for FakeHost {
+    fn load_module(
+        &self,
+        name: &str,
+        image: Image<'_>,
+        parameters: &str,
+    ) -> Result<Vec<String>, VerbError> {
+        let (verb, bytes) = match image {
+            Image::Bytes(bytes) => ("init_module", bytes.to_vec()),
+            Image::File(file) => ("finit_module", contents(file)),
+        };
+        let answer = self.verb(verb, name, |inner| {
+            let module = inner.kernel.get(name).ok_or(Errno::ENOEXEC)?.clone();
+            if verb == "finit_module"
+                && let Some(errno) = inner.no_files
+            {
+                return Err(errno);
+            }
+            if let Some(theirs) = inner.rival_loads.remove(name) {
+                inner.put(name, &theirs);
+            }
+            if bytes != name.as_bytes() {
+                return Err(Errno::ENOEXEC);
+            }
+            if let Some(errno) = module.refused {
+                return Err(errno);
+            }
+            if inner.state.loaded.contains_key(name) {
+                return Err(Errno::EEXIST);
+            }
+            if !module.depends.iter().all(|d| inner.state.loaded.contains_key(d)) {
+                return Err(Errno::ENOENT);
+            }
+            inner.put(name, parameters);
+            inner.hang(name, &module, Stage::Coming)
+        });
+        answer.map(|()| Vec::new()).map_err(no_answer)
+    }
+
+    fn unload_module(&self, name: &str) -> Result<(), VerbError> {
+        self.verb("delete_module", name, |inner| {
+            if !inner.state.loaded.contains_key(name) {
+                return Err(Errno::ENOENT);
+            }
+            if inner.state.wedged.contains_key(name) {
+                return Err(Errno::EBUSY);
+            }
+            if inner.refcount(name) > 0 {
+                return Err(Errno::EAGAIN);
+            }
+            if inner.kernel.get(name).is_some_and(|module| module.permanent) {
+                return Err(Errno::EBUSY);
+            }
+            if let Some(module) = inner.kernel.get(name).cloned() {
+                inner.hang(name, &module, Stage::Going)?;
+            }
+            inner.state.loaded.remove(name);
+            inner.state.instances.remove(name);
+            Ok(())
+        })
+        .map_err(no_answer)
+    }
+
+    fn module(&self, name: &str) -> Result<Option<ModuleState>, VerbError> {
+        let mut inner = self.lock();
+        let look = inner.looks;
+        inner.looks += 1;
+        if let Some(mut act) = inner.on_look.take() {
+            act(&mut inner.state, look);
+            inner.on_look = Some(act);
+        }
+        if !inner.state.loaded.contains_key(name) {
+            return Ok(None);
+        }
+        let known = inner.kernel.get(name).cloned().unwrap_or_default();
+        Ok(Some(ModuleState {
+            refcount: inner.refcount(name),
+            holders: inner.holders(name),
+            version: known.version,
+            srcversion: known.srcversion,
+            instance: Some(inner.state.instances.get(name).copied().unwrap_or(0)),
+            stage: inner.state.wedged.get(name).copied().unwrap_or_default(),
+        }))
+    }
+
+    fn module_parameter(&self, module: &str, name: &str) -> Result<Option<String>, VerbError> {
+        let inner = self.lock();
+        let given = inner.state.loaded.get(module).cloned().unwrap_or_default();
+        let mut pairs = given.split_whitespace().filter_map(|pair| pair.split_once('='));
+        Ok(pairs.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned()))
+    }
+
+    fn driver_users(&self) -> Result<DriverUsers, VerbError> {
+        Ok(DriverUsers { users: self.lock().users.clone(), unseen: None })
+    }
+
+    fn write_parameter(&self, path: &Path, value: &str) -> Result<(), VerbError> {
+        self.path_verb("write", path, |inner| {
+            let slot = inner.state.parameters.get_mut(path).ok_or(Errno::ENOENT)?;
+            value.clone_into(slot);
+            Ok(())
+        })
+    }
+
+    fn parameter(&self, path: &Path) -> Result<Option<String>, VerbError> {
+        Ok(self.lock().state.parameters.get(path).cloned())
+    }
+
+    fn bind(&self, source: &Path, target: &Path) -> Result<(), VerbError> {
+        self.path_verb("bind", target, |inner| {
+            let dirs = &inner.state.dirs;
+            if !dirs.contains(source) || !dirs.contains(target) {
+                return Err(Errno::ENOENT);
+            }
+            inner.state.mounts.push((source.display().to_string(), target.to_path_buf()));
+            Ok(())
+        })
+    }
+
+    fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError> {
+        self.path_verb("tmpfs", target, |inner| {
+            if !inner.state.dirs.contains(target) {
+                return Err(Errno::ENOENT);
+            }
+            inner.state.mounts.push((TMPFS_SOURCE.to_owned(), target.to_path_buf()));
+            Ok(())
+        })
+    }
+
+    fn unmount(&self, target: &Path) -> Result<(), VerbError> {
+        self.path_verb("umount", target, |inner| {
+            if inner.busy_mounts.contains(target) {
+                return Err(Errno::EBUSY);
+            }
+            inner.unmount(target)
+        })
+    }
+
+    fn detach(&self, target: &Path) -> Result<(), VerbError> {
+        self.path_verb("detach", target, |inner| inner.unmount(target))
+    }
+
+    fn mounts_on(&self, target: &Path) -> Result<usize, VerbError> {
+        Ok(self.lock().state.mounts.iter().filter(|(_, on)| on == target).count())
+    }
+
+    fn mount_source(&self, target: &Path) -> Result<Option<String>, VerbError> {
+        let inner = self.lock();
+        let top = inner.state.mounts.iter().rfind(|(_, on)| on == target);
+        Ok(top.map(|(source, _)| source.clone()))
+    }
+
+    fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError> {
+        self.path_verb("mknod", path, |inner| {
+            let path = inner.real(path);
+            inner.parent_is_dir(&path)?;
+            if let Some(theirs) = inner.rivals.remove(&path) {
+                inner.state.nodes.insert(path.clone(), theirs);
+            }
+            inner.is_free(&path)?;
+            inner.state.nodes.insert(path, node);
+            Ok(())
+        })
+    }
+
+    fn set_node(&self, path: &Path, node: Node) -> Result<(), VerbError> {
+        self.path_verb("chnod", path, |inner| {
+            let path = inner.real(path);
+            match inner.state.nodes.get_mut(&path) {
+                Some(there) if there.same_device(&node) => *there = node,
+                Some(_) => return Err(Errno::ENXIO),
+                None => return Err(Errno::ENOENT),
+            }
+            Ok(())
+        })
+    }
+
+    fn node(&self, path: &Path) -> Result<Option<Node>, VerbError> {
+        let inner = self.lock();
+        Ok(inner.state.nodes.get(&inner.real(path)).copied())
+    }
+
+    fn remove_file(&self, path: &Path) -> Result<(), VerbError> {
+        self.path_verb("unlink", path, |inner| {
+            let path = inner.real(path);
+            if inner.state.files.remove(&path).is_some() {
+                return Ok(());
+            }
+            inner.state.nodes.remove(&path).map(drop).ok_or(Errno::ENOENT)
+        })
+    }
+
+    fn file(&self, path: &Path) -> Result<Option<FileId>, VerbError> {
+        let inner = self.lock();
+        let path = inner.real(path);
+        let node = || inner.state.nodes.contains_key(&path).then(FileId::default);
+        Ok(inner.state.files.get(&path).copied().or_else(node))
+    }
+
+    fn make_dir(&self, path: &Path) -> Result<(), VerbError> {
+        self.path_verb("mkdir", path, |inner| {
+            let path = inner.real(path);
+            inner.parent_is_dir(&path)?;
+            inner.is_free(&path)?;
+            inner.state.dirs.insert(path);
+            Ok(())
+        })
+    }
+
+    fn remove_dir(&self, path: &Path) -> Result<(), VerbError> {
+        self.path_verb("rmdir", path, |inner| {
+            let path = inner.real(path);
+            let is_inside = |other: &PathBuf| *other != path && other.starts_with(&path);
+            if inner.state.dirs.iter().chain(inner.state.nodes.keys()).any(is_inside) {
+                return Err(Errno::ENOTEMPTY);
+            }
+            if inner.state.mounts.iter().any(|(_, on)| on.starts_with(&path)) {
+                return Err(Errno::EBUSY);
+            }
+            if inner.state.dirs.remove(&path) { Ok(()) } else { Err(Errno::ENOENT) }
+        })
+    }
+
+    fn dir(&self, path: &Path) -> Result<Option<DirId>, VerbError> {
+        let inner = self.lock();
+        let dirs = &inner.state.dirs;
+        let inode = |path: &Path| dirs.iter().position(|dir| dir == path).map(|at| (1, at as u64));
+        let real = inner.real(path);
+        let top = inner.state.mounts.iter().rposition(|(_, on)| *on == real);
+        Ok(match (inode(&real), top) {
+            // The root of a tree is the tree's own directory; other mounts have a root of their
+            // own.
+            (Some(_), Some(top)) => {
+                inode(Path::new(&inner.state.mounts[top].0)).or(Some((2, top as u64)))
+            }
+            (found, _) => found,
+        })
+    }
+
+    fn start_daemon(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError> {
+        self.verb("start", &daemon.name, |inner| {
+            // A daemon of the driver ends if no driver is loaded.
+            let dies = inner.ill.get(&daemon.name) == Some(&Ill::Dies);
+            if !dies && !inner.state.loaded.is_empty() {
+                inner.state.daemons.insert(mark.to_owned(), daemon.name.clone());
+            }
+            Ok(())
+        })
+    }
+
+    fn end_daemon(&self, mark: &str, how: Ending) -> Result<Vec<OwnedFd>, VerbError> {
+        let Some(name) = self.lock().state.daemons.get(mark).cloned() else {
+            return Ok(Vec::new());
+        };
+        let waiting = self.daemon_processes(mark)?;
+        self.verb("end", &name, |inner| {
+            if how == Ending::Kill || inner.ill.get(&name) != Some(&Ill::Stubborn) {
+                inner.end(mark);
+            }
+            Ok(())
+        })?;
+        Ok(waiting)
+    }
+
+    fn daemon_processes(&self, mark: &str) -> Result<Vec<OwnedFd>, VerbError> {
+        let mut inner = self.lock();
+        if !inner.state.daemons.contains_key(mark) {
+            return Ok(Vec::new());
+        }
+        let fail = |e: io::Error| VerbError::on_path("pipe", Path::new("a daemon"), &e);
+        let (reader, writer) = io::pipe().map_err(fail)?;
+        inner.lives.entry(mark.to_owned()).or_default().push(writer);
+        Ok(vec![reader.into()])
+    }
+
+    fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonSeen, VerbError> {
+        let inner = self.lock();
+        let lives = inner.state.daemons.contains_key(mark);
+        let is_mute = inner.ill.get(&daemon.name) == Some(&Ill::Mute);
+        let another = inner.state.daemons.values().any(|name| *name == daemon.name);
+        let answers = match (lives, another) {
+            _ if is_mute => Answers::Nobody,
+            (true, _) => Answers::Ours,
+            (false, true) => Answers::Other(1),
+            (false, false) => Answers::Nobody,
+        };
+        let processes = if lives { vec![1] } else { Vec::new() };
+        Ok(DaemonSeen { processes, answers, said: None })
+    }
+
+    fn wanted_nodes(&self) -> Result<Vec<WantedNode>, VerbError> {
+        let inner = self.lock();
+        let loaded = inner.state.loaded.keys().filter_map(|name| inner.kernel.get(name));
+        let wanted = |(name, node): &(PathBuf, Node)| {
+            let keeper = inner.keepers.get(name).copied().unwrap_or(NodeKeeper::Installer);
+            WantedNode { name: name.clone(), node: *node, keeper }
+        };
+        Ok(loaded.flat_map(|module| module.nodes.iter().map(wanted)).collect())
+    }
+
+    fn gpus(&self) -> Result<Vec<Gpu>, VerbError> {
+        Ok(self.lock().state.gpus.clone())
+    }
+}

@@ -1,0 +1,154 @@
+//! The running kernel and the host's distribution.
+
+use std::io;
+
+use super::facts::{Kernel, OsRelease};
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::root::Root;
+
+/// Reads release, version string, architecture, compiler and boot id.
+///
+/// # Errors
+/// Exit code 10 where release or version string cannot be read.
+pub(super) fn read(root: &Root) -> Result<Kernel, Failure> {
+    let required = |path: &str| {
+        let read = root.read_to_string(path).map(|text| text.trim().to_owned());
+        read.or_fail(ExitCode::HostUnsupported, || format!("reading the kernel's /{path}"))
+            .map_err(|f| f.remedy("mount /proc in the container, or give the right --root"))
+    };
+    let optional = |path: &str| root.read_to_string(path).ok().map(|text| text.trim().to_owned());
+    Ok(Kernel {
+        release: required("proc/sys/kernel/osrelease")?,
+        version: required("proc/sys/kernel/version")?,
+        // The file exists since Linux 6.1 (kernel/utsname_sysctl.c).
+        arch: optional("proc/sys/kernel/arch").unwrap_or_else(own_arch),
+        compiler: optional("proc/version").as_deref().and_then(compiler_of),
+        boot_id: optional("proc/sys/kernel/random/boot_id"),
+    })
+}
+
+fn own_arch() -> String {
+    let machine = nix::sys::utsname::uname().map(|u| u.machine().to_string_lossy().into_owned());
+    machine.unwrap_or_else(|_| std::env::consts::ARCH.to_owned())
+}
+
+/// The compiler of a /proc/version: `Linux version R (builder) (compiler, linker) #1 ...`.
+fn compiler_of(text: &str) -> Option<String> {
+    let builder = text.find(" (")?;
+    let tools = group(text.get(builder + 1..)?)?;
+    let rest = text.get(builder + 1 + tools.len() + 2..)?;
+    let tools = group(rest.trim_start())?;
+    let linker = tools.find(", GNU ld").or_else(|| tools.find(", LLD"));
+    let compiler = linker.map_or(tools, |end| &tools[..end]).trim();
+    (!compiler.is_empty()).then(|| compiler.to_owned())
+}
+
+/// The contents of the parenthesis at the start of `text`, nested ones included.
+fn group(text: &str) -> Option<&str> {
+    let mut depth = 0usize;
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return text.get(1..at);
+                }
+            }
+            _ if depth == 0 => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Reads the host's os-release: `/host-etc/os-release` (mounted by the GPU operator), else the
+/// host's own.
+///
+/// # Errors
+/// If none of them can be read.
+pub(super) fn read_os_release(root: &Root, host: &Root) -> io::Result<OsRelease> {
+    root.read_to_string("host-etc/os-release")
+        .or_else(|_| host.read_to_string("etc/os-release"))
+        .or_else(|_| host.read_to_string("usr/lib/os-release"))
+        .map(|text| parse_os_release(&text))
+}
+
+/// Parses os-release(5).
+fn parse_os_release(text: &str) -> OsRelease {
+    let mut os = OsRelease::default();
+    for line in text.lines() {
+        let Some((key, value)) = line.split_once('=') else { continue };
+        let value = unquote(value.trim());
+        match key.trim() {
+            "ID" => os.id = value,
+            "VERSION_ID" => os.version_id = Some(value),
+            "VERSION_CODENAME" => os.codename = Some(value),
+            "PRETTY_NAME" => os.pretty_name = Some(value),
+            _ => {}
+        }
+    }
+    os
+}
+
+/// Removes shell quotes, and the backslashes inside double quotes.
+fn unquote(value: &str) -> String {
+    let inner = |quote| value.strip_prefix(quote).and_then(|v| v.strip_suffix(quote));
+    if let Some(plain) = inner('\'') {
+        return plain.to_owned();
+    }
+    let mut text = String::new();
+    let mut escaped = false;
+    for c in inner('"').unwrap_or(value).chars() {
+        if c == '\\' && !escaped {
+            escaped = true;
+        } else {
+            text.push(c);
+            escaped = false;
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(
+        "Linux version 6.1.0-50-amd64 (debian-kernel@lists.debian.org) (gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0, GNU ld (GNU Binutils for Debian) 2.40) #1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-08-01)",
+        Some("gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0")
+    )]
+    #[case(
+        "Linux version 6.12.1 (me@host) (clang version 18.1.8, LLD 18.1.8) #1 SMP",
+        Some("clang version 18.1.8")
+    )]
+    #[case("Linux version 5.10.0 (me@host) (gcc (GCC) 10.2.1) #1", Some("gcc (GCC) 10.2.1"))]
+    #[case("Linux version 5.10.0", None)]
+    #[case("Linux version 5.10.0 (open", None)]
+    #[case("", None)]
+    fn compilers(#[case] text: &str, #[case] wanted: Option<&str>) {
+        assert_eq!(compiler_of(text).as_deref(), wanted);
+    }
+
+    #[test]
+    fn os_release_with_every_kind_of_quote() {
+        let os = parse_os_release(
+            "# c\nPRETTY_NAME=\"A \\\"quoted\\\" name\"\nID=debian\nVERSION_ID='12'\nVERSION_CODENAME=bookworm\nHOME_URL=\"x\"\nbroken\n",
+        );
+        assert_eq!(os.id, "debian");
+        assert_eq!(os.version_id.as_deref(), Some("12"));
+        assert_eq!(os.codename.as_deref(), Some("bookworm"));
+        assert_eq!(os.pretty_name.as_deref(), Some("A \"quoted\" name"));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_makes_the_parsers_panic(text in "[ -~\n]{0,200}|\\PC{0,80}") {
+            let _ = compiler_of(&text);
+            let _ = parse_os_release(&text);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use nix::mount::MntFlags;
+use rstest::rstest;
+
+use super::calls::{decoded, encoded, make_all};
+use super::*;
+use crate::real::RealHost;
+use crate::verbs::{Host, Node, Owner};
+
+const AMPLE: Duration = Duration::from_secs(60);
+
+/// Calls made by a child that is this shell script.
+fn scripted(script: &str, within: Duration) -> (tempfile::TempDir, KernelCalls) {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("child");
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = Some(program);
+    (dir, KernelCalls { program, load: within, unload: within, ..KernelCalls::direct() })
+}
+
+fn unload() -> Call<'static> {
+    Call::Unload { name: "nvidia".as_ref() }
+}
+
+#[rstest]
+#[case("read call; echo 0", Answer::Came(Ok(())))]
+#[case("read call; echo 11; exit 1", Answer::Came(Err(Errno::EAGAIN)))]
+#[case(
+    "read call; test \"$* $call\" = '__kernel-call delete_module nvidia' && echo 0",
+    Answer::Came(Ok(()))
+)]
+#[case("kill -9 $$", Answer::Lost)]
+#[case("read call; kill -9 $$", Answer::Lost)]
+#[case("echo nonsense", Answer::Lost)]
+#[case("read call; printf 1; sleep 0.1; echo 1", Answer::Came(Err(Errno::EAGAIN)))]
+#[case("read call; printf 0", Answer::Lost)]
+#[case("read call; printf 11111111111111111; exec sleep 20", Answer::Lost)]
+fn the_answer_is_the_childs(#[case] script: &str, #[case] answer: Answer) {
+    let (_dir, calls) = scripted(script, AMPLE);
+    assert_eq!(calls.make("nvidia", unload()), answer);
+}
+
+#[test]
+fn one_child_makes_all_calls_until_it_is_to_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let started = dir.path().join("started");
+    let script = format!(
+        "echo $$ >>{0}; while read call; do echo 0; done; echo end >>{0}",
+        started.display()
+    );
+    let (_script, calls) = scripted(&script, AMPLE);
+    calls.prepare();
+    for _ in 0..3 {
+        assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
+    }
+    let lines = || fs::read_to_string(&started).unwrap_or_default().lines().count();
+    assert_eq!(lines(), 1);
+    calls.rest();
+    let since = std::time::Instant::now();
+    while lines() < 2 {
+        assert!(since.elapsed() < AMPLE, "the child does not end");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
+    assert_eq!(lines(), 3);
+}
+
+#[test]
+fn a_child_that_was_killed_while_it_waited_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = dir.path().join("first");
+    // The first child ends after its first call.
+    let script = format!(
+        "read call; echo 0; mkdir {} 2>/dev/null && exit; while read call; do echo 0; done",
+        first.display()
+    );
+    let (_script, calls) = scripted(&script, AMPLE);
+    assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
+    let since = std::time::Instant::now();
+    // Until its end of the pipe is closed a call may still be written into it.
+    while calls.waiting().as_mut().is_some_and(|caller| caller.calls.write_all(b"x").is_ok()) {
+        assert!(since.elapsed() < AMPLE, "the child does not end");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
+}
+
+#[test]
+fn other_deadlines_leave_the_child_what_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let started = dir.path().join("started");
+    let script =
+        format!("echo >>{}; read call; echo 0; read call; exec sleep 20", started.display());
+    let (_script, calls) = scripted(&script, AMPLE);
+    assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
+    let within = Duration::from_millis(300);
+    let hasty = calls.within(AMPLE, within);
+    assert_eq!(hasty.make("nvidia", unload()), Answer::NoneWithin(within));
+    assert_eq!(fs::read_to_string(started).unwrap(), "\n");
+}
+
+#[test]
+fn a_call_that_does_not_come_back_is_given_up_and_the_next_has_another_child() {
+    let within = Duration::from_millis(500);
+    let dir = tempfile::tempdir().unwrap();
+    let (reader, writer) = io::pipe().unwrap();
+    let script = format!(
+        "mkdir {} 2>/dev/null && exec cat <&2; read call; echo 0",
+        dir.path().join("first").display()
+    );
+    let (_script, blocked) = scripted(&script, within);
+    let lock = fs::File::from(std::os::fd::OwnedFd::from(reader));
+    let blocked = KernelCalls { lock: Some(Arc::new(lock)), ..blocked };
+    assert_eq!(blocked.make("nvidia", unload()), Answer::NoneWithin(within));
+    let ample = KernelCalls { unload: AMPLE, ..blocked };
+    assert_eq!(ample.make("nvidia", unload()), Answer::Came(Ok(())));
+    // The abandoned child ends as soon as its input comes.
+    drop(writer);
+}
+
+#[test]
+fn a_child_that_does_not_read_keeps_nobody_waiting() {
+    let within = Duration::from_millis(500);
+    let (_script, calls) = scripted("exec sleep 20", within);
+    let image = vec![7; 4 << 20];
+    let call = Call::Load { image: Image::Bytes(&image), parameters: "".as_ref() };
+    assert_eq!(calls.make("nvidia", call), Answer::NoneWithin(within));
+    assert!(calls.waiting().is_none(), "the child is not used again");
+}
+
+#[test]
+fn the_child_gets_the_image_whole_and_the_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = vec![7; 1 << 20];
+    let lock = dir.path().join("lock");
+    let script = "read verb parameters size; test $verb/$parameters = init_module/a=%20b && \
+                  test $(head -c $size | wc -c) = 1048576 && echo held >&2 && echo 0";
+    let (_script, calls) = scripted(script, AMPLE);
+    let calls = KernelCalls { lock: Some(Arc::new(fs::File::create(&lock).unwrap())), ..calls };
+    let call = Call::Load { image: Image::Bytes(&image), parameters: "a= b".as_ref() };
+    assert_eq!(calls.make("nvidia", call), Answer::Came(Ok(())));
+    assert_eq!(fs::read_to_string(lock).unwrap(), "held\n");
+}
+
+#[test]
+fn the_child_gets_the_file_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let module = dir.path().join("module");
+    fs::write(&module, "a module").unwrap();
+    let script = format!(
+        "read verb parameters file; test $verb/$parameters = finit_module/a=1 && \
+         test $file -ef {} && echo 0",
+        module.display()
+    );
+    let (_script, calls) = scripted(&script, AMPLE);
+    let file = File::open(&module).unwrap();
+    let call = Call::Load { image: Image::File(&file), parameters: "a=1".as_ref() };
+    assert_eq!(calls.make("nvidia", call), Answer::Came(Ok(())));
+}
+
+#[test]
+fn where_no_child_can_be_started_the_call_is_made_all_the_same() {
+    let calls = KernelCalls { program: Some("/nonexistent".into()), ..KernelCalls::direct() };
+    let call = Call::Unmount { target: Path::new("/nonexistent"), flags: MntFlags::empty() };
+    let answer = calls.make("nvidia", call);
+    assert!(matches!(answer, Answer::Came(Err(Errno::ENOENT | Errno::EPERM))), "{answer:?}");
+}
+
+/// Returns the answers of a child to `input`.
+fn answers(input: &[u8]) -> Vec<i32> {
+    let mut output = Vec::new();
+    make_all(&mut &input[..], &mut output).unwrap();
+    let output = String::from_utf8(output).unwrap();
+    output.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+#[rstest]
+#[case(b"", &[])]
+#[case(b"reboot\n", &[Errno::EINVAL])]
+#[case(b"\n\n", &[Errno::EINVAL, Errno::EINVAL])]
+#[case(b"umount2 /x -\n", &[Errno::EINVAL])]
+#[case(b"umount2 %zz 0\n", &[Errno::EINVAL])]
+#[case(b"init_module  -1\n", &[Errno::EINVAL])]
+#[case(b"bind /x\n", &[Errno::EINVAL])]
+#[case(b"tmpfs /x %ff\n", &[Errno::EINVAL])]
+#[case(b"mknod /x -1 0\n", &[Errno::EINVAL])]
+#[case(b"mknod /nonexistent/x 259 438 0 0\n", &[Errno::ENOENT])]
+#[case(b"chnod /nonexistent/x 259 438 0 0\n", &[Errno::ENOENT])]
+#[case(b"chnod /nonexistent/x 259 438 0\n", &[Errno::EINVAL])]
+#[case(b"mknod /nonexistent/x 259 438 0 -1\n", &[Errno::EINVAL])]
+#[case(b"mknod /nonexistent/x 259 438 0 0 /nonexistent/y 260\n", &[Errno::EINVAL])]
+#[case::cut_off_line(b"delete_module nvidia", &[Errno::EINVAL])]
+#[case::nothing_after_what_is_no_line(b"umount2 %zz 0\nreboot\n", &[Errno::EINVAL])]
+#[case::cut_off_image(b"init_module  5\nfour", &[Errno::ENODATA])]
+#[case::no_such_file(b"finit_module  /nonexistent\n", &[Errno::EACCES])]
+fn what_is_no_call_or_half_of_one_calls_nothing(#[case] input: &[u8], #[case] wanted: &[Errno]) {
+    let wanted: Vec<i32> = wanted.iter().map(|errno| *errno as i32).collect();
+    assert_eq!(answers(input), wanted);
+}
+
+#[test]
+fn a_call_that_is_too_long_is_not_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let asked = dir.path().join("asked");
+    let (_script, calls) = scripted(&format!("cat >>{}; echo 0", asked.display()), AMPLE);
+    let parameters = "x".repeat(64 << 10);
+    let call = Call::Load { image: Image::Bytes(b"image"), parameters: parameters.as_ref() };
+    assert_eq!(calls.make("nvidia", call), Answer::Came(Err(Errno::E2BIG)));
+    assert!(!asked.exists());
+}
+
+#[test]
+fn words_arrive_as_they_were() {
+    let words = ["", "a=1 b=\"two words\"", "/run/nvidia/driver", "100%\n"];
+    for word in words.map(OsString::from).into_iter().chain([OsString::from_vec(vec![0xff, b' '])])
+    {
+        let text = encoded(&word);
+        assert!(!text.contains([' ', '\n']), "{text}");
+        assert_eq!(decoded(text.as_bytes()), Some(word));
+    }
+    let call = Call::Unmount { target: Path::new("/x y"), flags: MntFlags::MNT_DETACH };
+    assert_eq!(call.line(), "umount2 /x%20y 2\n");
+    let lines = [
+        (Call::Bind { source: Path::new("/a b"), target: Path::new("/c") }, "bind /a%20b /c\n"),
+        (
+            Call::Tmpfs { target: Path::new("/c"), data: "mode=0755,size=1m" },
+            "tmpfs /c mode=0755,size=1m\n",
+        ),
+        (
+            Call::MakeNodes {
+                nodes: &[
+                    (
+                        "/dev/x".into(),
+                        Node { major: 1, minor: 3, mode: 0o666, owner: Owner::default() },
+                    ),
+                    (
+                        "/dev/a b".into(),
+                        Node {
+                            major: 195,
+                            minor: 255,
+                            mode: 0o444,
+                            owner: Owner { uid: 0, gid: 44 },
+                        },
+                    ),
+                ],
+            },
+            "mknod /dev/x 259 438 0 0 /dev/a%20b 50175 292 0 44\n",
+        ),
+    ];
+    for (call, line) in lines {
+        assert_eq!(call.line(), line);
+    }
+}
+
+#[test]
+fn a_mount_that_does_not_come_back_is_given_up() {
+    let within = Duration::from_millis(300);
+    let (_script, calls) = scripted("read call; exec sleep 20", within);
+    let (source, target) = (Path::new("/a"), Path::new("/b"));
+    assert_eq!(calls.make("x", Call::Bind { source, target }), Answer::NoneWithin(within));
+}
+
+#[test]
+fn a_call_whose_child_was_killed_is_made_once_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = |script: &str| {
+        let (kept, calls) = scripted(script, AMPLE);
+        (kept, RealHost::new(dir.path()).calling(calls, AMPLE))
+    };
+    let node = Node { major: 1, minor: 3, mode: 0o666, owner: Owner::default() };
+    let make = |host: &RealHost| host.make_node(Path::new("/dev/x"), node);
+    let make_two =
+        |host: &RealHost| host.make_nodes(&["/dev/x", "/dev/y"].map(|p| (p.into(), node)));
+    let (first, calls) = (dir.path().join("first"), dir.path().join("calls"));
+    let once = format!(
+        "while read call; do echo \"$call\" >>{}; mkdir {} && kill -9 $$; echo 0; done",
+        calls.display(),
+        first.display()
+    );
+    let (_kept, once) = host(&once);
+    make(&once).unwrap();
+    std::fs::remove_dir(&first).unwrap();
+    std::fs::remove_file(&calls).unwrap();
+    make_two(&once).unwrap();
+    let calls = std::fs::read_to_string(&calls).unwrap();
+    let named = |call: &str| [call.contains("/dev/x"), call.contains("/dev/y")];
+    let called: Vec<_> = calls.lines().map(named).collect();
+    assert_eq!(called, [[true, true], [true, false], [false, true]], "{calls}");
+    let (_kept, always) = host("read call; kill -9 $$");
+    assert_eq!(make(&always).unwrap_err().errno, Errno::EINTR);
+    assert_eq!(make_two(&always).unwrap_err().errno, Errno::EINTR);
+}

@@ -1,0 +1,39 @@
+//! A Linux host with NVIDIA GPUs: its state, and the few operations that change it.
+//!
+//! [`facts`] are read from /proc, /sys and /lib/modules below a root, so a captured tree is as good as a
+//! machine. The trait [`Host`] has a verb for each change: load a module, mount, make a node, start a daemon.
+//! [`RealHost`] asks the kernel, through a child process where a call can hang ([`kernel_call`]); the feature
+//! `fake` has a host in memory that fails, or dies, at the n-th verb.
+
+mod cgroup;
+pub mod daemon;
+mod fabric;
+pub mod facts;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+pub mod gpus;
+pub mod holders;
+pub mod in_use;
+mod installed;
+mod kernel;
+pub mod kernel_call;
+mod keys;
+pub mod kmsg;
+pub(crate) mod known_holders;
+pub mod look;
+pub mod module_files;
+pub mod modules;
+pub mod mounts;
+pub mod nodes;
+mod pci;
+pub mod places;
+pub mod process;
+mod read;
+pub mod real;
+pub mod refusal;
+mod security;
+pub mod verbs;
+
+pub use facts::HostFacts;
+pub use real::RealHost;
+pub use verbs::{Host, VerbError};

@@ -1,0 +1,135 @@
+//! NVIDIA's functions on the PCI bus, from /sys/bus/pci/devices.
+
+use std::io;
+
+use super::facts::{DeviceKind, PciDevice};
+use longshore_core::root::{Root, is_absent};
+
+pub(super) const DEVICES: &str = "sys/bus/pci/devices";
+const NVIDIA: u32 = 0x10de;
+
+/// Reads the GPUs and NVSwitches, by address.
+///
+/// # Errors
+/// If the bus or one of its NVIDIA functions cannot be read.
+pub(super) fn read(root: &Root) -> io::Result<Vec<PciDevice>> {
+    let addresses = match root.read_dir(DEVICES) {
+        // A machine without a PCI bus has no such directory; that differs from a missing /sys.
+        Err(e) if is_absent(&e) && root.exists("sys/bus")? => Vec::new(),
+        other => other?,
+    };
+    let mut devices = Vec::new();
+    for address in addresses {
+        if let Some(device) = read_device(root, &address)? {
+            devices.push(device);
+        }
+    }
+    Ok(devices)
+}
+
+fn read_device(root: &Root, address: &str) -> io::Result<Option<PciDevice>> {
+    let dir = format!("{DEVICES}/{address}");
+    if number(root, &format!("{dir}/vendor"))? != NVIDIA {
+        return Ok(None);
+    }
+    let class = number(root, &format!("{dir}/class"))?;
+    let Some(kind) = kind_of(class) else { return Ok(None) };
+    let driver = match root.read_link(format!("{dir}/driver")) {
+        Ok(target) => target.file_name().map(|name| name.to_string_lossy().into_owned()),
+        Err(e) if is_absent(&e) => None,
+        Err(e) => return Err(e),
+    };
+    Ok(Some(PciDevice {
+        address: address.to_owned(),
+        kind,
+        device: low_half(number(root, &format!("{dir}/device"))?),
+        subsystem_device: low_half(number(root, &format!("{dir}/subsystem_device"))?),
+        class,
+        driver,
+    }))
+}
+
+/// Kind of the classes in nvidia.ko's PCI table (kernel-open/nvidia/nv-pci-table.c), compared
+/// exactly: VGA and 3D controllers, and the bridge class of an NVSwitch.
+fn kind_of(class: u32) -> Option<DeviceKind> {
+    match class {
+        0x03_0000 | 0x03_0200 => Some(DeviceKind::Gpu),
+        0x06_8000 => Some(DeviceKind::NvSwitch),
+        _ => None,
+    }
+}
+
+/// Reads a file with one hexadecimal number, `0x10de`.
+fn number(root: &Root, path: &str) -> io::Result<u32> {
+    let text = root.read_to_string(path)?;
+    parse_hex(&text).ok_or_else(|| {
+        let message = format!("{}: `{}` is no number", root.display(path).display(), text.trim());
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    })
+}
+
+fn parse_hex(text: &str) -> Option<u32> {
+    let digits = text.trim().strip_prefix("0x")?;
+    u32::from_str_radix(digits, 16).ok()
+}
+
+/// The low 16 bits: device ids are 16 bits wide.
+fn low_half(number: u32) -> u16 {
+    (number & 0xffff) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[rstest]
+    #[case("0x10de\n", Some(0x10de))]
+    #[case("0x030200", Some(0x03_0200))]
+    #[case("10de", None)]
+    #[case("0x", None)]
+    #[case("0x1ffffffff", None)]
+    fn numbers(#[case] text: &str, #[case] wanted: Option<u32>) {
+        assert_eq!(parse_hex(text), wanted);
+    }
+
+    #[rstest]
+    #[case(0x03_0000, Some(DeviceKind::Gpu))]
+    #[case(0x03_0200, Some(DeviceKind::Gpu))]
+    #[case(0x03_8000, None)]
+    #[case(0x04_0300, None)]
+    #[case(0x06_8000, Some(DeviceKind::NvSwitch))]
+    #[case(0x06_8001, None)]
+    fn classes(#[case] class: u32, #[case] wanted: Option<DeviceKind>) {
+        assert_eq!(kind_of(class), wanted);
+    }
+
+    #[test]
+    fn a_device_behind_links_as_sysfs_has_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().join("sys/devices/pci0000:00/0000:01:00.0");
+        fs::create_dir_all(&real).unwrap();
+        fs::create_dir_all(dir.path().join(DEVICES)).unwrap();
+        for (name, value) in [
+            ("vendor", "0x10de"),
+            ("device", "0x1eb8"),
+            ("class", "0x030200"),
+            ("subsystem_device", "0x12a2"),
+        ] {
+            fs::write(real.join(name), format!("{value}\n")).unwrap();
+        }
+        symlink("../../../bus/pci/drivers/vfio-pci", real.join("driver")).unwrap();
+        let link = dir.path().join(DEVICES).join("0000:01:00.0");
+        symlink("../../../devices/pci0000:00/0000:01:00.0", link).unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let devices = read(&root).unwrap();
+        assert_eq!(devices.len(), 1);
+        assert_eq!(devices[0].driver.as_deref(), Some("vfio-pci"));
+        assert_eq!(devices[0].subsystem_device, 0x12a2);
+
+        fs::write(real.join("class"), "garbage").unwrap();
+        assert!(read(&root).unwrap_err().to_string().contains("0000:01:00.0/class"));
+    }
+}

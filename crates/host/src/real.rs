@@ -1,0 +1,525 @@
+//! The real host, below a root path: `/`, or a tree in a test.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::mount::MntFlags;
+use nix::sys::stat::{major, minor};
+
+use super::gpus::{self, Gpu};
+use super::kernel_call::{Answer, Call, KernelCalls};
+use super::kmsg::KernelLog;
+use super::look::Looker;
+use super::verbs::{
+    DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Owner, Stage, VerbError, WantedNode,
+};
+use super::{facts, mounts};
+use crate::daemon::output::LastWords;
+use crate::daemon::process::Found;
+use crate::daemon::{Daemon, DaemonSeen, Ending, Settings, process};
+use crate::nodes;
+use longshore_core::deadlines::Deadlines;
+use longshore_core::root::{Root, is_absent};
+
+/// The real host below a root path; every path given to a verb is resolved below it.
+#[derive(Debug, Clone)]
+pub struct RealHost {
+    root: PathBuf,
+    /// Mark -> last output of the daemon.
+    daemons: Arc<Mutex<BTreeMap<String, LastWords>>>,
+    /// Mark -> the processes that were last found with it.
+    found: Arc<Mutex<BTreeMap<String, Vec<Found>>>>,
+    calls: KernelCalls,
+    look: Duration,
+    /// Inspects the daemons' processes: a hanging inspection for another purpose does not block it.
+    marks: Looker,
+    /// Root of the /proc that is searched for them: the host's, except in tests.
+    processes: PathBuf,
+    holders: Looker,
+}
+
+/// Options of a tmpfs that holds only device nodes and sockets of daemons.
+const TMPFS_OPTIONS: &str = "mode=0755,size=1m,nr_inodes=4096";
+
+/// Default time limit for inspecting the processes.
+pub const LOOK: Duration = Duration::from_secs(3);
+
+impl RealHost {
+    /// The host below `root`; `/` is the running one.
+    pub fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_path_buf(),
+            calls: KernelCalls::direct(),
+            look: LOOK,
+            daemons: Arc::default(),
+            found: Arc::default(),
+            marks: Looker::default(),
+            processes: root.to_path_buf(),
+            holders: Looker::default(),
+        }
+    }
+
+    fn lock_daemons(&self) -> MutexGuard<'_, BTreeMap<String, LastWords>> {
+        self.daemons.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the daemon with its paths below the root.
+    fn daemon_at(&self, daemon: &Daemon) -> Daemon {
+        Daemon {
+            program: self.at(&daemon.program),
+            libraries: self.at(&daemon.libraries),
+            socket: self.at(&daemon.socket),
+            settings: daemon.settings.as_ref().map(|settings| Settings {
+                template: self.at(&settings.template),
+                file: self.at(&settings.file),
+                set: settings.set.clone(),
+            }),
+            ..daemon.clone()
+        }
+    }
+
+    /// Makes calls that may hang in the kernel through `calls`, and inspects processes for at most
+    /// `look`.
+    #[must_use]
+    pub fn calling(self, calls: KernelCalls, look: Duration) -> Self {
+        calls.prepare();
+        Self { calls, look, ..self }
+    }
+
+    /// Inspects the processes that hold the driver through `holders`, which other users share.
+    #[must_use]
+    pub fn looking_for_holders_with(self, holders: Looker) -> Self {
+        Self { holders, ..self }
+    }
+
+    /// Searches for daemons' processes below another root: those of a fixture are this machine's
+    /// own.
+    #[cfg(any(test, feature = "fake"))]
+    #[must_use]
+    pub fn with_processes_below(self, root: &Path) -> Self {
+        Self { processes: root.to_path_buf(), ..self }
+    }
+
+    /// Sets the processes that were last found with the mark.
+    #[cfg(test)]
+    pub(crate) fn remember(&self, mark: &str, found: &[Found]) {
+        let mut known = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(mark.to_owned(), copied(found).unwrap());
+    }
+
+    /// Returns the processes with the mark. If a hanging process prevents the search, returns those
+    /// that were found last and still run.
+    fn marked(&self, mark: &str) -> Result<Vec<Found>, VerbError> {
+        let (root, wanted) = (self.processes.clone(), mark.to_owned());
+        let looked = self.marks.look("marks", self.look, move || process::find(&root, &wanted));
+        let mut known = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        match looked {
+            Ok(found) => {
+                let found = found.map_err(|e| in_proc(&e))?;
+                known.remove(mark);
+                if !found.is_empty() {
+                    known.insert(mark.to_owned(), copied(&found)?);
+                }
+                Ok(found)
+            }
+            Err(unseen) => {
+                let last = copied(known.get(mark).map_or(&[], Vec::as_slice))?;
+                let alive: Vec<_> =
+                    last.into_iter().filter(|(_, fd)| process::is_alive(fd)).collect();
+                if alive.is_empty() {
+                    let subject = format!("the processes of a daemon in /proc ({unseen})");
+                    return Err(VerbError::new("look for", subject, Errno::ETIMEDOUT));
+                }
+                tracing::warn!("searching for daemons: {unseen}; using those found before");
+                Ok(alive)
+            }
+        }
+    }
+
+    fn at(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    fn module_dir(&self, name: &str) -> PathBuf {
+        self.root.join("sys/module").join(name)
+    }
+
+    /// The path below the root with its links resolved, as mountinfo has it; None where there is
+    /// nothing.
+    fn real_path(&self, path: &Path) -> Result<Option<PathBuf>, VerbError> {
+        match self.at(path).canonicalize() {
+            Ok(real) => Ok(Some(real)),
+            Err(e) if is_absent(&e) => Ok(None),
+            Err(e) => Err(VerbError::on_path("realpath", path, &e)),
+        }
+    }
+
+    /// The mounts on exactly `target`, the topmost last.
+    fn mounted_on(&self, target: &Path) -> Result<Vec<facts::Mount>, VerbError> {
+        let Some(real) = self.real_path(target)? else { return Ok(Vec::new()) };
+        let file = Path::new("/proc/self/mountinfo");
+        let text = fs::read(file).map_err(|e| VerbError::on_path("read", file, &e))?;
+        let mut mounts = mounts::parse(&text);
+        mounts.retain(|mount| mount.target == real);
+        Ok(mounts)
+    }
+
+    fn take_off(&self, target: &Path, flags: MntFlags) -> Result<(), VerbError> {
+        let real = self.real_path(target)?.unwrap_or_else(|| self.at(target));
+        let count = self.mounted_on(target)?.len();
+        let done = || Ok(self.mounted_on(target)?.len() < count);
+        let call = Call::Unmount { target: &real, flags };
+        self.call("umount2", &target.display().to_string(), call, done)
+    }
+
+    fn mount(&self, verb: &'static str, target: &Path, call: Call<'_>) -> Result<(), VerbError> {
+        let count = self.mounted_on(target)?.len();
+        let done = || Ok(self.mounted_on(target)?.len() > count);
+        self.call(verb, &target.display().to_string(), call, done)
+    }
+
+    /// Makes a call. If its answer was lost because the child was killed, `done` checks on the host
+    /// if it took effect; if not, it is made once more.
+    fn call(
+        &self,
+        verb: &'static str,
+        subject: &str,
+        call: Call<'_>,
+        done: impl Fn() -> Result<bool, VerbError>,
+    ) -> Result<(), VerbError> {
+        for _ in 0..2 {
+            match self.calls.make(subject, call) {
+                Answer::Came(answer) => {
+                    return answer.map_err(|errno| VerbError::new(verb, subject, errno));
+                }
+                Answer::NoneWithin(waited) => {
+                    return Err(VerbError::unanswered(verb, subject, waited));
+                }
+                Answer::Lost if done()? => return Ok(()),
+                Answer::Lost => tracing::warn!("{verb} {subject}: the helper process was killed"),
+            }
+        }
+        Err(VerbError::new(verb, subject, Errno::EINTR))
+    }
+
+    /// True if a node was made by a child that was killed before it answered; the node has its mode
+    /// and owner then.
+    fn has_made(&self, path: &Path, node: Node) -> Result<bool, VerbError> {
+        match self.node(path)? {
+            Some(there) if there.same_device(&node) => {
+                if there != node {
+                    self.set_node(path, node)?;
+                }
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Reads a value of /proc/driver/nvidia/params, which has what sysfs lacks: the driver gives
+    /// its NVreg_ parameters no file below /sys/module/nvidia/parameters (nv-reg.h).
+    fn nvidia_registry(&self, name: &str) -> Result<Option<String>, VerbError> {
+        let Some(key) = name.strip_prefix("NVreg_") else { return Ok(None) };
+        let text = read(&self.root.join("proc/driver/nvidia/params"))?.unwrap_or_default();
+        let found = text.lines().filter_map(|line| line.split_once(": ")).find(|(k, _)| *k == key);
+        Ok(found.map(|(_, value)| value.trim_matches('"').to_owned()))
+    }
+}
+
+impl Host for RealHost {
+    fn rest(&self) {
+        self.calls.rest();
+    }
+
+    fn within(&self, deadlines: &Deadlines) -> Option<Arc<dyn Host>> {
+        let Deadlines { load, unload, look, .. } = *deadlines;
+        let calls = self.calls.clone().within(load, unload);
+        Some(Arc::new(Self { calls, look, ..self.clone() }))
+    }
+
+    fn load_module(
+        &self,
+        name: &str,
+        image: Image<'_>,
+        parameters: &str,
+    ) -> Result<Vec<String>, VerbError> {
+        let verb = match image {
+            Image::Bytes(_) => "init_module",
+            Image::File(_) => "finit_module",
+        };
+        refuse_nul(verb, name, parameters)?;
+        let log = KernelLog::from_here(&self.root.join("dev/kmsg"));
+        let call = Call::Load { image, parameters: parameters.as_ref() };
+        let result = self.call(verb, name, call, || Ok(self.module(name)?.is_some()));
+        let said = log.lines();
+        match result {
+            Ok(()) => Ok(said),
+            Err(error) => Err(VerbError { said, ..error }),
+        }
+    }
+
+    fn unload_module(&self, name: &str) -> Result<(), VerbError> {
+        let verb = "delete_module";
+        refuse_nul(verb, name, name)?;
+        let call = Call::Unload { name: name.as_ref() };
+        self.call(verb, name, call, || Ok(self.module(name)?.is_none()))
+    }
+
+    fn module(&self, name: &str) -> Result<Option<ModuleState>, VerbError> {
+        let dir = self.module_dir(name);
+        // Built-in modules have a directory, too, but no state (kernel/params.c,
+        // locate_module_kobject). The count is absent if the kernel cannot unload modules.
+        let (refcount, initstate) = (read(&dir.join("refcnt"))?, read(&dir.join("initstate"))?);
+        if refcount.is_none() && initstate.is_none() {
+            return Ok(None);
+        }
+        let refcount = refcount.and_then(|count| count.parse().ok()).unwrap_or(0);
+        Ok(Some(ModuleState {
+            refcount,
+            holders: names_in(&dir.join("holders"))?,
+            version: read(&dir.join("version"))?,
+            srcversion: read(&dir.join("srcversion"))?,
+            instance: fs::metadata(&dir).ok().map(|found| found.ino()),
+            stage: match initstate.as_deref() {
+                Some("coming") => Stage::Coming,
+                Some("going") => Stage::Going,
+                _ => Stage::Live,
+            },
+        }))
+    }
+
+    fn module_parameter(&self, module: &str, name: &str) -> Result<Option<String>, VerbError> {
+        let shown = read(&self.module_dir(module).join("parameters").join(name))?;
+        if shown.is_none() && module == "nvidia" {
+            return self.nvidia_registry(name);
+        }
+        Ok(shown)
+    }
+
+    fn driver_users(&self) -> Result<DriverUsers, VerbError> {
+        super::holders::driver_users(&self.root, self.look, &self.holders)
+            .map_err(|e| VerbError::on_path("read", &self.root.join("proc"), &e))
+    }
+
+    fn write_parameter(&self, path: &Path, value: &str) -> Result<(), VerbError> {
+        let at = self.at(path);
+        // sysfs drops a write of no bytes (fs/sysfs/file.c), and a string parameter keeps a newline
+        // as part of its value (kernel/params.c, param_set_copystring): only a lone terminator
+        // empties it.
+        let bytes = if value.is_empty() { b"\0" } else { value.as_bytes() };
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&at)
+            .and_then(|mut file| file.write_all(bytes))
+            .map_err(|e| VerbError::on_path("write", path, &e))
+    }
+
+    fn parameter(&self, path: &Path) -> Result<Option<String>, VerbError> {
+        read(&self.at(path))
+    }
+
+    fn bind(&self, source: &Path, target: &Path) -> Result<(), VerbError> {
+        let call = Call::Bind { source: &self.at(source), target: &self.at(target) };
+        self.mount("mount --rbind on", target, call)
+    }
+
+    fn bind_read_only(&self, source: &Path, target: &Path) -> Result<(), VerbError> {
+        let call = Call::BindReadOnly { source: &self.at(source), target: &self.at(target) };
+        self.mount("mount --rbind on", target, call)
+    }
+
+    fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError> {
+        let call = Call::Tmpfs { target: &self.at(target), data: TMPFS_OPTIONS };
+        self.mount("mount -t tmpfs on", target, call)
+    }
+
+    fn unmount(&self, target: &Path) -> Result<(), VerbError> {
+        self.take_off(target, MntFlags::empty())
+    }
+
+    fn detach(&self, target: &Path) -> Result<(), VerbError> {
+        self.take_off(target, MntFlags::MNT_DETACH)
+    }
+
+    fn mounts_on(&self, target: &Path) -> Result<usize, VerbError> {
+        self.mounted_on(target).map(|mounts| mounts.len())
+    }
+
+    fn mount_source(&self, target: &Path) -> Result<Option<String>, VerbError> {
+        Ok(self.mounted_on(target)?.pop().map(|mount| mount.source))
+    }
+
+    fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError> {
+        let call = Call::MakeNodes { nodes: &[(self.at(path), node)] };
+        let made = || self.has_made(path, node);
+        self.call("mknod", &path.display().to_string(), call, made)
+    }
+
+    fn make_nodes(&self, nodes: &[(PathBuf, Node)]) -> Result<(), VerbError> {
+        let subject = match nodes {
+            [] => return Ok(()),
+            [(path, _)] => path.display().to_string(),
+            [(path, _), more @ ..] => format!("{} and {} more", path.display(), more.len()),
+        };
+        let below: Vec<_> = nodes.iter().map(|(path, node)| (self.at(path), *node)).collect();
+        match self.calls.make(&subject, Call::MakeNodes { nodes: &below }) {
+            Answer::Came(answer) => answer.map_err(|e| VerbError::new("mknod", subject, e)),
+            Answer::NoneWithin(waited) => Err(VerbError::unanswered("mknod", subject, waited)),
+            Answer::Lost => {
+                tracing::warn!("mknod {subject}: the helper process was killed");
+                nodes.iter().try_for_each(|(path, node)| {
+                    if self.has_made(path, *node)? { Ok(()) } else { self.make_node(path, *node) }
+                })
+            }
+        }
+    }
+
+    fn set_node(&self, path: &Path, node: Node) -> Result<(), VerbError> {
+        let at = self.at(path);
+        let call = Call::SetNode { path: &at, node };
+        let set = || Ok(self.node(path)? == Some(node));
+        self.call("chown and chmod", &path.display().to_string(), call, set)
+    }
+
+    fn node(&self, path: &Path) -> Result<Option<Node>, VerbError> {
+        let found = match fs::symlink_metadata(self.at(path)) {
+            Ok(found) => found,
+            Err(e) if is_absent(&e) => return Ok(None),
+            Err(e) => return Err(VerbError::on_path("lstat", path, &e)),
+        };
+        if !found.file_type().is_char_device() {
+            let what = format!("{} (no character device)", path.display());
+            return Err(VerbError::new("mknod", what, Errno::EEXIST));
+        }
+        Ok(Some(Node {
+            major: major(found.rdev()) as u32,
+            minor: minor(found.rdev()) as u32,
+            mode: found.mode() & 0o7777,
+            owner: Owner { uid: found.uid(), gid: found.gid() },
+        }))
+    }
+
+    fn remove_file(&self, path: &Path) -> Result<(), VerbError> {
+        fs::remove_file(self.at(path)).map_err(|e| VerbError::on_path("unlink", path, &e))
+    }
+
+    fn file(&self, path: &Path) -> Result<Option<FileId>, VerbError> {
+        match fs::symlink_metadata(self.at(path)) {
+            Ok(found) => Ok((!found.is_dir()).then(|| FileId::of(&found))),
+            Err(e) if is_absent(&e) => Ok(None),
+            Err(e) => Err(VerbError::on_path("lstat", path, &e)),
+        }
+    }
+
+    fn make_dir(&self, path: &Path) -> Result<(), VerbError> {
+        let at = self.at(path);
+        fs::create_dir(&at)
+            .and_then(|()| fs::set_permissions(&at, fs::Permissions::from_mode(0o755)))
+            .map_err(|e| VerbError::on_path("mkdir", path, &e))
+    }
+
+    fn remove_dir(&self, path: &Path) -> Result<(), VerbError> {
+        fs::remove_dir(self.at(path)).map_err(|e| VerbError::on_path("rmdir", path, &e))
+    }
+
+    fn dir(&self, path: &Path) -> Result<Option<DirId>, VerbError> {
+        match fs::metadata(self.at(path)) {
+            Ok(found) if found.is_dir() => Ok(Some((found.dev(), found.ino()))),
+            Ok(_) => Ok(None),
+            Err(e) if is_absent(&e) => Ok(None),
+            Err(e) => Err(VerbError::on_path("stat", path, &e)),
+        }
+    }
+
+    fn start_daemon(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError> {
+        let words = LastWords::default();
+        self.lock_daemons().insert(mark.to_owned(), words.clone());
+        process::start(&self.daemon_at(daemon), mark, &words)
+            .map_err(|e| VerbError::on_path("start", &daemon.program, &e))
+    }
+
+    fn end_daemon(&self, mark: &str, how: Ending) -> Result<Vec<OwnedFd>, VerbError> {
+        process::end(self.marked(mark)?, how)
+            .map_err(|e| VerbError::on_path("pidfd_send_signal", Path::new("a daemon"), &e))
+    }
+
+    fn daemon_processes(&self, mark: &str) -> Result<Vec<OwnedFd>, VerbError> {
+        let found = self.marked(mark)?;
+        Ok(found.into_iter().map(|(_, fd)| fd).collect())
+    }
+
+    fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonSeen, VerbError> {
+        let found = self.marked(mark)?;
+        let processes: Vec<u32> = found.iter().map(|(pid, _)| *pid).collect();
+        let answers = process::answers(&self.at(&daemon.socket), &processes);
+        let said = self.lock_daemons().get(mark).and_then(LastWords::get);
+        Ok(DaemonSeen { processes, answers, said })
+    }
+
+    fn wanted_nodes(&self) -> Result<Vec<WantedNode>, VerbError> {
+        nodes::wanted(&self.root)
+            .map_err(|e| VerbError::on_path("read", &self.root.join("proc/devices"), &e))
+    }
+
+    fn gpus(&self) -> Result<Vec<Gpu>, VerbError> {
+        Root::open(&self.root)
+            .and_then(|root| gpus::read(&root))
+            .map_err(|e| VerbError::on_path("read", &self.root.join("sys/bus/pci/devices"), &e))
+    }
+}
+
+fn copied(found: &[Found]) -> Result<Vec<Found>, VerbError> {
+    let copy = |(pid, fd): &Found| Ok((*pid, fd.try_clone().map_err(|e| in_proc(&e))?));
+    found.iter().map(copy).collect()
+}
+
+fn in_proc(error: &io::Error) -> VerbError {
+    VerbError::on_path("read", Path::new("/proc"), error)
+}
+
+/// Reads a file's text without its last newline; None if the file does not exist.
+fn read(path: &Path) -> Result<Option<String>, VerbError> {
+    match fs::read_to_string(path) {
+        Ok(mut text) => {
+            if text.ends_with('\n') {
+                text.pop();
+            }
+            Ok(Some(text))
+        }
+        Err(e) if is_absent(&e) => Ok(None),
+        // Attributes of a module that is being unloaded return ENODEV.
+        Err(e) if e.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(None),
+        // A parameter may be writable and not readable (mode 0200).
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => Ok(None),
+        Err(e) => Err(VerbError::on_path("read", path, &e)),
+    }
+}
+
+fn names_in(dir: &Path) -> Result<Vec<String>, VerbError> {
+    let fail = |e: &io::Error| VerbError::on_path("read", dir, e);
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if is_absent(&e) => return Ok(Vec::new()),
+        Err(e) => return Err(fail(&e)),
+    };
+    let name = |entry: io::Result<fs::DirEntry>| {
+        entry.map(|e| e.file_name().to_string_lossy().into_owned()).map_err(|e| fail(&e))
+    };
+    let mut names = entries.map(name).collect::<Result<Vec<_>, _>>()?;
+    names.sort();
+    Ok(names)
+}
+
+fn refuse_nul(verb: &'static str, subject: &str, text: &str) -> Result<(), VerbError> {
+    if text.contains('\0') { Err(VerbError::new(verb, subject, Errno::EINVAL)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,334 @@
+//! Reasons why the kernel refused a module, from its errno and its log messages.
+
+use nix::errno::Errno;
+
+use crate::VerbError;
+use longshore_core::failure::{ExitCode, Failure};
+
+/// Maximum number of kernel log lines in a failure.
+const LINES: usize = 6;
+
+/// Kernel log patterns, each with its exit code, meaning and remedy. The first match wins, so the
+/// more specific come first. Sources: nv-pci.c, nv.c and os-interface of 535 and 550, and
+/// kernel/module/main.c, version.c and signing.c of Linux 6.1.
+const LOGGED: &[(&str, ExitCode, &str, &str)] = &[
+    (
+        "not supported by open nvidia.ko",
+        ExitCode::KernelRefused,
+        "the GPU has no System Processor, which the open kernel modules need",
+        "set the flavour to proprietary",
+    ),
+    (
+        "Legacy drivers",
+        ExitCode::KernelRefused,
+        "the GPU is too old for this driver version",
+        "set the driver version to the legacy branch that the kernel log names",
+    ),
+    (
+        "is not supported by the NVIDIA",
+        ExitCode::KernelRefused,
+        "this driver version does not know the GPU",
+        "set a newer driver version",
+    ),
+    (
+        "fallen off the bus",
+        ExitCode::NoDevice,
+        "the GPU does not answer on the PCI bus",
+        "check power, seating and PCI errors (dmesg); a cold reboot often brings it back",
+    ),
+    (
+        "Can't find an IRQ",
+        ExitCode::NoDevice,
+        "the GPU got no interrupt",
+        "check the firmware's settings, or the hypervisor's passthrough of the device",
+    ),
+    (
+        "PCI I/O region",
+        ExitCode::NoDevice,
+        "the firmware assigned the GPU no memory region",
+        "enable Above 4G Decoding in the firmware, or boot with pci=realloc",
+    ),
+    (
+        "probe routine was not called",
+        ExitCode::Preflight,
+        "another kernel driver holds the GPU",
+        "unbind the GPU from the driver that holds it (nouveau, vfio-pci, pci-stub)",
+    ),
+    (
+        "No NVIDIA GPU found",
+        ExitCode::NoDevice,
+        "the kernel finds no NVIDIA GPU",
+        "check that the GPU is in this machine, or passed through to it",
+    ),
+    (
+        "unsigned module is rejected",
+        ExitCode::KernelRefused,
+        "the kernel requires signed modules, and this one is not signed",
+        "sign the modules (docs/module-signing.md), or turn Secure Boot off",
+    ),
+    (
+        "unavailable key is rejected",
+        ExitCode::KernelRefused,
+        "the kernel requires signed modules, and does not have the key that signed this one",
+        "enrol the signer's certificate in the firmware (mokutil --import), or sign with a key that \
+         the kernel has",
+    ),
+    (
+        "unsupported crypto is rejected",
+        ExitCode::KernelRefused,
+        "the kernel does not have the hash or the algorithm that the module is signed with",
+        "sign with the hash of the kernel's own modules (leave module-signing.hash unset), or load \
+         the module that has it (sha512_generic)",
+    ),
+    (
+        "disagrees about version of symbol",
+        ExitCode::KernelRefused,
+        "the module was built for another build of this kernel",
+        "remove the prebuilt set and let longshore compile, or build the set for this kernel",
+    ),
+    (
+        "version magic",
+        ExitCode::KernelRefused,
+        "the module was built for another kernel",
+        "remove the prebuilt set and let longshore compile, or build the set for this kernel",
+    ),
+    (
+        "exports duplicate symbol",
+        ExitCode::KernelRefused,
+        "another module, or the kernel, already has its symbols",
+        "unload the other module first",
+    ),
+    (
+        "Unknown symbol",
+        ExitCode::KernelRefused,
+        "a module that it depends on is not loaded, or this kernel lacks what it needs",
+        "see the symbols in the kernel log; the kernel may have been built without that subsystem",
+    ),
+];
+
+/// The failure of a verb on module `name`: exit code 16, or 17 if there is no device to drive.
+pub fn explain(name: &str, error: &VerbError) -> Failure {
+    let (code, cause, remedy) = logged(error).unwrap_or_else(|| by_errno(error.errno));
+    let mut text = format!("{name}: {cause}");
+    let said = relevant(name, &error.said);
+    if !said.is_empty() {
+        text.push_str("; the kernel says: ");
+        text.push_str(&said.join(" | "));
+    }
+    let error = VerbError::new(error.verb, error.subject.clone(), error.errno);
+    Failure::new(code, text).because(error).remedy(remedy)
+}
+
+fn logged(error: &VerbError) -> Option<(ExitCode, &'static str, &'static str)> {
+    // The driver wraps its messages, over lines of one record or over several records.
+    let said: Vec<String> = error.said.iter().map(|record| unwrapped(record)).collect();
+    let said = said.join(" ").replace("NVRM: ", "");
+    let (_, code, cause, remedy) = LOGGED.iter().find(|(words, ..)| said.contains(words))?;
+    Some((*code, cause, remedy))
+}
+
+/// Joins a record's lines, with NVRM's prefix on the first only.
+fn unwrapped(record: &str) -> String {
+    record.lines().map(str::trim).collect::<Vec<_>>().join(" ").replace(" NVRM:", "")
+}
+
+fn by_errno(errno: Errno) -> (ExitCode, &'static str, &'static str) {
+    let (code, cause, remedy) = match errno {
+        Errno::ENODEV => (
+            ExitCode::NoDevice,
+            "the driver finds no device that it supports",
+            "check that a supported GPU is in this machine and bound to no other driver",
+        ),
+        Errno::ENOEXEC => (
+            ExitCode::KernelRefused,
+            "the kernel does not accept the module's format or version magic",
+            "the module is for another kernel or architecture: build it for this one",
+        ),
+        Errno::EKEYREJECTED | Errno::ENOKEY | Errno::EBADMSG => (
+            ExitCode::KernelRefused,
+            "the kernel enforces module signatures, and knows no key that signed this one",
+            "sign the modules with a key enrolled in the firmware (mokutil), or turn Secure Boot off",
+        ),
+        Errno::EPERM => (
+            ExitCode::KernelRefused,
+            "loading modules is not permitted: no CAP_SYS_MODULE, kernel.modules_disabled=1, or \
+             lockdown",
+            "run the container privileged; see kernel.modules_disabled and \
+             /sys/kernel/security/lockdown on the host",
+        ),
+        Errno::ENOENT => (
+            ExitCode::KernelRefused,
+            "the module needs symbols that the running kernel does not have",
+            "a module that it depends on is not loaded, or was left out of this kernel",
+        ),
+        Errno::EINVAL => (
+            ExitCode::KernelRefused,
+            "the kernel does not accept the module or one of its parameters",
+            "check the module's parameters, and that it was built for this very kernel",
+        ),
+        Errno::ENOMEM => (
+            ExitCode::KernelRefused,
+            "the kernel has no memory for the module",
+            "free memory on the host",
+        ),
+        Errno::EEXIST => (
+            ExitCode::KernelRefused,
+            "a module of that name is already loaded",
+            "another program loaded it just now, or it is built in: run again",
+        ),
+        Errno::ENOSYS => (
+            ExitCode::HostUnsupported,
+            "this kernel was built without loadable modules",
+            "use a kernel that can load modules",
+        ),
+        _ => (
+            ExitCode::KernelRefused,
+            "the kernel refused the request",
+            "see the kernel's log (dmesg) for the reason",
+        ),
+    };
+    (code, cause, remedy)
+}
+
+/// The records about a module: its own, the driver's, and the module loader's.
+fn relevant(name: &str, said: &[String]) -> Vec<String> {
+    let dashed = name.replace('_', "-");
+    let about = |record: &&String| {
+        let about_nvidia = name.starts_with("nvidia") && record.contains("NVRM");
+        about_nvidia
+            || record.contains(name)
+            || record.contains(dashed.as_str())
+            || ["Invalid ELF", "Loading of ", "Lockdown: "].iter().any(|s| record.starts_with(s))
+    };
+    let records = said.iter().filter(about).map(|record| unwrapped(record));
+    records.filter(|record| !is_noise(record)).take(LINES).collect()
+}
+
+/// True for messages about every out-of-tree module, and for the frame that NVRM prints around its
+/// messages.
+fn is_noise(record: &str) -> bool {
+    record.contains("taints kernel")
+        || record.contains("tainting kernel")
+        || record.starts_with("nvidia-nvlink: ")
+        || record.trim_start_matches("NVRM:").trim().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn refused(errno: Errno, said: &[&str]) -> Failure {
+        let mut error = VerbError::new("init_module", "nvidia", errno);
+        error.said = said.iter().map(|line| (*line).to_owned()).collect();
+        explain("nvidia", &error)
+    }
+
+    #[rstest]
+    #[case(Errno::ENODEV, "NVRM: No NVIDIA GPU found.", 17, "finds no NVIDIA GPU")]
+    #[case(Errno::ENODEV, "NVRM: GPU 0000:01:00.0 has fallen off the bus.", 17, "does not answer")]
+    #[case(
+        Errno::ENODEV,
+        "NVRM: installed in this system is not supported by open nvidia.ko because it does not include the required GPU",
+        16,
+        "System Processor"
+    )]
+    #[case(Errno::ENODEV, "NVRM: Can't find an IRQ for your NVIDIA card!", 17, "no interrupt")]
+    #[case(
+        Errno::ENODEV,
+        "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:",
+        17,
+        "no memory region"
+    )]
+    #[case(
+        Errno::ENODEV,
+        "NVRM: The NVIDIA probe routine was not called for 1 device(s).",
+        15,
+        "another kernel driver"
+    )]
+    #[case(
+        Errno::ENODEV,
+        "NVRM: supported through the NVIDIA 470.xx Legacy drivers. Please",
+        16,
+        "too old"
+    )]
+    #[case(
+        Errno::ENOEXEC,
+        "nvidia: version magic '6.1.0-1' should be '6.1.0-2'",
+        16,
+        "another kernel"
+    )]
+    #[case(
+        Errno::EINVAL,
+        "nvidia: disagrees about version of symbol module_layout",
+        16,
+        "another build"
+    )]
+    #[case(Errno::EKEYREJECTED, "Loading of unsigned module is rejected", 16, "not signed")]
+    #[case(
+        Errno::EKEYREJECTED,
+        "Loading of module with unavailable key is rejected",
+        16,
+        "does not have the key"
+    )]
+    #[case(
+        Errno::EKEYREJECTED,
+        "Loading of module with unsupported crypto is rejected",
+        16,
+        "the hash or the algorithm"
+    )]
+    #[case(Errno::ENOENT, "nvidia: Unknown symbol drm_open (err -2)", 16, "depends on")]
+    fn the_kernels_words_are_explained(
+        #[case] errno: Errno,
+        #[case] line: &str,
+        #[case] code: u8,
+        #[case] cause: &str,
+    ) {
+        let failure = refused(errno, &["usb 1-1: new device", "NVRM: ", line]);
+        let text = failure.to_string();
+        assert_eq!(failure.code().number(), code, "{text}");
+        assert!(text.contains(cause), "{text}");
+        assert!(text.ends_with(&format!("; the kernel says: {line}")), "{text}");
+        assert!(failure.remedy_text().is_some());
+        assert!(failure.report().contains("caused by: init_module nvidia: E"), "{text}");
+    }
+
+    #[rstest]
+    #[case(Errno::ENODEV, 17)]
+    #[case(Errno::ENOEXEC, 16)]
+    #[case(Errno::EKEYREJECTED, 16)]
+    #[case(Errno::EPERM, 16)]
+    #[case(Errno::ENOENT, 16)]
+    #[case(Errno::ENOSYS, 10)]
+    #[case(Errno::EIO, 16)]
+    fn an_errno_alone_is_explained(#[case] errno: Errno, #[case] code: u8) {
+        let failure = refused(errno, &[]);
+        assert_eq!(failure.code().number(), code);
+        assert!(!failure.to_string().contains("the kernel says"));
+    }
+
+    /// As logged by 535.261.03 on Linux 6.1 for a V100.
+    #[test]
+    fn a_message_that_the_driver_wraps_is_understood_and_shown_as_one_line() {
+        let record = "NVRM: The NVIDIA GPU 0000:00:01.0 (PCI ID: 10de:1db4)\nNVRM: installed in \
+                      this system is not supported by open\nNVRM: nvidia.ko because it does not \
+                      include the required GPU\nNVRM: System Processor (GSP).";
+        let noise = "nvidia: loading out-of-tree module taints kernel.";
+        let failure = refused(Errno::ENODEV, &[noise, record]);
+        let text = failure.to_string();
+        assert_eq!(failure.code(), ExitCode::KernelRefused, "{text}");
+        assert!(text.contains("not supported by open nvidia.ko because it does not"), "{text}");
+        assert!(!text.contains("taints") && !text.contains('\n'), "{text}");
+        let records: Vec<&str> = record.lines().collect();
+        assert_eq!(refused(Errno::ENODEV, &records).code(), ExitCode::KernelRefused);
+    }
+
+    #[test]
+    fn a_flood_is_cut() {
+        let lines: Vec<String> = (0..100).map(|n| format!("nvidia: Unknown symbol s{n}")).collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let text = refused(Errno::ENOENT, &lines).to_string();
+        assert_eq!(text.matches("Unknown symbol").count(), LINES);
+    }
+}

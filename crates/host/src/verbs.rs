@@ -1,0 +1,333 @@
+//! Verbs that change a host, and queries that observe the change.
+//!
+//! Implemented by the real host ([`real`](super::real)) and by a [`fake`](super::fake).
+
+use std::fmt;
+use std::fs::{File, Metadata};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::gpus::Gpu;
+use crate::daemon::{Daemon, DaemonSeen, Ending};
+use longshore_core::deadlines::Deadlines;
+use longshore_core::printable::in_line;
+
+/// A verb that failed: the verb, its subject, and the kernel's errno.
+#[derive(Debug)]
+pub struct VerbError {
+    /// The system call or operation, for example `init_module`.
+    pub verb: &'static str,
+    /// The module, path or device it was applied to.
+    pub subject: String,
+    /// The kernel's errno; ETIMEDOUT if it did not answer.
+    pub errno: Errno,
+    /// Time waited for an answer that did not come: the call is still in the kernel.
+    pub unanswered: Option<Duration>,
+    /// Kernel log messages from the time of the call, if the log was read.
+    pub said: Vec<String>,
+}
+
+impl VerbError {
+    /// A failed verb for which the kernel log was not read.
+    pub fn new(verb: &'static str, subject: impl Into<String>, errno: Errno) -> Self {
+        Self { verb, subject: subject.into(), errno, unanswered: None, said: Vec::new() }
+    }
+
+    /// A call that did not return from the kernel within `waited`. It may still take effect.
+    pub fn unanswered(verb: &'static str, subject: impl Into<String>, waited: Duration) -> Self {
+        Self { unanswered: Some(waited), ..Self::new(verb, subject, Errno::ETIMEDOUT) }
+    }
+
+    /// A failed verb on a path. An I/O error without an errno becomes EIO.
+    pub fn on_path(verb: &'static str, path: &Path, error: &std::io::Error) -> Self {
+        let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+        Self::new(verb, path.display().to_string(), errno)
+    }
+}
+
+impl fmt::Display for VerbError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { verb, subject, errno, .. } = self;
+        match self.unanswered {
+            Some(waited) => {
+                write!(f, "{verb} {subject}: no answer from the kernel within {waited:.0?}")
+            }
+            None => write!(f, "{verb} {subject}: {errno}"),
+        }
+    }
+}
+
+impl std::error::Error for VerbError {}
+
+/// A module's image, not compressed, as it is passed to the kernel.
+#[derive(Debug, Clone, Copy)]
+pub enum Image<'a> {
+    /// From memory (init_module): the kernel's policies for files do not apply.
+    Bytes(&'a [u8]),
+    /// As a file open for reading (finit_module): the kernel reads it, and its policies for files
+    /// apply (SELinux labels, LoadPin, IMA).
+    File(&'a File),
+}
+
+/// Source of longshore's tmpfs mounts in the mount table.
+pub const TMPFS_SOURCE: &str = "longshore";
+
+/// The state of a loaded module.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModuleState {
+    /// References to it, including those of its holders.
+    pub refcount: i64,
+    /// Names of modules that hold it.
+    pub holders: Vec<String>,
+    /// MODULE_VERSION.
+    pub version: Option<String>,
+    /// srcversion.
+    pub srcversion: Option<String>,
+    /// Number of this load of the module, within one boot: another load of the same build has
+    /// another number. None if it cannot be determined.
+    ///
+    /// It is the inode number of /sys/module/NAME: sysfs counts its inodes up and comes back to a
+    /// number only after 2^31 others (fs/kernfs/dir.c, `idr_alloc_cyclic`).
+    pub instance: Option<u64>,
+    /// Load stage.
+    pub stage: Stage,
+}
+
+/// Load stage of a module: `initstate` of sysfs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Stage {
+    /// Its init function runs.
+    Coming,
+    /// It is loaded.
+    #[default]
+    Live,
+    /// Its exit function runs.
+    Going,
+}
+
+/// A character device node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// User and group; root's in a journal of an older longshore, which recorded none.
+    #[serde(default, skip_serializing_if = "Owner::is_root")]
+    pub owner: Owner,
+}
+
+impl Node {
+    /// True if both are the same device, regardless of permissions.
+    pub fn same_device(&self, other: &Node) -> bool {
+        (self.major, self.minor) == (other.major, other.minor)
+    }
+
+    /// True if this is a state that setting `made` on a node of state `was` passes through: mode
+    /// and owner are set one after the other, and the agent can die in between.
+    pub fn is_between(&self, was: &Node, made: &Node) -> bool {
+        self.same_device(made)
+            && [was.mode, made.mode].contains(&self.mode)
+            && [was.owner, made.owner].contains(&self.owner)
+    }
+}
+
+/// User and group of a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+impl Owner {
+    /// True if it is root and root's group.
+    pub fn is_root(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A device node that belongs below a /dev.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedNode {
+    /// Its path below the /dev, for example `nvidia-caps/nvidia-cap1`.
+    pub name: PathBuf,
+    /// The device, with the permissions to make it with.
+    pub node: Node,
+    /// Its keeper.
+    pub keeper: NodeKeeper,
+}
+
+/// The program responsible for a device node in the host's /dev.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeKeeper {
+    /// The driver's installer: the node is made, and its mode and owner are put right.
+    Installer,
+    /// Another program (NVreg_ModifyDeviceFiles=0, DeviceFileModify: 0): it is neither made nor
+    /// changed. The driver root's own /dev, which no other program fills, gets a copy of it.
+    Admin,
+    /// The kernel's devtmpfs: the node is made if it is missing, for example in a container's /dev
+    /// that was filled before the device appeared, and not changed. The driver root does without
+    /// it.
+    Kernel,
+}
+
+/// Identity of a directory, the same under every path: device and inode.
+pub type DirId = (u64, u64);
+
+/// Identity of a file, including its last change.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileId {
+    /// Device of its file system.
+    pub device: u64,
+    /// Inode.
+    pub inode: u64,
+    /// Time of the last change of content, owner, mode or links (`st_ctime`), in nanoseconds since
+    /// 1970.
+    pub changed: i64,
+}
+
+impl FileId {
+    /// The identity in a file's metadata.
+    pub fn of(found: &Metadata) -> Self {
+        let changed =
+            found.ctime().saturating_mul(1_000_000_000).saturating_add(found.ctime_nsec());
+        Self { device: found.dev(), inode: found.ino(), changed }
+    }
+}
+
+/// A process that has a device of the driver open or mapped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverUser {
+    /// Process id, in the PID namespace of this process.
+    pub pid: u32,
+    /// Its id in its own PID namespace, if that is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<u32>,
+    /// Its command name (at most 15 bytes).
+    pub comm: String,
+    /// The container's full id (or name), from its cgroup.
+    pub container: Option<String>,
+    /// The pod's uid, from its cgroup.
+    pub pod: Option<String>,
+    /// The devices, as `/proc/PID/fd` and `/proc/PID/maps` name them.
+    pub devices: Vec<String>,
+}
+
+impl fmt::Display for DriverUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pid {} ({}", self.pid, in_line(&self.comm))?;
+        self.inside.map_or(Ok(()), |pid| write!(f, ", inside pid {pid}"))?;
+        write!(f, ")")?;
+        if let Some(container) = &self.container {
+            write!(f, " of container {}", in_line(container))?;
+        }
+        if let Some(pod) = &self.pod {
+            write!(f, " of pod {pod}")?;
+        }
+        write!(f, " holds {}", in_line(&self.devices.join(", ")))
+    }
+}
+
+/// The processes that hold the driver.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverUsers {
+    /// By process id.
+    pub users: Vec<DriverUser>,
+    /// The reason why there may be more; None if all processes were inspected.
+    pub unseen: Option<String>,
+}
+
+/// Operations that change or observe a host. All paths are absolute.
+pub trait Host: Send + Sync {
+    /// Releases what is only needed while the host is being changed (the helper process).
+    fn rest(&self) {}
+    /// The same host with these deadlines; None if it does not use them.
+    fn within(&self, _deadlines: &Deadlines) -> Option<Arc<dyn Host>> {
+        None
+    }
+    /// Loads a module; returns the kernel log messages of the load, as far as they can be read.
+    fn load_module(
+        &self,
+        name: &str,
+        image: Image<'_>,
+        parameters: &str,
+    ) -> Result<Vec<String>, VerbError>;
+    /// Unloads a module; never forces, never waits.
+    fn unload_module(&self, name: &str) -> Result<(), VerbError>;
+    /// The module's state, or None if it is not loaded.
+    fn module(&self, name: &str) -> Result<Option<ModuleState>, VerbError>;
+    /// The value a loaded module reports for one of its parameters; None if it reports none.
+    fn module_parameter(&self, module: &str, name: &str) -> Result<Option<String>, VerbError>;
+    /// The processes that have a device of the driver open or mapped, in any mount namespace, as
+    /// far as this process may inspect them.
+    fn driver_users(&self) -> Result<DriverUsers, VerbError>;
+    /// Writes a value to a file of /sys or /proc; an empty value empties it.
+    fn write_parameter(&self, path: &Path, value: &str) -> Result<(), VerbError>;
+    /// The value without its trailing newline, or None if there is no such file.
+    fn parameter(&self, path: &Path) -> Result<Option<String>, VerbError>;
+    /// Mounts the tree `source` on `target`, recursively.
+    fn bind(&self, source: &Path, target: &Path) -> Result<(), VerbError>;
+    /// Like `bind`, but read-only by that mount and every copy of it.
+    fn bind_read_only(&self, source: &Path, target: &Path) -> Result<(), VerbError> {
+        self.bind(source, target)
+    }
+    /// Mounts a small tmpfs (mode 0755, device nodes allowed) from [`TMPFS_SOURCE`] on `target`.
+    fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError>;
+    /// Unmounts the topmost mount on `target`.
+    fn unmount(&self, target: &Path) -> Result<(), VerbError>;
+    /// Detaches the topmost mount on `target`, and all mounts below it, while it is busy; it is
+    /// freed when its last user ends.
+    fn detach(&self, target: &Path) -> Result<(), VerbError>;
+    /// Number of mounts on exactly `target`.
+    fn mounts_on(&self, target: &Path) -> Result<usize, VerbError>;
+    /// Source of the topmost mount on exactly `target`; None if nothing is mounted there.
+    fn mount_source(&self, target: &Path) -> Result<Option<String>, VerbError>;
+    /// Makes a character device node with exactly these permissions and this owner.
+    fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError>;
+    /// Makes nodes like [`Host::make_node`], one after the other, until one fails; the error does
+    /// not name which.
+    fn make_nodes(&self, nodes: &[(PathBuf, Node)]) -> Result<(), VerbError> {
+        nodes.iter().try_for_each(|(path, node)| self.make_node(path, *node))
+    }
+    /// Sets the permissions and owner of the node at `path`; ENXIO if it is another device.
+    fn set_node(&self, path: &Path, node: Node) -> Result<(), VerbError>;
+    /// The node at `path`, or None if nothing is there; EEXIST if it is not a node.
+    fn node(&self, path: &Path) -> Result<Option<Node>, VerbError>;
+    /// Removes a file or node.
+    fn remove_file(&self, path: &Path) -> Result<(), VerbError>;
+    /// Identity of the file at `path`, links not followed; None for nothing or a directory.
+    fn file(&self, path: &Path) -> Result<Option<FileId>, VerbError>;
+    /// Makes one directory, mode 0755.
+    fn make_dir(&self, path: &Path) -> Result<(), VerbError>;
+    /// Removes an empty directory.
+    fn remove_dir(&self, path: &Path) -> Result<(), VerbError>;
+    /// Identity of the directory `path`, links followed; None if there is none.
+    fn dir(&self, path: &Path) -> Result<Option<DirId>, VerbError>;
+    /// True if the directory exists.
+    fn has_dir(&self, path: &Path) -> Result<bool, VerbError> {
+        Ok(self.dir(path)?.is_some())
+    }
+    /// Starts a daemon under a mark; returns once its program is being executed.
+    fn start_daemon(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError>;
+    /// Signals every process that has the mark, and no other; returns a descriptor for each, which
+    /// becomes readable when the process ends.
+    fn end_daemon(&self, mark: &str, how: Ending) -> Result<Vec<OwnedFd>, VerbError>;
+    /// The processes that have the mark, each as a descriptor that becomes readable when it ends.
+    fn daemon_processes(&self, mark: &str) -> Result<Vec<OwnedFd>, VerbError>;
+    /// The processes under the mark, and the one that answers on the daemon's socket.
+    fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonSeen, VerbError>;
+    /// The device nodes that the loaded driver needs below a /dev.
+    fn wanted_nodes(&self) -> Result<Vec<WantedNode>, VerbError>;
+    /// The GPUs on the PCI bus that nvidia.ko may drive, each with the driver bound to it.
+    fn gpus(&self) -> Result<Vec<Gpu>, VerbError>;
+}

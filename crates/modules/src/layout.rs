@@ -1,0 +1,360 @@
+//! A set as an OCI image layout: a directory that oras, skopeo and cosign can read.
+//!
+//! ```text
+//! oci-layout             {"imageLayoutVersion":"1.0.0"}
+//! index.json             one entry per set, tagged `DRIVER-FLAVOUR-RELEASE-ARCH`
+//! blobs/sha256/HEX       manifests, descriptions (the config), modules (the layers)
+//! ```
+//!
+//! After the OCI image specification 1.1: "image layout", "image manifest" with `artifactType`.
+
+pub mod destination;
+pub mod elsewhere;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+pub use crate::artifact::image::{ARTIFACT_TYPE, Descriptor, MANIFEST_TYPE, Manifest};
+use crate::artifact::image::{Described, MAX_JSON, json, parse_config, parse_manifest};
+use crate::artifact::{ModuleSet, image};
+use crate::layout::destination::unwritable;
+use crate::sets::SetStore;
+use crate::signature::{self, Evidence, SignatureImage, signature_tag};
+use longshore_core::digest::hex;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::landing::read_failure;
+use longshore_core::landing::write_atomically;
+use longshore_core::locks::{Attempt, Kind};
+use longshore_core::store::Store;
+
+/// Media type of an index.
+pub const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
+/// Content of the file `oci-layout`.
+pub const LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
+/// Lock file, which exists while a process writes.
+const LOCK: &str = ".lock";
+/// Annotation with which `cosign save` marks the manifest of signatures.
+pub const SAVED_SIGNATURES: &str = "dev.cosignproject.cosign/sigs";
+/// Annotation with the tag of a manifest.
+pub const REF_NAME: &str = "org.opencontainers.image.ref.name";
+/// Size limit of a module, even with its debug information.
+pub const MAX_MODULE: u64 = 1 << 30;
+
+/// Content of the file `index.json`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Index {
+    /// Version of its schema: 2.
+    pub schema_version: u8,
+    /// Its own media type.
+    #[serde(default)]
+    pub media_type: Option<String>,
+    /// Manifests of the layout.
+    pub manifests: Vec<Descriptor>,
+    /// All other fields, kept as they are.
+    #[serde(flatten)]
+    pub other: BTreeMap<String, serde_json::Value>,
+}
+
+/// One set in a layout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// `sha256:...` of its manifest.
+    pub manifest: String,
+    /// Its content, from its description; the modules are verified on import.
+    pub set: ModuleSet,
+}
+
+/// Writes `set` into the layout at `dir`, beside the sets already in it; makes the layout if it
+/// does not exist. Returns `sha256:...` of the manifest.
+///
+/// Blobs come first, the index last and by rename: a reader sees the set whole or not at all. Two
+/// exports into one directory exclude each other by a lock, for which one waits at most
+/// `wait` (`lock-deadline`).
+///
+/// # Errors
+/// Exit code 13 where a module in the store is damaged or `dir` is another kind of directory, 15
+/// where `dir` cannot be written.
+pub fn export(
+    set: &ModuleSet,
+    store: &Store,
+    dir: &Path,
+    wait: Duration,
+) -> Result<String, Failure> {
+    written(dir, wait, || export_alone(set, store, dir))
+}
+
+fn export_alone(set: &ModuleSet, store: &Store, dir: &Path) -> Result<String, Failure> {
+    let mut index = read_index(dir)?;
+    for module in &set.modules {
+        copy_module(store, &module.sha256, dir)?;
+    }
+    let described = Described::of(set)?;
+    write_blob(dir, &described.config)?;
+    write_blob(dir, &described.manifest)?;
+    let mut entry = Descriptor::of(MANIFEST_TYPE, &described.manifest);
+    entry.artifact_type = Some(ARTIFACT_TYPE.to_owned());
+    entry.annotations.insert(REF_NAME.to_owned(), set.key.tag());
+    add_to_index(dir, &mut index, entry)?;
+    Ok(described.digest())
+}
+
+/// Stores `signature` (the manifest of signatures and its blobs, as cosign makes them) beside the
+/// set with the manifest `digest`; replaces an earlier one.
+///
+/// # Errors
+/// As [`export`].
+pub fn add_signatures(
+    dir: &Path,
+    digest: &str,
+    image: &SignatureImage,
+    wait: Duration,
+) -> Result<(), Failure> {
+    written(dir, wait, || add_signatures_alone(dir, digest, image))
+}
+
+fn add_signatures_alone(dir: &Path, digest: &str, image: &SignatureImage) -> Result<(), Failure> {
+    let mut index = read_index(dir)?;
+    for blob in &image.blobs {
+        write_blob(dir, blob)?;
+    }
+    write_blob(dir, &image.manifest)?;
+    let mut entry = Descriptor::of(MANIFEST_TYPE, &image.manifest);
+    entry.annotations.insert(REF_NAME.to_owned(), signature_tag(digest));
+    add_to_index(dir, &mut index, entry)
+}
+
+/// Reads a set's manifest and config from the layout, and the signatures beside them: under
+/// cosign's tag, or as `cosign save` marks them.
+///
+/// # Errors
+/// As [`import`].
+pub fn evidence(dir: &Path, digest: &str) -> Result<Evidence, Failure> {
+    let (manifest, _) = read_manifest(dir, digest, None)?.ok_or_else(|| not_a_set(dir, digest))?;
+    let hex = |d: &str| hex_of(dir, d).map(str::to_owned);
+    let bytes = read_blob(dir, &hex(digest)?, None, MAX_JSON)?;
+    let config = read_blob(dir, &hex(&manifest.config.digest)?, None, MAX_JSON)?;
+    let tag = signature_tag(digest);
+    let mut signatures = Vec::new();
+    for entry in read_index(dir)?.manifests {
+        let tagged = entry.annotations.get(REF_NAME) == Some(&tag);
+        let saved = entry.annotations.get("kind").map(String::as_str) == Some(SAVED_SIGNATURES);
+        if !tagged && !saved {
+            continue;
+        }
+        let image = read_blob(dir, &hex(&entry.digest)?, Some(entry.size), MAX_JSON)?;
+        for layer in signature::layers_of(&image) {
+            let payload = read_blob(dir, &hex(&layer.digest)?, Some(layer.size), MAX_JSON)?;
+            signatures.extend(layer.signature(payload));
+        }
+    }
+    Evidence::new(bytes, config, signatures)
+}
+
+fn add_to_index(dir: &Path, index: &mut Index, entry: Descriptor) -> Result<(), Failure> {
+    index.manifests.retain(|m| {
+        m.digest != entry.digest && m.annotations.get(REF_NAME) != entry.annotations.get(REF_NAME)
+    });
+    index.manifests.push(entry);
+    let path = dir.join("index.json");
+    write_atomically(&path, &json(index)?).map_err(|e| unwritable(&path, e))
+}
+
+fn not_a_set(dir: &Path, digest: &str) -> Failure {
+    verification(dir, format!("{digest} is not a set of modules ({ARTIFACT_TYPE})"))
+}
+
+/// Lists the sets in the layout at `dir`; ignores other entries.
+///
+/// # Errors
+/// Exit code 12 where there is no layout, 13 where a manifest or description is damaged, 15 where
+/// one cannot be read.
+pub fn list(dir: &Path) -> Result<Vec<Entry>, Failure> {
+    let layout = dir.join("oci-layout");
+    if !layout.is_file() {
+        return Err(Failure::new(
+            ExitCode::Download,
+            format!("{} is no OCI image layout: it has no file oci-layout", dir.display()),
+        )
+        .remedy("name the directory that `longshore build --out` wrote"));
+    }
+    read_index(dir)?
+        .manifests
+        .iter()
+        .filter(|m| m.artifact_type.as_deref().is_none_or(|t| t == ARTIFACT_TYPE))
+        .filter_map(|m| entry_of(dir, m).transpose())
+        .collect()
+}
+
+/// Reads the set with this manifest (`sha256:...`) from its description.
+///
+/// # Errors
+/// As [`import`].
+pub fn describe(dir: &Path, manifest: &str) -> Result<ModuleSet, Failure> {
+    let found = read_manifest(dir, manifest, None)?;
+    found.map(|(_, set)| set).ok_or_else(|| not_a_set(dir, manifest))
+}
+
+/// Copies the set with this manifest (`sha256:...`) from the layout at `dir` into the store;
+/// verifies every digest, and compares every module with the set's entry for it.
+///
+/// # Errors
+/// Exit code 12 where a part is not in the layout, 13 where it is damaged or does not match, 15
+/// where the store cannot be written.
+pub fn import(dir: &Path, manifest: &str, store: &Store) -> Result<ModuleSet, Failure> {
+    let (_, set) = read_manifest(dir, manifest, None)?.ok_or_else(|| not_a_set(dir, manifest))?;
+    for module in &set.modules {
+        let image = read_blob(dir, &module.sha256, Some(module.size), MAX_MODULE)?;
+        module.check_image(&image, &set.key).or_fail(ExitCode::Verification, || {
+            format!("importing {} from {}", module.file, dir.display())
+        })?;
+        store.put(&image)?;
+    }
+    store.put_set(&set)?;
+    Ok(set)
+}
+
+/// Makes the layout's skeleton.
+fn prepare(dir: &Path) -> Result<(), Failure> {
+    let blobs = dir.join("blobs/sha256");
+    let is_new = fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
+    let marker = dir.join("oci-layout");
+    if !is_new && !marker.is_file() {
+        return Err(verification(dir, "it is not empty and not an OCI image layout".into())
+            .remedy("name a new or empty directory, or one that holds an OCI image layout"));
+    }
+    fs::create_dir_all(&blobs).map_err(|e| unwritable(&blobs, e))?;
+    if !marker.is_file() {
+        write_atomically(&marker, LAYOUT).map_err(|e| unwritable(&marker, e))?;
+    }
+    Ok(())
+}
+
+/// Writes to the layout at `dir`, one writer at a time; waits for another one as long as `wait`. The lock file is removed by its holder: a
+/// layout is copied and passed on.
+fn written<T>(
+    dir: &Path,
+    wait: Duration,
+    write: impl FnOnce() -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    prepare(dir)?;
+    let lock = dir.join(LOCK);
+    let fail = |e| unwritable(&lock, e);
+    let mut attempt = Attempt::begin(&lock, Kind::Exclusive, wait).map_err(fail)?;
+    let held = attempt.within_limit_here().map_err(fail)?.ok_or_else(|| attempt.still_held())?;
+    let written = write();
+    // Removed while it is held: the next writer does not find it, and makes another.
+    let removed = fs::remove_file(&lock);
+    drop(held);
+    let written = written?;
+    removed.map(|()| written).map_err(fail)
+}
+
+fn entry_of(dir: &Path, listed: &Descriptor) -> Result<Option<Entry>, Failure> {
+    let found = read_manifest(dir, &listed.digest, Some(listed.size))?;
+    Ok(found.map(|(_, set)| Entry { manifest: listed.digest.clone(), set }))
+}
+
+/// Reads the manifest and its description; None if it is of another kind of image.
+fn read_manifest(
+    dir: &Path,
+    digest: &str,
+    size: Option<u64>,
+) -> Result<Option<(Manifest, ModuleSet)>, Failure> {
+    let bytes = read_blob(dir, hex_of(dir, digest)?, size, MAX_JSON)?;
+    let place = format!("the image layout {}", dir.display());
+    let Some(manifest) = parse_manifest(&bytes, &place)? else { return Ok(None) };
+    let config = &manifest.config;
+    let bytes = read_blob(dir, hex_of(dir, &config.digest)?, Some(config.size), MAX_JSON)?;
+    let set = parse_config(&manifest, &bytes, &place)?;
+    Ok(Some((manifest, set)))
+}
+
+fn read_index(dir: &Path) -> Result<Index, Failure> {
+    let path = dir.join("index.json");
+    if !path.exists() {
+        return Ok(Index {
+            schema_version: 2,
+            media_type: Some(INDEX_TYPE.to_owned()),
+            manifests: Vec::new(),
+            other: BTreeMap::new(),
+        });
+    }
+    let bytes = read_bounded(&path, MAX_JSON)?;
+    parse_json(&bytes).map_err(|e| malformed(dir, "index.json", e))
+}
+
+fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(bytes)
+}
+
+fn copy_module(store: &Store, sha256: &str, dir: &Path) -> Result<(), Failure> {
+    let path = blob_path(dir, sha256);
+    if read_blob(dir, sha256, None, MAX_MODULE).is_ok() {
+        return Ok(());
+    }
+    let bytes = store.read_blob(sha256)?;
+    write_atomically(&path, &bytes).map_err(|e| unwritable(&path, e))
+}
+
+fn write_blob(dir: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let path = blob_path(dir, &hex(&Sha256::digest(bytes)));
+    write_atomically(&path, bytes).map_err(|e| unwritable(&path, e))
+}
+
+fn read_blob(dir: &Path, sha256: &str, size: Option<u64>, limit: u64) -> Result<Vec<u8>, Failure> {
+    let path = blob_path(dir, sha256);
+    let bytes = read_bounded(&path, limit)?;
+    if size.is_some_and(|size| size != bytes.len() as u64) {
+        return Err(verification(dir, format!("{sha256} has {} bytes", bytes.len())));
+    }
+    let found = hex(&Sha256::digest(&bytes));
+    if found != sha256 {
+        return Err(verification(dir, format!("the blob {sha256} has the digest {found}")));
+    }
+    Ok(bytes)
+}
+
+fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, Failure> {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().map_err(|e| read_failure(path, e))?;
+    if bytes.len() as u64 > limit {
+        return Err(Failure::new(
+            ExitCode::Verification,
+            format!("{} is larger than {limit} bytes", path.display()),
+        ));
+    }
+    Ok(bytes)
+}
+
+fn blob_path(dir: &Path, sha256: &str) -> PathBuf {
+    dir.join("blobs/sha256").join(sha256)
+}
+
+fn hex_of<'a>(dir: &Path, digest: &'a str) -> Result<&'a str, Failure> {
+    image::hex_of(digest)
+        .ok_or_else(|| verification(dir, format!("{digest:?} is no sha256 digest")))
+}
+
+fn malformed(dir: &Path, what: &str, error: serde_json::Error) -> Failure {
+    verification(dir, format!("{what} is malformed")).because(error)
+}
+
+fn verification(dir: &Path, what: String) -> Failure {
+    Failure::new(ExitCode::Verification, format!("the image layout {}: {what}", dir.display()))
+        .remedy("fetch or build the layout again")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! Reading of a repository's contents: manifests, small blobs, sets and their signatures.
+
+use reqwest::{Method, StatusCode};
+
+use super::session::{Call, Session, unexpected};
+use crate::artifact::image::{Described, Descriptor, Manifest, digest, hex_of, parse_manifest};
+use crate::artifact::index;
+use crate::signature::{self, Evidence, signature_tag};
+use longshore_core::failure::{ExitCode, Failure};
+
+/// Accepted kinds of manifest; an index is recognized by its media type.
+const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, \
+                      application/vnd.oci.image.index.v1+json, \
+                      application/vnd.docker.distribution.manifest.v2+json";
+
+/// Fetches the bytes of a manifest; None where there is none. A manifest requested by digest is
+/// verified.
+pub async fn manifest(session: &Session, reference: &str) -> Result<Option<Vec<u8>>, Failure> {
+    let url = session.url(&format!("manifests/{reference}"))?;
+    let call = Call::new(Method::GET, url).header("accept", ACCEPT);
+    let answer = session.exchange(&call).await?;
+    match answer.status {
+        StatusCode::OK => {}
+        StatusCode::NOT_FOUND => return Ok(None),
+        _ => return Err(unexpected(&call, &answer)),
+    }
+    if reference.starts_with("sha256:") && digest(&answer.body) != reference {
+        return Err(wrong(session, &format!("the manifest {reference} has another digest")));
+    }
+    Ok(Some(answer.body))
+}
+
+/// Fetches a small blob, verified.
+async fn small_blob(session: &Session, described: &Descriptor) -> Result<Vec<u8>, Failure> {
+    let found = find_small_blob(session, described).await?;
+    found.ok_or_else(|| missing(session, &described.digest))
+}
+
+/// Fetches a small blob, verified; None where it does not exist.
+async fn find_small_blob(
+    session: &Session,
+    described: &Descriptor,
+) -> Result<Option<Vec<u8>>, Failure> {
+    let digest = legal_digest(session, &described.digest)?;
+    let call = Call::new(Method::GET, session.url(&format!("blobs/{digest}"))?);
+    let answer = session.exchange(&call).await?;
+    match answer.status {
+        StatusCode::OK if described.describes(&answer.body) => Ok(Some(answer.body)),
+        StatusCode::OK => {
+            Err(wrong(session, &format!("the blob {digest} is not what it should be")))
+        }
+        StatusCode::NOT_FOUND => Ok(None),
+        _ => Err(unexpected(&call, &answer)),
+    }
+}
+
+/// Fetches the description of the set under a tag or digest; None where there is none, or something
+/// else.
+pub(crate) async fn described(
+    session: &Session,
+    reference: &str,
+) -> Result<Option<Described>, Failure> {
+    let Some(mut bytes) = manifest(session, reference).await? else { return Ok(None) };
+    let place = format!("{} at {reference}", session.repository);
+    if let Some(entry) = index::entry_for(&bytes, std::env::consts::ARCH, &place)? {
+        let found = manifest(session, &entry).await?;
+        bytes = found.ok_or_else(|| missing(session, &entry))?;
+    }
+    let Some(parsed): Option<Manifest> = parse_manifest(&bytes, &place)? else {
+        return Err(Failure::new(
+            ExitCode::Verification,
+            format!("{place} is not a set of modules: its manifest is of another kind"),
+        )
+        .remedy("name a repository that `longshore push` filled"));
+    };
+    let Some(config) = find_small_blob(session, &parsed.config).await? else {
+        // A damaged set under one tag does not affect the other tags.
+        return Err(wrong(session, &format!("the set at {reference} has lost its config")));
+    };
+    Described::assemble(bytes, config, &place).map(Some)
+}
+
+/// Fetches the evidence; true if there is any signature.
+pub(crate) async fn evidence_in(
+    session: &Session,
+    set: &Described,
+) -> Result<(Evidence, bool), Failure> {
+    let tag = signature_tag(&set.digest());
+    let mut signatures = Vec::new();
+    if let Some(image) = manifest(session, &tag).await? {
+        for layer in signature::layers_of(&image) {
+            let mut wanted = Descriptor::of("", b"");
+            (wanted.digest, wanted.size) = (layer.digest.clone(), layer.size);
+            let payload = small_blob(session, &wanted).await?;
+            signatures.extend(layer.signature(payload));
+        }
+    }
+    let any = !signatures.is_empty();
+    let evidence = Evidence::new(set.manifest.clone(), set.config.clone(), signatures)?;
+    Ok((evidence, any))
+}
+
+fn legal_digest<'d>(session: &Session, digest: &'d str) -> Result<&'d str, Failure> {
+    match hex_of(digest) {
+        Some(_) => Ok(digest),
+        None => Err(wrong(session, &format!("{digest:?} is not a sha256 digest"))),
+    }
+}
+
+fn wrong(session: &Session, what: &str) -> Failure {
+    Failure::new(ExitCode::Verification, format!("{}: {what}", session.repository))
+        .remedy("push the set again; a mirror or proxy in between may serve something else")
+}
+
+pub(crate) fn missing(session: &Session, what: &str) -> Failure {
+    Failure::new(ExitCode::Download, format!("{} has no {what}", session.repository))
+        .remedy("push the set again, or drop the mirror that lacks it")
+}

@@ -1,0 +1,178 @@
+//! Search for sets by their tags: listing of tags, and reading of the sets under them.
+
+use reqwest::header::LINK;
+use reqwest::{Method, StatusCode, Url};
+use serde::Deserialize;
+
+use super::Wish;
+use super::content::described;
+use super::session::{Answer, Call, Session, unexpected};
+use crate::artifact::image::Described;
+use crate::artifact::{legal, tag};
+use longshore_core::driver_version::DriverVersion;
+use longshore_core::failure::{ExitCode, Failure, FailureKind};
+use longshore_core::flavour::Flavour;
+use longshore_core::redact::shown;
+
+/// Maximum number of pages of tags; at a thousand tags each that is more than any fleet has.
+const MOST_PAGES: usize = 50;
+/// Maximum number of sets read from one repository, of the newest drivers: each costs two requests
+/// or more. A kernel has one set for each driver and flavour.
+const MOST_SETS: usize = 64;
+
+/// Returns the sets of one repository that match `wish`.
+pub(super) async fn find_in(session: &Session, wish: Wish<'_>) -> Result<Vec<Described>, Failure> {
+    let mut found = Vec::new();
+    for tag in tags_for(session, wish).await? {
+        match described(session, &tag).await {
+            Ok(set) => found.extend(set),
+            Err(failure) if failure.kind() == FailureKind::Verification => {
+                tracing::warn!("skipping {}:{tag}: {}", session.repository, failure.one_line());
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the tags of a wish: computed for a complete version, listed for a branch.
+async fn tags_for(session: &Session, wish: Wish<'_>) -> Result<Vec<String>, Failure> {
+    let flavours = match wish.flavour {
+        Some(flavour) => vec![flavour],
+        None => vec![Flavour::Open, Flavour::Proprietary],
+    };
+    match wish.driver {
+        Some(version) if DriverVersion::new(version).is_complete() => Ok(flavours
+            .into_iter()
+            .map(|flavour| tag(version, flavour, wish.kernel_release, wish.arch))
+            .collect()),
+        driver => {
+            let fits = |tag: &str| is_wished(tag, driver, &flavours, wish);
+            let (tags, left_out) = list_tags(session, fits).await?;
+            if left_out > 0 {
+                tracing::warn!(
+                    "{} has {left_out} more sets for this kernel, of older drivers, which are not \
+                     looked at: name the driver's whole version to have one of them",
+                    session.repository
+                );
+            }
+            Ok(tags)
+        }
+    }
+}
+
+/// True if a tag is a `DRIVER-FLAVOUR-RELEASE-ARCH` that matches the wish.
+fn is_wished(candidate: &str, driver: Option<&str>, flavours: &[Flavour], wish: Wish<'_>) -> bool {
+    let Some((version, _)) = candidate.split_once('-') else { return false };
+    let within = driver.is_none_or(|driver| DriverVersion::new(version).is_within(driver));
+    let of =
+        |flavour: &Flavour| candidate == tag(version, *flavour, wish.kernel_release, wish.arch);
+    within && version == legal(version) && flavours.iter().any(of)
+}
+
+/// Version of the driver in a tag.
+fn driver_of(tag: &str) -> DriverVersion<'_> {
+    DriverVersion::new(tag.split('-').next().unwrap_or_default())
+}
+
+/// Keeps the tags of the newest drivers, at most [`MOST_SETS`]; returns the number of the others.
+fn keep_newest(tags: &mut Vec<String>) -> usize {
+    let newest_first =
+        |a: &String, b: &String| driver_of(b).cmp(&driver_of(a)).then_with(|| a.cmp(b));
+    tags.sort_by(newest_first);
+    tags.dedup();
+    let others = tags.len().saturating_sub(MOST_SETS);
+    tags.truncate(MOST_SETS);
+    others
+}
+
+#[derive(Deserialize)]
+struct Tags {
+    tags: Option<Vec<String>>,
+}
+
+/// Lists the matching tags, of the newest drivers, and the number of those left out. However many
+/// tags a registry lists, no more are kept.
+async fn list_tags(
+    session: &Session,
+    fits: impl Fn(&str) -> bool,
+) -> Result<(Vec<String>, usize), Failure> {
+    let mut url = session.url("tags/list")?;
+    url.query_pairs_mut().append_pair("n", "1000");
+    let (mut tags, mut left_out) = (Vec::new(), 0);
+    for _ in 0..MOST_PAGES {
+        let call = Call::new(Method::GET, url.clone());
+        let answer = session.exchange(&call).await?;
+        match answer.status {
+            StatusCode::OK => {}
+            // A repository is created by the first push.
+            StatusCode::NOT_FOUND => return Ok((tags, left_out)),
+            _ => return Err(unexpected(&call, &answer)),
+        }
+        let page: Tags = serde_json::from_slice(&answer.body).map_err(|e| {
+            Failure::new(
+                ExitCode::Verification,
+                format!("{} is not a list of tags", shown(url.as_str())),
+            )
+            .because(e)
+            .remedy("check that this is a registry")
+        })?;
+        tags.extend(page.tags.unwrap_or_default().into_iter().filter(|tag| fits(tag)));
+        left_out += keep_newest(&mut tags);
+        match next_page(&url, &answer) {
+            Some(next) => url = next,
+            None => return Ok((tags, left_out)),
+        }
+    }
+    tracing::warn!("{} has more tags than are looked at", session.repository);
+    Ok((tags, left_out))
+}
+
+/// Parses `Link: </v2/...>; rel="next"` (RFC 8288), on the same host.
+fn next_page(url: &Url, answer: &Answer) -> Option<Url> {
+    let link = answer.headers.get(LINK)?.to_str().ok()?;
+    let (target, parameters) = link.trim().strip_prefix('<')?.split_once('>')?;
+    let next = url.join(target).ok()?;
+    let is_next = parameters.contains("rel=\"next\"") || parameters.contains("rel=next");
+    (is_next && next.origin() == url.origin()).then_some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[test]
+    fn the_newest_drivers_are_asked_for_and_not_all_that_are_listed() {
+        let tag = |n: usize| format!("535.{n}.1-open-6.1.0-50-amd64-x86_64");
+        let mut tags: Vec<String> = (1..=50_000).map(tag).collect();
+        assert_eq!(keep_newest(&mut tags), 50_000 - MOST_SETS);
+        assert_eq!(tags.len(), MOST_SETS);
+        assert_eq!(tags[..2], [tag(50_000), tag(49_999)]);
+        let mut few = vec![tag(9), tag(10), tag(9)];
+        assert_eq!(keep_newest(&mut few), 0);
+        assert_eq!(few, [tag(10), tag(9)]);
+    }
+
+    #[rstest]
+    #[case("535.261.03-open-6.1.0-50-amd64-x86_64", Some("535"), None, true)]
+    #[case("535.261.03-open-6.1.0-50-amd64-x86_64", None, Some(Flavour::Open), true)]
+    #[case("535.261.03-open-6.1.0-50-amd64-x86_64", None, Some(Flavour::Proprietary), false)]
+    #[case("535.261.03-proprietary-6.1.0-50-amd64-x86_64", Some("535.261"), None, true)]
+    #[case("550.163.01-open-6.1.0-50-amd64-x86_64", Some("535"), None, false)]
+    #[case("5350.1.1-open-6.1.0-50-amd64-x86_64", Some("535"), None, false)]
+    #[case("535.261.03-open-6.1.0-51-amd64-x86_64", Some("535"), None, false)]
+    #[case("535.261.03-open-6.1.0-50-amd64-aarch64", Some("535"), None, false)]
+    #[case("sha256-97fc222cee7991b5b061d4d4afdb5f34.sig", None, None, false)]
+    #[case("latest", None, None, false)]
+    fn tags_are_told_apart(
+        #[case] candidate: &str,
+        #[case] driver: Option<&str>,
+        #[case] flavour: Option<Flavour>,
+        #[case] expected: bool,
+    ) {
+        let wish = Wish { driver, flavour, kernel_release: "6.1.0-50-amd64", arch: "x86_64" };
+        let flavours = flavour.map_or(vec![Flavour::Open, Flavour::Proprietary], |f| vec![f]);
+        assert_eq!(is_wished(candidate, driver, &flavours, wish), expected);
+    }
+}

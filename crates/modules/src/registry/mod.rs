@@ -1,0 +1,251 @@
+//! Sets of modules in OCI registries, by the OCI distribution specification 1.1.
+//!
+//! A set has the same form as in an image layout (see [`crate::artifact::image`]), under the tag
+//! `DRIVER-FLAVOUR-RELEASE-ARCH`, and its signatures are under cosign's tag.
+
+mod challenge;
+pub mod content;
+pub mod credentials;
+mod listing;
+mod login;
+mod pull;
+pub mod push;
+pub mod session;
+pub mod source;
+
+use std::path::Path;
+
+use crate::artifact::ModuleSet;
+use crate::artifact::image::Described;
+use crate::signature::Evidence;
+use crate::signature::key::PublicKey;
+use content::{described, evidence_in, missing};
+use credentials::DockerConfig;
+use listing::find_in;
+use longshore_core::environment::Env;
+use longshore_core::failure::FailureKind;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::flavour::Flavour;
+use longshore_core::image_reference::{Reference, Repository};
+use longshore_core::progress::Progress;
+use longshore_core::store::Store;
+use longshore_fetch::http::{Fetcher, Policy};
+use pull::pull_from;
+pub use push::Pushed;
+use session::Session;
+pub use source::RegistrySource;
+
+/// Search for sets in a registry.
+#[derive(Debug, Clone, Copy)]
+pub struct Wish<'a> {
+    /// A version or a branch; None for the newest.
+    pub driver: Option<&'a str>,
+    /// The flavour; None for either.
+    pub flavour: Option<Flavour>,
+    /// `uname -r`.
+    pub kernel_release: &'a str,
+    /// `uname -m`.
+    pub arch: &'a str,
+}
+
+/// Accepts or refuses sets where they are found.
+pub trait Judge {
+    /// Reason for refusing a set.
+    type Why: Send;
+
+    /// Accepts or refuses a set.
+    ///
+    /// # Errors
+    /// The reason for refusing it.
+    fn judge(&self, set: &Described) -> impl Future<Output = Result<(), Self::Why>> + Send;
+}
+
+/// Result of a search in a registry and its mirrors.
+pub struct Found<W> {
+    /// Accepted sets, all from one repository.
+    pub taken: Vec<Described>,
+    /// Refused sets, with the reasons.
+    pub refused: Vec<(Described, W)>,
+    /// The most severe failure of a repository that was asked: exit code 12 or 13.
+    pub failed: Option<Failure>,
+}
+
+impl<W> Found<W> {
+    /// Judges the sets of one repository.
+    async fn add(&mut self, sets: Vec<Described>, judge: &impl Judge<Why = W>) {
+        for set in sets {
+            // The same set from another repository is judged the same.
+            if self.refused.iter().any(|(known, _)| known.manifest == set.manifest) {
+                continue;
+            }
+            match judge.judge(&set).await {
+                Ok(()) => self.taken.push(set),
+                Err(why) => self.refused.push((set, why)),
+            }
+        }
+    }
+
+    /// Returns the accepted sets.
+    ///
+    /// # Errors
+    /// The failure of a repository, where no other has any matching set.
+    pub fn into_taken(self) -> Result<Vec<Described>, Failure> {
+        match self.failed {
+            Some(failure) if self.taken.is_empty() && self.refused.is_empty() => Err(failure),
+            _ => Ok(self.taken),
+        }
+    }
+}
+
+/// A registry with its mirrors.
+pub struct Registry {
+    name: String,
+    /// Mirrors first: they are nearer.
+    sessions: Vec<Session>,
+}
+
+impl Registry {
+    /// Opens a registry for reading, with the timeouts of `policy`; nothing is sent yet.
+    ///
+    /// # Errors
+    /// Exit code 2 for a docker configuration that cannot be read, or if TLS cannot be set up.
+    pub fn open_with(
+        policy: Policy,
+        source: &RegistrySource,
+        host_root: &Path,
+        env: Env<'_>,
+    ) -> Result<Self, Failure> {
+        Self::with_actions(policy, source, host_root, env, "pull")
+    }
+
+    fn with_actions(
+        policy: Policy,
+        source: &RegistrySource,
+        host_root: &Path,
+        env: Env<'_>,
+        actions: &'static str,
+    ) -> Result<Self, Failure> {
+        let plain = Fetcher::new(policy.clone(), host_root)?;
+        // A tag is only as trustworthy as the connection it was resolved over.
+        let safe = plain.over_https_only()?;
+        let direct = Fetcher::without_redirects(policy, host_root)?;
+        let docker = DockerConfig::find(env)?;
+        let places = source.mirrors.iter().chain([&source.reference]);
+        let sessions = places
+            .map(|place| {
+                let fetcher = if place.plain_http() { &plain } else { &safe };
+                Session::new(fetcher.clone(), direct.clone(), place.clone(), actions, &docker)
+            })
+            .collect();
+        Ok(Self { name: source.reference.to_string(), sessions })
+    }
+
+    /// Returns the registry's own repository; the others are its mirrors.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Finds the sets with matching tags, in the first repository that has one which `judge`
+    /// accepts: a mirror may have outdated or foreign ones. A matching tag without a set is skipped
+    /// with a warning.
+    pub async fn find<J: Judge>(&self, wish: Wish<'_>, judge: &J) -> Found<J::Why> {
+        let mut found = Found { taken: Vec::new(), refused: Vec::new(), failed: None };
+        for session in &self.sessions {
+            match find_in(session, wish).await {
+                Ok(sets) => found.add(sets, judge).await,
+                Err(failure) => self.next_mirror(session, failure, &mut found.failed),
+            }
+            if !found.taken.is_empty() {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Fetches the description of the set with a tag or a digest.
+    ///
+    /// # Errors
+    /// Exit code 12 where it does not exist, 13 where it is not a set or damaged.
+    pub async fn describe(&self, reference: &str) -> Result<Described, Failure> {
+        let mut failed = None;
+        for session in &self.sessions {
+            match described(session, reference).await {
+                Ok(Some(set)) => return Ok(set),
+                Ok(None) => self.next_mirror(session, missing(session, reference), &mut failed),
+                Err(failure) => self.next_mirror(session, failure, &mut failed),
+            }
+        }
+        Err(failed.unwrap_or_else(|| nobody(&self.name)))
+    }
+
+    /// Fetches a set's evidence, with the signatures of the first repository that has one by
+    /// `keys`; where none has, those of the last that has any: a mirror may have outdated or
+    /// foreign ones.
+    ///
+    /// # Errors
+    /// Exit code 12 where it cannot be fetched, 13 where it is damaged.
+    pub async fn evidence(&self, set: &Described, keys: &[PublicKey]) -> Result<Evidence, Failure> {
+        let mut failed = None;
+        let mut best = None;
+        for session in &self.sessions {
+            match evidence_in(session, set).await {
+                Ok((evidence, _)) if evidence.verify(&set.set, keys).is_ok() => {
+                    return Ok(evidence);
+                }
+                Ok((evidence, any)) if any || best.is_none() => best = Some(evidence),
+                Ok(_) => {}
+                Err(failure) => self.next_mirror(session, failure, &mut failed),
+            }
+        }
+        // A set counts as unsigned only if every repository answered.
+        match (failed, best) {
+            (None, Some(evidence)) => Ok(evidence),
+            (Some(failure), _) => Err(failure),
+            (None, None) => Err(nobody(&self.name)),
+        }
+    }
+
+    /// Fetches the set with the manifest `digest` into the store, every digest verified and every
+    /// module compared with the set's record of it. Blobs in the store are not fetched again.
+    ///
+    /// # Errors
+    /// Exit code 12 where it cannot be fetched, 13 where something does not verify, 15 where the
+    /// store cannot be written.
+    pub async fn pull(
+        &self,
+        digest: &str,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<ModuleSet, Failure> {
+        let mut failed = None;
+        for session in &self.sessions {
+            match pull_from(session, digest, store, progress).await {
+                Ok(set) => return Ok(set),
+                // The store is the same for every mirror.
+                Err(failure) if failure.kind().is_of_host() => return Err(failure),
+                Err(failure) => self.next_mirror(session, failure, &mut failed),
+            }
+        }
+        Err(failed.unwrap_or_else(|| nobody(&self.name)))
+    }
+
+    /// Keeps the most severe failure: damaged contents over an unreachable repository.
+    fn next_mirror(&self, session: &Session, failure: Failure, failed: &mut Option<Failure>) {
+        if self.sessions.len() > 1 {
+            tracing::warn!("{} does not serve it: {}", session.repository, failure.one_line());
+        }
+        let graver = failed.as_ref().is_none_or(|f| f.kind() != FailureKind::Verification);
+        if graver {
+            *failed = Some(failure);
+        }
+    }
+}
+
+fn nobody(name: &str) -> Failure {
+    Failure::new(ExitCode::Bug, format!("{name} has no repository to ask"))
+}
+
+/// Returns the registry that has `reference`, without mirrors.
+pub fn source_of(reference: &Reference) -> RegistrySource {
+    RegistrySource { reference: reference.repository.clone(), mirrors: Vec::<Repository>::new() }
+}

@@ -1,0 +1,212 @@
+//! Pushing of sets and signatures to a registry: blobs first, the manifest last, so that a reader
+//! sees a complete set or none.
+
+use reqwest::header::LOCATION;
+use reqwest::{Method, StatusCode, Url};
+
+use super::Registry;
+use super::content::manifest;
+use super::session::{Call, Session, unexpected};
+use crate::artifact::ModuleSet;
+use crate::artifact::image::{Described, MANIFEST_TYPE, digest};
+use crate::registry::RegistrySource;
+use crate::signature::key::SecretKey;
+use crate::signature::{Signature, SignatureImage, signature_tag};
+use longshore_core::environment::Env;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::image_reference::Repository;
+use longshore_core::progress::{Progress, Unit};
+use longshore_core::store::Store;
+use longshore_fetch::http::{Away, Policy};
+
+/// Maximum number of uploads started for one blob: an upload that the registry lost cannot be
+/// resumed.
+const UPLOADS: u32 = 3;
+
+/// Result of a push.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pushed {
+    /// `sha256:...` of the manifest.
+    pub digest: String,
+    /// Number of blobs sent; the others existed.
+    pub sent: usize,
+    /// True if tag and manifest existed already.
+    pub was_there: bool,
+}
+
+impl Registry {
+    /// Opens a repository for writing.
+    ///
+    /// # Errors
+    /// As [`Registry::open_with`].
+    pub fn open_to_push(
+        repository: &Repository,
+        host_root: &std::path::Path,
+        env: Env<'_>,
+    ) -> Result<Self, Failure> {
+        Self::open_to_push_with(Policy::default(), repository, host_root, env)
+    }
+
+    /// Like [`Registry::open_to_push`], with the timeouts of `policy`.
+    ///
+    /// # Errors
+    /// As [`Registry::open_with`].
+    pub fn open_to_push_with(
+        policy: Policy,
+        repository: &Repository,
+        host_root: &std::path::Path,
+        env: Env<'_>,
+    ) -> Result<Self, Failure> {
+        let source = RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
+        // A claim is held, and a set pushed, long after the first request, so unreachable hosts are
+        // not remembered.
+        let policy = Policy { away: Away::forgetful(), ..policy };
+        Self::with_actions(policy, &source, host_root, env, "pull,push")
+    }
+
+    /// Pushes a set of the store under `tag`. Existing blobs are not sent again.
+    ///
+    /// # Errors
+    /// Exit code 12 where the registry refuses it, 13 where a module in the store is damaged.
+    pub async fn push(
+        &self,
+        set: &ModuleSet,
+        tag: &str,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Pushed, Failure> {
+        let session = self.only()?;
+        let described = Described::of(set)?;
+        let mut sent = 0;
+        let total = set.modules.iter().map(|m| m.size).sum();
+        let task = progress.begin(&format!("modules to {}", self.name()), Some(total), Unit::Bytes);
+        for module in &set.modules {
+            let digest = format!("sha256:{}", module.sha256);
+            if !has_blob(session, &digest).await? {
+                let (store, sha256) = (store.clone(), module.sha256.clone());
+                let read = tokio::task::spawn_blocking(move || store.read_blob(&sha256));
+                let bytes = read
+                    .await
+                    .map_err(|e| Failure::new(ExitCode::Bug, "reading a module").because(e))??;
+                send_blob(session, &digest, bytes).await?;
+                sent += 1;
+            }
+            task.advance(module.size);
+        }
+        sent += usize::from(ensure_blob(session, &described.config).await?);
+        let was_there = put_manifest(session, tag, &described.manifest).await?;
+        Ok(Pushed { digest: described.digest(), sent, was_there })
+    }
+
+    /// Signs the manifest `digest` and adds the signature to the existing ones; false where it
+    /// existed already.
+    ///
+    /// # Errors
+    /// Exit code 12 where the registry refuses it.
+    pub async fn sign(&self, digest: &str, key: &SecretKey) -> Result<bool, Failure> {
+        let session = self.only()?;
+        let signature = Signature::make(key, &session.repository.name(), digest)?;
+        let tag = signature_tag(digest);
+        let existing = manifest(session, &tag).await?;
+        let Some(image) = SignatureImage::with(existing.as_deref(), &signature)? else {
+            return Ok(false);
+        };
+        for blob in &image.blobs {
+            ensure_blob(session, blob).await?;
+        }
+        put_manifest(session, &tag, &image.manifest).await?;
+        Ok(true)
+    }
+
+    /// Returns the session of the repository itself, which is the last one.
+    ///
+    /// # Errors
+    /// Where the registry has none.
+    pub fn only(&self) -> Result<&Session, Failure> {
+        self.sessions.last().ok_or_else(|| super::nobody(self.name()))
+    }
+}
+
+async fn has_blob(session: &Session, digest: &str) -> Result<bool, Failure> {
+    let call = Call::new(Method::HEAD, session.url(&format!("blobs/{digest}"))?);
+    let answer = session.exchange(&call).await?;
+    match answer.status {
+        StatusCode::OK => Ok(true),
+        StatusCode::NOT_FOUND => Ok(false),
+        _ => Err(unexpected(&call, &answer)),
+    }
+}
+
+/// Pushes a blob unless the repository has it; returns true if it was pushed.
+///
+/// # Errors
+/// Where the registry refuses it or cannot be reached.
+pub async fn ensure_blob(session: &Session, bytes: &[u8]) -> Result<bool, Failure> {
+    let digest = digest(bytes);
+    if has_blob(session, &digest).await? {
+        return Ok(false);
+    }
+    send_blob(session, &digest, bytes.to_vec()).await?;
+    Ok(true)
+}
+
+/// Uploads a blob by POST, then PUT to the returned location ("pushing a blob monolithically").
+async fn send_blob(session: &Session, digest: &str, bytes: Vec<u8>) -> Result<(), Failure> {
+    let mut bytes = bytes;
+    for attempt in 1.. {
+        let begin = Call::new(Method::POST, session.url("blobs/uploads/")?);
+        let answer = session.exchange(&begin).await?;
+        if answer.status != StatusCode::ACCEPTED {
+            return Err(unexpected(&begin, &answer));
+        }
+        let location = answer.headers.get(LOCATION).and_then(|l| l.to_str().ok());
+        let url = upload_url(session, location, digest)?;
+        let finish = Call::new(Method::PUT, url)
+            .header("content-type", "application/octet-stream")
+            .body(bytes);
+        let answer = session.exchange(&finish).await?;
+        match answer.status {
+            StatusCode::CREATED | StatusCode::NO_CONTENT => return Ok(()),
+            // The registry has lost the upload.
+            StatusCode::NOT_FOUND if attempt < UPLOADS => bytes = finish.into_body(),
+            _ => return Err(unexpected(&finish, &answer)),
+        }
+    }
+    Ok(())
+}
+
+fn upload_url(session: &Session, location: Option<&str>, digest: &str) -> Result<Url, Failure> {
+    let home = session.url("blobs/uploads/")?;
+    let odd = |what: &str| {
+        Failure::new(ExitCode::Download, format!("{home}: {what}"))
+            .remedy("check the registry, and a proxy before it (X-Forwarded-Proto)")
+    };
+    let location = location.ok_or_else(|| odd("the registry names no location for the upload"))?;
+    let mut url = home.join(location).map_err(|_| odd("the upload's location is not a URL"))?;
+    if home.scheme() == "https" && url.scheme() != "https" {
+        return Err(odd("the upload's location is without TLS"));
+    }
+    url.query_pairs_mut().append_pair("digest", digest);
+    Ok(url)
+}
+
+/// Puts a manifest; returns true if it existed already.
+async fn put_manifest(session: &Session, tag: &str, bytes: &[u8]) -> Result<bool, Failure> {
+    if manifest(session, tag).await?.is_some_and(|there| there == bytes) {
+        return Ok(true);
+    }
+    overwrite_manifest(session, tag, bytes).await?;
+    Ok(false)
+}
+
+/// Puts a manifest under `tag`, replacing any other.
+pub async fn overwrite_manifest(session: &Session, tag: &str, bytes: &[u8]) -> Result<(), Failure> {
+    let call = Call::new(Method::PUT, session.url(&format!("manifests/{tag}"))?)
+        .header("content-type", MANIFEST_TYPE)
+        .body(bytes.to_vec());
+    let answer = session.exchange(&call).await?;
+    match answer.status {
+        StatusCode::CREATED | StatusCode::OK => Ok(()),
+        _ => Err(unexpected(&call, &answer)),
+    }
+}

@@ -1,0 +1,336 @@
+//! Session with one repository: requests with limits, retries, and authentication as far as the
+//! registry requires it.
+
+use std::time::{Duration, Instant};
+
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::{Method, StatusCode, Url};
+use tokio::sync::Mutex;
+
+use super::credentials::DockerConfig;
+use super::login::Login;
+use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::image_reference::Repository;
+use longshore_core::redact::shown;
+use longshore_fetch::http::{
+    Fetcher, Pace, Patience, Policy, Trouble, is_busy, is_certificate, proxies, retry_after,
+    root_cause,
+};
+
+/// Maximum size of an answer read into memory, unless the caller allows more.
+const MAX_ANSWER: u64 = 4 << 20;
+/// Maximum length of a registry's error text in a message.
+const MAX_WORDS: usize = 300;
+/// Maximum number of login steps for one request: the anonymous token, the login's token, and each
+/// of them again after it expired.
+pub(crate) const MOST_LOGINS: usize = 4;
+
+/// A request.
+pub struct Call {
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+impl Call {
+    /// Returns a call without headers and body.
+    pub fn new(method: Method, url: Url) -> Self {
+        Self { method, url, headers: HeaderMap::new(), body: Vec::new() }
+    }
+
+    pub(crate) fn header(mut self, name: &'static str, value: &'static str) -> Self {
+        self.headers.insert(name, HeaderValue::from_static(value));
+        self
+    }
+
+    pub(crate) fn authorization(mut self, value: Option<HeaderValue>) -> Self {
+        if let Some(value) = value {
+            self.headers.insert(AUTHORIZATION, value);
+        }
+        self
+    }
+
+    pub(crate) fn body(mut self, body: Vec<u8>) -> Self {
+        self.body = body;
+        self
+    }
+
+    pub(crate) fn into_body(self) -> Vec<u8> {
+        self.body
+    }
+
+    fn shown(&self) -> String {
+        // The query of an upload's URL may contain a state that grants access.
+        format!("{} {}", self.method, shown(self.url.as_str()))
+    }
+}
+
+/// A complete answer.
+pub struct Answer {
+    /// URL of the answering server, after all redirections.
+    pub(crate) url: Url,
+    /// Status of the answer.
+    pub status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    /// Returns the text of the registry's error JSON.
+    fn words(&self) -> String {
+        let json: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        let first = &json["errors"][0];
+        let text = |key: &str| first[key].as_str().unwrap_or_default();
+        let words = format!("{} {}", text("code"), text("message"));
+        let words: String = words.trim().chars().filter(|c| !c.is_control()).collect();
+        match words.chars().take(MAX_WORDS).collect::<String>() {
+            empty if empty.is_empty() => String::new(),
+            words => format!(" ({words})"),
+        }
+    }
+}
+
+/// Result of an attempt without an answer.
+enum Ended {
+    Again(Failure),
+    Silent(Failure),
+    For(Failure),
+}
+
+/// A session with one repository.
+pub struct Session {
+    pub(crate) repository: Repository,
+    fetcher: Fetcher,
+    /// For realms: a request to one must not be sent on to a redirection's target.
+    direct: Fetcher,
+    login: Mutex<Login>,
+}
+
+impl Session {
+    /// `actions` is `pull` or `pull,push`; `direct` must not follow redirections.
+    pub(crate) fn new(
+        fetcher: Fetcher,
+        direct: Fetcher,
+        repository: Repository,
+        actions: &'static str,
+        docker: &DockerConfig,
+    ) -> Self {
+        let login = Mutex::new(Login::new(repository.clone(), actions, docker));
+        Self { repository, fetcher, direct, login }
+    }
+
+    /// Returns the URL of `rest` in the repository.
+    ///
+    /// # Errors
+    /// Exit code 2 where that is not a URL.
+    pub fn url(&self, rest: &str) -> Result<Url, Failure> {
+        let text = self.repository.url(rest);
+        Url::parse(&text).map_err(|e| {
+            Failure::new(ExitCode::Usage, format!("{text} is not a URL: {e}"))
+                .remedy("correct the registry's reference")
+        })
+    }
+
+    pub(crate) fn fetcher(&self) -> &Fetcher {
+        &self.fetcher
+    }
+
+    /// Returns the `Authorization` header for URLs of the repository's host.
+    pub(crate) async fn authorization(&self) -> Option<HeaderValue> {
+        self.login.lock().await.header()
+    }
+
+    /// Sends a request and reads the answer; transient statuses and those that require a login are
+    /// handled here, all others are the caller's.
+    ///
+    /// # Errors
+    /// Exit code 12 where there is no answer or the registry denies access.
+    pub async fn exchange(&self, call: &Call) -> Result<Answer, Failure> {
+        let at_home = self.is_at_home(&call.url);
+        let mut logins = 0;
+        loop {
+            let header = if at_home { self.authorization().await } else { None };
+            let answer = send(&self.fetcher, call, header.clone()).await?;
+            if !at_home || !self.asks_for_login(&answer) || logins == MOST_LOGINS {
+                return Ok(answer);
+            }
+            self.log_in(&answer, header).await?;
+            logins += 1;
+        }
+    }
+
+    /// Like [`Session::exchange`], for a download that was denied with the header `used`: logs in,
+    /// if there is a next level, unless another request has done so meanwhile.
+    ///
+    /// # Errors
+    /// Exit code 12 where the registry denies access, and `denied` where it grants it: then a
+    /// server behind it denied the download, which must not get the registry's login.
+    pub(crate) async fn log_in_for(
+        &self,
+        url: Url,
+        used: Option<HeaderValue>,
+        denied: Failure,
+    ) -> Result<(), Failure> {
+        if self.authorization().await != used {
+            return Ok(());
+        }
+        let call = Call::new(Method::HEAD, url);
+        let answer = send(&self.fetcher, &call, used.clone()).await?;
+        if self.asks_for_login(&answer) { self.log_in(&answer, used).await } else { Err(denied) }
+    }
+
+    /// True if the registry itself requires a login. A redirection's target may require one too,
+    /// and name a realm of its own: it does not get the login.
+    fn asks_for_login(&self, answer: &Answer) -> bool {
+        matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+            && self.is_at_home(&answer.url)
+    }
+
+    async fn log_in(&self, answer: &Answer, used: Option<HeaderValue>) -> Result<(), Failure> {
+        let mut login = self.login.lock().await;
+        if login.header() != used {
+            // Another request has logged in meanwhile.
+            return Ok(());
+        }
+        login.next(&self.direct, answer).await.map_err(|why| {
+            Failure::new(
+                ExitCode::Download,
+                format!(
+                    "{} does not grant access: {}{}",
+                    self.repository,
+                    answer.status,
+                    answer.words()
+                ),
+            )
+            .because(why)
+            .remedy(login.remedy())
+        })
+    }
+
+    /// True if a URL is the registry's own: same host, and with TLS where the registry uses it.
+    fn is_at_home(&self, url: &Url) -> bool {
+        self.url("").is_ok_and(|home| {
+            home.host_str() == url.host_str()
+                && home.port_or_known_default() == url.port_or_known_default()
+                && home.scheme() == url.scheme()
+        })
+    }
+}
+
+/// Returns the failure for an unexpected status.
+pub(crate) fn unexpected(call: &Call, answer: &Answer) -> Failure {
+    Failure::new(
+        ExitCode::Download,
+        format!("{}: the registry says {}{}", call.shown(), answer.status, answer.words()),
+    )
+    .remedy("check the reference, and that the registry allows this")
+}
+
+/// Sends a request until there is an answer that a retry would not change.
+pub(crate) async fn send(
+    fetcher: &Fetcher,
+    call: &Call,
+    authorization: Option<HeaderValue>,
+) -> Result<Answer, Failure> {
+    let policy = fetcher.policy();
+    if let Some(why) = policy.away.why(&call.url) {
+        return Err(broken(call, &why));
+    }
+    let deadline = deadline(policy, call.body.len() as u64);
+    let mut patience = Patience::new(policy);
+    let mut answered = false;
+    loop {
+        let since = Instant::now();
+        let tried = tokio::time::timeout(deadline, once(fetcher, call, authorization.clone()));
+        let (ended, trouble) = match tried.await {
+            Ok(Ok(answer)) if !is_busy(answer.status) => return Ok(answer),
+            Ok(Ok(answer)) => {
+                answered = true;
+                let again = retry_after(&answer.headers);
+                (unexpected(call, &answer), Trouble::Busy(since.elapsed(), again))
+            }
+            Ok(Err(Ended::For(failure))) => return Err(failure),
+            Ok(Err(Ended::Again(failure))) => (failure, Trouble::Broken),
+            Ok(Err(Ended::Silent(failure))) => (failure, Trouble::Silent(since.elapsed())),
+            Err(_) => {
+                let failure = broken(call, &format!("no answer within {deadline:?}"));
+                (failure, Trouble::Silent(since.elapsed()))
+            }
+        };
+        let Some(wait) = patience.after(trouble) else {
+            if !answered {
+                let why: Vec<String> = ended.chain().map(ToString::to_string).collect();
+                policy.away.note(&call.url, &why.join(": "));
+            }
+            return Err(ended);
+        };
+        tracing::info!("retrying: {}", ended.one_line());
+        tokio::time::sleep(wait).await;
+    }
+}
+
+fn deadline(policy: &Policy, bytes: u64) -> Duration {
+    policy.deadline(bytes.max(MAX_ANSWER / 16))
+}
+
+async fn once(
+    fetcher: &Fetcher,
+    call: &Call,
+    authorization: Option<HeaderValue>,
+) -> Result<Answer, Ended> {
+    let mut request = fetcher.client().request(call.method.clone(), call.url.clone());
+    request = request.headers(call.headers.clone());
+    if let Some(authorization) = authorization {
+        request = request.header(AUTHORIZATION, authorization);
+    }
+    if call.method != Method::GET && call.method != Method::HEAD {
+        request = request.body(call.body.clone());
+    }
+    let mut response = request.send().await.map_err(|e| failed(fetcher.policy(), call, &e))?;
+    let (status, headers) = (response.status(), response.headers().clone());
+    let url = response.url().clone();
+    let mut body = Vec::new();
+    let mut pace = Pace::new(fetcher.policy());
+    loop {
+        let since = Instant::now();
+        let chunk = response.chunk().await.map_err(|e| failed(fetcher.policy(), call, &e))?;
+        let Some(chunk) = chunk else { break };
+        pace.note(since.elapsed(), chunk.len())
+            .map_err(|slow| Ended::Silent(broken(call, &slow)))?;
+        if (body.len() + chunk.len()) as u64 > MAX_ANSWER {
+            let what = format!("{}: the answer has more than {MAX_ANSWER} bytes", call.shown());
+            return Err(Ended::For(Failure::new(ExitCode::Verification, what).remedy(
+                "the server is not a registry, or it holds something else under this name",
+            )));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Answer { url, status, headers, body })
+}
+
+fn failed(policy: &Policy, call: &Call, error: &reqwest::Error) -> Ended {
+    let why = match (error.is_timeout(), error.is_connect()) {
+        (true, true) => format!("no connection within {:?}", policy.connect),
+        (true, false) => format!("no data for {:?}", policy.stall),
+        _ => root_cause(error),
+    };
+    let failure = broken(call, &why);
+    if is_certificate(error) {
+        return Ended::For(failure.remedy(
+            "add the certificate authority to the host's or the image's certificates; a registry \
+             without TLS is named with http:// in front",
+        ));
+    }
+    match () {
+        () if error.is_redirect() || error.is_builder() => Ended::For(failure),
+        () if error.is_timeout() => Ended::Silent(failure),
+        () => Ended::Again(failure),
+    }
+}
+
+fn broken(call: &Call, why: &str) -> Failure {
+    Failure::new(ExitCode::Download, format!("{} failed", call.shown()))
+        .because(why)
+        .remedy(format!("check the registry, the network and {}", proxies()))
+}

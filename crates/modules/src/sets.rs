@@ -1,0 +1,217 @@
+//! Module sets in the store: one JSON file each, its modules as blobs.
+
+mod evidence;
+mod fits;
+pub mod modules;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::artifact::{ModuleKey, ModuleSet};
+use crate::signature::Evidence;
+use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::store::Store;
+
+pub use modules::VerifiedModule;
+
+/// Size limit of a set's description, which has a few kB.
+const MAX_DESCRIPTION: u64 = 1 << 20;
+
+/// Module sets of a content-addressed store, as files beside its blobs.
+pub trait SetStore {
+    /// Records a set whose modules are already blobs of this store; returns the path of the record.
+    ///
+    /// # Errors
+    /// Exit code 13 where the set contradicts itself or a module is not in the store, 15 where
+    /// the store cannot be written.
+    fn put_set(&self, set: &ModuleSet) -> Result<PathBuf, Failure>;
+
+    /// Returns all sets of the store, sorted by name. Unreadable ones are skipped with a warning in
+    /// the log: one damaged file must not hide the others.
+    ///
+    /// The modules themselves are verified when they are read.
+    ///
+    /// # Errors
+    /// Exit code 15 where the directory of sets cannot be listed.
+    fn sets(&self) -> Result<Vec<ModuleSet>, Failure>;
+
+    /// Returns the set with exactly this key; None if the store has none or one of its modules is
+    /// absent or damaged (then it has to be built or fetched again).
+    ///
+    /// # Errors
+    /// Only if the store cannot be read at all.
+    fn find_set(&self, key: &ModuleKey) -> Result<Option<ModuleSet>, Failure>;
+
+    /// True if every module of `set` exists and matches its digest. A module that was hashed since
+    /// the host booted, and not written since, is not read again.
+    fn holds(&self, set: &ModuleSet) -> bool;
+
+    /// Reads a module; verifies it against its digest unless that was done since the host booted
+    /// and the file was not written since.
+    ///
+    /// # Errors
+    /// As [`Store::read_blob`].
+    fn read_module(&self, sha256: &str) -> Result<Vec<u8>, Failure>;
+
+    /// Opens a module that was verified since the host booted, and not written to since; None if
+    /// that is not recorded.
+    ///
+    /// # Errors
+    /// 12 where it cannot be opened.
+    fn verified_module(&self, sha256: &str) -> Result<Option<VerifiedModule>, Failure>;
+
+    /// Returns the names of sets whose symbols and vermagic match the kernel in their key; empty if
+    /// the record cannot be read.
+    fn known_to_fit(&self) -> BTreeSet<String>;
+
+    /// Records the names of sets that fit, and drops those that are gone. If that cannot be written
+    /// they are compared again.
+    fn note_fits(&self, sets: impl IntoIterator<Item = String>);
+
+    /// Records a set that was compiled here: against the headers of the kernel in its key.
+    fn note_compiled(&self, set: &ModuleSet);
+
+    /// Stores the evidence of a set.
+    ///
+    /// # Errors
+    /// Exit code 15 where the store cannot be written.
+    fn put_evidence(&self, set: &ModuleSet, evidence: &Evidence) -> Result<(), Failure>;
+
+    /// The evidence of a set; None if there is none or it cannot be read.
+    fn evidence(&self, set: &ModuleSet) -> Option<Evidence>;
+}
+
+impl SetStore for Store {
+    fn put_set(&self, set: &ModuleSet) -> Result<PathBuf, Failure> {
+        let name = format!("{}.json", set.key.file_stem());
+        set.check().or_fail(ExitCode::Verification, || format!("storing the set {name}"))?;
+        if let Some(absent) = set.modules.iter().find(|m| !self.has_blob(&m.sha256)) {
+            return Err(Failure::new(
+                ExitCode::Verification,
+                format!("storing the set {name}: {} is not in the store", absent.file),
+            ));
+        }
+        let bytes = serde_json::to_vec_pretty(set)
+            .or_fail(ExitCode::Bug, || format!("writing the set {name}"))?;
+        let relative = Path::new("sets").join(name);
+        self.write_file(&relative, &bytes)?;
+        Ok(self.root().join(relative))
+    }
+
+    fn sets(&self) -> Result<Vec<ModuleSet>, Failure> {
+        let dir = self.dir("sets");
+        let list = || -> std::io::Result<Vec<PathBuf>> {
+            fs::read_dir(&dir)?.map(|entry| Ok(entry?.path())).collect()
+        };
+        let mut paths =
+            list().or_fail(ExitCode::Preflight, || format!("listing {}", dir.display()))?;
+        paths.retain(|p| p.extension().is_some_and(|e| e == "json"));
+        paths.sort();
+        Ok(paths.iter().filter_map(|path| read_or_warn(path)).collect())
+    }
+
+    fn find_set(&self, key: &ModuleKey) -> Result<Option<ModuleSet>, Failure> {
+        let path = self.dir("sets").join(format!("{}.json", key.file_stem()));
+        let found = if path.exists() { read_or_warn(&path) } else { None };
+        Ok(found.filter(|set| set.key == *key && self.holds(set)))
+    }
+
+    fn holds(&self, set: &ModuleSet) -> bool {
+        modules::holds(self, set)
+    }
+
+    fn read_module(&self, sha256: &str) -> Result<Vec<u8>, Failure> {
+        modules::read(self, sha256)
+    }
+
+    fn verified_module(&self, sha256: &str) -> Result<Option<VerifiedModule>, Failure> {
+        modules::verified(self, sha256)
+    }
+
+    fn known_to_fit(&self) -> BTreeSet<String> {
+        fits::known(self)
+    }
+
+    fn note_fits(&self, sets: impl IntoIterator<Item = String>) {
+        fits::note(self, sets)
+    }
+
+    fn note_compiled(&self, set: &ModuleSet) {
+        self.note_fits([set.key.file_stem()]);
+    }
+
+    fn put_evidence(&self, set: &ModuleSet, evidence: &Evidence) -> Result<(), Failure> {
+        evidence::put(self, set, evidence)
+    }
+
+    fn evidence(&self, set: &ModuleSet) -> Option<Evidence> {
+        evidence::read(self, set)
+    }
+}
+
+fn read_or_warn(path: &Path) -> Option<ModuleSet> {
+    match read(path) {
+        Ok(set) => Some(set),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), "skipping a set: {error}");
+            None
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<ModuleSet, Box<dyn std::error::Error>> {
+    if fs::metadata(path)?.len() > MAX_DESCRIPTION {
+        return Err("too large for the description of a set".into());
+    }
+    let set: ModuleSet = serde_json::from_slice(&fs::read(path)?)?;
+    set.check()?;
+    Ok(set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::set;
+
+    fn stored() -> (tempfile::TempDir, Store, ModuleSet) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store opens");
+        let mut set = set();
+        set.modules[0].sha256 = store.put(b"module").expect("put");
+        (dir, store, set)
+    }
+
+    #[test]
+    fn what_was_put_is_found_by_its_key() {
+        let (_dir, store, set) = stored();
+        store.put_set(&set).expect("put_set");
+        assert_eq!(store.find_set(&set.key).expect("find"), Some(set.clone()));
+        assert_eq!(store.sets().expect("sets"), [set]);
+    }
+
+    #[test]
+    fn a_set_without_its_modules_is_not_stored() {
+        let (_dir, store, mut set) = stored();
+        set.modules[0].sha256 = "4".repeat(64);
+        let failure = store.put_set(&set).expect_err("refused");
+        assert_eq!(failure.code(), ExitCode::Verification);
+        assert!(store.sets().expect("sets").is_empty());
+    }
+
+    #[test]
+    fn a_set_with_a_damaged_module_is_not_found() {
+        let (_dir, store, set) = stored();
+        store.put_set(&set).expect("put_set");
+        fs::write(store.blob_path(&set.modules[0].sha256), b"damaged").expect("write");
+        assert_eq!(store.find_set(&set.key).expect("find"), None);
+    }
+
+    #[test]
+    fn a_damaged_description_does_not_hide_the_others() {
+        let (_dir, store, set) = stored();
+        store.put_set(&set).expect("put_set");
+        fs::write(store.dir("sets").join("a.json"), b"{").expect("write");
+        assert_eq!(store.sets().expect("sets"), [set]);
+    }
+}

@@ -1,0 +1,41 @@
+//! Helpers of the tests of several crates: a set, and files as the kernel has them.
+
+pub mod index;
+pub mod modinfo;
+pub mod symbols;
+
+use std::collections::BTreeMap;
+
+use longshore_core::flavour::Flavour;
+
+use crate::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
+
+/// A set of one module that is not in any store.
+pub fn set() -> ModuleSet {
+    ModuleSet {
+        key: ModuleKey {
+            driver_version: "535.261.03".into(),
+            flavour: Flavour::Open,
+            driver_digest: "1".repeat(64),
+            kernel_release: "6.12.117+deb13-amd64".into(),
+            kernel_version: "#1 SMP PREEMPT_DYNAMIC Debian 6.12.117-1 (2026-11-12)".into(),
+            arch: "x86_64".into(),
+            headers: BTreeMap::from([("linux-headers_1_amd64".into(), "2".repeat(64))]),
+            compiler: "gcc-14 (Debian 14.2.0-19) 14.2.0".into(),
+            options: vec!["KCFLAGS=-g0".into()],
+            patches: BTreeMap::new(),
+            signed_by: None,
+        },
+        headers_from: HeadersFrom::Archive,
+        modules: vec![ModuleEntry {
+            name: "nvidia".into(),
+            file: "nvidia.ko".into(),
+            sha256: "3".repeat(64),
+            size: 1,
+            vermagic: "6.12.117+deb13-amd64 SMP preempt mod_unload modversions ".into(),
+            version: Some("535.261.03".into()),
+            srcversion: None,
+            depends: vec!["drm".into()],
+        }],
+    }
+}
