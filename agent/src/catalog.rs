@@ -14,7 +14,7 @@ use longshore_core::kernel_id::KernelId;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
 use longshore_host::HostFacts;
-use longshore_host::facts::{Kernel, Known};
+use longshore_host::facts::{Kernel, Probe};
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::layout;
 use longshore_modules::module_signing::{Certificate, Signer};
@@ -33,12 +33,12 @@ pub struct Catalog {
     /// User-mode trees assembled in the store.
     pub userspace: Vec<AvailableUserspace>,
     /// Driver packages of the archives, newest first, or the reason why the archives were not read.
-    pub drivers: Known<Vec<AvailableDriver>>,
+    pub drivers: Probe<Vec<AvailableDriver>>,
     /// Configured .run files, as far as they are known. Where there are any, drivers come from
     /// these and not from the archives.
-    pub run_files: Known<Vec<AvailableRunFile>>,
+    pub run_files: Probe<Vec<AvailableRunFile>>,
     /// Available headers and compiler for the kernel, or the reason why they were not searched.
-    pub headers: Known<AvailableHeaders>,
+    pub headers: Probe<AvailableHeaders>,
     /// Signer of modules for the kernel, where configured.
     pub signer: Option<Signer>,
     /// Result of the comparison with the kernel, for sets of the store that are for this kernel, by
@@ -77,9 +77,9 @@ impl Catalog {
             refused: Vec::new(),
             unread: Vec::new(),
             userspace: Vec::new(),
-            drivers: Known::Unknown(why.to_owned()),
-            run_files: Known::Unknown(why.to_owned()),
-            headers: Known::Unknown(why.to_owned()),
+            drivers: Probe::Unreadable(why.to_owned()),
+            run_files: Probe::Unreadable(why.to_owned()),
+            headers: Probe::Unreadable(why.to_owned()),
             signer: None,
             fits: BTreeMap::new(),
             failures: SourceFailures::default(),
@@ -90,8 +90,8 @@ impl Catalog {
     pub fn add_archives(&mut self, config: &Config, kernel: &Kernel, archive: &Archive) {
         let KernelId { release, version, .. } = kernel.id();
         let wanted = headers::Wanted { release, version };
-        self.drivers = Known::Yes(driver::drivers(archive));
-        self.headers = Known::Yes(headers::at_hand(wanted, &config.header_places(), archive));
+        self.drivers = Probe::Read(driver::drivers(archive));
+        self.headers = Probe::Read(headers::at_hand(wanted, &config.header_places(), archive));
     }
 }
 
@@ -210,7 +210,7 @@ pub fn gather(
         }));
     }
     sets.retain(|at_hand: &AvailableSet| config.patches.allows(at_hand.set.key.patches.keys()));
-    let run_files = Known::Yes(Vec::new());
+    let run_files = Probe::Read(Vec::new());
     let (userspace, signer) = (trees, signer(config)?);
     Ok(Catalog { sets, userspace, run_files, signer, ..Catalog::without_sources(why) })
 }
@@ -266,8 +266,8 @@ mod tests {
         let why = "the archive was not queried";
         let catalog = gather(&config(), &facts(), None, why).unwrap();
         assert!(catalog.sets.is_empty() && catalog.userspace.is_empty());
-        assert_eq!(catalog.drivers, Known::Unknown(why.into()));
-        assert_eq!(catalog.headers, Known::Unknown(why.into()));
+        assert_eq!(catalog.drivers, Probe::Unreadable(why.into()));
+        assert_eq!(catalog.headers, Probe::Unreadable(why.into()));
     }
 
     #[test]

@@ -23,20 +23,20 @@ use signal_hook_tokio::Signals;
 
 pub use usage::{is_wrong_usage, without_secrets, wrong_usage};
 
+use crate::build_lease::Claims;
 use crate::config::{self, Config, Fragment, TerminationMessage};
 use crate::lifecycle::{self, signals};
 use crate::logging::{Log, LogFormat};
-use crate::once::Claims;
 use crate::provider;
 use crate::supplier::{Inventory, Provisioner};
 use crate::telemetry::Telemetry;
-use crate::termination::LastWords;
+use crate::termination::TerminationRecord;
 use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::disk;
 use longshore_core::environment::Env;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::printable::printable;
-use longshore_core::threads;
+use longshore_core::sanitize::printable;
+use longshore_core::small_stacks;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::layout::destination;
 
@@ -107,7 +107,7 @@ enum Command {
     Gc(upkeep::Gc),
     /// Check the store
     #[command(subcommand)]
-    Store(upkeep::OfStore),
+    Store(upkeep::StoreCommand),
     /// Uninstall what an agent that has ended left on the host
     Unload,
     /// Show what is installed on the host, and what the agent is doing
@@ -116,7 +116,7 @@ enum Command {
 
 /// End of a command that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum CommandOutcome {
     /// Exited with this code.
     Code(ExitCode),
     /// Stopped by this signal; unfinished work was removed.
@@ -134,7 +134,7 @@ const GIVING_BACK: Duration = Duration::from_secs(3);
 ///
 /// # Errors
 /// The failure to report and exit with.
-pub fn execute(cli: Cli, words: &LastWords, log: &Log) -> Result<End, Failure> {
+pub fn execute(cli: Cli, words: &TerminationRecord, log: &Log) -> Result<CommandOutcome, Failure> {
     if matches!(cli.command, Command::Run) {
         words.leave_message(usual_message(&cli.settings));
     }
@@ -161,7 +161,7 @@ pub fn execute(cli: Cli, words: &LastWords, log: &Log) -> Result<End, Failure> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .thread_stack_size(threads::STACK)
+        .thread_stack_size(small_stacks::STACK)
         .enable_all()
         .build()
         .or_fail(ExitCode::Preflight, || "starting threads")
@@ -216,7 +216,7 @@ async fn dispatch(
     telemetry: &Telemetry,
     claims: &Claims,
     stuck: impl FnOnce(&Failure) + Send + 'static,
-) -> Result<End, Failure> {
+) -> Result<CommandOutcome, Failure> {
     if !matches!(command, Command::Run) {
         // All other commands die by a signal as usual; `run` keeps its handlers.
         signals::release();
@@ -226,7 +226,7 @@ async fn dispatch(
             let (told, claims) = (telemetry.clone(), claims.clone());
             let configurations = Configurations { flags, telemetry: told, claims };
             let ended = lifecycle::run(config.clone(), configurations, telemetry, stuck).await;
-            ended.map(End::Code)
+            ended.map(CommandOutcome::Code)
         }
         Command::Plan { json } => stoppable(plan(config, json)).await,
         Command::Doctor(asked) => stoppable(doctor::doctor(config, asked)).await,
@@ -237,7 +237,9 @@ async fn dispatch(
         Command::SignModules(asked) => stoppable(sign_modules::sign_modules(config, asked)).await,
         Command::Push(push) => stoppable(registry::push(config, push)).await,
         Command::Verify(verify) => stoppable(registry::verify(config, verify)).await,
-        Command::GenerateKeyPair(generate) => registry::generate_key_pair(&generate).map(End::Code),
+        Command::GenerateKeyPair(generate) => {
+            registry::generate_key_pair(&generate).map(CommandOutcome::Code)
+        }
         Command::Fetch { kernels } => {
             let provisioner = Provisioner::new(config).claiming(claims);
             stoppable(fetch(&provisioner, &kernels)).await
@@ -249,13 +251,15 @@ async fn dispatch(
         Command::Import(asked) => stoppable(bundle::import(config, asked)).await,
         Command::Gc(asked) => stoppable(upkeep::gc(config, asked)).await,
         Command::Store(what) => stoppable(upkeep::of_store(config, what)).await,
-        Command::Unload => lifecycle::unload(config, telemetry).await.map(End::Code),
-        Command::Status(asked) => status::status(config, &asked).map(End::Code),
+        Command::Unload => lifecycle::unload(config, telemetry).await.map(CommandOutcome::Code),
+        Command::Status(asked) => status::status(config, &asked).map(CommandOutcome::Code),
     }
 }
 
 /// Runs `work`, which changes only the store, until it ends or SIGTERM or SIGINT cancels it.
-async fn stoppable(work: impl Future<Output = Result<ExitCode, Failure>>) -> Result<End, Failure> {
+async fn stoppable(
+    work: impl Future<Output = Result<ExitCode, Failure>>,
+) -> Result<CommandOutcome, Failure> {
     let mut signals =
         Signals::new([SIGTERM, SIGINT]).or_fail(ExitCode::Bug, || "setting signal handlers")?;
     tokio::select! {
@@ -263,9 +267,9 @@ async fn stoppable(work: impl Future<Output = Result<ExitCode, Failure>>) -> Res
         Some(signal) = signals.next() => {
             let name = signal_name(signal).unwrap_or("a signal");
             tracing::warn!("{name}: stopped; unfinished work is removed");
-            Ok(End::Stopped(signal))
+            Ok(CommandOutcome::Stopped(signal))
         }
-        ended = work => ended.map(End::Code),
+        ended = work => ended.map(CommandOutcome::Code),
     }
 }
 
@@ -414,7 +418,7 @@ fn usual_message(settings: &Fragment) -> Option<PathBuf> {
 
 /// Sets the termination message and failure record for an agent that was started as a child of this
 /// process.
-pub fn prepare_last_words(words: &LastWords) {
+pub fn prepare_termination_record(words: &TerminationRecord) {
     let Ok(cli) = Cli::try_parse() else { return };
     if !matches!(cli.command, Command::Run) {
         return;

@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Listen;
-use longshore_core::input;
-use longshore_core::landing::write_atomically;
+use longshore_core::bounded_read;
+use longshore_core::durable::write_atomically;
 use longshore_host::verbs::DirId;
 
 const NAME: &str = "serving.json";
@@ -32,7 +32,7 @@ impl Address {
     /// Reads the address that an agent has written into its state directory; None if there is none
     /// that can be parsed.
     pub fn read(state_dir: &Path) -> Option<Self> {
-        let bytes = input::read(&state_dir.join(NAME), MOST_BYTES).ok()?;
+        let bytes = bounded_read::read(&state_dir.join(NAME), MOST_BYTES).ok()?;
         serde_json::from_slice(&bytes).ok()
     }
 

@@ -25,8 +25,8 @@ use serde::Deserialize;
 
 use crate::journal::phase::Phase;
 use crate::steps::{Mounted, MountedFrom, Recorded as RecordedStep, WriteParameter};
+use longshore_core::durable::write_remedy;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::landing::write_remedy;
 use longshore_core::paths::Paths;
 use longshore_core::root::Root;
 use longshore_host::places::{FIRMWARE_PATH, Recorded};

@@ -5,6 +5,7 @@
 //! verbs of [`Host`](longshore_host::Host), and records every intent in the [`journal`] before the act. See
 //! docs/architecture.md.
 
+pub mod build_lease;
 pub mod bundle;
 pub mod catalog;
 pub mod commands;
@@ -16,7 +17,6 @@ pub mod engine;
 pub mod journal;
 pub mod lifecycle;
 pub mod logging;
-pub mod once;
 pub mod plan;
 pub mod prebuilt;
 pub mod provider;

@@ -14,7 +14,7 @@ use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use longshore_core::environment::Env;
 use longshore_core::failure::{ExitCode, Failure};
-use longshore_core::printable::printable;
+use longshore_core::sanitize::printable;
 
 /// Format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -248,5 +248,28 @@ mod tests {
     fn filters(#[case] text: &str, #[case] wanted: bool) {
         let env = |name: &str| (name == "LONGSHORE_LOG").then(|| text.to_owned());
         assert_eq!(filter(&env).is_ok(), wanted);
+    }
+
+    /// The crates' names begin with the program's, and a filter's target is a prefix.
+    #[rstest]
+    #[case("longshore=debug", true)]
+    #[case("longshore_fetch=debug", true)]
+    #[case("longshore_host=debug", false)]
+    #[case("info", false)]
+    fn a_filter_for_the_program_is_one_for_each_of_its_crates(
+        #[case] text: &str,
+        #[case] shown: bool,
+    ) {
+        let env = |name: &str| (name == "LONGSHORE_LOG").then(|| text.to_owned());
+        let written = Written::default();
+        let writer = written.clone();
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(filter(&env).expect("a filter"))
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(log, || {
+            tracing::debug!(target: "longshore_fetch::http", "connected");
+        });
+        assert_eq!(!written.0.lock().expect("lock").is_empty(), shown);
     }
 }

@@ -4,10 +4,10 @@ use std::io::ErrorKind;
 use std::process::ExitCode as ProcessExit;
 
 use clap::Parser;
-use longshore::commands::{self, Cli, End};
+use longshore::commands::{self, Cli, CommandOutcome};
 use longshore::lifecycle::{init, signals};
 use longshore::logging::{Log, LogFormat};
-use longshore::termination::LastWords;
+use longshore::termination::TerminationRecord;
 use longshore_build::build::sandbox;
 use longshore_core::failure::{ExitCode, Failure};
 use longshore_core::privileges;
@@ -28,7 +28,7 @@ fn main() -> ProcessExit {
     }
     let log = Log::default();
     // Also before any thread exists: threads inherit the capabilities of their creator.
-    if let Err(error) = privileges::settle() {
+    if let Err(error) = privileges::drop_unneeded() {
         let failure = Failure::new(ExitCode::Bug, "dropping capabilities").because(error);
         log.report(&failure);
         return ProcessExit::from(failure.code().number());
@@ -36,7 +36,7 @@ fn main() -> ProcessExit {
     // The driver root is readable for all users, and the store is writable for the owner only,
     // whatever umask the parent process set.
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
-    let words = LastWords::default();
+    let words = TerminationRecord::default();
     let (words_of_panic, log_of_panic) = (words.clone(), log.clone());
     std::panic::set_hook(Box::new(move |info| {
         report_panic(info, &log_of_panic, &words_of_panic);
@@ -46,7 +46,7 @@ fn main() -> ProcessExit {
         Ok(Some(ended)) => {
             if let Some(name) = ended.signal_name() {
                 // A killed agent cannot report this itself.
-                commands::prepare_last_words(&words);
+                commands::prepare_termination_record(&words);
                 words.tell_of_killed(ended.code, &name);
             }
             return ProcessExit::from(ended.code);
@@ -61,8 +61,8 @@ fn main() -> ProcessExit {
         Err(error) => return refuse(commands::without_secrets(error), &log),
     };
     match commands::execute(cli, &words, &log) {
-        Ok(End::Code(code)) => ProcessExit::from(code.number()),
-        Ok(End::Stopped(signal)) => ProcessExit::from(commands::end_by(signal)),
+        Ok(CommandOutcome::Code(code)) => ProcessExit::from(code.number()),
+        Ok(CommandOutcome::Stopped(signal)) => ProcessExit::from(commands::end_by(signal)),
         Err(failure) => {
             log.report(&failure);
             words.tell(&failure);
@@ -93,7 +93,7 @@ fn refuse(error: clap::Error, log: &Log) -> ProcessExit {
 }
 
 /// Reports a panic, which is a fault in longshore, in the form of every other failure.
-fn report_panic(info: &std::panic::PanicHookInfo<'_>, log: &Log, words: &LastWords) {
+fn report_panic(info: &std::panic::PanicHookInfo<'_>, log: &Log, words: &TerminationRecord) {
     let failure = Failure::new(ExitCode::Bug, format!("a fault in longshore: {info}"))
         .remedy("please report it with the log; `longshore unload` uninstalls what is on the host");
     log.report(&failure);

@@ -7,7 +7,7 @@ use crate::config::Config;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
-use longshore_fetch::http::{Away, Policy};
+use longshore_fetch::http::{Policy, UnreachableHosts};
 use longshore_host::facts::Kernel;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::Described;
@@ -74,7 +74,7 @@ impl Judge for Fit<'_> {
 pub struct Prebuilt<'a> {
     config: &'a Config,
     trust: Trust,
-    away: Away,
+    away: UnreachableHosts,
 }
 
 impl<'a> Prebuilt<'a> {
@@ -85,12 +85,12 @@ impl<'a> Prebuilt<'a> {
     pub fn new(config: &'a Config) -> Result<Self, Failure> {
         let signatures = &config.signatures;
         let trust = Trust::read(signatures.required, &signatures.keys)?;
-        Ok(Self { config, trust, away: Away::default() })
+        Ok(Self { config, trust, away: UnreachableHosts::default() })
     }
 
     /// Shares the list of unreachable servers.
     #[must_use]
-    pub fn sharing(self, away: &Away) -> Self {
+    pub fn sharing(self, away: &UnreachableHosts) -> Self {
         Self { away: away.clone(), ..self }
     }
 

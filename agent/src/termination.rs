@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::journal;
 use crate::telemetry::{FailureRecord, Telemetry};
+use longshore_core::bounded_read;
+use longshore_core::durable::write_atomically;
 use longshore_core::failure::Failure;
-use longshore_core::input;
-use longshore_core::landing::write_atomically;
 use longshore_core::paths::Paths;
-use longshore_core::printable::in_line;
 use longshore_core::root::is_absent;
+use longshore_core::sanitize::in_line;
 
 /// Name of the record, in the state directory, and in the store for the time after a reboot.
 const NAME: &str = "last-failure.json";
@@ -33,7 +33,7 @@ const MESSAGE: usize = 4096;
 
 /// Writer of a command's failure to all its destinations. Clones share the destinations.
 #[derive(Debug, Clone, Default)]
-pub struct LastWords(Arc<Mutex<Places>>);
+pub struct TerminationRecord(Arc<Mutex<Places>>);
 
 #[derive(Debug, Default)]
 struct Places {
@@ -52,7 +52,7 @@ pub struct LastFailure {
     pub boot_id: Option<String>,
 }
 
-impl LastWords {
+impl TerminationRecord {
     fn places(&self) -> MutexGuard<'_, Places> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,7 +83,7 @@ impl LastWords {
     /// Writes the record within [`LIMIT`]: the failed disk may be the reason of the failure.
     fn tell_record(&self, record: FailureRecord) {
         let (words, kept) = (self.clone(), record.clone());
-        let told = input::in_time("last-words", LIMIT, move || {
+        let told = bounded_read::in_time("last-words", LIMIT, move || {
             words.write_record(kept);
             Ok(())
         });
@@ -111,7 +111,7 @@ impl LastWords {
 /// Like [`keep`], within [`LIMIT`].
 pub(crate) fn keep_soon(paths: &Paths, failure: FailureRecord) {
     let paths = paths.clone();
-    let kept = input::in_time("last-words", LIMIT, move || {
+    let kept = bounded_read::in_time("last-words", LIMIT, move || {
         keep(&paths, failure);
         Ok(())
     });
@@ -140,7 +140,7 @@ fn keep(paths: &Paths, mut failure: FailureRecord) {
 /// Returns the last failure on record; None if there is none, or it cannot be parsed.
 pub(crate) fn last(paths: &Paths) -> Option<LastFailure> {
     let read = |dir: &Path| -> Option<LastFailure> {
-        let bytes = input::read(&dir.join(NAME), MOST_BYTES).ok()?;
+        let bytes = bounded_read::read(&dir.join(NAME), MOST_BYTES).ok()?;
         serde_json::from_slice(&bytes).ok()
     };
     [&paths.state, &paths.store].iter().filter_map(|dir| read(dir)).max_by_key(|l| l.failure.at)
@@ -248,7 +248,7 @@ mod tests {
     fn a_failure_is_said_where_it_is_to_be_said() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("termination-log");
-        let words = LastWords::default();
+        let words = TerminationRecord::default();
         let failure = Failure::new(ExitCode::Compile, "it does not compile");
         words.tell(&failure);
         assert!(!path.exists());

@@ -150,7 +150,7 @@ impl Report {
         let mut bytes = serde_json::to_vec_pretty(self)
             .map_err(|e| Error::Unexpected(format!("the report as JSON: {e}")))?;
         bytes.push(b'\n');
-        longshore_core::landing::write_atomically(path, &bytes).at("write", path)
+        longshore_core::durable::write_atomically(path, &bytes).at("write", path)
     }
 }
 

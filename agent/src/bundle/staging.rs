@@ -12,10 +12,10 @@ use sha2::{Digest, Sha256};
 use longshore_core::digest::hex;
 use longshore_core::digest::is_sha256;
 use longshore_core::disk;
+use longshore_core::durable::write_failure;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::landing::write_failure;
 use longshore_core::progress::Task;
-use longshore_core::scratch::{Claimed, claim};
+use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::space;
 use longshore_core::store::Store;
 use longshore_modules::artifact::image::{Descriptor, MAX_JSON, hex_of};
@@ -30,7 +30,7 @@ const MOST_BETWEEN: u64 = 1 << 20;
 
 /// The files of a bundle, outside of the store's final places. Dropping it removes them.
 pub(super) struct Staging {
-    dir: Claimed,
+    dir: ScratchDir,
     name: String,
     /// sha256 (hex) -> bytes.
     blobs: BTreeMap<String, u64>,

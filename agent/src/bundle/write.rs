@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 
 use super::contents::{Blob, Contents, From, changed};
 use longshore_core::digest::hex;
+use longshore_core::durable::{land, write_remedy};
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::landing::{land, write_remedy};
 use longshore_core::progress::Task;
 use longshore_modules::layout::LAYOUT;
 

@@ -78,7 +78,7 @@ pub(super) async fn import(config: &Config, asked: Import) -> Result<ExitCode, F
         Trust::read(!asked.keys.is_empty(), &asked.keys)?,
     ];
     let store = Store::open(&config.paths.store)?;
-    let _shared = store.share(config.deadlines.lock).await?;
+    let _shared = store.lock_shared(config.deadlines.lock).await?;
     let waiting = Arc::new(());
     let caller = Arc::downgrade(&waiting);
     let progress = terminal::progress();

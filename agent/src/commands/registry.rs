@@ -88,7 +88,7 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
     }
     let key = push.sign_key.as_deref().map(secret_key).transpose()?;
     let store = Store::open(&config.paths.store)?;
-    let _shared = store.share(config.deadlines.lock).await?;
+    let _shared = store.lock_shared(config.deadlines.lock).await?;
     let sets = match &push.modules {
         Some(dir) => vec![compiled_elsewhere(config, &store, dir, &push).await?],
         None => chosen(config, &store, push.kernel.as_deref())?,

@@ -30,7 +30,7 @@ pub(super) async fn sign_modules(config: &Config, asked: SignModules) -> Result<
         destination::check(dir)?;
     }
     let store = Store::open(&config.paths.store)?;
-    let _shared = store.share(config.deadlines.lock).await?;
+    let _shared = store.lock_shared(config.deadlines.lock).await?;
     let mut sets = registry::matching(config, &store, asked.kernel.as_deref())?;
     sets.retain(|set| set.key.signed_by.is_none());
     if sets.is_empty() {

@@ -30,7 +30,7 @@ pub(super) struct Gc {
 
 /// Arguments of `store`.
 #[derive(Debug, clap::Subcommand)]
-pub(super) enum OfStore {
+pub(super) enum StoreCommand {
     /// Read everything in the store again and name what is damaged
     Verify {
         /// As JSON
@@ -44,7 +44,11 @@ pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
     let store = Store::open(&config.paths.store)?;
     // A dry run only reads: other processes may keep using the store.
     let lock = config.deadlines.lock;
-    let held = if gc.dry_run { store.share(lock).await? } else { store.alone(lock).await? };
+    let held = if gc.dry_run {
+        store.lock_shared(lock).await?
+    } else {
+        store.lock_exclusive(lock).await?
+    };
     let (paths, dry_run) = (config.paths.clone(), gc.dry_run);
     let work = move || -> Result<Report, Failure> {
         let needed = Needed::of(&store, &paths)?;
@@ -65,10 +69,10 @@ pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
     Ok(ExitCode::Done)
 }
 
-pub(super) async fn of_store(config: &Config, what: OfStore) -> Result<ExitCode, Failure> {
-    let OfStore::Verify { json } = what;
+pub(super) async fn of_store(config: &Config, what: StoreCommand) -> Result<ExitCode, Failure> {
+    let StoreCommand::Verify { json } = what;
     let store = Store::open(&config.paths.store)?;
-    let _shared = store.share(config.deadlines.lock).await?;
+    let _shared = store.lock_shared(config.deadlines.lock).await?;
     let health: Health = tokio::task::spawn_blocking(move || check(&store))
         .await
         .or_fail(ExitCode::Bug, || "reading the store")??;

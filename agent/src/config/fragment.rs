@@ -7,8 +7,8 @@ use super::parameters::{self, Parameters};
 use super::run_file::from_parts;
 use super::table::Fragment;
 use longshore_build::source::runfile::RunFileSource;
+use longshore_core::bounded_read;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::input;
 
 /// Upper bound of a configuration file's size: a larger file is not a configuration.
 const MOST_BYTES: u64 = 1 << 20;
@@ -19,7 +19,7 @@ impl Fragment {
     /// # Errors
     /// Exit code 2 with file, line and key where the file cannot be read or is not valid.
     pub fn from_file(path: &Path) -> Result<Self, Failure> {
-        let text = input::read_text(path, MOST_BYTES)
+        let text = bounded_read::read_text(path, MOST_BYTES)
             .or_fail(ExitCode::Usage, || {
                 format!("reading the configuration file {}", path.display())
             })

@@ -5,8 +5,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use longshore_core::bounded_read;
 use longshore_core::failure::{ExitCode, Failure};
-use longshore_core::input;
 
 /// Upper bound of a parameter file's size.
 const MOST_BYTES: u64 = 1 << 20;
@@ -69,7 +69,7 @@ pub fn read_operator_files(dir: &Path) -> Result<Parameters, Failure> {
     }
     for (file, module) in OPERATOR_FILES {
         let path = dir.join(file);
-        match input::read_text(&path, MOST_BYTES) {
+        match bounded_read::read_text(&path, MOST_BYTES) {
             Ok(text) => {
                 let words = words_of_file(&text);
                 if !words.is_empty() {

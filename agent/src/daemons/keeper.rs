@@ -87,7 +87,7 @@ async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, telemetry: &
         let (host, daemon, mark, stop) =
             (Arc::clone(host), daemon.clone(), mark.clone(), stop.clone());
         let start = move || bring_up(&*host, &daemon, &mark, &stop);
-        match privileges::raised(start).await {
+        match privileges::run_privileged(start).await {
             Ok(Ok(())) => {
                 since = Some(Instant::now());
                 tracing::info!("{} was restarted", kept.daemon);

@@ -13,7 +13,7 @@ use super::kernel_config::KernelConfig;
 use super::{Check, Look, NOT_ASKED};
 use crate::plan::{self, Plan};
 use longshore_core::finding::{Area, Code, Finding};
-use longshore_host::facts::{Known, RootKind};
+use longshore_host::facts::{Probe, RootKind};
 use longshore_host::gpus::Taken;
 
 /// Input of the checks' texts.
@@ -72,8 +72,8 @@ pub(super) const ALL: [Definition; 29] = [
     }),
     check(Area::Kernel, "loading of modules", &[Code::ModulesDisabled], |s| {
         match &s.look.facts.security.module_loading {
-            Known::Yes(_) => Ok("allowed".to_owned()),
-            Known::Unknown(why) => Err(why.clone()),
+            Probe::Read(_) => Ok("allowed".to_owned()),
+            Probe::Unreadable(why) => Err(why.clone()),
         }
     }),
     check(
@@ -109,8 +109,8 @@ pub(super) const ALL: [Definition; 29] = [
     ),
     check(Area::Privileges, "user namespace", &[Code::UserNamespace], |s| {
         match &s.look.facts.initial_user_namespace {
-            Known::Yes(_) => Ok("the host's".to_owned()),
-            Known::Unknown(why) => Err(why.clone()),
+            Probe::Read(_) => Ok("the host's".to_owned()),
+            Probe::Unreadable(why) => Err(why.clone()),
         }
     }),
     check(Area::Privileges, "devices allowed by the cgroup", &[Code::DeviceAccessDenied], |s| {
@@ -191,7 +191,7 @@ pub(super) const ALL: [Definition; 29] = [
         },
     ),
     check(Area::Places, "free space", &[Code::SpaceShort], |s| {
-        let room = |room: &longshore_host::facts::Room| {
+        let room = |room: &longshore_host::facts::FreeSpace| {
             format!("{} MiB for {}", room.free_bytes >> 20, room.path.display())
         };
         let rooms: Vec<String> = s.look.facts.places.room.iter().map(room).collect();

@@ -11,7 +11,7 @@ use nix::sys::stat::{major, minor};
 
 use super::Look;
 use longshore_core::finding::{Code, Finding};
-use longshore_host::facts::{DeviceKind, Known};
+use longshore_host::facts::{DeviceKind, Probe};
 
 /// 2026-01-01, the earliest possible release of longshore.
 const RELEASED: i64 = 1_767_225_600;
@@ -46,7 +46,7 @@ pub(super) fn day(time: Timestamp) -> String {
 /// Checks access to devices: no container runtime allows /dev/kmsg by itself, so where it cannot be
 /// opened in spite of the capability, the cgroup's device rules deny it.
 fn device_access(look: &Look<'_>) -> Option<Finding> {
-    let Known::Yes(have) = &look.facts.capabilities else { return None };
+    let Probe::Read(have) = &look.facts.capabilities else { return None };
     let may = have.contains("CAP_SYSLOG") || have.contains("CAP_SYS_ADMIN");
     let opened = OpenOptions::new()
         .read(true)

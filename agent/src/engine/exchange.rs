@@ -22,7 +22,7 @@ pub enum NotExchanged {
     /// The new driver failed, and the old one was never uninstalled.
     Kept(Failure),
     /// The new driver failed, and the old one is installed again.
-    Back(Failure),
+    RolledBack(Failure),
     /// The new driver failed, and the old one could not be reinstalled whole.
     Lost(Failure),
 }
@@ -85,9 +85,9 @@ impl Engine<'_> {
         let name = version.map_or_else(|| "the driver".to_owned(), |v| format!("driver {v}"));
         let back = self.make_room(&before, journal).and_then(|()| self.bring_back(journal));
         match back {
-            Ok(()) => {
-                NotExchanged::Back(why.adding(format!("{name}, which was live before, is back")))
-            }
+            Ok(()) => NotExchanged::RolledBack(
+                why.adding(format!("{name}, which was live before, is back")),
+            ),
             Err(failure) => NotExchanged::Lost(lost(&why, &name, &failure)),
         }
     }

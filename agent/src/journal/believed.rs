@@ -9,8 +9,8 @@ use super::state_file::{MOST_BYTES, NAME};
 use super::table::{self, Proof};
 use super::{Entry, State};
 use crate::steps::LoadModule;
+use longshore_core::durable::write_remedy;
 use longshore_core::failure::{ExitCode, Failure};
-use longshore_core::landing::write_remedy;
 use longshore_core::paths::Paths;
 
 /// A trusted record.

@@ -11,8 +11,8 @@ use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::private_dir::PrivateDir;
+use longshore_core::bounded_read;
 use longshore_core::disk;
-use longshore_core::input;
 
 /// Name of the key, in the root of the store.
 const NAME: &str = "record.key";
@@ -140,7 +140,7 @@ fn in_time<T: Send + 'static>(
         let real = std::fs::canonicalize(&store).unwrap_or(store);
         look(&real)
     };
-    input::in_time("record-key", limit, look).unwrap_or_else(|| {
+    bounded_read::in_time("record-key", limit, look).unwrap_or_else(|| {
         let why = format!("the store does not answer within {limit:?}");
         Err(io::Error::new(io::ErrorKind::TimedOut, why))
     })

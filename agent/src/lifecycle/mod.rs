@@ -1,23 +1,23 @@
 //! Agent runs: from Probing to Ready and, on SIGTERM, to Removed.
 
+mod agent;
 pub mod init;
-mod life;
 pub mod probe;
 pub mod signals;
 mod starts;
+mod startup_lock;
 pub(crate) mod stuck;
-mod turn;
 mod watch;
 mod watchdog;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use life::{Life, World};
+pub use agent::{Agent, Context};
 pub use signals::Renewal;
 pub use watch::Triggers;
 use watchdog::Asked;
-pub use watchdog::Rest;
+pub use watchdog::Idle;
 
 use crate::config::Config;
 use crate::endpoint::Address;
@@ -26,7 +26,7 @@ use crate::engine::image::ModuleImages;
 use crate::journal::phase::Phase;
 use crate::journal::{self, Journal};
 use crate::provider::Configurations;
-use crate::serve::{self, Pulse, Server, Subject};
+use crate::serve::{self, LivenessProbe, Server, Subject};
 use crate::telemetry::{FailureRecord, Telemetry};
 use crate::termination;
 use longshore_core::cancel::CancelFlag;
@@ -51,14 +51,14 @@ pub async fn run(
     telemetry: &Telemetry,
     stuck: impl FnOnce(&Failure) + Send + 'static,
 ) -> Result<ExitCode, Failure> {
-    let (pulse, heart) = Pulse::new();
+    let (pulse, heart) = LivenessProbe::new();
     let asked = Asked::default();
     asked.rest.give(config.task_limit());
     let holders = Looker::default();
     let subject = Subject::new(telemetry.clone(), pulse, config.paths.clone(), holders.clone());
     let server = Server::begin(&config.listen, subject);
     let life = live(config, configurations, telemetry, server.as_ref(), asked.clone(), holders);
-    let ended = watchdog::watched(heart.beside(life), asked, telemetry, stuck).await;
+    let ended = watchdog::watched(heart.drive(life), asked, telemetry, stuck).await;
     if let Some(server) = server {
         server.end();
     }
@@ -76,7 +76,7 @@ async fn live(
     let born = Instant::now();
     let Asked { stop, renewal, rest } = asked;
     let _signals = signals::Watch::begin(stop.clone(), renewal.clone())?;
-    let Some(journal) = turn::open_journal(&config, &stop).await? else {
+    let Some(journal) = startup_lock::open_journal(&config, &stop).await? else {
         return Ok(ExitCode::Done);
     };
     serve::publish(server, &config.paths.state);
@@ -85,8 +85,8 @@ async fn live(
     // nothing else.
     let store = Store::at(&config.paths.store);
     let world = world(&config, store, &journal, telemetry, holders);
-    let world = World { rest, ..world };
-    Life::new(world, journal, stop, renewal, born).live(config, &configurations).await
+    let world = Context { rest, ..world };
+    Agent::new(world, journal, stop, renewal, born).live(config, &configurations).await
 }
 
 /// Reports the previous agents to telemetry.
@@ -118,7 +118,8 @@ pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, 
         return Ok(ExitCode::Done);
     }
     // A signal ends this command by itself.
-    let Some(mut journal) = turn::open_journal(config, &CancelFlag::default()).await? else {
+    let Some(mut journal) = startup_lock::open_journal(config, &CancelFlag::default()).await?
+    else {
         return Ok(ExitCode::Done);
     };
     Address::forget(dir);
@@ -133,7 +134,7 @@ pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, 
     // the driver on a host.
     let store = Store::at(&config.paths.store);
     let world = world(config, store, &journal, telemetry, Looker::default());
-    life::remove(&world, journal).await.1
+    agent::remove(&world, journal).await.1
 }
 
 /// Returns the context of an agent run. A child process, which holds the journal's lock, makes the
@@ -144,18 +145,18 @@ fn world(
     journal: &Journal,
     telemetry: &Telemetry,
     holders: Looker,
-) -> World {
+) -> Context {
     let Deadlines { unload, load, look, .. } = config.deadlines;
     let calls = KernelCalls::by_child(journal.share_lock(), load, unload);
     let images = ModuleImages::new(store, &config.paths);
     let host = RealHost::new(&config.paths.root);
-    World {
+    Context {
         host: Arc::new(host.calling(calls, look).looking_for_holders_with(holders)),
         images: Arc::new(images.always_hashed(config.signatures.required)),
         patience: patience(config),
         step_limit: config.step_limit(),
         telemetry: telemetry.clone(),
-        rest: Rest::default(),
+        rest: Idle::default(),
         missing_gpus: config.missing_gpus,
         triggers: Triggers { kernel: true, ..Triggers::default() },
     }

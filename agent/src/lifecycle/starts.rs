@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use longshore_core::input;
-use longshore_core::landing::write_atomically;
+use longshore_core::bounded_read;
+use longshore_core::durable::write_atomically;
 
 const NAME: &str = "starts.json";
 const MOST_BYTES: u64 = 4 << 10;
@@ -20,7 +20,7 @@ struct Starts {
 /// Counts one more start, and returns the count; None if it cannot be written.
 pub(super) fn count(state_dir: &Path, boot_id: Option<&str>) -> Option<u64> {
     let path = state_dir.join(NAME);
-    let before = input::read(&path, MOST_BYTES).ok();
+    let before = bounded_read::read(&path, MOST_BYTES).ok();
     let before = before.and_then(|bytes| serde_json::from_slice::<Starts>(&bytes).ok());
     let before = before.filter(|before| before.boot_id.as_deref() == boot_id);
     let starts = before.map_or(0, |before| before.starts).saturating_add(1);

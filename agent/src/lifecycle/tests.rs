@@ -22,7 +22,7 @@ use crate::steps::{
 use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
-use longshore_host::facts::Known;
+use longshore_host::facts::Probe;
 use longshore_host::fake::{FakeHost, FakeModule, FakeState};
 use longshore_host::verbs::{Node, Owner};
 
@@ -137,9 +137,9 @@ fn catalog() -> Catalog {
         refused: Vec::new(),
         unread: Vec::new(),
         userspace: Vec::new(),
-        drivers: Known::Unknown(unknown()),
-        run_files: Known::Yes(Vec::new()),
-        headers: Known::Unknown(unknown()),
+        drivers: Probe::Unreadable(unknown()),
+        run_files: Probe::Read(Vec::new()),
+        headers: Probe::Unreadable(unknown()),
         signer: None,
         fits: Default::default(),
         failures: Default::default(),
@@ -260,14 +260,14 @@ impl Scene {
         }
     }
 
-    fn world(&self) -> World {
-        World {
+    fn world(&self) -> Context {
+        Context {
             telemetry: self.telemetry.clone(),
             host: Arc::clone(&self.host) as Arc<dyn longshore_host::Host>,
             images: Arc::clone(&self.images),
             patience: Patience { deadline: Duration::ZERO, interval: Duration::ZERO },
             step_limit: self.step_limit,
-            rest: Rest::default(),
+            rest: Idle::default(),
             missing_gpus: self.missing_gpus,
             triggers: Triggers { again: self.again.clone(), kernel: false },
         }
@@ -286,7 +286,7 @@ impl Scene {
         };
         let journal = Journal::open(&self.paths).unwrap();
         let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
-        let life = Life::new(self.world(), journal, stop, renewal, Instant::now());
+        let life = Agent::new(self.world(), journal, stop, renewal, Instant::now());
         life.live(config(&self.paths), &script).await
     }
 
@@ -328,7 +328,7 @@ impl Scene {
     }
 
     /// Runs an agent that is stopped as soon as it begins: it uninstalls the last one's driver.
-    async fn take_off(&self) {
+    async fn uninstall(&self) {
         self.stop.set();
         assert_eq!(self.live(At::Never, vec![]).await.unwrap(), ExitCode::Done);
         assert_eq!(self.phase(), Some(Phase::Removed));

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::Renewal;
 use crate::journal::phase::Phase;
-use crate::serve::Pulse;
+use crate::serve::LivenessProbe;
 use crate::telemetry::Telemetry;
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::{ExitCode, Failure};
@@ -29,12 +29,12 @@ const PART: u32 = 10;
 /// Idle state of an agent run: whether it waits for nothing but signals, and how long it may be
 /// stuck otherwise. Clones share the state.
 #[derive(Debug, Clone)]
-pub struct Rest {
+pub struct Idle {
     at_rest: Arc<watch::Sender<bool>>,
     limit: Arc<Mutex<Duration>>,
 }
 
-impl Default for Rest {
+impl Default for Idle {
     fn default() -> Self {
         Self {
             at_rest: Arc::new(watch::Sender::new(false)),
@@ -43,7 +43,7 @@ impl Default for Rest {
     }
 }
 
-impl Rest {
+impl Idle {
     /// Sets the idle state: true if the run waits for nothing but signals.
     pub(super) fn is(&self, at_rest: bool) {
         self.at_rest.send_replace(at_rest);
@@ -73,7 +73,7 @@ impl Rest {
 pub(super) struct Asked {
     pub stop: CancelFlag,
     pub renewal: Renewal,
-    pub rest: Rest,
+    pub rest: Idle,
 }
 
 /// Drives `life`, and calls `stuck` with the reason when it no longer answers.
@@ -84,7 +84,7 @@ pub(super) async fn watched<T>(
     stuck: impl FnOnce(&Failure) + Send + 'static,
 ) -> T {
     // A pulse that /healthz has no part in: its clients could fill the queue.
-    let (pulse, heart) = Pulse::new();
+    let (pulse, heart) = LivenessProbe::new();
     let (Asked { stop, rest, .. }, telemetry) = (asked, telemetry.clone());
     let theirs = rest.clone();
     let watching = tokio::spawn(async move {
@@ -96,14 +96,19 @@ pub(super) async fn watched<T>(
         rest.is(true);
         ended
     };
-    let ended = heart.beside(life).await;
+    let ended = heart.drive(life).await;
     watching.abort();
     ended
 }
 
 /// Waits until a run no longer answers `pulse`, and returns that failure. An idle run is not
 /// queried.
-async fn watch(pulse: Pulse, rest: Rest, stop: CancelFlag, telemetry: Telemetry) -> Failure {
+async fn watch(
+    pulse: LivenessProbe,
+    rest: Idle,
+    stop: CancelFlag,
+    telemetry: Telemetry,
+) -> Failure {
     loop {
         rest.over().await;
         let stopping = stop.is_set();
@@ -113,12 +118,12 @@ async fn watch(pulse: Pulse, rest: Rest, stop: CancelFlag, telemetry: Telemetry)
             false => rest.limit(),
         };
         let answers = tokio::select! {
-            answers = pulse.beats(limit) => answers,
+            answers = pulse.answers(limit) => answers,
             () = stop.wait(), if !stopping => continue,
         };
         if !answers && !rest.is_now() {
             // A container that was paused for so long resumes with all its deadlines over.
-            if !pulse.beats(limit.min(AWAKE)).await && !rest.is_now() {
+            if !pulse.answers(limit.min(AWAKE)).await && !rest.is_now() {
                 return stuck(&telemetry, limit);
             }
         }
@@ -158,8 +163,8 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    fn life() -> (Rest, CancelFlag, Telemetry) {
-        let rest = Rest::default();
+    fn life() -> (Idle, CancelFlag, Telemetry) {
+        let rest = Idle::default();
         rest.give(Duration::from_millis(50));
         (rest, CancelFlag::default(), Telemetry::default())
     }
@@ -194,9 +199,9 @@ mod tests {
         {
             let (rest, stop, telemetry) = life();
             telemetry.enter(phase);
-            let (pulse, heart) = Pulse::new();
+            let (pulse, heart) = LivenessProbe::new();
             let (release, hangs) = mpsc::channel::<()>();
-            let life = tokio::spawn(heart.beside(async move { hangs.recv().is_err() }));
+            let life = tokio::spawn(heart.drive(async move { hangs.recv().is_err() }));
             let failure = watch(pulse, rest, stop, telemetry).await;
             assert_eq!(failure.code(), code);
             assert!(failure.report().contains(&format!("stuck while {phase}")), "{failure}");
@@ -209,9 +214,9 @@ mod tests {
     async fn one_that_is_to_stop_is_asked_at_once() {
         let (rest, stop, telemetry) = life();
         rest.give(Duration::from_secs(3600));
-        let (pulse, heart) = Pulse::new();
+        let (pulse, heart) = LivenessProbe::new();
         let (release, hangs) = mpsc::channel::<()>();
-        let life = tokio::spawn(heart.beside(async move { hangs.recv().is_err() }));
+        let life = tokio::spawn(heart.drive(async move { hangs.recv().is_err() }));
         let watching = tokio::spawn(watch(pulse, rest.clone(), stop.clone(), telemetry));
         // As in a real run: a wait of an hour is ended by the stop.
         rest.give(Duration::from_millis(50));
@@ -224,8 +229,8 @@ mod tests {
     #[tokio::test]
     async fn one_that_answers_and_one_at_rest_are_left_alone() {
         let (rest, stop, telemetry) = life();
-        let (pulse, heart) = Pulse::new();
-        let life = tokio::spawn(heart.beside(std::future::pending::<()>()));
+        let (pulse, heart) = LivenessProbe::new();
+        let life = tokio::spawn(heart.drive(std::future::pending::<()>()));
         let watching = tokio::spawn(watch(pulse, rest.clone(), stop.clone(), telemetry));
         tokio::time::sleep(Duration::from_millis(200)).await;
         stop.set();

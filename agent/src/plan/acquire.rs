@@ -14,7 +14,7 @@ use longshore_build::source::runfile::AvailableRunFile;
 use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_host::HostFacts;
-use longshore_host::facts::Known;
+use longshore_host::facts::Probe;
 use longshore_modules::artifact::{HeadersFrom, ModuleSet, SetQuery};
 use longshore_modules::module_signing::Signer;
 
@@ -68,7 +68,7 @@ impl<'a> Supply<'a> {
         let buildable = config.may_compile()
             && matches!(
                 catalog.headers,
-                Known::Yes(AvailableHeaders::Archive { .. } | AvailableHeaders::Local { .. })
+                Probe::Read(AvailableHeaders::Archive { .. } | AvailableHeaders::Local { .. })
             );
         // A set that lacks a wanted module is only reported, where none can be built.
         let incomplete = || catalog.sets.iter().find(of_choice).filter(|_| !buildable);
@@ -181,8 +181,8 @@ impl<'a> Supply<'a> {
             kernel_version: facts.kernel.id().version.map(str::to_owned),
             driver: sources_of(config, catalog, choice),
             headers: match &catalog.headers {
-                Known::Yes(headers) => Some(headers.clone()),
-                Known::Unknown(_) => None,
+                Probe::Read(headers) => Some(headers.clone()),
+                Probe::Unreadable(_) => None,
             },
         })));
         if let Some(publish) = &config.publish {
@@ -191,22 +191,22 @@ impl<'a> Supply<'a> {
         let none = "no built set with all wanted modules for exactly this kernel (release and version \
                     string) is available";
         match &catalog.headers {
-            Known::Yes(AvailableHeaders::Archive { package, version, compiler, passed_over }) => {
+            Probe::Read(AvailableHeaders::Archive { package, version, compiler, passed_over }) => {
                 let why = format!("{none}; {package} {version} and {compiler} are in the archive");
                 self.because("modules compiled", why);
                 self.passed_over(passed_over);
             }
-            Known::Yes(AvailableHeaders::Local { place, compiler, passed_over }) => {
+            Probe::Read(AvailableHeaders::Local { place, compiler, passed_over }) => {
                 let why = format!("{none}; headers from {place}, with {compiler} of the archive");
                 self.because("modules compiled", why);
                 self.passed_over(passed_over);
             }
-            Known::Yes(AvailableHeaders::Missing { nearest, passed_over }) => {
+            Probe::Read(AvailableHeaders::Missing { nearest, passed_over }) => {
                 self.because("modules compiled", none);
                 self.passed_over(passed_over);
                 self.findings.push(headers_missing(release, nearest));
             }
-            Known::Unknown(why) => {
+            Probe::Unreadable(why) => {
                 self.because("modules compiled", none);
                 self.findings.push(Finding::warning(
                     Code::HeadersUnknown,
@@ -217,9 +217,9 @@ impl<'a> Supply<'a> {
     }
 
     /// Adds the reason why compiled modules are published, or not.
-    fn published(&mut self, publish: &PublishConfig, headers: &Known<AvailableHeaders>) {
+    fn published(&mut self, publish: &PublishConfig, headers: &Probe<AvailableHeaders>) {
         match headers {
-            Known::Yes(AvailableHeaders::Local { place, .. }) if !publish.unsigned_headers => {
+            Probe::Read(AvailableHeaders::Local { place, .. }) if !publish.unsigned_headers => {
                 let why =
                     format!("the headers from {place} are unsigned (publish-unsigned-headers)");
                 self.because("modules not published", why);
@@ -283,7 +283,7 @@ impl<'a> Supply<'a> {
             run_file: run_file_of(catalog, choice).cloned(),
         });
         self.because("user mode assembled", "the store has none of this version");
-        if let Known::Yes(drivers) = &catalog.drivers
+        if let Probe::Read(drivers) = &catalog.drivers
             && !drivers.is_empty()
             && !names_run_files(config, catalog)
             && !drivers.iter().any(|d| d.version == choice.version)
@@ -317,8 +317,8 @@ fn sources_of(config: &Config, catalog: &Catalog, choice: &Choice) -> Option<Ava
         return run_files(catalog).iter().flat_map(AvailableRunFile::drivers).find(is_chosen);
     }
     match &catalog.drivers {
-        Known::Yes(drivers) => drivers.iter().find(|driver| is_chosen(driver)).cloned(),
-        Known::Unknown(_) => None,
+        Probe::Read(drivers) => drivers.iter().find(|driver| is_chosen(driver)).cloned(),
+        Probe::Unreadable(_) => None,
     }
 }
 

@@ -8,7 +8,7 @@ use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
-use longshore_host::facts::Known;
+use longshore_host::facts::Probe;
 
 /// Built set, or package to compile modules from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub(super) fn candidates<'a>(
         loadable: signing::standing(&s.set.key, facts, signer).may_load(),
     });
     let packages = match &catalog.drivers {
-        Known::Yes(drivers) if !names_run_files(config, catalog) => drivers.as_slice(),
+        Probe::Read(drivers) if !names_run_files(config, catalog) => drivers.as_slice(),
         _ => &[],
     };
     let packages = packages.iter().map(|d| Candidate {
@@ -102,8 +102,8 @@ fn origin_of(driver: &AvailableDriver) -> Origin<'_> {
 /// Returns the known .run files.
 pub(super) fn run_files(catalog: &Catalog) -> &[AvailableRunFile] {
     match &catalog.run_files {
-        Known::Yes(files) => files,
-        Known::Unknown(_) => &[],
+        Probe::Read(files) => files,
+        Probe::Unreadable(_) => &[],
     }
 }
 

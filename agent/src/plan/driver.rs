@@ -14,7 +14,7 @@ use longshore_core::driver_version::DriverVersion;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
-use longshore_host::facts::{DeviceKind, Known, PciDevice};
+use longshore_host::facts::{DeviceKind, PciDevice, Probe};
 
 /// Selected driver version and flavour.
 #[derive(Debug)]
@@ -294,12 +294,12 @@ impl Question<'_> {
         }
         choice.findings.push(match &catalog.drivers {
             // A captured tree has no sources, and nothing is installed.
-            Known::Unknown(why) => Finding::new(
+            Probe::Unreadable(why) => Finding::new(
                 if self.config.paths.is_captured() { Severity::Warning } else { Severity::Refusal },
                 Code::ArchivesUnread,
                 format!("the sources of {wanted} could not be read: {why}"),
             ),
-            Known::Yes(_) if candidates.is_empty() => Finding::refusal(
+            Probe::Read(_) if candidates.is_empty() => Finding::refusal(
                 Code::DriverNotOffered,
                 format!("no source of {wanted}: none that was read has an NVIDIA driver"),
             )
@@ -307,7 +307,7 @@ impl Question<'_> {
                 "add an archive, suite or component that has one ([[archive]] in the configuration \
                  file, --archive-suite, --archive-component), or give a prebuilt set",
             ),
-            Known::Yes(_) => Finding::refusal(
+            Probe::Read(_) => Finding::refusal(
                 Code::DriverNotOffered,
                 format!("no source offers {wanted}; {}", offer(candidates)),
             ),
@@ -354,11 +354,11 @@ impl Question<'_> {
 /// Returns the finding that no .run file has the requested version, or that none could be read.
 fn no_run_file(wanted: &str, candidates: &[Candidate<'_>], catalog: &Catalog) -> Finding {
     match &catalog.run_files {
-        Known::Unknown(why) => Finding::refusal(
+        Probe::Unreadable(why) => Finding::refusal(
             Code::RunFileUnread,
             format!("could not check the .run files for {wanted}: {why}"),
         ),
-        Known::Yes(_) => Finding::refusal(
+        Probe::Read(_) => Finding::refusal(
             Code::DriverNotOffered,
             format!("no configured .run file has {wanted}; {}", offer(candidates)),
         )

@@ -11,7 +11,7 @@ use longshore_core::machine::Machine;
 use longshore_core::privileges::{self, NEEDS};
 use longshore_host::HostFacts;
 use longshore_host::facts::{
-    DeviceKind, Known, ModuleLoading, Mount, PciDevice, Propagation, Room,
+    DeviceKind, FreeSpace, ModuleLoading, Mount, PciDevice, Probe, Propagation,
 };
 use longshore_host::{gpus, mounts};
 
@@ -125,20 +125,20 @@ pub(crate) const NEEDED: [&str; 3] = ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_MK
 
 fn privileges(facts: &HostFacts) -> Vec<Finding> {
     let mut found = Vec::new();
-    if let Known::Yes(euid) = facts.euid
+    if let Probe::Read(euid) = facts.euid
         && euid != 0
     {
         let seen = format!("running with user id {euid}");
         found.push(Finding::refusal(Code::NotRoot, seen));
     }
-    if facts.initial_user_namespace == Known::Yes(false) {
+    if facts.initial_user_namespace == Probe::Read(false) {
         found.push(Finding::refusal(
             Code::UserNamespace,
             "running in a user namespace, where the kernel refuses to load modules",
         ));
     }
     match &facts.capabilities {
-        Known::Yes(have) => {
+        Probe::Read(have) => {
             let lacks = |need: &&privileges::Need| need.required && !have.contains(need.name);
             let named = |need: &privileges::Need| format!("{} (to {})", need.name, need.purpose);
             let missing: Vec<String> = NEEDS.iter().filter(lacks).map(named).collect();
@@ -147,7 +147,7 @@ fn privileges(facts: &HostFacts) -> Vec<Finding> {
                 found.push(Finding::refusal(Code::MissingCapability, seen));
             }
         }
-        Known::Unknown(why) => found.push(Finding::warning(
+        Probe::Unreadable(why) => found.push(Finding::warning(
             Code::CapabilitiesUnread,
             format!("the capabilities {} of this process are unknown: {why}", NEEDED.join(", ")),
         )),
@@ -157,15 +157,15 @@ fn privileges(facts: &HostFacts) -> Vec<Finding> {
 
 fn module_loading(facts: &HostFacts) -> Option<Finding> {
     match facts.security.module_loading {
-        Known::Yes(ModuleLoading::Unsupported) => Some(Finding::refusal(
+        Probe::Read(ModuleLoading::Unsupported) => Some(Finding::refusal(
             Code::KernelWithoutModules,
             format!("kernel {} was built without support for modules", facts.kernel.release),
         )),
-        Known::Yes(ModuleLoading::Disabled) => Some(Finding::refusal(
+        Probe::Read(ModuleLoading::Disabled) => Some(Finding::refusal(
             Code::ModulesDisabled,
             "loading modules is switched off until the next boot (/proc/sys/kernel/modules_disabled is 1)",
         )),
-        Known::Yes(ModuleLoading::Allowed) | Known::Unknown(_) => None,
+        Probe::Read(ModuleLoading::Allowed) | Probe::Unreadable(_) => None,
     }
 }
 
@@ -237,7 +237,7 @@ fn unshared(facts: &HostFacts, target: &Path) -> Option<String> {
     };
     let at = mount.target.display();
     match (mount.propagation, mount.peer_group, &facts.host_peer_groups) {
-        (Propagation::Shared, Some(group), Known::Yes(groups)) if !groups.contains(&group) => {
+        (Propagation::Shared, Some(group), Probe::Read(groups)) if !groups.contains(&group) => {
             Some(format!("the mount on {at} is shared, but not with the host"))
         }
         (Propagation::Shared, ..) => None,
@@ -294,7 +294,7 @@ pub(super) fn room(facts: &HostFacts, acquire: &[Acquire]) -> Vec<Finding> {
     rooms.filter_map(|(room, need)| short(room, &need?)).collect()
 }
 
-fn short(room: &Room, need: &Need) -> Option<Finding> {
+fn short(room: &FreeSpace, need: &Need) -> Option<Finding> {
     let inodes = room.free_inodes.unwrap_or(u64::MAX);
     let lacks = |(bytes, files): (u64, u64)| room.free_bytes < bytes || inodes < files;
     let of_inodes =

@@ -9,7 +9,7 @@ use crate::steps::MountTmpfs;
 use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::finding::{Finding, Severity};
 use longshore_host::HostFacts;
-use longshore_host::facts::{DeviceKind, Known, ModuleLoading, PciDevice};
+use longshore_host::facts::{DeviceKind, ModuleLoading, PciDevice, Probe};
 
 /// Formats verdict, host, devices, choices with reasons, acquisitions, steps and findings.
 pub fn render(plan: &Plan, facts: &HostFacts) -> String {
@@ -105,21 +105,21 @@ fn write_host(out: &mut String, facts: &HostFacts) -> fmt::Result {
 }
 
 pub(crate) fn security_line(facts: &HostFacts) -> String {
-    let on = |fact: &Known<bool>| match fact {
-        Known::Yes(true) => "on",
-        Known::Yes(false) => "off",
-        Known::Unknown(_) => "not known",
+    let on = |fact: &Probe<bool>| match fact {
+        Probe::Read(true) => "on",
+        Probe::Read(false) => "off",
+        Probe::Unreadable(_) => "not known",
     };
     let security = &facts.security;
     let lockdown = match &security.lockdown {
-        Known::Yes(mode) => mode.as_str(),
-        Known::Unknown(_) => "not known",
+        Probe::Read(mode) => mode.as_str(),
+        Probe::Unreadable(_) => "not known",
     };
     let modules = match &security.module_loading {
-        Known::Yes(ModuleLoading::Allowed) => "allowed",
-        Known::Yes(ModuleLoading::Disabled) => "switched off",
-        Known::Yes(ModuleLoading::Unsupported) => "not supported by the kernel",
-        Known::Unknown(_) => "not known",
+        Probe::Read(ModuleLoading::Allowed) => "allowed",
+        Probe::Read(ModuleLoading::Disabled) => "switched off",
+        Probe::Read(ModuleLoading::Unsupported) => "not supported by the kernel",
+        Probe::Unreadable(_) => "not known",
     };
     format!(
         "Secure Boot {}, lockdown {lockdown}, sig_enforce {}, loading modules {modules}",

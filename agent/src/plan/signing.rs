@@ -4,7 +4,7 @@ use super::acquire::Supply;
 use crate::catalog::Catalog;
 use longshore_core::finding::{Code, Finding, Severity};
 use longshore_host::HostFacts;
-use longshore_host::facts::Known;
+use longshore_host::facts::Probe;
 use longshore_modules::artifact::ModuleKey;
 use longshore_modules::module_signing::Signer;
 
@@ -37,9 +37,9 @@ pub(super) fn standing(key: &ModuleKey, facts: &HostFacts, signer: Option<&Signe
     }
     match (&key.signed_by, signer) {
         (Some(by), _) => match trusts(facts, &by.key_ids) {
-            Known::Yes(true) => Standing::Ready,
-            Known::Yes(false) => Standing::Untrusted,
-            Known::Unknown(_) => Standing::Unsure,
+            Probe::Read(true) => Standing::Ready,
+            Probe::Read(false) => Standing::Untrusted,
+            Probe::Unreadable(_) => Standing::Unsure,
         },
         (None, Some(signer)) if may_sign(facts, signer) => Standing::ToSign,
         (None, _) => Standing::Unsigned,
@@ -52,18 +52,18 @@ pub(super) fn may_load_compiled(facts: &HostFacts, signer: Option<&Signer>) -> b
 }
 
 fn may_sign(facts: &HostFacts, signer: &Signer) -> bool {
-    trusts(facts, std::slice::from_ref(&signer.key_id)) != Known::Yes(false)
+    trusts(facts, std::slice::from_ref(&signer.key_id)) != Probe::Read(false)
 }
 
 /// Reports if the kernel has one of these keys.
-fn trusts(facts: &HostFacts, ids: &[String]) -> Known<bool> {
+fn trusts(facts: &HostFacts, ids: &[String]) -> Probe<bool> {
     // A serial number used as key id may begin with a zero byte, or not.
     let plain = |id: &str| id.trim_start_matches('0').to_ascii_lowercase();
     match &facts.security.keys {
-        Known::Yes(keys) => {
-            Known::Yes(keys.iter().any(|key| ids.iter().any(|id| plain(id) == plain(&key.id))))
+        Probe::Read(keys) => {
+            Probe::Read(keys.iter().any(|key| ids.iter().any(|id| plain(id) == plain(&key.id))))
         }
-        Known::Unknown(why) => Known::Unknown(why.clone()),
+        Probe::Unreadable(why) => Probe::Unreadable(why.clone()),
     }
 }
 
@@ -72,14 +72,14 @@ fn trusts(facts: &HostFacts, ids: &[String]) -> Known<bool> {
 fn enforced_by(facts: &HostFacts) -> Vec<String> {
     let security = &facts.security;
     let mut by = Vec::new();
-    if security.sig_enforce == Known::Yes(true) {
+    if security.sig_enforce == Probe::Read(true) {
         by.push("sig_enforce is set".to_owned());
     }
     match &security.lockdown {
-        Known::Yes(mode) if mode != "none" => by.push(format!("kernel lockdown is {mode}")),
+        Probe::Read(mode) if mode != "none" => by.push(format!("kernel lockdown is {mode}")),
         _ => {}
     }
-    if !by.is_empty() && security.secure_boot == Known::Yes(true) {
+    if !by.is_empty() && security.secure_boot == Probe::Read(true) {
         by.push("Secure Boot is on".into());
     }
     by
@@ -108,8 +108,8 @@ pub(super) fn finding(
         return Some(Finding::refusal(Code::SignatureRequired, format!("{what}: {enforced}")));
     };
     let (severity, seen) = match trusts(facts, &ids) {
-        Known::Yes(true) => return None,
-        Known::Yes(false) => (
+        Probe::Read(true) => return None,
+        Probe::Read(false) => (
             Severity::Refusal,
             format!(
                 "the kernel requires a trusted signature ({enforced}), and its keys do not include \
@@ -117,7 +117,7 @@ pub(super) fn finding(
                 known_names(facts)
             ),
         ),
-        Known::Unknown(why) => (
+        Probe::Unreadable(why) => (
             Severity::Warning,
             format!(
                 "the kernel requires a trusted signature ({enforced}), and it could not be \
@@ -129,8 +129,8 @@ pub(super) fn finding(
 }
 
 fn perhaps_enforced(facts: &HostFacts) -> Option<Finding> {
-    let Known::Unknown(why) = &facts.security.lockdown else { return None };
-    (facts.security.secure_boot == Known::Yes(true)).then(|| {
+    let Probe::Unreadable(why) = &facts.security.lockdown else { return None };
+    (facts.security.secure_boot == Probe::Read(true)).then(|| {
         Finding::warning(
             Code::SignatureRequired,
             format!("Secure Boot is on, and the kernel's lockdown mode is unknown: {why}"),
@@ -140,7 +140,7 @@ fn perhaps_enforced(facts: &HostFacts) -> Option<Finding> {
 }
 
 fn known_names(facts: &HostFacts) -> String {
-    let Known::Yes(keys) = &facts.security.keys else { return String::new() };
+    let Probe::Read(keys) = &facts.security.keys else { return String::new() };
     if keys.is_empty() {
         return "none".to_owned();
     }

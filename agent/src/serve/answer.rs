@@ -11,8 +11,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::Semaphore;
 
 use super::connections;
-use super::pulse::Pulse;
-use super::seen::Sight;
+use super::host_sampler::HostSampler;
+use super::liveness::LivenessProbe;
 use crate::status;
 use crate::telemetry::exposition::{self, Format};
 use crate::telemetry::{Live, Telemetry, metrics};
@@ -42,12 +42,12 @@ pub struct Subject {
     /// Its reports.
     pub telemetry: Telemetry,
     /// Its liveness.
-    pub pulse: Pulse,
+    pub pulse: LivenessProbe,
     /// Its directories.
     pub paths: Paths,
     /// Identifies this agent among all others.
     pub(super) instance: String,
-    sight: Arc<Sight>,
+    sight: Arc<HostSampler>,
     /// Limits requests other than health.
     others: Semaphore,
     /// Limits inspections, which can hang on a mount.
@@ -70,9 +70,9 @@ fn text(status: StatusCode, body: impl Into<String>) -> Answer {
 impl Subject {
     /// Returns a subject for an agent that begins now; `holders` finds the processes that hold the
     /// driver.
-    pub fn new(telemetry: Telemetry, pulse: Pulse, paths: Paths, holders: Looker) -> Self {
+    pub fn new(telemetry: Telemetry, pulse: LivenessProbe, paths: Paths, holders: Looker) -> Self {
         let instance = format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
-        let sight = Arc::new(Sight::of(&paths.root, holders));
+        let sight = Arc::new(HostSampler::of(&paths.root, holders));
         let (looks, ready) = (Arc::new(Semaphore::new(LOOKS)), Arc::new(Semaphore::new(1)));
         let others = Semaphore::new(OTHERS);
         Self { telemetry, pulse, paths, instance, sight, others, looks, ready }
@@ -124,7 +124,7 @@ impl Subject {
     }
 
     async fn health(&self) -> Answer {
-        if self.pulse.beats(BEAT).await {
+        if self.pulse.answers(BEAT).await {
             return text(StatusCode::OK, "ok\n");
         }
         let body = format!("the agent's own task has not answered for {} s\n", BEAT.as_secs());
@@ -166,7 +166,7 @@ impl Subject {
         let looked = in_time(&self.looks, move || Ok(sight.look())).await;
         let seen = looked.unwrap_or_else(|failure| {
             tracing::debug!("{}", failure.one_line());
-            metrics::Seen::default()
+            metrics::HostSample::default()
         });
         let body = exposition::write(&metrics::families(&live, &seen), format);
         Answer { status: StatusCode::OK, kind: format.content_type(), body }

@@ -6,8 +6,8 @@
 
 mod answer;
 mod connections;
-mod pulse;
-mod seen;
+mod host_sampler;
+mod liveness;
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -26,13 +26,13 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::oneshot;
 
 pub use answer::Subject;
-pub use pulse::{Heart, Pulse};
+pub use liveness::{LivenessProbe, Responder};
 
 use connections::{Answering, Connections, Peer};
 
 use crate::config::Listen;
 use crate::endpoint::{self, Address};
-use longshore_core::threads;
+use longshore_core::small_stacks;
 
 /// Time limit for the head of a request: a client on this host takes microseconds.
 const HEAD: Duration = Duration::from_secs(5);
@@ -64,7 +64,7 @@ impl Server {
         let (stop, stopped) = oneshot::channel();
         let (listen, published) = (listen.clone(), Arc::clone(&address));
         let work = move || serve(&listen, Arc::new(subject), &published, stopped);
-        match threads::named("serve").spawn(work) {
+        match small_stacks::named("serve").spawn(work) {
             Ok(thread) => Some(Self { stop, thread, address }),
             Err(error) => {
                 tracing::warn!("not serving health, metrics and status: {error}");

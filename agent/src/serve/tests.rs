@@ -18,14 +18,14 @@ struct Scene {
     dir: tempfile::TempDir,
     telemetry: Telemetry,
     /// None: the agent's task has ended.
-    heart: Option<Heart>,
+    heart: Option<Responder>,
 }
 
 impl Scene {
     fn new(listen: &Listen) -> Self {
         let dir = tempfile::tempdir().expect("temporary directory");
         let telemetry = Telemetry::default();
-        let (pulse, heart) = Pulse::new();
+        let (pulse, heart) = LivenessProbe::new();
         let subject =
             Subject::new(telemetry.clone(), pulse, Paths::below(dir.path()), Looker::default());
         let server = Server::begin(listen, subject);
@@ -145,7 +145,7 @@ fn an_agent_whose_task_runs_is_healthy_and_one_whose_task_does_not_is_not() {
     let heart = scene.heart.take().expect("a heart");
     let runtime = tokio::runtime::Runtime::new().expect("runtime");
     let (end, ended) = oneshot::channel::<()>();
-    let life = runtime.spawn(heart.beside(ended));
+    let life = runtime.spawn(heart.drive(ended));
     assert_eq!(
         scene.ask("/healthz"),
         crate::endpoint::client::Answer { status: 200, body: "ok\n".into() }
@@ -163,7 +163,7 @@ type Running = (tokio::runtime::Runtime, oneshot::Sender<()>);
 fn running(scene: &mut Scene) -> Running {
     let (end, ended) = oneshot::channel::<()>();
     let runtime = tokio::runtime::Runtime::new().expect("runtime");
-    runtime.spawn(scene.heart.take().expect("a heart").beside(ended));
+    runtime.spawn(scene.heart.take().expect("a heart").drive(ended));
     (runtime, end)
 }
 

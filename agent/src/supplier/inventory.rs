@@ -22,7 +22,7 @@ use longshore_core::failure::Failure;
 use longshore_core::finding::{Code, Severity};
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
-use longshore_host::facts::{Kernel, Known};
+use longshore_host::facts::{Kernel, Probe};
 use longshore_modules::artifact::SetQuery;
 
 /// Reader of the host's facts and of everything available for it.
@@ -168,7 +168,7 @@ impl<'a> Inventory<'a> {
         catalog.run_files = found.unwrap_or_else(|failure| {
             let why = failure.to_string();
             catalog.failures.run_files = Some(failure);
-            Known::Unknown(why)
+            Probe::Unreadable(why)
         });
     }
 
@@ -180,8 +180,8 @@ impl<'a> Inventory<'a> {
         match opened {
             Ok(archive) => catalog.add_archives(self.config, kernel, archive),
             Err(failure) => {
-                catalog.drivers = Known::Unknown(failure.one_line());
-                catalog.headers = Known::Unknown(failure.one_line());
+                catalog.drivers = Probe::Unreadable(failure.one_line());
+                catalog.headers = Probe::Unreadable(failure.one_line());
                 catalog.failures.archives = Some(failure);
             }
         }
@@ -192,8 +192,8 @@ impl<'a> Inventory<'a> {
         let wish = &self.config.driver;
         let versions = match (&wish.version, &catalog.run_files) {
             (Some(version), _) => vec![version],
-            (None, Known::Yes(files)) => files.iter().map(|file| &file.version).collect(),
-            (None, Known::Unknown(_)) => Vec::new(),
+            (None, Probe::Read(files)) => files.iter().map(|file| &file.version).collect(),
+            (None, Probe::Unreadable(_)) => Vec::new(),
         };
         let is_there = |version: &String| {
             self.has_set(version, kernel, catalog)

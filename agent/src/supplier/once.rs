@@ -8,9 +8,9 @@ use sha2::{Digest, Sha256};
 
 use super::Provisioner;
 use super::run_files::Archives;
+use crate::build_lease::claims::ClaimTag;
+use crate::build_lease::{Alone, Election, Forecast, Outcome, Search, Times};
 use crate::config::{Config, PublishConfig};
-use crate::once::claims::ClaimTag;
-use crate::once::{Alone, Prospect, Round, Search, Times, Turn};
 use crate::plan::BuildSet;
 use crate::prebuilt::Prebuilt;
 use crate::telemetry::Origin;
@@ -108,21 +108,21 @@ impl Search for Published<'_> {
 
     /// Judges the failures that other hosts reported. Any host that may write to the registry can
     /// report one; where sets must be signed, such a report is not trusted.
-    async fn weigh(&self, told: Vec<KnownFailure>) -> Prospect {
+    async fn judge(&self, told: Vec<KnownFailure>) -> Forecast {
         let SharedBuild { provisioner, build, .. } = self.shared;
         if told.is_empty() || provisioner.config().signatures.required {
-            return Prospect::Open(told);
+            return Forecast::Open(told);
         }
         if provisioner.retry {
             tracing::info!("retrying a compile that failed elsewhere: {}", told[0].cause);
-            return Prospect::Open(Vec::new());
+            return Forecast::Open(Vec::new());
         }
-        match provisioner.foresee(build, &told).await {
-            Ok(Some(failure)) => Prospect::Fails(failure),
-            Ok(None) => Prospect::Open(told),
+        match provisioner.predict_failure(build, &told).await {
+            Ok(Some(failure)) => Forecast::Fails(failure),
+            Ok(None) => Forecast::Open(told),
             Err(failure) => {
                 tracing::info!("cannot judge failures of other hosts: {}", failure.one_line());
-                Prospect::Open(told)
+                Forecast::Open(told)
             }
         }
     }
@@ -164,9 +164,9 @@ impl SharedBuild<'_> {
             return self.build_unshared(&place).await;
         }
         let reference = &self.publish.reference;
-        match self.turn().await? {
-            Turn::Found(manifest) => self.take(&manifest).await,
-            Turn::Mine(held) => {
+        match self.elect().await? {
+            Outcome::Found(manifest) => self.take(&manifest).await,
+            Outcome::Mine(held) => {
                 tracing::info!("building {}; will publish to {reference}", tag_of(self.build));
                 match self.provisioner.compile(self.build).await {
                     Ok(set) => {
@@ -184,13 +184,13 @@ impl SharedBuild<'_> {
                     }
                 }
             }
-            Turn::Fails(failure) => Err(failure),
-            Turn::Alone(Alone::NoBoard(failure)) => {
+            Outcome::Fails(failure) => Err(failure),
+            Outcome::Alone(Alone::NoBackend(failure)) => {
                 let why = failure.one_line();
                 tracing::warn!("building for this host only: {reference}: {why}");
                 self.provisioner.compile_alone(self.build).await
             }
-            Turn::Alone(Alone::InVain(why)) => {
+            Outcome::Alone(Alone::InVain(why)) => {
                 tracing::warn!("stopped waiting for other hosts, compiling here: {why}");
                 let set = self.provisioner.compile_alone(self.build).await?;
                 self.publish(&set).await;
@@ -236,18 +236,18 @@ impl SharedBuild<'_> {
         self.provisioner.compile_alone(self.build).await
     }
 
-    async fn turn(&self) -> Result<Turn<String>, Failure> {
+    async fn elect(&self) -> Result<Outcome<String>, Failure> {
         let Self { provisioner, publish, build, .. } = self;
         let search = self.published()?;
         let claim = ClaimTag::of(self.open()?, claim_tag(build, provisioner.config()));
-        let round = Round {
+        let round = Election {
             board: Arc::new(claim),
             me: Builder::here(tag_of(build)),
             times: Times { lease: publish.lease, wait: publish.wait },
             claims: &provisioner.claims,
             progress: provisioner.inventory.sources.progress(),
         };
-        Ok(round.turn(&search).await)
+        Ok(round.elect(&search).await)
     }
 
     fn published(&self) -> Result<Published<'_>, Failure> {

@@ -49,7 +49,7 @@ impl Inventory<'_> {
     async fn collect(&self) -> Result<Option<Report>, Failure> {
         let Some(bound) = self.config.store_max_size else { return Ok(None) };
         let store = self.store.open()?;
-        let alone = store.alone(PATIENCE).await?;
+        let alone = store.lock_exclusive(PATIENCE).await?;
         let paths = self.config.paths.clone();
         let work = move || {
             let needed = Needed::of(&store, &paths)?;
@@ -122,14 +122,14 @@ mod tests {
             assert_eq!(history::read(&store)[0].driver_version, "535.261.03");
             assert_eq!(blobs(&store), left, "{bound}");
             assert_eq!(store.sets().expect("sets").len(), 1);
-            store.alone(Duration::ZERO).await.expect("no longer in use");
+            store.lock_exclusive(Duration::ZERO).await.expect("no longer in use");
         }
     }
 
     #[tokio::test]
     async fn nothing_goes_while_somebody_else_is_at_work() {
         let (_dir, config, store, load) = scene("0");
-        let other = store.share(Duration::ZERO).await.expect("shared");
+        let other = store.lock_shared(Duration::ZERO).await.expect("shared");
         Inventory::new(&config).look_after_store(&plan(), &[load]).await;
         assert_eq!(blobs(&store), 2);
         drop(other);

@@ -4,10 +4,10 @@
 use super::Inventory;
 use super::run_files::Archives;
 use super::signing::Signing;
+use crate::build_lease::Claims;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::journal::PlanSummary;
-use crate::once::Claims;
 use crate::plan::{self, BuildSet, Plan};
 use crate::provider::{Gathered, Provider};
 use crate::steps::Step;
@@ -19,7 +19,7 @@ use longshore_build::source::userspace::{self, AvailableUserspace};
 use longshore_core::failure::{ExitCode, Failure};
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
-use longshore_host::facts::Known;
+use longshore_host::facts::Probe;
 use longshore_modules::artifact::ModuleSet;
 
 /// Provides plans with their inputs, and the store with everything that plans need.
@@ -129,7 +129,7 @@ impl<'a> Provisioner<'a> {
         }
         let drivers = driver::drivers(sources.archive(&store).await?);
         let unasked = Catalog::without_sources("not asked");
-        let catalog = Catalog { drivers: Known::Yes(drivers.clone()), ..unasked };
+        let catalog = Catalog { drivers: Probe::Read(drivers.clone()), ..unasked };
         let plan = plan::plan(self.config(), facts, &catalog)?;
         let planned = driver::find(&drivers, Some(&plan.driver_version), Some(plan.flavour));
         // A request that no plan can meet is reported against the available drivers.
@@ -139,7 +139,7 @@ impl<'a> Provisioner<'a> {
     /// Checks that this process may make the build sandbox, before anything is fetched for it.
     fn check_sandbox(&self, facts: &HostFacts) -> Result<(), Failure> {
         let is_captured = self.config().paths.is_captured();
-        let (Known::Yes(have), false) = (&facts.capabilities, is_captured) else {
+        let (Probe::Read(have), false) = (&facts.capabilities, is_captured) else {
             return Ok(());
         };
         if have.contains("CAP_SYS_ADMIN") {
@@ -165,7 +165,7 @@ impl<'a> Provisioner<'a> {
 
     /// Returns the failure, of those that other hosts reported in `told`, that compiling here would
     /// end with, too.
-    pub(super) async fn foresee(
+    pub(super) async fn predict_failure(
         &self,
         build: &BuildSet,
         told: &[KnownFailure],
@@ -173,7 +173,7 @@ impl<'a> Provisioner<'a> {
         let (request, store) = (self.request(build).await?, self.store()?);
         let sources = &self.inventory.sources;
         let archive = sources.archive(&store).await?;
-        build::foresee(&request, archive, &store, sources.progress(), told).await
+        build::predict_failure(&request, archive, &store, sources.progress(), told).await
     }
 
     async fn request(&self, build: &BuildSet) -> Result<build::Request, Failure> {

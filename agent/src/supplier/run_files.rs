@@ -18,8 +18,8 @@ use longshore_core::flavour::Flavour;
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
-use longshore_fetch::http::{Away, Fetcher, Policy};
-use longshore_host::facts::Known;
+use longshore_fetch::http::{Fetcher, Policy, UnreachableHosts};
+use longshore_host::facts::Probe;
 
 /// Access to the archives: a file of an unknown format is unpacked by itself, with tools from
 /// there.
@@ -34,12 +34,12 @@ pub(super) trait Archives {
 pub(super) struct RunFiles<'a> {
     config: &'a Config,
     /// Unreachable servers.
-    away: Away,
+    away: UnreachableHosts,
     looked: OnceCell<Vec<AvailableRunFile>>,
 }
 
 impl<'a> RunFiles<'a> {
-    pub(super) fn new(config: &'a Config, away: Away) -> Self {
+    pub(super) fn new(config: &'a Config, away: UnreachableHosts) -> Self {
         Self { config, away, looked: OnceCell::new() }
     }
 
@@ -57,16 +57,16 @@ impl<'a> RunFiles<'a> {
         store: &Store,
         needless: bool,
         archives: &impl Archives,
-    ) -> Result<Known<Vec<AvailableRunFile>>, Failure> {
+    ) -> Result<Probe<Vec<AvailableRunFile>>, Failure> {
         if !self.are_named() {
-            return Ok(Known::Yes(Vec::new()));
+            return Ok(Probe::Read(Vec::new()));
         }
         let is_stored =
             |pin: &Pin| matches!(pin, Pin::Sha256(s) if runfile::find(store, s).is_some());
         if needless && !self.config.run_files.iter().all(|file| is_stored(&file.pin)) {
-            return Ok(Known::Unknown("not queried: everything needed is available".into()));
+            return Ok(Probe::Unreadable("not queried: everything needed is available".into()));
         }
-        self.known(store, archives).await.map(Known::Yes)
+        self.known(store, archives).await.map(Probe::Read)
     }
 
     /// Chooses a driver to compile and fetches its file into the store.
@@ -210,9 +210,9 @@ mod tests {
         let config = config::load(Fragment::default(), &|_| None, None).expect("configuration");
         let dir = tempfile::tempdir().expect("temporary directory");
         let store = Store::open(dir.path()).expect("store");
-        let files = RunFiles::new(&config, Away::default());
+        let files = RunFiles::new(&config, UnreachableHosts::default());
         for needless in [false, true] {
-            let Ok(Known::Yes(found)) = files.look(&store, needless, &Nobody).await else {
+            let Ok(Probe::Read(found)) = files.look(&store, needless, &Nobody).await else {
                 panic!("known")
             };
             assert!(found.is_empty());

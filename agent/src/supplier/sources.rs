@@ -16,14 +16,14 @@ use longshore_core::flavour::Flavour;
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
-use longshore_fetch::http::{Away, Policy};
+use longshore_fetch::http::{Policy, UnreachableHosts};
 
 /// The configured sources.
 pub(super) struct Sources<'a> {
     config: &'a Config,
     progress: Box<dyn Progress>,
     /// Unreachable servers, shared by all sources so that none queries them again.
-    away: Away,
+    away: UnreachableHosts,
     archive: OnceCell<Archive>,
     pub(super) run_files: RunFiles<'a>,
 }
@@ -31,7 +31,7 @@ pub(super) struct Sources<'a> {
 impl<'a> Sources<'a> {
     /// Returns the sources of `config`; transfers are shown on the terminal or in the log.
     pub(super) fn new(config: &'a Config) -> Self {
-        let away = Away::default();
+        let away = UnreachableHosts::default();
         let run_files = RunFiles::new(config, away.clone());
         let (progress, archive) = (terminal::progress(), OnceCell::new());
         Self { config, progress, away, archive, run_files }

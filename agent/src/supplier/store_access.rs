@@ -6,14 +6,14 @@ use std::time::Duration;
 use crate::config::Config;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
 use longshore_core::store::Store;
-use longshore_core::store::usage::InUse;
+use longshore_core::store::usage::StoreGuard;
 
 /// The configured store.
 pub(super) struct StoreAccess<'a> {
     config: &'a Config,
     opened: OnceLock<Store>,
     /// Shared lock that prevents removals from the store meanwhile.
-    shared: Mutex<Option<InUse>>,
+    shared: Mutex<Option<StoreGuard>>,
 }
 
 impl<'a> StoreAccess<'a> {
@@ -63,7 +63,7 @@ impl<'a> StoreAccess<'a> {
         if self.lock().is_some() {
             return Ok(());
         }
-        let shared = self.open()?.share(self.config.deadlines.lock).await?;
+        let shared = self.open()?.lock_shared(self.config.deadlines.lock).await?;
         *self.lock() = Some(shared);
         Ok(())
     }
@@ -73,7 +73,7 @@ impl<'a> StoreAccess<'a> {
         drop(self.lock().take());
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<InUse>> {
+    fn lock(&self) -> MutexGuard<'_, Option<StoreGuard>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,9 +107,9 @@ mod tests {
         assert_eq!(access.open().expect("is open").root(), store.root());
         access.share().await.expect("shared");
         access.share().await.expect("still shared");
-        assert!(store.alone(Duration::ZERO).await.is_err(), "it is held");
+        assert!(store.lock_exclusive(Duration::ZERO).await.is_err(), "it is held");
         access.release();
-        store.alone(Duration::ZERO).await.expect("no longer held");
+        store.lock_exclusive(Duration::ZERO).await.expect("no longer held");
     }
 
     #[tokio::test]

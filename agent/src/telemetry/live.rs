@@ -6,7 +6,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{DaemonState, Origin, StepOutcome, Told};
+use super::{DaemonState, Origin, State, StepOutcome};
 use crate::journal::phase::Phase;
 use longshore_core::failure::Failure;
 use longshore_core::finding::Finding;
@@ -235,7 +235,7 @@ impl FailureRecord {
     }
 }
 
-impl Told {
+impl State {
     pub(super) fn live(&self) -> Live {
         let not_ready = self.not_ready();
         let mut at = self.at.clone();

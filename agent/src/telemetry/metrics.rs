@@ -6,7 +6,7 @@ use crate::journal::phase::Phase;
 
 /// Sample of the host and of this process at the moment of a scrape.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Seen {
+pub struct HostSample {
     /// References to the driver's modules, by name.
     pub references: Vec<(String, i64)>,
     /// Processes that have a device of the driver open or mapped; None where that is unknown.
@@ -18,7 +18,7 @@ pub struct Seen {
 }
 
 /// Returns the families of an agent.
-pub fn families(live: &Live, seen: &Seen) -> Vec<Family> {
+pub fn families(live: &Live, seen: &HostSample) -> Vec<Family> {
     let mut all = life(live);
     all.extend(steps(live));
     all.extend(driver(live, seen));
@@ -78,7 +78,7 @@ fn steps(live: &Live) -> Vec<Family> {
     ]
 }
 
-fn driver(live: &Live, seen: &Seen) -> Vec<Family> {
+fn driver(live: &Live, seen: &HostSample) -> Vec<Family> {
     let info = live.driver.iter().map(|driver| {
         let or_empty = |text: &Option<String>| text.clone().unwrap_or_default();
         let labels = [
@@ -132,7 +132,7 @@ fn sources(live: &Live) -> Vec<Family> {
     ]
 }
 
-fn process(live: &Live, seen: &Seen) -> Vec<Family> {
+fn process(live: &Live, seen: &HostSample) -> Vec<Family> {
     let build = [("version", live.version.as_str()), ("arch", std::env::consts::ARCH)];
     vec![
         info_family("build", "The program").with([labelled(build, 1.0)]),
@@ -185,7 +185,7 @@ mod tests {
     use crate::telemetry::{Condition, DaemonState, DriverInfo, GpuCount, StepOutcome, Telemetry};
 
     /// Returns an agent with every part of its state set.
-    fn told() -> Live {
+    fn state() -> Live {
         let telemetry = Telemetry::default();
         telemetry.starts(2);
         telemetry.enter(Phase::Installing);
@@ -213,8 +213,8 @@ mod tests {
         live
     }
 
-    fn seen() -> Seen {
-        Seen {
+    fn seen() -> HostSample {
+        HostSample {
             references: vec![("nvidia".into(), 4)],
             holders: Some(1),
             resident_bytes: Some(1 << 20),
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn names_end_with_their_units_and_help_is_a_sentence() {
-        for family in families(&told(), &seen()) {
+        for family in families(&state(), &seen()) {
             assert!(family.name.ends_with(family.unit), "{}", family.name);
             assert!(!family.samples.is_empty(), "{} has no sample", family.name);
             assert!(!family.help.is_empty() && !family.help.ends_with('.'), "{}", family.name);
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn exactly_one_phase_is_the_present_one() {
-        let all = families(&told(), &seen());
+        let all = families(&state(), &seen());
         let phase = all.iter().find(|family| family.name == "phase").expect("phase");
         assert_eq!(phase.samples.len(), Phase::ALL.len());
         let now: Vec<_> = phase.samples.iter().filter(|s| s.value == 1.0).collect();
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn the_page_about_them_has_every_one_with_its_type_unit_and_meaning() {
         let page = include_str!("../../../docs/observability.md");
-        for family in families(&told(), &seen()) {
+        for family in families(&state(), &seen()) {
             let (kind, suffix) = match family.kind {
                 Kind::Gauge => ("gauge", ""),
                 Kind::Counter => ("counter", "_total"),

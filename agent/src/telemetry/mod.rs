@@ -86,11 +86,11 @@ pub enum DaemonState {
 
 /// Handle to an agent's reported state. Clones are of the same agent.
 #[derive(Debug, Clone, Default)]
-pub struct Telemetry(Arc<Mutex<Told>>);
+pub struct Telemetry(Arc<Mutex<State>>);
 
 /// Reported state of an agent.
 #[derive(Debug)]
-struct Told {
+struct State {
     started: Timestamp,
     phase: Option<(Phase, Instant, Timestamp)>,
     /// The phase before it.
@@ -114,7 +114,7 @@ struct Told {
     last_failure: Option<FailureRecord>,
 }
 
-impl Default for Told {
+impl Default for State {
     fn default() -> Self {
         Self {
             started: Timestamp::now(),
@@ -140,92 +140,92 @@ impl Default for Told {
 }
 
 impl Telemetry {
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn state(&self) -> MutexGuard<'_, State> {
         // A thread that panicked between two updates leaves valid numbers.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that the agent enters a phase.
     pub fn enter(&self, phase: Phase) {
-        let mut told = self.told();
+        let mut state = self.state();
         let now = Instant::now();
-        if let Some((last, since, _)) = told.phase.replace((phase, now, Timestamp::now())) {
-            told.phases[last as usize] += now.duration_since(since);
-            told.before = Some(last);
+        if let Some((last, since, _)) = state.phase.replace((phase, now, Timestamp::now())) {
+            state.phases[last as usize] += now.duration_since(since);
+            state.before = Some(last);
         }
         match phase {
             Phase::Removed => {
-                told.driver = None;
-                told.origin = None;
-                told.holders = None;
-                told.condition = Condition::default();
+                state.driver = None;
+                state.origin = None;
+                state.holders = None;
+                state.condition = Condition::default();
             }
-            Phase::Ready => told.holders = None,
+            Phase::Ready => state.holders = None,
             _ => {}
         }
     }
 
     /// Records that a step is begun: carried out, or undone if `undo`.
-    pub fn begin(&self, step: &Step, undo: bool) -> Doing<'_> {
+    pub fn begin(&self, step: &Step, undo: bool) -> StepTimer<'_> {
         let now = Instant::now();
         let at = StepAt { step: step.kind().into(), what: step.subject(), undo, seconds: 0.0 };
-        self.told().at = Some((at, now));
-        Doing { telemetry: self, kind: step.kind(), what: step.subject(), undo, since: now }
+        self.state().at = Some((at, now));
+        StepTimer { telemetry: self, kind: step.kind(), what: step.subject(), undo, since: now }
     }
 
     /// Returns the present phase; None before the first.
     pub fn phase(&self) -> Option<Phase> {
-        self.told().phase.map(|(phase, ..)| phase)
+        self.state().phase.map(|(phase, ..)| phase)
     }
 
     /// Returns a description of the step in progress, and its duration so far.
     pub fn in_progress(&self) -> Option<(String, Duration)> {
-        let told = self.told();
-        let (at, since) = told.at.as_ref()?;
+        let state = self.state();
+        let (at, since) = state.at.as_ref()?;
         let undoing = if at.undo { "undoing " } else { "" };
         Some((format!("{undoing}{} {}", at.step, at.what), since.elapsed()))
     }
 
     /// Records the origin of the modules that are about to be loaded.
     pub fn origin(&self, origin: Origin) {
-        self.told().origin = Some(origin);
+        self.state().origin = Some(origin);
     }
 
     /// Records the installed driver; its origin is [`Origin::Stored`] unless another one was
     /// recorded.
     pub fn driver(&self, driver: DriverInfo) {
-        let mut told = self.told();
-        let origin = driver.origin.or(told.origin.take()).unwrap_or(Origin::Stored);
+        let mut state = self.state();
+        let origin = driver.origin.or(state.origin.take()).unwrap_or(Origin::Stored);
         match origin {
             Origin::Adopted => {}
-            Origin::Stored => *told.reused.entry(Reused::Set).or_default() += 1,
-            _ => *told.missed.entry(Reused::Set).or_default() += 1,
+            Origin::Stored => *state.reused.entry(Reused::Set).or_default() += 1,
+            _ => *state.missed.entry(Reused::Set).or_default() += 1,
         }
-        told.driver = Some(DriverInfo { origin: Some(origin), ..driver });
+        state.driver = Some(DriverInfo { origin: Some(origin), ..driver });
     }
 
     /// Adds to the number of fetched bytes.
     pub fn fetched(&self, bytes: u64) {
-        let mut told = self.told();
-        told.fetched_bytes = told.fetched_bytes.saturating_add(bytes);
+        let mut state = self.state();
+        state.fetched_bytes = state.fetched_bytes.saturating_add(bytes);
     }
 
     /// Adds to the numbers of items that were available, and that had to be made or fetched.
     pub fn reused(&self, what: Reused, hits: u64, misses: u64) {
-        let mut told = self.told();
-        *told.reused.entry(what).or_default() += hits;
-        *told.missed.entry(what).or_default() += misses;
+        let mut state = self.state();
+        *state.reused.entry(what).or_default() += hits;
+        *state.missed.entry(what).or_default() += misses;
     }
 
     /// Records the users that prevent unloading the driver; None as soon as there are none.
     pub fn holders(&self, in_use: Option<&InUse>) {
-        self.told().holders = in_use.map(Holders::from);
+        self.state().holders = in_use.map(Holders::from);
     }
 
     /// Records the state of a daemon. A second start counts as a restart.
     pub fn daemon(&self, name: &str, required: bool, state: DaemonState) {
-        let mut told = self.told();
-        match told.daemons.iter_mut().find(|daemon| daemon.name == name) {
+        let mut all = self.state();
+        match all.daemons.iter_mut().find(|daemon| daemon.name == name) {
             Some(daemon) => {
                 let again = state == DaemonState::Starting && daemon.state != state;
                 daemon.restarts += u64::from(again);
@@ -233,39 +233,39 @@ impl Telemetry {
                 daemon.required = required;
             }
             None => {
-                told.daemons.push(Daemon { name: name.to_owned(), required, state, restarts: 0 });
+                all.daemons.push(Daemon { name: name.to_owned(), required, state, restarts: 0 });
             }
         }
     }
 
     /// Records the findings of the last check of the installed driver; returns the previous ones.
     pub fn condition(&self, condition: Condition) -> Condition {
-        std::mem::replace(&mut self.told().condition, condition)
+        std::mem::replace(&mut self.state().condition, condition)
     }
 
     /// Records the number of agent starts since the host was booted, including this one.
     pub fn starts(&self, starts: u64) {
-        self.told().starts = Some(starts);
+        self.state().starts = Some(starts);
     }
 
     /// Records the failure of an earlier agent.
     pub fn failed_before(&self, failure: Option<FailureRecord>) {
-        self.told().last_failure = failure;
+        self.state().last_failure = failure;
     }
 
     /// Records a failure of this agent, which may continue after it.
     pub fn failed(&self, failure: &Failure) {
         let record = self.record(failure);
-        let mut told = self.told();
-        told.failures += 1;
-        told.last_failure = Some(record);
+        let mut state = self.state();
+        state.failures += 1;
+        state.last_failure = Some(record);
     }
 
     /// Returns the record of a failure that happens now, or has just led into the present phase.
     pub fn record(&self, failure: &Failure) -> FailureRecord {
-        let told = self.told();
-        let phase = match told.phase {
-            Some((Phase::Failed | Phase::InUse, ..)) => told.before,
+        let state = self.state();
+        let phase = match state.phase {
+            Some((Phase::Failed | Phase::InUse, ..)) => state.before,
             Some((phase, ..)) => Some(phase),
             None => None,
         };
@@ -274,13 +274,13 @@ impl Telemetry {
 
     /// Returns the whole state.
     pub fn live(&self) -> Live {
-        self.told().live()
+        self.state().live()
     }
 }
 
 /// A step in progress, carried out or undone.
 #[derive(Debug)]
-pub struct Doing<'a> {
+pub struct StepTimer<'a> {
     telemetry: &'a Telemetry,
     kind: &'static str,
     what: String,
@@ -288,21 +288,21 @@ pub struct Doing<'a> {
     since: Instant,
 }
 
-impl Doing<'_> {
+impl StepTimer<'_> {
     /// Records the end of the step; returns the seconds it took.
     pub fn end(self, outcome: StepOutcome) -> f64 {
         let seconds = self.since.elapsed().as_secs_f64();
-        let mut told = self.telemetry.told();
-        told.at = None;
-        *told.counts.entry((self.kind, outcome)).or_default() += 1;
+        let mut state = self.telemetry.state();
+        state.at = None;
+        *state.counts.entry((self.kind, outcome)).or_default() += 1;
         let is_same =
             |r: &StepRecord| (r.step == self.kind) && r.what == self.what && r.undo == self.undo;
-        told.steps.retain(|record| !is_same(record));
-        if told.steps.len() == MOST_STEPS {
-            told.steps.remove(0);
+        state.steps.retain(|record| !is_same(record));
+        if state.steps.len() == MOST_STEPS {
+            state.steps.remove(0);
         }
         let Self { kind, what, undo, .. } = self;
-        told.steps.push(StepRecord { step: kind.to_owned(), what, undo, outcome, seconds });
+        state.steps.push(StepRecord { step: kind.to_owned(), what, undo, outcome, seconds });
         seconds
     }
 }

@@ -24,14 +24,14 @@ use super::inventory::{Inventory, Item, Kind};
 use super::mounted;
 use crate::journal;
 use longshore_core::disk;
+use longshore_core::durable::write_failure;
 use longshore_core::failure::Failure;
-use longshore_core::landing::write_failure;
 use longshore_core::paths::Paths;
 use longshore_core::scratch::claim;
 use longshore_core::store::Store;
-use longshore_core::store::usage::InUse;
+use longshore_core::store::usage::StoreGuard;
 
-/// Age at which recorded compile failures expire (see build::remembered).
+/// Age at which recorded compile failures expire (see build::failure_cache).
 const FAILURES_COUNT: Duration = Duration::from_secs(24 * 3600);
 
 /// Files that are never removed, with the reason.
@@ -252,7 +252,7 @@ impl Decision {
     ///
     /// # Errors
     /// Exit code 15 naming what could not be removed; the store is consistent nevertheless.
-    pub fn carry_out(self, store: &Store, alone: InUse) -> Result<Report, Failure> {
+    pub fn carry_out(self, store: &Store, alone: StoreGuard) -> Result<Report, Failure> {
         self.carry_out_with(store, alone, &mut |act| act())
     }
 
@@ -261,7 +261,7 @@ impl Decision {
     fn carry_out_with(
         self,
         store: &Store,
-        alone: InUse,
+        alone: StoreGuard,
         act: &mut Act<'_>,
     ) -> Result<Report, Failure> {
         let Self { mut report, going, staying } = self;

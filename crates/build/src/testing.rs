@@ -5,7 +5,7 @@ use std::path::Path;
 use jiff::Timestamp;
 
 use crate::build::KnownFailure;
-use crate::build::known::About;
+use crate::build::shared_failure::About;
 use crate::source::userspace::manifest::{Manifest, measure};
 
 /// A failure whose inputs differ by one letter.

@@ -13,8 +13,8 @@ use std::time::Duration;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use nix::unistd::syncfs;
 
+use crate::bounded_read;
 use crate::deadlines::Deadlines;
-use crate::input;
 
 /// `disk-deadline` in milliseconds: one for the whole process, because every write waits for it. 0
 /// until [`give`] sets it; then the default of [`Deadlines`] applies.
@@ -60,7 +60,7 @@ fn within(limit: Duration, file: &File, sync: Sync) -> io::Result<()> {
     }
     let file = Arc::new(file.try_clone()?);
     let its = Arc::clone(&file);
-    match input::in_time("sync", limit, move || sync(&its)) {
+    match bounded_read::in_time("sync", limit, move || sync(&its)) {
         // If no thread can be started, the sync is made here instead.
         Some(Err(e)) if e.kind() == ErrorKind::WouldBlock => sync(&file),
         Some(synced) => synced,

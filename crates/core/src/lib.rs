@@ -7,34 +7,34 @@
 //! [`printable`], [`redact`]). [`store`] is a private content-addressed directory, [`scratch`] its
 //! locked temporary directories; their contents are not this crate's concern.
 
+pub mod bounded_read;
 pub mod cancel;
 pub mod deadlines;
 pub mod digest;
 pub mod disk;
 pub mod driver_modules;
 pub mod driver_version;
+pub mod durable;
 pub mod environment;
 pub mod failure;
 pub mod finding;
 pub mod flavour;
 pub mod image_reference;
-pub mod input;
 pub mod kernel_id;
-pub mod landing;
 pub mod locks;
 pub mod machine;
 pub mod module_parameters;
 pub mod paths;
-pub mod printable;
 pub mod privileges;
 pub mod progress;
 pub mod read_ahead;
 pub mod redact;
 pub mod root;
+pub mod sanitize;
 pub mod scratch;
+pub mod small_stacks;
 pub mod space;
 pub mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-pub mod threads;
 pub mod value;

@@ -16,7 +16,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::stat::{major, minor};
 
 use crate::failure::{ExitCode, Failure};
-use crate::printable;
+use crate::sanitize;
 
 /// Time between two tries.
 const EVERY: Duration = Duration::from_millis(50);
@@ -252,7 +252,7 @@ fn named(pid: u32) -> String {
     match comm.and_then(|file| file.take(NAME).read_to_end(&mut name)) {
         Ok(_) => {
             let name = String::from_utf8_lossy(&name);
-            format!("pid {pid}, {}", printable::in_line(name.trim_end()))
+            format!("pid {pid}, {}", sanitize::in_line(name.trim_end()))
         }
         Err(_) => format!("pid {pid}"),
     }

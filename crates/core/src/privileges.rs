@@ -15,7 +15,7 @@ use rustix::thread::{
     set_capabilities, set_no_new_privs,
 };
 
-use crate::threads;
+use crate::small_stacks;
 
 /// A capability with its purpose.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +24,7 @@ pub struct Need {
     pub name: &'static str,
     set: CapabilitySet,
     /// When it is effective.
-    pub worn: Worn,
+    pub worn: Scope,
     /// True if no driver can be installed without it.
     pub required: bool,
     /// Purpose.
@@ -40,7 +40,7 @@ impl Need {
 
 /// Time during which a thread has a capability in its effective set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Worn {
+pub enum Scope {
     /// Always: for reading the host and writing the store.
     Always,
     /// Only on the thread that changes the host, and in executed programs: the stages of the build
@@ -51,7 +51,7 @@ pub enum Worn {
 const fn need(
     name: &'static str,
     set: CapabilitySet,
-    worn: Worn,
+    worn: Scope,
     required: bool,
     purpose: &'static str,
 ) -> Need {
@@ -61,7 +61,7 @@ const fn need(
 /// All capabilities that longshore needs, with their purpose; the others are dropped for good.
 pub const NEEDS: [Need; 13] = {
     use CapabilitySet as C;
-    use Worn::{Always, Changing};
+    use Scope::{Always, Changing};
     [
         need("CAP_SYS_MODULE", C::SYS_MODULE, Changing, true, "load and unload kernel modules"),
         need(
@@ -126,7 +126,7 @@ pub const NEEDS: [Need; 13] = {
 ///
 /// # Errors
 /// The kernel's error; the threads then keep the capabilities they were given.
-pub fn settle() -> io::Result<()> {
+pub fn drop_unneeded() -> io::Result<()> {
     let have = capabilities(None)?;
     let needed = all(|_| true);
     // Without CAP_SETPCAP the bounding set stays unchanged.
@@ -140,7 +140,7 @@ pub fn settle() -> io::Result<()> {
         }
     }
     let permitted = have.permitted.intersection(needed);
-    let effective = permitted.intersection(all(|need| need.worn == Worn::Always));
+    let effective = permitted.intersection(all(|need| need.worn == Scope::Always));
     let inheritable = CapabilitySet::empty();
     Ok(set_capabilities(None, CapabilitySets { effective, permitted, inheritable })?)
 }
@@ -154,7 +154,9 @@ fn all(wanted: impl Fn(&Need) -> bool) -> CapabilitySet {
 ///
 /// # Errors
 /// If no thread can be started, or the work panicked.
-pub async fn raised<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+pub async fn run_privileged<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
     let (done, result) = tokio::sync::oneshot::channel();
     let on_thread = move || {
         if let Err(e) = raise() {
@@ -163,7 +165,7 @@ pub async fn raised<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
         // The receiver is gone where the work was cancelled.
         let _ = done.send(work());
     };
-    threads::named("changes").spawn(on_thread)?;
+    small_stacks::named("changes").spawn(on_thread)?;
     result.await.map_err(|_| io::Error::other("the worker thread panicked"))
 }
 
@@ -193,7 +195,7 @@ pub fn spawn_with_only(names: &[String], mut command: Command) -> io::Result<Chi
         SigSet::empty().thread_set_mask()?;
         command.spawn()
     };
-    let thread = threads::named("narrowed").spawn(on_thread)?;
+    let thread = small_stacks::named("narrowed").spawn(on_thread)?;
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it panicked")))
 }
 
@@ -213,16 +215,16 @@ mod tests {
     #[test]
     fn what_only_changes_need_is_worn_by_who_changes() {
         let given = own("CapPrm");
-        let always = all(|need| need.worn == Worn::Always).bits();
+        let always = all(|need| need.worn == Scope::Always).bits();
         let needed = all(|_| true).bits();
         // Privileges belong to a thread: those of the other tests stay unchanged.
         let settled = thread::spawn(move || {
-            settle().unwrap();
-            settle().unwrap();
+            drop_unneeded().unwrap();
+            drop_unneeded().unwrap();
             let low = thread::spawn(|| (own("CapEff"), own("CapPrm"))).join().unwrap();
             assert_eq!(low, (given & always, given & needed));
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            let raised = runtime.block_on(raised(|| own("CapEff"))).unwrap();
+            let raised = runtime.block_on(run_privileged(|| own("CapEff"))).unwrap();
             assert_eq!(raised, given & needed);
             own("CapEff")
         });

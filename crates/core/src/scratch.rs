@@ -12,8 +12,8 @@ use std::path::Path;
 use nix::fcntl::Flock;
 use tempfile::TempDir;
 
+use crate::durable::write_failure;
 use crate::failure::Failure;
-use crate::landing::write_failure;
 use crate::locks;
 use crate::store::{Store, UNFINISHED};
 
@@ -22,12 +22,12 @@ const PREFIX: &str = "work-";
 
 /// A temporary directory of the store, removed when dropped.
 #[derive(Debug)]
-pub struct Claimed {
+pub struct ScratchDir {
     dir: TempDir,
     _held: Flock<File>,
 }
 
-impl Claimed {
+impl ScratchDir {
     /// Returns its path.
     pub fn path(&self) -> &Path {
         self.dir.path()
@@ -48,7 +48,7 @@ impl Claimed {
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be written.
-pub fn claim(store: &Store, purpose: &str) -> Result<Claimed, Failure> {
+pub fn claim(store: &Store, purpose: &str) -> Result<ScratchDir, Failure> {
     let tmp = store.dir("tmp");
     let prefix = format!("{PREFIX}{purpose}-");
     // A directory that other users may open is one they may lock.
@@ -56,7 +56,7 @@ pub fn claim(store: &Store, purpose: &str) -> Result<Claimed, Failure> {
     builder.prefix(&prefix).permissions(Permissions::from_mode(0o700));
     let claimed = sweep(&tmp).and_then(|()| locks::made_locked(|| builder.tempdir_in(&tmp)));
     let (dir, held) = claimed.map_err(|e| write_failure(&tmp, e))?;
-    Ok(Claimed { dir, _held: held })
+    Ok(ScratchDir { dir, _held: held })
 }
 
 fn sweep(tmp: &Path) -> io::Result<()> {

@@ -7,7 +7,7 @@
 //! sets/NAME.json         one ModuleSet each; its modules are blobs
 //! sets/NAME.evidence     the manifest and signatures a set came with
 //! userspace/NAME/        assembled driver roots: manifest.json and root/
-//! drivers/HEX/           unpacked .run files: driver.json and tree/ (see source::runfile)
+//! drivers/HEX/           unpacked .run files: driver.json and tree/ (see runfile of longshore-build)
 //! roots/DIGEST/          hermetic build roots
 //! logs/                  compiler logs
 //! patches/DIGEST.json    patches that a driver needs for a kernel, found by an earlier build
@@ -18,15 +18,15 @@
 //! history.json           the current and the previous driver of this host (see upkeep::history)
 //! fits.json              the sets that are known to fit their kernel (see sets::fits)
 //! hashed.json            the modules that were hashed since the host booted (see sets::modules)
-//! archives.json          dates of the archives' metadata (see source::rollback)
+//! archives.json          dates of the archives' metadata (see rollback of longshore-debian)
 //! lock                   lock of the processes that use the store (see usage)
 //! ```
 //!
 //! Files are written by: temporary name in the same file system, verify, fsync, rename.
 
-pub mod known;
 mod private;
 pub mod usage;
+pub mod verified_files;
 
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
@@ -38,8 +38,8 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::digest::{digest_of, hex};
+use crate::durable::{self, read_failure, write_atomically, write_failure};
 use crate::failure::{ExitCode, Failure};
-use crate::landing::{self, read_failure, write_atomically, write_failure};
 use crate::locks;
 
 /// Prefix of the name of an unfinished blob, in `tmp`.
@@ -147,7 +147,7 @@ impl Store {
         let blob = self.blob_path(sha256);
         let name = || -> io::Result<()> {
             fs::rename(path, &blob)?;
-            landing::sync_parent(&blob)
+            durable::sync_parent(&blob)
         };
         name().map_err(|e| write_failure(&blob, e))
     }
@@ -221,7 +221,7 @@ impl BlobWriter {
             ));
         }
         let path = self.store.blob_path(&found);
-        landing::land(self.file, &path).map_err(|e| write_failure(&path, e))?;
+        durable::land(self.file, &path).map_err(|e| write_failure(&path, e))?;
         Ok(found)
     }
 }

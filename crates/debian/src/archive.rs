@@ -18,14 +18,14 @@ use super::rollback::Seen;
 use super::selection;
 use super::version;
 use crate::settings::ArchiveConfig;
+use longshore_core::durable::read_failure;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
-use longshore_core::landing::read_failure;
 use longshore_core::machine::Machine;
 use longshore_core::progress::{Progress, Silent, Task, Unit};
 use longshore_core::space;
 use longshore_core::store::Store;
-use longshore_fetch::http::{Away, Expected, Fetcher, Policy};
-use longshore_fetch::sink::{Alive, Writers};
+use longshore_fetch::http::{Expected, Fetcher, Policy, UnreachableHosts};
+use longshore_fetch::sink::{WriterGroup, WriterGuard};
 
 pub use super::packages::Package;
 pub use super::relation::{Operator, Requirement};
@@ -77,7 +77,8 @@ impl Archive {
         progress: &dyn Progress,
     ) -> Result<Self, Failure> {
         // An archive that is too slow for the short timeouts may still answer within the full ones.
-        let soon = Policy { away: Away::default(), ..policy.clone() }.hasty();
+        let soon =
+            Policy { away: UnreachableHosts::default(), ..policy.clone() }.with_short_timeouts();
         let mut archive = Self::open_with(soon, config, host_root, store, progress).await?;
         archive.fetcher = Fetcher::new(policy, host_root)?;
         Ok(archive)
@@ -101,7 +102,7 @@ impl Archive {
         let fetcher = Fetcher::new(policy, host_root)?;
         let task = progress.begin("reading the archives' indexes", None, Unit::Bytes);
         let rules = Rules { now: seconds_now(), frozen: config.frozen };
-        let (writers, seen) = (Writers::new(), Seen::read(store));
+        let (writers, seen) = (WriterGroup::new(), Seen::read(store));
         let loader = Loader {
             fetcher: &fetcher,
             store,
@@ -239,7 +240,7 @@ impl Archive {
         let task = (total > 0).then(|| progress.begin(&what, Some(total), Unit::Bytes));
         let task: &dyn Task = task.as_deref().unwrap_or(&Silent);
         let (lines, hands) = (Semaphore::new(PARALLEL), Semaphore::new(processors()));
-        let (writers, take) = (Writers::new(), &take);
+        let (writers, take) = (WriterGroup::new(), &take);
         let alive = writers.alive();
         let bring = |(package, is_there): (Package, bool)| {
             let (lines, hands) = (&lines, &hands);
@@ -264,7 +265,7 @@ impl Archive {
         package: &Package,
         store: &Store,
         task: &dyn Task,
-        alive: &Alive,
+        alive: &WriterGuard,
     ) -> Result<(), Failure> {
         task.note(&package.name);
         let expected = Expected { sha256: Some(package.sha256.clone()), size: Some(package.size) };
@@ -314,7 +315,12 @@ async fn sorted_out(packages: &[Package], store: &Store) -> Result<Vec<(Package,
 }
 
 /// Calls `take` for a package in the store, on a thread that holds `alive` until `take` is dropped.
-async fn give(package: Package, store: &Store, take: Taker, alive: Alive) -> Result<(), Failure> {
+async fn give(
+    package: Package,
+    store: &Store,
+    take: Taker,
+    alive: WriterGuard,
+) -> Result<(), Failure> {
     let path = store.blob_path(&package.sha256);
     let give = move || {
         let file = File::open(&path).map_err(|e| read_failure(&path, e))?;

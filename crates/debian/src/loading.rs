@@ -17,7 +17,7 @@ use longshore_core::progress::Task;
 use longshore_core::redact::shown;
 use longshore_core::store::Store;
 use longshore_fetch::http::{Expected, FetchError, Fetcher};
-use longshore_fetch::sink::Alive;
+use longshore_fetch::sink::WriterGuard;
 
 /// Compression suffixes of an index, best first.
 const FORMS: [&str; 4] = [".xz", ".zst", ".gz", ""];
@@ -34,7 +34,7 @@ pub(super) struct Loader<'a> {
     /// Debian architecture of this host.
     pub(super) arch: &'a str,
     pub(super) task: &'a dyn Task,
-    pub(super) alive: &'a Alive,
+    pub(super) alive: &'a WriterGuard,
     /// Total size of all indexes that are fetched.
     pub(super) total: AtomicU64,
 }

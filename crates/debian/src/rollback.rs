@@ -13,8 +13,8 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::release::{Release, Rules, date_text};
+use longshore_core::durable::write_atomically;
 use longshore_core::failure::{ExitCode, Failure};
-use longshore_core::landing::write_atomically;
 use longshore_core::redact::shown;
 use longshore_core::store::Store;
 

@@ -13,8 +13,8 @@ use super::apt_sources::{self, AptSource};
 use super::keyring::Keyring;
 use super::resolve::release_of;
 use crate::settings::{ArchiveConfig, ArchiveSource};
+use longshore_core::bounded_read;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::input;
 use longshore_core::redact::shown;
 use longshore_core::root::read_below;
 
@@ -241,7 +241,7 @@ fn is_security(suite: &str) -> bool {
 fn keyring_of(source: &ArchiveSource, host_root: &Path) -> Result<Keyring, Failure> {
     let what =
         || format!("reading the keyring {} of {}", source.keyring.display(), shown(&source.url));
-    let bytes = input::read(&source.keyring, MOST_BYTES)
+    let bytes = bounded_read::read(&source.keyring, MOST_BYTES)
         .or_else(|error| read_below(host_root, &source.keyring).map_err(|_| error))
         .or_fail(ExitCode::Usage, what)
         .map_err(|failure| {

@@ -8,8 +8,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::deb::{Entry, bad, damaged, entry_path};
+use longshore_core::durable::write_failure;
 use longshore_core::failure::Failure;
-use longshore_core::landing::write_failure;
 
 /// Directories that usrmerge replaced by links: `bin` -> `usr/bin`.
 const USRMERGE: [&str; 4] = ["bin", "sbin", "lib", "lib64"];

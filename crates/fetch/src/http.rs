@@ -14,14 +14,14 @@ use reqwest::redirect::Policy as Redirects;
 
 use goal::Goal;
 pub use goal::{is_certificate, proxies, root_cause};
-pub use pace::Pace;
-pub use patience::Away;
-pub use patience::{Patience, Trouble, is_busy, retry_after};
+pub use pace::StallDetector;
+pub use patience::UnreachableHosts;
+pub use patience::{RetryBudget, Trouble, is_busy, retry_after};
 pub use policy::{Downloads, Policy};
 
-pub use super::sink::{Alive, Writers};
 use super::sink::{Committed, Reading, Sink, Writing};
 pub use super::sink::{ReadOnce, Reader};
+pub use super::sink::{WriterGroup, WriterGuard};
 use longshore_core::failure::{ExitCode, Failure};
 use longshore_core::progress::{Silent, Task};
 use longshore_core::root::{is_absent, read_below};
@@ -173,7 +173,7 @@ impl Fetcher {
         reader: &Reader,
         task: &dyn Task,
     ) -> Result<(), FetchError> {
-        let writers = Writers::new();
+        let writers = WriterGroup::new();
         let goal = Goal::new(url, None, limit, true)?;
         let start = || Ok(Sink::Reader(Reading::start(reader, writers.alive())));
         let expected = Expected { sha256: Some(sha256.to_owned()), size: None };
@@ -196,7 +196,7 @@ impl Fetcher {
         store: &Store,
         task: &dyn Task,
     ) -> Result<String, FetchError> {
-        let writers = Writers::new();
+        let writers = WriterGroup::new();
         let fetched = self.blob_among(url, expected, store, task, writers.alive()).await;
         writers.all_ended().await;
         fetched
@@ -210,7 +210,7 @@ impl Fetcher {
         expected: &Expected,
         store: &Store,
         task: &dyn Task,
-        alive: &Alive,
+        alive: &WriterGuard,
     ) -> Result<String, FetchError> {
         let limit = expected.size.unwrap_or(MOST_BYTES);
         let goal = Goal::new(url, expected.size, limit, expected.sha256.is_some())?;
@@ -227,7 +227,7 @@ impl Fetcher {
         expected: &Expected,
         store: &Store,
         task: &dyn Task,
-        alive: &Alive,
+        alive: &WriterGuard,
     ) -> Result<String, FetchError> {
         let limit = expected.size.unwrap_or(MOST_BYTES);
         let mut goal = Goal::new(url, expected.size, limit, expected.sha256.is_some())?;
@@ -251,7 +251,7 @@ impl Fetcher {
         expected: &Expected,
         store: &Store,
         task: &dyn Task,
-        alive: &Alive,
+        alive: &WriterGuard,
     ) -> Result<String, FetchError> {
         space::require(store.root(), expected.size.unwrap_or(0))?;
         let start = || Ok(Sink::Blob(Writing::start(store, alive)?));

@@ -8,8 +8,8 @@ use std::io::Write;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use longshore_core::durable::write_failure;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
-use longshore_core::landing::write_failure;
 use longshore_core::store::{BlobWriter, Store};
 
 pub use reading::{ReadOnce, Reader, Reading};
@@ -20,21 +20,21 @@ const WAITING: usize = 16;
 /// Tracks the threads that still write: a dropped download is gone from the disk only when its
 /// thread has ended.
 #[derive(Debug)]
-pub struct Writers {
+pub struct WriterGroup {
     alive: mpsc::Sender<()>,
     ended: mpsc::Receiver<()>,
 }
 
 /// Held by a thread while it writes.
-pub type Alive = mpsc::Sender<()>;
+pub type WriterGuard = mpsc::Sender<()>;
 
-impl Default for Writers {
+impl Default for WriterGroup {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Writers {
+impl WriterGroup {
     /// Returns a group without any thread yet.
     pub fn new() -> Self {
         let (alive, ended) = mpsc::channel(1);
@@ -42,7 +42,7 @@ impl Writers {
     }
 
     /// Returns what a thread of this group holds.
-    pub fn alive(&self) -> &Alive {
+    pub fn alive(&self) -> &WriterGuard {
         &self.alive
     }
 
@@ -141,7 +141,7 @@ impl Sink {
 /// thread counts as ended.
 struct Held {
     writer: BlobWriter,
-    alive: Alive,
+    alive: WriterGuard,
 }
 
 /// A blob being written by a thread of its own. Dropping it removes the blob.
@@ -150,11 +150,11 @@ pub(super) struct Writing {
     thread: JoinHandle<Result<Held, Failure>>,
     size: u64,
     store: Store,
-    alive: Alive,
+    alive: WriterGuard,
 }
 
 impl Writing {
-    pub(super) fn start(store: &Store, alive: &Alive) -> Result<Self, Failure> {
+    pub(super) fn start(store: &Store, alive: &WriterGuard) -> Result<Self, Failure> {
         let mut held = Held { writer: store.blob_writer()?, alive: alive.clone() };
         let (chunks, mut waiting) = mpsc::channel::<Vec<u8>>(WAITING);
         let tmp = store.dir("tmp");

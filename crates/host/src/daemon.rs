@@ -94,7 +94,7 @@ pub fn new_mark() -> String {
 
 /// Observed state of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DaemonSeen {
+pub struct DaemonStatus {
     /// The processes that have its mark, in the agent's PID namespace.
     pub processes: Vec<u32>,
     /// The process that answers on its socket.

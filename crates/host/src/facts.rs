@@ -14,11 +14,11 @@ use longshore_core::kernel_id::KernelId;
 /// A fact, or the reason why it could not be read: "could not check" is not "no".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Known<T> {
+pub enum Probe<T> {
     /// The value that was read.
-    Yes(T),
+    Read(T),
     /// The reason why it could not be read.
-    Unknown(String),
+    Unreadable(String),
 }
 
 /// All facts of a host that a plan is made from.
@@ -51,12 +51,12 @@ pub struct HostFacts {
     pub mounts: Vec<Mount>,
     /// Names of the capabilities this process may raise (its permitted set), for example
     /// `CAP_SYS_MODULE`.
-    pub capabilities: Known<BTreeSet<String>>,
+    pub capabilities: Probe<BTreeSet<String>>,
     /// Effective user id of this process.
-    pub euid: Known<u32>,
+    pub euid: Probe<u32>,
     /// True if this process is in the initial user namespace: in others no capability is valid for
     /// modules and device nodes.
-    pub initial_user_namespace: Known<bool>,
+    pub initial_user_namespace: Probe<bool>,
     /// True if process 1, in this PID namespace, belongs to another container and not to the host.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub foreign_first_process: bool,
@@ -69,13 +69,13 @@ pub struct HostFacts {
     pub foreign_daemons: Vec<PathBuf>,
     /// Peer groups of process 1's mounts: a mount event propagates to the host only within one of
     /// them.
-    pub host_peer_groups: Known<BTreeSet<u32>>,
+    pub host_peer_groups: Probe<BTreeSet<u32>>,
     /// A driver installed on the host itself.
     pub installed: HostDriver,
     /// Modules that the host loads by itself, or is configured not to load.
     pub autoload: Autoload,
     /// The driver root, and free space in the directories longshore writes to; empty until read.
-    pub places: Places,
+    pub places: DriverRootState,
     /// Sources of the lists above that could not be read, with the reason: the list they fill is
     /// then unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `mounts`,
     /// `os-release`, `installed`, `autoload`, `places`, `switch-managers`, `gpus`.
@@ -189,15 +189,15 @@ pub struct LiveDriver {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Security {
     /// UEFI Secure Boot.
-    pub secure_boot: Known<bool>,
+    pub secure_boot: Probe<bool>,
     /// /sys/kernel/security/lockdown: `none`, `integrity` or `confidentiality`.
-    pub lockdown: Known<String>,
+    pub lockdown: Probe<String>,
     /// /sys/module/module/parameters/sig_enforce.
-    pub sig_enforce: Known<bool>,
+    pub sig_enforce: Probe<bool>,
     /// State of module loading in this kernel.
-    pub module_loading: Known<ModuleLoading>,
+    pub module_loading: Probe<ModuleLoading>,
     /// Public keys of the certificates in the kernel's keyrings, all keyrings together.
-    pub keys: Known<Vec<KernelKey>>,
+    pub keys: Probe<Vec<KernelKey>>,
 }
 
 /// Public key of a certificate in one of the kernel's keyrings.
@@ -291,7 +291,7 @@ pub struct LoadRule {
 
 /// State of the paths that the configuration names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Places {
+pub struct DriverRootState {
     /// File type of the driver root's path, links not followed.
     pub kind: RootKind,
     /// Liveness of NVIDIA's driver container.
@@ -303,7 +303,7 @@ pub struct Places {
     /// The kernel's firmware path, if it is set and longshore's journal does not record it.
     pub firmware_path: Option<String>,
     /// Free space where longshore writes: for the state, then for the store.
-    pub room: Vec<Room>,
+    pub room: Vec<FreeSpace>,
 }
 
 /// A file, with its identity.
@@ -370,7 +370,7 @@ pub enum RootMountOwner {
 
 /// Free space on the file system of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Room {
+pub struct FreeSpace {
     /// The path.
     pub path: PathBuf,
     /// Bytes.

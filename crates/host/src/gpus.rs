@@ -14,8 +14,8 @@ use super::facts::DeviceKind;
 use super::kmsg::KernelLog;
 use super::pci;
 use longshore_core::finding::{Code, Finding, Severity};
-use longshore_core::printable::in_line;
 use longshore_core::root::{Root, is_absent};
+use longshore_core::sanitize::in_line;
 
 const TAKEN: &str = "proc/driver/nvidia/gpus";
 /// Maximum number of kernel log records over which one message of the driver is wrapped.

@@ -123,7 +123,7 @@ impl KernelCalls {
     }
 
     /// Ends the child: no calls are expected for now.
-    pub(super) fn rest(&self) {
+    pub(super) fn release_idle(&self) {
         self.waiting().take();
     }
 

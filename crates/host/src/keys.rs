@@ -10,7 +10,7 @@
 //! The line does not name the key's keyring. So a certificate that is not listed is surely not
 //! trusted; of a listed one only the kernel knows.
 
-use super::facts::{KernelKey, Known};
+use super::facts::{KernelKey, Probe};
 use longshore_core::root::Root;
 
 /// Keyrings that the kernel creates itself; if one is visible, its keys are visible too.
@@ -18,11 +18,11 @@ const KEYRINGS: [&str; 4] =
     [".builtin_trusted_keys", ".secondary_trusted_keys", ".machine", ".platform"];
 
 /// Reads the public keys of certificates, or the reason why they are not known.
-pub(super) fn read(root: &Root) -> Known<Vec<KernelKey>> {
+pub(super) fn read(root: &Root) -> Probe<Vec<KernelKey>> {
     match root.read_to_string("proc/keys") {
-        Ok(text) if is_whole(&text) => Known::Yes(text.lines().filter_map(key).collect()),
-        Ok(_) => Known::Unknown("/proc/keys does not show the kernel's own keys".to_owned()),
-        Err(e) => Known::Unknown(e.to_string()),
+        Ok(text) if is_whole(&text) => Probe::Read(text.lines().filter_map(key).collect()),
+        Ok(_) => Probe::Unreadable("/proc/keys does not show the kernel's own keys".to_owned()),
+        Err(e) => Probe::Unreadable(e.to_string()),
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
 3a2e6f15 I------     1 perm 1f010000     0     0 user      invocation_id: 16
 ";
 
-    fn keys(text: &str) -> Known<Vec<KernelKey>> {
+    fn keys(text: &str) -> Probe<Vec<KernelKey>> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("proc")).unwrap();
         std::fs::write(dir.path().join("proc/keys"), text).unwrap();
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn certificates_are_read_and_nothing_else() {
-        let Known::Yes(found) = keys(KEYS) else { panic!("not known") };
+        let Probe::Read(found) = keys(KEYS) else { panic!("not known") };
         let wanted = [
             ("Debian Secure Boot CA", "6ccece7e4c6c0d1f6149f3dd27dfcc5cbb419ea1"),
             ("Example: Module signing", "25a7e07a509423d9b62468531c37a604632a7585"),
@@ -93,9 +93,9 @@ mod tests {
     fn without_the_kernels_own_keyrings_nothing_is_known() {
         let others: String = KEYS.lines().skip(1).map(|line| format!("{line}\n")).collect();
         for text in ["", &others] {
-            assert!(matches!(keys(text), Known::Unknown(_)), "{text}");
+            assert!(matches!(keys(text), Probe::Unreadable(_)), "{text}");
         }
         let none = tempfile::tempdir().unwrap();
-        assert!(matches!(read(&Root::open(none.path()).unwrap()), Known::Unknown(_)));
+        assert!(matches!(read(&Root::open(none.path()).unwrap()), Probe::Unreadable(_)));
     }
 }

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use longshore_core::threads;
+use longshore_core::small_stacks;
 
 /// Runs inspections one after the other. Clones share one thread.
 #[derive(Debug, Clone, Default)]
@@ -80,7 +80,7 @@ impl Looker {
             look();
         };
         // If no thread starts, `work` is dropped, and with it the mark that it runs.
-        let started = threads::named(name).spawn(work);
+        let started = small_stacks::named(name).spawn(work);
         started.map(drop).map_err(|e| Unseen(format!("cannot start a thread: {e}")))
     }
 

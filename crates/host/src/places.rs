@@ -15,10 +15,10 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statvfs::statvfs;
 
 use super::facts::{
-    Installer, Mount, PlacedFile, Places, Room, RootKind, RootMount, RootMountOwner,
+    DriverRootState, FreeSpace, Installer, Mount, PlacedFile, RootKind, RootMount, RootMountOwner,
 };
 use super::verbs::{DirId, FileId, TMPFS_SOURCE};
-use longshore_core::input;
+use longshore_core::bounded_read;
 use longshore_core::paths::Paths;
 use longshore_core::root::{Root, is_absent};
 
@@ -50,11 +50,11 @@ pub struct Recorded {
 
 /// Reads the state of the configured paths. Unreadable ones count as absent; code that needs them
 /// fails on them.
-pub fn read(paths: &Paths, mounts: &[Mount], recorded: &Recorded) -> io::Result<Places> {
+pub fn read(paths: &Paths, mounts: &[Mount], recorded: &Recorded) -> io::Result<DriverRootState> {
     let root = Root::open(&paths.root)?;
     let look = Look { root: &root, paths, mounts, recorded };
     let room = if paths.is_captured() { Vec::new() } else { look.room() };
-    Ok(Places {
+    Ok(DriverRootState {
         kind: look.kind()?,
         installer: look.installer(),
         mounts: look.mounts(),
@@ -155,7 +155,7 @@ impl Look<'_> {
         // If the processes cannot be inspected the container counts as running: nothing is removed
         // under it.
         let unseen = "cannot inspect the root directories of processes";
-        match input::in_time("roots", LIMIT, look) {
+        match bounded_read::in_time("roots", LIMIT, look) {
             Some(Ok(found)) => found,
             Some(Err(e)) => Some(format!("{unseen}: {e}")),
             None => Some(format!("{unseen} within {LIMIT:?}")),
@@ -220,12 +220,12 @@ impl Look<'_> {
         (!self.recorded.firmware_path && !path.is_empty()).then(|| path.to_owned())
     }
 
-    fn room(&self) -> Vec<Room> {
+    fn room(&self) -> Vec<FreeSpace> {
         let of = |path: &Path| {
             let there = path.ancestors().find(|dir| dir.exists())?;
             let found = statvfs(there).ok()?;
             let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
-            Some(Room {
+            Some(FreeSpace {
                 path: path.to_path_buf(),
                 free_bytes: bytes(found.blocks_available()),
                 // A file system without an inode table reports zero inodes.

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::facts::Known;
+use super::facts::Probe;
 use longshore_core::root::Root;
 
 /// Capability names by number (include/uapi/linux/capability.h, Linux 5.9 and later have no more).
@@ -56,9 +56,9 @@ pub(crate) const CAPABILITIES: [&str; 41] = [
 
 /// Privileges of a process.
 pub(super) struct Process {
-    pub(super) capabilities: Known<BTreeSet<String>>,
-    pub(super) euid: Known<u32>,
-    pub(super) initial_user_namespace: Known<bool>,
+    pub(super) capabilities: Probe<BTreeSet<String>>,
+    pub(super) euid: Probe<u32>,
+    pub(super) initial_user_namespace: Probe<bool>,
 }
 
 /// Process 1, in this PID namespace.
@@ -104,21 +104,21 @@ pub(super) fn read(root: &Root) -> Process {
         capabilities: of(&status, "CapPrm", capabilities),
         euid: of(&status, "Uid", |uids| uids.split_ascii_whitespace().nth(1)?.parse().ok()),
         initial_user_namespace: match uid_map {
-            Ok(map) => Known::Yes(is_initial(&map)),
-            Err(e) => Known::Unknown(e.to_string()),
+            Ok(map) => Probe::Read(is_initial(&map)),
+            Err(e) => Probe::Unreadable(e.to_string()),
         },
     }
 }
 
-fn of<T>(status: &io::Result<String>, key: &str, parse: impl Fn(&str) -> Option<T>) -> Known<T> {
+fn of<T>(status: &io::Result<String>, key: &str, parse: impl Fn(&str) -> Option<T>) -> Probe<T> {
     let text = match status {
         Ok(text) => text,
-        Err(e) => return Known::Unknown(e.to_string()),
+        Err(e) => return Probe::Unreadable(e.to_string()),
     };
     let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     match value.and_then(|value| parse(value.trim())) {
-        Some(value) => Known::Yes(value),
-        None => Known::Unknown(format!("/proc/self/status has no readable {key}")),
+        Some(value) => Probe::Read(value),
+        None => Probe::Unreadable(format!("/proc/self/status has no readable {key}")),
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
         let euid = of(&Ok(text.to_owned()), "Uid", |uids| {
             uids.split_ascii_whitespace().nth(1)?.parse().ok()
         });
-        let known = if let Known::Yes(id) = euid { Some(id) } else { None };
+        let known = if let Probe::Read(id) = euid { Some(id) } else { None };
         assert_eq!(known, wanted);
     }
 

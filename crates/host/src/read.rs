@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::facts::{HostFacts, Known, Mount, Places};
+use super::facts::{DriverRootState, HostFacts, Mount, Probe};
 use super::process::FirstProcess;
 use super::{
     daemon, fabric, gpus, installed, kernel, modules, mounts, pci, places, process, security,
@@ -19,7 +19,7 @@ impl HostFacts {
     ///
     /// # Errors
     /// Exit code 10 where a root cannot be opened, or the kernel's release cannot be read. Anything
-    /// else that cannot be read is [`Known::Unknown`] or named in [`unread`](HostFacts::unread).
+    /// else that cannot be read is [`Probe::Unreadable`] or named in [`unread`](HostFacts::unread).
     pub fn read(root: &Path, host_root: &Path) -> Result<Self, Failure> {
         let open = |path: &Path, option: &str| {
             Root::open(path)
@@ -51,12 +51,12 @@ impl HostFacts {
             initial_user_namespace: process.initial_user_namespace,
             foreign_first_process: process::first_process(root.path()) == FirstProcess::Foreign,
             host_peer_groups: match mounts::read_host_peer_groups(&root) {
-                Ok(groups) => Known::Yes(groups),
-                Err(e) => Known::Unknown(e.to_string()),
+                Ok(groups) => Probe::Read(groups),
+                Err(e) => Probe::Unreadable(e.to_string()),
             },
             installed: unread.keep("installed", installed::read_driver(&host)),
             autoload: unread.keep("autoload", installed::read_autoload(&root, &host)),
-            places: Places::default(),
+            places: DriverRootState::default(),
             unread: unread.0,
             kernel,
         })
@@ -119,7 +119,7 @@ mod tests {
         let facts = HostFacts::read(Path::new("/"), Path::new("/")).unwrap();
         assert!(!facts.kernel.release.is_empty());
         assert!(facts.mounts.iter().any(|m| m.target == Path::new("/")));
-        assert!(matches!(facts.euid, Known::Yes(_)));
+        assert!(matches!(facts.euid, Probe::Read(_)));
     }
 
     #[rstest]
@@ -214,22 +214,22 @@ mod tests {
         // Built-in modules have a directory in /sys/module too.
         assert!(!facts.loaded.contains_key("firmware_class"));
         let blank = facts.mounts.iter().find(|m| m.target == Path::new("/run/a b")).unwrap();
-        let Known::Yes(groups) = &facts.host_peer_groups else { panic!("unread") };
+        let Probe::Read(groups) = &facts.host_peer_groups else { panic!("unread") };
         assert!(blank.peer_group.is_some_and(|group| groups.contains(&group)));
-        assert_eq!(facts.security.secure_boot, Known::Yes(false));
-        assert_eq!(facts.security.lockdown, Known::Yes("none".into()));
-        assert_eq!(facts.security.sig_enforce, Known::Yes(false));
-        assert_eq!(facts.security.module_loading, Known::Yes(ModuleLoading::Allowed));
-        assert_eq!((facts.euid, facts.initial_user_namespace), (Known::Yes(0), Known::Yes(true)));
-        assert!(matches!(&facts.capabilities, Known::Yes(all) if all.contains("CAP_SYS_MODULE")));
+        assert_eq!(facts.security.secure_boot, Probe::Read(false));
+        assert_eq!(facts.security.lockdown, Probe::Read("none".into()));
+        assert_eq!(facts.security.sig_enforce, Probe::Read(false));
+        assert_eq!(facts.security.module_loading, Probe::Read(ModuleLoading::Allowed));
+        assert_eq!((facts.euid, facts.initial_user_namespace), (Probe::Read(0), Probe::Read(true)));
+        assert!(matches!(&facts.capabilities, Probe::Read(all) if all.contains("CAP_SYS_MODULE")));
     }
 
     #[test]
     fn secure_boot_and_lockdown() {
         let facts = fixture("bookworm-secure-boot");
-        assert_eq!(facts.security.secure_boot, Known::Yes(true));
-        assert_eq!(facts.security.lockdown, Known::Yes("integrity".into()));
-        assert_eq!(fixture("bookworm-t4").security.secure_boot, Known::Yes(false));
+        assert_eq!(facts.security.secure_boot, Probe::Read(true));
+        assert_eq!(facts.security.lockdown, Probe::Read("integrity".into()));
+        assert_eq!(fixture("bookworm-t4").security.secure_boot, Probe::Read(false));
     }
 
     fn fixture(name: &str) -> HostFacts {

@@ -21,9 +21,9 @@ use super::verbs::{
     DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Owner, Stage, VerbError, WantedNode,
 };
 use super::{facts, mounts};
-use crate::daemon::output::LastWords;
+use crate::daemon::output::LastLine;
 use crate::daemon::process::Found;
-use crate::daemon::{Daemon, DaemonSeen, Ending, Settings, process};
+use crate::daemon::{Daemon, DaemonStatus, Ending, Settings, process};
 use crate::nodes;
 use longshore_core::deadlines::Deadlines;
 use longshore_core::root::{Root, is_absent};
@@ -33,7 +33,7 @@ use longshore_core::root::{Root, is_absent};
 pub struct RealHost {
     root: PathBuf,
     /// Mark -> last output of the daemon.
-    daemons: Arc<Mutex<BTreeMap<String, LastWords>>>,
+    daemons: Arc<Mutex<BTreeMap<String, LastLine>>>,
     /// Mark -> the processes that were last found with it.
     found: Arc<Mutex<BTreeMap<String, Vec<Found>>>>,
     calls: KernelCalls,
@@ -66,7 +66,7 @@ impl RealHost {
         }
     }
 
-    fn lock_daemons(&self) -> MutexGuard<'_, BTreeMap<String, LastWords>> {
+    fn lock_daemons(&self) -> MutexGuard<'_, BTreeMap<String, LastLine>> {
         self.daemons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -234,8 +234,8 @@ impl RealHost {
 }
 
 impl Host for RealHost {
-    fn rest(&self) {
-        self.calls.rest();
+    fn release_idle(&self) {
+        self.calls.release_idle();
     }
 
     fn within(&self, deadlines: &Deadlines) -> Option<Arc<dyn Host>> {
@@ -439,7 +439,7 @@ impl Host for RealHost {
     }
 
     fn start_daemon(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError> {
-        let words = LastWords::default();
+        let words = LastLine::default();
         self.lock_daemons().insert(mark.to_owned(), words.clone());
         process::start(&self.daemon_at(daemon), mark, &words)
             .map_err(|e| VerbError::on_path("start", &daemon.program, &e))
@@ -455,12 +455,12 @@ impl Host for RealHost {
         Ok(found.into_iter().map(|(_, fd)| fd).collect())
     }
 
-    fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonSeen, VerbError> {
+    fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonStatus, VerbError> {
         let found = self.marked(mark)?;
         let processes: Vec<u32> = found.iter().map(|(pid, _)| *pid).collect();
         let answers = process::answers(&self.at(&daemon.socket), &processes);
-        let said = self.lock_daemons().get(mark).and_then(LastWords::get);
-        Ok(DaemonSeen { processes, answers, said })
+        let said = self.lock_daemons().get(mark).and_then(LastLine::get);
+        Ok(DaemonStatus { processes, answers, said })
     }
 
     fn wanted_nodes(&self) -> Result<Vec<WantedNode>, VerbError> {

@@ -1,6 +1,6 @@
 //! The kernel's rules for loading modules.
 
-use super::facts::{Known, ModuleLoading, Security};
+use super::facts::{ModuleLoading, Probe, Security};
 use super::keys;
 use longshore_core::root::{Root, is_absent};
 
@@ -19,43 +19,43 @@ pub(super) fn read(root: &Root, host: &Root) -> Security {
     }
 }
 
-fn secure_boot(root: &Root, host: &Root) -> Known<bool> {
+fn secure_boot(root: &Root, host: &Root) -> Probe<bool> {
     match root.read(SECURE_BOOT).or_else(|e| host.read(SECURE_BOOT).map_err(|_| e)) {
         // Four bytes of attributes, then the value (Documentation/filesystems/efivarfs.rst).
         Ok(bytes) => match bytes.get(4) {
-            Some(value) => Known::Yes(*value == 1),
-            None => Known::Unknown(format!("/{SECURE_BOOT} is {} bytes short", 5 - bytes.len())),
+            Some(value) => Probe::Read(*value == 1),
+            None => Probe::Unreadable(format!("/{SECURE_BOOT} is {} bytes short", 5 - bytes.len())),
         },
         Err(e) if is_absent(&e) => secure_boot_without_variable(root, &e.to_string()),
-        Err(e) => Known::Unknown(e.to_string()),
+        Err(e) => Probe::Unreadable(e.to_string()),
     }
 }
 
 /// Secure Boot without its variable: off without EFI; with EFI, efivarfs may merely not be mounted
 /// here.
-fn secure_boot_without_variable(root: &Root, error: &str) -> Known<bool> {
+fn secure_boot_without_variable(root: &Root, error: &str) -> Probe<bool> {
     match (root.exists("sys/firmware"), root.exists("sys/firmware/efi")) {
-        (Ok(true), Ok(false)) => Known::Yes(false),
+        (Ok(true), Ok(false)) => Probe::Read(false),
         _ => match root.read_dir("sys/firmware/efi/efivars") {
-            Ok(names) if !names.is_empty() => Known::Yes(false),
-            _ => Known::Unknown(format!("{error} (is efivarfs mounted?)")),
+            Ok(names) if !names.is_empty() => Probe::Read(false),
+            _ => Probe::Unreadable(format!("{error} (is efivarfs mounted?)")),
         },
     }
 }
 
-fn lockdown(root: &Root, host: &Root) -> Known<String> {
+fn lockdown(root: &Root, host: &Root) -> Probe<String> {
     const FILE: &str = "sys/kernel/security/lockdown";
     match root.read_to_string(FILE).or_else(|e| host.read_to_string(FILE).map_err(|_| e)) {
         Ok(text) => match chosen(&text) {
-            Some(mode) => Known::Yes(mode.to_owned()),
-            None => Known::Unknown(format!("/{FILE} says `{}`", text.trim())),
+            Some(mode) => Probe::Read(mode.to_owned()),
+            None => Probe::Unreadable(format!("/{FILE} says `{}`", text.trim())),
         },
         Err(e) if is_absent(&e) => match root.read_dir("sys/kernel/security") {
             // securityfs is mounted and has no lockdown file: the kernel was built without it.
-            Ok(names) if !names.is_empty() => Known::Yes("none".to_owned()),
-            _ => Known::Unknown(format!("{e} (is securityfs mounted?)")),
+            Ok(names) if !names.is_empty() => Probe::Read("none".to_owned()),
+            _ => Probe::Unreadable(format!("{e} (is securityfs mounted?)")),
         },
-        Err(e) => Known::Unknown(e.to_string()),
+        Err(e) => Probe::Unreadable(e.to_string()),
     }
 }
 
@@ -66,28 +66,28 @@ fn chosen(text: &str) -> Option<&str> {
     Some(word)
 }
 
-fn sig_enforce(root: &Root) -> Known<bool> {
+fn sig_enforce(root: &Root) -> Probe<bool> {
     match root.read_to_string("sys/module/module/parameters/sig_enforce") {
-        Ok(text) => Known::Yes(matches!(text.trim(), "Y" | "1")),
+        Ok(text) => Probe::Read(matches!(text.trim(), "Y" | "1")),
         // Without CONFIG_MODULE_SIG the parameter does not exist (kernel/module/signing.c).
         Err(e) if is_absent(&e) => match root.exists("sys/module") {
-            Ok(true) => Known::Yes(false),
-            _ => Known::Unknown(e.to_string()),
+            Ok(true) => Probe::Read(false),
+            _ => Probe::Unreadable(e.to_string()),
         },
-        Err(e) => Known::Unknown(e.to_string()),
+        Err(e) => Probe::Unreadable(e.to_string()),
     }
 }
 
-fn module_loading(root: &Root) -> Known<ModuleLoading> {
+fn module_loading(root: &Root) -> Probe<ModuleLoading> {
     match root.read_to_string("proc/sys/kernel/modules_disabled") {
-        Ok(text) if text.trim() == "0" => Known::Yes(ModuleLoading::Allowed),
-        Ok(_) => Known::Yes(ModuleLoading::Disabled),
+        Ok(text) if text.trim() == "0" => Probe::Read(ModuleLoading::Allowed),
+        Ok(_) => Probe::Read(ModuleLoading::Disabled),
         // The sysctl exists exactly with CONFIG_MODULES (kernel/module/main.c).
         Err(e) if is_absent(&e) => match root.exists("proc/sys/kernel/osrelease") {
-            Ok(true) => Known::Yes(ModuleLoading::Unsupported),
-            _ => Known::Unknown(e.to_string()),
+            Ok(true) => Probe::Read(ModuleLoading::Unsupported),
+            _ => Probe::Unreadable(e.to_string()),
         },
-        Err(e) => Known::Unknown(e.to_string()),
+        Err(e) => Probe::Unreadable(e.to_string()),
     }
 }
 
@@ -109,10 +109,10 @@ mod tests {
         (dir, root)
     }
 
-    fn known<T>(fact: Known<T>) -> Option<T> {
+    fn known<T>(fact: Probe<T>) -> Option<T> {
         match fact {
-            Known::Yes(value) => Some(value),
-            Known::Unknown(_) => None,
+            Probe::Read(value) => Some(value),
+            Probe::Unreadable(_) => None,
         }
     }
 

@@ -14,9 +14,9 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::gpus::Gpu;
-use crate::daemon::{Daemon, DaemonSeen, Ending};
+use crate::daemon::{Daemon, DaemonStatus, Ending};
 use longshore_core::deadlines::Deadlines;
-use longshore_core::printable::in_line;
+use longshore_core::sanitize::in_line;
 
 /// A verb that failed: the verb, its subject, and the kernel's errno.
 #[derive(Debug)]
@@ -250,7 +250,7 @@ pub struct DriverUsers {
 /// Operations that change or observe a host. All paths are absolute.
 pub trait Host: Send + Sync {
     /// Releases what is only needed while the host is being changed (the helper process).
-    fn rest(&self) {}
+    fn release_idle(&self) {}
     /// The same host with these deadlines; None if it does not use them.
     fn within(&self, _deadlines: &Deadlines) -> Option<Arc<dyn Host>> {
         None
@@ -325,7 +325,7 @@ pub trait Host: Send + Sync {
     /// The processes that have the mark, each as a descriptor that becomes readable when it ends.
     fn daemon_processes(&self, mark: &str) -> Result<Vec<OwnedFd>, VerbError>;
     /// The processes under the mark, and the one that answers on the daemon's socket.
-    fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonSeen, VerbError>;
+    fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonStatus, VerbError>;
     /// The device nodes that the loaded driver needs below a /dev.
     fn wanted_nodes(&self) -> Result<Vec<WantedNode>, VerbError>;
     /// The GPUs on the PCI bus that nvidia.ko may drive, each with the driver bound to it.

@@ -28,9 +28,9 @@ use crate::layout::destination::unwritable;
 use crate::sets::SetStore;
 use crate::signature::{self, Evidence, SignatureImage, signature_tag};
 use longshore_core::digest::hex;
+use longshore_core::durable::read_failure;
+use longshore_core::durable::write_atomically;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::landing::read_failure;
-use longshore_core::landing::write_atomically;
 use longshore_core::locks::{Attempt, Kind};
 use longshore_core::store::Store;
 

@@ -5,7 +5,7 @@ use std::fs;
 use longshore::catalog::{AvailableSet, Catalog, SetPlace};
 use longshore::config::{self, Config, Fragment};
 use longshore::prebuilt::Prebuilt;
-use longshore_host::facts::{Kernel, Known};
+use longshore_host::facts::{Kernel, Probe};
 use longshore_modules::artifact::ModuleEntry;
 use longshore_modules::layout;
 use longshore_modules::module_signing::{Hash, SignedBy, appended};
@@ -80,9 +80,9 @@ fn nothing() -> Catalog {
         refused: Vec::new(),
         unread: Vec::new(),
         userspace: Vec::new(),
-        drivers: Known::Unknown(String::new()),
-        run_files: Known::Yes(Vec::new()),
-        headers: Known::Unknown(String::new()),
+        drivers: Probe::Unreadable(String::new()),
+        run_files: Probe::Read(Vec::new()),
+        headers: Probe::Unreadable(String::new()),
         signer: None,
         fits: Default::default(),
         failures: Default::default(),

@@ -39,7 +39,7 @@ async fn what_is_missing_is_put_right_and_no_module_is_touched() {
         assert_eq!(scene.module_verbs(), loads, "{what}");
         assert_eq!(scene.host.state(), ready, "{what}");
         assert!(scene.state().whole && scene.phase() == Some(Phase::Ready), "{what}");
-        scene.take_off().await;
+        scene.uninstall().await;
         let wanted = match what {
             // It was changed after us, and its value before that is not known.
             "the firmware path" => "/elsewhere",
@@ -71,7 +71,7 @@ async fn the_same_build_from_elsewhere_is_the_same_driver() {
     let loaded =
         scene.state().entries.iter().filter(|e| LoadModule::recorded(&e.step).is_some()).count();
     assert_eq!(loaded, 2, "each module once");
-    scene.take_off().await;
+    scene.uninstall().await;
     assert_eq!(scene.host.state(), before);
 }
 
@@ -105,7 +105,7 @@ async fn adopting(scene: &Scene, plan: Plan) -> Result<ExitCode, Failure> {
     };
     let journal = Journal::open(&scene.paths).unwrap();
     let (stop, renewal) = (scene.stop.clone(), scene.renewal.clone());
-    let life = Life::new(scene.world(), journal, stop, renewal, Instant::now());
+    let life = Agent::new(scene.world(), journal, stop, renewal, Instant::now());
     life.live(config(&scene.paths), &script).await
 }
 
@@ -126,7 +126,7 @@ async fn another_tree_is_shown_without_touching_a_module() {
         mounts.iter().map(|(from, on)| (from.as_str(), on.to_str().unwrap())).collect();
     assert_eq!(mounts, [("/store/550", "/run/driver"), ("longshore", "/run/driver/dev")]);
     scene.host.change(|state| state.references.clear());
-    scene.take_off().await;
+    scene.uninstall().await;
     assert_eq!(scene.host.state(), before);
 }
 

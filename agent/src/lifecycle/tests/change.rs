@@ -69,7 +69,7 @@ async fn a_driver_that_the_kernel_refuses_makes_room_for_the_one_before() {
     // Another driver is tried.
     scene.die_when_ready(plan("550")).await;
     assert_eq!(scene.state().refused, None);
-    scene.take_off().await;
+    scene.uninstall().await;
     assert_eq!(scene.host.state(), before);
 }
 

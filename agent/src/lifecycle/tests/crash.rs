@@ -39,7 +39,7 @@ async fn the_next_agent_goes_on() {
         let state = scene.state();
         assert!(state.whole && state.previous.is_empty(), "{fault:?}");
         assert_eq!(scene.host.state().mounts.len(), 2, "{fault:?}");
-        scene.take_off().await;
+        scene.uninstall().await;
         assert_eq!(scene.host.state(), before, "{fault:?}");
     }
     assert!(died_at >= 20, "{died_at}");
@@ -51,7 +51,7 @@ async fn the_next_agent_that_wants_the_former_driver_goes_back() {
         let Some((scene, before)) = died("550", fault).await else { continue };
         scene.die_when_ready(plan("535")).await;
         assert_eq!(scene.live_driver().as_deref(), Some("535"), "{fault:?}");
-        scene.take_off().await;
+        scene.uninstall().await;
         assert_eq!(scene.host.state(), before, "{fault:?}");
     }
 }
@@ -64,7 +64,7 @@ async fn where_the_wanted_driver_is_refused_the_next_agent_brings_the_former_one
         assert_eq!(failure.code(), ExitCode::KernelRefused, "{fault:?}: {failure}");
         assert_eq!(scene.live_driver().as_deref(), Some("535"), "{fault:?}: {failure}");
         assert!(scene.state().whole, "{fault:?}");
-        scene.take_off().await;
+        scene.uninstall().await;
         assert_eq!(scene.host.state(), before, "{fault:?}");
     }
 }
@@ -75,7 +75,7 @@ async fn an_unload_takes_everything_off() {
         let Some((scene, before)) = died("550", fault).await else { continue };
         let mut journal = Journal::open(&scene.paths).unwrap();
         journal.begin(Phase::Removing).unwrap();
-        let (_, ended) = life::remove(&scene.world(), journal).await;
+        let (_, ended) = agent::remove(&scene.world(), journal).await;
         assert_eq!(ended.unwrap(), ExitCode::Done, "{fault:?}");
         assert_eq!(scene.host.state(), before, "{fault:?}");
         assert!(scene.state().previous.is_empty());
@@ -94,7 +94,7 @@ async fn a_second_death_in_the_recovery_is_survived_too() {
             scene.host.fails(None);
             scene.die_when_ready(plan("550")).await;
             assert_eq!(scene.live_driver().as_deref(), Some("550"), "{fault:?} {second:?}");
-            scene.take_off().await;
+            scene.uninstall().await;
             assert_eq!(scene.host.state(), before, "{fault:?} {second:?}");
         }
     }

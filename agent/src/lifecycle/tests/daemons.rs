@@ -61,7 +61,7 @@ async fn daemons_are_brought_back_where_a_change_is_put_off() {
     assert!(state.whole && state.previous.is_empty());
     assert_eq!(scene.phase(), Some(Phase::InUse));
     scene.host.change(|state| state.references.clear());
-    scene.take_off().await;
+    scene.uninstall().await;
     assert_eq!(scene.host.state(), before);
 }
 
@@ -88,6 +88,6 @@ async fn what_is_shown_elsewhere_goes_before_where_it_lies_and_comes_after_it() 
         ]
     );
     assert_eq!(scene.host.state().daemons.len(), 1);
-    scene.take_off().await;
+    scene.uninstall().await;
     assert_eq!(scene.host.state(), before);
 }

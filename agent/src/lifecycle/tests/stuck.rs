@@ -33,7 +33,7 @@ async fn a_step_that_hangs_is_left_behind_and_the_next_agent_goes_on_from_the_re
     while Journal::open(&scene.paths).is_err() {
         tokio::task::yield_now().await;
     }
-    scene.take_off().await;
+    scene.uninstall().await;
     assert_eq!(scene.host.state(), before);
 }
 

@@ -3,7 +3,7 @@ use rstest::rstest;
 use super::*;
 use crate::config::{self, Fragment};
 use longshore_core::finding::Severity;
-use longshore_host::facts::{LoadRule, PlacedFile, Places};
+use longshore_host::facts::{DriverRootState, LoadRule, PlacedFile};
 use longshore_host::verbs::FileId;
 
 fn facts() -> HostFacts {
@@ -15,7 +15,7 @@ fn config() -> Config {
     config::load(Fragment::default(), &|_| None, None).unwrap()
 }
 
-fn with(places: Places) -> HostFacts {
+fn with(places: DriverRootState) -> HostFacts {
     HostFacts { places, ..facts() }
 }
 
@@ -48,7 +48,7 @@ fn the_driver_root_must_be_a_directory(
     #[case] kind: RootKind,
     #[case] wanted: &[(Code, Severity)],
 ) {
-    assert_eq!(found(&with(Places { kind, ..Places::default() })), wanted);
+    assert_eq!(found(&with(DriverRootState { kind, ..DriverRootState::default() })), wanted);
 }
 
 #[rstest]
@@ -81,7 +81,7 @@ fn whose_the_driver_root_is(
 ) {
     let installer = if alive { Installer::Alive("process 7".into()) } else { Installer::NotSeen };
     let files = files.iter().copied().map(file).collect();
-    let facts = with(Places { mounts, files, installer, ..Places::default() });
+    let facts = with(DriverRootState { mounts, files, installer, ..DriverRootState::default() });
     let codes: Vec<Code> = found(&facts).into_iter().map(|(code, _)| code).collect();
     assert_eq!(codes, wanted);
     let takes = !leftovers(&config(), &facts).is_empty();
@@ -90,11 +90,11 @@ fn whose_the_driver_root_is(
 
 #[test]
 fn leftovers_are_taken_off_in_an_order_that_keeps_their_proof_to_the_end() {
-    let facts = with(Places {
+    let facts = with(DriverRootState {
         mounts: vec![mount(RootMountOwner::Installer, "overlay")],
         files: vec![file("/run/nvidia/validations/.driver-ctr-ready"), file(PID)],
         firmware_path: Some("/run/nvidia/driver/lib/firmware".into()),
-        ..Places::default()
+        ..DriverRootState::default()
     });
     let steps: Vec<String> = take_over(&config(), &facts).map(|s| s.to_string()).collect();
     assert_eq!(
@@ -107,7 +107,8 @@ fn leftovers_are_taken_off_in_an_order_that_keeps_their_proof_to_the_end() {
             "remove /run/nvidia/nvidia-driver.pid (left by NVIDIA's container)",
         ]
     );
-    let other = Places { firmware_path: Some("/lib/firmware/x".into()), ..facts.places.clone() };
+    let other =
+        DriverRootState { firmware_path: Some("/lib/firmware/x".into()), ..facts.places.clone() };
     let steps = take_over(&config(), &with(other)).count();
     assert_eq!(steps, 3, "a foreign firmware path stays");
 }

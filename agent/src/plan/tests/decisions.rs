@@ -146,7 +146,7 @@ fn blackwell_takes_only_the_open_modules_and_a_branch_that_has_it() {
 fn missing_headers_end_with_exit_code_11_and_the_nearest() {
     let mut catalog = archives();
     let (nearest, passed_over) = (vec!["6.1.0-56-amd64".into()], Vec::new());
-    catalog.headers = Known::Yes(AvailableHeaders::Missing { nearest, passed_over });
+    catalog.headers = Probe::Read(AvailableHeaders::Missing { nearest, passed_over });
     let plan = plan(&config("535", "auto"), &facts("bookworm-t4"), &catalog).unwrap();
     let refusal = plan.refusal().unwrap();
     assert_eq!(refusal.code(), ExitCode::Toolchain);
@@ -165,8 +165,8 @@ fn without_compiling_and_without_a_set_nothing_can_be_had() {
 #[test]
 fn without_an_archive_the_flavour_is_still_decided() {
     let mut catalog = archives();
-    catalog.drivers = Known::Unknown("no archive is configured".into());
-    catalog.headers = Known::Unknown("no archive is configured".into());
+    catalog.drivers = Probe::Unreadable("no archive is configured".into());
+    catalog.headers = Probe::Unreadable("no archive is configured".into());
     let plan = plan(&config("535.261.03", "auto"), &facts("bookworm-v100"), &catalog).unwrap();
     assert_eq!(plan.flavour, Flavour::Proprietary);
     assert_eq!(codes(&plan, Severity::Refusal), ["archives-unread"]);
@@ -184,7 +184,8 @@ fn a_captured_tree_is_decided_without_any_source(
 ) {
     let unknown = || "no archive is configured".to_owned();
     let mut catalog = archives();
-    (catalog.drivers, catalog.headers) = (Known::Unknown(unknown()), Known::Unknown(unknown()));
+    (catalog.drivers, catalog.headers) =
+        (Probe::Unreadable(unknown()), Probe::Unreadable(unknown()));
     let mut config = config("newest", "auto");
     config.paths.root = PathBuf::from("/captured");
     config.paths.host_root = PathBuf::from("/captured");

@@ -45,7 +45,7 @@ fn in_run_file() -> (HostFacts, Catalog) {
         stored: false,
         gpus: None,
     };
-    (facts("bookworm-t4"), Catalog { run_files: Known::Yes(vec![file]), ..archives() })
+    (facts("bookworm-t4"), Catalog { run_files: Probe::Read(vec![file]), ..archives() })
 }
 
 const TREE: &str = r#"{"acquire":"assemble-userspace","driver_version":"535.261.03"}"#;

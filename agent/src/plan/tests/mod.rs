@@ -26,7 +26,7 @@ use longshore_build::source::driver::{AvailableDriver, DriverOrigin};
 use longshore_build::source::headers::AvailableHeaders;
 use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::finding::{Code, Severity};
-use longshore_host::facts::{DeviceKind, Known, ModuleLoading, PciDevice, Room};
+use longshore_host::facts::{DeviceKind, FreeSpace, ModuleLoading, PciDevice, Probe};
 use longshore_modules::artifact::{HeadersFrom, ModuleEntry, ModuleKey, ModuleSet};
 
 fn facts(tree: &str) -> HostFacts {
@@ -79,9 +79,9 @@ fn catalog(drivers: Vec<AvailableDriver>) -> Catalog {
         refused: Vec::new(),
         unread: Vec::new(),
         userspace: Vec::new(),
-        drivers: Known::Yes(drivers),
-        run_files: Known::Yes(Vec::new()),
-        headers: Known::Yes(AvailableHeaders::Archive {
+        drivers: Probe::Read(drivers),
+        run_files: Probe::Read(Vec::new()),
+        headers: Probe::Read(AvailableHeaders::Archive {
             package: "linux-headers-6.1.0-50-amd64".into(),
             version: "6.1.176-1".into(),
             compiler: "gcc-12".into(),

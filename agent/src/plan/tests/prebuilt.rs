@@ -78,7 +78,7 @@ fn what_is_compiled_with_headers_that_nobody_signed(
     #[case] why: &str,
 ) {
     let mut catalog = archives();
-    catalog.headers = Known::Yes(AvailableHeaders::Local {
+    catalog.headers = Probe::Read(AvailableHeaders::Local {
         place: "the host's /lib/modules/x/build".into(),
         compiler: "gcc-12".into(),
         passed_over: Vec::new(),

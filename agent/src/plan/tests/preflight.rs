@@ -85,7 +85,7 @@ fn in_a_container_mounts_must_reach_the_host(
 ) {
     let mut facts = facts(tree);
     if let Some(group) = other_group {
-        facts.host_peer_groups = Known::Yes([group].into());
+        facts.host_peer_groups = Probe::Read([group].into());
     }
     let mut config = config("535", "auto");
     config.paths.host_root = PathBuf::from("/proc/1/root");
@@ -105,7 +105,7 @@ fn a_kernel_that_loads_no_modules() {
         (ModuleLoading::Disabled, "modules-disabled"),
         (ModuleLoading::Unsupported, "kernel-without-modules"),
     ] {
-        facts.security.module_loading = Known::Yes(state);
+        facts.security.module_loading = Probe::Read(state);
         let plan = plan(&config("535", "auto"), &facts, &archives()).unwrap();
         assert_eq!(codes(&plan, Severity::Refusal), [code]);
     }
@@ -180,8 +180,11 @@ fn a_full_file_system_is_found_before_anything_is_touched(
     #[case] wanted: Option<(Severity, &str)>,
 ) {
     let mut facts = facts("bookworm-t4");
-    let room =
-        |path: &str, free_bytes, free_inodes| Room { path: path.into(), free_bytes, free_inodes };
+    let room = |path: &str, free_bytes, free_inodes| FreeSpace {
+        path: path.into(),
+        free_bytes,
+        free_inodes,
+    };
     facts.places.room = vec![
         room("/run/nvidia/longshore", run, run_inodes),
         room("/var/lib/longshore", store, store_inodes),

@@ -20,7 +20,7 @@ fn run_file(gpus: Option<&str>) -> AvailableRunFile {
 
 /// Archives with newer drivers, and a configuration with a .run file.
 fn with(file: AvailableRunFile) -> Catalog {
-    Catalog { run_files: Known::Yes(vec![file]), ..archives() }
+    Catalog { run_files: Probe::Read(vec![file]), ..archives() }
 }
 
 fn chips(text: &str) -> String {
@@ -61,7 +61,7 @@ fn a_file_that_cannot_be_read_is_no_reason_to_take_another_driver() {
         urls: vec!["https://archive.example.com/driver.run".into()],
         pin: longshore_build::source::runfile::Pin::Sha256("1".repeat(64)),
     }];
-    let catalog = Catalog { run_files: Known::Unknown("no connection".into()), ..archives() };
+    let catalog = Catalog { run_files: Probe::Unreadable("no connection".into()), ..archives() };
     let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();
     assert!(codes(&plan, Severity::Refusal).contains(&"run-file-unread"), "{:?}", plan.findings);
 }

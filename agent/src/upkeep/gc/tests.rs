@@ -110,9 +110,12 @@ impl Scene {
         self.decide(bound).carry_out(&self.store, self.alone()).expect("carried out")
     }
 
-    fn alone(&self) -> InUse {
+    fn alone(&self) -> StoreGuard {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        runtime.expect("runtime").block_on(self.store.alone(Duration::ZERO)).expect("alone")
+        runtime
+            .expect("runtime")
+            .block_on(self.store.lock_exclusive(Duration::ZERO))
+            .expect("alone")
     }
 
     /// Asserts that every set has all of its modules.

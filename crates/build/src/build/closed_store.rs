@@ -10,7 +10,7 @@ use rstest::rstest;
 
 use super::reuse::make_objects;
 use crate::build::BuildUser;
-use longshore_core::scratch::{Claimed, claim};
+use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_modules::artifact::HeadersFrom;
 
@@ -59,7 +59,7 @@ fn fill(store: &Store) {
         fs::create_dir_all(dir.path().join("build/tmp")).expect("directories");
         fs::write(dir.path().join("build/file"), "").expect("write");
     }
-    claimed.into_iter().for_each(Claimed::moved);
+    claimed.into_iter().for_each(ScratchDir::moved);
     store.put(b"bytes").expect("put");
     store.write_file(Path::new("history.json"), b"{}").expect("write");
     for from in [HeadersFrom::Archive, HeadersFrom::Host] {

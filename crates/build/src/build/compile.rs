@@ -11,12 +11,12 @@ use super::diagnose::{Class, Diagnosis, Subject};
 use super::outputs::OutputDir;
 use super::reuse::{Purpose, Reuse};
 use super::sandbox::{self, Bind, Held, Log, Outcome, Spec};
-use super::{steps, user};
+use super::{make_progress, user};
 use crate::build::BuildUser;
 use longshore_core::driver_modules;
+use longshore_core::durable::write_failure;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
 use longshore_core::flavour::Flavour;
-use longshore_core::landing::write_failure;
 use longshore_core::machine::Machine;
 use longshore_core::progress::{Progress, Unit};
 use longshore_core::scratch::claim;
@@ -128,7 +128,7 @@ impl Compile<'_> {
     pub async fn run(&self, progress: &dyn Progress) -> Result<Vec<PathBuf>, Failed> {
         let mut reuse = Reuse::prepare(self.purpose());
         let make = self.make_spec(&reuse)?;
-        let total = steps::total(&self.work.join("driver"), self.modules);
+        let total = make_progress::total(&self.work.join("driver"), self.modules);
         // From here on root writes nothing there, and reads nothing without checks.
         user::hand_over(self.work.to_path_buf(), self.user, self.held.clone()).await?;
         let mut log = Log::create(self.log)?;
@@ -183,7 +183,7 @@ impl Compile<'_> {
             log.line(line);
             diagnosis.line(line);
             reuse.line(line);
-            steps::report(line, task.as_ref());
+            make_progress::report(line, task.as_ref());
         };
         note(&spec.command.join(" "));
         let outcome = sandbox::run(self.helper, &spec, self.limit, &mut note).await?;

@@ -19,11 +19,11 @@ use crate::source::runfile::Foreign;
 use crate::source::runfile::header::Header;
 use crate::source::runfile::unpack::{self, Unpacked};
 use crate::source::runfile::{StoredRunFile, stored};
+use longshore_core::durable::write_failure;
 use longshore_core::failure::FailureKind;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::landing::write_failure;
 use longshore_core::progress::{Progress, Unit};
-use longshore_core::scratch::{Claimed, claim};
+use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Requirement};
 use longshore_debian::deb::bad;
@@ -137,7 +137,7 @@ impl Workshop<'_> {
     }
 
     /// Runs the file's extraction; returns the directory bound to /build, with the output in `out`.
-    async fn run(&self, file: &Foreign, work: &Arc<Claimed>) -> Result<PathBuf, Failure> {
+    async fn run(&self, file: &Foreign, work: &Arc<ScratchDir>) -> Result<PathBuf, Failure> {
         let mut said = String::new();
         for (number, way) in WAYS.iter().enumerate() {
             // Each attempt has a directory of its own: nothing is handed over twice.
@@ -282,7 +282,7 @@ fn adopt(name: &str, inside: &Path, store: &Store) -> Result<Unpacked, Failure> 
 
 struct Adoption<'a> {
     name: &'a str,
-    dir: &'a Claimed,
+    dir: &'a ScratchDir,
     left: u64,
     files: usize,
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
 
+use super::failure_cache::Attempt;
 use super::patches::{self, Applied, Patch};
-use super::remembered::Attempt;
 use super::root::Parts;
 use super::{Request, wanted_modules};
 use crate::source::driver::AvailableDriver;

@@ -4,23 +4,23 @@
 //! a hermetic [`root`]; the compiler runs in there, in a [`sandbox`] without network. The same
 //! inputs give the same set, which is built once.
 
+mod build_lock;
 pub mod build_user;
 #[cfg(test)]
 mod closed_store;
 pub mod compile;
 pub mod diagnose;
 pub mod extract;
+pub mod failure_cache;
 mod inputs;
-pub mod known;
+mod make_progress;
 pub(crate) mod outputs;
 pub mod patches;
-pub mod remembered;
 mod reuse;
 pub mod root;
 pub mod sandbox;
+pub mod shared_failure;
 pub mod sign;
-mod steps;
-mod turn;
 pub(crate) mod user;
 mod work;
 
@@ -33,8 +33,9 @@ use crate::source::driver::AvailableDriver;
 use crate::source::headers::{self, AvailableHeaders, HeaderPlaces};
 pub use build_user::BuildUser;
 use compile::Compile;
+use failure_cache::Attempt;
+pub use failure_cache::failed_before;
 use inputs::Inputs;
-pub use known::KnownFailure;
 use longshore_core::driver_modules::{self, DriverModule};
 use longshore_core::failure::{ExitCode, Failure, OrFail};
 use longshore_core::progress::Progress;
@@ -43,8 +44,7 @@ use longshore_debian::archive::{Archive, Package};
 use longshore_modules::artifact::{ModuleKey, ModuleSet};
 use longshore_modules::sets::SetStore;
 use patches::{Patch, PatchConfig};
-use remembered::Attempt;
-pub use remembered::failed_before;
+pub use shared_failure::KnownFailure;
 use work::Work;
 
 /// Default time limit for each program of a build, and for waiting on another process that builds
@@ -141,14 +141,14 @@ pub async fn build(
         return Ok(set);
     }
     let (path, what) = (inputs.lock_path(store), inputs.tag());
-    let _turn = turn::take(&path, request.limit, &what, progress).await?;
+    let _turn = build_lock::take(&path, request.limit, &what, progress).await?;
     if let Some(set) = inputs.stored(store)? {
         return Ok(set);
     }
     let attempt = inputs.attempt(request);
     match request.retry {
-        true => remembered::forget(store, &attempt),
-        false => remembered::check(store, &attempt)?,
+        true => failure_cache::forget(store, &attempt),
+        false => failure_cache::check(store, &attempt)?,
     }
     check_space(store)?;
     let driver: Vec<Package> = inputs.driver.package().cloned().into_iter().collect();
@@ -172,7 +172,7 @@ pub async fn build(
 ///
 /// # Errors
 /// As [`build`] until it compiles; 15 where the store cannot be written.
-pub async fn foresee(
+pub async fn predict_failure(
     request: &Request,
     archive: &Archive,
     store: &Store,
@@ -183,8 +183,8 @@ pub async fn foresee(
     let (attempt, now) = (inputs.attempt(request), Timestamp::now());
     let is_ours = |known: &&KnownFailure| known.inputs == attempt.inputs && known.is_current(now);
     let Some(known) = told.iter().find(is_ours) else { return Ok(None) };
-    remembered::adopt(store, &attempt, known)?;
-    Ok(remembered::check(store, &attempt).err().map(|failed| failed.failure))
+    failure_cache::adopt(store, &attempt, known)?;
+    Ok(failure_cache::check(store, &attempt).err().map(|failed| failed.failure))
 }
 
 /// Checks that NVIDIA's driver has these modules.
@@ -254,7 +254,7 @@ impl Prepared {
     fn remember(&self, failed: compile::Failed, key: &ModuleKey, store: &Store) -> Failed {
         let compile::Failed { class, failure } = failed;
         let Some(class) = class else { return failure.into() };
-        let kept = remembered::keep(store, &self.attempt, key, &class, &failure);
+        let kept = failure_cache::keep(store, &self.attempt, key, &class, &failure);
         let known = kept.unwrap_or_else(|unkept| {
             // The compile's own failure is the one to report.
             tracing::warn!("the store did not keep this failure: {}", unkept.one_line());

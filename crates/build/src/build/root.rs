@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::turn;
+use super::build_lock;
 use crate::source::headers::Trees;
 use longshore_core::digest::hex;
 use longshore_core::disk;
+use longshore_core::durable::write_failure;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::landing::write_failure;
 use longshore_core::progress::{Progress, Task, Unit};
-use longshore_core::scratch::{Claimed, claim};
+use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package, Taker};
 use longshore_debian::deb;
@@ -95,7 +95,8 @@ pub(crate) async fn assemble_parts(
         store.mark_used(path.strip_prefix(store.root()).unwrap_or(&path));
         return Ok(path);
     }
-    let turn = turn::take(&path.with_extension("lock"), limit, "the build root", progress).await?;
+    let turn =
+        build_lock::take(&path.with_extension("lock"), limit, "the build root", progress).await?;
     if path.is_dir() {
         return Ok(path);
     }
@@ -123,13 +124,13 @@ async fn in_thread<T: Send + 'static>(
 /// A root under construction. Shared with the threads that unpack, which may outlive a cancelled
 /// caller. When dropped, the directory is removed first, then the lock is released.
 struct Unfinished {
-    dir: Claimed,
+    dir: ScratchDir,
     task: Box<dyn Task>,
-    _turn: turn::Turn,
+    _turn: build_lock::Turn,
 }
 
 impl Unfinished {
-    fn start(store: &Store, turn: turn::Turn, task: Box<dyn Task>) -> Result<Self, Failure> {
+    fn start(store: &Store, turn: build_lock::Turn, task: Box<dyn Task>) -> Result<Self, Failure> {
         let dir = claim(store, "root")?;
         // Before any package is unpacked: none may put a directory in these links' places.
         deb::make_usrmerge_links(dir.path())?;

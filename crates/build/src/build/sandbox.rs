@@ -300,7 +300,7 @@ impl Log {
     /// Exit code 15 where it cannot be written.
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let file =
-            File::create(path).map_err(|e| longshore_core::landing::write_failure(path, e))?;
+            File::create(path).map_err(|e| longshore_core::durable::write_failure(path, e))?;
         Ok(Self { file, left: MOST_LOGGED, failed: false })
     }
 

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use super::outputs::OutputDir;
 use super::sandbox::{self, Bind, Outcome, Spec};
-use super::{root, turn};
+use super::{build_lock, root};
 use crate::source::headers::{self, InArchive};
+use longshore_core::durable::write_failure;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::landing::write_failure;
 use longshore_core::progress::{Progress, Unit};
 use longshore_core::scratch::claim;
 use longshore_core::store::Store;
@@ -84,7 +84,7 @@ impl SignFile {
         }
         let what = format!("signing {}", set.key.file_stem());
         let lock = store.dir("sets").join(format!(".{}-signed.lock", set.key.file_stem()));
-        let _turn = turn::take(&lock, self.limit, &what, progress).await?;
+        let _turn = build_lock::take(&lock, self.limit, &what, progress).await?;
         if let Some(signed) = there()? {
             return Ok(signed);
         }

@@ -19,8 +19,8 @@ use nix::unistd::{Gid, Uid, fchown, fchownat};
 
 use super::sandbox::{self, Held};
 use crate::build::BuildUser;
+use longshore_core::durable::write_failure;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::landing::write_failure;
 
 /// Maximum number of /proc entries that are read: more than any host has processes (PID_MAX_LIMIT).
 const MOST_PROCESSES: usize = 4 << 20;

@@ -8,9 +8,9 @@ use super::sandbox::Held;
 use crate::source::driver;
 use crate::source::driver::AvailableDriver;
 use crate::source::driver_source::DriverSource;
+use longshore_core::durable::write_failure;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::landing::write_failure;
-use longshore_core::scratch::{Claimed, claim};
+use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 
 /// A temporary directory of the store:
@@ -24,7 +24,7 @@ use longshore_core::store::Store;
 pub(super) struct Work {
     /// Shared with the unpacking thread, which may outlive a cancelled build; removed when both
     /// have finished.
-    dir: Arc<Claimed>,
+    dir: Arc<ScratchDir>,
 }
 
 impl Work {
@@ -71,7 +71,7 @@ impl Work {
     /// Removes the directory; a leftover is removed by the next build.
     pub(super) fn remove(self) {
         let path = self.dir.path().to_path_buf();
-        let removed = Arc::into_inner(self.dir).map(Claimed::close);
+        let removed = Arc::into_inner(self.dir).map(ScratchDir::close);
         if let Some(Err(error)) = removed {
             tracing::warn!("removing {}: {error}", path.display());
         }

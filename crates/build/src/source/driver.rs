@@ -10,9 +10,9 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use longshore_core::driver_version::DriverVersion;
+use longshore_core::durable::write_failure;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
 use longshore_core::flavour::Flavour;
-use longshore_core::landing::write_failure;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
 use longshore_debian::{deb, version};

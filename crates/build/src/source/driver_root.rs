@@ -20,8 +20,8 @@ use object::read::elf::{ElfFile, FileHeader};
 use object::{LittleEndian, ReadCache};
 
 use crate::source::ldcache;
+use longshore_core::durable::write_failure;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::landing::write_failure;
 use longshore_core::machine::Machine;
 
 /// Libraries that programs are linked with by their unversioned name; Debian has links for the same

@@ -12,8 +12,8 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
+use crate::durable::write_failure;
 use crate::failure::{ExitCode, Failure};
-use crate::landing::write_failure;
 
 /// Mode bits of group and others.
 const OF_OTHERS: u32 = 0o077;

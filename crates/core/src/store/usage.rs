@@ -11,14 +11,14 @@ use std::time::Duration;
 use nix::fcntl::Flock;
 
 use super::Store;
+use crate::durable::write_failure;
 use crate::failure::{ExitCode, Failure};
-use crate::landing::write_failure;
 use crate::locks::{Attempt, Kind};
 
 /// The store, locked shared or exclusively, until dropped. None inside: the store is read-only, so
 /// that no other process can remove anything either.
 #[derive(Debug)]
-pub struct InUse {
+pub struct StoreGuard {
     _lock: Option<Flock<File>>,
 }
 
@@ -28,7 +28,7 @@ impl Store {
     ///
     /// # Errors
     /// Exit code 15 where it stays locked, or the lock cannot be made.
-    pub async fn share(&self, patience: Duration) -> Result<InUse, Failure> {
+    pub async fn lock_shared(&self, patience: Duration) -> Result<StoreGuard, Failure> {
         self.take(Kind::Shared, patience).await
     }
 
@@ -36,21 +36,21 @@ impl Store {
     ///
     /// # Errors
     /// Exit code 15 where it stays locked, or the lock cannot be made.
-    pub async fn alone(&self, patience: Duration) -> Result<InUse, Failure> {
+    pub async fn lock_exclusive(&self, patience: Duration) -> Result<StoreGuard, Failure> {
         self.take(Kind::Exclusive, patience).await
     }
 
-    async fn take(&self, kind: Kind, patience: Duration) -> Result<InUse, Failure> {
+    async fn take(&self, kind: Kind, patience: Duration) -> Result<StoreGuard, Failure> {
         let path = self.root().join("lock");
         let mut attempt = match Attempt::begin(&path, kind, patience) {
             Ok(attempt) => attempt,
             Err(e) if e.kind() == ErrorKind::ReadOnlyFilesystem => {
-                return Ok(InUse { _lock: None });
+                return Ok(StoreGuard { _lock: None });
             }
             Err(e) => return Err(write_failure(&path, e)),
         };
         match attempt.within_limit().await.map_err(|e| write_failure(&path, e))? {
-            Some(lock) => Ok(InUse { _lock: Some(lock) }),
+            Some(lock) => Ok(StoreGuard { _lock: Some(lock) }),
             None => Err(self.is_busy(patience, &attempt.holders())),
         }
     }
@@ -77,15 +77,17 @@ mod tests {
     async fn many_share_and_one_has_it_alone() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let store = Store::open(dir.path()).expect("store");
-        let (first, second) =
-            (store.share(Duration::ZERO).await.expect("free"), store.share(Duration::ZERO).await);
-        let failure = store.alone(Duration::ZERO).await.expect_err("shared");
+        let (first, second) = (
+            store.lock_shared(Duration::ZERO).await.expect("free"),
+            store.lock_shared(Duration::ZERO).await,
+        );
+        let failure = store.lock_exclusive(Duration::ZERO).await.expect_err("shared");
         assert_eq!(failure.code(), ExitCode::Preflight);
         drop((first, second));
-        let alone = store.alone(Duration::ZERO).await.expect("free again");
+        let alone = store.lock_exclusive(Duration::ZERO).await.expect("free again");
         store.take(Kind::Shared, Duration::ZERO).await.expect_err("taken");
         drop(alone);
-        store.share(Duration::ZERO).await.expect("free once more");
+        store.lock_shared(Duration::ZERO).await.expect("free once more");
     }
 
     #[tokio::test]
@@ -98,7 +100,7 @@ mod tests {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).expect("mode");
         crate::testing::loosen(dir.path(), dir.path());
         let holder = crate::testing::Holder::of(&path);
-        let failure = store.share(Duration::from_millis(200)).await.expect_err("held");
+        let failure = store.lock_shared(Duration::from_millis(200)).await.expect_err("held");
         assert_eq!(failure.code(), ExitCode::Preflight);
         let said = failure.to_string();
         assert!(said.contains(&format!("held by pid {}, perl", holder.0.id())), "{said}");

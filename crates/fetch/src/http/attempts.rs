@@ -10,8 +10,8 @@ use super::goal::{
     Ended, Goal, Mark, accept, is_certificate, resume_from, root_cause, strong_etag,
 };
 use super::local::copy;
-use super::pace::Pace;
-use super::patience::{Patience, Trouble};
+use super::pace::StallDetector;
+use super::patience::{RetryBudget, Trouble};
 use super::{FetchError, Fetcher};
 use crate::sink::Sink;
 use longshore_core::failure::Failure;
@@ -32,7 +32,7 @@ impl Fetcher {
             return Err(FetchError::Failed(goal.failure(&why)));
         }
         let mut mark = Mark { task, etag: None, seen: 0, answered: false };
-        let mut patience = Patience::new(&self.policy);
+        let mut patience = RetryBudget::new(&self.policy);
         let mut pieced = false;
         loop {
             let (before, since) = (mark.seen, Instant::now());
@@ -121,7 +121,7 @@ impl Fetcher {
         mut response: Response,
         mut skip: u64,
     ) -> Result<(), Ended> {
-        let mut pace = Pace::new(&self.policy);
+        let mut pace = StallDetector::new(&self.policy);
         loop {
             let since = Instant::now();
             let chunk = response.chunk().await.map_err(|e| self.broken(goal, e))?;

@@ -10,8 +10,8 @@ use reqwest::{Response, StatusCode, Url};
 use super::super::sink::Sink;
 use super::FetchError;
 use super::patience::{is_busy, retry_after};
+use longshore_core::durable::read_kind;
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
-use longshore_core::landing::read_kind;
 use longshore_core::progress::Task;
 use longshore_core::redact::{redacted, shown};
 

@@ -7,14 +7,14 @@ use super::Policy;
 
 /// Speed of a body, measured over periods spent waiting for it: time spent on the disk is not the
 /// server's fault.
-pub struct Pace {
+pub struct StallDetector {
     stretch: Duration,
     least: u64,
     waited: Duration,
     got: u64,
 }
 
-impl Pace {
+impl StallDetector {
     /// Starts a measurement with the minimum speed of `policy`.
     pub fn new(policy: &Policy) -> Self {
         let stretch = policy.stall;
@@ -49,18 +49,18 @@ mod tests {
     #[test]
     fn a_trickle_is_found_out_and_a_slow_line_is_not() {
         let policy = Policy { stall: Duration::from_secs(10), slowest: 100, ..Policy::default() };
-        let mut pace = Pace::new(&policy);
+        let mut pace = StallDetector::new(&policy);
         for _ in 0..100 {
             pace.note(Duration::from_secs(1), 100).expect("fast enough");
         }
-        let mut pace = Pace::new(&policy);
+        let mut pace = StallDetector::new(&policy);
         let trickle = (0..100).take_while(|_| pace.note(Duration::from_secs(1), 99).is_ok());
         assert_eq!(trickle.count(), 9);
     }
 
     #[test]
     fn what_comes_at_once_is_never_too_slow() {
-        let mut pace = Pace::new(&Policy::default());
+        let mut pace = StallDetector::new(&Policy::default());
         for _ in 0..1000 {
             pace.note(Duration::ZERO, 0).expect("no time went by");
         }

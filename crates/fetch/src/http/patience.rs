@@ -25,7 +25,7 @@ pub enum Trouble {
 }
 
 /// Retry state for one server and one file.
-pub struct Patience<'p> {
+pub struct RetryBudget<'p> {
     policy: &'p Policy,
     attempt: u32,
     silent: Duration,
@@ -34,7 +34,7 @@ pub struct Patience<'p> {
     refusals: u32,
 }
 
-impl<'p> Patience<'p> {
+impl<'p> RetryBudget<'p> {
     /// Starts counting the attempts that `policy` allows.
     pub fn new(policy: &'p Policy) -> Self {
         Self { policy, attempt: 1, silent: Duration::ZERO, busy: Duration::ZERO, refusals: 0 }
@@ -86,18 +86,18 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// Servers that did not answer at all recently, with the error. Copies share the list: an
 /// unreachable source costs a run its timeout once.
 #[derive(Debug, Clone)]
-pub struct Away {
+pub struct UnreachableHosts {
     known: Arc<Mutex<HashMap<String, (Instant, String)>>>,
     remembered: Duration,
 }
 
-impl Default for Away {
+impl Default for UnreachableHosts {
     fn default() -> Self {
         Self { known: Arc::default(), remembered: REMEMBERED }
     }
 }
 
-impl Away {
+impl UnreachableHosts {
     /// An empty list that remembers nothing: for a caller that needs this one server, and has time.
     pub fn forgetful() -> Self {
         Self { remembered: Duration::ZERO, ..Self::default() }
@@ -134,7 +134,7 @@ mod tests {
 
     /// Number of attempts, and the total wait, if `trouble` never ends.
     fn all(policy: &Policy, trouble: Trouble) -> (u32, Duration) {
-        let mut patience = Patience::new(policy);
+        let mut patience = RetryBudget::new(policy);
         let (mut asked, mut waited) = (1, Duration::ZERO);
         while let Some(wait) = patience.after(trouble) {
             (asked, waited) = (asked + 1, waited + wait);
@@ -161,7 +161,7 @@ mod tests {
     /// Number of attempts at a server that is always busy and says so after `took`, and the time of
     /// the last attempt.
     fn busy(policy: &Policy, took: Duration) -> (u32, Duration) {
-        let mut patience = Patience::new(policy);
+        let mut patience = RetryBudget::new(policy);
         let (mut asked, mut since) = (1, Duration::ZERO);
         while let Some(wait) = patience.after(Trouble::Busy(took, None)) {
             (asked, since) = (asked + 1, since + took + wait);
@@ -176,9 +176,11 @@ mod tests {
     #[case::late(20)]
     fn who_is_busy_for_a_minute_is_waited_for(#[case] seconds: u64) {
         let took = Duration::from_secs(seconds);
-        for policy in
-            [Policy::default(), Policy::default().hasty(), Policy::default().for_registry()]
-        {
+        for policy in [
+            Policy::default(),
+            Policy::default().with_short_timeouts(),
+            Policy::default().for_registry(),
+        ] {
             // Waits are shortened at random.
             for _ in 0..100 {
                 let (asked, last) = busy(&policy, took);
@@ -193,7 +195,7 @@ mod tests {
         let policy = policy();
         let after = |again| {
             let again = Some(Duration::from_secs(again));
-            Patience::new(&policy).after(Trouble::Busy(Duration::ZERO, again))
+            RetryBudget::new(&policy).after(Trouble::Busy(Duration::ZERO, again))
         };
         assert_eq!(after(20), Some(Duration::from_secs(20)));
         assert_eq!(after(3600), None);
@@ -203,7 +205,7 @@ mod tests {
     #[test]
     fn what_was_worth_it_begins_the_count_anew() {
         let policy = policy();
-        let mut patience = Patience::new(&policy);
+        let mut patience = RetryBudget::new(&policy);
         for _ in 0..10 {
             assert!(patience.after(Trouble::Broken).is_some());
             patience.restore();
@@ -223,13 +225,14 @@ mod tests {
 
     #[test]
     fn copies_know_of_the_same_servers() {
-        let (away, url) = (Away::default(), |text: &str| Url::parse(text).expect("a URL"));
+        let (away, url) =
+            (UnreachableHosts::default(), |text: &str| Url::parse(text).expect("a URL"));
         away.clone().note(&url("http://a.example.com/x"), "no connection");
         let why = away.why(&url("http://a.example.com:80/other")).expect("known");
         assert!(why.contains("no connection"), "{why}");
         assert_eq!(away.why(&url("http://a.example.com:81/x")), None);
         assert_eq!(away.why(&url("https://a.example.com/x")), None);
-        let away = Away::forgetful();
+        let away = UnreachableHosts::forgetful();
         away.note(&url("http://a.example.com/x"), "no connection");
         assert_eq!(away.why(&url("http://a.example.com/x")), None);
     }

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
-use super::Away;
+use super::UnreachableHosts;
 
 /// Maximum duration of an attempt, regardless of the size.
 const LONGEST: Duration = Duration::from_secs(6 * 3600);
@@ -47,7 +47,7 @@ pub struct Policy {
     /// Maximum wait between attempts, unless a server asks for more.
     pub longest_backoff: Duration,
     /// Servers that were found unreachable.
-    pub away: Away,
+    pub away: UnreachableHosts,
 }
 
 impl Default for Policy {
@@ -70,14 +70,14 @@ impl Policy {
             busy,
             backoff: Duration::from_millis(500),
             longest_backoff: Duration::from_secs(10),
-            away: Away::default(),
+            away: UnreachableHosts::default(),
         }
     }
 
     /// Shortens the timeouts, for downloads with a fallback: an unresponsive server is tried twice,
     /// and given up within some ten seconds.
     #[must_use]
-    pub fn hasty(self) -> Self {
+    pub fn with_short_timeouts(self) -> Self {
         let [connect, stall] = [4, 10].map(Duration::from_secs);
         let (connect, stall) = (connect.min(self.connect), stall.min(self.stall));
         Self { connect, stall, attempts: 2, ..self }

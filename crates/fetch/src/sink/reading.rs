@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::{Alive, Committed, WAITING};
+use super::{Committed, WAITING, WriterGuard};
 use longshore_core::digest::hex;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 
@@ -25,7 +25,7 @@ pub struct Reading {
     thread: JoinHandle<Ended>,
     size: u64,
     reader: Reader,
-    alive: Alive,
+    alive: WriterGuard,
 }
 
 /// Result of a reader's thread.
@@ -37,7 +37,7 @@ struct Ended {
 
 impl Reading {
     /// Starts the thread of the first reader.
-    pub fn start(reader: &Reader, alive: &Alive) -> Self {
+    pub fn start(reader: &Reader, alive: &WriterGuard) -> Self {
         let (chunks, waiting) = mpsc::channel::<Vec<u8>>(WAITING);
         let (read, held) = (reader(), alive.clone());
         let thread = tokio::task::spawn_blocking(move || {

@@ -14,7 +14,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// Last line that a daemon wrote, and its exit status where it failed. Two threads learn of them, in
 /// either order.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LastWords(Arc<Mutex<Last>>);
+pub(crate) struct LastLine(Arc<Mutex<Last>>);
 
 #[derive(Debug, Default)]
 struct Last {
@@ -22,7 +22,7 @@ struct Last {
     status: Option<String>,
 }
 
-impl LastWords {
+impl LastLine {
     /// `LINE; STATUS`, or the one of them that is known.
     pub(crate) fn get(&self) -> Option<String> {
         let last = self.lock();
@@ -51,12 +51,12 @@ pub(crate) struct Output<F> {
     line: Vec<u8>,
     window: Instant,
     lines: u32,
-    last: LastWords,
+    last: LastLine,
     log: F,
 }
 
 impl<F: FnMut(&str)> Output<F> {
-    pub(crate) fn new(last: LastWords, log: F) -> Self {
+    pub(crate) fn new(last: LastLine, log: F) -> Self {
         Self { line: Vec::new(), window: Instant::now(), lines: 0, last, log }
     }
 
@@ -116,7 +116,7 @@ mod tests {
     fn line_and_status_are_kept_in_whichever_order_they_come() {
         let texts = ["no licence", "exit status: 2"].map(str::to_owned);
         for line_first in [true, false] {
-            let last = LastWords::default();
+            let last = LastLine::default();
             assert_eq!(last.get(), None);
             let [line, status] = texts.clone();
             if line_first {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     fn logged(bytes: &[u8]) -> (Vec<String>, Option<String>) {
-        let last = LastWords::default();
+        let last = LastLine::default();
         let mut lines = Vec::new();
         Output::new(last.clone(), |line: &str| lines.push(line.to_owned())).copy(bytes);
         (lines, last.get())

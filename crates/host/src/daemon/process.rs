@@ -19,7 +19,7 @@ use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::daemon::output::{LastWords, Output};
+use crate::daemon::output::{LastLine, Output};
 use crate::daemon::{Answers, Daemon, Ending, MARK_VARIABLE, Settings};
 use longshore_core::privileges;
 
@@ -44,7 +44,7 @@ pub const STACK: usize = 64 << 10;
 ///
 /// # Errors
 /// If its settings cannot be written, or its program cannot be executed.
-pub(crate) fn start(daemon: &Daemon, mark: &str, last: &LastWords) -> io::Result<()> {
+pub(crate) fn start(daemon: &Daemon, mark: &str, last: &LastLine) -> io::Result<()> {
     if let Some(settings) = &daemon.settings {
         write_settings(settings)?;
     }
@@ -73,12 +73,7 @@ pub(crate) fn start(daemon: &Daemon, mark: &str, last: &LastWords) -> io::Result
     follow(&daemon.name, child, reader, last)
 }
 
-fn follow(
-    name: &str,
-    mut child: Child,
-    reader: io::PipeReader,
-    last: &LastWords,
-) -> io::Result<()> {
+fn follow(name: &str, mut child: Child, reader: io::PipeReader, last: &LastLine) -> io::Result<()> {
     let thread = |what: &str| thread::Builder::new().name(what.to_owned()).stack_size(STACK);
     let (words, who) = (last.clone(), name.to_owned());
     let log = move |line: &str| tracing::info!("{who}: {line}");

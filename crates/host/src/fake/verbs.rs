@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::{FakeHost, FakeModule, Ill, Inner};
-use crate::daemon::{Answers, Daemon, DaemonSeen, Ending};
+use crate::daemon::{Answers, Daemon, DaemonStatus, Ending};
 use crate::gpus::Gpu;
 use crate::verbs::{
     DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, NodeKeeper, Stage, TMPFS_SOURCE,
@@ -324,7 +324,7 @@ impl Host for FakeHost {
         Ok(vec![reader.into()])
     }
 
-    fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonSeen, VerbError> {
+    fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonStatus, VerbError> {
         let inner = self.lock();
         let lives = inner.state.daemons.contains_key(mark);
         let is_mute = inner.ill.get(&daemon.name) == Some(&Ill::Mute);
@@ -336,7 +336,7 @@ impl Host for FakeHost {
             (false, false) => Answers::Nobody,
         };
         let processes = if lives { vec![1] } else { Vec::new() };
-        Ok(DaemonSeen { processes, answers, said: None })
+        Ok(DaemonStatus { processes, answers, said: None })
     }
 
     fn wanted_nodes(&self) -> Result<Vec<WantedNode>, VerbError> {

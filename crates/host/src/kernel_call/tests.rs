@@ -61,7 +61,7 @@ fn one_child_makes_all_calls_until_it_is_to_rest() {
     }
     let lines = || fs::read_to_string(&started).unwrap_or_default().lines().count();
     assert_eq!(lines(), 1);
-    calls.rest();
+    calls.release_idle();
     let since = std::time::Instant::now();
     while lines() < 2 {
         assert!(since.elapsed() < AMPLE, "the child does not end");

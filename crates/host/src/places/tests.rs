@@ -27,11 +27,11 @@ impl Scene {
         fs::write(self.at(path), text).unwrap();
     }
 
-    fn look(&self, mountinfo: &str) -> Places {
+    fn look(&self, mountinfo: &str) -> DriverRootState {
         self.look_with(mountinfo, &Recorded::default())
     }
 
-    fn look_with(&self, mountinfo: &str, recorded: &Recorded) -> Places {
+    fn look_with(&self, mountinfo: &str, recorded: &Recorded) -> DriverRootState {
         let paths = Paths {
             store: "/var/lib/longshore".into(),
             state: "/run/nvidia/longshore".into(),
@@ -42,7 +42,7 @@ impl Scene {
     }
 }
 
-fn owners(places: &Places) -> Vec<RootMountOwner> {
+fn owners(places: &DriverRootState) -> Vec<RootMountOwner> {
     places.mounts.iter().map(|mount| mount.owner).collect()
 }
 
@@ -50,7 +50,7 @@ fn owners(places: &Places) -> Vec<RootMountOwner> {
 fn a_host_that_nobody_touched() {
     let scene = Scene::new();
     let places = scene.look("");
-    let wanted = Places { kind: RootKind::Directory, ..Places::default() };
+    let wanted = DriverRootState { kind: RootKind::Directory, ..DriverRootState::default() };
     assert_eq!(places, wanted);
     fs::remove_dir(scene.at("run/nvidia/driver")).unwrap();
     assert_eq!(scene.look("").kind, RootKind::Absent);

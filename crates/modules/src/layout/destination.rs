@@ -7,8 +7,8 @@ use std::path::Path;
 
 use nix::unistd::{AccessFlags, access};
 
+use longshore_core::durable::write_remedy;
 use longshore_core::failure::{ExitCode, Failure, FailureKind};
-use longshore_core::landing::write_remedy;
 
 /// Checks that an image layout can be written at `dir`, without creating anything.
 ///

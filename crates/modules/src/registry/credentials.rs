@@ -82,8 +82,8 @@ impl DockerConfig {
 
     fn read(path: &Path) -> Result<Self, Failure> {
         let what = || format!("reading the docker configuration {}", path.display());
-        let text =
-            longshore_core::input::read_text(path, MOST_BYTES).or_fail(ExitCode::Usage, what)?;
+        let text = longshore_core::bounded_read::read_text(path, MOST_BYTES)
+            .or_fail(ExitCode::Usage, what)?;
         let config: Self = serde_json::from_str(&text).map_err(|e| {
             // serde_json's own message may quote secrets from the file.
             Failure::new(ExitCode::Usage, what())

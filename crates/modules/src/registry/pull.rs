@@ -11,7 +11,7 @@ use crate::sets::SetStore;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
 use longshore_core::progress::{Progress, Task, Unit};
 use longshore_core::store::Store;
-use longshore_fetch::http::{Alive, Expected, FetchError, Writers};
+use longshore_fetch::http::{Expected, FetchError, WriterGroup, WriterGuard};
 
 /// Number of parallel downloads: one module is most of a set, and more would only burden the
 /// registry.
@@ -43,7 +43,7 @@ async fn fetch_modules(
     let task = progress.begin(&what, Some(total), Unit::Bytes);
     let mut modules: Vec<&ModuleEntry> = set.modules.iter().collect();
     modules.sort_by_key(|module| Reverse(module.size));
-    let writers = Writers::new();
+    let writers = WriterGroup::new();
     let alive = writers.alive();
     let bring = |module: &ModuleEntry| {
         let (module, task) = (module.clone(), task.as_ref());
@@ -79,7 +79,7 @@ async fn fetch_blob(
     module: &ModuleEntry,
     store: &Store,
     task: &dyn Task,
-    alive: &Alive,
+    alive: &WriterGuard,
 ) -> Result<(), Failure> {
     let sha256 = &module.sha256;
     let expected = Expected { sha256: Some(sha256.clone()), size: Some(module.size) };

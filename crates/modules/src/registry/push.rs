@@ -17,7 +17,7 @@ use longshore_core::failure::{ExitCode, Failure};
 use longshore_core::image_reference::Repository;
 use longshore_core::progress::{Progress, Unit};
 use longshore_core::store::Store;
-use longshore_fetch::http::{Away, Policy};
+use longshore_fetch::http::{Policy, UnreachableHosts};
 
 /// Maximum number of uploads started for one blob: an upload that the registry lost cannot be
 /// resumed.
@@ -60,7 +60,7 @@ impl Registry {
         let source = RegistrySource { reference: repository.clone(), mirrors: Vec::new() };
         // A claim is held, and a set pushed, long after the first request, so unreachable hosts are
         // not remembered.
-        let policy = Policy { away: Away::forgetful(), ..policy };
+        let policy = Policy { away: UnreachableHosts::forgetful(), ..policy };
         Self::with_actions(policy, &source, host_root, env, "pull,push")
     }
 

@@ -13,8 +13,8 @@ use longshore_core::failure::{ExitCode, Failure};
 use longshore_core::image_reference::Repository;
 use longshore_core::redact::shown;
 use longshore_fetch::http::{
-    Fetcher, Pace, Patience, Policy, Trouble, is_busy, is_certificate, proxies, retry_after,
-    root_cause,
+    Fetcher, Policy, RetryBudget, StallDetector, Trouble, is_busy, is_certificate, proxies,
+    retry_after, root_cause,
 };
 
 /// Maximum size of an answer read into memory, unless the caller allows more.
@@ -238,7 +238,7 @@ pub(crate) async fn send(
         return Err(broken(call, &why));
     }
     let deadline = deadline(policy, call.body.len() as u64);
-    let mut patience = Patience::new(policy);
+    let mut patience = RetryBudget::new(policy);
     let mut answered = false;
     loop {
         let since = Instant::now();
@@ -291,7 +291,7 @@ async fn once(
     let (status, headers) = (response.status(), response.headers().clone());
     let url = response.url().clone();
     let mut body = Vec::new();
-    let mut pace = Pace::new(fetcher.policy());
+    let mut pace = StallDetector::new(fetcher.policy());
     loop {
         let since = Instant::now();
         let chunk = response.chunk().await.map_err(|e| failed(fetcher.policy(), call, &e))?;

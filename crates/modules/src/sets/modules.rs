@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 
 use crate::artifact::ModuleSet;
 use longshore_core::digest::{digest_of, hex};
+use longshore_core::durable::read_failure;
 use longshore_core::failure::Failure;
-use longshore_core::landing::read_failure;
-use longshore_core::store::known::Known;
+use longshore_core::store::verified_files::VerifiedFiles;
 use longshore_core::store::{Store, corrupt};
 
 /// Path below the store's root.
@@ -90,7 +90,7 @@ impl VerifiedModule {
 
     /// The digest, if the inode changed.
     fn rehashed(&self) -> io::Result<Option<String>> {
-        if Known::is_same(&self.metadata, &self.file.metadata()?) {
+        if VerifiedFiles::is_same(&self.metadata, &self.file.metadata()?) {
             return Ok(None);
         }
         let mut file = &self.file;
@@ -104,7 +104,7 @@ struct Hashed<'a> {
     store: &'a Store,
     record: PathBuf,
     /// None if the boot id cannot be read: then every module is hashed.
-    known: Option<Known>,
+    known: Option<VerifiedFiles>,
     learnt: bool,
 }
 
@@ -112,7 +112,7 @@ impl<'a> Hashed<'a> {
     fn of(store: &'a Store) -> Self {
         let record = store.dir(HASHED);
         let boot_id = fs::read_to_string(BOOT_ID).ok();
-        let known = boot_id.map(|id| Known::read_of_boot(&record, id.trim()));
+        let known = boot_id.map(|id| VerifiedFiles::read_of_boot(&record, id.trim()));
         Self { store, record, known, learnt: false }
     }
 
@@ -173,7 +173,7 @@ fn read_whole(path: &Path) -> io::Result<(fs::Metadata, Vec<u8>, bool)> {
     let mut bytes = Vec::with_capacity(usize::try_from(before.len()).unwrap_or_default());
     file.read_to_end(&mut bytes)?;
     let unchanged =
-        Known::is_same(&before, &file.metadata()?) && bytes.len() as u64 == before.len();
+        VerifiedFiles::is_same(&before, &file.metadata()?) && bytes.len() as u64 == before.len();
     Ok((before, bytes, unchanged))
 }
 
@@ -213,7 +213,7 @@ mod tests {
         let sha256 = &set.modules[0].sha256;
         let file = store.blob_path(sha256);
         fs::write(&file, OTHER).expect("written");
-        let mut known = Known::read_of_boot(&store.dir("none"), boot_id);
+        let mut known = VerifiedFiles::read_of_boot(&store.dir("none"), boot_id);
         let metadata = fs::metadata(&file).expect("metadata");
         while !known.learn(Path::new(sha256), &metadata, sha256) {
             thread::sleep(Duration::from_millis(100));

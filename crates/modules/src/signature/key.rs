@@ -15,8 +15,8 @@ use p256::pkcs8::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use longshore_core::bounded_read;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::input;
 
 /// PEM label of cosign's secret keys since version 2; older ones used `ENCRYPTED COSIGN PRIVATE
 /// KEY`.
@@ -43,7 +43,7 @@ impl PublicKey {
     /// Exit code 2 where it cannot be read or is not an ECDSA P-256 public key.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let what = || format!("reading the public key {}", path.display());
-        let text = input::read_text(path, MAX_FILE).or_fail(ExitCode::Usage, what)?;
+        let text = bounded_read::read_text(path, MAX_FILE).or_fail(ExitCode::Usage, what)?;
         Self::from_pem(&text, &path.display().to_string()).map_err(|why| {
             Failure::new(ExitCode::Usage, what())
                 .because(why)
@@ -106,7 +106,7 @@ impl SecretKey {
     /// Exit code 2 where it cannot be read, is another kind of key, or the password is wrong.
     pub fn read(path: &Path, password: Option<&str>) -> Result<Self, Failure> {
         let what = || format!("reading the secret key {}", path.display());
-        let text = input::read_text(path, MAX_FILE).or_fail(ExitCode::Usage, what)?;
+        let text = bounded_read::read_text(path, MAX_FILE).or_fail(ExitCode::Usage, what)?;
         Self::from_pem(&text, password).map_err(|why| {
             Failure::new(ExitCode::Usage, what()).because(why).remedy(
                 "give a cosign.key of `cosign generate-key-pair` with its password in \

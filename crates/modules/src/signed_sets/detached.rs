@@ -142,7 +142,7 @@ fn find(dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) -> io::Result<()> {
 pub fn export(set: &ModuleSet, store: &Store, dir: &Path) -> Result<PathBuf, Failure> {
     let target = dir.join(set.key.file_stem());
     let write = |path: &Path, bytes: &[u8]| {
-        longshore_core::landing::write_atomically(path, bytes)
+        longshore_core::durable::write_atomically(path, bytes)
             .or_fail(ExitCode::Usage, || format!("writing {}", path.display()))
             .map_err(|failure| failure.remedy("name a directory (--export) that can be written"))
     };

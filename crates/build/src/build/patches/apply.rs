@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::Patch;
+use longshore_core::durable::write_failure;
 use longshore_core::failure::{ExitCode, Failure};
-use longshore_core::landing::write_failure;
 
 /// Applies `patches`, in this order, to the files below `sources`. Nothing is written unless every
 /// hunk of every patch fits.

@@ -10,7 +10,7 @@ use super::stated::{Stated, defined};
 use super::trees::Trees;
 use super::view::View;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::scratch::{Claimed, claim};
+use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::compression;
 use longshore_debian::deb;
@@ -21,7 +21,7 @@ pub(super) struct Found {
     pub(super) trees: Trees,
     pub(super) stated: Stated,
     /// The directory that a tar file was unpacked into.
-    pub(super) unpacked: Option<Arc<Claimed>>,
+    pub(super) unpacked: Option<Arc<ScratchDir>>,
 }
 
 /// Reads the headers at a configured path: a directory or a tar file. The inner error is the reason
@@ -143,7 +143,7 @@ fn follow(
 }
 
 /// Unpacks a tar file into a directory of the store that is removed with the build.
-fn unpack(path: &Path, store: &Store) -> Result<Claimed, Failure> {
+fn unpack(path: &Path, store: &Store) -> Result<ScratchDir, Failure> {
     let name = path.display().to_string();
     let dir = claim(store, "headers")?;
     let damaged = |e| {

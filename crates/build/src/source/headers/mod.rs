@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::progress::Progress;
-use longshore_core::scratch::Claimed;
+use longshore_core::scratch::ScratchDir;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
 use longshore_modules::artifact::HeadersFrom;
@@ -108,7 +108,7 @@ pub struct Headers {
     /// Reasons why the sources before it were not used.
     pub passed_over: Vec<String>,
     /// The directory of unpacked headers.
-    _unpacked: Option<Arc<Claimed>>,
+    _unpacked: Option<Arc<ScratchDir>>,
 }
 
 impl Headers {

@@ -23,9 +23,9 @@ use super::unpack::Unpacked;
 use crate::source::driver;
 use crate::source::userspace::{self, Entry, compare, is_taken, measure};
 use longshore_core::disk;
+use longshore_core::durable::write_failure;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
 use longshore_core::flavour::Flavour;
-use longshore_core::landing::write_failure;
 use longshore_core::machine::Machine;
 use longshore_core::store::Store;
 

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use super::header::{self, Header};
 use super::payload;
 use crate::source::userspace;
+use longshore_core::durable::write_failure;
 use longshore_core::failure::FailureKind;
 use longshore_core::failure::{ExitCode, Failure};
-use longshore_core::landing::write_failure;
-use longshore_core::scratch::{Claimed, claim};
+use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::bounds::{Bounded, Budget, MOST_BETWEEN};
 use longshore_debian::deb::{bad, damaged};
@@ -32,7 +32,7 @@ pub(crate) const REMEDY: &str = "get the file from NVIDIA again; if its sha256 i
 /// An unpacked, unverified file. Dropping it removes it.
 pub(crate) struct Unpacked {
     /// Holds `tree/`.
-    pub(crate) dir: Claimed,
+    pub(crate) dir: ScratchDir,
     pub(crate) header: Header,
 }
 

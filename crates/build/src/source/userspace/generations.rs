@@ -14,9 +14,9 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use longshore_core::disk;
+use longshore_core::durable::{write_atomically, write_failure};
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::landing::{write_atomically, write_failure};
-use longshore_core::scratch::Claimed;
+use longshore_core::scratch::ScratchDir;
 use longshore_core::store::Store;
 
 /// Attempts to rename a tree into place: each failure means that another process took the name.
@@ -77,7 +77,7 @@ fn numbered(trees: &Path, name: &str) -> Result<Vec<(u32, PathBuf)>, Failure> {
 /// # Errors
 /// Exit code 15 where the store cannot be written.
 pub(super) fn land(
-    scratch: Claimed,
+    scratch: ScratchDir,
     name: &str,
     store: &Store,
     is_it: impl Fn(&Path) -> bool,

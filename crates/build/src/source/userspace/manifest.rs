@@ -12,7 +12,7 @@ use super::generations;
 use crate::source::userspace::AvailableUserspace;
 use longshore_core::digest::digest_of;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
-use longshore_core::store::known::Known;
+use longshore_core::store::verified_files::VerifiedFiles;
 
 /// Version of the manifest's format; a tree with another is assembled again.
 pub(super) const FORMAT: u32 = 1;
@@ -119,8 +119,12 @@ impl Manifest {
     /// As [`verify`].
     pub(super) fn verify(&self, root: &Path, depth: Depth) -> Result<(), Failure> {
         let record = root.with_file_name(HASHED);
-        let known = if depth == Depth::Changed { Known::read(&record) } else { Known::none() };
-        let mut learnt = Known::none();
+        let known = if depth == Depth::Changed {
+            VerifiedFiles::read(&record)
+        } else {
+            VerifiedFiles::none()
+        };
+        let mut learnt = VerifiedFiles::none();
         let found = read_tree(root, &mut |path, metadata| match self.entries.get(path) {
             Some(Entry::File { sha256, .. }) if depth == Depth::Quick => Ok(sha256.clone()),
             Some(Entry::File { size, .. }) if *size == metadata.len() => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Board, Claim, Claims, Held, LONGEST_LEASE, Posted, Stage, Times};
+use super::{Claim, Claims, LONGEST_LEASE, Lease, LeaseBackend, Stage, StoredClaim, Times};
 use longshore_build::build::KnownFailure;
 use longshore_build::builder::Builder;
 use longshore_core::failure::Failure;
@@ -27,11 +27,11 @@ pub trait Search: Sync {
     fn look(&self) -> impl Future<Output = Result<Option<Self::Found>, Failure>> + Send;
 
     /// Judges failures reported by other agents: would this agent's build end in one of them?
-    fn weigh(&self, told: Vec<KnownFailure>) -> impl Future<Output = Prospect> + Send;
+    fn judge(&self, told: Vec<KnownFailure>) -> impl Future<Output = Forecast> + Send;
 }
 
 /// Result of judging other agents' failures.
-pub enum Prospect {
+pub enum Forecast {
     /// This build would end with one of them.
     Fails(Failure),
     /// It would not; this agent's claim must report these on.
@@ -39,11 +39,11 @@ pub enum Prospect {
 }
 
 /// Result of the election.
-pub enum Turn<F> {
+pub enum Outcome<F> {
     /// Use the existing product.
     Found(F),
     /// Build it under this claim; the others wait.
-    Mine(Held),
+    Mine(Lease),
     /// Do not build it: another agent has, and this failure recurs on every host.
     Fails(Failure),
     /// Build it without a claim, for this reason.
@@ -54,13 +54,13 @@ pub enum Turn<F> {
 #[derive(Debug)]
 pub enum Alone {
     /// The board cannot be used.
-    NoBoard(Failure),
+    NoBackend(Failure),
     /// The wait for other agents brought no result.
     InVain(String),
 }
 
 /// One agent in the election.
-pub struct Round<'a, B> {
+pub struct Election<'a, B> {
     /// The board with the claim.
     pub board: Arc<B>,
     /// This agent.
@@ -73,11 +73,11 @@ pub struct Round<'a, B> {
     pub progress: &'a dyn Progress,
 }
 
-impl<B: Board> Round<'_, B> {
+impl<B: LeaseBackend> Election<'_, B> {
     /// Waits until `search` finds the product, or this agent is elected to build it. Takes at most
     /// the times' `wait` plus one lease; a board that refuses quickly is retried twice, each in
     /// less than a tenth of a lease.
-    pub async fn turn<S: Search>(&self, search: &S) -> Turn<S::Found> {
+    pub async fn elect<S: Search>(&self, search: &S) -> Outcome<S::Found> {
         for _ in 1..MOST_REFUSED {
             let begun = Instant::now();
             match self.wait_for_it(search).await {
@@ -88,14 +88,14 @@ impl<B: Board> Round<'_, B> {
                     tracing::info!("could not take the lease, retrying: {}", failure.one_line());
                     sleep(self.times.settle()).await;
                 }
-                Err(failure) => return Turn::Alone(Alone::NoBoard(failure)),
+                Err(failure) => return Outcome::Alone(Alone::NoBackend(failure)),
             }
         }
         let turn = self.wait_for_it(search).await;
-        turn.unwrap_or_else(|failure| Turn::Alone(Alone::NoBoard(failure)))
+        turn.unwrap_or_else(|failure| Outcome::Alone(Alone::NoBackend(failure)))
     }
 
-    async fn wait_for_it<S: Search>(&self, search: &S) -> Result<Turn<S::Found>, Failure> {
+    async fn wait_for_it<S: Search>(&self, search: &S) -> Result<Outcome<S::Found>, Failure> {
         let deadline = Instant::now() + self.times.wait;
         let mut watch = Watch::new(self.times);
         // Before a claim is written the product is searched for, and then the board is read again.
@@ -103,15 +103,15 @@ impl<B: Board> Round<'_, B> {
         loop {
             let asked = Instant::now();
             watch.see(self.board.read().await)?;
-            let told = watch.unweighed();
+            let told = watch.unjudged();
             if !told.is_empty() || (watch.is_free() && !looked) {
                 // An existing set takes precedence over a reported failure.
                 if let Some(found) = search.look().await? {
-                    return Ok(Turn::Found(found));
+                    return Ok(Outcome::Found(found));
                 }
-                match search.weigh(told).await {
-                    Prospect::Fails(failure) => return Ok(Turn::Fails(failure)),
-                    Prospect::Open(carried) => watch.carry(carried),
+                match search.judge(told).await {
+                    Forecast::Fails(failure) => return Ok(Outcome::Fails(failure)),
+                    Forecast::Open(carried) => watch.carry(carried),
                 }
                 if watch.is_free() {
                     self.board.prepare().await?;
@@ -119,7 +119,7 @@ impl<B: Board> Round<'_, B> {
                 }
             } else if watch.given_up >= MOST_GIVEN_UP {
                 let why = format!("{} other agents started the build and gave up", watch.given_up);
-                return Ok(Turn::Alone(Alone::InVain(why)));
+                return Ok(Outcome::Alone(Alone::InVain(why)));
             } else if watch.is_free() {
                 if let Some(held) = self.claim(asked, watch.carried.clone()).await? {
                     return self.build_or_take(held, search).await;
@@ -127,7 +127,7 @@ impl<B: Board> Round<'_, B> {
                 looked = false;
             } else if Instant::now() >= deadline {
                 let why = format!("no result after {:?}", self.times.wait);
-                return Ok(Turn::Alone(Alone::InVain(why)));
+                return Ok(Outcome::Alone(Alone::InVain(why)));
             } else {
                 watch.show(self.progress);
                 looked = false;
@@ -140,14 +140,14 @@ impl<B: Board> Round<'_, B> {
     /// written.
     async fn build_or_take<S: Search>(
         &self,
-        held: Held,
+        held: Lease,
         search: &S,
-    ) -> Result<Turn<S::Found>, Failure> {
+    ) -> Result<Outcome<S::Found>, Failure> {
         match search.look().await {
-            Ok(None) => Ok(Turn::Mine(held)),
+            Ok(None) => Ok(Outcome::Mine(held)),
             Ok(Some(found)) => {
                 held.release().await;
-                Ok(Turn::Found(found))
+                Ok(Outcome::Found(found))
             }
             Err(failure) => {
                 held.release().await;
@@ -161,18 +161,18 @@ impl<B: Board> Round<'_, B> {
         &self,
         asked: Instant,
         carried: Vec<KnownFailure>,
-    ) -> Result<Option<Held>, Failure> {
+    ) -> Result<Option<Lease>, Failure> {
         // The time of the claim, not that of the beginning of the wait.
         let me = Builder { since: jiff::Timestamp::now(), ..self.me.clone() };
         let claim = Claim::new(me, &self.times, carried);
-        Held::ask(Arc::clone(&self.board), claim, asked, self.times, self.claims).await
+        Lease::ask(Arc::clone(&self.board), claim, asked, self.times, self.claims).await
     }
 }
 
 /// Observations of the board over time, by this process's own clock: clocks of hosts differ.
 struct Watch {
     times: Times,
-    seen: Option<Posted>,
+    seen: Option<StoredClaim>,
     /// Time of the last change.
     since: Instant,
     /// Time of the last read.
@@ -206,7 +206,7 @@ impl Watch {
 
     /// Records a read; a board that is unreadable for a while is no reason to give up on the
     /// builder.
-    fn see(&mut self, read: Result<Option<Posted>, Failure>) -> Result<(), Failure> {
+    fn see(&mut self, read: Result<Option<StoredClaim>, Failure>) -> Result<(), Failure> {
         match read {
             Ok(posted) => {
                 self.read = Instant::now();
@@ -221,7 +221,7 @@ impl Watch {
         }
     }
 
-    fn note(&mut self, posted: Option<Posted>) {
+    fn note(&mut self, posted: Option<StoredClaim>) {
         if posted == self.seen {
             return;
         }
@@ -241,7 +241,7 @@ impl Watch {
     }
 
     /// Returns the failures that have not been judged yet.
-    fn unweighed(&mut self) -> Vec<KnownFailure> {
+    fn unjudged(&mut self) -> Vec<KnownFailure> {
         let told = self.seen.iter().flat_map(|posted| &posted.claim.failures);
         let told: Vec<_> = told.filter(|known| !self.weighed.contains(known)).cloned().collect();
         self.weighed.extend_from_slice(&told);
@@ -253,7 +253,7 @@ impl Watch {
     }
 
     fn is_free(&self) -> bool {
-        let Some(Posted { claim, .. }) = &self.seen else { return true };
+        let Some(StoredClaim { claim, .. }) = &self.seen else { return true };
         let theirs = std::time::Duration::from_millis(claim.lease);
         let lease = theirs.max(self.times.lease).min(LONGEST_LEASE);
         claim.stage == Stage::Done || self.since.elapsed() >= lease
@@ -261,7 +261,7 @@ impl Watch {
 
     /// Logs the awaited agent once, and keeps showing it.
     fn show(&mut self, progress: &dyn Progress) {
-        let Some(Posted { claim, .. }) = &self.seen else { return };
+        let Some(StoredClaim { claim, .. }) = &self.seen else { return };
         let who = claim.builder.to_string();
         if self.shown.as_ref().is_none_or(|(nonce, _)| *nonce != claim.nonce) {
             tracing::info!("waits for {who}");

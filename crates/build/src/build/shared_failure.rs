@@ -4,7 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::remembered::LASTING;
+use super::failure_cache::LASTING;
 use longshore_modules::artifact::ModuleKey;
 
 /// Maximum length of another host's text when shown.

@@ -15,7 +15,7 @@ const FRESH: Duration = Duration::from_millis(500);
 
 /// Querying side of the probe.
 #[derive(Debug, Clone)]
-pub struct Pulse {
+pub struct LivenessProbe {
     ask: mpsc::Sender<()>,
     /// Time of the task's last answer.
     answered: watch::Receiver<Option<Instant>>,
@@ -23,21 +23,21 @@ pub struct Pulse {
 
 /// Answering side of the probe.
 #[derive(Debug)]
-pub struct Heart {
+pub struct Responder {
     asked: mpsc::Receiver<()>,
     answer: watch::Sender<Option<Instant>>,
 }
 
-impl Pulse {
+impl LivenessProbe {
     /// Returns the querying and the answering side.
-    pub fn new() -> (Self, Heart) {
+    pub fn new() -> (Self, Responder) {
         let (ask, asked) = mpsc::channel(1);
         let (answer, answered) = watch::channel(None);
-        (Self { ask, answered }, Heart { asked, answer })
+        (Self { ask, answered }, Responder { asked, answer })
     }
 
     /// True if the task answers within `limit`, or did a moment ago.
-    pub async fn beats(&self, limit: Duration) -> bool {
+    pub async fn answers(&self, limit: Duration) -> bool {
         let mut answered = self.answered.clone();
         // The task has ended, and its earlier answers do not count.
         if answered.has_changed().is_err() {
@@ -53,9 +53,9 @@ impl Pulse {
     }
 }
 
-impl Heart {
+impl Responder {
     /// Drives `life` to completion and answers queries from the same task.
-    pub async fn beside<T>(mut self, life: impl Future<Output = T>) -> T {
+    pub async fn drive<T>(mut self, life: impl Future<Output = T>) -> T {
         let mut life = pin!(life);
         loop {
             tokio::select! {
@@ -76,30 +76,30 @@ mod tests {
 
     #[tokio::test]
     async fn a_life_that_waits_for_something_beats_and_one_that_ended_does_not() {
-        let (pulse, heart) = Pulse::new();
+        let (pulse, heart) = LivenessProbe::new();
         let (end, ended) = oneshot::channel::<()>();
-        let life = tokio::spawn(heart.beside(ended));
-        assert!(pulse.beats(SOON).await && pulse.beats(SOON).await);
+        let life = tokio::spawn(heart.drive(ended));
+        assert!(pulse.answers(SOON).await && pulse.answers(SOON).await);
         end.send(()).expect("it lives");
         life.await.expect("joins").expect("ends");
-        assert!(!pulse.beats(SOON).await);
+        assert!(!pulse.answers(SOON).await);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_life_whose_thread_is_stuck_does_not_beat() {
-        let (pulse, heart) = Pulse::new();
+        let (pulse, heart) = LivenessProbe::new();
         let (release, stuck) = std::sync::mpsc::channel::<()>();
-        let life = tokio::spawn(heart.beside(async move { stuck.recv().is_err() }));
-        assert!(!pulse.beats(Duration::from_millis(50)).await);
+        let life = tokio::spawn(heart.drive(async move { stuck.recv().is_err() }));
+        assert!(!pulse.answers(Duration::from_millis(50)).await);
         drop(release);
         assert!(life.await.expect("joins"));
     }
 
     #[tokio::test]
     async fn questions_do_not_pile_up() {
-        let (pulse, _heart) = Pulse::new();
+        let (pulse, _heart) = LivenessProbe::new();
         for _ in 0..100 {
-            assert!(!pulse.beats(Duration::ZERO).await);
+            assert!(!pulse.answers(Duration::ZERO).await);
         }
     }
 
@@ -107,17 +107,17 @@ mod tests {
     /// five seconds.
     #[tokio::test]
     async fn however_many_ask_before_the_task_wakes_all_are_answered() {
-        let (pulse, heart) = Pulse::new();
+        let (pulse, heart) = LivenessProbe::new();
         let asking: Vec<_> = (0..64)
             .map(|_| {
                 let pulse = pulse.clone();
-                tokio::spawn(async move { pulse.beats(SOON).await })
+                tokio::spawn(async move { pulse.answers(SOON).await })
             })
             .collect();
         // All of them have sent their query, and none was received yet.
         tokio::task::yield_now().await;
         let (_end, ended) = oneshot::channel::<()>();
-        let life = tokio::spawn(heart.beside(ended));
+        let life = tokio::spawn(heart.drive(ended));
         for one in asking {
             assert!(one.await.expect("joins"));
         }
@@ -126,11 +126,11 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_of_long_ago_counts_no_more() {
-        let (pulse, heart) = Pulse::new();
+        let (pulse, heart) = LivenessProbe::new();
         let long_ago = Instant::now().checked_sub(2 * FRESH).expect("the clock has run");
         heart.answer.send_replace(Some(long_ago));
-        assert!(!pulse.beats(Duration::ZERO).await);
+        assert!(!pulse.answers(Duration::ZERO).await);
         heart.answer.send_replace(Some(Instant::now()));
-        assert!(pulse.beats(Duration::ZERO).await);
+        assert!(pulse.answers(Duration::ZERO).await);
     }
 }

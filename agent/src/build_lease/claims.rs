@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use reqwest::{Method, StatusCode};
 use tokio::sync::OnceCell;
 
-use crate::once::{Board, Claim, Posted};
+use crate::build_lease::{Claim, LeaseBackend, StoredClaim};
 use longshore_core::failure::Failure;
 use longshore_modules::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, digest, json};
 use longshore_modules::registry::Registry;
@@ -44,20 +44,20 @@ impl ClaimTag {
     }
 }
 
-impl Board for ClaimTag {
+impl LeaseBackend for ClaimTag {
     async fn prepare(&self) -> Result<(), Failure> {
         let prepare = async || ensure_blob(self.session()?, EMPTY).await.map(drop);
         self.ready.get_or_try_init(prepare).await.map(drop)
     }
 
-    async fn read(&self) -> Result<Option<Posted>, Failure> {
+    async fn read(&self) -> Result<Option<StoredClaim>, Failure> {
         let Some(bytes) = manifest(self.session()?, &self.tag).await? else { return Ok(None) };
         let Some(claim) = parse(&bytes) else {
             let place = format!("{}:{}", self.registry.name(), self.tag);
             tracing::warn!("{place} is not a valid claim, overwriting it");
             return Ok(None);
         };
-        Ok(Some(Posted { mark: digest(&bytes), claim }))
+        Ok(Some(StoredClaim { mark: digest(&bytes), claim }))
     }
 
     async fn write(&self, claim: &Claim) -> Result<String, Failure> {

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use super::super::watch::Watch;
-use super::{End, Life};
+use super::{Agent, Outcome};
 use crate::daemons::Keeper;
 use crate::engine::{Engine, Instances, Lost, Standing, Stopped, kept};
 use crate::journal::Entry;
@@ -139,9 +139,9 @@ struct Seen {
     is_right: bool,
 }
 
-impl Life {
+impl Agent {
     /// Stays Ready until a stop or a renewal is requested.
-    pub(super) async fn stay(&mut self) -> Result<Next, End> {
+    pub(super) async fn stay(&mut self) -> Result<Next, Outcome> {
         let mut keeper = self.keep();
         self.world.rest.is(true);
         let next = self.watch(&mut keeper).await;
@@ -154,7 +154,7 @@ impl Life {
         Keeper::begin(&self.world.host, kept(&self.journal), &self.world.telemetry)
     }
 
-    async fn watch(&mut self, keeper: &mut Keeper) -> Result<Next, End> {
+    async fn watch(&mut self, keeper: &mut Keeper) -> Result<Next, Outcome> {
         let mut watch = Watch::begin(&self.world.triggers);
         let mut wait = FIRST;
         loop {
@@ -204,7 +204,7 @@ impl Life {
             Ok((standing, instances))
         };
         let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
-        let mut looking = pin!(privileges::raised(work));
+        let mut looking = pin!(privileges::run_privileged(work));
         let mut late = pin!(tokio::time::sleep(LOOK));
         let mut is_late = false;
         loop {
@@ -265,7 +265,7 @@ impl Life {
 
     /// Carries out these steps once more, and returns whether they are in effect. The daemons'
     /// keeper is idle meanwhile: daemons may depend on these steps.
-    async fn repair(&mut self, steps: &[Step], keeper: &mut Keeper) -> Result<bool, End> {
+    async fn repair(&mut self, steps: &[Step], keeper: &mut Keeper) -> Result<bool, Outcome> {
         self.world.rest.is(false);
         let idle = Keeper::begin(&self.world.host, Vec::new(), &self.world.telemetry);
         std::mem::replace(keeper, idle).end().await;
@@ -276,7 +276,7 @@ impl Life {
         repaired
     }
 
-    async fn do_again(&mut self, steps: &[Step]) -> Result<bool, End> {
+    async fn do_again(&mut self, steps: &[Step]) -> Result<bool, Outcome> {
         if let Err(failure) = self.enter(Phase::Changing) {
             tracing::warn!("not repaired, because it cannot be recorded: {}", failure.one_line());
             self.back_to_ready();
@@ -290,7 +290,7 @@ impl Life {
         });
         let well = match applied.await? {
             Ok(()) => true,
-            Err(Stopped::Cancelled) => return Err(End::Stopped),
+            Err(Stopped::Cancelled) => return Err(Outcome::Stopped),
             Err(Stopped::Failed(failure)) => {
                 tracing::warn!("repair failed: {}", with_remedy(&failure));
                 false

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Renewal, Rest, Triggers, stuck};
+use super::{Idle, Renewal, Triggers, stuck};
 use crate::config::{Config, MissingGpus};
 use crate::engine::image::Images;
 use crate::engine::{Engine, NotUndone, Patience, Stopped};
@@ -27,7 +27,7 @@ use stay::{Base, Next, Repairs};
 
 /// Context of an agent run: everything it acts on.
 #[derive(Clone)]
-pub struct World {
+pub struct Context {
     /// The host.
     pub host: Arc<dyn Host>,
     /// Source of module images.
@@ -39,14 +39,14 @@ pub struct World {
     /// Receives phases, steps and failures.
     pub telemetry: Telemetry,
     /// Idle state of the run: idle while it waits for nothing but signals.
-    pub rest: Rest,
+    pub rest: Idle,
     /// Consequence of a GPU that the driver did not take.
     pub missing_gpus: MissingGpus,
     /// Sources of events about the driver that is Ready.
     pub triggers: Triggers,
 }
 
-impl World {
+impl Context {
     /// Applies the time limits of this configuration from now on.
     fn follow(&mut self, config: &Config) {
         self.patience = super::patience(config);
@@ -72,8 +72,8 @@ impl World {
 }
 
 /// One agent run.
-pub struct Life {
-    world: World,
+pub struct Agent {
+    world: Context,
     journal: Journal,
     stop: CancelFlag,
     renewal: Renewal,
@@ -86,25 +86,25 @@ pub struct Life {
 }
 
 /// Reason that a run did not reach Ready.
-enum End {
+enum Outcome {
     /// A stop was requested.
     Stopped,
     /// Something failed. The journal records whether the previous driver is there, whole.
     Failed(Failure),
 }
 
-impl From<Failure> for End {
+impl From<Failure> for Outcome {
     fn from(failure: Failure) -> Self {
-        End::Failed(failure)
+        Outcome::Failed(failure)
     }
 }
 
-impl Life {
+impl Agent {
     /// Returns a run that begins with the state of `journal`, ends when `stop` is set, and follows
     /// a changed configuration at each request of `renewal`. `born` is the start time of its
     /// process.
     pub fn new(
-        world: World,
+        world: Context,
         journal: Journal,
         stop: CancelFlag,
         renewal: Renewal,
@@ -126,11 +126,11 @@ impl Life {
         configurations: &impl Configurations,
     ) -> Result<ExitCode, Failure> {
         let telemetry = self.world.telemetry.clone();
-        let ended = self.live_through(config, configurations).await;
+        let ended = self.run_phases(config, configurations).await;
         ended.inspect_err(|failure| telemetry.failed(failure))
     }
 
-    async fn live_through(
+    async fn run_phases(
         mut self,
         mut config: Config,
         configurations: &impl Configurations,
@@ -143,25 +143,25 @@ impl Life {
         loop {
             match lived {
                 Ok(()) => {}
-                Err(End::Stopped) => return self.take_off().await,
-                Err(End::Failed(failure)) => return Err(self.give_up(failure).await),
+                Err(Outcome::Stopped) => return self.uninstall().await,
+                Err(Outcome::Failed(failure)) => return Err(self.fail(failure).await),
             }
             lived = match self.stay().await {
-                Ok(Next::Stop) => return self.take_off().await,
+                Ok(Next::Stop) => return self.uninstall().await,
                 Ok(Next::Renew) => self.renew(&mut config, configurations).await,
                 Err(end) => Err(end),
             };
         }
     }
 
-    async fn install(&mut self, provider: &impl Provider) -> Result<(), End> {
+    async fn install(&mut self, provider: &impl Provider) -> Result<(), Outcome> {
         let plan = self.decide(provider).await?;
         let plan = self.complete(provider, plan).await?;
         let (going, first) = (change::going(&self.journal, &plan), self.journal.next_seq());
         if going.is_empty() && self.journal.state().previous.is_empty() {
             self.apply(&plan).await?;
         } else if let Some(failure) = self.refused_before(&plan) {
-            return Err(End::Failed(failure));
+            return Err(Outcome::Failed(failure));
         } else {
             self.exchange(&plan, going, Phase::InUse).await?;
         }
@@ -171,7 +171,7 @@ impl Life {
     }
 
     /// Returns a plan of which nothing is left to be acquired.
-    async fn complete(&mut self, provider: &impl Provider, plan: Plan) -> Result<Plan, End> {
+    async fn complete(&mut self, provider: &impl Provider, plan: Plan) -> Result<Plan, Outcome> {
         let mut plan = refused(plan)?;
         if !plan.acquire.is_empty() {
             let ready = self.journal.phase() == Phase::Ready;
@@ -184,13 +184,13 @@ impl Life {
             plan = refused(again)?;
         }
         if !plan.exact || !plan.acquire.is_empty() {
-            return Err(End::Failed(not_exact(&plan)));
+            return Err(Outcome::Failed(not_exact(&plan)));
         }
         Ok(plan)
     }
 
     /// Carries out a plan that replaces nothing.
-    async fn apply(&mut self, plan: &Plan) -> Result<(), End> {
+    async fn apply(&mut self, plan: &Plan) -> Result<(), Outcome> {
         self.enter(Phase::Installing)?;
         self.journal.carry_out(PlanSummary::from(plan))?;
         let stop = self.stop.clone();
@@ -198,8 +198,8 @@ impl Life {
         let applied = self.on_engine(move |engine, journal| engine.apply(&steps, journal, &stop));
         match applied.await? {
             Ok(()) => Ok(()),
-            Err(Stopped::Cancelled) => Err(End::Stopped),
-            Err(Stopped::Failed(failure)) => Err(End::Failed(failure)),
+            Err(Stopped::Cancelled) => Err(Outcome::Stopped),
+            Err(Stopped::Failed(failure)) => Err(Outcome::Failed(failure)),
         }
     }
 
@@ -247,14 +247,14 @@ impl Life {
     }
 
     /// Reads the host and makes a plan.
-    async fn decide(&mut self, provider: &impl Provider) -> Result<Plan, End> {
+    async fn decide(&mut self, provider: &impl Provider) -> Result<Plan, Outcome> {
         let gathered = or_stop(&self.stop, provider.gather()).await?;
         self.enter(Phase::Planning)?;
         Ok(planned(provider, &gathered)?)
     }
 
     /// The same while the driver is Ready, which it stays.
-    async fn plan(&self, provider: &impl Provider) -> Result<Plan, End> {
+    async fn plan(&self, provider: &impl Provider) -> Result<Plan, Outcome> {
         let gathered = or_stop(&self.stop, provider.gather()).await?;
         Ok(planned(provider, &gathered)?)
     }
@@ -278,7 +278,7 @@ impl Life {
 
     /// Ends a failed run: the host is as it was before, or a driver that was Ready is left as it
     /// is. If neither is possible, the journal keeps the rest for the next run.
-    async fn give_up(&mut self, failure: Failure) -> Failure {
+    async fn fail(&mut self, failure: Failure) -> Failure {
         let state = self.journal.state();
         // These kinds mean that uninstalling was tried just now.
         let tried = matches!(failure.kind(), FailureKind::InUse | FailureKind::RolledBack);
@@ -312,7 +312,7 @@ impl Life {
     }
 
     /// Undoes all entries of the journal.
-    async fn take_off(&mut self) -> Result<ExitCode, Failure> {
+    async fn uninstall(&mut self) -> Result<ExitCode, Failure> {
         let untouched = self.journal.live().next().is_none();
         if untouched && self.journal.phase().next().contains(&Phase::Removed) {
             self.enter(Phase::Removed)?;
@@ -372,7 +372,7 @@ fn installed(plan: &Plan, journal: &Journal, first: u64) -> DriverInfo {
 /// Undoes all entries of a journal in phase Removing, and enters the phase that follows. Returns
 /// the journal unless the undo itself panicked.
 pub(super) async fn remove(
-    world: &World,
+    world: &Context,
     journal: Journal,
 ) -> (Option<Journal>, Result<ExitCode, Failure>) {
     let since = Instant::now();
@@ -396,19 +396,19 @@ pub(super) async fn remove(
 /// Runs `act` on a thread that may block. If one of its steps hangs, the thread is abandoned, with
 /// the journal.
 async fn on_engine<T: Send + 'static>(
-    world: &World,
+    world: &Context,
     mut journal: Journal,
     act: impl FnOnce(&Engine<'_>, &mut Journal) -> T + Send + 'static,
 ) -> Result<(Journal, T), Failure> {
     let (at, step_limit) = (world.clone(), world.step_limit);
     let work = move || {
         let result = act(&at.engine(), &mut journal);
-        at.host.rest();
+        at.host.release_idle();
         (journal, result)
     };
     tokio::select! {
         biased;
-        done = privileges::raised(work) => done.or_fail(ExitCode::Bug, || {
+        done = privileges::run_privileged(work) => done.or_fail(ExitCode::Bug, || {
             "changing the host; the journal on disk has its progress"
         }),
         hangs = stuck::stuck(&world.telemetry, step_limit) => Err(hangs),
@@ -419,14 +419,14 @@ async fn on_engine<T: Send + 'static>(
 async fn or_stop<T>(
     stop: &CancelFlag,
     work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, End> {
+) -> Result<T, Outcome> {
     let result = tokio::select! {
         biased;
-        () = stop.wait() => return Err(End::Stopped),
+        () = stop.wait() => return Err(Outcome::Stopped),
         result = work => result?,
     };
     // The stop may have been set during a part of the work that did not notice it.
-    if stop.is_set() { Err(End::Stopped) } else { Ok(result) }
+    if stop.is_set() { Err(Outcome::Stopped) } else { Ok(result) }
 }
 
 /// Makes the plan, and warns of the sources that it goes on without.
@@ -438,13 +438,13 @@ fn planned(provider: &impl Provider, gathered: &Gathered) -> Result<Plan, Failur
 
 /// Returns the plan, unless preflight refused it: the gravest refusal, which comes first, ends the
 /// run and is reported then; the others are logged.
-fn refused(plan: Plan) -> Result<Plan, End> {
+fn refused(plan: Plan) -> Result<Plan, Outcome> {
     let refusals = plan.findings.iter().filter(|f| f.severity == Severity::Refusal);
     for finding in refusals.skip(1) {
         tracing::error!("{}: {}; remedy: {}", finding.code, finding.detail, finding.remedy);
     }
     match plan.refusal() {
-        Some(failure) => Err(End::Failed(failure)),
+        Some(failure) => Err(Outcome::Failed(failure)),
         None => Ok(plan),
     }
 }

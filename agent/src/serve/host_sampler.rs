@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::telemetry::metrics::Seen;
+use crate::telemetry::metrics::HostSample;
 use longshore_core::deadlines::LOOK;
 use longshore_host::holders::driver_users;
 use longshore_host::look::Looker;
@@ -20,21 +20,21 @@ const EVERY: Duration = Duration::from_secs(60);
 
 /// Sampler of a host below a root.
 #[derive(Debug)]
-pub(super) struct Sight {
+pub(super) struct HostSampler {
     root: PathBuf,
     looker: Looker,
     holders: Mutex<Option<(Instant, Option<usize>)>>,
 }
 
-impl Sight {
+impl HostSampler {
     pub(super) fn of(root: &Path, looker: Looker) -> Self {
         Self { root: root.to_path_buf(), looker, holders: Mutex::default() }
     }
 
     /// Samples the present state. Blocks.
-    pub(super) fn look(&self) -> Seen {
+    pub(super) fn look(&self) -> HostSample {
         let modules = modules(&self.root);
-        Seen {
+        HostSample {
             holders: self.holders(&modules),
             references: modules.into_iter().map(|m| (m.name, m.references)).collect(),
             resident_bytes: resident_bytes(),
@@ -133,7 +133,7 @@ mod tests {
         module(root.path(), "nvidia_uvm", "0\n", &[]);
         module(root.path(), "nvidia", "1\n", &["nvidia_uvm"]);
         module(root.path(), "drm", "7\n", &[]);
-        let seen = Sight::of(root.path(), Looker::default()).look();
+        let seen = HostSampler::of(root.path(), Looker::default()).look();
         assert_eq!(seen.references, [("nvidia".to_owned(), 1), ("nvidia_uvm".to_owned(), 0)]);
         assert_eq!(seen.holders, Some(0));
     }
@@ -142,7 +142,7 @@ mod tests {
     fn holders_that_cannot_be_seen_are_unknown_and_not_none() {
         let root = tempfile::tempdir().expect("temporary directory");
         module(root.path(), "nvidia", "3\n", &[]);
-        assert_eq!(Sight::of(root.path(), Looker::default()).look().holders, None);
+        assert_eq!(HostSampler::of(root.path(), Looker::default()).look().holders, None);
     }
 
     #[test]
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_process_knows_what_it_takes() {
-        let seen = Sight::of(Path::new("/"), Looker::default()).look();
+        let seen = HostSampler::of(Path::new("/"), Looker::default()).look();
         assert!(seen.resident_bytes.expect("memory") > 1 << 20);
         assert!(seen.cpu_seconds.expect("time") >= 0.0);
     }

@@ -18,7 +18,7 @@ const TIMES: Times = Times { lease: LEASE, wait: Duration::from_secs(60) };
 
 #[derive(Default)]
 struct Memory {
-    posted: Mutex<Option<Posted>>,
+    posted: Mutex<Option<StoredClaim>>,
     writes: AtomicUsize,
     /// True if it does not support removal.
     keeps: bool,
@@ -38,16 +38,16 @@ impl Memory {
 
     async fn put(&self, claim: Claim) {
         let mark = self.writes.fetch_add(1, Ordering::SeqCst).to_string();
-        *self.posted.lock().await = Some(Posted { mark, claim });
+        *self.posted.lock().await = Some(StoredClaim { mark, claim });
     }
 }
 
-impl Board for Memory {
+impl LeaseBackend for Memory {
     async fn prepare(&self) -> Result<(), Failure> {
         self.check()
     }
 
-    async fn read(&self) -> Result<Option<Posted>, Failure> {
+    async fn read(&self) -> Result<Option<StoredClaim>, Failure> {
         self.check()?;
         Ok(self.posted.lock().await.clone())
     }
@@ -95,14 +95,14 @@ impl Search for Product {
         Ok(self.there.load(Ordering::SeqCst).then_some(()))
     }
 
-    async fn weigh(&self, told: Vec<KnownFailure>) -> Prospect {
+    async fn judge(&self, told: Vec<KnownFailure>) -> Forecast {
         let ours = self.fails.map(|inputs| known(inputs).inputs);
         if self.retries {
-            return Prospect::Open(Vec::new());
+            return Forecast::Open(Vec::new());
         }
         match told.iter().find(|known| Some(&known.inputs) == ours.as_ref()) {
-            Some(known) => Prospect::Fails(Failure::new(ExitCode::Compile, known.cause.clone())),
-            None => Prospect::Open(told),
+            Some(known) => Forecast::Fails(Failure::new(ExitCode::Compile, known.cause.clone())),
+            None => Forecast::Open(told),
         }
     }
 }
@@ -115,10 +115,10 @@ async fn agent(
     well: bool,
 ) -> &'static str {
     let me = Builder::here("modules");
-    let round = Round { board, me, times: TIMES, claims: &Claims::default(), progress: &Silent };
-    match round.turn(&*product).await {
-        Turn::Found(()) => "found",
-        Turn::Mine(held) => {
+    let round = Election { board, me, times: TIMES, claims: &Claims::default(), progress: &Silent };
+    match round.elect(&*product).await {
+        Outcome::Found(()) => "found",
+        Outcome::Mine(held) => {
             product.builds.fetch_add(1, Ordering::SeqCst);
             sleep(long).await;
             if let Some(inputs) = product.fails {
@@ -129,9 +129,9 @@ async fn agent(
             held.release().await;
             "built"
         }
-        Turn::Fails(_) => "fails",
-        Turn::Alone(Alone::NoBoard(_)) => "no board",
-        Turn::Alone(Alone::InVain(_)) => "in vain",
+        Outcome::Fails(_) => "fails",
+        Outcome::Alone(Alone::NoBackend(_)) => "no board",
+        Outcome::Alone(Alone::InVain(_)) => "in vain",
     }
 }
 
@@ -178,9 +178,9 @@ async fn the_claim_of_a_dead_builder_runs_out_and_one_takes_over() {
 }
 
 /// A claim of this process on an empty board, not renewed for minutes.
-async fn held(board: &Arc<Memory>, claims: &Claims, claim: Claim) -> Held {
+async fn held(board: &Arc<Memory>, claims: &Claims, claim: Claim) -> Lease {
     let times = Times { lease: 20 * LEASE, wait: LEASE };
-    let held = Held::ask(board.clone(), claim, Instant::now(), times, claims).await;
+    let held = Lease::ask(board.clone(), claim, Instant::now(), times, claims).await;
     held.expect("writes").expect("nobody else")
 }
 
@@ -208,7 +208,7 @@ async fn the_claim_of_one_who_is_dropped_while_it_asks_is_given_back() {
         let board = Arc::new(Memory { keeps, ..Memory::default() });
         let claims = Claims::default();
         let times = Times { lease: Duration::from_secs(3600), wait: LEASE };
-        let asks = Held::ask(board.clone(), other(Stage::Asking), Instant::now(), times, &claims);
+        let asks = Lease::ask(board.clone(), other(Stage::Asking), Instant::now(), times, &claims);
         tokio::time::timeout(LEASE / 4, asks).await.err().expect("it was stopped");
         assert_eq!(board.writes.load(Ordering::SeqCst), 1, "it asked");
         claims.given_back(LEASE).await;
@@ -302,9 +302,9 @@ async fn nobody_waits_longer_than_was_said() {
     board.put(other(Stage::Building)).await;
     let me = Builder::here("modules");
     let times = Times { lease: Duration::from_secs(3600), wait: Duration::ZERO };
-    let round = Round { board, me, times, claims: &Claims::default(), progress: &Silent };
-    let turn = round.turn(&Product::default()).await;
-    assert!(matches!(turn, Turn::Alone(Alone::InVain(_))));
+    let round = Election { board, me, times, claims: &Claims::default(), progress: &Silent };
+    let turn = round.elect(&Product::default()).await;
+    assert!(matches!(turn, Outcome::Alone(Alone::InVain(_))));
 }
 
 #[tokio::test]
@@ -338,7 +338,7 @@ async fn a_builder_writes_over_who_only_asks_and_leaves_who_builds_too() {
     let board = Arc::new(Memory::default());
     let claim = other(Stage::Asking);
     let claims = Claims::default();
-    let asked = Held::ask(board.clone(), claim.clone(), Instant::now(), TIMES, &claims);
+    let asked = Lease::ask(board.clone(), claim.clone(), Instant::now(), TIMES, &claims);
     let held = asked.await.expect("writes").expect("nobody else");
     let nonce = async || board.posted.lock().await.as_ref().map(|p| p.claim.nonce.clone());
     board.put(other(Stage::Asking)).await;

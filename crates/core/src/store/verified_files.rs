@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::landing::write_atomically;
+use crate::durable::write_atomically;
 
 /// Format version of the file; another version counts as no file.
 const FORMAT: u32 = 1;
@@ -27,7 +27,7 @@ const SETTLED: Duration = Duration::from_secs(1);
 /// Digests of files, by their path below a directory that the owner of the record chooses.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Known {
+pub struct VerifiedFiles {
     format: u32,
     /// The boot it is valid in; absent if it is valid across boots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,7 +72,7 @@ impl Identity {
     }
 }
 
-impl Known {
+impl VerifiedFiles {
     /// Reads `record`; empty if that is absent or unreadable.
     pub fn read(record: &Path) -> Self {
         fs::read(record)

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Base, End, Life, is_of_driver, or_stop};
+use super::{Agent, Base, Outcome, is_of_driver, or_stop};
 use crate::config::Config;
 use crate::engine::{Engine, NotExchanged, verify_available, with_mounts_on};
 use crate::journal::phase::Phase;
@@ -21,14 +21,14 @@ use longshore_host::in_use::InUse;
 /// such as nvidia-smi, and short compared with SIGTERM's.
 const USERS: Duration = Duration::from_secs(2);
 
-impl Life {
+impl Agent {
     /// Follows the configuration as it is now. A failure is only a warning as long as the installed
     /// driver stays.
     pub(super) async fn renew(
         &mut self,
         running: &mut Config,
         configurations: &impl Configurations,
-    ) -> Result<(), End> {
+    ) -> Result<(), Outcome> {
         self.asked = ("SIGHUP", Instant::now());
         let next = match configurations.read() {
             Ok(next) => next,
@@ -49,7 +49,7 @@ impl Life {
         // The new time limits are for the change itself.
         self.world.follow(&next);
         match self.change(&configurations.provider(&next)).await {
-            Err(End::Failed(failure)) if self.journal.state().whole => {
+            Err(Outcome::Failed(failure)) if self.journal.state().whole => {
                 self.world.follow(running);
                 self.world.telemetry.failed(&failure);
                 warn_of(&failure, "the running configuration and its driver stay");
@@ -68,7 +68,7 @@ impl Life {
 
     /// Goes from Ready to Ready with the driver that another configuration wants. Until that is
     /// available completely, the installed driver stays as it is, and Ready.
-    async fn change(&mut self, provider: &impl Provider) -> Result<(), End> {
+    async fn change(&mut self, provider: &impl Provider) -> Result<(), Outcome> {
         let plan = self.plan(provider).await?;
         let plan = self.complete(provider, plan).await?;
         let (going, first) = (going(&self.journal, &plan), self.journal.next_seq());
@@ -87,7 +87,7 @@ impl Life {
 
     /// Verifies all store content of the plan: reading a driver that was never exposed takes
     /// seconds, during which the installed one is Ready.
-    async fn verify_available(&mut self, plan: &Plan) -> Result<(), End> {
+    async fn verify_available(&mut self, plan: &Plan) -> Result<(), Outcome> {
         let since = Instant::now();
         let (images, steps) = (Arc::clone(&self.world.images), plan.install.clone());
         let look = tokio::task::spawn_blocking(move || verify_available(&*images, &steps));
@@ -116,7 +116,7 @@ impl Life {
         plan: &Plan,
         going: BTreeSet<u64>,
         busy: Phase,
-    ) -> Result<(), End> {
+    ) -> Result<(), Outcome> {
         for replaced in &plan.replaces {
             tracing::info!("{} is to go: {}", replaced.module, replaced.why);
         }
@@ -130,22 +130,22 @@ impl Life {
         });
         match exchanged.await? {
             Ok(()) => Ok(self.journal.carry_out(PlanSummary::from(plan))?),
-            Err(NotExchanged::Cancelled) => Err(End::Stopped),
+            Err(NotExchanged::Cancelled) => Err(Outcome::Stopped),
             Err(NotExchanged::Kept(failure) | NotExchanged::Lost(failure)) => {
-                Err(End::Failed(failure))
+                Err(Outcome::Failed(failure))
             }
-            Err(NotExchanged::Back(failure)) => {
+            Err(NotExchanged::RolledBack(failure)) => {
                 let no_device = failure.kind() == FailureKind::NoDevice;
                 if no_device || failure.kind() == FailureKind::KernelRefused {
                     let loads = loads(plan).cloned().collect();
                     let why = failure.one_line();
                     self.journal.refuse(Refused { loads, why, no_device })?;
                 }
-                Err(End::Failed(failure))
+                Err(Outcome::Failed(failure))
             }
             Err(NotExchanged::InUse(in_use)) => {
                 self.enter(busy)?;
-                Err(End::Failed(busy_with(&in_use, plan)))
+                Err(Outcome::Failed(busy_with(&in_use, plan)))
             }
         }
     }

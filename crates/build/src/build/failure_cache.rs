@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Failed;
 use super::diagnose::Class;
-use super::known::{About, KnownFailure};
+use super::shared_failure::{About, KnownFailure};
 use longshore_core::failure::{ExitCode, Failure, OrFail};
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleKey;

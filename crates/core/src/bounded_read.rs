@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::threads;
+use crate::small_stacks;
 
 /// Time limit for reading a file.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -59,7 +59,7 @@ pub fn in_time<T: Send + 'static>(
 ) -> Option<io::Result<T>> {
     let (found, answer) = mpsc::sync_channel(1);
     // The receiver is gone where the result is late.
-    let thread = threads::named(name).spawn(move || drop(found.send(look())));
+    let thread = small_stacks::named(name).spawn(move || drop(found.send(look())));
     match thread {
         Ok(_) => answer.recv_timeout(limit).ok(),
         Err(error) => Some(Err(error)),

@@ -7,24 +7,24 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{Board, Claim, MOST_TOLD, Posted, Stage, Times};
+use super::{Claim, LeaseBackend, MOST_TOLD, Stage, StoredClaim, Times};
 use longshore_build::build::KnownFailure;
 use longshore_core::failure::{ExitCode, Failure};
 
 /// This process's claim, under which it builds. It is renewed for as long as this exists, and
 /// released afterwards, also where the builder is dropped in the middle of its work. A killed
 /// process blocks the others for one lease.
-pub struct Held {
+pub struct Lease {
     /// Dropped at the end of the build, or sends its failure; the keeper waits for either.
     owner: oneshot::Sender<KnownFailure>,
     keeper: JoinHandle<()>,
 }
 
-impl Held {
+impl Lease {
     /// Writes `claim` to a board that was free at `asked`, and waits to see if another agent
     /// overwrites it; returns None then. If the caller is dropped meanwhile, the claim is released
     /// too.
-    pub(super) async fn ask<B: Board>(
+    pub(super) async fn ask<B: LeaseBackend>(
         board: Arc<B>,
         claim: Claim,
         asked: Instant,
@@ -34,7 +34,7 @@ impl Held {
         let (owner, mut gone) = oneshot::channel();
         let (tell, told) = oneshot::channel();
         let counted = held.0.subscribe();
-        let posted = Posted { mark: String::new(), claim };
+        let posted = StoredClaim { mark: String::new(), claim };
         let mut keeper = Keeper { board, times, posted, lost: false, removes: true };
         // A task of its own: the build may block this one's thread, and may be dropped. And a write
         // is never cancelled half-way: the mark of the written claim would be lost.
@@ -63,7 +63,7 @@ impl Held {
         let _ = self.keeper.await;
     }
 
-    /// Like [`Held::release`], and reports the failure to waiting and later agents.
+    /// Like [`Lease::release`], and reports the failure to waiting and later agents.
     pub async fn fail(self, known: KnownFailure) {
         // A keeper that is gone has found another builder, which will report its own failure.
         let _ = self.owner.send(known);
@@ -87,14 +87,14 @@ impl Claims {
 struct Keeper<B> {
     board: Arc<B>,
     times: Times,
-    posted: Posted,
+    posted: StoredClaim,
     /// True if another agent builds too, after its wait for the lease timed out.
     lost: bool,
     /// True if the board supports removal.
     removes: bool,
 }
 
-impl<B: Board> Keeper<B> {
+impl<B: LeaseBackend> Keeper<B> {
     /// Writes the claim, and returns true if this agent builds now.
     async fn win(
         &mut self,
@@ -158,7 +158,7 @@ impl<B: Board> Keeper<B> {
     /// accumulate.
     async fn put(&mut self, claim: Claim) -> Result<(), Failure> {
         let mark = self.board.write(&claim).await?;
-        let before = std::mem::replace(&mut self.posted, Posted { mark, claim });
+        let before = std::mem::replace(&mut self.posted, StoredClaim { mark, claim });
         if self.removes {
             self.removes = self.board.withdraw(&before.mark).await.unwrap_or(false);
         }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use nix::fcntl::Flock;
 
 use crate::builder::Builder;
+use longshore_core::durable::write_failure;
 use longshore_core::failure::{ExitCode, Failure};
-use longshore_core::landing::write_failure;
 use longshore_core::locks::{Attempt, Kind};
 use longshore_core::progress::{Progress, Task, Unit};
 

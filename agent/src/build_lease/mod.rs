@@ -1,12 +1,12 @@
 //! Build lease across hosts: agents that need the same modules elect one builder by a shared claim.
 //!
-//! A [`Board`] stores the claim; `registry::claims` is one in a registry. A board only has to
+//! A [`LeaseBackend`] stores the claim; `registry::claims` is one in a registry. A board only has to
 //! guarantee that the last writer wins: docs/decisions/build-once.md has the protocol, and the
 //! remaining races.
 
 pub mod claims;
-mod held;
-mod turn;
+mod election;
+mod lease;
 
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use held::{Claims, Held};
+pub use election::{Alone, Election, Forecast, Outcome, Search};
+pub use lease::{Claims, Lease};
 use longshore_build::build::KnownFailure;
 use longshore_build::builder::Builder;
 use longshore_core::failure::Failure;
-pub use turn::{Alone, Prospect, Round, Search, Turn};
 
 /// Maximum lease that is accepted of a claim.
 const LONGEST_LEASE: Duration = Duration::from_secs(3600);
@@ -27,12 +27,12 @@ const LONGEST_LEASE: Duration = Duration::from_secs(3600);
 const MOST_TOLD: usize = 4;
 
 /// Storage for the claim on one piece of work. There is at most one; the last written one counts.
-pub trait Board: Send + Sync + 'static {
+pub trait LeaseBackend: Send + Sync + 'static {
     /// Prepares the board once before the first write.
     fn prepare(&self) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Reads the claim; None where there is none, or no valid one.
-    fn read(&self) -> impl Future<Output = Result<Option<Posted>, Failure>> + Send;
+    fn read(&self) -> impl Future<Output = Result<Option<StoredClaim>, Failure>> + Send;
 
     /// Replaces the claim; returns its mark.
     fn write(&self, claim: &Claim) -> impl Future<Output = Result<String, Failure>> + Send;
@@ -44,7 +44,7 @@ pub trait Board: Send + Sync + 'static {
 
 /// A stored claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Posted {
+pub struct StoredClaim {
     /// Identifier of this write, different for each.
     pub mark: String,
     /// The claim.
