@@ -272,9 +272,9 @@ fn parse_state(path: &Path, bytes: &[u8]) -> Result<State, Failure> {
         format: u32,
     }
     let Format { format } =
-        serde_json::from_slice(bytes).map_err(|e| unreadable(path).because(e))?;
+        serde_json::from_slice(bytes).map_err(|e| unreadable(path).with_source(e))?;
     if format < 1 {
-        return Err(unreadable(path).because(format!("there is no format {format}")));
+        return Err(unreadable(path).with_source(format!("there is no format {format}")));
     }
     if format > FORMAT {
         return Err(Failure::new(
@@ -289,7 +289,7 @@ fn parse_state(path: &Path, bytes: &[u8]) -> Result<State, Failure> {
     if let Some(why) = record::mismatch(bytes) {
         return Err(believed::forged(path, &why));
     }
-    serde_json::from_slice(bytes).map_err(|e| unreadable(path).because(e))
+    serde_json::from_slice(bytes).map_err(|e| unreadable(path).with_source(e))
 }
 
 fn unreadable(path: &Path) -> Failure {
@@ -318,7 +318,7 @@ fn unwritable(path: &Path, error: io::Error) -> Failure {
             .to_owned()
     });
     Failure::new(ExitCode::Preflight, format!("writing {}", path.display()))
-        .because(error)
+        .with_source(error)
         .remedy(remedy)
 }
 

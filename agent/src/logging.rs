@@ -134,7 +134,7 @@ fn filter(env: Env<'_>) -> Result<EnvFilter, Failure> {
     let text = given(env, "LONGSHORE_LOG").unwrap_or_else(|| "info".to_owned());
     EnvFilter::try_new(&text).map_err(|e| {
         Failure::new(ExitCode::Usage, format!("environment variable LONGSHORE_LOG={text}"))
-            .because(e)
+            .with_source(e)
             .remedy("give error, warn, info, debug or trace, or filters such as longshore=debug")
     })
 }
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn a_failure_is_one_line_of_the_log() {
         let failure = Failure::new(ExitCode::Preflight, "writing /store/a:\ntwice")
-            .because(std::io::Error::from_raw_os_error(28))
+            .with_source(std::io::Error::from_raw_os_error(28))
             .remedy("free \"some\" space");
         let at = Timestamp::from_microsecond(1_763_661_600_000_042).expect("a time");
         assert_eq!(

@@ -29,7 +29,7 @@ fn main() -> ProcessExit {
     let log = Log::default();
     // Also before any thread exists: threads inherit the capabilities of their creator.
     if let Err(error) = privileges::drop_unneeded() {
-        let failure = Failure::new(ExitCode::Bug, "dropping capabilities").because(error);
+        let failure = Failure::new(ExitCode::Bug, "dropping capabilities").with_source(error);
         log.report(&failure);
         return ProcessExit::from(failure.code().number());
     }

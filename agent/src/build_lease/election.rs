@@ -15,7 +15,7 @@ use longshore_core::progress::{Progress, Task, Unit};
 /// its own, after this many every agent builds for itself.
 const MOST_GIVEN_UP: u32 = 3;
 
-/// Maximum number of refused writes, after which the board counts as unusable.
+/// Maximum number of refused writes, after which the backend counts as unusable.
 const MOST_REFUSED: u32 = 3;
 
 /// Search for the product to build.
@@ -53,7 +53,7 @@ pub enum Outcome<F> {
 /// Reason for building without a claim.
 #[derive(Debug)]
 pub enum Alone {
-    /// The board cannot be used.
+    /// The backend cannot be used.
     NoBackend(Failure),
     /// The wait for other agents brought no result.
     InVain(String),
@@ -61,8 +61,8 @@ pub enum Alone {
 
 /// One agent in the election.
 pub struct Election<'a, B> {
-    /// The board with the claim.
-    pub board: Arc<B>,
+    /// The backend with the claim.
+    pub backend: Arc<B>,
     /// This agent.
     pub me: Builder,
     /// Time limits.
@@ -75,7 +75,7 @@ pub struct Election<'a, B> {
 
 impl<B: LeaseBackend> Election<'_, B> {
     /// Waits until `search` finds the product, or this agent is elected to build it. Takes at most
-    /// the times' `wait` plus one lease; a board that refuses quickly is retried twice, each in
+    /// the times' `wait` plus one lease; a backend that refuses quickly is retried twice, each in
     /// less than a tenth of a lease.
     pub async fn elect<S: Search>(&self, search: &S) -> Outcome<S::Found> {
         for _ in 1..MOST_REFUSED {
@@ -98,11 +98,11 @@ impl<B: LeaseBackend> Election<'_, B> {
     async fn wait_for_it<S: Search>(&self, search: &S) -> Result<Outcome<S::Found>, Failure> {
         let deadline = Instant::now() + self.times.wait;
         let mut watch = Watch::new(self.times);
-        // Before a claim is written the product is searched for, and then the board is read again.
+        // Before a claim is written the product is searched for, and then the backend is read again.
         let mut looked = false;
         loop {
             let asked = Instant::now();
-            watch.see(self.board.read().await)?;
+            watch.see(self.backend.read().await)?;
             let told = watch.unjudged();
             if !told.is_empty() || (watch.is_free() && !looked) {
                 // An existing set takes precedence over a reported failure.
@@ -114,7 +114,7 @@ impl<B: LeaseBackend> Election<'_, B> {
                     Forecast::Open(carried) => watch.carry(carried),
                 }
                 if watch.is_free() {
-                    self.board.prepare().await?;
+                    self.backend.prepare().await?;
                     looked = true;
                 }
             } else if watch.given_up >= MOST_GIVEN_UP {
@@ -156,7 +156,7 @@ impl<B: LeaseBackend> Election<'_, B> {
         }
     }
 
-    /// Writes a claim to a board that was free at `asked`; None where another agent was faster.
+    /// Writes a claim to a backend that was free at `asked`; None where another agent was faster.
     async fn claim(
         &self,
         asked: Instant,
@@ -165,11 +165,11 @@ impl<B: LeaseBackend> Election<'_, B> {
         // The time of the claim, not that of the beginning of the wait.
         let me = Builder { since: jiff::Timestamp::now(), ..self.me.clone() };
         let claim = Claim::new(me, &self.times, carried);
-        Lease::ask(Arc::clone(&self.board), claim, asked, self.times, self.claims).await
+        Lease::ask(Arc::clone(&self.backend), claim, asked, self.times, self.claims).await
     }
 }
 
-/// Observations of the board over time, by this process's own clock: clocks of hosts differ.
+/// Observations of the backend over time, by this process's own clock: clocks of hosts differ.
 struct Watch {
     times: Times,
     seen: Option<StoredClaim>,
@@ -204,13 +204,13 @@ impl Watch {
         }
     }
 
-    /// Records a read; a board that is unreadable for a while is no reason to give up on the
+    /// Records a read; a backend that is unreadable for a while is no reason to give up on the
     /// builder.
     fn see(&mut self, read: Result<Option<StoredClaim>, Failure>) -> Result<(), Failure> {
         match read {
-            Ok(posted) => {
+            Ok(stored) => {
                 self.read = Instant::now();
-                self.note(posted);
+                self.note(stored);
                 Ok(())
             }
             Err(failure) if !self.is_free() && self.read.elapsed() < self.times.lease => {
@@ -221,28 +221,28 @@ impl Watch {
         }
     }
 
-    fn note(&mut self, posted: Option<StoredClaim>) {
-        if posted == self.seen {
+    fn note(&mut self, stored: Option<StoredClaim>) {
+        if stored == self.seen {
             return;
         }
-        let stage = posted.as_ref().map_or(Stage::Done, |p| p.claim.stage);
-        let nonce = posted.as_ref().map(|p| p.claim.nonce.clone());
+        let stage = stored.as_ref().map_or(Stage::Done, |p| p.claim.stage);
+        let nonce = stored.as_ref().map(|p| p.claim.nonce.clone());
         // An asking agent may have overwritten a builder's claim, which the builder will renew.
         if stage != Stage::Asking {
             let now = nonce.filter(|_| stage == Stage::Building);
             self.given_up += u32::from(self.building.is_some() && self.building != now);
             self.building = now;
         }
-        let told = posted.as_ref().map(|p| p.claim.failures.as_slice()).unwrap_or_default();
+        let told = stored.as_ref().map(|p| p.claim.failures.as_slice()).unwrap_or_default();
         self.weighed.retain(|known| told.contains(known));
         self.carried.retain(|known| told.contains(known));
-        self.seen = posted;
+        self.seen = stored;
         self.since = Instant::now();
     }
 
     /// Returns the failures that have not been judged yet.
     fn unjudged(&mut self) -> Vec<KnownFailure> {
-        let told = self.seen.iter().flat_map(|posted| &posted.claim.failures);
+        let told = self.seen.iter().flat_map(|stored| &stored.claim.failures);
         let told: Vec<_> = told.filter(|known| !self.weighed.contains(known)).cloned().collect();
         self.weighed.extend_from_slice(&told);
         told

@@ -21,11 +21,11 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Writes `claim` to a board that was free at `asked`, and waits to see if another agent
+    /// Writes `claim` to a backend that was free at `asked`, and waits to see if another agent
     /// overwrites it; returns None then. If the caller is dropped meanwhile, the claim is released
     /// too.
     pub(super) async fn ask<B: LeaseBackend>(
-        board: Arc<B>,
+        backend: Arc<B>,
         claim: Claim,
         asked: Instant,
         times: Times,
@@ -34,8 +34,8 @@ impl Lease {
         let (owner, mut gone) = oneshot::channel();
         let (tell, told) = oneshot::channel();
         let counted = held.0.subscribe();
-        let posted = StoredClaim { mark: String::new(), claim };
-        let mut keeper = Keeper { board, times, posted, lost: false, removes: true };
+        let stored = StoredClaim { mark: String::new(), claim };
+        let mut keeper = Keeper { backend, times, stored, lost: false, removes: true };
         // A task of its own: the build may block this one's thread, and may be dropped. And a write
         // is never cancelled half-way: the mark of the written claim would be lost.
         let keeper = tokio::spawn(async move {
@@ -45,12 +45,12 @@ impl Lease {
             let _ = tell.send(won);
             if keeps {
                 keeper.keep(gone).await;
-            } else if failed && !keeper.posted.mark.is_empty() {
+            } else if failed && !keeper.stored.mark.is_empty() {
                 keeper.give_back(None).await;
             }
             drop(counted);
         });
-        let ended = |e| Failure::new(ExitCode::Bug, "the keeper of a claim ended").because(e);
+        let ended = |e| Failure::new(ExitCode::Bug, "the keeper of a claim ended").with_source(e);
         let won = told.await.map_err(ended)??;
         Ok(won.then_some(Self { owner, keeper }))
     }
@@ -85,12 +85,12 @@ impl Claims {
 }
 
 struct Keeper<B> {
-    board: Arc<B>,
+    backend: Arc<B>,
     times: Times,
-    posted: StoredClaim,
+    stored: StoredClaim,
     /// True if another agent builds too, after its wait for the lease timed out.
     lost: bool,
-    /// True if the board supports removal.
+    /// True if the backend supports removal.
     removes: bool,
 }
 
@@ -101,8 +101,8 @@ impl<B: LeaseBackend> Keeper<B> {
         asked: Instant,
         gone: &mut oneshot::Receiver<KnownFailure>,
     ) -> Result<bool, Failure> {
-        let claim = self.posted.claim.clone();
-        self.posted.mark = self.board.write(&claim).await?;
+        let claim = self.stored.claim.clone();
+        self.stored.mark = self.backend.write(&claim).await?;
         let was_slow = asked.elapsed() > self.times.settle() / 2;
         let settle = if was_slow { self.times.settle_slowly() } else { self.times.settle() };
         tokio::select! {
@@ -113,7 +113,7 @@ impl<B: LeaseBackend> Keeper<B> {
             }
             () = tokio::time::sleep(settle) => {}
         }
-        match self.board.read().await? {
+        match self.backend.read().await? {
             Some(there) if there.claim.is_of(&claim) => {}
             _ => return Ok(false),
         }
@@ -142,8 +142,8 @@ impl<B: LeaseBackend> Keeper<B> {
 
     /// Renews the claim, unless another agent builds already.
     async fn renew(&mut self) -> Result<(), Failure> {
-        let ours = self.posted.claim.clone();
-        if let Some(other) = self.board.read().await?.map(|p| p.claim)
+        let ours = self.stored.claim.clone();
+        if let Some(other) = self.backend.read().await?.map(|p| p.claim)
             && !other.is_of(&ours)
             && other.stage == Stage::Building
         {
@@ -157,10 +157,10 @@ impl<B: LeaseBackend> Keeper<B> {
     /// Replaces the previous claim by `claim`, and removes the previous one, so that they do not
     /// accumulate.
     async fn put(&mut self, claim: Claim) -> Result<(), Failure> {
-        let mark = self.board.write(&claim).await?;
-        let before = std::mem::replace(&mut self.posted, StoredClaim { mark, claim });
+        let mark = self.backend.write(&claim).await?;
+        let before = std::mem::replace(&mut self.stored, StoredClaim { mark, claim });
         if self.removes {
-            self.removes = self.board.withdraw(&before.mark).await.unwrap_or(false);
+            self.removes = self.backend.withdraw(&before.mark).await.unwrap_or(false);
         }
         Ok(())
     }
@@ -178,15 +178,15 @@ impl<B: LeaseBackend> Keeper<B> {
         if self.lost {
             return Ok(());
         }
-        let mut claim = self.posted.claim.next(Stage::Done);
+        let mut claim = self.stored.claim.next(Stage::Done);
         claim.failures.extend(failed);
         let too_many = claim.failures.len().saturating_sub(MOST_TOLD);
         claim.failures.drain(..too_many);
         let tells = !claim.failures.is_empty();
-        if !tells && self.removes && self.board.withdraw(&self.posted.mark).await? {
+        if !tells && self.removes && self.backend.withdraw(&self.stored.mark).await? {
             return Ok(());
         }
-        let there = self.board.read().await?.map(|posted| posted.claim);
+        let there = self.backend.read().await?.map(|stored| stored.claim);
         // An agent that is only asking will read again.
         let may_write =
             |there: Claim| there.is_of(&claim) || (tells && there.stage == Stage::Asking);

@@ -1,6 +1,6 @@
 //! Build lease across hosts: agents that need the same modules elect one builder by a shared claim.
 //!
-//! A [`LeaseBackend`] stores the claim; `registry::claims` is one in a registry. A board only has to
+//! A [`LeaseBackend`] stores the claim; `registry::claims` is one in a registry. A backend only has to
 //! guarantee that the last writer wins: docs/decisions/build-once.md has the protocol, and the
 //! remaining races.
 
@@ -9,7 +9,6 @@ mod election;
 mod lease;
 
 use std::future::Future;
-use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -28,7 +27,7 @@ const MOST_TOLD: usize = 4;
 
 /// Storage for the claim on one piece of work. There is at most one; the last written one counts.
 pub trait LeaseBackend: Send + Sync + 'static {
-    /// Prepares the board once before the first write.
+    /// Prepares the backend once before the first write.
     fn prepare(&self) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Reads the claim; None where there is none, or no valid one.
@@ -38,7 +37,7 @@ pub trait LeaseBackend: Send + Sync + 'static {
     fn write(&self, claim: &Claim) -> impl Future<Output = Result<String, Failure>> + Send;
 
     /// Removes the claim with this mark, and no other: one that has replaced it stays. False where
-    /// the board does not support removal.
+    /// the backend does not support removal.
     fn withdraw(&self, mark: &str) -> impl Future<Output = Result<bool, Failure>> + Send;
 }
 
@@ -91,7 +90,7 @@ pub enum Stage {
 
 impl Claim {
     fn new(builder: Builder, times: &Times, failures: Vec<KnownFailure>) -> Self {
-        let nonce = format!("{:016x}", random());
+        let nonce = format!("{:016x}", fastrand::u64(..));
         let lease = u64::try_from(times.lease.as_millis()).unwrap_or(u64::MAX);
         Self { builder, nonce, stage: Stage::Asking, renewal: 0, lease, failures }
     }
@@ -132,16 +131,10 @@ impl Times {
         self.renew() + 2 * self.settle()
     }
 
-    /// Time until the next read of the board, spread so that many hosts do not read at once.
+    /// Time until the next read of the backend, spread so that many hosts do not read at once.
     fn poll(&self) -> Duration {
-        let spread = (random() % 1000) as f64 / 1000.0;
-        (self.lease / 12).mul_f64(0.5 + spread)
+        (self.lease / 12).mul_f64(0.5 + fastrand::f64())
     }
-}
-
-/// std seeds every RandomState differently; that is random enough to distinguish claims.
-fn random() -> u64 {
-    std::hash::RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]

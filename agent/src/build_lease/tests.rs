@@ -1,4 +1,4 @@
-//! Tests with agents and a board in memory.
+//! Tests with agents and a backend in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ const TIMES: Times = Times { lease: LEASE, wait: Duration::from_secs(60) };
 
 #[derive(Default)]
 struct Memory {
-    posted: Mutex<Option<StoredClaim>>,
+    stored: Mutex<Option<StoredClaim>>,
     writes: AtomicUsize,
     /// True if it does not support removal.
     keeps: bool,
@@ -31,14 +31,14 @@ struct Memory {
 impl Memory {
     fn check(&self) -> Result<(), Failure> {
         match self.away.load(Ordering::SeqCst) {
-            true => Err(Failure::new(ExitCode::Download, "the board is unreachable")),
+            true => Err(Failure::new(ExitCode::Download, "the backend is unreachable")),
             false => Ok(()),
         }
     }
 
     async fn put(&self, claim: Claim) {
         let mark = self.writes.fetch_add(1, Ordering::SeqCst).to_string();
-        *self.posted.lock().await = Some(StoredClaim { mark, claim });
+        *self.stored.lock().await = Some(StoredClaim { mark, claim });
     }
 }
 
@@ -49,23 +49,23 @@ impl LeaseBackend for Memory {
 
     async fn read(&self) -> Result<Option<StoredClaim>, Failure> {
         self.check()?;
-        Ok(self.posted.lock().await.clone())
+        Ok(self.stored.lock().await.clone())
     }
 
     async fn write(&self, claim: &Claim) -> Result<String, Failure> {
         self.check()?;
         let less = |n: usize| n.checked_sub(1);
         if self.refuses.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
-            return Err(Failure::new(ExitCode::Download, "the board refuses the claim"));
+            return Err(Failure::new(ExitCode::Download, "the backend refuses the claim"));
         }
         self.put(claim.clone()).await;
-        Ok(self.posted.lock().await.as_ref().map(|p| p.mark.clone()).unwrap_or_default())
+        Ok(self.stored.lock().await.as_ref().map(|p| p.mark.clone()).unwrap_or_default())
     }
 
     async fn withdraw(&self, mark: &str) -> Result<bool, Failure> {
-        let mut posted = self.posted.lock().await;
-        if !self.keeps && posted.as_ref().is_some_and(|p| p.mark == mark) {
-            *posted = None;
+        let mut stored = self.stored.lock().await;
+        if !self.keeps && stored.as_ref().is_some_and(|p| p.mark == mark) {
+            *stored = None;
         }
         Ok(!self.keeps)
     }
@@ -109,13 +109,14 @@ impl Search for Product {
 
 /// Runs one agent; its build takes `long` and creates the product, if `well`.
 async fn agent(
-    board: Arc<Memory>,
+    backend: Arc<Memory>,
     product: Arc<Product>,
     long: Duration,
     well: bool,
 ) -> &'static str {
     let me = Builder::here("modules");
-    let round = Election { board, me, times: TIMES, claims: &Claims::default(), progress: &Silent };
+    let round =
+        Election { backend, me, times: TIMES, claims: &Claims::default(), progress: &Silent };
     match round.elect(&*product).await {
         Outcome::Found(()) => "found",
         Outcome::Mine(held) => {
@@ -130,7 +131,7 @@ async fn agent(
             "built"
         }
         Outcome::Fails(_) => "fails",
-        Outcome::Alone(Alone::NoBackend(_)) => "no board",
+        Outcome::Alone(Alone::NoBackend(_)) => "no backend",
         Outcome::Alone(Alone::InVain(_)) => "in vain",
     }
 }
@@ -142,10 +143,10 @@ fn other(stage: Stage) -> Claim {
 
 #[tokio::test]
 async fn a_board_that_refuses_a_claim_is_asked_twice_more() {
-    for (refuses, wanted, builds) in [(2, "built", 1), (3, "no board", 0)] {
-        let (board, product) = (Memory::default(), Arc::new(Product::default()));
-        board.refuses.store(refuses, Ordering::SeqCst);
-        let how = agent(Arc::new(board), Arc::clone(&product), Duration::ZERO, true).await;
+    for (refuses, wanted, builds) in [(2, "built", 1), (3, "no backend", 0)] {
+        let (backend, product) = (Memory::default(), Arc::new(Product::default()));
+        backend.refuses.store(refuses, Ordering::SeqCst);
+        let how = agent(Arc::new(backend), Arc::clone(&product), Duration::ZERO, true).await;
         assert_eq!((how, product.builds.load(Ordering::SeqCst)), (wanted, builds), "{refuses}");
     }
 }
@@ -153,51 +154,51 @@ async fn a_board_that_refuses_a_claim_is_asked_twice_more() {
 #[tokio::test]
 async fn many_that_start_together_build_once() {
     for keeps in [false, true] {
-        let board = Arc::new(Memory { keeps, ..Memory::default() });
+        let backend = Arc::new(Memory { keeps, ..Memory::default() });
         let product = Arc::new(Product::default());
-        let agents = (0..20).map(|_| agent(board.clone(), product.clone(), 2 * LEASE, true));
+        let agents = (0..20).map(|_| agent(backend.clone(), product.clone(), 2 * LEASE, true));
         let ends = futures_util::future::join_all(agents).await;
         assert_eq!(ends.iter().filter(|end| **end == "built").count(), 1, "{ends:?}");
         assert_eq!(ends.iter().filter(|end| **end == "found").count(), 19, "{ends:?}");
-        let left = board.posted.lock().await.take();
+        let left = backend.stored.lock().await.take();
         assert_eq!(left.map(|p| p.claim.stage), keeps.then_some(Stage::Done));
     }
 }
 
 #[tokio::test]
 async fn the_claim_of_a_dead_builder_runs_out_and_one_takes_over() {
-    let board = Arc::new(Memory::default());
-    board.put(other(Stage::Building)).await;
+    let backend = Arc::new(Memory::default());
+    backend.put(other(Stage::Building)).await;
     let product = Arc::new(Product::default());
     let since = Instant::now();
-    let agents = (0..8).map(|_| agent(board.clone(), product.clone(), LEASE / 10, true));
+    let agents = (0..8).map(|_| agent(backend.clone(), product.clone(), LEASE / 10, true));
     let ends = futures_util::future::join_all(agents).await;
     assert!(since.elapsed() >= LEASE, "{:?}", since.elapsed());
     assert_eq!(ends.iter().filter(|end| **end == "built").count(), 1, "{ends:?}");
     assert_eq!(product.builds.load(Ordering::SeqCst), 1);
 }
 
-/// A claim of this process on an empty board, not renewed for minutes.
-async fn held(board: &Arc<Memory>, claims: &Claims, claim: Claim) -> Lease {
+/// A claim of this process on an empty backend, not renewed for minutes.
+async fn held(backend: &Arc<Memory>, claims: &Claims, claim: Claim) -> Lease {
     let times = Times { lease: 20 * LEASE, wait: LEASE };
-    let held = Lease::ask(board.clone(), claim, Instant::now(), times, claims).await;
+    let held = Lease::ask(backend.clone(), claim, Instant::now(), times, claims).await;
     held.expect("writes").expect("nobody else")
 }
 
 #[tokio::test]
 async fn the_claim_of_a_builder_that_is_dropped_is_given_back() {
     for keeps in [false, true] {
-        let board = Arc::new(Memory { keeps, ..Memory::default() });
+        let backend = Arc::new(Memory { keeps, ..Memory::default() });
         let claims = Claims::default();
         claims.given_back(Duration::ZERO).await;
-        let held = held(&board, &claims, other(Stage::Asking)).await;
+        let held = held(&backend, &claims, other(Stage::Asking)).await;
         let builds = async {
             let _held = held;
             std::future::pending::<()>().await;
         };
         tokio::time::timeout(Duration::ZERO, builds).await.expect_err("it was stopped");
         claims.given_back(LEASE).await;
-        let left = board.posted.lock().await.take();
+        let left = backend.stored.lock().await.take();
         assert_eq!(left.map(|p| p.claim.stage), keeps.then_some(Stage::Done));
     }
 }
@@ -205,14 +206,15 @@ async fn the_claim_of_a_builder_that_is_dropped_is_given_back() {
 #[tokio::test]
 async fn the_claim_of_one_who_is_dropped_while_it_asks_is_given_back() {
     for keeps in [false, true] {
-        let board = Arc::new(Memory { keeps, ..Memory::default() });
+        let backend = Arc::new(Memory { keeps, ..Memory::default() });
         let claims = Claims::default();
         let times = Times { lease: Duration::from_secs(3600), wait: LEASE };
-        let asks = Lease::ask(board.clone(), other(Stage::Asking), Instant::now(), times, &claims);
+        let asks =
+            Lease::ask(backend.clone(), other(Stage::Asking), Instant::now(), times, &claims);
         tokio::time::timeout(LEASE / 4, asks).await.err().expect("it was stopped");
-        assert_eq!(board.writes.load(Ordering::SeqCst), 1, "it asked");
+        assert_eq!(backend.writes.load(Ordering::SeqCst), 1, "it asked");
         claims.given_back(LEASE).await;
-        let left = board.posted.lock().await.take();
+        let left = backend.stored.lock().await.take();
         assert_eq!(left.map(|p| p.claim.stage), keeps.then_some(Stage::Done));
     }
 }
@@ -220,50 +222,50 @@ async fn the_claim_of_one_who_is_dropped_while_it_asks_is_given_back() {
 #[tokio::test]
 async fn what_fails_on_every_host_is_built_once_and_told_to_those_who_wait_and_come() {
     for keeps in [false, true] {
-        let board = Arc::new(Memory { keeps, ..Memory::default() });
+        let backend = Arc::new(Memory { keeps, ..Memory::default() });
         let product = Product::failing('a');
-        let agents = (0..20).map(|_| agent(board.clone(), product.clone(), 2 * LEASE, true));
+        let agents = (0..20).map(|_| agent(backend.clone(), product.clone(), 2 * LEASE, true));
         let ends = futures_util::future::join_all(agents).await;
         assert_eq!(ends.iter().filter(|end| **end == "failed").count(), 1, "{ends:?}");
         assert_eq!(ends.iter().filter(|end| **end == "fails").count(), 19, "{ends:?}");
         // A later agent writes no claim if it finds a set.
-        let writes = board.writes.load(Ordering::SeqCst);
-        let late = agent(board.clone(), product.clone(), LEASE, true).await;
-        assert_eq!((late, board.writes.load(Ordering::SeqCst)), ("fails", writes));
+        let writes = backend.writes.load(Ordering::SeqCst);
+        let late = agent(backend.clone(), product.clone(), LEASE, true).await;
+        assert_eq!((late, backend.writes.load(Ordering::SeqCst)), ("fails", writes));
         product.there.store(true, Ordering::SeqCst);
-        assert_eq!(agent(board.clone(), product.clone(), LEASE, true).await, "found");
+        assert_eq!(agent(backend.clone(), product.clone(), LEASE, true).await, "found");
         assert_eq!(product.builds.load(Ordering::SeqCst), 1);
     }
 }
 
 #[tokio::test]
 async fn a_failure_of_other_inputs_keeps_nobody_from_building_and_is_told_on() {
-    let board = Arc::new(Memory::default());
+    let backend = Arc::new(Memory::default());
     for (inputs, end) in [('a', "failed"), ('b', "failed"), ('a', "fails"), ('b', "fails")] {
         let product = Product::failing(inputs);
-        assert_eq!(agent(board.clone(), product, Duration::ZERO, true).await, end, "{inputs}");
+        assert_eq!(agent(backend.clone(), product, Duration::ZERO, true).await, end, "{inputs}");
     }
-    let told = board.posted.lock().await.as_ref().map(|p| p.claim.failures.clone());
+    let told = backend.stored.lock().await.as_ref().map(|p| p.claim.failures.clone());
     let inputs: Vec<_> = told.expect("a claim").into_iter().map(|known| known.inputs).collect();
     assert_eq!(inputs, [known('a').inputs, known('b').inputs]);
     // Also while another agent builds.
     let claims = Claims::default();
     let claim = Claim { failures: vec![known('a')], ..other(Stage::Asking) };
-    let held = held(&board, &claims, claim).await;
-    assert_eq!(agent(board.clone(), Product::failing('a'), LEASE, true).await, "fails");
+    let held = held(&backend, &claims, claim).await;
+    assert_eq!(agent(backend.clone(), Product::failing('a'), LEASE, true).await, "fails");
     held.release().await;
-    let left = board.posted.lock().await.take().expect("it still tells").claim;
+    let left = backend.stored.lock().await.take().expect("it still tells").claim;
     assert_eq!((left.stage, left.failures.len()), (Stage::Done, 1));
 }
 
 #[tokio::test]
 async fn who_tries_again_builds_and_takes_the_failure_off() {
     for (fails, end) in [(None, "built"), (Some('a'), "failed")] {
-        let board = Arc::new(Memory::default());
-        agent(board.clone(), Product::failing('a'), Duration::ZERO, true).await;
+        let backend = Arc::new(Memory::default());
+        agent(backend.clone(), Product::failing('a'), Duration::ZERO, true).await;
         let again = Arc::new(Product { fails, retries: true, ..Product::default() });
-        assert_eq!(agent(board.clone(), again, Duration::ZERO, true).await, end);
-        let left = board.posted.lock().await.take().map(|p| p.claim.failures.len());
+        assert_eq!(agent(backend.clone(), again, Duration::ZERO, true).await, end);
+        let left = backend.stored.lock().await.take().map(|p| p.claim.failures.len());
         assert_eq!(left, fails.map(|_| 1));
     }
 }
@@ -287,9 +289,9 @@ fn a_claim_tells_no_more_than_is_understood_and_bounded() {
 
 #[tokio::test]
 async fn builders_that_give_up_are_followed_by_so_many_and_then_by_all() {
-    let board = Arc::new(Memory::default());
+    let backend = Arc::new(Memory::default());
     let product = Arc::new(Product::default());
-    let agents = (0..6).map(|_| agent(board.clone(), product.clone(), LEASE / 2, false));
+    let agents = (0..6).map(|_| agent(backend.clone(), product.clone(), LEASE / 2, false));
     let ends = futures_util::future::join_all(agents).await;
     let built = ends.iter().filter(|end| **end == "built").count();
     assert!((3..=4).contains(&built), "{ends:?}");
@@ -298,36 +300,36 @@ async fn builders_that_give_up_are_followed_by_so_many_and_then_by_all() {
 
 #[tokio::test]
 async fn nobody_waits_longer_than_was_said() {
-    let board = Arc::new(Memory::default());
-    board.put(other(Stage::Building)).await;
+    let backend = Arc::new(Memory::default());
+    backend.put(other(Stage::Building)).await;
     let me = Builder::here("modules");
     let times = Times { lease: Duration::from_secs(3600), wait: Duration::ZERO };
-    let round = Election { board, me, times, claims: &Claims::default(), progress: &Silent };
+    let round = Election { backend, me, times, claims: &Claims::default(), progress: &Silent };
     let turn = round.elect(&Product::default()).await;
     assert!(matches!(turn, Outcome::Alone(Alone::InVain(_))));
 }
 
 #[tokio::test]
 async fn where_there_is_no_board_everybody_builds() {
-    let board = Arc::new(Memory::default());
-    board.away.store(true, Ordering::SeqCst);
-    let end = agent(board, Arc::default(), LEASE, true).await;
-    assert_eq!(end, "no board");
+    let backend = Arc::new(Memory::default());
+    backend.away.store(true, Ordering::SeqCst);
+    let end = agent(backend, Arc::default(), LEASE, true).await;
+    assert_eq!(end, "no backend");
 }
 
 #[tokio::test]
 async fn a_board_that_is_away_for_a_moment_is_no_reason_to_build() {
-    let board = Arc::new(Memory::default());
-    board.put(other(Stage::Building)).await;
+    let backend = Arc::new(Memory::default());
+    backend.put(other(Stage::Building)).await;
     let product = Arc::new(Product::default());
-    let waits = agent(board.clone(), product.clone(), LEASE, true);
+    let waits = agent(backend.clone(), product.clone(), LEASE, true);
     let happens = async {
         sleep(LEASE / 4).await;
-        board.away.store(true, Ordering::SeqCst);
+        backend.away.store(true, Ordering::SeqCst);
         sleep(LEASE / 4).await;
-        board.away.store(false, Ordering::SeqCst);
+        backend.away.store(false, Ordering::SeqCst);
         product.there.store(true, Ordering::SeqCst);
-        *board.posted.lock().await = None;
+        *backend.stored.lock().await = None;
     };
     let (end, ()) = tokio::join!(waits, happens);
     assert_eq!(end, "found");
@@ -335,20 +337,20 @@ async fn a_board_that_is_away_for_a_moment_is_no_reason_to_build() {
 
 #[tokio::test]
 async fn a_builder_writes_over_who_only_asks_and_leaves_who_builds_too() {
-    let board = Arc::new(Memory::default());
+    let backend = Arc::new(Memory::default());
     let claim = other(Stage::Asking);
     let claims = Claims::default();
-    let asked = Lease::ask(board.clone(), claim.clone(), Instant::now(), TIMES, &claims);
+    let asked = Lease::ask(backend.clone(), claim.clone(), Instant::now(), TIMES, &claims);
     let held = asked.await.expect("writes").expect("nobody else");
-    let nonce = async || board.posted.lock().await.as_ref().map(|p| p.claim.nonce.clone());
-    board.put(other(Stage::Asking)).await;
+    let nonce = async || backend.stored.lock().await.as_ref().map(|p| p.claim.nonce.clone());
+    backend.put(other(Stage::Asking)).await;
     let since = Instant::now();
     while nonce().await.as_ref() != Some(&claim.nonce) {
         assert!(since.elapsed() < 20 * LEASE, "it does not write anew");
         sleep(LEASE / 50).await;
     }
     let second = other(Stage::Building);
-    board.put(second.clone()).await;
+    backend.put(second.clone()).await;
     sleep(LEASE).await;
     assert_eq!(nonce().await, Some(second.nonce.clone()));
     held.release().await;

@@ -215,7 +215,7 @@ impl Staging {
                 .remedy("give a whole file that `longshore bundle --out` wrote")
         })?;
         serde_json::from_slice(bytes)
-            .map_err(|e| self.wrong(format!("its {name} is damaged")).because(e))
+            .map_err(|e| self.wrong(format!("its {name} is damaged")).with_source(e))
     }
 
     /// Checks that the bundle has the blob of a descriptor, with its size.
@@ -265,5 +265,5 @@ fn wrong(name: &str, what: String) -> Failure {
 
 /// The failure of a read: the file system's fault, or not a tar file.
 fn unreadable(name: &str, error: io::Error) -> Failure {
-    wrong(name, "it is cut off, or no tar file".into()).because(error)
+    wrong(name, "it is cut off, or no tar file".into()).with_source(error)
 }

@@ -127,6 +127,6 @@ fn unwritable(out: &Path, error: io::Error) -> Failure {
     let remedy = write_remedy(&error, "--out")
         .unwrap_or_else(|| "give --out a file that can be written, or - for a pipe".to_owned());
     Failure::new(ExitCode::Preflight, format!("writing {}", out.display()))
-        .because(error)
+        .with_source(error)
         .remedy(remedy)
 }

@@ -244,7 +244,7 @@ pub(super) async fn verify(config: &Config, verify: Verify) -> Result<ExitCode, 
     }
     let reference: Reference = verify.what.parse().map_err(|e| {
         Failure::new(ExitCode::Usage, format!("{} is no directory either", verify.what))
-            .because(e)
+            .with_source(e)
             .remedy("give HOST/REPOSITORY:TAG, HOST/REPOSITORY@sha256:..., or a layout's directory")
     })?;
     let Some(name) = reference.digest.as_ref().or(reference.tag.as_ref()) else {

@@ -80,7 +80,7 @@ pub fn read_operator_files(dir: &Path) -> Result<Parameters, Failure> {
             Err(e) => {
                 let cause = format!("reading module parameters from {}", path.display());
                 return Err(Failure::new(ExitCode::Usage, cause)
-                    .because(e)
+                    .with_source(e)
                     .remedy("mount it as a readable text file, or leave it out"));
             }
         }

@@ -1,6 +1,5 @@
 //! Waiting time before a daemon that ended is restarted.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_secs(1);
@@ -25,9 +24,7 @@ impl Backoff {
         }
         let full = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
-        // std seeds every RandomState differently.
-        let random = RandomState::new().build_hasher().finish();
-        full.mul_f64(0.5 + (random % 1000) as f64 / 2000.0)
+        full.mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 }
 

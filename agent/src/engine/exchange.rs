@@ -86,7 +86,7 @@ impl Engine<'_> {
         let back = self.make_room(&before, journal).and_then(|()| self.bring_back(journal));
         match back {
             Ok(()) => NotExchanged::RolledBack(
-                why.adding(format!("{name}, which was live before, is back")),
+                why.with_consequence(format!("{name}, which was live before, is back")),
             ),
             Err(failure) => NotExchanged::Lost(lost(&why, &name, &failure)),
         }

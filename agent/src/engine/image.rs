@@ -65,7 +65,7 @@ impl ModuleImages {
             Err(e) if is_absent(&e) => Ok(None),
             Err(e) => {
                 let what = format!("opening the kernel's {}", path.display());
-                Err(Failure::new(ExitCode::KernelRefused, what).because(e))
+                Err(Failure::new(ExitCode::KernelRefused, what).with_source(e))
             }
         }
     }
@@ -83,7 +83,7 @@ impl ModuleImages {
             Err(e) if is_absent(&e) => {}
             Err(e) => {
                 let what = format!("reading {}", planned.display());
-                return Err(Failure::new(ExitCode::KernelRefused, what).because(e));
+                return Err(Failure::new(ExitCode::KernelRefused, what).with_source(e));
             }
         }
         // Recompressed or moved since the plan was made: libkmod knows the current path.

@@ -129,7 +129,7 @@ fn unread(path: &Path, error: io::Error) -> Failure {
     let remedy = write_remedy(&error, "--state-dir")
         .unwrap_or_else(|| "check the file system of --state-dir".to_owned());
     Failure::new(ExitCode::Preflight, format!("reading {}", path.display()))
-        .because(error)
+        .with_source(error)
         .remedy(remedy)
 }
 
@@ -141,7 +141,7 @@ pub(super) fn no_key(store: &Path, error: io::Error) -> Failure {
         ExitCode::Preflight,
         format!("reading the key that seals the record, in {}", store.display()),
     )
-    .because(error)
+    .with_source(error)
     .remedy(remedy)
 }
 

@@ -13,7 +13,7 @@ impl Journal {
     pub fn begin(&mut self, phase: Phase) -> Result<(), Failure> {
         if !phase.begins_a_life() {
             let bug = IllegalTransition { from: self.state.phase, to: phase };
-            return Err(Failure::new(ExitCode::Bug, "beginning an agent run").because(bug));
+            return Err(Failure::new(ExitCode::Bug, "beginning an agent run").with_source(bug));
         }
         self.state.entries.retain(Entry::is_live);
         self.state.phase = phase;

@@ -88,7 +88,7 @@ impl<'a> Supply<'a> {
             self.use_set(at_hand, facts);
             self.sign(at_hand, standing(&at_hand), catalog);
         } else if live_with_all {
-            self.because("modules", "all wanted modules are loaded already");
+            self.add_reason("modules", "all wanted modules are loaded already");
         } else {
             self.unread(config, catalog);
             self.build(config, facts, catalog, choice, wanted);
@@ -99,28 +99,28 @@ impl<'a> Supply<'a> {
         self.set = Some(&at_hand.set);
         let patches: Vec<&str> = at_hand.set.key.patches.keys().map(String::as_str).collect();
         if !patches.is_empty() {
-            self.because(
+            self.add_reason(
                 "patches",
                 format!("the modules are compiled with {}", patches.join(", ")),
             );
         }
         if at_hand.place != SetPlace::Store || !at_hand.set.has_signed_headers() {
-            self.because("headers of the modules", headers_of(&at_hand.set));
+            self.add_reason("headers of the modules", headers_of(&at_hand.set));
         }
         let kernel = &facts.kernel.release;
         match &at_hand.place {
             SetPlace::Store => {
-                self.because("modules from the store", format!("built for exactly {kernel}"));
+                self.add_reason("modules from the store", format!("built for exactly {kernel}"));
             }
             SetPlace::Layout { dir, manifest } => {
                 let why = format!("built for exactly {kernel}, in {}", dir.display());
-                self.because("modules prebuilt", why);
+                self.add_reason("modules prebuilt", why);
                 self.acquire
                     .push(Acquire::ImportSet { dir: dir.clone(), manifest: manifest.clone() });
             }
             SetPlace::Registry { registry, manifest } => {
                 let why = format!("built for exactly {kernel}, in {}", registry.reference);
-                self.because("modules from a registry", why);
+                self.add_reason("modules from a registry", why);
                 self.acquire.push(Acquire::PullSet {
                     registry: registry.clone(),
                     manifest: manifest.clone(),
@@ -131,12 +131,12 @@ impl<'a> Supply<'a> {
 
     fn sign(&mut self, at_hand: &AvailableSet, standing: Standing, catalog: &Catalog) {
         if let Some(by) = &at_hand.set.key.signed_by {
-            self.because("signed for the kernel", format!("by {by}, {}", by.hash));
+            self.add_reason("signed for the kernel", format!("by {by}, {}", by.hash));
         }
         let Some(signer) = catalog.signer.as_ref().filter(|_| standing == Standing::ToSign) else {
             return;
         };
-        self.because("signed for the kernel", will_sign(signer));
+        self.add_reason("signed for the kernel", will_sign(signer));
         self.signs = true;
         let (set, by) = (Box::new(at_hand.set.clone()), signer.clone());
         self.acquire.push(Acquire::SignSet { set, by });
@@ -172,7 +172,7 @@ impl<'a> Supply<'a> {
         }
         self.builds = true;
         if let Some(signer) = &catalog.signer {
-            self.because("signed for the kernel", will_sign(signer));
+            self.add_reason("signed for the kernel", will_sign(signer));
         }
         self.acquire.push(Acquire::BuildSet(Box::new(BuildSet {
             driver_version: choice.version.clone(),
@@ -193,21 +193,21 @@ impl<'a> Supply<'a> {
         match &catalog.headers {
             Probe::Read(AvailableHeaders::Archive { package, version, compiler, passed_over }) => {
                 let why = format!("{none}; {package} {version} and {compiler} are in the archive");
-                self.because("modules compiled", why);
+                self.add_reason("modules compiled", why);
                 self.passed_over(passed_over);
             }
             Probe::Read(AvailableHeaders::Local { place, compiler, passed_over }) => {
                 let why = format!("{none}; headers from {place}, with {compiler} of the archive");
-                self.because("modules compiled", why);
+                self.add_reason("modules compiled", why);
                 self.passed_over(passed_over);
             }
             Probe::Read(AvailableHeaders::Missing { nearest, passed_over }) => {
-                self.because("modules compiled", none);
+                self.add_reason("modules compiled", none);
                 self.passed_over(passed_over);
                 self.findings.push(headers_missing(release, nearest));
             }
             Probe::Unreadable(why) => {
-                self.because("modules compiled", none);
+                self.add_reason("modules compiled", none);
                 self.findings.push(Finding::warning(
                     Code::HeadersUnknown,
                     format!("the search for headers and compiler for {release} failed: {why}"),
@@ -222,12 +222,12 @@ impl<'a> Supply<'a> {
             Probe::Read(AvailableHeaders::Local { place, .. }) if !publish.unsigned_headers => {
                 let why =
                     format!("the headers from {place} are unsigned (publish-unsigned-headers)");
-                self.because("modules not published", why);
+                self.add_reason("modules not published", why);
             }
             _ => {
                 let reference = &publish.reference;
                 let why = format!("one host compiles for all that publish to {reference}");
-                self.because("modules published", why);
+                self.add_reason("modules published", why);
             }
         }
     }
@@ -235,7 +235,7 @@ impl<'a> Supply<'a> {
     /// Adds the reasons why headers from elsewhere were not used.
     fn passed_over(&mut self, reasons: &[String]) {
         for why in reasons {
-            self.because("headers passed over", why.as_str());
+            self.add_reason("headers passed over", why.as_str());
         }
     }
 
@@ -258,7 +258,7 @@ impl<'a> Supply<'a> {
         let needed = self.builds || self.userspace.is_none();
         if needed && !file.stored {
             let why = format!("the store does not have {} unpacked", file.name);
-            self.because("driver fetched", why);
+            self.add_reason("driver fetched", why);
             self.acquire.insert(0, Acquire::FetchRunFile(file.clone()));
         }
     }
@@ -275,14 +275,14 @@ impl<'a> Supply<'a> {
         };
         self.userspace = catalog.userspace.iter().find(of_choice);
         if self.userspace.is_some() {
-            self.because("user mode from the store", "assembled there already");
+            self.add_reason("user mode from the store", "assembled there already");
             return;
         }
         self.acquire.push(Acquire::AssembleUserspace {
             driver_version: choice.version.clone(),
             run_file: run_file_of(catalog, choice).cloned(),
         });
-        self.because("user mode assembled", "the store has none of this version");
+        self.add_reason("user mode assembled", "the store has none of this version");
         if let Probe::Read(drivers) = &catalog.drivers
             && !drivers.is_empty()
             && !names_run_files(config, catalog)
@@ -298,7 +298,7 @@ impl<'a> Supply<'a> {
         }
     }
 
-    fn because(&mut self, what: &str, why: impl Into<String>) {
+    fn add_reason(&mut self, what: &str, why: impl Into<String>) {
         self.reasons.push(Reason { what: what.to_owned(), why: why.into() });
     }
 }

@@ -10,7 +10,7 @@ use super::{
     Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
     Tools, Watch, exposing,
 };
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{ExitCode, Failure, OrFail};
 use longshore_host::daemon::{Answers, Daemon};
 use longshore_host::{Host, VerbError};
 
@@ -70,7 +70,8 @@ impl Kind for StartDaemon {
     /// Finds no need of a start if another program's daemon serves already.
     fn observe(&self, host: &dyn Host) -> Result<Option<NoDaemon>, Failure> {
         let daemon = &self.daemon;
-        let mark = longshore_host::daemon::new_mark();
+        let mark = longshore_host::daemon::new_mark()
+            .or_fail(ExitCode::Preflight, || "drawing a random mark")?;
         let seen = host.daemon(daemon, &mark).map_err(exposing)?;
         if let Answers::Other(pid) = seen.answers {
             tracing::warn!(
@@ -102,7 +103,7 @@ impl Kind for StartDaemon {
              host's GPUs are not usable, or the configuration asks for it: see docs/daemons.md"
         );
         Err(Failure::new(ExitCode::Expose, format!("starting {daemon}"))
-            .because(error)
+            .with_source(error)
             .remedy(remedy))
     }
 

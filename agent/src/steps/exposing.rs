@@ -14,7 +14,7 @@ pub(crate) const NEEDS_REBOOT: &str = "drain this host and reboot it: a call tha
 pub(crate) fn exposing(error: VerbError) -> Failure {
     if error.unanswered.is_some() {
         return Failure::new(ExitCode::RolledBack, "exposing the driver to the host")
-            .because(error)
+            .with_source(error)
             .remedy(NEEDS_REBOOT);
     }
     let remedy = match error.errno {
@@ -25,5 +25,7 @@ pub(crate) fn exposing(error: VerbError) -> Failure {
         Errno::EEXIST => "another file is in the way: inspect it and move it away",
         _ => "look at the path on the host; `longshore plan` shows which paths longshore needs",
     };
-    Failure::new(ExitCode::Expose, "exposing the driver to the host").because(error).remedy(remedy)
+    Failure::new(ExitCode::Expose, "exposing the driver to the host")
+        .with_source(error)
+        .remedy(remedy)
 }

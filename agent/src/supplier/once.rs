@@ -241,7 +241,7 @@ impl SharedBuild<'_> {
         let search = self.published()?;
         let claim = ClaimTag::of(self.open()?, claim_tag(build, provisioner.config()));
         let round = Election {
-            board: Arc::new(claim),
+            backend: Arc::new(claim),
             me: Builder::here(tag_of(build)),
             times: Times { lease: publish.lease, wait: publish.wait },
             claims: &provisioner.claims,

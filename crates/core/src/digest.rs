@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 /// Lower-case hex.
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
+    hex::encode(bytes)
 }
 
 /// sha256 (hex) of all bytes of `reader`.

@@ -46,13 +46,13 @@ pub fn write_failure(path: &Path, error: io::Error) -> Failure {
     let remedy = write_remedy(&error, "--store")
         .unwrap_or_else(|| "check the store's file system".to_owned());
     Failure::new(FailureKind::Disk, format!("writing {}", path.display()))
-        .because(error)
+        .with_source(error)
         .remedy(remedy)
 }
 
 /// The failure for a local file that cannot be read: of the disk, unless there is no such file.
 pub fn read_failure(path: &Path, error: io::Error) -> Failure {
-    Failure::new(read_kind(&error), format!("reading {}", path.display())).because(error)
+    Failure::new(read_kind(&error), format!("reading {}", path.display())).with_source(error)
 }
 
 /// Kind of a failure to read a local file. One that is absent may be in another source.

@@ -192,14 +192,14 @@ impl Failure {
 
     /// Sets the underlying error.
     #[must_use]
-    pub fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(Arc::from(source.into()));
         self
     }
 
     /// Sets the consequence.
     #[must_use]
-    pub fn adding(mut self, consequence: impl Into<String>) -> Self {
+    pub fn with_consequence(mut self, consequence: impl Into<String>) -> Self {
         self.consequence = Some(consequence.into());
         self
     }
@@ -281,7 +281,7 @@ impl<T, E: Into<Box<dyn Error + Send + Sync>>> OrFail<T> for Result<T, E> {
         kind: impl Into<FailureKind>,
         cause: impl FnOnce() -> C,
     ) -> Result<T, Failure> {
-        self.map_err(|e| Failure::new(kind, cause()).because(e))
+        self.map_err(|e| Failure::new(kind, cause()).with_source(e))
     }
 }
 
@@ -293,7 +293,7 @@ mod tests {
     fn report_holds_cause_chain_and_remedy_once() {
         let inner = std::io::Error::from_raw_os_error(28);
         let failure = Failure::new(ExitCode::Preflight, "writing /store/a")
-            .because(inner)
+            .with_source(inner)
             .remedy("free some space");
         assert_eq!(
             failure.report(),
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_failure_without_a_remedy_has_that_of_its_exit_code() {
-        let failure = Failure::new(ExitCode::Bug, "a").because("b");
+        let failure = Failure::new(ExitCode::Bug, "a").with_source("b");
         assert_eq!(
             failure.report(),
             "error: a\n  caused by: b\n  remedy: please report it with the log"
@@ -314,7 +314,10 @@ mod tests {
 
     #[test]
     fn what_came_of_it_is_said_after_what_caused_it() {
-        let failure = Failure::new(ExitCode::Bug, "a").because("b").adding("c is back").remedy("d");
+        let failure = Failure::new(ExitCode::Bug, "a")
+            .with_source("b")
+            .with_consequence("c is back")
+            .remedy("d");
         assert_eq!(failure.report(), "error: a; c is back\n  caused by: b\n  remedy: d");
         assert_eq!(failure.one_line(), "a: b; c is back");
     }

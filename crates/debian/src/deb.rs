@@ -219,7 +219,7 @@ pub fn bad(package: &str, what: &str) -> Failure {
 /// The failure of a package that cannot be read to its end.
 pub fn damaged(package: &str, error: io::Error) -> Failure {
     Failure::new(ExitCode::Verification, format!("the package {package} is cut off or damaged"))
-        .because(error)
+        .with_source(error)
         .remedy("remove its blob from the store and run again, so that it is fetched anew")
 }
 

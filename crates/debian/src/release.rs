@@ -184,7 +184,7 @@ fn unsigned(url: &str, error: SignatureError) -> FetchError {
             ExitCode::Verification,
             format!("the signature of {} is not accepted", shown(url)),
         )
-        .because(error)
+        .with_source(error)
         .remedy(
             "check the keyring of this source, the proxy and the mirror; nothing of it was used",
         ),

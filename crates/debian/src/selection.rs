@@ -138,7 +138,7 @@ impl Selection {
                             source.line
                         ),
                     )
-                    .because(failure),
+                    .with_source(failure),
                 ),
             }
         }

@@ -129,7 +129,7 @@ impl Fetcher {
             .or_else(|_| builder().tls_certs_only([]).build())
             .map_err(|e| {
                 Failure::new(ExitCode::Usage, "setting up downloads")
-                    .because(root_cause(&e))
+                    .with_source(root_cause(&e))
                     .remedy("check the proxy variables and the certificates")
             })?;
         Ok(Self { client, policy, host_root: host_root.to_path_buf() })

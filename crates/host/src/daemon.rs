@@ -11,10 +11,11 @@ pub(crate) mod output;
 pub mod process;
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use longshore_core::digest::hex;
 use serde::{Deserialize, Serialize};
 
 pub use bring_up::{bring_up, stop};
@@ -85,11 +86,15 @@ impl Daemon {
     }
 }
 
-/// Returns a new mark that no process has yet.
-pub fn new_mark() -> String {
-    // std seeds every RandomState anew: 128 bits that are unique on a host.
-    let half = || RandomState::new().build_hasher().finish();
-    format!("{:016x}{:016x}", half(), half())
+/// Returns a new mark: 128 random bits of the kernel (getrandom(2)), which no other process can
+/// guess.
+///
+/// # Errors
+/// If the kernel has none, or a filter of system calls forbids it.
+pub fn new_mark() -> io::Result<String> {
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits)?;
+    Ok(hex(&bits))
 }
 
 /// Observed state of a daemon.

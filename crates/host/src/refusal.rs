@@ -116,7 +116,7 @@ pub fn explain(name: &str, error: &VerbError) -> Failure {
         text.push_str(&said.join(" | "));
     }
     let error = VerbError::new(error.verb, error.subject.clone(), error.errno);
-    Failure::new(code, text).because(error).remedy(remedy)
+    Failure::new(code, text).with_source(error).remedy(remedy)
 }
 
 fn logged(error: &VerbError) -> Option<(ExitCode, &'static str, &'static str)> {

@@ -348,7 +348,7 @@ fn hex_of<'a>(dir: &Path, digest: &'a str) -> Result<&'a str, Failure> {
 }
 
 fn malformed(dir: &Path, what: &str, error: serde_json::Error) -> Failure {
-    verification(dir, format!("{what} is malformed")).because(error)
+    verification(dir, format!("{what} is malformed")).with_source(error)
 }
 
 fn verification(dir: &Path, what: String) -> Failure {

@@ -78,7 +78,7 @@ pub fn attach(
         if message.hash() != first.hash() {
             let cause = format!("{} and {}", first.hash(), message.hash());
             return Err(Failure::new(ExitCode::Verification, what())
-                .because(format!("the signatures are over different hashes: {cause}"))
+                .with_source(format!("the signatures are over different hashes: {cause}"))
                 .remedy("sign all modules of a set with one hash"));
         }
         let signed = appended::append(&image, message.der());

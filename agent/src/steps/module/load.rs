@@ -69,6 +69,6 @@ fn somebody_loaded(
 /// Failure of a load that did not return.
 fn wedged(name: &str, error: &VerbError) -> Failure {
     Failure::new(ExitCode::KernelRefused, format!("{name}: its init function hangs"))
-        .because(error.to_string())
+        .with_source(error.to_string())
         .remedy(NEEDS_REBOOT)
 }

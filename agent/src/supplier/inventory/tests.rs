@@ -35,7 +35,8 @@ async fn a_host_that_does_not_answer_is_given_up_and_said() {
 /// Makes the inputs of a plan whose archives and .run files could not be read.
 fn unread(scene: &Scene) -> Gathered {
     let mut catalog = Catalog::without_sources("no answer");
-    let failure = |cause: &str| Some(Failure::new(ExitCode::Verification, cause).because("why"));
+    let failure =
+        |cause: &str| Some(Failure::new(ExitCode::Verification, cause).with_source("why"));
     catalog.failures.archives = failure("the archive is not signed");
     catalog.failures.run_files = failure("the .run file is another one");
     Gathered { facts: scene.facts(), catalog, plan: None }

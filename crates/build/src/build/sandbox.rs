@@ -149,7 +149,7 @@ pub async fn run(
     let last = tail.last;
     let outcome = fs::read(&spec.outcome).unwrap_or_default();
     if outcome.is_empty() {
-        return Err(Failure::new(ExitCode::HostUnsupported, what()).because(last).remedy(
+        return Err(Failure::new(ExitCode::HostUnsupported, what()).with_source(last).remedy(
             "the build sandbox needs CAP_SYS_ADMIN and the mount, PID and network namespaces: run \
              the container privileged, or build elsewhere and use a prebuilt set",
         ));

@@ -190,7 +190,7 @@ impl SignFile {
 
     fn refused(&self, outcome: Outcome, said: &[String]) -> Failure {
         let cause = format!("signing with the key {}: {outcome:?}", self.key.display());
-        Failure::new(ExitCode::Usage, cause).because(said.join("; ")).remedy(format!(
+        Failure::new(ExitCode::Usage, cause).with_source(said.join("; ")).remedy(format!(
             "give the key as PEM (PKCS#8 or PKCS#1), its passphrase, where it has one, in \
              {PASSPHRASE}, and the certificate that belongs to it"
         ))

@@ -123,7 +123,7 @@ pub(super) fn refused(path: &Path, user: BuildUser, errno: Errno) -> Failure {
         _ => return write_failure(path, errno.into()),
     };
     let cause = format!("giving {} to the user that compiles (uid {user})", path.display());
-    Failure::new(ExitCode::Preflight, cause).because(io::Error::from(errno)).remedy(remedy)
+    Failure::new(ExitCode::Preflight, cause).with_source(io::Error::from(errno)).remedy(remedy)
 }
 
 /// Fails if a process outside of build sandboxes has the user id: it could write to the compile's

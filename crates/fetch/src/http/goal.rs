@@ -81,7 +81,7 @@ impl Goal {
     }
 
     fn failed(&self, kind: FailureKind, why: &str) -> Failure {
-        Failure::new(kind, format!("fetching {} failed", self.shown)).because(why)
+        Failure::new(kind, format!("fetching {} failed", self.shown)).with_source(why)
     }
 
     pub(super) fn not_as_promised(&self, what: &str) -> Failure {
@@ -93,7 +93,7 @@ impl Goal {
     }
 
     pub(super) fn wrong(&self, failure: Failure) -> Failure {
-        self.not_as_promised("its digest differs").because(failure)
+        self.not_as_promised("its digest differs").with_source(failure)
     }
 
     pub(super) fn too_long(&self) -> Failure {

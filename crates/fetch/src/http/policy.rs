@@ -1,6 +1,5 @@
 //! Timeouts and retries of downloads.
 
-use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
 use super::UnreachableHosts;
@@ -94,9 +93,7 @@ impl Policy {
     /// half at random so that many hosts do not return at once.
     pub(crate) fn wait(&self, attempt: u32) -> Duration {
         let full = self.backoff.saturating_mul(1 << attempt.saturating_sub(1).min(16));
-        // std seeds every RandomState differently; that is random enough to spread requests.
-        let random = std::hash::RandomState::new().build_hasher().finish();
-        full.min(self.longest_backoff).mul_f64(0.5 + (random % 1000) as f64 / 2000.0)
+        full.min(self.longest_backoff).mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 
     /// Returns the maximum duration of one attempt at `bytes`.

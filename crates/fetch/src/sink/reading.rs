@@ -79,7 +79,7 @@ impl Reading {
             let failure = Failure::new(ExitCode::Verification, cause);
             return Ok(Committed::Wrong(match read {
                 Ok(()) => failure,
-                Err(read) => failure.because(read),
+                Err(read) => failure.with_source(read),
             }));
         }
         read.map(|()| Committed::Right(found))

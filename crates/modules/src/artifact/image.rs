@@ -146,7 +146,7 @@ pub fn parse_manifest(bytes: &[u8], place: &str) -> Result<Option<Manifest>, Fai
         // An index of images, for example; only a manifest marked as a set's must be valid.
         Err(_) if !contains(bytes, ARTIFACT_TYPE) => return Ok(None),
         Err(error) => {
-            return Err(wrong(place, "its manifest is damaged".into()).because(error));
+            return Err(wrong(place, "its manifest is damaged".into()).with_source(error));
         }
     };
     // Tools older than OCI 1.1 drop `artifactType`; the config's media type is equivalent.
@@ -168,9 +168,9 @@ pub(crate) fn parse_config(
         return Err(wrong(place, "its description does not match the manifest".into()));
     }
     let set: ModuleSet = serde_json::from_slice(config)
-        .map_err(|e| wrong(place, "its description is damaged".into()).because(e))?;
+        .map_err(|e| wrong(place, "its description is damaged".into()).with_source(e))?;
     set.check()
-        .map_err(|e| wrong(place, "its description contradicts itself".into()).because(e))?;
+        .map_err(|e| wrong(place, "its description contradicts itself".into()).with_source(e))?;
     let layers = manifest.layers.iter().map(|l| (l.digest.clone(), l.size));
     let modules = set.modules.iter().map(|m| (format!("sha256:{}", m.sha256), m.size));
     if !layers.eq(modules) {

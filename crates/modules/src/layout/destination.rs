@@ -35,7 +35,7 @@ pub fn check(dir: &Path) -> Result<(), Failure> {
 pub(crate) fn unwritable(dir: &Path, error: io::Error) -> Failure {
     let remedy = write_remedy(&error, "--out");
     let failure = Failure::new(FailureKind::Disk, format!("writing {}", dir.display()));
-    let failure = failure.because(error);
+    let failure = failure.with_source(error);
     match remedy {
         Some(remedy) => failure.remedy(remedy),
         None => failure,

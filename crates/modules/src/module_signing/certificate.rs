@@ -41,7 +41,7 @@ impl Certificate {
             .or_fail(ExitCode::Usage, what)
             .map_err(|failure| failure.remedy(remedy))?;
         Self::parse(&bytes)
-            .map_err(|why| Failure::new(ExitCode::Usage, what()).because(why).remedy(remedy))
+            .map_err(|why| Failure::new(ExitCode::Usage, what()).with_source(why).remedy(remedy))
     }
 
     /// Parses PEM or DER.

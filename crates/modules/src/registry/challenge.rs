@@ -1,6 +1,7 @@
 //! Challenges of a registry in `WWW-Authenticate` (RFC 9110, section 11.6.1).
 
-use std::collections::BTreeMap;
+use http_auth::ChallengeRef;
+use http_auth::parser::ChallengeParser;
 
 /// An authentication scheme that a server offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,71 +19,23 @@ pub(super) enum Challenge {
     },
 }
 
-/// Parses the challenges of a header's value, in its order; unknown schemes are skipped.
+/// Parses the challenges of a header's value, in its order. Unknown schemes are skipped, and so is
+/// everything from a syntax error on.
 pub(super) fn parse(value: &str) -> Vec<Challenge> {
-    let mut challenges = Vec::new();
-    let mut current: Option<(String, BTreeMap<String, String>)> = None;
-    for part in split(value) {
-        let (first, rest) = match part.split_once([' ', '\t']) {
-            // "Bearer realm=..." begins a challenge; "a = b" does not.
-            Some((word, rest)) if !word.contains('=') && !rest.trim_start().starts_with('=') => {
-                (Some(word), rest.trim())
-            }
-            _ if !part.contains('=') => (Some(part.as_str()), ""),
-            _ => (None, part.as_str()),
-        };
-        if let Some(scheme) = first {
-            challenges.extend(current.take().and_then(challenge));
-            current = Some((scheme.to_ascii_lowercase(), BTreeMap::new()));
-        }
-        if let (Some((_, parameters)), Some((name, text))) = (&mut current, rest.split_once('=')) {
-            parameters.insert(name.trim().to_ascii_lowercase(), unquote(text.trim()));
-        }
-    }
-    challenges.extend(current.and_then(challenge));
-    challenges
+    ChallengeParser::new(value).map_while(Result::ok).filter_map(|found| known(&found)).collect()
 }
 
-fn challenge((scheme, mut parameters): (String, BTreeMap<String, String>)) -> Option<Challenge> {
-    match scheme.as_str() {
-        "basic" => Some(Challenge::Basic),
-        "bearer" => Some(Challenge::Bearer {
-            realm: parameters.remove("realm")?,
-            service: parameters.remove("service"),
-            scope: parameters.remove("scope"),
-        }),
-        _ => None,
+fn known(found: &ChallengeRef<'_>) -> Option<Challenge> {
+    let parameter = |name: &str| {
+        let (_, value) = found.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?;
+        Some(value.to_unescaped())
+    };
+    if found.scheme.eq_ignore_ascii_case("basic") {
+        return Some(Challenge::Basic);
     }
-}
-
-/// Splits at commas outside of quotes.
-fn split(value: &str) -> Vec<String> {
-    let (mut parts, mut quoted, mut escaped) = (vec![String::new()], false, false);
-    for c in value.chars() {
-        match c {
-            ',' if !quoted => {
-                parts.push(String::new());
-                continue;
-            }
-            '"' if !escaped => quoted = !quoted,
-            _ => {}
-        }
-        escaped = quoted && c == '\\' && !escaped;
-        if let Some(last) = parts.last_mut() {
-            last.push(c);
-        }
-    }
-    parts.iter().map(|p| p.trim().to_owned()).filter(|p| !p.is_empty()).collect()
-}
-
-fn unquote(text: &str) -> String {
-    let Some(inner) = text.strip_prefix('"') else { return text.to_owned() };
-    let mut out = String::new();
-    let mut chars = inner.strip_suffix('"').unwrap_or(inner).chars();
-    while let Some(c) = chars.next() {
-        out.extend(if c == '\\' { chars.next() } else { Some(c) });
-    }
-    out
+    let is_bearer = found.scheme.eq_ignore_ascii_case("bearer");
+    let realm = is_bearer.then(|| parameter("realm")).flatten()?;
+    Some(Challenge::Bearer { realm, service: parameter("service"), scope: parameter("scope") })
 }
 
 #[cfg(test)]
@@ -117,7 +70,11 @@ mod tests {
     #[case::escaped(r#"Bearer realm="a\"b\\c,d""#, vec![bearer(r#"a"b\c,d"#, None, None)])]
     #[case::no_realm(r#"Bearer service="s""#, vec![])]
     #[case::empty("", vec![])]
-    #[case::open_quote(r#"Bearer realm="https://a/t"#, vec![bearer("https://a/t", None, None)])]
+    #[case::open_quote(r#"Bearer realm="https://a/t"#, vec![])]
+    #[case::an_error_after_a_challenge(
+        r#"Basic realm="x", Bearer realm="https://a/t", ="#,
+        vec![Challenge::Basic]
+    )]
     fn challenges(#[case] value: &str, #[case] expected: Vec<Challenge>) {
         assert_eq!(parse(value), expected);
     }

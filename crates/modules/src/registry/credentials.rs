@@ -87,7 +87,11 @@ impl DockerConfig {
         let config: Self = serde_json::from_str(&text).map_err(|e| {
             // serde_json's own message may quote secrets from the file.
             Failure::new(ExitCode::Usage, what())
-                .because(format!("line {}, column {}: not what it should be", e.line(), e.column()))
+                .with_source(format!(
+                    "line {}, column {}: not what it should be",
+                    e.line(),
+                    e.column()
+                ))
                 .remedy("correct it, or name another one by DOCKER_CONFIG")
         })?;
         Ok(Self { path: Some(path.to_path_buf()), ..config })

@@ -114,7 +114,7 @@ async fn list_tags(
                 ExitCode::Verification,
                 format!("{} is not a list of tags", shown(url.as_str())),
             )
-            .because(e)
+            .with_source(e)
             .remedy("check that this is a registry")
         })?;
         tags.extend(page.tags.unwrap_or_default().into_iter().filter(|tag| fits(tag)));

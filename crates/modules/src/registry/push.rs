@@ -85,9 +85,9 @@ impl Registry {
             if !has_blob(session, &digest).await? {
                 let (store, sha256) = (store.clone(), module.sha256.clone());
                 let read = tokio::task::spawn_blocking(move || store.read_blob(&sha256));
-                let bytes = read
-                    .await
-                    .map_err(|e| Failure::new(ExitCode::Bug, "reading a module").because(e))??;
+                let bytes = read.await.map_err(|e| {
+                    Failure::new(ExitCode::Bug, "reading a module").with_source(e)
+                })??;
                 send_blob(session, &digest, bytes).await?;
                 sent += 1;
             }

@@ -203,7 +203,7 @@ impl Session {
                     answer.words()
                 ),
             )
-            .because(why)
+            .with_source(why)
             .remedy(login.remedy())
         })
     }
@@ -331,6 +331,6 @@ fn failed(policy: &Policy, call: &Call, error: &reqwest::Error) -> Ended {
 
 fn broken(call: &Call, why: &str) -> Failure {
     Failure::new(ExitCode::Download, format!("{} failed", call.shown()))
-        .because(why)
+        .with_source(why)
         .remedy(format!("check the registry, the network and {}", proxies()))
 }

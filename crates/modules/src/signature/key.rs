@@ -46,7 +46,7 @@ impl PublicKey {
         let text = bounded_read::read_text(path, MAX_FILE).or_fail(ExitCode::Usage, what)?;
         Self::from_pem(&text, &path.display().to_string()).map_err(|why| {
             Failure::new(ExitCode::Usage, what())
-                .because(why)
+                .with_source(why)
                 .remedy("give a cosign.pub: an ECDSA P-256 key (PEM, PUBLIC KEY)")
         })
     }
@@ -108,7 +108,7 @@ impl SecretKey {
         let what = || format!("reading the secret key {}", path.display());
         let text = bounded_read::read_text(path, MAX_FILE).or_fail(ExitCode::Usage, what)?;
         Self::from_pem(&text, password).map_err(|why| {
-            Failure::new(ExitCode::Usage, what()).because(why).remedy(
+            Failure::new(ExitCode::Usage, what()).with_source(why).remedy(
                 "give a cosign.key of `cosign generate-key-pair` with its password in \
                  COSIGN_PASSWORD, or an unencrypted ECDSA P-256 key (PEM)",
             )

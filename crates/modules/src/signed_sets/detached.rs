@@ -101,7 +101,7 @@ impl Pile {
                       openssl cms -sign -binary -noattr -nocerts -outform DER, or sign-file -d";
         if let Some((path, why)) = named {
             let cause = format!("{} does not sign {file} (sha256 {sha256})", path.display());
-            return Failure::new(ExitCode::Verification, cause).because(why).remedy(remedy);
+            return Failure::new(ExitCode::Verification, cause).with_source(why).remedy(remedy);
         }
         let cause = format!(
             "none of the {} signatures in {} is over {file} (sha256 {sha256})",

@@ -153,7 +153,7 @@ impl Patch {
         let both = || Ok(all(&self.about.kernel, headers)? && all(&self.about.source, &[sources])?);
         both().map_err(|e: std::io::Error| {
             Failure::new(ExitCode::Verification, format!("asking for the patch {}", self.name))
-                .because(e)
+                .with_source(e)
         })
     }
 }
@@ -207,7 +207,7 @@ fn read_dir(dir: &Path) -> Result<Vec<Patch>, Failure> {
     let list = || -> std::io::Result<Vec<PathBuf>> {
         fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
     };
-    let mut folders = list().map_err(|e| wrong(reading()).because(e))?;
+    let mut folders = list().map_err(|e| wrong(reading()).with_source(e))?;
     // A mounted ConfigMap has other entries beside the patches, with a leading dot.
     let shown =
         |p: &PathBuf| p.file_name().is_some_and(|n| !n.as_encoded_bytes().starts_with(b"."));
@@ -216,7 +216,7 @@ fn read_dir(dir: &Path) -> Result<Vec<Patch>, Failure> {
     let read = |folder: &PathBuf| {
         let file = |name: &str| {
             let path = folder.join(name);
-            fs::read(&path).map_err(|e| wrong(format!("reading {}", path.display())).because(e))
+            fs::read(&path).map_err(|e| wrong(format!("reading {}", path.display())).with_source(e))
         };
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let about = String::from_utf8_lossy(&file(DESCRIPTION)?).into_owned();

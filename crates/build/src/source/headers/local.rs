@@ -148,7 +148,7 @@ fn unpack(path: &Path, store: &Store) -> Result<ScratchDir, Failure> {
     let dir = claim(store, "headers")?;
     let damaged = |e| {
         Failure::new(ExitCode::Verification, format!("{name} is not a readable tar file"))
-            .because(e)
+            .with_source(e)
             .remedy("give a directory, or a tar file (.tar, .tar.gz, .tar.xz, .tar.zst)")
     };
     let file = BufReader::with_capacity(1 << 16, File::open(path).map_err(damaged)?);

@@ -258,7 +258,7 @@ async fn header_of(
 
 fn no_header(url: &str, fault: HeaderFault) -> Failure {
     let cause = format!("{} is no .run file of a known form", shown(url));
-    Failure::new(ExitCode::Verification, cause).because(fault).remedy(NO_PAGE)
+    Failure::new(ExitCode::Verification, cause).with_source(fault).remedy(NO_PAGE)
 }
 
 /// Returns the last part of the first URL's path.

@@ -57,7 +57,7 @@ pub(crate) fn unpack(
     let mut from = BufReader::with_capacity(1 << 16, from);
     let header = header::read(&mut from).map_err(|fault| {
         Failure::new(ExitCode::Verification, format!("{name} is of an unknown form"))
-            .because(fault)
+            .with_source(fault)
             .remedy(REMEDY)
     })?;
     let tree = dir.path().join("tree");

@@ -39,7 +39,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        Self { dir, host: RealHost::new(Path::new("/")), mark: new_mark() }
+        Self { dir, host: RealHost::new(Path::new("/")), mark: new_mark().expect("random bits") }
     }
 
     fn daemon(&self, how: &str) -> Daemon {
@@ -131,7 +131,7 @@ fn another_agent_finds_what_a_dead_one_started_and_a_stranger_does_not() {
     scene.start(&daemon).unwrap();
     let next = RealHost::new(Path::new("/"));
     assert_eq!(next.daemon(&daemon, &scene.mark).unwrap().answers, Answers::Ours);
-    let stranger = new_mark();
+    let stranger = new_mark().expect("random bits");
     let seen = next.daemon(&daemon, &stranger).unwrap();
     assert!(matches!(seen.answers, Answers::Other(pid) if pid > 0), "{seen:?}");
     assert!(next.end_daemon(&stranger, Ending::Kill).unwrap().is_empty());
