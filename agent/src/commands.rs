@@ -34,7 +34,7 @@ use crate::termination::TerminationRecord;
 use longshore_build::source::userspace::AvailableUserspace;
 use longshore_core::disk;
 use longshore_core::environment::Env;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::sanitize::printable;
 use longshore_core::small_stacks;
 use longshore_modules::artifact::ModuleSet;
@@ -164,7 +164,7 @@ pub fn execute(cli: Cli, words: &TerminationRecord, log: &Log) -> Result<Command
         .thread_stack_size(small_stacks::STACK)
         .enable_all()
         .build()
-        .or_fail(ExitCode::Preflight, || "starting threads")
+        .or_fail(FailureKind::Preflight, || "starting threads")
         .map_err(|failure| {
             failure.remedy("raise the limits on open files and processes (ulimit)")
         })?;
@@ -261,7 +261,7 @@ async fn stoppable(
     work: impl Future<Output = Result<ExitCode, Failure>>,
 ) -> Result<CommandOutcome, Failure> {
     let mut signals =
-        Signals::new([SIGTERM, SIGINT]).or_fail(ExitCode::Bug, || "setting signal handlers")?;
+        Signals::new([SIGTERM, SIGINT]).or_fail(FailureKind::Bug, || "setting signal handlers")?;
     tokio::select! {
         biased;
         Some(signal) = signals.next() => {
@@ -305,7 +305,7 @@ fn check_unknown(asked: &BTreeSet<String>) -> Result<(), Failure> {
         }
         let cause = format!("the environment variable {name} is not a setting of longshore");
         if name.contains("SIGNATURE") {
-            return Err(Failure::new(ExitCode::Usage, cause).remedy(
+            return Err(Failure::new(FailureKind::Usage, cause).remedy(
                 "LONGSHORE_REQUIRE_SIGNATURE, LONGSHORE_SIGNATURE_KEYS and \
                  LONGSHORE_MODULE_SIGNATURES are; correct or unset it",
             ));
@@ -329,7 +329,7 @@ fn check_environment() -> Result<(), Failure> {
         if value.to_str().is_none() && (name.starts_with("LONGSHORE_") || theirs.contains(&&*name))
         {
             let cause = format!("environment variable {name}={}: not UTF-8", value.display());
-            return Err(Failure::new(ExitCode::Usage, cause).remedy("correct or unset it"));
+            return Err(Failure::new(FailureKind::Usage, cause).remedy("correct or unset it"));
         }
     }
     Ok(())
@@ -369,7 +369,7 @@ async fn build(
             Ok(manifest)
         };
         let written = tokio::task::spawn_blocking(write).await;
-        let manifest = written.or_fail(ExitCode::Bug, || "writing an image layout")??;
+        let manifest = written.or_fail(FailureKind::Bug, || "writing an image layout")??;
         // Standard output holds only the set's JSON.
         tracing::info!(layout = %dir.display(), %manifest, "the image layout is written");
     }
@@ -434,7 +434,7 @@ pub fn prepare_termination_record(words: &TerminationRecord) {
 
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value)
-        .or_fail(ExitCode::Bug, || "writing the answer as JSON")?;
+        .or_fail(FailureKind::Bug, || "writing the answer as JSON")?;
     put_out(&format!("{text}\n"))
 }
 
@@ -448,7 +448,7 @@ fn put_out(text: &str) -> Result<(), Failure> {
         // The reader closed the pipe: `longshore plan | head`.
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other
-            .or_fail(ExitCode::Usage, || "writing to standard output")
+            .or_fail(FailureKind::Usage, || "writing to standard output")
             .map_err(|failure| failure.remedy("the command succeeded; only its output is lost")),
     }
 }

@@ -26,7 +26,7 @@ use serde::Deserialize;
 use crate::journal::phase::Phase;
 use crate::steps::{Mounted, MountedFrom, Recorded as RecordedStep, WriteParameter};
 use longshore_core::durable::write_remedy;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
 use longshore_core::root::Root;
 use longshore_host::places::{FIRMWARE_PATH, Recorded};
@@ -157,7 +157,7 @@ impl Journal {
     fn check(&self, step: &RecordedStep) -> Result<(), Failure> {
         let Place::Dir { table, .. } = &self.place else { return Ok(()) };
         table.entry(step).map_err(|why| {
-            Failure::new(ExitCode::Bug, format!("recording the intent of a step: {why}"))
+            Failure::new(FailureKind::Bug, format!("recording the intent of a step: {why}"))
         })
     }
 
@@ -166,7 +166,7 @@ impl Journal {
         self.unwritten = true;
         let path = file.path();
         let mut bytes = serde_json::to_vec_pretty(&self.state)
-            .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;
+            .or_fail(FailureKind::Bug, || format!("writing {}", path.display()))?;
         bytes.push(b'\n');
         if let Some(key) = key {
             bytes = key.seal(bytes);
@@ -278,7 +278,7 @@ fn parse_state(path: &Path, bytes: &[u8]) -> Result<State, Failure> {
     }
     if format > FORMAT {
         return Err(Failure::new(
-            ExitCode::Preflight,
+            FailureKind::Preflight,
             format!(
                 "{} has format {format}, and this longshore knows formats up to {FORMAT}",
                 path.display()
@@ -294,7 +294,7 @@ fn parse_state(path: &Path, bytes: &[u8]) -> Result<State, Failure> {
 
 fn unreadable(path: &Path) -> Failure {
     Failure::new(
-        ExitCode::Verification,
+        FailureKind::Verification,
         format!("{} cannot be understood as a longshore state file", path.display()),
     )
     .remedy(
@@ -317,7 +317,7 @@ fn unwritable(path: &Path, error: io::Error) -> Failure {
          /run/longshore into the container, -v /run/longshore:/run/longshore)"
             .to_owned()
     });
-    Failure::new(ExitCode::Preflight, format!("writing {}", path.display()))
+    Failure::new(FailureKind::Preflight, format!("writing {}", path.display()))
         .with_source(error)
         .remedy(remedy)
 }

@@ -13,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use longshore_core::environment::Env;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::sanitize::printable;
 
 /// Format of the log.
@@ -133,7 +133,7 @@ fn write_pretty(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) 
 fn filter(env: Env<'_>) -> Result<EnvFilter, Failure> {
     let text = given(env, "LONGSHORE_LOG").unwrap_or_else(|| "info".to_owned());
     EnvFilter::try_new(&text).map_err(|e| {
-        Failure::new(ExitCode::Usage, format!("environment variable LONGSHORE_LOG={text}"))
+        Failure::new(FailureKind::Usage, format!("environment variable LONGSHORE_LOG={text}"))
             .with_source(e)
             .remedy("give error, warn, info, debug or trace, or filters such as longshore=debug")
     })
@@ -143,7 +143,7 @@ fn format_from(env: Env<'_>) -> Result<Option<LogFormat>, Failure> {
     let Some(text) = given(env, "LONGSHORE_LOG_FORMAT") else { return Ok(None) };
     LogFormat::from_str(&text, true).map(Some).map_err(|_| {
         let cause = format!("environment variable LONGSHORE_LOG_FORMAT={text}");
-        Failure::new(ExitCode::Usage, cause).remedy("give pretty or json")
+        Failure::new(FailureKind::Usage, cause).remedy("give pretty or json")
     })
 }
 
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_one_line_of_the_log() {
-        let failure = Failure::new(ExitCode::Preflight, "writing /store/a:\ntwice")
+        let failure = Failure::new(FailureKind::Preflight, "writing /store/a:\ntwice")
             .with_source(std::io::Error::from_raw_os_error(28))
             .remedy("free \"some\" space");
         let at = Timestamp::from_microsecond(1_763_661_600_000_042).expect("a time");

@@ -9,7 +9,7 @@ use longshore::lifecycle::{init, signals};
 use longshore::logging::{Log, LogFormat};
 use longshore::termination::TerminationRecord;
 use longshore_build::build::sandbox;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{ExitCode, Failure, FailureKind};
 use longshore_core::privileges;
 use longshore_host::kernel_call;
 use nix::sys::stat::{Mode, umask};
@@ -29,7 +29,7 @@ fn main() -> ProcessExit {
     let log = Log::default();
     // Also before any thread exists: threads inherit the capabilities of their creator.
     if let Err(error) = privileges::drop_unneeded() {
-        let failure = Failure::new(ExitCode::Bug, "dropping capabilities").with_source(error);
+        let failure = Failure::new(FailureKind::Bug, "dropping capabilities").with_source(error);
         log.report(&failure);
         return ProcessExit::from(failure.code().number());
     }
@@ -94,7 +94,7 @@ fn refuse(error: clap::Error, log: &Log) -> ProcessExit {
 
 /// Reports a panic, which is a fault in longshore, in the form of every other failure.
 fn report_panic(info: &std::panic::PanicHookInfo<'_>, log: &Log, words: &TerminationRecord) {
-    let failure = Failure::new(ExitCode::Bug, format!("a fault in longshore: {info}"))
+    let failure = Failure::new(FailureKind::Bug, format!("a fault in longshore: {info}"))
         .remedy("please report it with the log; `longshore unload` uninstalls what is on the host");
     log.report(&failure);
     words.tell(&failure);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::catalog::{AvailableSet, Catalog, RefusedSet, SetPlace, UnreadRegistry};
 use crate::config::Config;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
 use longshore_fetch::http::{Policy, UnreachableHosts};
@@ -200,7 +200,7 @@ impl<'a> Prebuilt<'a> {
         };
         tokio::task::spawn_blocking(import)
             .await
-            .or_fail(ExitCode::Bug, || "importing a set of modules")?
+            .or_fail(FailureKind::Bug, || "importing a set of modules")?
     }
 
     /// Fetches a set from a registry into the store, with its signatures where required.

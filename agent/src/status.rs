@@ -17,7 +17,7 @@ use crate::steps::{LoadModule, Mounted, Observed, Recorded};
 use crate::telemetry::{FailureRecord, Live};
 use crate::termination::{self, LastFailure};
 use longshore_core::bounded_read;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
 use longshore_host::modules::is_of_driver;
 use longshore_host::verbs::{NodeKeeper, WantedNode};
@@ -129,7 +129,7 @@ pub fn status(config: &Config) -> Result<Seen, Failure> {
     let looked = bounded_read::in_time("status", LOOK, move || Ok(of_host(&paths)));
     let (mut report, record) = match looked {
         Some(Ok(seen)) => seen?,
-        Some(Err(error)) => Err(error).or_fail(ExitCode::Preflight, || "looking at the host")?,
+        Some(Err(error)) => Err(error).or_fail(FailureKind::Preflight, || "looking at the host")?,
         None => return Err(hangs()),
     };
     if report.agent.is_some() {
@@ -144,7 +144,7 @@ pub fn status(config: &Config) -> Result<Seen, Failure> {
 /// Failure of an inspection that took longer.
 pub(crate) fn hangs() -> Failure {
     let cause = format!("looking at the host took more than {} s", LOOK.as_secs());
-    Failure::new(ExitCode::HostUnsupported, cause)
+    Failure::new(FailureKind::HostUnsupported, cause)
         .remedy("find the mount or process of the host that hangs (the kernel's log names it)")
 }
 
@@ -182,7 +182,7 @@ fn of_host(paths: &Paths) -> Result<Seen, Failure> {
         Err(failure) => (None, Err(failure)),
     };
     let report = look(paths, &RealHost::new(&paths.root), state.as_ref())
-        .or_fail(ExitCode::HostUnsupported, || "looking at the host")
+        .or_fail(FailureKind::HostUnsupported, || "looking at the host")
         .map_err(|failure| failure.remedy("mount /proc and /sys in the container"))?;
     let unread = record.as_ref().err().map(Failure::one_line);
     Ok((StatusReport { unread, ..report }, record))

@@ -178,10 +178,10 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use longshore_core::failure::ExitCode;
+    use longshore_core::failure::FailureKind;
 
     fn record(cause: &str, remedy: &str) -> FailureRecord {
-        let failure = Failure::new(ExitCode::InUse, cause).remedy(remedy);
+        let failure = Failure::new(FailureKind::InUse, cause).remedy(remedy);
         Telemetry::default().record(&failure)
     }
 
@@ -249,7 +249,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("termination-log");
         let words = TerminationRecord::default();
-        let failure = Failure::new(ExitCode::Compile, "it does not compile");
+        let failure = Failure::new(FailureKind::Compile, "it does not compile");
         words.tell(&failure);
         assert!(!path.exists());
         words.leave_message(Some(path.clone()));

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{Claim, LeaseBackend, MOST_TOLD, Stage, StoredClaim, Times};
 use longshore_build::build::KnownFailure;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 
 /// This process's claim, under which it builds. It is renewed for as long as this exists, and
 /// released afterwards, also where the builder is dropped in the middle of its work. A killed
@@ -50,7 +50,8 @@ impl Lease {
             }
             drop(counted);
         });
-        let ended = |e| Failure::new(ExitCode::Bug, "the keeper of a claim ended").with_source(e);
+        let ended =
+            |e| Failure::new(FailureKind::Bug, "the keeper of a claim ended").with_source(e);
         let won = told.await.map_err(ended)??;
         Ok(won.then_some(Self { owner, keeper }))
     }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::*;
 use longshore_build::testing::known;
-use longshore_core::failure::ExitCode;
+use longshore_core::failure::FailureKind;
 use longshore_core::progress::Silent;
 
 /// Short, but long compared with the delays of a busy machine.
@@ -31,7 +31,7 @@ struct Memory {
 impl Memory {
     fn check(&self) -> Result<(), Failure> {
         match self.away.load(Ordering::SeqCst) {
-            true => Err(Failure::new(ExitCode::Download, "the backend is unreachable")),
+            true => Err(Failure::new(FailureKind::Download, "the backend is unreachable")),
             false => Ok(()),
         }
     }
@@ -56,7 +56,7 @@ impl LeaseBackend for Memory {
         self.check()?;
         let less = |n: usize| n.checked_sub(1);
         if self.refuses.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
-            return Err(Failure::new(ExitCode::Download, "the backend refuses the claim"));
+            return Err(Failure::new(FailureKind::Download, "the backend refuses the claim"));
         }
         self.put(claim.clone()).await;
         Ok(self.stored.lock().await.as_ref().map(|p| p.mark.clone()).unwrap_or_default())
@@ -101,7 +101,7 @@ impl Search for Product {
             return Forecast::Open(Vec::new());
         }
         match told.iter().find(|known| Some(&known.inputs) == ours.as_ref()) {
-            Some(known) => Forecast::Fails(Failure::new(ExitCode::Compile, known.cause.clone())),
+            Some(known) => Forecast::Fails(Failure::new(FailureKind::Compile, known.cause.clone())),
             None => Forecast::Open(told),
         }
     }

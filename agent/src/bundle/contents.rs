@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::kinds::{TREE_TYPE, manifest_of, tag_of};
 use longshore_build::source::userspace::AvailableUserspace;
 use longshore_build::source::userspace::packed::Packed;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::artifact::image::{
@@ -197,6 +197,6 @@ pub(super) fn changed(blob: &Blob, found: &str) -> Failure {
         From::File(path) => path.display().to_string(),
     };
     let cause = format!("{place} differs from the store's record of it (its sha256 is {found})");
-    Failure::new(ExitCode::Verification, cause)
+    Failure::new(FailureKind::Verification, cause)
         .remedy("`longshore store verify` names all that is damaged: remove it and fetch again")
 }

@@ -7,7 +7,7 @@ use super::kinds::{is_tree, parse_tree};
 use super::staging::Staging;
 use longshore_build::source::userspace::AvailableUserspace;
 use longshore_build::source::userspace::packed::Packed;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Task;
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleSet;
@@ -152,7 +152,7 @@ impl<'a> Bundle<'a> {
             for module in &set.modules {
                 let digest = format!("sha256:{}", module.sha256);
                 let image = self.staging.bounded(&digest, module.size, MAX_MODULE)?;
-                module.check_image(&image, &set.key).or_fail(ExitCode::Verification, || {
+                module.check_image(&image, &set.key).or_fail(FailureKind::Verification, || {
                     format!("the bundle {}: {}", self.staging.name(), module.file)
                 })?;
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use longshore_build::source::userspace::packed::Packed;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_modules::artifact::image::{Descriptor, MANIFEST_TYPE, Manifest, TITLE, json};
 use longshore_modules::artifact::legal;
 
@@ -61,7 +61,7 @@ pub(super) fn parse_tree(
     config: Vec<u8>,
     place: &str,
 ) -> Result<Packed, Failure> {
-    let wrong = |what: &str| Failure::new(ExitCode::Verification, format!("{place}: {what}"));
+    let wrong = |what: &str| Failure::new(FailureKind::Verification, format!("{place}: {what}"));
     if !manifest.config.describes(&config) {
         return Err(wrong("a user-mode tree's description is not what its manifest names"));
     }

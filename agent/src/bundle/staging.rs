@@ -13,7 +13,7 @@ use longshore_core::digest::hex;
 use longshore_core::digest::is_sha256;
 use longshore_core::disk;
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Task;
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::space;
@@ -249,7 +249,7 @@ impl Staging {
             return Err(self.wrong(format!("{digest} has {size} bytes, which is too many")));
         }
         let reading = || format!("reading {}", path.display());
-        std::fs::read(&path).or_fail(ExitCode::Verification, reading)
+        std::fs::read(&path).or_fail(FailureKind::Verification, reading)
     }
 
     /// Returns a failure that names the bundle.
@@ -259,7 +259,7 @@ impl Staging {
 }
 
 fn wrong(name: &str, what: String) -> Failure {
-    Failure::new(ExitCode::Verification, format!("the bundle {name}: {what}"))
+    Failure::new(FailureKind::Verification, format!("the bundle {name}: {what}"))
         .remedy("copy it again from where it was made, or make it again (`longshore bundle`)")
 }
 

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::contents::{Blob, Contents, From, changed};
 use longshore_core::digest::hex;
 use longshore_core::durable::{land, write_remedy};
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Task;
 use longshore_modules::layout::LAYOUT;
 
@@ -86,11 +86,12 @@ fn copy(blob: &Blob, to: &mut dyn Write, out: &Path, task: &dyn Task) -> Result<
     };
     let reading = || format!("reading {}", path.display());
     // One byte more, to detect a file that is too long.
-    let mut from = File::open(path).or_fail(ExitCode::Verification, reading)?.take(blob.size + 1);
+    let mut from =
+        File::open(path).or_fail(FailureKind::Verification, reading)?.take(blob.size + 1);
     let (mut hash, mut left) = (Sha256::new(), blob.size);
     let mut buffer = vec![0; 1 << 18];
     loop {
-        let n = from.read(&mut buffer).or_fail(ExitCode::Verification, reading)?;
+        let n = from.read(&mut buffer).or_fail(FailureKind::Verification, reading)?;
         hash.update(&buffer[..n]);
         if n == 0 || n as u64 > left {
             break;
@@ -126,7 +127,7 @@ fn pad(to: &mut dyn Write, size: u64) -> io::Result<()> {
 fn unwritable(out: &Path, error: io::Error) -> Failure {
     let remedy = write_remedy(&error, "--out")
         .unwrap_or_else(|| "give --out a file that can be written, or - for a pipe".to_owned());
-    Failure::new(ExitCode::Preflight, format!("writing {}", out.display()))
+    Failure::new(FailureKind::Preflight, format!("writing {}", out.display()))
         .with_source(error)
         .remedy(remedy)
 }

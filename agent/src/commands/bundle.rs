@@ -11,7 +11,7 @@ use crate::bundle::{self, Contents, Imported};
 use crate::config::Config;
 use crate::supplier::Provisioner;
 use crate::terminal;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::progress::Unit;
 use longshore_core::store::Store;
 use longshore_modules::signature::Trust;
@@ -61,7 +61,7 @@ pub(super) async fn bundle(
     };
     let contents = tokio::task::spawn_blocking(write)
         .await
-        .or_fail(ExitCode::Bug, || "writing a bundle")??;
+        .or_fail(FailureKind::Bug, || "writing a bundle")??;
     // The bundle itself may go to standard output.
     if asked.out != Path::new("-") {
         for (tag, digest) in contents.entries() {
@@ -90,7 +90,7 @@ pub(super) async fn import(config: &Config, asked: Import) -> Result<ExitCode, F
     };
     let imported = tokio::task::spawn_blocking(read)
         .await
-        .or_fail(ExitCode::Bug, || "importing a bundle")??;
+        .or_fail(FailureKind::Bug, || "importing a bundle")??;
     drop(waiting);
     for set in &imported.sets {
         let key = &set.key;
@@ -123,10 +123,10 @@ fn open(path: &Path) -> Result<Source, Failure> {
     }
     let name = path.display().to_string();
     let what = || format!("opening the bundle {name}");
-    let file = File::open(path).or_fail(ExitCode::Usage, what)?;
-    let found = file.metadata().or_fail(ExitCode::Usage, what)?;
+    let file = File::open(path).or_fail(FailureKind::Usage, what)?;
+    let found = file.metadata().or_fail(FailureKind::Usage, what)?;
     if found.is_dir() {
-        return Err(Failure::new(ExitCode::Usage, format!("{name} is a directory")).remedy(
+        return Err(Failure::new(FailureKind::Usage, format!("{name} is a directory")).remedy(
             "name a file of `longshore bundle --out`; for a directory there is --prebuilt",
         ));
     }

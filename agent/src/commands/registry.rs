@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::terminal;
 use longshore_core::disk;
 use longshore_core::driver_version::DriverVersion;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::image_reference::Reference;
 use longshore_core::paths::Paths;
 use longshore_core::store::Store;
@@ -83,7 +83,7 @@ pub(super) fn secret_key(path: &Path) -> Result<SecretKey, Failure> {
 
 pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failure> {
     if push.reference.digest.is_some() {
-        return Err(Failure::new(ExitCode::Usage, format!("{} has a digest", push.reference))
+        return Err(Failure::new(FailureKind::Usage, format!("{} has a digest", push.reference))
             .remedy("leave the digest out: it follows from the content"));
     }
     let key = push.sign_key.as_deref().map(secret_key).transpose()?;
@@ -136,7 +136,7 @@ async fn compiled_elsewhere(
         };
         examined.import(&version, &store)
     };
-    tokio::task::spawn_blocking(import).await.or_fail(ExitCode::Bug, || "reading modules")?
+    tokio::task::spawn_blocking(import).await.or_fail(FailureKind::Bug, || "reading modules")?
 }
 
 /// Returns `uname -v` of this host, where it runs this release.
@@ -149,7 +149,7 @@ fn version_of(release: &str, paths: &Paths) -> Result<String, Failure> {
         "the modules are for the kernel {release}, this host runs {}, and a release has several builds",
         kernel.release
     );
-    Err(Failure::new(ExitCode::Usage, cause)
+    Err(Failure::new(FailureKind::Usage, cause)
         .remedy("give --kernel-version what `uname -v` prints where the modules are to be loaded"))
 }
 
@@ -197,7 +197,7 @@ pub(super) fn matching(
     sets.retain(is_chosen);
     if sets.is_empty() {
         return Err(Failure::new(
-            ExitCode::Download,
+            FailureKind::Download,
             format!("{} has no such set for the kernel {release}", store.root().display()),
         )
         .remedy(
@@ -213,7 +213,7 @@ fn ambiguous(sets: &[ModuleSet], tag: &str) -> Failure {
         .map(|s| format!("{} ({}, {})", s.key.file_stem(), s.key.kernel_version, s.key.compiler))
         .collect();
     Failure::new(
-        ExitCode::Usage,
+        FailureKind::Usage,
         format!("several sets would get the tag {tag}: {}", names.join("; ")),
     )
     .remedy(
@@ -225,7 +225,7 @@ pub(super) async fn verify(config: &Config, verify: Verify) -> Result<ExitCode, 
     let paths = if verify.keys.is_empty() { &config.signatures.keys } else { &verify.keys };
     let keys = paths.iter().map(|p| PublicKey::read(p)).collect::<Result<Vec<_>, _>>()?;
     if keys.is_empty() {
-        return Err(Failure::new(ExitCode::Usage, "no key to verify with")
+        return Err(Failure::new(FailureKind::Usage, "no key to verify with")
             .remedy("give --key cosign.pub, or set signature-keys"));
     }
     let dir = Path::new(&verify.what);
@@ -233,7 +233,7 @@ pub(super) async fn verify(config: &Config, verify: Verify) -> Result<ExitCode, 
         let entries = layout::list(dir)?;
         if entries.is_empty() {
             let what = format!("{} holds no set of modules", dir.display());
-            return Err(Failure::new(ExitCode::Download, what)
+            return Err(Failure::new(FailureKind::Download, what)
                 .remedy("name the directory that `longshore build --out` wrote"));
         }
         for entry in entries {
@@ -243,13 +243,13 @@ pub(super) async fn verify(config: &Config, verify: Verify) -> Result<ExitCode, 
         return Ok(ExitCode::Done);
     }
     let reference: Reference = verify.what.parse().map_err(|e| {
-        Failure::new(ExitCode::Usage, format!("{} is no directory either", verify.what))
+        Failure::new(FailureKind::Usage, format!("{} is no directory either", verify.what))
             .with_source(e)
             .remedy("give HOST/REPOSITORY:TAG, HOST/REPOSITORY@sha256:..., or a layout's directory")
     })?;
     let Some(name) = reference.digest.as_ref().or(reference.tag.as_ref()) else {
         return Err(Failure::new(
-            ExitCode::Usage,
+            FailureKind::Usage,
             format!("{reference} has neither tag nor digest"),
         )
         .remedy("say which set: HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:..."));
@@ -294,7 +294,7 @@ pub(super) fn sign_layout(
 
 pub(super) fn generate_key_pair(generate: &GenerateKeyPair) -> Result<ExitCode, Failure> {
     let password = env("COSIGN_PASSWORD").ok_or_else(|| {
-        Failure::new(ExitCode::Usage, "COSIGN_PASSWORD is not set")
+        Failure::new(FailureKind::Usage, "COSIGN_PASSWORD is not set")
             .remedy("set it to the password that the key is to be encrypted with; it may be empty")
     })?;
     let key = SecretKey::generate();
@@ -316,7 +316,9 @@ fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
         file.write_all(text.as_bytes())?;
         disk::sync(&file)
     };
-    open().or_fail(ExitCode::Usage, || format!("writing {}", path.display())).map_err(|failure| {
-        failure.remedy("name a directory (--out) that can be written and has no key pair yet")
-    })
+    open().or_fail(FailureKind::Usage, || format!("writing {}", path.display())).map_err(
+        |failure| {
+            failure.remedy("name a directory (--out) that can be written and has no key pair yet")
+        },
+    )
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::{print, registry};
 use crate::config::Config;
 use crate::supplier::Provisioner;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::layout::{self, destination};
@@ -34,7 +34,7 @@ pub(super) async fn sign_modules(config: &Config, asked: SignModules) -> Result<
     let mut sets = registry::matching(config, &store, asked.kernel.as_deref())?;
     sets.retain(|set| set.key.signed_by.is_none());
     if sets.is_empty() {
-        return Err(Failure::new(ExitCode::Usage, "all matching sets are signed already")
+        return Err(Failure::new(FailureKind::Usage, "all matching sets are signed already")
             .remedy("build the sets again without a signature, and sign those"));
     }
     if let Some(dir) = &asked.export {
@@ -45,7 +45,7 @@ pub(super) async fn sign_modules(config: &Config, asked: SignModules) -> Result<
         return Ok(ExitCode::Done);
     }
     if config.module_signing.is_none() {
-        return Err(Failure::new(ExitCode::Usage, "nothing to sign modules with").remedy(
+        return Err(Failure::new(FailureKind::Usage, "nothing to sign modules with").remedy(
             "give --module-key and --module-certificate, or --module-signatures with what was \
              signed elsewhere",
         ));
@@ -60,7 +60,7 @@ pub(super) async fn sign_modules(config: &Config, asked: SignModules) -> Result<
             let wait = config.deadlines.lock;
             let write = move || layout::export(&of, &store, &into, wait);
             let written = tokio::task::spawn_blocking(write).await;
-            let manifest = written.or_fail(ExitCode::Bug, || "writing an image layout")??;
+            let manifest = written.or_fail(FailureKind::Bug, || "writing an image layout")??;
             print(&format!("{}@{manifest}\n", dir.display()))?;
         }
     }

@@ -11,7 +11,7 @@ use crate::config::{Config, SizeBound};
 use crate::upkeep::check::{Health, check};
 use crate::upkeep::gc::{self, Line, Needed, Report};
 use crate::upkeep::inventory::Kind;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 
 /// Arguments of `gc`.
@@ -57,7 +57,7 @@ pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
     };
     let report = tokio::task::spawn_blocking(work)
         .await
-        .or_fail(ExitCode::Bug, || "removing from the store")??;
+        .or_fail(FailureKind::Bug, || "removing from the store")??;
     if gc.json {
         print_json(&report)?
     } else {
@@ -75,7 +75,7 @@ pub(super) async fn of_store(config: &Config, what: StoreCommand) -> Result<Exit
     let _shared = store.lock_shared(config.deadlines.lock).await?;
     let health: Health = tokio::task::spawn_blocking(move || check(&store))
         .await
-        .or_fail(ExitCode::Bug, || "reading the store")??;
+        .or_fail(FailureKind::Bug, || "reading the store")??;
     if json {
         print_json(&health)?;
     } else {

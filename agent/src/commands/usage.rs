@@ -2,7 +2,7 @@
 
 use clap::error::{ContextKind, ContextValue};
 
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::redact::shown;
 
 /// True if clap reports a wrong command line, and not a help page that was requested.
@@ -32,7 +32,7 @@ pub fn wrong_usage(error: &clap::Error) -> Failure {
     let lines: Vec<&str> = told.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let cause = lines.join("; ");
     let cause = cause.strip_prefix("error: ").unwrap_or(&cause);
-    Failure::new(ExitCode::Usage, cause).remedy("see `longshore --help`")
+    Failure::new(FailureKind::Usage, cause).remedy("see `longshore --help`")
 }
 
 #[cfg(test)]
@@ -41,6 +41,7 @@ mod tests {
 
     use super::super::Cli;
     use super::*;
+    use longshore_core::failure::ExitCode;
 
     #[test]
     fn a_token_on_the_command_line_is_not_shown() {

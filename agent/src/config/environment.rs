@@ -1,7 +1,7 @@
 //! Variables of the environment: `LONGSHORE_*`, and those of NVIDIA's driver containers.
 
 use longshore_core::environment::Env;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 
 /// Reads the variable `name`; an empty one counts as absent, because containers often set it so.
 pub(super) fn get<T, E: std::fmt::Display>(
@@ -19,15 +19,15 @@ fn in_env(name: &str, text: &str, error: &dyn std::fmt::Display) -> Failure {
     // A list of URLs cannot be split reliably, and they may hold secrets: the error names the wrong
     // one only.
     let value = if text.contains(['@', '?']) { String::new() } else { format!("={text}") };
-    Failure::new(ExitCode::Usage, format!("environment variable {name}{value}: {error}"))
+    Failure::new(FailureKind::Usage, format!("environment variable {name}{value}: {error}"))
         .remedy("correct or unset it; docs/configuration.md has every setting")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::config::layer::FromEnv;
     use crate::config::{FlavourSelector, Fragment};
+    use longshore_core::failure::ExitCode;
     use longshore_core::flavour::Flavour;
     use rstest::rstest;
 

@@ -8,7 +8,7 @@ use super::run_file::from_parts;
 use super::table::Fragment;
 use longshore_build::source::runfile::RunFileSource;
 use longshore_core::bounded_read;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 /// Upper bound of a configuration file's size: a larger file is not a configuration.
 const MOST_BYTES: u64 = 1 << 20;
@@ -20,7 +20,7 @@ impl Fragment {
     /// Exit code 2 with file, line and key where the file cannot be read or is not valid.
     pub fn from_file(path: &Path) -> Result<Self, Failure> {
         let text = bounded_read::read_text(path, MOST_BYTES)
-            .or_fail(ExitCode::Usage, || {
+            .or_fail(FailureKind::Usage, || {
                 format!("reading the configuration file {}", path.display())
             })
             .map_err(|failure| failure.remedy("name a TOML file with --config"))?;
@@ -79,6 +79,7 @@ pub(super) fn decided(mut above: Fragment, mut below: Fragment) -> (Fragment, Fr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     #[rstest]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::redact::redacted;
 
 /// Error in a TOML text, with its position.
@@ -31,7 +31,7 @@ impl Malformed {
             cause.push_str(&format!(", key {key}"));
         }
         cause.push_str(&format!(": {}", self.message));
-        Failure::new(ExitCode::Usage, cause)
+        Failure::new(FailureKind::Usage, cause)
             .remedy("correct the file; docs/configuration.md has every key")
     }
 }

@@ -49,7 +49,7 @@ use longshore_build::source::runfile::RunFileSource;
 use longshore_core::deadlines::Deadlines;
 use longshore_core::driver_modules;
 use longshore_core::environment::Env;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
 use longshore_core::paths::Paths;
 use longshore_core::value::AbsolutePath;
@@ -193,7 +193,7 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
 fn check_signatures(signatures: &SignatureConfig) -> Result<(), Failure> {
     if signatures.required && signatures.keys.is_empty() {
         let cause = "require-signature is set, and no signature-keys are: no module can be loaded";
-        return Err(Failure::new(ExitCode::Usage, cause).remedy(
+        return Err(Failure::new(FailureKind::Usage, cause).remedy(
             "name the public keys (signature-keys, --signature-key, LONGSHORE_SIGNATURE_KEYS)",
         ));
     }

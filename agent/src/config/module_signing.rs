@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::layer::settings;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::value::AbsolutePath;
 use longshore_modules::module_signing::Hash;
 
@@ -120,7 +120,7 @@ fn within(given: PathBuf, name: &str) -> PathBuf {
 }
 
 fn wrong(cause: &str, remedy: &str) -> Failure {
-    Failure::new(ExitCode::Usage, cause).remedy(remedy)
+    Failure::new(FailureKind::Usage, cause).remedy(remedy)
 }
 
 impl ModuleSigning {
@@ -137,6 +137,7 @@ impl ModuleSigning {
 mod tests {
     use super::*;
     use crate::config::layer::Over;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     fn fragment(text: &str) -> ModuleSigningFragment {

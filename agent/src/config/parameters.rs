@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use longshore_core::bounded_read;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 
 /// Upper bound of a parameter file's size.
 const MOST_BYTES: u64 = 1 << 20;
@@ -79,7 +79,7 @@ pub fn read_operator_files(dir: &Path) -> Result<Parameters, Failure> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => {
                 let cause = format!("reading module parameters from {}", path.display());
-                return Err(Failure::new(ExitCode::Usage, cause)
+                return Err(Failure::new(FailureKind::Usage, cause)
                     .with_source(e)
                     .remedy("mount it as a readable text file, or leave it out"));
             }
@@ -97,7 +97,7 @@ pub fn check(parameters: &Parameters) -> Result<(), Failure> {
         None => Ok(()),
         Some((module, line)) => {
             let cause = format!("the parameters of {module} hold a NUL: {line:?}");
-            Err(Failure::new(ExitCode::Usage, cause).remedy("take it out"))
+            Err(Failure::new(FailureKind::Usage, cause).remedy("take it out"))
         }
     }
 }
@@ -109,6 +109,7 @@ fn words_of_file(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     #[rstest]

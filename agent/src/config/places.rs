@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::Fragment;
 use super::record_place::RecordPlace;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::paths::{DRIVER_ROOT, Paths, STORE};
 use longshore_core::value::AbsolutePath;
 use longshore_host::process::{FirstProcess, first_process};
@@ -54,7 +54,7 @@ pub(super) fn check(paths: &Paths) -> Result<(), Failure> {
         let place = plain(path);
         if place == Path::new("/") {
             let cause = format!("{setting} is {}, the root of the system", path.display());
-            return Err(Failure::new(ExitCode::Usage, cause)
+            return Err(Failure::new(FailureKind::Usage, cause)
                 .remedy(format!("give {setting} a directory of its own")));
         }
         if setting != "driver-root" && place.starts_with(&driver_root) {
@@ -63,7 +63,7 @@ pub(super) fn check(paths: &Paths) -> Result<(), Failure> {
                 path.display(),
                 paths.driver_root.display()
             );
-            return Err(Failure::new(ExitCode::Usage, cause)
+            return Err(Failure::new(FailureKind::Usage, cause)
                 .remedy(format!("give {setting} a directory outside driver-root")));
         }
     }

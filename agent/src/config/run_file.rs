@@ -1,7 +1,7 @@
 //! NVIDIA .run files of flags and variables.
 
 use longshore_build::source::runfile::RunFileSource;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 
 /// Returns the .run file of the flags or variables, where they name one.
 pub(super) fn from_parts(
@@ -11,14 +11,18 @@ pub(super) fn from_parts(
 ) -> Result<Option<RunFileSource>, Failure> {
     if urls.is_empty() {
         if sha256.is_some() || checksum.is_some() {
-            return Err(Failure::new(ExitCode::Usage, "a digest of a .run file, and no .run file")
-                .remedy("name it with --run-file (LONGSHORE_RUN_FILE)"));
+            return Err(Failure::new(
+                FailureKind::Usage,
+                "a digest of a .run file, and no .run file",
+            )
+            .remedy("name it with --run-file (LONGSHORE_RUN_FILE)"));
         }
         return Ok(None);
     }
     let source = RunFileSource::new(&urls, sha256.as_deref(), checksum.as_deref());
     source.map(Some).map_err(|what| {
-        Failure::new(ExitCode::Usage, what).remedy("see docs/run-files.md for the accepted forms")
+        Failure::new(FailureKind::Usage, what)
+            .remedy("see docs/run-files.md for the accepted forms")
     })
 }
 
@@ -33,6 +37,7 @@ pub(super) fn absolute_place(text: &str) -> Result<String, std::io::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
 
     const HEX: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 

@@ -1,6 +1,6 @@
 //! Check of the registries of the configuration.
 
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::image_reference::Host;
 use longshore_modules::registry::RegistrySource;
 
@@ -23,7 +23,7 @@ pub(super) fn refuse_plain_http(
         "the registry {place} is used without TLS, and no signature is required: every host on \
          the way could put its own kernel modules in place of the registry's"
     );
-    Err(Failure::new(ExitCode::Usage, cause).remedy(format!(
+    Err(Failure::new(FailureKind::Usage, cause).remedy(format!(
         "use TLS, or require signatures (signature-keys); where the network is to be trusted, say so: \
          insecure-registries = [\"{}\"], --insecure-registry or LONGSHORE_INSECURE_REGISTRIES",
         place.host()

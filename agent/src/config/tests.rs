@@ -2,7 +2,7 @@ use super::*;
 use rstest::rstest;
 use std::time::Duration;
 
-use longshore_core::failure::OrFail;
+use longshore_core::failure::{ExitCode, FailureKind, OrFail};
 
 #[derive(Debug, clap::Parser)]
 struct Cli {
@@ -25,7 +25,7 @@ fn load_with(args: &[&str], pairs: &[(&str, &str)], file: Option<&str>) -> Resul
     }
     let args = ["longshore"].iter().chain(args);
     let cli = <Cli as clap::Parser>::try_parse_from(args)
-        .or_fail(ExitCode::Usage, || "parsing the command line")?;
+        .or_fail(FailureKind::Usage, || "parsing the command line")?;
     let env = |name: &str| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
     load(cli.settings, &env, Some(&path))
 }

@@ -122,7 +122,7 @@ pub async fn diagnose(config: &Config, online: bool) -> Result<Report, Failure> 
     let paths = &config.paths;
     let mut facts = HostFacts::read(&paths.root, &paths.host_root)?
         .with_places(paths, &journal::recorded(paths));
-    let open = |path| Root::open(path).or_fail(ExitCode::HostUnsupported, || "opening the root");
+    let open = |path| Root::open(path).or_fail(FailureKind::HostUnsupported, || "opening the root");
     let (root, host) = (open(&paths.root)?, open(&paths.host_root)?);
     // An unreadable record is a finding; the modules that longshore loaded are unknown then.
     if let Ok(Some(state)) = journal::read_state(&paths.record_below(&root))
@@ -227,7 +227,7 @@ fn reported(finding: &Finding) -> ReportedFinding {
         code: finding.code,
         severity: finding.severity,
         area: entry.area,
-        exit_code: entry.exit,
+        exit_code: entry.kind.exit_code(),
         detail: finding.detail.clone(),
         matters: entry.matters,
         remedy: finding.remedy.clone(),

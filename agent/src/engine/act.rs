@@ -4,7 +4,7 @@ use super::{Engine, Outcome};
 use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::{Intent, LoadModule, Recorded, Step, Tools};
 use longshore_core::cancel::CancelFlag;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::refusal;
 
 impl Engine<'_> {
@@ -85,7 +85,7 @@ impl Engine<'_> {
             };
             if !ours && step.observe(self.host)?.is_some_and(|now| is_gone(&now)) {
                 let cause = format!("{step}: succeeded, but its effect has disappeared since");
-                return Err(Failure::new(ExitCode::Expose, cause)
+                return Err(Failure::new(FailureKind::Expose, cause)
                     .remedy("something else on this host changes the same: see its log"));
             }
         }

@@ -9,7 +9,7 @@ use crate::engine::image::Images;
 use crate::journal::{Entry, Journal};
 use crate::steps::{Content, LoadModule, MountedFrom, NEEDS_REBOOT, Next, Step};
 use longshore_core::cancel::CancelFlag;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::in_use::InUse;
 
 /// Reason that the wanted driver did not replace the installed one.
@@ -100,9 +100,10 @@ impl Engine<'_> {
         match forgiving.apply(&before, journal, &CancelFlag::default()) {
             Ok(()) => journal.restored(),
             Err(Stopped::Failed(failure)) => Err(failure),
-            Err(Stopped::Cancelled) => {
-                Err(Failure::new(ExitCode::Bug, "reinstalling the previous driver was cancelled"))
-            }
+            Err(Stopped::Cancelled) => Err(Failure::new(
+                FailureKind::Bug,
+                "reinstalling the previous driver was cancelled",
+            )),
         }
     }
 
@@ -148,7 +149,7 @@ fn mount_point(entry: &Entry) -> Option<&Path> {
 fn not_taken_off(left: &[Left]) -> Failure {
     let not = NotUndone::Left(left.to_vec());
     let failure =
-        Failure::new(ExitCode::RolledBack, format!("uninstalling the previous driver: {not}"));
+        Failure::new(FailureKind::RolledBack, format!("uninstalling the previous driver: {not}"));
     if not.needs_reboot() { failure.remedy(NEEDS_REBOOT) } else { failure }
 }
 
@@ -159,7 +160,7 @@ fn lost(why: &Failure, name: &str, failure: &Failure) -> Failure {
         why.one_line(),
         failure.one_line()
     );
-    Failure::new(ExitCode::RolledBack, cause)
+    Failure::new(FailureKind::RolledBack, cause)
         .remedy("remove the cause, run `longshore unload`, and start it again")
 }
 

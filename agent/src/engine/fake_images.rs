@@ -6,7 +6,7 @@ use super::image::{Images, ModuleFile};
 use crate::steps::ModuleOrigin;
 use longshore_core::failure::Failure;
 
-/// Images for a [`FakeHost`](longshore_host::fake::FakeHost): every module's image is its name.
+/// Images for a `FakeHost`: every module's image is its name.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FakeImages;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::steps::ModuleOrigin;
 pub use crate::steps::{Images, ModuleFile};
 use longshore_build::source::userspace::{self, Depth};
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
 use longshore_core::root::{Root, is_absent};
 use longshore_core::store::Store;
@@ -51,7 +51,7 @@ impl ModuleImages {
     fn modules_dir(&self) -> Result<PathBuf, Failure> {
         let path = self.paths.root.join("proc/sys/kernel/osrelease");
         let release = fs::read_to_string(&path)
-            .or_fail(ExitCode::HostUnsupported, || format!("reading {}", path.display()))?;
+            .or_fail(FailureKind::HostUnsupported, || format!("reading {}", path.display()))?;
         Ok(Path::new("lib/modules").join(release.trim()))
     }
 
@@ -65,7 +65,7 @@ impl ModuleImages {
             Err(e) if is_absent(&e) => Ok(None),
             Err(e) => {
                 let what = format!("opening the kernel's {}", path.display());
-                Err(Failure::new(ExitCode::KernelRefused, what).with_source(e))
+                Err(Failure::new(FailureKind::KernelRefused, what).with_source(e))
             }
         }
     }
@@ -74,7 +74,7 @@ impl ModuleImages {
     /// they were when the plan was made.
     fn kernel_module(&self, name: &str, file: &Path) -> Result<(PathBuf, Vec<u8>), Failure> {
         let dir = self.modules_dir()?;
-        let host = Root::open(&self.paths.host_root).or_fail(ExitCode::KernelRefused, || {
+        let host = Root::open(&self.paths.host_root).or_fail(FailureKind::KernelRefused, || {
             format!("opening {}", self.paths.host_root.display())
         })?;
         let planned = host.display(dir.join(file));
@@ -83,20 +83,20 @@ impl ModuleImages {
             Err(e) if is_absent(&e) => {}
             Err(e) => {
                 let what = format!("reading {}", planned.display());
-                return Err(Failure::new(ExitCode::KernelRefused, what).with_source(e));
+                return Err(Failure::new(FailureKind::KernelRefused, what).with_source(e));
             }
         }
         // Recompressed or moved since the plan was made: libkmod knows the current path.
         let dir = host.display(dir);
         let found = KernelIndex::open(&dir)?.file(name)?.ok_or_else(|| {
             Failure::new(
-                ExitCode::KernelRefused,
+                FailureKind::KernelRefused,
                 format!("{} is gone, and {} has no other {name}", planned.display(), dir.display()),
             )
             .remedy("install the running kernel's modules again, or reboot into the newer kernel")
         })?;
         let bytes = fs::read(&found)
-            .or_fail(ExitCode::KernelRefused, || format!("reading {}", found.display()))?;
+            .or_fail(FailureKind::KernelRefused, || format!("reading {}", found.display()))?;
         Ok((found, bytes))
     }
 }
@@ -156,11 +156,11 @@ pub fn unpack(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
         [0x1f, 0x8b, ..] => bounded(flate2::read::MultiGzDecoder::new(&*bytes)),
         _ => Ok(bytes),
     }
-    .or_fail(ExitCode::Verification, || what("cannot be unpacked"))?;
+    .or_fail(FailureKind::Verification, || what("cannot be unpacked"))?;
     if unpacked.starts_with(ELF_MAGIC) {
         return Ok(unpacked);
     }
-    Err(Failure::new(ExitCode::Verification, what("is no kernel module: it is no ELF file"))
+    Err(Failure::new(FailureKind::Verification, what("is no kernel module: it is no ELF file"))
         .remedy("the file is damaged: reinstall it from its package"))
 }
 
@@ -178,6 +178,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use longshore_core::failure::ExitCode;
 
     const ELF: &[u8] = b"\x7fELF and so on, and so on, and so on";
 

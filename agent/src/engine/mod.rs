@@ -26,7 +26,7 @@ use crate::journal::Journal;
 use crate::steps::{NEEDS_REBOOT, Step};
 use crate::telemetry::{StepOutcome, Telemetry};
 use longshore_core::cancel::CancelFlag;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::Host;
 
 /// Carries steps out on a host: takes module images from `images`, and waits for the driver's users
@@ -166,7 +166,7 @@ fn left_behind(why: Stopped, not: &NotUndone) -> Failure {
     } else {
         "run `longshore unload` once nothing holds the driver: the journal has what is left"
     };
-    Failure::new(ExitCode::RolledBack, format!("{cause}; the clean-up then failed: {not}"))
+    Failure::new(FailureKind::RolledBack, format!("{cause}; the clean-up then failed: {not}"))
         .remedy(remedy)
 }
 

@@ -17,7 +17,7 @@ use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::{LoadModule, NEEDS_REBOOT, Recorded};
 use crate::telemetry::StepOutcome;
 use longshore_core::cancel::CancelFlag;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::VerbError;
 use longshore_host::in_use::InUse;
 
@@ -51,9 +51,9 @@ impl NotUndone {
     pub fn into_failure(self) -> Failure {
         let text = self.to_string();
         match self {
-            NotUndone::InUse(_) => Failure::new(ExitCode::InUse, text)
+            NotUndone::InUse(_) => Failure::new(FailureKind::InUse, text)
                 .remedy("stop its users, then run `longshore unload`; the driver stays usable"),
-            NotUndone::Left(left) => Failure::new(ExitCode::RolledBack, text).remedy(
+            NotUndone::Left(left) => Failure::new(FailureKind::RolledBack, text).remedy(
                 if left.iter().any(|left| left.wedged) {
                     NEEDS_REBOOT
                 } else {

@@ -10,7 +10,7 @@ use super::table::{self, Proof};
 use super::{Entry, State};
 use crate::steps::LoadModule;
 use longshore_core::durable::write_remedy;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::paths::Paths;
 
 /// A trusted record.
@@ -128,7 +128,7 @@ fn read(dir: &Path) -> Result<Option<(PathBuf, Vec<u8>)>, Failure> {
 fn unread(path: &Path, error: io::Error) -> Failure {
     let remedy = write_remedy(&error, "--state-dir")
         .unwrap_or_else(|| "check the file system of --state-dir".to_owned());
-    Failure::new(ExitCode::Preflight, format!("reading {}", path.display()))
+    Failure::new(FailureKind::Preflight, format!("reading {}", path.display()))
         .with_source(error)
         .remedy(remedy)
 }
@@ -138,7 +138,7 @@ pub(super) fn no_key(store: &Path, error: io::Error) -> Failure {
         "only root may write to the store, which must be the last agent's (--store)".to_owned()
     });
     Failure::new(
-        ExitCode::Preflight,
+        FailureKind::Preflight,
         format!("reading the key that seals the record, in {}", store.display()),
     )
     .with_source(error)
@@ -147,7 +147,7 @@ pub(super) fn no_key(store: &Path, error: io::Error) -> Failure {
 
 pub(super) fn forged(path: &Path, why: &str) -> Failure {
     Failure::new(
-        ExitCode::Verification,
+        FailureKind::Verification,
         format!("{} is not trusted: {why}", path.display()),
     )
     .remedy(

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::paths::Paths;
 use longshore_host::verbs::DirId;
 
@@ -44,7 +44,7 @@ impl HostRoot {
         }
         let path = self.path.display();
         Err(Failure::new(
-            ExitCode::Preflight,
+            FailureKind::Preflight,
             format!(
                 "the last agent made device nodes below {path}, and that is not the same directory \
                  here"

@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::locks::{Attempt, Kind};
 
 /// Time limit for waiting for a held lock: a status query holds it for a moment, and an agent that
@@ -142,7 +142,7 @@ impl Holder {
             s => format!(", for the {s} s that this one waited"),
         };
         Failure::new(
-            ExitCode::Preflight,
+            FailureKind::Preflight,
             format!("another longshore runs ({self}): it holds {}{waited}", path.display()),
         )
         .remedy(

@@ -1,3 +1,4 @@
+use longshore_core::failure::ExitCode;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::path::PathBuf;

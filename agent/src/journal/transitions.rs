@@ -3,7 +3,7 @@
 use super::{Entry, EntryState, Journal, PlanSummary, Refused};
 use crate::journal::phase::{IllegalTransition, Phase};
 use crate::steps::{Entries, Recorded};
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 impl Journal {
     /// Begins an agent run in `phase`, in whichever phase the last one died; drops undone entries.
@@ -13,7 +13,7 @@ impl Journal {
     pub fn begin(&mut self, phase: Phase) -> Result<(), Failure> {
         if !phase.begins_a_life() {
             let bug = IllegalTransition { from: self.state.phase, to: phase };
-            return Err(Failure::new(ExitCode::Bug, "beginning an agent run").with_source(bug));
+            return Err(Failure::new(FailureKind::Bug, "beginning an agent run").with_source(bug));
         }
         self.state.entries.retain(Entry::is_live);
         self.state.phase = phase;
@@ -72,7 +72,7 @@ impl Journal {
     /// 70 if the transition is illegal; 15 if the state cannot be written.
     pub fn enter(&mut self, phase: Phase) -> Result<(), Failure> {
         let next =
-            self.state.phase.to(phase).or_fail(ExitCode::Bug, || format!("entering {phase}"))?;
+            self.state.phase.to(phase).or_fail(FailureKind::Bug, || format!("entering {phase}"))?;
         self.state.phase = next;
         self.follow(phase);
         self.save()

@@ -299,7 +299,7 @@ impl Agent {
                     failure.one_line(),
                     left.one_line()
                 );
-                Failure::new(ExitCode::RolledBack, cause)
+                Failure::new(FailureKind::RolledBack, cause)
                     .remedy("run `longshore unload` once nothing holds the driver")
             }
         }
@@ -408,7 +408,7 @@ async fn on_engine<T: Send + 'static>(
     };
     tokio::select! {
         biased;
-        done = privileges::run_privileged(work) => done.or_fail(ExitCode::Bug, || {
+        done = privileges::run_privileged(work) => done.or_fail(FailureKind::Bug, || {
             "changing the host; the journal on disk has its progress"
         }),
         hangs = stuck::stuck(&world.telemetry, step_limit) => Err(hangs),
@@ -456,7 +456,7 @@ fn is_of_driver(step: &Step) -> bool {
 fn not_exact(plan: &Plan) -> Failure {
     let left = plan.acquire.len();
     Failure::new(
-        ExitCode::Bug,
+        FailureKind::Bug,
         format!(
             "planning again after acquiring everything: the plan is {}exact and still wants {left} \
              things acquired",

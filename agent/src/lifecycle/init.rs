@@ -23,7 +23,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
 
 use super::signals::{HELD, release};
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 /// Time limit for the agent to set its signal handlers; some milliseconds are usual.
 const STARTING: Duration = Duration::from_secs(5);
@@ -81,9 +81,10 @@ pub fn as_process_one() -> Result<Option<Ended>, Failure> {
 pub fn supervise(mut command: Command) -> Result<Ended, Failure> {
     // Handlers first: process 1 ignores a signal it has none for, and no SIGCHLD may be missed.
     let handled = [SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
-    let mut signals = Signals::new(handled).or_fail(ExitCode::Bug, || "setting signal handlers")?;
+    let mut signals =
+        Signals::new(handled).or_fail(FailureKind::Bug, || "setting signal handlers")?;
     release();
-    let agent = command.spawn().or_fail(ExitCode::Bug, || "starting the agent as a child")?;
+    let agent = command.spawn().or_fail(FailureKind::Bug, || "starting the agent as a child")?;
     let agent = Pid::from_raw(agent.id() as i32);
     for signal in signals.forever() {
         if signal != SIGCHLD {
@@ -92,7 +93,7 @@ pub fn supervise(mut command: Command) -> Result<Ended, Failure> {
             return Ok(ended);
         }
     }
-    Err(Failure::new(ExitCode::Bug, "waiting for the agent: the stream of signals ended"))
+    Err(Failure::new(FailureKind::Bug, "waiting for the agent: the stream of signals ended"))
 }
 
 /// Forwards a signal as soon as the agent handles it: in its first milliseconds the signal that is

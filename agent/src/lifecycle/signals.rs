@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use longshore_core::cancel::CancelFlag;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 /// The signals that are blocked.
 pub(super) const HELD: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
@@ -68,7 +68,7 @@ impl Watch {
     /// 70 if no handler can be set.
     pub(super) fn begin(stop: CancelFlag, renewal: Renewal) -> Result<Self, Failure> {
         let mut signals = signal_hook_tokio::Signals::new([SIGTERM, SIGINT, SIGHUP])
-            .or_fail(ExitCode::Bug, || "setting signal handlers")?;
+            .or_fail(FailureKind::Bug, || "setting signal handlers")?;
         release();
         let handle = signals.handle();
         let task = tokio::spawn(async move {

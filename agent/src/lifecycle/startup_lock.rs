@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::config::Config;
 use crate::journal::{Holder, Journal};
 use longshore_core::cancel::CancelFlag;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 /// Interval of trying the lock.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -28,7 +28,7 @@ pub(super) async fn open_journal(
         let paths = config.paths.clone();
         let opened = tokio::task::spawn_blocking(move || Journal::try_open(&paths))
             .await
-            .or_fail(ExitCode::Bug, || "opening the journal")??;
+            .or_fail(FailureKind::Bug, || "opening the journal")??;
         let holder = match opened {
             Ok(journal) => return Ok(Some(journal)),
             Err(holder) => holder,
@@ -54,6 +54,7 @@ pub(super) async fn open_journal(
 mod tests {
     use super::*;
     use crate::config::{self, Fragment};
+    use longshore_core::failure::ExitCode;
     use longshore_core::paths::Paths;
 
     fn config(paths: &Paths, lock: Duration) -> Config {

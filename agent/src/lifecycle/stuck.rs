@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use crate::telemetry::Telemetry;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 
 /// Interval of checking, as a fraction of the limit.
 const PART: u32 = 10;
@@ -37,7 +37,7 @@ fn failure(what: &str, since: Duration) -> Failure {
          answer. This agent ends where it is; its journal has its progress",
         since.as_secs_f64()
     );
-    Failure::new(ExitCode::RolledBack, cause).remedy(
+    Failure::new(FailureKind::RolledBack, cause).remedy(
         "see the kernel's log (dmesg) for what does not answer; once it does, `longshore unload` \
          undoes the rest; if it never does, drain this host and reboot it",
     )

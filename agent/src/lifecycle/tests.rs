@@ -1,3 +1,4 @@
+use longshore_core::failure::FailureKind;
 use std::collections::VecDeque;
 use std::future::pending;
 use std::path::Path;
@@ -41,8 +42,8 @@ const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
 /// they replace on the host.
 #[derive(Clone)]
 struct Script {
-    plans: Arc<Mutex<VecDeque<Result<Plan, ExitCode>>>>,
-    configs: Arc<Mutex<VecDeque<Result<Config, ExitCode>>>>,
+    plans: Arc<Mutex<VecDeque<Result<Plan, FailureKind>>>>,
+    configs: Arc<Mutex<VecDeque<Result<Config, FailureKind>>>>,
     host: Arc<FakeHost>,
     stop: CancelFlag,
     at: At,
@@ -55,7 +56,7 @@ struct Script {
 impl Configurations for Script {
     fn read(&self) -> Result<Config, Failure> {
         let next = self.configs.lock().unwrap().pop_front();
-        next.expect("a configuration to read").map_err(|code| Failure::new(code, "no such key"))
+        next.expect("a configuration to read").map_err(|kind| Failure::new(kind, "no such key"))
     }
 
     fn provider<'a>(&self, _: &'a Config) -> impl Provider + 'a {
@@ -97,7 +98,7 @@ impl Provider for Script {
     fn plan(&self, _: &Gathered) -> Result<Plan, Failure> {
         let mut plans = self.plans.lock().unwrap();
         let next = if plans.len() > 1 { plans.pop_front() } else { plans.front().cloned() };
-        let plan = next.unwrap().map_err(|code| Failure::new(code, "no plan"))?;
+        let plan = next.unwrap().map_err(|kind| Failure::new(kind, "no plan"))?;
         Ok(Plan { replaces: replaced(&self.host.state(), &plan), ..plan })
     }
 
@@ -111,7 +112,7 @@ impl Provider for Script {
                 self.stop.set();
                 Ok(())
             }
-            At::AcquireFails => Err(Failure::new(ExitCode::Compile, "does not compile")),
+            At::AcquireFails => Err(Failure::new(FailureKind::Compile, "does not compile")),
             _ => Ok(()),
         }
     }
@@ -218,7 +219,7 @@ struct Scene {
     images: Arc<dyn crate::engine::image::Images>,
     stop: CancelFlag,
     renewal: Renewal,
-    configs: Arc<Mutex<VecDeque<Result<Config, ExitCode>>>>,
+    configs: Arc<Mutex<VecDeque<Result<Config, FailureKind>>>>,
     _dir: tempfile::TempDir,
     paths: Paths,
     told: Told,
@@ -274,7 +275,11 @@ impl Scene {
     }
 
     /// Runs an agent by the script, with the journal of this scene.
-    async fn live(&self, at: At, plans: Vec<Result<Plan, ExitCode>>) -> Result<ExitCode, Failure> {
+    async fn live(
+        &self,
+        at: At,
+        plans: Vec<Result<Plan, FailureKind>>,
+    ) -> Result<ExitCode, Failure> {
         let script = Script {
             plans: Arc::new(Mutex::new(plans.into())),
             configs: Arc::clone(&self.configs),
@@ -413,7 +418,7 @@ async fn a_stop_before_installing_changes_nothing_and_is_no_failure() {
     for at in [At::Gather, At::GatherDone, At::Acquire, At::AcquireDone] {
         let scene = Scene::new();
         // Without a plan to be refused or carried out if it is stopped before that.
-        let planned = if at == At::GatherDone { Err(ExitCode::NoDevice) } else { Ok(()) };
+        let planned = if at == At::GatherDone { Err(FailureKind::NoDevice) } else { Ok(()) };
         let ended = scene.live(at, vec![planned.map(|()| wanting(plan("535")))]).await;
         assert_eq!(ended.unwrap(), ExitCode::Done);
         assert!(scene.host.log().is_empty());
@@ -442,7 +447,7 @@ async fn a_stop_while_installing_undoes_and_is_no_failure() {
 async fn failures_before_installing_end_it_untouched_with_their_code() {
     let not_exact = Plan { exact: false, ..plan("535") };
     let cases = [
-        (At::Never, vec![Err(ExitCode::NoDevice)], ExitCode::NoDevice),
+        (At::Never, vec![Err(FailureKind::NoDevice)], ExitCode::NoDevice),
         (At::Never, vec![Ok(refusing(plan("535")))], ExitCode::Preflight),
         (At::AcquireFails, vec![Ok(wanting(plan("535")))], ExitCode::Compile),
         (At::Never, vec![Ok(wanting(plan("535"))), Ok(refusing(plan("535")))], ExitCode::Preflight),
@@ -492,7 +497,7 @@ async fn a_dead_agents_driver_stays_where_no_plan_can_be_made() {
     let scene = Scene::new();
     scene.die_when_ready(plan("535")).await;
     let there = scene.host.state();
-    let failure = scene.live(At::Never, vec![Err(ExitCode::Download)]).await.unwrap_err();
+    let failure = scene.live(At::Never, vec![Err(FailureKind::Download)]).await.unwrap_err();
     assert_eq!(failure.code(), ExitCode::Download);
     assert_eq!(scene.host.state(), there);
 }

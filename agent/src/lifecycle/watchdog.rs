@@ -17,7 +17,7 @@ use crate::journal::phase::Phase;
 use crate::serve::LivenessProbe;
 use crate::telemetry::Telemetry;
 use longshore_core::cancel::CancelFlag;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 
 /// Time limit for answering of a run that was told to stop before it changed anything.
 const STOPPING: Duration = Duration::from_secs(10);
@@ -146,13 +146,14 @@ fn is_untouched(phase: Phase) -> bool {
 
 fn stuck(telemetry: &Telemetry, limit: Duration) -> Failure {
     let phase = phase(telemetry);
-    let code = if is_untouched(phase) { ExitCode::Preflight } else { ExitCode::RolledBack };
+    let is_untouched = is_untouched(phase);
+    let kind = if is_untouched { FailureKind::Preflight } else { FailureKind::RolledBack };
     let cause = format!(
         "the agent is stuck while {phase}, and has not answered for {:.0} s: a disk or a file \
          system does not answer. It ends where it is; its journal has its changes to the host",
         limit.as_secs_f64()
     );
-    Failure::new(code, cause).remedy(
+    Failure::new(kind, cause).remedy(
         "see the kernel's log (dmesg) for what does not answer; if the host is only slow, give it \
          more time (step-deadline)",
     )
@@ -161,6 +162,7 @@ fn stuck(telemetry: &Telemetry, limit: Duration) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use std::sync::mpsc;
 
     fn life() -> (Idle, CancelFlag, Telemetry) {

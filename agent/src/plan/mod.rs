@@ -28,7 +28,7 @@ use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::journal::PlanSummary;
 use crate::steps::Step;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::{self, Code};
 use longshore_core::flavour::Flavour;
 use longshore_host::HostFacts;
@@ -94,7 +94,7 @@ impl Plan {
 pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Plan, Failure> {
     if facts.kernel.release.is_empty() {
         let cause = "the facts have no kernel release";
-        return Err(Failure::new(ExitCode::HostUnsupported, cause)
+        return Err(Failure::new(FailureKind::HostUnsupported, cause)
             .remedy("mount /proc in the container, or give the right --root"));
     }
     let mut choice = driver::choose(config, facts, catalog);

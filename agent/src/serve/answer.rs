@@ -16,7 +16,7 @@ use super::liveness::LivenessProbe;
 use crate::status;
 use crate::telemetry::exposition::{self, Format};
 use crate::telemetry::{Live, Telemetry, metrics};
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
 use longshore_host::look::Looker;
 
@@ -177,7 +177,7 @@ impl Subject {
         let paths = self.paths.clone();
         let report = in_time(&self.looks, move || status::of_agent(&paths, live)).await;
         let body = report.and_then(|report| {
-            serde_json::to_string_pretty(&report).or_fail(ExitCode::Bug, || "writing the status")
+            serde_json::to_string_pretty(&report).or_fail(FailureKind::Bug, || "writing the status")
         });
         match body {
             Ok(body) => Answer { status: StatusCode::OK, kind: JSON, body: body + "\n" },
@@ -203,7 +203,7 @@ async fn in_time<T: Send + 'static>(
         tokio::task::spawn_blocking(work).await
     };
     match tokio::time::timeout(status::LOOK, looking).await {
-        Ok(looked) => looked.or_fail(ExitCode::Bug, || "looking at the host")?,
+        Ok(looked) => looked.or_fail(FailureKind::Bug, || "looking at the host")?,
         Err(_) => Err(status::hangs()),
     }
 }

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::journal::phase::Phase;
     use crate::telemetry::{Condition, DaemonState, DriverInfo, GpuCount, Telemetry};
-    use longshore_core::failure::{ExitCode, Failure};
+    use longshore_core::failure::{Failure, FailureKind};
     use longshore_core::finding::Code;
 
     fn report() -> StatusReport {
@@ -212,7 +212,7 @@ unread    /s/state.json cannot be understood
 
     #[test]
     fn the_last_failure_is_shown_and_of_another_boot_it_says_so() {
-        let failure = Failure::new(ExitCode::Compile, "it does not compile").remedy("look");
+        let failure = Failure::new(FailureKind::Compile, "it does not compile").remedy("look");
         let telemetry = Telemetry::default();
         telemetry.enter(Phase::Acquiring);
         let mut failure = telemetry.record(&failure);

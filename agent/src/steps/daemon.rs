@@ -10,7 +10,7 @@ use super::{
     Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
     Tools, Watch, exposing,
 };
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_host::daemon::{Answers, Daemon};
 use longshore_host::{Host, VerbError};
 
@@ -71,7 +71,7 @@ impl Kind for StartDaemon {
     fn observe(&self, host: &dyn Host) -> Result<Option<NoDaemon>, Failure> {
         let daemon = &self.daemon;
         let mark = longshore_host::daemon::new_mark()
-            .or_fail(ExitCode::Preflight, || "drawing a random mark")?;
+            .or_fail(FailureKind::Preflight, || "drawing a random mark")?;
         let seen = host.daemon(daemon, &mark).map_err(exposing)?;
         if let Answers::Other(pid) = seen.answers {
             tracing::warn!(
@@ -102,7 +102,7 @@ impl Kind for StartDaemon {
             "its log is above, and its messages may be in the host's syslog; without {daemon} this \
              host's GPUs are not usable, or the configuration asks for it: see docs/daemons.md"
         );
-        Err(Failure::new(ExitCode::Expose, format!("starting {daemon}"))
+        Err(Failure::new(FailureKind::Expose, format!("starting {daemon}"))
             .with_source(error)
             .remedy(remedy))
     }

@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::VerbError;
 
 /// Remedy for a call that hangs in the kernel.
@@ -13,7 +13,7 @@ pub(crate) const NEEDS_REBOOT: &str = "drain this host and reboot it: a call tha
 /// Failure of a verb that exposes the driver to the host.
 pub(crate) fn exposing(error: VerbError) -> Failure {
     if error.unanswered.is_some() {
-        return Failure::new(ExitCode::RolledBack, "exposing the driver to the host")
+        return Failure::new(FailureKind::RolledBack, "exposing the driver to the host")
             .with_source(error)
             .remedy(NEEDS_REBOOT);
     }
@@ -25,7 +25,7 @@ pub(crate) fn exposing(error: VerbError) -> Failure {
         Errno::EEXIST => "another file is in the way: inspect it and move it away",
         _ => "look at the path on the host; `longshore plan` shows which paths longshore needs",
     };
-    Failure::new(ExitCode::Expose, "exposing the driver to the host")
+    Failure::new(FailureKind::Expose, "exposing the driver to the host")
         .with_source(error)
         .remedy(remedy)
 }

@@ -14,7 +14,7 @@ use super::{
     Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
     Tools, Watch, exposing,
 };
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::verbs::FileId;
 use longshore_host::{Host, VerbError, places};
 
@@ -128,7 +128,7 @@ impl Kind for RemoveLeftover {
         what.remove(tools.host).map_err(exposing)?;
         if what.is_there(tools.host).map_err(exposing)? {
             let cause = format!("{what}: removed, but it is still there");
-            return Err(Failure::new(ExitCode::Expose, cause)
+            return Err(Failure::new(FailureKind::Expose, cause)
                 .remedy("stop NVIDIA's driver container if it runs on this host"));
         }
         Ok(intent.done_for_good(FOR_GOOD))

@@ -10,7 +10,7 @@ use super::{
     Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
     Tools, Watch, exposing,
 };
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::{Host, VerbError};
 
 /// Write a value to a file below /sys or /proc; undone by restoring the previous value.
@@ -70,7 +70,7 @@ impl Kind for WriteParameter {
             Some(there) if there == self.value => Ok(None),
             Some(value) => Ok(Some(Value { value })),
             None => Err(Failure::new(
-                ExitCode::Expose,
+                FailureKind::Expose,
                 format!("{}: this kernel has no such file", self.path.display()),
             )
             .remedy("check that the host's /sys is mounted in the container")),
@@ -85,7 +85,7 @@ impl Kind for WriteParameter {
             return Ok(intent.done());
         }
         Err(Failure::new(
-            ExitCode::Expose,
+            FailureKind::Expose,
             format!("{}: wrote {value:?}, and it now reads {there:?}", path.display()),
         ))
     }

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::plan::{self, Acquire, BuildSet, Plan};
 use crate::provider::Gathered;
 use longshore_build::source::userspace::{self, AvailableUserspace};
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::finding::{Code, Severity};
 use longshore_core::kernel_id::KernelId;
 use longshore_host::HostFacts;
@@ -190,6 +190,6 @@ fn no_source(plan: &Plan) -> Failure {
             "no set of {} {} is available for {}",
             plan.driver_version, plan.flavour, plan.kernel_release
         );
-        Failure::new(ExitCode::Download, cause)
+        Failure::new(FailureKind::Download, cause)
     })
 }

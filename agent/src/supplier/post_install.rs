@@ -7,7 +7,7 @@ use crate::journal::PlanSummary;
 use crate::steps::Step;
 use crate::upkeep::gc::{self, Needed, Report};
 use crate::upkeep::history;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 
 /// Time limit for waiting on another agent's cleanup: that agent does the same work.
@@ -21,7 +21,7 @@ impl Inventory<'_> {
         // Keeps the agent responsive to SIGTERM, even if the disk hangs.
         let record = |store: Store| async move {
             let recorded = tokio::task::spawn_blocking(move || history::record(&store, installed));
-            recorded.await.or_fail(ExitCode::Bug, || "recording the installed driver")?
+            recorded.await.or_fail(FailureKind::Bug, || "recording the installed driver")?
         };
         let recorded = match self.store.open() {
             Ok(store) => record(store).await,
@@ -56,7 +56,7 @@ impl Inventory<'_> {
             gc::decide(&store, &needed, Some(bound), SystemTime::now())?.carry_out(&store, alone)
         };
         let work = tokio::task::spawn_blocking(work);
-        work.await.or_fail(ExitCode::Bug, || "removing from the store")?.map(Some)
+        work.await.or_fail(FailureKind::Bug, || "removing from the store")?.map(Some)
     }
 }
 

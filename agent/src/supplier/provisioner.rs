@@ -16,7 +16,7 @@ use longshore_build::build::{self, Failed, KnownFailure};
 use longshore_build::source::driver::{self, AvailableDriver};
 use longshore_build::source::runfile::AvailableRunFile;
 use longshore_build::source::userspace::{self, AvailableUserspace};
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
@@ -149,7 +149,7 @@ impl<'a> Provisioner<'a> {
         let cause = format!(
             "running with user id {user} and without CAP_SYS_ADMIN, which the build sandbox needs"
         );
-        Err(Failure::new(ExitCode::Preflight, cause)
+        Err(Failure::new(FailureKind::Preflight, cause)
             .remedy("run it as root (the container privileged), or build elsewhere and give the set with --prebuilt"))
     }
 

@@ -13,7 +13,7 @@ use longshore_build::source::runfile::AvailableRunFile;
 use longshore_build::source::runfile::Pin;
 use longshore_build::source::runfile::{self, Looked, StoredRunFile};
 use longshore_core::driver_version::DriverVersion;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
@@ -86,7 +86,7 @@ impl<'a> RunFiles<'a> {
                 let flavour = flavour.map(|f| format!(" {f}")).unwrap_or_default();
                 let cause = format!("no configured .run file has the driver{wanted}{flavour}");
                 let remedy = nearest.remedy_text().unwrap_or_default().to_owned();
-                Failure::new(ExitCode::Download, cause).remedy(remedy)
+                Failure::new(FailureKind::Download, cause).remedy(remedy)
             })
         };
         let expected = find(&self.known(store, archives).await?)?;
@@ -109,7 +109,7 @@ impl<'a> RunFiles<'a> {
         let files = self.known(store, archives).await?;
         files.into_iter().find(|file| file.version == version).ok_or_else(|| {
             Failure::new(
-                ExitCode::Download,
+                FailureKind::Download,
                 format!("no configured .run file has version {version}"),
             )
             .remedy("configure the .run file of that version")
@@ -197,7 +197,7 @@ mod tests {
 
     impl Archives for Nobody {
         async fn archive(&self, _: &Store) -> Result<&Archive, Failure> {
-            Err(Failure::new(ExitCode::Bug, "the archives were queried"))
+            Err(Failure::new(FailureKind::Bug, "the archives were queried"))
         }
 
         fn progress(&self) -> &dyn Progress {

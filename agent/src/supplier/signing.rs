@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::catalog::Catalog;
 use crate::config::{Config, ModuleSigning, SignBy};
 use longshore_build::build::sign::SignFile;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
 use longshore_debian::archive::Archive;
@@ -96,7 +96,7 @@ impl<'a> Signing<'a> {
                 };
                 tokio::task::spawn_blocking(sign)
                     .await
-                    .or_fail(ExitCode::Bug, || format!("signing the set {wanted}"))?
+                    .or_fail(FailureKind::Bug, || format!("signing the set {wanted}"))?
             }
         }
     }

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::config::Config;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 use longshore_core::store::usage::StoreGuard;
 
@@ -51,7 +51,7 @@ impl<'a> StoreAccess<'a> {
         let limit = self.config.deadlines.step;
         let read = tokio::task::spawn_blocking(read);
         let read = tokio::time::timeout(limit, read).await.map_err(|_| self.unanswered(limit))?;
-        read.or_fail(ExitCode::Bug, || "reading the host")?
+        read.or_fail(FailureKind::Bug, || "reading the host")?
     }
 
     /// Takes the store's shared lock, so that nothing is removed from it from now on.
@@ -85,7 +85,7 @@ impl<'a> StoreAccess<'a> {
             limit.as_secs_f64(),
             self.config.paths.store.display()
         );
-        Failure::new(ExitCode::Preflight, cause).remedy(
+        Failure::new(FailureKind::Preflight, cause).remedy(
             "see the kernel's log (dmesg) for what does not answer; where the host is only slow, give \
              it more time (step-deadline)",
         )
@@ -96,6 +96,7 @@ impl<'a> StoreAccess<'a> {
 mod tests {
     use super::*;
     use crate::config::{self, Fragment};
+    use longshore_core::failure::ExitCode;
 
     #[tokio::test]
     async fn the_store_is_opened_once_and_held_until_it_is_released() {

@@ -203,7 +203,7 @@ mod tests {
         telemetry.condition(Condition { gpus, ..Condition::default() });
         telemetry.reused(longshore_core::progress::Reused::Conftest, 3, 1);
         telemetry.failed(&longshore_core::failure::Failure::new(
-            longshore_core::failure::ExitCode::InUse,
+            longshore_core::failure::FailureKind::InUse,
             "in use",
         ));
         telemetry.enter(Phase::Ready);

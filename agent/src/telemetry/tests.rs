@@ -2,7 +2,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::steps::LoadModule;
-use longshore_core::failure::ExitCode;
+use longshore_core::failure::FailureKind;
 
 fn load(name: &str) -> Step {
     Step::LoadModule(LoadModule {
@@ -137,7 +137,7 @@ fn a_failure_is_told_with_its_phase_and_survives_json() {
     let telemetry = Telemetry::default();
     telemetry.enter(Phase::Removing);
     telemetry.enter(Phase::InUse);
-    telemetry.failed(&Failure::new(ExitCode::InUse, "the driver is in use").with_source("a"));
+    telemetry.failed(&Failure::new(FailureKind::InUse, "the driver is in use").with_source("a"));
     let live = telemetry.live();
     let failure = live.last_failure.clone().expect("a failure");
     assert_eq!((failure.code, failure.cause.as_str()), (Some(20), "the driver is in use: a"));

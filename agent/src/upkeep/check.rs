@@ -10,7 +10,7 @@ use longshore_build::source::runfile;
 use longshore_build::source::userspace::{self, Depth};
 use longshore_core::digest::digest_of;
 use longshore_core::digest::is_sha256;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleSet;
 use longshore_modules::signature::Evidence;
@@ -49,7 +49,7 @@ impl Health {
         let more = self.damaged.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let cause = format!("the store is damaged: {}{more}", names.join(", "));
-        Some(Failure::new(ExitCode::Verification, cause).remedy(
+        Some(Failure::new(FailureKind::Verification, cause).remedy(
             "remove the named files: they are fetched or made anew when needed (a user-mode tree \
              may be in use: leave that to `longshore gc`); if it comes back, check the disk",
         ))
@@ -148,7 +148,8 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     let list = || -> std::io::Result<Vec<PathBuf>> {
         fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
     };
-    let mut paths = list().or_fail(ExitCode::Preflight, || format!("listing {}", dir.display()))?;
+    let mut paths =
+        list().or_fail(FailureKind::Preflight, || format!("listing {}", dir.display()))?;
     paths.retain(|path| !is_hidden(path));
     paths.sort();
     Ok(paths)
@@ -157,6 +158,7 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use longshore_modules::sets::SetStore;
     use longshore_modules::testing::set;
     use rstest::rstest;

@@ -2,7 +2,7 @@
 //!
 //! Leftovers of processes that ended are always removed. Beyond a bound, the least recently used is
 //! removed, but never what the host runs, nor what it ran before that. The caller has locked the
-//! store exclusively (see [`Store::alone`]), so no process is about to use what is removed.
+//! store exclusively (see [`Store::lock_exclusive`]), so no process is about to use what is removed.
 //!
 //! The order on the disk keeps the store consistent if this is interrupted anywhere: a set is
 //! removed before the modules it names, and everything is renamed away as a whole before it is

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::journal::PlanSummary;
 use crate::steps::{Content, Step};
 use longshore_build::source::userspace::family;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::store::Store;
 use longshore_modules::sets::SetStore;
@@ -139,7 +139,7 @@ pub fn record(store: &Store, now: Installed) -> Result<(), Failure> {
     history.insert(0, now);
     history.truncate(KEPT);
     let bytes = serde_json::to_vec_pretty(&history)
-        .or_fail(ExitCode::Bug, || "writing down what is installed")?;
+        .or_fail(FailureKind::Bug, || "writing down what is installed")?;
     store.write_file(Path::new(FILE), &bytes)
 }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use longshore_build::source::userspace::{self, Depth};
 use longshore_core::digest::is_sha256;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::locks;
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleSet;
@@ -81,7 +81,7 @@ impl Inventory {
     /// Exit code 15 where it cannot be listed.
     pub fn of(store: &Store) -> Result<Self, Failure> {
         let listing = || format!("listing {}", store.root().display());
-        let items = list(store).or_fail(ExitCode::Preflight, listing)?;
+        let items = list(store).or_fail(FailureKind::Preflight, listing)?;
         let mut shares = HashMap::new();
         for (id, size) in items.iter().flat_map(|item| &item.files) {
             shares.entry(*id).or_insert((0, *size)).0 += 1;

@@ -139,30 +139,6 @@ impl FailureKind {
     }
 }
 
-/// The usual kind of an exit code, for failures that no caller has to tell from others of their
-/// code.
-impl From<ExitCode> for FailureKind {
-    fn from(code: ExitCode) -> Self {
-        match code {
-            ExitCode::Usage => Self::Usage,
-            ExitCode::HostUnsupported => Self::HostUnsupported,
-            ExitCode::Toolchain => Self::Toolchain,
-            ExitCode::Download => Self::Download,
-            ExitCode::Verification => Self::Verification,
-            ExitCode::Compile => Self::Compile,
-            ExitCode::Preflight => Self::Preflight,
-            ExitCode::KernelRefused => Self::KernelRefused,
-            ExitCode::NoDevice => Self::NoDevice,
-            ExitCode::Expose => Self::Expose,
-            ExitCode::InUse => Self::InUse,
-            ExitCode::RolledBack => Self::RolledBack,
-            ExitCode::NotReady => Self::NotReady,
-            // No failure ends with success.
-            ExitCode::Done | ExitCode::Bug => Self::Bug,
-        }
-    }
-}
-
 /// Error that ends a command: kind, operation, remedy, and source.
 ///
 /// `Display` prints only the cause and its consequence; [`Failure::report`] returns the whole
@@ -178,9 +154,8 @@ pub struct Failure {
 
 impl Failure {
     /// Makes a failure of `kind`; `cause` names the operation and the path or URL it failed on.
-    pub fn new(kind: impl Into<FailureKind>, cause: impl Into<String>) -> Self {
-        let (kind, cause) = (kind.into(), cause.into());
-        Self { kind, cause, consequence: None, remedy: None, source: None }
+    pub fn new(kind: FailureKind, cause: impl Into<String>) -> Self {
+        Self { kind, cause: cause.into(), consequence: None, remedy: None, source: None }
     }
 
     /// Sets the remedy.
@@ -270,7 +245,7 @@ pub trait OrFail<T> {
     /// Maps the error to a failure of `kind` whose cause is `cause()`.
     fn or_fail<C: Into<String>>(
         self,
-        kind: impl Into<FailureKind>,
+        kind: FailureKind,
         cause: impl FnOnce() -> C,
     ) -> Result<T, Failure>;
 }
@@ -278,7 +253,7 @@ pub trait OrFail<T> {
 impl<T, E: Into<Box<dyn Error + Send + Sync>>> OrFail<T> for Result<T, E> {
     fn or_fail<C: Into<String>>(
         self,
-        kind: impl Into<FailureKind>,
+        kind: FailureKind,
         cause: impl FnOnce() -> C,
     ) -> Result<T, Failure> {
         self.map_err(|e| Failure::new(kind, cause()).with_source(e))
@@ -292,7 +267,7 @@ mod tests {
     #[test]
     fn report_holds_cause_chain_and_remedy_once() {
         let inner = std::io::Error::from_raw_os_error(28);
-        let failure = Failure::new(ExitCode::Preflight, "writing /store/a")
+        let failure = Failure::new(FailureKind::Preflight, "writing /store/a")
             .with_source(inner)
             .remedy("free some space");
         assert_eq!(
@@ -304,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_failure_without_a_remedy_has_that_of_its_exit_code() {
-        let failure = Failure::new(ExitCode::Bug, "a").with_source("b");
+        let failure = Failure::new(FailureKind::Bug, "a").with_source("b");
         assert_eq!(
             failure.report(),
             "error: a\n  caused by: b\n  remedy: please report it with the log"
@@ -314,7 +289,7 @@ mod tests {
 
     #[test]
     fn what_came_of_it_is_said_after_what_caused_it() {
-        let failure = Failure::new(ExitCode::Bug, "a")
+        let failure = Failure::new(FailureKind::Bug, "a")
             .with_source("b")
             .with_consequence("c is back")
             .remedy("d");
@@ -344,27 +319,39 @@ mod tests {
         })
     }
 
-    /// Returns the kinds of an exit code, the usual one first.
-    fn kinds_of(code: ExitCode) -> Vec<FailureKind> {
-        match code {
-            ExitCode::Done => Vec::new(),
-            ExitCode::Preflight => vec![FailureKind::Preflight, FailureKind::Disk],
-            other => vec![other.into()],
-        }
+    /// Returns the next kind.
+    fn next(kind: FailureKind) -> Option<FailureKind> {
+        use FailureKind::*;
+        Some(match kind {
+            Usage => HostUnsupported,
+            HostUnsupported => Toolchain,
+            Toolchain => Download,
+            Download => Verification,
+            Verification => Compile,
+            Compile => Preflight,
+            Preflight => Disk,
+            Disk => KernelRefused,
+            KernelRefused => NoDevice,
+            NoDevice => Expose,
+            Expose => InUse,
+            InUse => RolledBack,
+            RolledBack => NotReady,
+            NotReady => Bug,
+            Bug => return None,
+        })
     }
 
     #[test]
-    fn an_exit_code_follows_from_the_kind() {
-        for code in std::iter::successors(Some(ExitCode::Done), |code| after(*code)) {
-            let kinds = kinds_of(code);
-            for kind in &kinds {
-                assert_eq!(kind.exit_code(), code, "{kind:?}");
-                assert_eq!(Failure::new(*kind, "a").code(), code);
-                assert!(!kind.usual_remedy().is_empty());
-            }
-            assert_eq!(kinds.is_empty(), code == ExitCode::Done);
-            assert!(kinds.first().is_none_or(|kind| *kind == code.into()), "{code:?}");
+    fn every_exit_code_but_success_has_a_kind_and_every_kind_a_remedy() {
+        let mut codes = vec![ExitCode::Done];
+        for kind in std::iter::successors(Some(FailureKind::Usage), |kind| next(*kind)) {
+            assert_eq!(Failure::new(kind, "a").code(), kind.exit_code(), "{kind:?}");
+            assert!(!kind.usual_remedy().is_empty());
+            codes.push(kind.exit_code());
         }
+        codes.dedup();
+        let all = std::iter::successors(Some(ExitCode::Done), |code| after(*code));
+        assert_eq!(codes, all.collect::<Vec<_>>());
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! Failures with their exit codes ([`failure`]) and findings about a host ([`finding`]); small values
 //! of drivers and kernels ([`driver_version`], [`flavour`], [`machine`], [`kernel_id`]); careful
-//! reading and writing of files ([`root`], [`input`], [`landing`], [`disk`], [`locks`]); capabilities
+//! reading and writing of files ([`root`], [`bounded_read`], [`durable`], [`disk`], [`locks`]); capabilities
 //! of threads ([`privileges`]); progress, and escaping of text from elsewhere ([`progress`],
-//! [`printable`], [`redact`]). [`store`] is a private content-addressed directory, [`scratch`] its
+//! [`sanitize`], [`redact`]). [`store`] is a private content-addressed directory, [`scratch`] its
 //! locked temporary directories; their contents are not this crate's concern.
 
 pub mod bounded_read;

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::stat::{major, minor};
 
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{Failure, FailureKind};
 use crate::sanitize;
 
 /// Time between two tries.
@@ -111,7 +111,7 @@ impl Attempt {
         }
     }
 
-    /// Like [`Attempt::within_limit`], on a thread that may block.
+    /// Like `within_limit`, on a thread that may block.
     ///
     /// # Errors
     /// The errno of the system call.
@@ -149,7 +149,7 @@ impl Attempt {
     pub fn still_held(&self) -> Failure {
         let (path, limit, holders) = (self.path.display(), self.limit, self.holders());
         let cause = format!("the lock {path} is still held after {limit:?}{holders}");
-        Failure::new(ExitCode::Preflight, cause).remedy(
+        Failure::new(FailureKind::Preflight, cause).remedy(
             "let the process that holds it finish, or end it, and run again; lock-deadline sets \
              how long to wait",
         )

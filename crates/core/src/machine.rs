@@ -2,7 +2,7 @@
 
 use object::elf::{EM_AARCH64, EM_X86_64, Machine as ElfMachine};
 
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{Failure, FailureKind};
 
 /// A machine architecture that NVIDIA has drivers for, under all its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Machine {
     pub fn named(uname: &str) -> Result<Self, Failure> {
         MACHINES.into_iter().find(|machine| machine.uname == uname).ok_or_else(|| {
             let cause = format!("there is no NVIDIA driver for the architecture {uname}");
-            Failure::new(ExitCode::HostUnsupported, cause).remedy("use x86_64 or aarch64")
+            Failure::new(FailureKind::HostUnsupported, cause).remedy("use x86_64 or aarch64")
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The capabilities of this process's threads and of what they start (docs/privileges.md).
 //!
 //! Capabilities belong to a thread (capabilities(7)), and a new thread inherits those of its
-//! creator. So before there is a second one, [`settle`] drops for good what longshore never needs,
+//! creator. So before there is a second one, [`drop_unneeded`] drops for good what longshore never needs,
 //! and disables what only changes to the host need; every thread of the runtime inherits that.
 //! Changes to the host run on a thread of their own, which enables everything the process may have
 //! and ends with its work.

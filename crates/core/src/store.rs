@@ -39,7 +39,7 @@ use tempfile::NamedTempFile;
 
 use crate::digest::{digest_of, hex};
 use crate::durable::{self, read_failure, write_atomically, write_failure};
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{Failure, FailureKind};
 use crate::locks;
 
 /// Prefix of the name of an unfinished blob, in `tmp`.
@@ -216,7 +216,7 @@ impl BlobWriter {
             && expected != found
         {
             return Err(Failure::new(
-                ExitCode::Verification,
+                FailureKind::Verification,
                 format!("expected sha256 {expected}, got {found} ({} bytes)", self.size),
             ));
         }
@@ -242,7 +242,7 @@ impl Write for BlobWriter {
 /// Returns the failure of a blob whose digest is `found`.
 pub fn corrupt(path: &Path, found: &str) -> Failure {
     Failure::new(
-        ExitCode::Verification,
+        FailureKind::Verification,
         format!("{} does not match the digest in its name (its sha256 is {found})", path.display()),
     )
     .remedy("the file was damaged or changed: remove it and run again")
@@ -253,6 +253,7 @@ mod tests {
     use std::io::Read;
 
     use super::*;
+    use crate::failure::ExitCode;
 
     fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().expect("temporary directory");

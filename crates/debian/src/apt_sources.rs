@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::control::{self, BadLine, Paragraph};
 use super::keyring::{Keyring, Signer};
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::root::{is_absent, read_below};
 
 /// An apt source: an archive and some of its suites.
@@ -54,11 +54,11 @@ pub fn read(root: &Path, arch: &str) -> AptSources {
     let mut found = AptSources::default();
     for file in source_files(root) {
         let parsed = read_below(root, &file)
-            .or_fail(ExitCode::Usage, || format!("reading {}", file.display()))
+            .or_fail(FailureKind::Usage, || format!("reading {}", file.display()))
             .and_then(|bytes| {
                 parse(&file, &String::from_utf8_lossy(&bytes), arch).map_err(|bad| {
                     let place = format!("{}, line {}", file.display(), bad.line);
-                    Failure::new(ExitCode::Usage, format!("{place}: {}", bad.what))
+                    Failure::new(FailureKind::Usage, format!("{place}: {}", bad.what))
                         .remedy("correct the line; the other files were read")
                 })
             });
@@ -264,7 +264,7 @@ impl SignedBy {
             }
         }
         for file in &self.files {
-            let bytes = read_below(root, file).or_fail(ExitCode::Verification, || {
+            let bytes = read_below(root, file).or_fail(FailureKind::Verification, || {
                 format!("reading the keyring {}", file.display())
             })?;
             keyring.extend(Keyring::read(&bytes));
@@ -274,7 +274,7 @@ impl SignedBy {
         }
         if keyring.is_empty() {
             return Err(Failure::new(
-                ExitCode::Verification,
+                FailureKind::Verification,
                 "there is no OpenPGP certificate that may sign this source",
             )
             .remedy("install the archive's keyring, and name it in Signed-By"));

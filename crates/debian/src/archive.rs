@@ -19,7 +19,7 @@ use super::selection;
 use super::version;
 use crate::settings::ArchiveConfig;
 use longshore_core::durable::read_failure;
-use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::machine::Machine;
 use longshore_core::progress::{Progress, Silent, Task, Unit};
 use longshore_core::space;
@@ -150,7 +150,7 @@ impl Archive {
         let mut problems = problems.into_iter();
         if self.indexes.is_empty() {
             return Err(problems.next().unwrap_or_else(|| {
-                Failure::new(ExitCode::Download, "no source has an index for this architecture")
+                Failure::new(FailureKind::Download, "no source has an index for this architecture")
                     .remedy("name an archive as [[archive]] in the configuration file")
             }));
         }
@@ -308,7 +308,7 @@ async fn sorted_out(packages: &[Package], store: &Store) -> Result<Vec<(Package,
             let what = "the thread that verifies the store died";
             let sha256 = package.sha256.clone();
             let held = tokio::task::spawn_blocking(move || holds(&store, &sha256)).await;
-            Ok((package, held.or_fail(ExitCode::Bug, || what)??))
+            Ok((package, held.or_fail(FailureKind::Bug, || what)??))
         }
     };
     stream::iter(packages).map(check).buffered(processors()).try_collect().await
@@ -329,7 +329,7 @@ async fn give(
         taken
     };
     let given = tokio::task::spawn_blocking(give).await;
-    given.or_fail(ExitCode::Bug, || "the thread that processes a package panicked")?
+    given.or_fail(FailureKind::Bug, || "the thread that processes a package panicked")?
 }
 
 fn processors() -> usize {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::bounds::{Bounded, Budget, MOST_BETWEEN};
 use super::compression::decompressed;
 use super::tree::{self, Tree};
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::read_ahead::read_ahead;
 
 pub use super::tree::{EntryKind, UnpackedEntry, make_usrmerge_links};
@@ -212,13 +212,13 @@ pub(super) fn entry_path(package: &str, entry: &Entry<'_, '_>) -> Result<PathBuf
 
 /// The failure of a package with forbidden contents.
 pub fn bad(package: &str, what: &str) -> Failure {
-    Failure::new(ExitCode::Verification, format!("the package {package} cannot be used: {what}"))
+    Failure::new(FailureKind::Verification, format!("the package {package} cannot be used: {what}"))
         .remedy("fetch it again, or report it to the archive it came from")
 }
 
 /// The failure of a package that cannot be read to its end.
 pub fn damaged(package: &str, error: io::Error) -> Failure {
-    Failure::new(ExitCode::Verification, format!("the package {package} is cut off or damaged"))
+    Failure::new(FailureKind::Verification, format!("the package {package} is cut off or damaged"))
         .with_source(error)
         .remedy("remove its blob from the store and run again, so that it is fetched anew")
 }

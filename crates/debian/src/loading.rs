@@ -12,7 +12,7 @@ use super::packages::{Index, Origin};
 use super::release::{self, IndexFile, Release, Rules};
 use super::rollback::Seen;
 use super::selection::{Component, Need, Place, Wanted};
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Task;
 use longshore_core::redact::shown;
 use longshore_core::store::Store;
@@ -59,7 +59,7 @@ impl Loader<'_> {
             }
         }
         Err(first.unwrap_or_else(|| {
-            Failure::new(ExitCode::Download, format!("no archive is known for {}", wanted.suite))
+            Failure::new(FailureKind::Download, format!("no archive is known for {}", wanted.suite))
         }))
     }
 
@@ -141,7 +141,7 @@ impl Loader<'_> {
     ) -> Result<(), FetchError> {
         let (store, sha256) = (self.store.clone(), file.sha256.clone());
         let held = tokio::task::spawn_blocking(move || holds(&store, &sha256)).await;
-        if held.or_fail(ExitCode::Bug, || "the thread that verifies the store died")?? {
+        if held.or_fail(FailureKind::Bug, || "the thread that verifies the store died")?? {
             return Ok(());
         }
         self.task.total(self.total.fetch_add(file.size, Ordering::Relaxed) + file.size);
@@ -178,14 +178,14 @@ impl Loader<'_> {
                 let reader = decompressed(&path, BufReader::with_capacity(1 << 16, blob))?;
                 Index::read(reader, promised, origin)
             });
-            open.or_fail(ExitCode::Verification, || what).map_err(|failure| {
+            open.or_fail(FailureKind::Verification, || what).map_err(|failure| {
                 failure.remedy(
                     "the archive signed for it like this: report it there, or use another mirror",
                 )
             })
         };
         let read = tokio::task::spawn_blocking(read).await;
-        read.or_fail(ExitCode::Bug, || "the thread that reads an index died")?
+        read.or_fail(FailureKind::Bug, || "the thread that reads an index died")?
     }
 
     fn no_component(
@@ -196,7 +196,7 @@ impl Loader<'_> {
         component: &Component,
     ) -> Failure {
         Failure::new(
-            ExitCode::Download,
+            FailureKind::Download,
             format!(
                 "{} has no component {} for {}",
                 shown(&release::suite_url(&place.url, &wanted.suite)),
@@ -226,7 +226,7 @@ fn foreign(wanted: &Wanted, place: &Place, release: &Release) -> Failure {
     let origin = release.origin.as_deref().unwrap_or_default();
     let url = shown(&release::suite_url(&place.url, &wanted.suite));
     Failure::new(
-        ExitCode::Verification,
+        FailureKind::Verification,
         format!("{url} is not this distribution's: its Origin is {origin}"),
     )
     .remedy("if it is to be used all the same, name it as [[archive]] in the configuration file")

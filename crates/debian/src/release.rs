@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::control::{self, Paragraph};
 use super::keyring::{Keyring, SignatureError};
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::redact::shown;
 use longshore_fetch::http::{FetchError, Fetcher};
 
@@ -181,7 +181,7 @@ async fn signed_text(
 fn unsigned(url: &str, error: SignatureError) -> FetchError {
     FetchError::Failed(
         Failure::new(
-            ExitCode::Verification,
+            FailureKind::Verification,
             format!("the signature of {} is not accepted", shown(url)),
         )
         .with_source(error)
@@ -193,7 +193,7 @@ fn unsigned(url: &str, error: SignatureError) -> FetchError {
 
 fn refused(url: &str, what: String, remedy: &str) -> FetchError {
     FetchError::Failed(
-        Failure::new(ExitCode::Verification, format!("{} cannot be used: {what}", shown(url)))
+        Failure::new(FailureKind::Verification, format!("{} cannot be used: {what}", shown(url)))
             .remedy(remedy),
     )
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::packages::Package;
 use super::relation::{Clause, Requirement};
 use super::version;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 
 /// Maximum number of rounds: each excludes one pick, and more than this mean contradictory
 /// dependencies.
@@ -30,16 +30,16 @@ fn asked_for(chain: &[String]) -> String {
 }
 
 impl Unsatisfiable {
-    /// Converts it to a failure with the caller's exit code.
-    pub fn failure(self, code: ExitCode) -> Failure {
-        Failure::new(code, self.to_string()).remedy(self.remedy)
+    /// Converts it to a failure of the caller's kind.
+    pub fn failure(self, kind: FailureKind) -> Failure {
+        Failure::new(kind, self.to_string()).remedy(self.remedy)
     }
 }
 
 impl From<Unsatisfiable> for Failure {
     /// Exit code 12: in none of the sources.
     fn from(error: Unsatisfiable) -> Self {
-        error.failure(ExitCode::Download)
+        error.failure(FailureKind::Download)
     }
 }
 

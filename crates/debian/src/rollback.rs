@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::release::{Release, Rules, date_text};
 use longshore_core::durable::write_atomically;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::redact::shown;
 use longshore_core::store::Store;
 
@@ -68,7 +68,7 @@ impl Seen {
         if let Some(newest) = newest.filter(|newest| date < newest.saturating_sub(LAG)) {
             let (date, newest) = (date_text(date), date_text(newest));
             let cause = format!("{url} is of {date}, and one of {newest} was seen there before");
-            return Err(Failure::new(ExitCode::Verification, cause).remedy(
+            return Err(Failure::new(FailureKind::Verification, cause).remedy(
                 "use another mirror: this one, or an attacker on the way, serves outdated data; where \
                  it went back on purpose (a snapshot) give --archive-frozen",
             ));
@@ -100,6 +100,7 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     const URL: &str = "http://archive.example.com/debian/dists/bookworm";

@@ -14,7 +14,7 @@ use super::keyring::Keyring;
 use super::resolve::release_of;
 use crate::settings::{ArchiveConfig, ArchiveSource};
 use longshore_core::bounded_read;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::redact::shown;
 use longshore_core::root::read_below;
 
@@ -86,8 +86,11 @@ pub(super) fn select(
     }
     if selection.wanted.is_empty() {
         return Err(selection.problems.into_iter().next().unwrap_or_else(|| {
-            Failure::new(ExitCode::Usage, "no archive is configured, and the host has none for apt")
-                .remedy("name one as [[archive]] in the configuration file")
+            Failure::new(
+                FailureKind::Usage,
+                "no archive is configured, and the host has none for apt",
+            )
+            .remedy("name one as [[archive]] in the configuration file")
         }));
     }
     Ok(selection)
@@ -189,7 +192,7 @@ impl Selection {
         merge(&mut wanted, components(&config.host_components, Need::May));
         if places.is_empty() {
             return Err(Failure::new(
-                ExitCode::Usage,
+                FailureKind::Usage,
                 format!(
                     "the suite {suite} is wanted, and the host has no apt source to take it from"
                 ),
@@ -243,7 +246,7 @@ fn keyring_of(source: &ArchiveSource, host_root: &Path) -> Result<Keyring, Failu
         || format!("reading the keyring {} of {}", source.keyring.display(), shown(&source.url));
     let bytes = bounded_read::read(&source.keyring, MOST_BYTES)
         .or_else(|error| read_below(host_root, &source.keyring).map_err(|_| error))
-        .or_fail(ExitCode::Usage, what)
+        .or_fail(FailureKind::Usage, what)
         .map_err(|failure| {
             failure.remedy(
                 "set keyring of this [[archive]] to the keyring that the archive signs with",
@@ -252,7 +255,7 @@ fn keyring_of(source: &ArchiveSource, host_root: &Path) -> Result<Keyring, Failu
     let keyring = Keyring::read(&bytes);
     if keyring.is_empty() {
         return Err(Failure::new(
-            ExitCode::Usage,
+            FailureKind::Usage,
             format!("{}: no OpenPGP certificate in it", what()),
         )
         .remedy("give a keyring as `gpg --export` writes it, binary or armored"));
@@ -302,6 +305,7 @@ fn split_words(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     #[rstest]

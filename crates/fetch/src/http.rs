@@ -22,7 +22,7 @@ pub use policy::{Downloads, Policy};
 use super::sink::{Committed, Reading, Sink, Writing};
 pub use super::sink::{ReadOnce, Reader};
 pub use super::sink::{WriterGroup, WriterGuard};
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::progress::{Silent, Task};
 use longshore_core::root::{is_absent, read_below};
 use longshore_core::space;
@@ -128,7 +128,7 @@ impl Fetcher {
             // signature and digest anyway.
             .or_else(|_| builder().tls_certs_only([]).build())
             .map_err(|e| {
-                Failure::new(ExitCode::Usage, "setting up downloads")
+                Failure::new(FailureKind::Usage, "setting up downloads")
                     .with_source(root_cause(&e))
                     .remedy("check the proxy variables and the certificates")
             })?;

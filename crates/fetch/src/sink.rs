@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::{BlobWriter, Store};
 
 pub use reading::{ReadOnce, Reader, Reading};
@@ -174,9 +174,9 @@ impl Writing {
         }
         // The thread has ended with an error.
         let ended = (&mut self.thread).await;
-        match ended.or_fail(ExitCode::Bug, || "the thread that writes a download died")? {
+        match ended.or_fail(FailureKind::Bug, || "the thread that writes a download died")? {
             Err(failure) => Err(failure),
-            Ok(_) => Err(Failure::new(ExitCode::Bug, "a download was written after its end")),
+            Ok(_) => Err(Failure::new(FailureKind::Bug, "a download was written after its end")),
         }
     }
 
@@ -187,12 +187,12 @@ impl Writing {
     pub(super) async fn commit(self, expected: Option<String>) -> Result<String, Failure> {
         drop(self.chunks);
         let died = || "the thread that writes a download died";
-        let Held { writer, alive } = self.thread.await.or_fail(ExitCode::Bug, died)??;
+        let Held { writer, alive } = self.thread.await.or_fail(FailureKind::Bug, died)??;
         let commit = tokio::task::spawn_blocking(move || {
             let committed = writer.commit(expected.as_deref());
             drop(alive);
             committed
         });
-        commit.await.or_fail(ExitCode::Bug, died)?
+        commit.await.or_fail(FailureKind::Bug, died)?
     }
 }

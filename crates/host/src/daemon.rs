@@ -23,7 +23,7 @@ pub use bring_up::{bring_up, stop};
 /// Directory with the subnet manager's settings, where nvlsm looks for them.
 pub const SUBNET_SETTINGS: &str = "/usr/share/nvidia/nvlsm";
 /// The environment variable that holds the mark.
-pub(crate) const MARK_VARIABLE: &str = "LONGSHORE_DAEMON";
+pub const MARK_VARIABLE: &str = "LONGSHORE_DAEMON";
 
 /// Socket on which clients expect nvidia-persistenced (its sources' nvpd_defs.h).
 pub const PERSISTENCED_SOCKET: &str = "/run/nvidia-persistenced/socket";

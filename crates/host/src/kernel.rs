@@ -3,7 +3,7 @@
 use std::io;
 
 use super::facts::{Kernel, OsRelease};
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::root::Root;
 
 /// Reads release, version string, architecture, compiler and boot id.
@@ -13,7 +13,7 @@ use longshore_core::root::Root;
 pub(super) fn read(root: &Root) -> Result<Kernel, Failure> {
     let required = |path: &str| {
         let read = root.read_to_string(path).map(|text| text.trim().to_owned());
-        read.or_fail(ExitCode::HostUnsupported, || format!("reading the kernel's /{path}"))
+        read.or_fail(FailureKind::HostUnsupported, || format!("reading the kernel's /{path}"))
             .map_err(|f| f.remedy("mount /proc in the container, or give the right --root"))
     };
     let optional = |path: &str| root.read_to_string(path).ok().map(|text| text.trim().to_owned());

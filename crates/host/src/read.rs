@@ -10,7 +10,7 @@ use super::{
     daemon, fabric, gpus, installed, kernel, modules, mounts, pci, places, process, security,
 };
 use crate::places::Recorded;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
 use longshore_core::root::Root;
 
@@ -23,7 +23,7 @@ impl HostFacts {
     pub fn read(root: &Path, host_root: &Path) -> Result<Self, Failure> {
         let open = |path: &Path, option: &str| {
             Root::open(path)
-                .or_fail(ExitCode::HostUnsupported, || format!("opening {}", path.display()))
+                .or_fail(FailureKind::HostUnsupported, || format!("opening {}", path.display()))
                 .map_err(|f| f.remedy(format!("give the right directory with {option}")))
         };
         let (root, host) = (open(root, "--root")?, open(host_root, "--host-root")?);
@@ -111,6 +111,7 @@ impl Unread {
 mod tests {
     use super::super::facts::{DeviceKind, ModuleLoading};
     use super::*;
+    use longshore_core::failure::ExitCode;
     use longshore_core::flavour::Flavour;
     use rstest::rstest;
 

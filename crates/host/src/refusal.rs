@@ -3,7 +3,7 @@
 use nix::errno::Errno;
 
 use crate::VerbError;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 
 /// Maximum number of kernel log lines in a failure.
 const LINES: usize = 6;
@@ -11,96 +11,96 @@ const LINES: usize = 6;
 /// Kernel log patterns, each with its exit code, meaning and remedy. The first match wins, so the
 /// more specific come first. Sources: nv-pci.c, nv.c and os-interface of 535 and 550, and
 /// kernel/module/main.c, version.c and signing.c of Linux 6.1.
-const LOGGED: &[(&str, ExitCode, &str, &str)] = &[
+const LOGGED: &[(&str, FailureKind, &str, &str)] = &[
     (
         "not supported by open nvidia.ko",
-        ExitCode::KernelRefused,
+        FailureKind::KernelRefused,
         "the GPU has no System Processor, which the open kernel modules need",
         "set the flavour to proprietary",
     ),
     (
         "Legacy drivers",
-        ExitCode::KernelRefused,
+        FailureKind::KernelRefused,
         "the GPU is too old for this driver version",
         "set the driver version to the legacy branch that the kernel log names",
     ),
     (
         "is not supported by the NVIDIA",
-        ExitCode::KernelRefused,
+        FailureKind::KernelRefused,
         "this driver version does not know the GPU",
         "set a newer driver version",
     ),
     (
         "fallen off the bus",
-        ExitCode::NoDevice,
+        FailureKind::NoDevice,
         "the GPU does not answer on the PCI bus",
         "check power, seating and PCI errors (dmesg); a cold reboot often brings it back",
     ),
     (
         "Can't find an IRQ",
-        ExitCode::NoDevice,
+        FailureKind::NoDevice,
         "the GPU got no interrupt",
         "check the firmware's settings, or the hypervisor's passthrough of the device",
     ),
     (
         "PCI I/O region",
-        ExitCode::NoDevice,
+        FailureKind::NoDevice,
         "the firmware assigned the GPU no memory region",
         "enable Above 4G Decoding in the firmware, or boot with pci=realloc",
     ),
     (
         "probe routine was not called",
-        ExitCode::Preflight,
+        FailureKind::Preflight,
         "another kernel driver holds the GPU",
         "unbind the GPU from the driver that holds it (nouveau, vfio-pci, pci-stub)",
     ),
     (
         "No NVIDIA GPU found",
-        ExitCode::NoDevice,
+        FailureKind::NoDevice,
         "the kernel finds no NVIDIA GPU",
         "check that the GPU is in this machine, or passed through to it",
     ),
     (
         "unsigned module is rejected",
-        ExitCode::KernelRefused,
+        FailureKind::KernelRefused,
         "the kernel requires signed modules, and this one is not signed",
         "sign the modules (docs/module-signing.md), or turn Secure Boot off",
     ),
     (
         "unavailable key is rejected",
-        ExitCode::KernelRefused,
+        FailureKind::KernelRefused,
         "the kernel requires signed modules, and does not have the key that signed this one",
         "enrol the signer's certificate in the firmware (mokutil --import), or sign with a key that \
          the kernel has",
     ),
     (
         "unsupported crypto is rejected",
-        ExitCode::KernelRefused,
+        FailureKind::KernelRefused,
         "the kernel does not have the hash or the algorithm that the module is signed with",
         "sign with the hash of the kernel's own modules (leave module-signing.hash unset), or load \
          the module that has it (sha512_generic)",
     ),
     (
         "disagrees about version of symbol",
-        ExitCode::KernelRefused,
+        FailureKind::KernelRefused,
         "the module was built for another build of this kernel",
         "remove the prebuilt set and let longshore compile, or build the set for this kernel",
     ),
     (
         "version magic",
-        ExitCode::KernelRefused,
+        FailureKind::KernelRefused,
         "the module was built for another kernel",
         "remove the prebuilt set and let longshore compile, or build the set for this kernel",
     ),
     (
         "exports duplicate symbol",
-        ExitCode::KernelRefused,
+        FailureKind::KernelRefused,
         "another module, or the kernel, already has its symbols",
         "unload the other module first",
     ),
     (
         "Unknown symbol",
-        ExitCode::KernelRefused,
+        FailureKind::KernelRefused,
         "a module that it depends on is not loaded, or this kernel lacks what it needs",
         "see the symbols in the kernel log; the kernel may have been built without that subsystem",
     ),
@@ -119,7 +119,7 @@ pub fn explain(name: &str, error: &VerbError) -> Failure {
     Failure::new(code, text).with_source(error).remedy(remedy)
 }
 
-fn logged(error: &VerbError) -> Option<(ExitCode, &'static str, &'static str)> {
+fn logged(error: &VerbError) -> Option<(FailureKind, &'static str, &'static str)> {
     // The driver wraps its messages, over lines of one record or over several records.
     let said: Vec<String> = error.said.iter().map(|record| unwrapped(record)).collect();
     let said = said.join(" ").replace("NVRM: ", "");
@@ -132,57 +132,57 @@ fn unwrapped(record: &str) -> String {
     record.lines().map(str::trim).collect::<Vec<_>>().join(" ").replace(" NVRM:", "")
 }
 
-fn by_errno(errno: Errno) -> (ExitCode, &'static str, &'static str) {
+fn by_errno(errno: Errno) -> (FailureKind, &'static str, &'static str) {
     let (code, cause, remedy) = match errno {
         Errno::ENODEV => (
-            ExitCode::NoDevice,
+            FailureKind::NoDevice,
             "the driver finds no device that it supports",
             "check that a supported GPU is in this machine and bound to no other driver",
         ),
         Errno::ENOEXEC => (
-            ExitCode::KernelRefused,
+            FailureKind::KernelRefused,
             "the kernel does not accept the module's format or version magic",
             "the module is for another kernel or architecture: build it for this one",
         ),
         Errno::EKEYREJECTED | Errno::ENOKEY | Errno::EBADMSG => (
-            ExitCode::KernelRefused,
+            FailureKind::KernelRefused,
             "the kernel enforces module signatures, and knows no key that signed this one",
             "sign the modules with a key enrolled in the firmware (mokutil), or turn Secure Boot off",
         ),
         Errno::EPERM => (
-            ExitCode::KernelRefused,
+            FailureKind::KernelRefused,
             "loading modules is not permitted: no CAP_SYS_MODULE, kernel.modules_disabled=1, or \
              lockdown",
             "run the container privileged; see kernel.modules_disabled and \
              /sys/kernel/security/lockdown on the host",
         ),
         Errno::ENOENT => (
-            ExitCode::KernelRefused,
+            FailureKind::KernelRefused,
             "the module needs symbols that the running kernel does not have",
             "a module that it depends on is not loaded, or was left out of this kernel",
         ),
         Errno::EINVAL => (
-            ExitCode::KernelRefused,
+            FailureKind::KernelRefused,
             "the kernel does not accept the module or one of its parameters",
             "check the module's parameters, and that it was built for this very kernel",
         ),
         Errno::ENOMEM => (
-            ExitCode::KernelRefused,
+            FailureKind::KernelRefused,
             "the kernel has no memory for the module",
             "free memory on the host",
         ),
         Errno::EEXIST => (
-            ExitCode::KernelRefused,
+            FailureKind::KernelRefused,
             "a module of that name is already loaded",
             "another program loaded it just now, or it is built in: run again",
         ),
         Errno::ENOSYS => (
-            ExitCode::HostUnsupported,
+            FailureKind::HostUnsupported,
             "this kernel was built without loadable modules",
             "use a kernel that can load modules",
         ),
         _ => (
-            ExitCode::KernelRefused,
+            FailureKind::KernelRefused,
             "the kernel refused the request",
             "see the kernel's log (dmesg) for the reason",
         ),
@@ -218,6 +218,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use longshore_core::failure::ExitCode;
 
     fn refused(errno: Errno, said: &[&str]) -> Failure {
         let mut error = VerbError::new("init_module", "nvidia", errno);

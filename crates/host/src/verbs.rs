@@ -1,6 +1,6 @@
 //! Verbs that change a host, and queries that observe the change.
 //!
-//! Implemented by the real host ([`real`](super::real)) and by a [`fake`](super::fake).
+//! Implemented by the real host ([`real`](crate::real)) and by a simulated one (feature `fake`).
 
 use std::fmt;
 use std::fs::{File, Metadata};

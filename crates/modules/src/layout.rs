@@ -30,7 +30,7 @@ use crate::signature::{self, Evidence, SignatureImage, signature_tag};
 use longshore_core::digest::hex;
 use longshore_core::durable::read_failure;
 use longshore_core::durable::write_atomically;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::locks::{Attempt, Kind};
 use longshore_core::store::Store;
 
@@ -180,7 +180,7 @@ pub fn list(dir: &Path) -> Result<Vec<Entry>, Failure> {
     let layout = dir.join("oci-layout");
     if !layout.is_file() {
         return Err(Failure::new(
-            ExitCode::Download,
+            FailureKind::Download,
             format!("{} is no OCI image layout: it has no file oci-layout", dir.display()),
         )
         .remedy("name the directory that `longshore build --out` wrote"));
@@ -212,7 +212,7 @@ pub fn import(dir: &Path, manifest: &str, store: &Store) -> Result<ModuleSet, Fa
     let (_, set) = read_manifest(dir, manifest, None)?.ok_or_else(|| not_a_set(dir, manifest))?;
     for module in &set.modules {
         let image = read_blob(dir, &module.sha256, Some(module.size), MAX_MODULE)?;
-        module.check_image(&image, &set.key).or_fail(ExitCode::Verification, || {
+        module.check_image(&image, &set.key).or_fail(FailureKind::Verification, || {
             format!("importing {} from {}", module.file, dir.display())
         })?;
         store.put(&image)?;
@@ -331,7 +331,7 @@ fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, Failure> {
     let bytes = read().map_err(|e| read_failure(path, e))?;
     if bytes.len() as u64 > limit {
         return Err(Failure::new(
-            ExitCode::Verification,
+            FailureKind::Verification,
             format!("{} is larger than {limit} bytes", path.display()),
         ));
     }
@@ -352,7 +352,7 @@ fn malformed(dir: &Path, what: &str, error: serde_json::Error) -> Failure {
 }
 
 fn verification(dir: &Path, what: String) -> Failure {
-    Failure::new(ExitCode::Verification, format!("the image layout {}: {what}", dir.display()))
+    Failure::new(FailureKind::Verification, format!("the image layout {}: {what}", dir.display()))
         .remedy("fetch or build the layout again")
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::artifact::{ModuleKey, ModuleSet};
 use crate::signature::Evidence;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 
 pub use modules::VerifiedModule;
@@ -85,15 +85,15 @@ pub trait SetStore {
 impl SetStore for Store {
     fn put_set(&self, set: &ModuleSet) -> Result<PathBuf, Failure> {
         let name = format!("{}.json", set.key.file_stem());
-        set.check().or_fail(ExitCode::Verification, || format!("storing the set {name}"))?;
+        set.check().or_fail(FailureKind::Verification, || format!("storing the set {name}"))?;
         if let Some(absent) = set.modules.iter().find(|m| !self.has_blob(&m.sha256)) {
             return Err(Failure::new(
-                ExitCode::Verification,
+                FailureKind::Verification,
                 format!("storing the set {name}: {} is not in the store", absent.file),
             ));
         }
         let bytes = serde_json::to_vec_pretty(set)
-            .or_fail(ExitCode::Bug, || format!("writing the set {name}"))?;
+            .or_fail(FailureKind::Bug, || format!("writing the set {name}"))?;
         let relative = Path::new("sets").join(name);
         self.write_file(&relative, &bytes)?;
         Ok(self.root().join(relative))
@@ -105,7 +105,7 @@ impl SetStore for Store {
             fs::read_dir(&dir)?.map(|entry| Ok(entry?.path())).collect()
         };
         let mut paths =
-            list().or_fail(ExitCode::Preflight, || format!("listing {}", dir.display()))?;
+            list().or_fail(FailureKind::Preflight, || format!("listing {}", dir.display()))?;
         paths.retain(|p| p.extension().is_some_and(|e| e == "json"));
         paths.sort();
         Ok(paths.iter().filter_map(|path| read_or_warn(path)).collect())
@@ -173,6 +173,7 @@ fn read(path: &Path) -> Result<ModuleSet, Box<dyn std::error::Error>> {
 mod tests {
     use super::*;
     use crate::testing::set;
+    use longshore_core::failure::ExitCode;
 
     fn stored() -> (tempfile::TempDir, Store, ModuleSet) {
         let dir = tempfile::tempdir().expect("temporary directory");

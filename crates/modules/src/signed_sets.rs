@@ -6,7 +6,7 @@ use crate::artifact::{ModuleEntry, ModuleKey, ModuleSet};
 use crate::module_signing::{Certificate, Hash, Message, SignedBy, appended};
 use crate::sets::SetStore;
 use longshore_core::digest::hex;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 
 /// Returns the store's copy of `set` signed by the owner of `certificate`, with `hash` if given.
@@ -64,27 +64,27 @@ pub fn attach(
     let name = set.key.file_stem();
     if set.key.signed_by.is_some() {
         let cause = format!("the set {name} is signed already");
-        return Err(Failure::new(ExitCode::Usage, cause).remedy("sign the set it was made from"));
+        return Err(Failure::new(FailureKind::Usage, cause).remedy("sign the set it was made from"));
     }
     let first = messages.first().filter(|_| messages.len() == set.modules.len());
     let first = first.ok_or_else(|| {
-        Failure::new(ExitCode::Bug, format!("{} signatures for the set {name}", messages.len()))
+        Failure::new(FailureKind::Bug, format!("{} signatures for the set {name}", messages.len()))
     })?;
     let mut modules = Vec::new();
     for (module, message) in set.modules.iter().zip(messages) {
         let what = || format!("signing {} of the set {name}", module.file);
         let image = store.read_blob(&module.sha256)?;
-        message.verify(&image, certificate).or_fail(ExitCode::Verification, what)?;
+        message.verify(&image, certificate).or_fail(FailureKind::Verification, what)?;
         if message.hash() != first.hash() {
             let cause = format!("{} and {}", first.hash(), message.hash());
-            return Err(Failure::new(ExitCode::Verification, what())
+            return Err(Failure::new(FailureKind::Verification, what())
                 .with_source(format!("the signatures are over different hashes: {cause}"))
                 .remedy("sign all modules of a set with one hash"));
         }
         let signed = appended::append(&image, message.der());
         let release = &set.key.kernel_release;
         let entry = ModuleEntry::describe(&module.file, &signed, release)
-            .or_fail(ExitCode::Verification, what)?;
+            .or_fail(FailureKind::Verification, what)?;
         store.put(&signed)?;
         modules.push(entry);
     }
@@ -104,6 +104,7 @@ pub fn attach(
 mod tests {
     use super::*;
     use crate::module_signing::certificate::tests::certificate;
+    use longshore_core::failure::ExitCode;
 
     const MODULE: &[u8] = include_bytes!("module_signing/testdata/module");
     const SIGNED: &[u8] = include_bytes!("module_signing/testdata/module.signed");

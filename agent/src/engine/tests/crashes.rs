@@ -8,6 +8,7 @@
 //!
 //! `cargo test -p longshore --lib engine::tests::crashes -- --nocapture` prints the counts.
 
+use longshore_core::failure::ExitCode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;

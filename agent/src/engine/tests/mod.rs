@@ -10,6 +10,7 @@ mod unrecorded;
 mod waiting;
 mod wedged;
 
+use longshore_core::failure::ExitCode;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -165,7 +166,7 @@ impl Images for ChangedTree {
     }
 
     fn check_tree(&self, _: &Path) -> Result<(), Failure> {
-        Err(Failure::new(ExitCode::Verification, "libcuda.so.1 differs"))
+        Err(Failure::new(FailureKind::Verification, "libcuda.so.1 differs"))
     }
 }
 

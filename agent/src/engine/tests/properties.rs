@@ -1,5 +1,6 @@
 //! Property tests: after any failure, stop or death of the agent, the host ends as it was before.
 
+use longshore_core::failure::ExitCode;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nix::errno::Errno;

@@ -1,6 +1,7 @@
 //! Other programs that load the driver's modules, too: their modules stay loaded
 //! (docs/decisions/whose-module.md).
 
+use longshore_core::failure::ExitCode;
 use nix::errno::Errno;
 
 use super::{engine, failed, gpu_host, install, load};

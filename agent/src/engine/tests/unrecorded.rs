@@ -1,5 +1,6 @@
 //! A journal that can no longer be written.
 
+use longshore_core::failure::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::errno::Errno;

@@ -1,5 +1,6 @@
 //! Modules whose init or exit function hangs.
 
+use longshore_core::failure::ExitCode;
 use std::path::Path;
 
 use super::{engine, failed, gpu_host, install};

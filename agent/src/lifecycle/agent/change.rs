@@ -13,8 +13,7 @@ use crate::journal::{Journal, PlanSummary, Refused};
 use crate::plan::Plan;
 use crate::provider::{Configurations, Provider};
 use crate::steps::{Next, Recorded, Step, WriteParameter};
-use longshore_core::failure::FailureKind;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_host::in_use::InUse;
 
 /// Time limit for a change to wait for the driver's users: enough for one that only queries it,
@@ -99,9 +98,9 @@ impl Agent {
                      does not answer",
                     limit.as_secs_f64()
                 );
-                Failure::new(ExitCode::Preflight, cause).remedy("see the kernel's log (dmesg)")
+                Failure::new(FailureKind::Preflight, cause).remedy("see the kernel's log (dmesg)")
             })?;
-            looked.or_fail(ExitCode::Bug, || "reading the next driver")?
+            looked.or_fail(FailureKind::Bug, || "reading the next driver")?
         })
         .await?;
         let (version, ms) = (&plan.driver_version, since.elapsed().as_millis());
@@ -225,7 +224,7 @@ fn warn_of(failure: &Failure, consequence: &str) {
 fn busy_with(in_use: &InUse, plan: &Plan) -> Failure {
     let why = plan.replaces.first().map_or("it has to go", |replaced| &replaced.why);
     let cause = format!("the driver is in use and stays as it is, though {why}: {in_use}");
-    Failure::new(ExitCode::InUse, cause)
+    Failure::new(FailureKind::InUse, cause)
         .remedy("stop its users (drain the node) and try again; the driver stays usable")
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::image::{Images, ModuleFile};
+use longshore_core::failure::FailureKind;
 
 #[tokio::test]
 async fn all_is_acquired_before_anything_goes_and_then_one_takes_the_place_of_the_other() {
@@ -119,7 +120,7 @@ impl Images for Lost {
 
     fn check_tree(&self, tree: &Path) -> Result<(), Failure> {
         match tree == Path::new("/store/550") {
-            true => Err(Failure::new(ExitCode::Verification, "libcuda.so.1 differs")),
+            true => Err(Failure::new(FailureKind::Verification, "libcuda.so.1 differs")),
             false => Ok(()),
         }
     }

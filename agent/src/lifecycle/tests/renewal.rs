@@ -20,10 +20,10 @@ async fn renewed(
     scene: &Scene,
     at: At,
     plans: Vec<Plan>,
-    next: Result<Config, ExitCode>,
+    next: Result<Config, FailureKind>,
     meanwhile: impl FnOnce(&Scene),
 ) -> Result<ExitCode, Failure> {
-    scene.configs.lock().unwrap().extend([next, Err(ExitCode::Usage)]);
+    scene.configs.lock().unwrap().extend([next, Err(FailureKind::Usage)]);
     let asking = async {
         scene.until_ready().await;
         for left in [1, 0] {
@@ -114,10 +114,10 @@ async fn a_configuration_that_cannot_be_followed_leaves_the_running_one() {
         let paths = Paths { driver_root: "/elsewhere".into(), ..scene.paths.clone() };
         Ok(Config { paths, ..another(scene) })
     };
-    type Next = dyn Fn(&Scene) -> Result<Config, ExitCode>;
+    type Next = dyn Fn(&Scene) -> Result<Config, FailureKind>;
     let changed: &Next = &|scene| Ok(another(scene));
     let cases: [(&str, Vec<Plan>, &Next, At, bool); 6] = [
-        ("wrong", vec![], &|_| Err(ExitCode::Usage), At::Never, false),
+        ("wrong", vec![], &|_| Err(FailureKind::Usage), At::Never, false),
         ("other paths", vec![], &elsewhere, At::Never, false),
         ("refused by preflight", vec![refusing(plan("550"))], changed, At::Never, false),
         ("not to be had", vec![wanting(plan("550"))], changed, At::AcquireFails, false),

@@ -1,6 +1,7 @@
 //! Driver and flavour selected for each host, with the reasons.
 
 use super::*;
+use longshore_core::failure::ExitCode;
 
 #[rstest]
 #[case::t4_newest(

@@ -2,6 +2,7 @@
 
 use super::*;
 use longshore_build::source::runfile::{Pin, RunFileSource};
+use longshore_core::failure::ExitCode;
 
 use crate::config::MissingGpus;
 use crate::steps::LoadModule;

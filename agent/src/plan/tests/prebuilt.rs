@@ -1,5 +1,6 @@
 //! Sets of registries, and unsigned sets.
 
+use longshore_core::failure::ExitCode;
 use std::time::Duration;
 
 use super::*;

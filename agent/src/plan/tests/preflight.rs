@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::steps::MakeNodes;
+use longshore_core::failure::ExitCode;
 use longshore_host::facts::PlacedFile;
 use longshore_host::verbs::FileId;
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::catalog::SupportedGpus;
 use longshore_build::source::runfile::AvailableRunFile;
+use longshore_core::failure::ExitCode;
 
 const VERSION: &str = "535.261.03";
 

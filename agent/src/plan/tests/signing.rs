@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::steps::LoadModule;
+use longshore_core::failure::ExitCode;
 use longshore_host::facts::KernelKey;
 use longshore_modules::module_signing::{Hash, SignedBy, Signer};
 

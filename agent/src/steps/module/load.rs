@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use super::super::{Applied, Intent, NEEDS_REBOOT, Tools};
 use super::LoadModule;
 use super::handover::{NotTaken, hand_over};
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::{Host, VerbError, refusal};
 
 const UNLOADED_BY_OTHERS: &str = "find out what loads and unloads it on this host, and stop that";
@@ -38,7 +38,7 @@ pub(super) fn load(
     let Some(state) = step.state(tools.host)? else {
         intent.not_done();
         let cause = format!("the kernel accepted {name}, but does not list it as loaded");
-        return Err(Failure::new(ExitCode::KernelRefused, cause).remedy(UNLOADED_BY_OTHERS));
+        return Err(Failure::new(FailureKind::KernelRefused, cause).remedy(UNLOADED_BY_OTHERS));
     };
     // Settled before any comparison: the module is ours even if it is not the wanted one. A
     // failure is written before anything is undone.
@@ -60,7 +60,7 @@ fn somebody_loaded(
     tracing::warn!("{name}: another program loaded it just before us");
     let Some(state) = step.state(host)? else {
         let cause = format!("{name}: another program loaded and unloaded it meanwhile");
-        return Err(Failure::new(ExitCode::KernelRefused, cause).remedy(UNLOADED_BY_OTHERS));
+        return Err(Failure::new(FailureKind::KernelRefused, cause).remedy(UNLOADED_BY_OTHERS));
     };
     step.compare(host, &state, &[])?;
     Ok(applied)
@@ -68,7 +68,7 @@ fn somebody_loaded(
 
 /// Failure of a load that did not return.
 fn wedged(name: &str, error: &VerbError) -> Failure {
-    Failure::new(ExitCode::KernelRefused, format!("{name}: its init function hangs"))
+    Failure::new(FailureKind::KernelRefused, format!("{name}: its init function hangs"))
         .with_source(error.to_string())
         .remedy(NEEDS_REBOOT)
 }

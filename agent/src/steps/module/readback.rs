@@ -1,7 +1,7 @@
 //! Checks that a loaded module has the wanted version and parameters, as the kernel reports them.
 
 use super::LoadModule;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::module_parameters::{same_value, split};
 use longshore_host::Host;
 use longshore_host::verbs::ModuleState;
@@ -17,7 +17,7 @@ pub(super) fn versions(step: &LoadModule, state: &ModuleState) -> Result<(), Fai
         if wanted.is_some() && wanted != live {
             let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
             return Err(Failure::new(
-                ExitCode::KernelRefused,
+                FailureKind::KernelRefused,
                 format!(
                     "{name}: the live module has {what} {}, wanted is {}",
                     text(live),
@@ -44,19 +44,19 @@ pub(super) fn parameters(
     for (name, wanted) in split(given) {
         if ignored(said, name) {
             return Err(Failure::new(
-                ExitCode::KernelRefused,
+                FailureKind::KernelRefused,
                 format!("{module} has no parameter {name}: the kernel ignored it"),
             )
             .remedy("see `modinfo -p` of the driver; correct or remove the parameter"));
         }
         let live = host
             .module_parameter(module, name)
-            .or_fail(ExitCode::KernelRefused, || format!("reading {module}'s {name}"))?;
+            .or_fail(FailureKind::KernelRefused, || format!("reading {module}'s {name}"))?;
         if let Some(live) = live
             && !same_value(wanted, &live)
         {
             return Err(Failure::new(
-                ExitCode::KernelRefused,
+                FailureKind::KernelRefused,
                 format!("{module}: parameter {name} was given as {wanted:?} and is {live:?}"),
             )
             .remedy("the driver does not accept that value: correct or remove the parameter"));
@@ -75,6 +75,7 @@ fn ignored(said: &[String], name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
 
     #[test]
     fn a_parameter_the_kernel_ignored_is_recognised() {

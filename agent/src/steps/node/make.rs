@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::super::{directory, exposing};
 use super::{NodeBefore, Nodes};
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::verbs::{Node, NodeKeeper, TMPFS_SOURCE, WantedNode};
 use longshore_host::{Host, VerbError};
 
@@ -17,7 +17,7 @@ pub(super) fn observe(host: &dyn Host, dirs: &[PathBuf]) -> Result<Option<Nodes>
     let wanted = host.wanted_nodes().map_err(exposing)?;
     if wanted.is_empty() {
         return Err(Failure::new(
-            ExitCode::Expose,
+            FailureKind::Expose,
             "making device nodes: no NVIDIA driver is loaded, so none are known",
         ));
     }
@@ -92,7 +92,7 @@ fn distinct<'a>(host: &dyn Host, dirs: &'a [PathBuf]) -> Result<Vec<&'a PathBuf>
     for dir in dirs {
         let id = host.dir(dir).map_err(exposing)?.ok_or_else(|| {
             Failure::new(
-                ExitCode::Expose,
+                FailureKind::Expose,
                 format!("making device nodes: {} is no directory", dir.display()),
             )
         })?;

@@ -8,7 +8,7 @@ use crate::catalog::AvailableSet;
 use crate::config::{self, Fragment};
 use crate::supplier::scene::Scene;
 use longshore_build::source::runfile::{Pin, RunFileSource};
-use longshore_core::failure::ExitCode;
+use longshore_core::failure::{ExitCode, FailureKind};
 
 #[tokio::test]
 async fn a_host_that_does_not_answer_is_given_up_and_said() {
@@ -36,7 +36,7 @@ async fn a_host_that_does_not_answer_is_given_up_and_said() {
 fn unread(scene: &Scene) -> Gathered {
     let mut catalog = Catalog::without_sources("no answer");
     let failure =
-        |cause: &str| Some(Failure::new(ExitCode::Verification, cause).with_source("why"));
+        |cause: &str| Some(Failure::new(FailureKind::Verification, cause).with_source("why"));
     catalog.failures.archives = failure("the archive is not signed");
     catalog.failures.run_files = failure("the .run file is another one");
     Gathered { facts: scene.facts(), catalog, plan: None }

@@ -12,7 +12,7 @@ use nix::fcntl::Flock;
 
 use crate::builder::Builder;
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::locks::{Attempt, Kind};
 use longshore_core::progress::{Progress, Task, Unit};
 
@@ -94,7 +94,7 @@ fn read(path: &Path) -> Option<Builder> {
 fn still_held(path: &Path, limit: Duration, holders: &str) -> Failure {
     let who = read(path).map(|builder| format!(": {builder}")).unwrap_or_default();
     Failure::new(
-        ExitCode::Preflight,
+        FailureKind::Preflight,
         format!(
             "{} is still held by another process after {limit:?}{holders}{who}",
             path.display()
@@ -108,6 +108,7 @@ mod tests {
     use nix::fcntl::FlockArg;
 
     use super::*;
+    use longshore_core::failure::ExitCode;
     use longshore_core::progress::Silent;
 
     #[tokio::test]

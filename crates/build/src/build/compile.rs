@@ -15,7 +15,7 @@ use super::{make_progress, user};
 use crate::build::BuildUser;
 use longshore_core::driver_modules;
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::machine::Machine;
 use longshore_core::progress::{Progress, Unit};
@@ -98,7 +98,7 @@ pub(crate) async fn compiler_version(
     match (outcome, first) {
         (Outcome::Exited(0), Some(text)) if !text.is_empty() => Ok(text),
         (outcome, text) => Err(Failure::new(
-            ExitCode::Toolchain,
+            FailureKind::Toolchain,
             format!("{program} does not run in {}: {outcome:?}, {text:?}", root.display()),
         )
         .remedy("remove that directory and build again")),
@@ -136,7 +136,7 @@ impl Compile<'_> {
         let names = self.modules.iter().map(|m| PathBuf::from(format!("driver/{m}.ko")));
         let files: Vec<PathBuf> = names.collect();
         let left = OutputDir::open(self.work)
-            .or_fail(ExitCode::Compile, || format!("reading {}", self.work.display()))?;
+            .or_fail(FailureKind::Compile, || format!("reading {}", self.work.display()))?;
         for file in &files {
             if let Err(error) = left.file(file) {
                 let cause = format!("make left no module in {}: {error}", file.display());
@@ -225,7 +225,7 @@ impl Compile<'_> {
     fn dated(&self, sources: &Path) -> Result<[(String, String); 2], Failure> {
         let path = sources.join("conftest.sh");
         let date = fs::metadata(&path)
-            .or_fail(ExitCode::Verification, || format!("reading {}", path.display()))?
+            .or_fail(FailureKind::Verification, || format!("reading {}", path.display()))?
             .mtime()
             .max(0);
         Ok([
@@ -256,7 +256,7 @@ impl Compile<'_> {
 
     fn failure(&self, what: String) -> Failure {
         Failure::new(
-            ExitCode::Compile,
+            FailureKind::Compile,
             format!(
                 "compiling {} {} for {}: {what} (log: {})",
                 self.driver,
@@ -280,15 +280,15 @@ pub(crate) fn store_modules(
     store: &Store,
 ) -> Result<Vec<ModuleEntry>, Failure> {
     let what = || format!("reading {}", compile.work.display());
-    let left = OutputDir::open(compile.work).or_fail(ExitCode::Compile, what)?;
+    let left = OutputDir::open(compile.work).or_fail(FailureKind::Compile, what)?;
     files
         .iter()
         .map(|path| {
             let what = || format!("checking {}", compile.work.join(path).display());
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let image = left.read(path, MAX_MODULE).or_fail(ExitCode::Compile, what)?;
+            let image = left.read(path, MAX_MODULE).or_fail(FailureKind::Compile, what)?;
             let entry = ModuleEntry::describe(&name, &image, compile.release)
-                .or_fail(ExitCode::Compile, what)?;
+                .or_fail(FailureKind::Compile, what)?;
             if entry.version.as_deref().is_some_and(|v| v != compile.driver) {
                 return Err(compile.failure(format!("{name} is of version {:?}", entry.version)));
             }
@@ -369,7 +369,7 @@ pub(crate) fn kernel_dirs(root: &Path, release: &str) -> Result<(PathBuf, PathBu
     };
     let output = target("build").ok_or_else(|| {
         Failure::new(
-            ExitCode::Toolchain,
+            FailureKind::Toolchain,
             format!("{}/build in {} does not lead to headers", modules.display(), root.display()),
         )
     })?;
@@ -394,6 +394,7 @@ fn resolved(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
     use std::os::unix::fs::symlink;
 

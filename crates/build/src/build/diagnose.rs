@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::sandbox::Outcome;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
 
 pub use class::Class;
@@ -63,8 +63,8 @@ impl Diagnosis {
         let Subject { driver, flavour, release, log, limit } = subject;
         let class = self.class(outcome);
         let code = match class {
-            Class::Space => ExitCode::Preflight,
-            _ => ExitCode::Compile,
+            Class::Space => FailureKind::Preflight,
+            _ => FailureKind::Compile,
         };
         let said = match class {
             Class::Space | Class::Memory => class.to_string(),
@@ -137,6 +137,7 @@ fn shown(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     fn subject() -> Subject<'static> {

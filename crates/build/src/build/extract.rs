@@ -21,7 +21,7 @@ use crate::source::runfile::unpack::{self, Unpacked};
 use crate::source::runfile::{StoredRunFile, stored};
 use longshore_core::durable::write_failure;
 use longshore_core::failure::FailureKind;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, OrFail};
 use longshore_core::progress::{Progress, Unit};
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
@@ -91,7 +91,7 @@ impl Workshop<'_> {
             drop(work);
             stored::keep(unpacked, &file.name, &file.sha256, &store)
         };
-        tokio::task::spawn_blocking(keep).await.or_fail(ExitCode::Bug, || what)?
+        tokio::task::spawn_blocking(keep).await.or_fail(FailureKind::Bug, || what)?
     }
 
     /// Assembles a root with the programs that a script may call, from the archive's packages.
@@ -106,7 +106,7 @@ impl Workshop<'_> {
     ) -> Result<PathBuf, Failure> {
         let tools = TOOLS.map(Requirement::any);
         let packages =
-            archive.closure(&tools).map_err(|missing| missing.failure(ExitCode::Toolchain))?;
+            archive.closure(&tools).map_err(|missing| missing.failure(FailureKind::Toolchain))?;
         root::assemble(&packages, limit, archive, store, progress).await
     }
 
@@ -133,7 +133,7 @@ impl Workshop<'_> {
                 Err(error) => drop(first.get_or_insert(Failure::from(error))),
             }
         }
-        Err(first.unwrap_or_else(|| Failure::new(ExitCode::Usage, "a .run file without a URL")))
+        Err(first.unwrap_or_else(|| Failure::new(FailureKind::Usage, "a .run file without a URL")))
     }
 
     /// Runs the file's extraction; returns the directory bound to /build, with the output in `out`.
@@ -173,7 +173,7 @@ impl Workshop<'_> {
             "{} is of an unknown form, and does not unpack itself by --extract-only: {said}",
             file.name
         );
-        Err(Failure::new(ExitCode::Verification, cause).remedy(unpack::REMEDY))
+        Err(Failure::new(FailureKind::Verification, cause).remedy(unpack::REMEDY))
     }
 
     fn spec(&self, inside: &Path, work: &Path, command: Vec<String>) -> Spec {

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::Failed;
 use super::diagnose::Class;
 use super::shared_failure::{About, KnownFailure};
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 use longshore_modules::artifact::ModuleKey;
 
@@ -120,7 +120,7 @@ pub(super) fn check(store: &Store, attempt: &Attempt) -> Result<(), Failed> {
     };
     let host = record.about.as_ref().map(|about| format!(" on {}", about.host)).unwrap_or_default();
     let failure = Failure::new(
-        ExitCode::Compile,
+        FailureKind::Compile,
         format!("failed before, at {}{host}: {}", shown(record.at), record.cause),
     );
     let first = record.remedy.as_ref().map(|remedy| format!("{remedy}; ")).unwrap_or_default();
@@ -188,7 +188,7 @@ pub(super) fn adopt(store: &Store, attempt: &Attempt, told: &KnownFailure) -> Re
 
 fn write(store: &Store, attempt: &Attempt, record: &Record) -> Result<(), Failure> {
     let bytes = serde_json::to_vec_pretty(record)
-        .or_fail(ExitCode::Bug, || "writing down a failed compile")?;
+        .or_fail(FailureKind::Bug, || "writing down a failed compile")?;
     store.write_file(&attempt.path(), &bytes)
 }
 
@@ -236,6 +236,7 @@ fn shown(time: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     fn attempt() -> Attempt {
@@ -254,7 +255,7 @@ mod tests {
     }
 
     fn failure() -> Failure {
-        Failure::new(ExitCode::Compile, "no strncpy (log: /l)").remedy("another driver")
+        Failure::new(FailureKind::Compile, "no strncpy (log: /l)").remedy("another driver")
     }
 
     fn kept(class: &Class) -> (tempfile::TempDir, Store) {

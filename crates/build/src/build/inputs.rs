@@ -13,7 +13,7 @@ use crate::source::driver::AvailableDriver;
 use crate::source::driver_source::DriverSource;
 use crate::source::headers::{self, Headers, Wanted};
 use longshore_core::digest::hex;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
@@ -169,7 +169,8 @@ async fn digests(headers: &Headers) -> Result<BTreeMap<String, String>, Failure>
     if let Some(trees) = headers.trees.clone() {
         let what = || format!("reading the headers of {}", headers.release);
         let hashed = tokio::task::spawn_blocking(move || trees.digests()).await;
-        let hashed = hashed.or_fail(ExitCode::Bug, what)?.or_fail(ExitCode::Toolchain, what)?;
+        let hashed =
+            hashed.or_fail(FailureKind::Bug, what)?.or_fail(FailureKind::Toolchain, what)?;
         digests.extend(hashed);
     }
     Ok(digests)

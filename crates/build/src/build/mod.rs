@@ -37,7 +37,7 @@ use failure_cache::Attempt;
 pub use failure_cache::failed_before;
 use inputs::Inputs;
 use longshore_core::driver_modules::{self, DriverModule};
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Progress;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
@@ -290,7 +290,7 @@ fn wanted_modules(extra: &[impl AsRef<str>]) -> Result<Vec<&'static str>, Failur
     let stems = driver_modules::ALL.map(|module| module.stem);
     if let Some(unknown) = extra.iter().find(|name| !stems.contains(&name.as_str())) {
         return Err(Failure::new(
-            ExitCode::Usage,
+            FailureKind::Usage,
             format!("{unknown} is no module of NVIDIA's driver"),
         )
         .remedy(format!("the modules are {}", stems.join(", "))));
@@ -307,7 +307,7 @@ fn processors() -> usize {
 /// Exit code 15 where the store's file system has less free space than a build needs.
 fn check_space(store: &Store) -> Result<(), Failure> {
     let path = store.root();
-    let free = nix::sys::statvfs::statvfs(path).or_fail(ExitCode::Preflight, || {
+    let free = nix::sys::statvfs::statvfs(path).or_fail(FailureKind::Preflight, || {
         format!("asking for the free space of {}", path.display())
     })?;
     let free = free.blocks_available() as u64 * free.fragment_size() as u64;
@@ -316,7 +316,7 @@ fn check_space(store: &Store) -> Result<(), Failure> {
     }
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     Err(Failure::new(
-        ExitCode::Preflight,
+        FailureKind::Preflight,
         format!(
             "{} has {:.1} GiB free, a build takes {:.1}",
             path.display(),
@@ -330,6 +330,7 @@ fn check_space(store: &Store) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     #[rstest]

@@ -19,7 +19,7 @@ use crate::source::headers::Trees;
 use longshore_core::digest::hex;
 use longshore_core::disk;
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::{Progress, Task, Unit};
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
@@ -118,7 +118,7 @@ async fn in_thread<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    tokio::task::spawn_blocking(work).await.or_fail(ExitCode::Bug, || what.to_owned())?
+    tokio::task::spawn_blocking(work).await.or_fail(FailureKind::Bug, || what.to_owned())?
 }
 
 /// A root under construction. Shared with the threads that unpack, which may outlive a cancelled
@@ -150,7 +150,7 @@ impl Unfinished {
     }
 
     fn finish(this: Arc<Self>, parts: &Parts, target: &Path) -> Result<(), Failure> {
-        let shared = || Failure::new(ExitCode::Bug, "a build root is still being written");
+        let shared = || Failure::new(FailureKind::Bug, "a build root is still being written");
         let Self { dir, _turn, .. } = Arc::into_inner(this).ok_or_else(shared)?;
         let root = dir.path();
         if let Some(trees) = &parts.trees {
@@ -167,12 +167,12 @@ impl Unfinished {
 fn copy(trees: &Trees, digests: &BTreeMap<String, String>, root: &Path) -> Result<(), Failure> {
     trees.copy_into(root).map_err(|e| write_failure(root, e))?;
     let what = || format!("reading the headers copied to {}", root.display());
-    let copied = trees.copied_to(root).digests().or_fail(ExitCode::Verification, what)?;
+    let copied = trees.copied_to(root).digests().or_fail(FailureKind::Verification, what)?;
     if copied == *digests {
         return Ok(());
     }
     let cause = "the headers changed while they were copied";
-    Err(Failure::new(ExitCode::Verification, cause)
+    Err(Failure::new(FailureKind::Verification, cause)
         .remedy("run again when no process writes to them any more"))
 }
 
@@ -211,6 +211,7 @@ fn finish(root: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
 
     fn package(sha256: &str) -> Package {
         Package {

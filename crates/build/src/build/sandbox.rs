@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 pub(super) use inside::INIT_NAME;
 pub use inside::sandbox_main;
@@ -138,23 +138,23 @@ pub async fn run(
 ) -> Result<Outcome, Failure> {
     let what = || format!("running {} in {}", spec.command.join(" "), spec.root.display());
     let (mut running, reader) = Running::start(program, spec)
-        .or_fail(ExitCode::Bug, || format!("starting {}", program.display()))?;
+        .or_fail(FailureKind::Bug, || format!("starting {}", program.display()))?;
     let mut tail = Tail { output, last: String::new() };
     let copied = tokio::time::timeout(limit, copy_lines(reader, &mut tail)).await;
     running.end().await;
     match copied {
         Err(_) => return Ok(Outcome::TimedOut),
-        Ok(copied) => copied.or_fail(ExitCode::Bug, what)?,
+        Ok(copied) => copied.or_fail(FailureKind::Bug, what)?,
     }
     let last = tail.last;
     let outcome = fs::read(&spec.outcome).unwrap_or_default();
     if outcome.is_empty() {
-        return Err(Failure::new(ExitCode::HostUnsupported, what()).with_source(last).remedy(
+        return Err(Failure::new(FailureKind::HostUnsupported, what()).with_source(last).remedy(
             "the build sandbox needs CAP_SYS_ADMIN and the mount, PID and network namespaces: run \
              the container privileged, or build elsewhere and use a prebuilt set",
         ));
     }
-    serde_json::from_slice(&outcome).or_fail(ExitCode::Bug, what)
+    serde_json::from_slice(&outcome).or_fail(FailureKind::Bug, what)
 }
 
 /// Passes lines on and keeps the last: it holds the error of a sandbox that could not be made.
@@ -280,7 +280,7 @@ impl Drop for Running {
     }
 }
 
-/// A log file of every line, up to [`MOST_LOGGED`] bytes; a full disk ends the logging, not the
+/// A log file of every line, up to `MOST_LOGGED` bytes; a full disk ends the logging, not the
 /// build.
 #[derive(Debug)]
 pub struct Log {

@@ -18,7 +18,7 @@ use super::sandbox::{self, Bind, Outcome, Spec};
 use super::{build_lock, root};
 use crate::source::headers::{self, InArchive};
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::{Progress, Unit};
 use longshore_core::scratch::claim;
 use longshore_core::store::Store;
@@ -60,7 +60,7 @@ impl SignFile {
     pub fn new(key: &Path, certificate: &Path, hash: Option<Hash>) -> Result<Self, Failure> {
         let certificate = Certificate::read(certificate)?;
         File::open(key)
-            .or_fail(ExitCode::Usage, || format!("reading the key {}", key.display()))
+            .or_fail(FailureKind::Usage, || format!("reading the key {}", key.display()))
             .map_err(|f| f.remedy("give the secret key that modules are signed with (PEM)"))?;
         let helper = PathBuf::from("/proc/self/exe");
         Ok(Self { helper, key: key.to_path_buf(), certificate, hash, limit: super::LIMIT })
@@ -135,8 +135,8 @@ impl SignFile {
             let name = format!("{}.p7s", module.file);
             let bytes = OutputDir::open(&dir)
                 .and_then(|left| left.read(&name, MOST_SIGNATURE))
-                .or_fail(ExitCode::Bug, || format!("reading {}", dir.join(&name).display()))?;
-            let message = Message::parse(&bytes).or_fail(ExitCode::Bug, || {
+                .or_fail(FailureKind::Bug, || format!("reading {}", dir.join(&name).display()))?;
+            let message = Message::parse(&bytes).or_fail(FailureKind::Bug, || {
                 format!("reading sign-file's output for {}", module.file)
             })?;
             messages.push(message);
@@ -181,7 +181,7 @@ impl SignFile {
             Outcome::TimedOut => {
                 let (key, s) = (self.key.display(), self.limit.as_secs_f64());
                 let cause = format!("signing with the key {key} did not end within {s} s");
-                Err(Failure::new(ExitCode::Usage, cause)
+                Err(Failure::new(FailureKind::Usage, cause)
                     .remedy("see if sign-file waits for a smart card, or raise build-deadline"))
             }
             outcome => Err(self.refused(outcome, &said)),
@@ -190,7 +190,7 @@ impl SignFile {
 
     fn refused(&self, outcome: Outcome, said: &[String]) -> Failure {
         let cause = format!("signing with the key {}: {outcome:?}", self.key.display());
-        Failure::new(ExitCode::Usage, cause).with_source(said.join("; ")).remedy(format!(
+        Failure::new(FailureKind::Usage, cause).with_source(said.join("; ")).remedy(format!(
             "give the key as PEM (PKCS#8 or PKCS#1), its passphrase, where it has one, in \
              {PASSPHRASE}, and the certificate that belongs to it"
         ))
@@ -220,7 +220,7 @@ async fn assemble(
 ) -> Result<PathBuf, Failure> {
     let kbuild = headers::kbuild(&headers.package).cloned().ok_or_else(|| {
         Failure::new(
-            ExitCode::Toolchain,
+            FailureKind::Toolchain,
             format!("{} depends on no linux-kbuild, which has sign-file", headers.package.name),
         )
         .remedy(ELSEWHERE)
@@ -233,7 +233,7 @@ async fn assemble(
     };
     let packages = archive
         .closure(&[wanted])
-        .map_err(|unsatisfiable| unsatisfiable.failure(ExitCode::Toolchain))?;
+        .map_err(|unsatisfiable| unsatisfiable.failure(FailureKind::Toolchain))?;
     root::assemble(&packages, limit, archive, store, progress).await
 }
 
@@ -252,5 +252,5 @@ fn find_sign_file(root: &Path) -> Result<String, Failure> {
         }
     }
     let cause = format!("the kernel's kbuild package has no sign-file ({})", root.display());
-    Err(Failure::new(ExitCode::Toolchain, cause).remedy(ELSEWHERE))
+    Err(Failure::new(FailureKind::Toolchain, cause).remedy(ELSEWHERE))
 }

@@ -20,7 +20,7 @@ use nix::unistd::{Gid, Uid, fchown, fchownat};
 use super::sandbox::{self, Held};
 use crate::build::BuildUser;
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 /// Maximum number of /proc entries that are read: more than any host has processes (PID_MAX_LIMIT).
 const MOST_PROCESSES: usize = 4 << 20;
@@ -41,7 +41,7 @@ pub(crate) async fn hand_over(dir: PathBuf, user: BuildUser, held: Held) -> Resu
         check_unused(Path::new("/proc"), user)?;
         give(&dir, user)
     };
-    tokio::task::spawn_blocking(give).await.or_fail(ExitCode::Bug, || what)?
+    tokio::task::spawn_blocking(give).await.or_fail(FailureKind::Bug, || what)?
 }
 
 /// Repeats the check of [`hand_over`]: a process that took the id meanwhile could have written to
@@ -52,7 +52,7 @@ pub(crate) async fn hand_over(dir: PathBuf, user: BuildUser, held: Held) -> Resu
 pub(crate) async fn still_unused(user: BuildUser) -> Result<(), Failure> {
     let look = move || check_unused(Path::new("/proc"), user);
     let looked = tokio::task::spawn_blocking(look).await;
-    looked.or_fail(ExitCode::Bug, || "looking at the processes after a compile".to_owned())?
+    looked.or_fail(FailureKind::Bug, || "looking at the processes after a compile".to_owned())?
 }
 
 /// Gives `dir` and everything below to `user`. No link is followed, and the directory itself comes
@@ -123,7 +123,7 @@ pub(super) fn refused(path: &Path, user: BuildUser, errno: Errno) -> Failure {
         _ => return write_failure(path, errno.into()),
     };
     let cause = format!("giving {} to the user that compiles (uid {user})", path.display());
-    Failure::new(ExitCode::Preflight, cause).with_source(io::Error::from(errno)).remedy(remedy)
+    Failure::new(FailureKind::Preflight, cause).with_source(io::Error::from(errno)).remedy(remedy)
 }
 
 /// Fails if a process outside of build sandboxes has the user id: it could write to the compile's
@@ -132,8 +132,9 @@ pub(super) fn refused(path: &Path, user: BuildUser, errno: Errno) -> Failure {
 /// # Errors
 /// Exit code 15 with the process.
 pub(super) fn check_unused(proc: &Path, user: BuildUser) -> Result<(), Failure> {
-    let entries = fs::read_dir(proc)
-        .or_fail(ExitCode::Preflight, || format!("listing the processes in {}", proc.display()))?;
+    let entries = fs::read_dir(proc).or_fail(FailureKind::Preflight, || {
+        format!("listing the processes in {}", proc.display())
+    })?;
     let numbered = entries.flatten().filter(|entry| {
         entry.file_name().to_str().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit()))
     });
@@ -147,7 +148,7 @@ pub(super) fn check_unused(proc: &Path, user: BuildUser) -> Result<(), Failure> 
                  what becomes kernel code",
                 pid.display()
             );
-            return Err(Failure::new(ExitCode::Preflight, cause).remedy(
+            return Err(Failure::new(FailureKind::Preflight, cause).remedy(
                 "end it, or set build-uid (--build-uid, LONGSHORE_BUILD_UID) to a user id that no \
                  other program has",
             ));
@@ -210,6 +211,7 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
     use std::os::unix::fs::symlink;
     use std::os::unix::process::CommandExt;

@@ -9,7 +9,7 @@ use crate::source::driver;
 use crate::source::driver::AvailableDriver;
 use crate::source::driver_source::DriverSource;
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 
@@ -65,7 +65,7 @@ impl Work {
         let driver = driver.clone();
         tokio::task::spawn_blocking(move || unpack(dir.path(), &source, &driver, &store))
             .await
-            .or_fail(ExitCode::Bug, || what)?
+            .or_fail(FailureKind::Bug, || what)?
     }
 
     /// Removes the directory; a leftover is removed by the next build.
@@ -89,7 +89,7 @@ fn unpack(
     if let Some(stated) = stated.filter(|stated| *stated != wanted.version) {
         let (name, version) = (source.describe(), &wanted.version);
         let cause = format!("the sources in {name} say they are {stated}, not {version}");
-        return Err(Failure::new(ExitCode::Verification, cause));
+        return Err(Failure::new(FailureKind::Verification, cause));
     }
     let target = dir.join("build/driver");
     fs::rename(&sources, &target).map_err(|e| write_failure(&target, e))

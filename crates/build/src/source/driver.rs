@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
@@ -92,11 +92,11 @@ pub fn find(
 pub fn package(archive: &Archive, driver: &AvailableDriver) -> Result<Package, Failure> {
     let DriverOrigin::Package { name, version, .. } = &driver.origin else {
         let cause = format!("driver {} is of a .run file, not of a package", driver.version);
-        return Err(Failure::new(ExitCode::Bug, cause));
+        return Err(Failure::new(FailureKind::Bug, cause));
     };
     archive.packages(name).into_iter().find(|p| p.sha256 == driver.sha256).ok_or_else(|| {
         Failure::new(
-            ExitCode::Download,
+            FailureKind::Download,
             format!("the archives have no {name} {version} with sha256 {}", driver.sha256),
         )
         .remedy("read the archives again: the version was replaced by a newer one")
@@ -126,7 +126,7 @@ pub(crate) fn unpack_sources(
     }
     find_sources(into, 3)?.ok_or_else(|| {
         Failure::new(
-            ExitCode::Verification,
+            FailureKind::Verification,
             format!("{} {} holds no kernel sources below usr/src", package.name, package.version),
         )
         .remedy("this package has an unknown layout; choose another driver")
@@ -142,7 +142,7 @@ pub(crate) fn stated_version(dir: &Path) -> Result<Option<String>, Failure> {
     let mut text = Vec::new();
     fs::File::open(&path)
         .and_then(|file| file.take(MOST_KBUILD).read_to_end(&mut text))
-        .or_fail(ExitCode::Verification, || format!("reading {}", path.display()))?;
+        .or_fail(FailureKind::Verification, || format!("reading {}", path.display()))?;
     let text = String::from_utf8_lossy(&text);
     let rest = text.split("-DNV_VERSION_STRING=\\\"").nth(1);
     Ok(rest.and_then(|r| r.split("\\\"").next()).map(str::to_owned))
@@ -197,7 +197,7 @@ fn none_of(drivers: &[AvailableDriver], wanted: Option<&str>, flavour: Option<Fl
     for part in [wanted.map(str::to_owned), flavour.map(|f| f.to_string())].into_iter().flatten() {
         asked = format!("{asked} {part}");
     }
-    let failure = Failure::new(ExitCode::Download, format!("no archive has the {asked}"));
+    let failure = Failure::new(FailureKind::Download, format!("no archive has the {asked}"));
     let nearest = nearest(drivers, wanted.unwrap_or_default());
     failure.remedy(if nearest.is_empty() {
         "none of the archives has any driver: add the components contrib and non-free".to_owned()
@@ -262,6 +262,7 @@ fn find_sources(dir: &Path, depth: usize) -> Result<Option<PathBuf>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     fn driver(package: &str, package_version: &str) -> AvailableDriver {

@@ -21,7 +21,7 @@ use object::{LittleEndian, ReadCache};
 
 use crate::source::ldcache;
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::machine::Machine;
 
 /// Libraries that programs are linked with by their unversioned name; Debian has links for the same
@@ -89,7 +89,7 @@ fn read_objects(dir: &Path, machine: Machine) -> Result<BTreeMap<String, Object>
         if kind.is_file() {
             let path = dir.join(&name);
             let object = read_object(&path, machine)
-                .or_fail(ExitCode::Verification, || format!("reading {}", path.display()))?;
+                .or_fail(FailureKind::Verification, || format!("reading {}", path.display()))?;
             objects.insert(name, object);
         }
     }
@@ -206,7 +206,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 
 fn damaged(path: &Path, why: &str) -> Failure {
     let cause = format!("{} does not belong in a driver root: {why}", path.display());
-    Failure::new(ExitCode::Verification, cause)
+    Failure::new(FailureKind::Verification, cause)
         .remedy("the package it is from is damaged or of an unknown form; take another archive")
 }
 
@@ -214,6 +214,7 @@ fn damaged(path: &Path, why: &str) -> Failure {
 mod tests {
     use super::*;
     use crate::source::sample_elf::elf;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     const TRIPLET: &str = "usr/lib/x86_64-linux-gnu";

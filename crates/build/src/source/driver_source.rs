@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::driver;
 use super::runfile::{self, StoredRunFile};
 use crate::source::driver::{AvailableDriver, DriverOrigin};
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package};
@@ -36,7 +36,7 @@ impl DriverSource {
                 store.mark_used(&Path::new("drivers").join(&driver.sha256).join("driver.json"));
                 stored.map(Self::RunFile).ok_or_else(|| {
                     let cause = format!("the store does not have {name} unpacked");
-                    Failure::new(ExitCode::Download, cause).remedy("run again to fetch it")
+                    Failure::new(FailureKind::Download, cause).remedy("run again to fetch it")
                 })
             }
         }

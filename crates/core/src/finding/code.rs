@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::{Code, Severity};
-use crate::failure::ExitCode;
+use crate::failure::FailureKind;
 
 /// Area of a code; findings are grouped by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -105,7 +105,7 @@ pub struct Entry {
     /// Severities of its findings.
     pub severities: Severities,
     /// Exit code of a command that it refuses.
-    pub exit: ExitCode,
+    pub kind: FailureKind,
     /// Meaning of the code.
     pub means: &'static str,
     /// Reason why it matters.

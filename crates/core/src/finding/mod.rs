@@ -79,7 +79,7 @@ impl Finding {
 
     /// Returns the exit code of a command that this finding ends.
     pub fn exit_code(&self) -> ExitCode {
-        self.code.entry().exit
+        self.code.entry().kind.exit_code()
     }
 }
 
@@ -96,7 +96,7 @@ pub fn refusal(findings: &[Finding]) -> Option<Failure> {
         1 => format!("{}: {}", gravest.code, gravest.detail),
         n => format!("{}: {} (and {} more findings refuse)", gravest.code, gravest.detail, n - 1),
     };
-    Some(Failure::new(gravest.exit_code(), cause).remedy(gravest.remedy.clone()))
+    Some(Failure::new(gravest.code.entry().kind, cause).remedy(gravest.remedy.clone()))
 }
 
 #[cfg(test)]

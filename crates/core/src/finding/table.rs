@@ -2,7 +2,7 @@
 //! finding needs a code of this table.
 
 use super::code::{Area, Entry, Severities};
-use crate::failure::ExitCode;
+use crate::failure::FailureKind;
 
 macro_rules! codes {
     ($($variant:ident $name:literal $area:ident $severities:ident $exit:ident
@@ -26,7 +26,7 @@ macro_rules! codes {
                         name: $name,
                         area: Area::$area,
                         severities: Severities::$severities,
-                        exit: ExitCode::$exit,
+                        kind: FailureKind::$exit,
                         means: $means,
                         matters: $matters,
                         remedy: $remedy,

@@ -1,5 +1,6 @@
 //! The attacker is a process of another user, as any on the host may be.
 
+use crate::failure::ExitCode;
 use rstest::rstest;
 
 use super::*;

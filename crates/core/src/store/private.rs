@@ -13,7 +13,7 @@ use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
 use crate::durable::write_failure;
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{Failure, FailureKind};
 
 /// Mode bits of group and others.
 const OF_OTHERS: u32 = 0o077;
@@ -77,7 +77,7 @@ fn is_private(found: &Metadata) -> bool {
 
 fn refusal(cause: String, dir: &Path) -> Failure {
     let dir = dir.display();
-    Failure::new(ExitCode::Preflight, cause).remedy(format!(
+    Failure::new(FailureKind::Preflight, cause).remedy(format!(
         "make it root's alone (chown root:root {dir}; chmod 0700 {dir}) and remove what another could \
          have put there, or set --store to another directory, on a file system that can be written and \
          keeps modes"
@@ -100,6 +100,7 @@ fn make_dir(dir: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::ExitCode;
     use rstest::rstest;
     use std::os::unix::fs::chown;
 

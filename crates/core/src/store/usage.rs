@@ -12,7 +12,7 @@ use nix::fcntl::Flock;
 
 use super::Store;
 use crate::durable::write_failure;
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{Failure, FailureKind};
 use crate::locks::{Attempt, Kind};
 
 /// The store, locked shared or exclusively, until dropped. None inside: the store is read-only, so
@@ -62,7 +62,7 @@ impl Store {
             self.root().display(),
             self.root().join("lock").display(),
         );
-        Failure::new(ExitCode::Preflight, cause).remedy(
+        Failure::new(FailureKind::Preflight, cause).remedy(
             "let it finish its build, fetch or installation, and try again; if another program \
              holds the lock, end that process",
         )
@@ -72,6 +72,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::ExitCode;
 
     #[tokio::test]
     async fn many_share_and_one_has_it_alone() {

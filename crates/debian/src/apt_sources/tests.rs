@@ -1,4 +1,5 @@
 use super::*;
+use longshore_core::failure::ExitCode;
 use rstest::rstest;
 
 fn source(url: &str, suites: &[&str], components: &[&str]) -> (String, Vec<String>, Vec<String>) {

@@ -1,4 +1,5 @@
 use super::*;
+use longshore_core::failure::ExitCode;
 use rstest::rstest;
 use std::fs;
 use std::io::Write;

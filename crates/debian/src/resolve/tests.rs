@@ -1,5 +1,6 @@
 use super::*;
 use crate::relation;
+use longshore_core::failure::ExitCode;
 use rstest::rstest;
 
 /// Packages in the form `name version [suite] [Depends: ...] [Provides: ...]`.
@@ -114,7 +115,7 @@ fn what_cannot_be_had_is_named_with_its_chain(
     let error = resolved(lines, roots).expect_err("unsatisfiable");
     assert_eq!(error.what, what);
     assert_eq!(error.chain, chain);
-    assert_eq!(error.clone().failure(ExitCode::Toolchain).code(), ExitCode::Toolchain);
+    assert_eq!(error.clone().failure(FailureKind::Toolchain).code(), ExitCode::Toolchain);
     assert_eq!(Failure::from(error).code(), ExitCode::Download);
 }
 

@@ -11,7 +11,7 @@ use super::super::sink::Sink;
 use super::FetchError;
 use super::patience::{is_busy, retry_after};
 use longshore_core::durable::read_kind;
-use longshore_core::failure::{ExitCode, Failure, FailureKind};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::progress::Task;
 use longshore_core::redact::{redacted, shown};
 
@@ -86,7 +86,7 @@ impl Goal {
 
     pub(super) fn not_as_promised(&self, what: &str) -> Failure {
         Failure::new(
-            ExitCode::Verification,
+            FailureKind::Verification,
             format!("{} is not what was promised: {what}", self.shown),
         )
         .remedy("a proxy or mirror serves something else, or is being updated: try again, or use another mirror; nothing was kept")
@@ -209,7 +209,7 @@ pub(super) fn strong_etag(headers: &HeaderMap) -> Option<String> {
 fn parse(url: &str) -> Result<Url, Failure> {
     let bad = |what: String| {
         Failure::new(
-            ExitCode::Usage,
+            FailureKind::Usage,
             format!("{} is not a URL that can be fetched: {what}", shown(url)),
         )
         .remedy("give an http, https or file URL")
@@ -259,6 +259,7 @@ pub fn is_certificate(error: &(dyn Error + 'static)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     #[rstest]

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::{Committed, WAITING, WriterGuard};
 use longshore_core::digest::hex;
-use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 /// Creates readers of a download from its start. Called again where the download starts over,
 /// always in the download's order: of several results, only the last counts.
@@ -62,21 +62,23 @@ impl Reading {
             self.size += chunk.len() as u64;
             return Ok(());
         }
-        let ended = (&mut self.thread).await.or_fail(ExitCode::Bug, died)?;
-        ended.read.and_then(|()| Err(Failure::new(ExitCode::Bug, "a reader ended before its file")))
+        let ended = (&mut self.thread).await.or_fail(FailureKind::Bug, died)?;
+        ended
+            .read
+            .and_then(|()| Err(Failure::new(FailureKind::Bug, "a reader ended before its file")))
     }
 
     /// Compares the digest; the reader's error counts only if the file is the expected one.
     pub(super) async fn commit(self, expected: Option<String>) -> Result<Committed, Failure> {
         drop(self.chunks);
-        let Ended { sha256, read } = self.thread.await.or_fail(ExitCode::Bug, died)?;
+        let Ended { sha256, read } = self.thread.await.or_fail(FailureKind::Bug, died)?;
         let found = match sha256 {
             Some(found) => found,
             None => return read.map(|()| Committed::Right(String::new())),
         };
         if let Some(expected) = expected.filter(|expected| *expected != found) {
             let cause = format!("expected sha256 {expected}, got {found} ({} bytes)", self.size);
-            let failure = Failure::new(ExitCode::Verification, cause);
+            let failure = Failure::new(FailureKind::Verification, cause);
             return Ok(Committed::Wrong(match read {
                 Ok(()) => failure,
                 Err(read) => failure.with_source(read),

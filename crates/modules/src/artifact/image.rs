@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use super::ModuleSet;
 use longshore_core::digest::hex;
 use longshore_core::digest::is_sha256;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 /// `artifactType` of a set's manifest.
 pub const ARTIFACT_TYPE: &str = "application/vnd.longshore.modules.v1";
@@ -216,7 +216,7 @@ fn manifest(set: &ModuleSet, config: &[u8]) -> Manifest {
 /// # Errors
 /// Exit code 70, which is a fault in the program.
 pub fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, Failure> {
-    serde_json::to_vec(value).or_fail(ExitCode::Bug, || "writing JSON")
+    serde_json::to_vec(value).or_fail(FailureKind::Bug, || "writing JSON")
 }
 
 fn contains(bytes: &[u8], text: &str) -> bool {
@@ -224,6 +224,6 @@ fn contains(bytes: &[u8], text: &str) -> bool {
 }
 
 fn wrong(place: &str, what: String) -> Failure {
-    Failure::new(ExitCode::Verification, format!("{place}: {what}"))
+    Failure::new(FailureKind::Verification, format!("{place}: {what}"))
         .remedy("build or push the set again")
 }

@@ -5,7 +5,7 @@
 use serde::Deserialize;
 
 use longshore_core::digest::is_sha256;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::machine::Machine;
 
 #[derive(Deserialize)]
@@ -43,7 +43,7 @@ pub fn entry_for(bytes: &[u8], arch: &str, place: &str) -> Result<Option<String>
     has.dedup();
     let has = if has.is_empty() { "none at all".to_owned() } else { has.join(", ") };
     let what = format!("{place} is an index without an entry for {wanted}: it has {has}");
-    Err(Failure::new(ExitCode::Verification, what)
+    Err(Failure::new(FailureKind::Verification, what)
         .remedy("push a set of modules that was built for this architecture"))
 }
 
@@ -55,6 +55,7 @@ fn go_name(arch: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
 
     fn index(architectures: &[&str]) -> Vec<u8> {
         let entry = |architecture: &&str| {

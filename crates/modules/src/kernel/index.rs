@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 /// The index of one /lib/modules/RELEASE. Not Send: libkmod's context is bound to its thread.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl KernelIndex {
     /// 10 where libkmod cannot be set up.
     pub fn open(dir: &Path) -> Result<Self, Failure> {
         let context = kmod::Context::new_with_dirname(dir)
-            .or_fail(ExitCode::HostUnsupported, || format!("opening {}", dir.display()))?;
+            .or_fail(FailureKind::HostUnsupported, || format!("opening {}", dir.display()))?;
         Ok(Self { context, dir: dir.to_path_buf() })
     }
 
@@ -49,8 +49,10 @@ impl KernelIndex {
     }
 
     fn lookup(&self, name: &str) -> Result<Vec<kmod::Module>, Failure> {
-        let found =
-            self.context.module_new_from_lookup(name).or_fail(ExitCode::HostUnsupported, || {
+        let found = self
+            .context
+            .module_new_from_lookup(name)
+            .or_fail(FailureKind::HostUnsupported, || {
                 format!("looking {name} up in {}", self.dir.display())
             })?;
         Ok(found.collect())
@@ -61,6 +63,7 @@ impl KernelIndex {
 mod tests {
     use super::*;
     use crate::testing::index::write_index;
+    use longshore_core::failure::ExitCode;
 
     #[test]
     fn names_are_looked_up_as_the_kernel_writes_them() {

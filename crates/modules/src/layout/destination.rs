@@ -8,7 +8,7 @@ use std::path::Path;
 use nix::unistd::{AccessFlags, access};
 
 use longshore_core::durable::write_remedy;
-use longshore_core::failure::{ExitCode, Failure, FailureKind};
+use longshore_core::failure::{Failure, FailureKind};
 
 /// Checks that an image layout can be written at `dir`, without creating anything.
 ///
@@ -23,7 +23,7 @@ pub fn check(dir: &Path) -> Result<(), Failure> {
     access(there, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|e| unwritable(dir, e.into()))?;
     if there == absolute && names.count() > 0 && !dir.join("oci-layout").is_file() {
         return Err(Failure::new(
-            ExitCode::Verification,
+            FailureKind::Verification,
             format!("{} is not empty and not an OCI image layout", dir.display()),
         )
         .remedy("give --out a directory that is empty, new, or was written by --out before"));
@@ -45,6 +45,7 @@ pub(crate) fn unwritable(dir: &Path, error: io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     #[rstest]

@@ -17,7 +17,7 @@ use crate::layout::MAX_MODULE;
 use crate::sets::SetStore;
 use longshore_core::digest::hex;
 use longshore_core::driver_version::DriverVersion;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::store::Store;
 
@@ -107,7 +107,7 @@ impl CompiledElsewhere {
             names.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
         };
         let mut names = listed()
-            .or_fail(ExitCode::Usage, || format!("reading {}", self.dir.display()))
+            .or_fail(FailureKind::Usage, || format!("reading {}", self.dir.display()))
             .map_err(|f| f.remedy("give --modules the directory with the driver's .ko files"))?;
         if let Some(name) = names.iter().find(|n| COMPRESSED.iter().any(|kind| n.ends_with(kind))) {
             return Err(self.wrong(&format!("{name} is compressed: decompress it first")));
@@ -232,6 +232,6 @@ fn flavour_of(license: &str) -> Option<Flavour> {
 }
 
 fn wrong(dir: &Path, what: &str) -> Failure {
-    Failure::new(ExitCode::Verification, format!("the modules in {}: {what}", dir.display()))
+    Failure::new(FailureKind::Verification, format!("the modules in {}: {what}", dir.display()))
         .remedy("give --modules a directory with all modules of one driver, built for one kernel")
 }

@@ -3,6 +3,7 @@ use crate::artifact::ModuleEntry;
 use crate::sets::SetStore;
 use crate::testing::modinfo::module;
 use crate::testing::set;
+use longshore_core::failure::ExitCode;
 use rstest::rstest;
 
 /// Wait for another writer.

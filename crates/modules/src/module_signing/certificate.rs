@@ -11,7 +11,7 @@ use x509_cert::ext::pkix::{AuthorityKeyIdentifier, SubjectKeyIdentifier};
 use x509_cert::name::Name;
 
 use longshore_core::digest::hex;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 const ORGANISATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.10");
@@ -38,10 +38,10 @@ impl Certificate {
         let what = || format!("reading the certificate {}", path.display());
         let remedy = "give the X.509 certificate of the module signing key, PEM or DER";
         let bytes = super::read_bounded(path, MAX_FILE)
-            .or_fail(ExitCode::Usage, what)
+            .or_fail(FailureKind::Usage, what)
             .map_err(|failure| failure.remedy(remedy))?;
         Self::parse(&bytes)
-            .map_err(|why| Failure::new(ExitCode::Usage, what()).with_source(why).remedy(remedy))
+            .map_err(|why| Failure::new(FailureKind::Usage, what()).with_source(why).remedy(remedy))
     }
 
     /// Parses PEM or DER.

@@ -6,7 +6,7 @@ use super::session::{Call, Session, unexpected};
 use crate::artifact::image::{Described, Descriptor, Manifest, digest, hex_of, parse_manifest};
 use crate::artifact::index;
 use crate::signature::{self, Evidence, signature_tag};
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 
 /// Accepted kinds of manifest; an index is recognized by its media type.
 const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, \
@@ -68,7 +68,7 @@ pub(crate) async fn described(
     }
     let Some(parsed): Option<Manifest> = parse_manifest(&bytes, &place)? else {
         return Err(Failure::new(
-            ExitCode::Verification,
+            FailureKind::Verification,
             format!("{place} is not a set of modules: its manifest is of another kind"),
         )
         .remedy("name a repository that `longshore push` filled"));
@@ -108,11 +108,11 @@ fn legal_digest<'d>(session: &Session, digest: &'d str) -> Result<&'d str, Failu
 }
 
 fn wrong(session: &Session, what: &str) -> Failure {
-    Failure::new(ExitCode::Verification, format!("{}: {what}", session.repository))
+    Failure::new(FailureKind::Verification, format!("{}: {what}", session.repository))
         .remedy("push the set again; a mirror or proxy in between may serve something else")
 }
 
 pub(crate) fn missing(session: &Session, what: &str) -> Failure {
-    Failure::new(ExitCode::Download, format!("{} has no {what}", session.repository))
+    Failure::new(FailureKind::Download, format!("{} has no {what}", session.repository))
         .remedy("push the set again, or drop the mirror that lacks it")
 }

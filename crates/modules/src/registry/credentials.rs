@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
 use longshore_core::environment::Env;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::image_reference::Repository;
 
 /// Maximum size of a docker configuration.
@@ -72,7 +72,7 @@ impl DockerConfig {
         match files.iter().find(|f| f.is_file()) {
             Some(file) => Self::read(file),
             None if named && !place.is_dir() => Err(Failure::new(
-                ExitCode::Usage,
+                FailureKind::Usage,
                 format!("DOCKER_CONFIG={}: there is no such directory", place.display()),
             )
             .remedy("name a directory that has a config.json, or unset it")),
@@ -83,10 +83,10 @@ impl DockerConfig {
     fn read(path: &Path) -> Result<Self, Failure> {
         let what = || format!("reading the docker configuration {}", path.display());
         let text = longshore_core::bounded_read::read_text(path, MOST_BYTES)
-            .or_fail(ExitCode::Usage, what)?;
+            .or_fail(FailureKind::Usage, what)?;
         let config: Self = serde_json::from_str(&text).map_err(|e| {
             // serde_json's own message may quote secrets from the file.
-            Failure::new(ExitCode::Usage, what())
+            Failure::new(FailureKind::Usage, what())
                 .with_source(format!(
                     "line {}, column {}: not what it should be",
                     e.line(),
@@ -152,6 +152,7 @@ impl Auth {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     fn config(json: &str) -> DockerConfig {

@@ -10,7 +10,7 @@ use super::session::{Answer, Call, Session, unexpected};
 use crate::artifact::image::Described;
 use crate::artifact::{legal, tag};
 use longshore_core::driver_version::DriverVersion;
-use longshore_core::failure::{ExitCode, Failure, FailureKind};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
 use longshore_core::redact::shown;
 
@@ -111,7 +111,7 @@ async fn list_tags(
         }
         let page: Tags = serde_json::from_slice(&answer.body).map_err(|e| {
             Failure::new(
-                ExitCode::Verification,
+                FailureKind::Verification,
                 format!("{} is not a list of tags", shown(url.as_str())),
             )
             .with_source(e)

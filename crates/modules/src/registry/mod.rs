@@ -23,8 +23,8 @@ use content::{described, evidence_in, missing};
 use credentials::DockerConfig;
 use listing::find_in;
 use longshore_core::environment::Env;
+use longshore_core::failure::Failure;
 use longshore_core::failure::FailureKind;
-use longshore_core::failure::{ExitCode, Failure};
 use longshore_core::flavour::Flavour;
 use longshore_core::image_reference::{Reference, Repository};
 use longshore_core::progress::Progress;
@@ -242,7 +242,7 @@ impl Registry {
 }
 
 fn nobody(name: &str) -> Failure {
-    Failure::new(ExitCode::Bug, format!("{name} has no repository to ask"))
+    Failure::new(FailureKind::Bug, format!("{name} has no repository to ask"))
 }
 
 /// Returns the registry that has `reference`, without mirrors.

@@ -8,7 +8,7 @@ use super::content::{described, missing};
 use super::session::{MOST_LOGINS, Session};
 use crate::artifact::{ModuleEntry, ModuleKey, ModuleSet};
 use crate::sets::SetStore;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::{Progress, Task, Unit};
 use longshore_core::store::Store;
 use longshore_fetch::http::{Expected, FetchError, WriterGroup, WriterGuard};
@@ -68,9 +68,9 @@ async fn check(module: ModuleEntry, key: ModuleKey, store: Store) -> Result<(), 
     let check = move || {
         let image = store.read_blob(&module.sha256)?;
         let what = || format!("checking {}", module.file);
-        module.check_image(&image, &key).or_fail(ExitCode::Verification, what)
+        module.check_image(&image, &key).or_fail(FailureKind::Verification, what)
     };
-    tokio::task::spawn_blocking(check).await.or_fail(ExitCode::Bug, || "checking a module")?
+    tokio::task::spawn_blocking(check).await.or_fail(FailureKind::Bug, || "checking a module")?
 }
 
 /// Fetches a module as a blob, hashed while it streams.

@@ -13,7 +13,7 @@ use crate::registry::RegistrySource;
 use crate::signature::key::SecretKey;
 use crate::signature::{Signature, SignatureImage, signature_tag};
 use longshore_core::environment::Env;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::image_reference::Repository;
 use longshore_core::progress::{Progress, Unit};
 use longshore_core::store::Store;
@@ -86,7 +86,7 @@ impl Registry {
                 let (store, sha256) = (store.clone(), module.sha256.clone());
                 let read = tokio::task::spawn_blocking(move || store.read_blob(&sha256));
                 let bytes = read.await.map_err(|e| {
-                    Failure::new(ExitCode::Bug, "reading a module").with_source(e)
+                    Failure::new(FailureKind::Bug, "reading a module").with_source(e)
                 })??;
                 send_blob(session, &digest, bytes).await?;
                 sent += 1;
@@ -178,7 +178,7 @@ async fn send_blob(session: &Session, digest: &str, bytes: Vec<u8>) -> Result<()
 fn upload_url(session: &Session, location: Option<&str>, digest: &str) -> Result<Url, Failure> {
     let home = session.url("blobs/uploads/")?;
     let odd = |what: &str| {
-        Failure::new(ExitCode::Download, format!("{home}: {what}"))
+        Failure::new(FailureKind::Download, format!("{home}: {what}"))
             .remedy("check the registry, and a proxy before it (X-Forwarded-Proto)")
     };
     let location = location.ok_or_else(|| odd("the registry names no location for the upload"))?;

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 
 use super::credentials::DockerConfig;
 use super::login::Login;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::image_reference::Repository;
 use longshore_core::redact::shown;
 use longshore_fetch::http::{
@@ -127,7 +127,7 @@ impl Session {
     pub fn url(&self, rest: &str) -> Result<Url, Failure> {
         let text = self.repository.url(rest);
         Url::parse(&text).map_err(|e| {
-            Failure::new(ExitCode::Usage, format!("{text} is not a URL: {e}"))
+            Failure::new(FailureKind::Usage, format!("{text} is not a URL: {e}"))
                 .remedy("correct the registry's reference")
         })
     }
@@ -195,7 +195,7 @@ impl Session {
         }
         login.next(&self.direct, answer).await.map_err(|why| {
             Failure::new(
-                ExitCode::Download,
+                FailureKind::Download,
                 format!(
                     "{} does not grant access: {}{}",
                     self.repository,
@@ -221,7 +221,7 @@ impl Session {
 /// Returns the failure for an unexpected status.
 pub(crate) fn unexpected(call: &Call, answer: &Answer) -> Failure {
     Failure::new(
-        ExitCode::Download,
+        FailureKind::Download,
         format!("{}: the registry says {}{}", call.shown(), answer.status, answer.words()),
     )
     .remedy("check the reference, and that the registry allows this")
@@ -300,7 +300,7 @@ async fn once(
             .map_err(|slow| Ended::Silent(broken(call, &slow)))?;
         if (body.len() + chunk.len()) as u64 > MAX_ANSWER {
             let what = format!("{}: the answer has more than {MAX_ANSWER} bytes", call.shown());
-            return Err(Ended::For(Failure::new(ExitCode::Verification, what).remedy(
+            return Err(Ended::For(Failure::new(FailureKind::Verification, what).remedy(
                 "the server is not a registry, or it holds something else under this name",
             )));
         }
@@ -330,7 +330,7 @@ fn failed(policy: &Policy, call: &Call, error: &reqwest::Error) -> Ended {
 }
 
 fn broken(call: &Call, why: &str) -> Failure {
-    Failure::new(ExitCode::Download, format!("{} failed", call.shown()))
+    Failure::new(FailureKind::Download, format!("{} failed", call.shown()))
         .with_source(why)
         .remedy(format!("check the registry, the network and {}", proxies()))
 }

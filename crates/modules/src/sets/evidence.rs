@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::artifact::{ModuleKey, ModuleSet};
 use crate::signature::Evidence;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 
 /// Size limit of manifest, config and at most 64 signatures.
@@ -15,7 +15,7 @@ const MOST_BYTES: u64 = 16 << 20;
 /// See [`SetStore::put_evidence`](super::SetStore::put_evidence).
 pub(super) fn put(store: &Store, set: &ModuleSet, evidence: &Evidence) -> Result<(), Failure> {
     let bytes = serde_json::to_vec(evidence)
-        .or_fail(ExitCode::Bug, || "writing the signatures of a set")?;
+        .or_fail(FailureKind::Bug, || "writing the signatures of a set")?;
     store.write_file(&relative(&set.key), &bytes)
 }
 

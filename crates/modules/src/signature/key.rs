@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use longshore_core::bounded_read;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 /// PEM label of cosign's secret keys since version 2; older ones used `ENCRYPTED COSIGN PRIVATE
 /// KEY`.
@@ -43,9 +43,9 @@ impl PublicKey {
     /// Exit code 2 where it cannot be read or is not an ECDSA P-256 public key.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let what = || format!("reading the public key {}", path.display());
-        let text = bounded_read::read_text(path, MAX_FILE).or_fail(ExitCode::Usage, what)?;
+        let text = bounded_read::read_text(path, MAX_FILE).or_fail(FailureKind::Usage, what)?;
         Self::from_pem(&text, &path.display().to_string()).map_err(|why| {
-            Failure::new(ExitCode::Usage, what())
+            Failure::new(FailureKind::Usage, what())
                 .with_source(why)
                 .remedy("give a cosign.pub: an ECDSA P-256 key (PEM, PUBLIC KEY)")
         })
@@ -106,9 +106,9 @@ impl SecretKey {
     /// Exit code 2 where it cannot be read, is another kind of key, or the password is wrong.
     pub fn read(path: &Path, password: Option<&str>) -> Result<Self, Failure> {
         let what = || format!("reading the secret key {}", path.display());
-        let text = bounded_read::read_text(path, MAX_FILE).or_fail(ExitCode::Usage, what)?;
+        let text = bounded_read::read_text(path, MAX_FILE).or_fail(FailureKind::Usage, what)?;
         Self::from_pem(&text, password).map_err(|why| {
-            Failure::new(ExitCode::Usage, what()).with_source(why).remedy(
+            Failure::new(FailureKind::Usage, what()).with_source(why).remedy(
                 "give a cosign.key of `cosign generate-key-pair` with its password in \
                  COSIGN_PASSWORD, or an unencrypted ECDSA P-256 key (PEM)",
             )
@@ -143,9 +143,9 @@ impl SecretKey {
     pub fn to_encrypted_pem(&self, password: &str) -> Result<String, Failure> {
         let bug = || "encrypting a key";
         let secret = p256::SecretKey::from(&self.0);
-        let der = secret.to_pkcs8_der().or_fail(ExitCode::Bug, bug)?;
-        let sealed = Envelope::seal(der.as_bytes(), password).or_fail(ExitCode::Bug, bug)?;
-        let json = serde_json::to_vec(&sealed).or_fail(ExitCode::Bug, bug)?;
+        let der = secret.to_pkcs8_der().or_fail(FailureKind::Bug, bug)?;
+        let sealed = Envelope::seal(der.as_bytes(), password).or_fail(FailureKind::Bug, bug)?;
+        let json = serde_json::to_vec(&sealed).or_fail(FailureKind::Bug, bug)?;
         let encoded = STANDARD.encode(json).into_bytes();
         let lines: Vec<_> = encoded.chunks(64).map(String::from_utf8_lossy).collect();
         Ok(format!(
@@ -160,7 +160,7 @@ impl SecretKey {
     /// Exit code 70; a P-256 key can always be written so.
     pub fn public_pem(&self) -> Result<String, Failure> {
         let key = self.0.verifying_key();
-        key.to_public_key_pem(LineEnding::LF).or_fail(ExitCode::Bug, || "writing a public key")
+        key.to_public_key_pem(LineEnding::LF).or_fail(FailureKind::Bug, || "writing a public key")
     }
 
     /// Returns the public key.

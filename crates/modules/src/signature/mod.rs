@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::artifact::ModuleSet;
 use crate::artifact::image::{Described, Descriptor, MANIFEST_TYPE, Manifest, digest, json};
 use key::{PublicKey, SecretKey};
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 /// Media type of a payload.
 const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
@@ -77,7 +77,7 @@ impl Evidence {
     ) -> Result<Self, Failure> {
         let text = |bytes| {
             String::from_utf8(bytes)
-                .or_fail(ExitCode::Verification, || "reading the manifest of a set")
+                .or_fail(FailureKind::Verification, || "reading the manifest of a set")
         };
         Ok(Self { manifest: text(manifest)?, config: text(config)?, signatures })
     }
@@ -275,7 +275,7 @@ impl Trust {
 
 /// Returns the failure for a set that does not count as signed.
 pub fn refusal(place: &str, why: &NotSigned) -> Failure {
-    Failure::new(ExitCode::Verification, format!("the signature of {place}: {why}")).remedy(
+    Failure::new(FailureKind::Verification, format!("the signature of {place}: {why}")).remedy(
         "sign it with a key whose public half is configured (`longshore push --sign-key`, \
          `cosign sign --key`), or add the key that signed it to signature-keys",
     )

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 /// `critical.type` of cosign's signatures.
 const KIND: &str = "cosign container image signature";
@@ -49,7 +49,7 @@ pub fn payload(name: &str, digest: &str) -> Result<String, Failure> {
         },
         optional: serde_json::Value::Null,
     };
-    serde_json::to_string(&payload).or_fail(ExitCode::Bug, || "writing a signature's payload")
+    serde_json::to_string(&payload).or_fail(FailureKind::Bug, || "writing a signature's payload")
 }
 
 /// Returns the digest of the manifest that a payload names. The repository in it is ignored: a

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use super::{Certificate, Hash, Message, attach};
 use crate::artifact::{ModuleEntry, ModuleSet};
 use crate::module_signing::{NotASignature, read_bounded};
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 
 /// File extension of a detached signature, after the module's name.
@@ -40,12 +40,12 @@ impl Pile {
     pub fn read(dir: &Path) -> Result<Self, Failure> {
         let mut paths = Vec::new();
         let what = || format!("reading the signatures in {}", dir.display());
-        find(dir, DEPTH, &mut paths).or_fail(ExitCode::Usage, what)?;
+        find(dir, DEPTH, &mut paths).or_fail(FailureKind::Usage, what)?;
         paths.sort();
         let mut files = Vec::new();
         for path in paths {
             let bytes = read_bounded(&path, MAX_FILE)
-                .or_fail(ExitCode::Usage, || format!("reading {}", path.display()))?;
+                .or_fail(FailureKind::Usage, || format!("reading {}", path.display()))?;
             files.push((path, Message::parse(&bytes)));
         }
         Ok(Self { dir: dir.to_path_buf(), files })
@@ -101,14 +101,14 @@ impl Pile {
                       openssl cms -sign -binary -noattr -nocerts -outform DER, or sign-file -d";
         if let Some((path, why)) = named {
             let cause = format!("{} does not sign {file} (sha256 {sha256})", path.display());
-            return Failure::new(ExitCode::Verification, cause).with_source(why).remedy(remedy);
+            return Failure::new(FailureKind::Verification, cause).with_source(why).remedy(remedy);
         }
         let cause = format!(
             "none of the {} signatures in {} is over {file} (sha256 {sha256})",
             self.files.len(),
             self.dir.display()
         );
-        Failure::new(ExitCode::Preflight, cause).remedy(remedy)
+        Failure::new(FailureKind::Preflight, cause).remedy(remedy)
     }
 }
 
@@ -143,11 +143,11 @@ pub fn export(set: &ModuleSet, store: &Store, dir: &Path) -> Result<PathBuf, Fai
     let target = dir.join(set.key.file_stem());
     let write = |path: &Path, bytes: &[u8]| {
         longshore_core::durable::write_atomically(path, bytes)
-            .or_fail(ExitCode::Usage, || format!("writing {}", path.display()))
+            .or_fail(FailureKind::Usage, || format!("writing {}", path.display()))
             .map_err(|failure| failure.remedy("name a directory (--export) that can be written"))
     };
     fs::create_dir_all(&target)
-        .or_fail(ExitCode::Usage, || format!("making {}", target.display()))
+        .or_fail(FailureKind::Usage, || format!("making {}", target.display()))
         .map_err(|failure| failure.remedy("name a directory (--export) that can be written"))?;
     for module in &set.modules {
         write(&target.join(&module.file), &store.read_blob(&module.sha256)?)?;
@@ -160,6 +160,7 @@ mod tests {
     use super::*;
     use crate::module_signing::certificate::tests::certificate;
     use crate::signed_sets::tests::stored_set;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     const MESSAGE: &[u8] = include_bytes!("../module_signing/testdata/sign-file.p7s");

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::Patch;
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 
 /// Applies `patches`, in this order, to the files below `sources`. Nothing is written unless every
 /// hunk of every patch fits.
@@ -58,7 +58,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 fn unfit(patch: &Patch, path: &str, why: &dyn std::fmt::Display) -> Failure {
     let name = &patch.name;
     Failure::new(
-        ExitCode::Compile,
+        FailureKind::Compile,
         format!("the patch {name} does not fit the driver's sources: {path}: {why}"),
     )
     .remedy(format!(

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Applied;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 
 fn path(question: &str) -> PathBuf {
@@ -26,6 +26,6 @@ pub(in crate::build) fn keep(
     applied: &Applied,
 ) -> Result<(), Failure> {
     let bytes =
-        serde_json::to_vec(applied).or_fail(ExitCode::Bug, || "writing down the patches")?;
+        serde_json::to_vec(applied).or_fail(FailureKind::Bug, || "writing down the patches")?;
     store.write_file(&path(question), &bytes)
 }

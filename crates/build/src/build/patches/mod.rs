@@ -22,7 +22,7 @@ pub(super) use apply::apply;
 
 use diff::Diff;
 use longshore_core::digest::hex;
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
 use longshore_debian::version;
 use probe::Probe;
@@ -152,7 +152,7 @@ impl Patch {
         };
         let both = || Ok(all(&self.about.kernel, headers)? && all(&self.about.source, &[sources])?);
         both().map_err(|e: std::io::Error| {
-            Failure::new(ExitCode::Verification, format!("asking for the patch {}", self.name))
+            Failure::new(FailureKind::Verification, format!("asking for the patch {}", self.name))
                 .with_source(e)
         })
     }
@@ -191,7 +191,7 @@ pub(super) fn candidates(
 fn shipped() -> Result<BTreeMap<String, Patch>, Failure> {
     let parse = |(name, about, change): &(&str, &str, &[u8])| {
         let patch = Patch::parse(name, about, change)
-            .map_err(|what| Failure::new(ExitCode::Bug, format!("the patch {name}: {what}")))?;
+            .map_err(|what| Failure::new(FailureKind::Bug, format!("the patch {name}: {what}")))?;
         Ok((patch.name.clone(), patch))
     };
     SHIPPED.iter().map(parse).collect()
@@ -200,7 +200,7 @@ fn shipped() -> Result<BTreeMap<String, Patch>, Failure> {
 /// Reads the patches in a user's folder: every directory in it is one.
 fn read_dir(dir: &Path) -> Result<Vec<Patch>, Failure> {
     let wrong = |what: String| {
-        Failure::new(ExitCode::Usage, what)
+        Failure::new(FailureKind::Usage, what)
             .remedy("correct it, or leave the folder out; docs/patches.md describes patches")
     };
     let reading = || format!("reading the patches in {}", dir.display());

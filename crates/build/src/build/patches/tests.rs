@@ -1,4 +1,5 @@
 use super::*;
+use longshore_core::failure::ExitCode;
 use rstest::rstest;
 
 const ABOUT: &str = r#"

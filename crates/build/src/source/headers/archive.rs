@@ -7,7 +7,7 @@
 use super::compiler::{self, Compiler};
 use super::nearest::nearest;
 use super::stated::{self, Stated};
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Package, Requirement};
 use longshore_debian::deb;
@@ -58,7 +58,7 @@ pub fn find(
         .ok_or_else(|| other_build(&newest, kernel_version.unwrap_or_default()))?;
     let compiler = compiler_of(archive, &package).ok_or_else(|| {
         Failure::new(
-            ExitCode::Toolchain,
+            FailureKind::Toolchain,
             format!("{} {} depends on no gcc", package.name, package.version),
         )
         .remedy("longshore builds with gcc only; use a prebuilt set for this kernel")
@@ -155,7 +155,7 @@ pub(super) fn compiler_package(stated: &Stated) -> Result<String, Failure> {
     match Compiler::named(&stated.compiler) {
         Some(compiler) if compiler.is_gcc() => Ok(format!("gcc-{}", compiler.major)),
         _ => Err(Failure::new(
-            ExitCode::Toolchain,
+            FailureKind::Toolchain,
             format!("the kernel was built with {:?}", stated.compiler),
         )
         .remedy("longshore builds with gcc only; use a prebuilt set for this kernel")),
@@ -174,7 +174,7 @@ fn tools(archive: &Archive) -> impl Iterator<Item = Requirement> {
 }
 
 fn resolve(archive: &Archive, roots: &[Requirement]) -> Result<Vec<Package>, Failure> {
-    archive.closure(roots).map_err(|unsatisfiable| unsatisfiable.failure(ExitCode::Toolchain))
+    archive.closure(roots).map_err(|unsatisfiable| unsatisfiable.failure(FailureKind::Toolchain))
 }
 
 /// Returns the compiler package `name` in the version that the kernel was built with, or in one
@@ -249,7 +249,7 @@ fn gcc_name(name: &str) -> Option<String> {
 
 fn other_build(package: &Package, wanted: &str) -> Failure {
     Failure::new(
-        ExitCode::Toolchain,
+        FailureKind::Toolchain,
         format!(
             "the kernel is {wanted:?}, but the archives have its headers only for another build \
              of the same release: {} {}",
@@ -265,7 +265,7 @@ fn other_build(package: &Package, wanted: &str) -> Failure {
 fn missing(archive: &Archive, release: &str) -> Failure {
     let nearest = nearest(&releases(archive), release);
     Failure::new(
-        ExitCode::Toolchain,
+        FailureKind::Toolchain,
         format!("no archive has {PREFIX}{release}, the headers of this kernel"),
     )
     .remedy(if nearest.is_empty() {

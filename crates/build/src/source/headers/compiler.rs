@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 
 /// The parts of a compiler's version that must match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub fn check(kernel: &str, ours: &str) -> Result<(), Failure> {
 /// The failure where the available compiler is not the kernel's.
 pub(super) fn mismatch(kernel: &str, ours: &str) -> Failure {
     Failure::new(
-        ExitCode::Toolchain,
+        FailureKind::Toolchain,
         format!("the kernel was built with {kernel:?}, and the available compiler is {ours:?}"),
     )
     .remedy(
@@ -117,6 +117,7 @@ fn version(word: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     const DEBIAN: &str = "gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0";

@@ -9,7 +9,7 @@ use super::Wanted;
 use super::stated::{Stated, defined};
 use super::trees::Trees;
 use super::view::View;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::compression;
@@ -41,7 +41,7 @@ pub(super) async fn given(
     let (from, to) = (path.to_path_buf(), store.clone());
     let unpacked = tokio::task::spawn_blocking(move || unpack(&from, &to))
         .await
-        .or_fail(ExitCode::Bug, || reading(path))??;
+        .or_fail(FailureKind::Bug, || reading(path))??;
     let found = in_directory(unpacked.path(), wanted);
     Ok(found.map(|found| Found { unpacked: Some(Arc::new(unpacked)), ..found }))
 }
@@ -52,7 +52,7 @@ pub(super) async fn given(
 /// Exit code 11 where it does not exist.
 pub(super) fn metadata(path: &Path) -> Result<Metadata, Failure> {
     let remedy = "correct `headers`, or leave it out to search the archives and the host";
-    let read = fs::metadata(path).or_fail(ExitCode::Toolchain, || reading(path));
+    let read = fs::metadata(path).or_fail(FailureKind::Toolchain, || reading(path));
     read.map_err(|failure| failure.remedy(remedy))
 }
 
@@ -125,7 +125,7 @@ fn follow(
     let trees = Trees::follow(view, wanted.release, build, source)?;
     let read = |path: &str| {
         let what = || format!("reading {path}");
-        trees.read(path).or_fail(ExitCode::Verification, what)
+        trees.read(path).or_fail(FailureKind::Verification, what)
     };
     let stated = Stated::read("it", read).map_err(|failure| failure.one_line())?;
     let release = read("include/generated/utsrelease.h").map_err(|failure| failure.one_line())?;
@@ -147,7 +147,7 @@ fn unpack(path: &Path, store: &Store) -> Result<ScratchDir, Failure> {
     let name = path.display().to_string();
     let dir = claim(store, "headers")?;
     let damaged = |e| {
-        Failure::new(ExitCode::Verification, format!("{name} is not a readable tar file"))
+        Failure::new(FailureKind::Verification, format!("{name} is not a readable tar file"))
             .with_source(e)
             .remedy("give a directory, or a tar file (.tar, .tar.gz, .tar.xz, .tar.zst)")
     };

@@ -1,6 +1,6 @@
 //! Kernel and compiler that headers state.
 
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 
 /// Kernel and compiler that headers belong to, as the headers state them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Stated {
         let compiler = configured(&conf, "CONFIG_CC_VERSION_TEXT");
         let (Some(kernel_version), Some(compiler)) = (uts, compiler) else {
             let cause = format!("{name} does not say which kernel and compiler it is for");
-            return Err(Failure::new(ExitCode::Verification, cause));
+            return Err(Failure::new(FailureKind::Verification, cause));
         };
         let realtime = configured(&conf, "CONFIG_PREEMPT_RT").as_deref() == Some("y");
         Ok(Self { kernel_version, compiler, realtime })

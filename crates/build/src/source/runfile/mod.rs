@@ -29,7 +29,7 @@ use latest::Latest;
 
 use crate::source::driver::{AvailableDriver, DriverOrigin};
 use longshore_core::driver_version::{DriverVersion, FIRST_OPEN_BRANCH};
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::progress::{Progress, Unit};
 use longshore_core::redact::shown;
@@ -120,7 +120,7 @@ pub async fn look(
     stored::check_machine(&name, header.arch.as_deref())?;
     let Some(version) = header.version else {
         let cause = format!("{name} does not say its version");
-        return Err(Failure::new(ExitCode::Verification, cause).remedy(NO_PAGE));
+        return Err(Failure::new(FailureKind::Verification, cause).remedy(NO_PAGE));
     };
     let flavours = expected_flavours(&version);
     Ok(Looked::Known(AvailableRunFile {
@@ -162,7 +162,7 @@ pub async fn fetch(
             }
         }
     }
-    Err(first.unwrap_or_else(|| Failure::new(ExitCode::Usage, "a .run file without a URL")))
+    Err(first.unwrap_or_else(|| Failure::new(FailureKind::Usage, "a .run file without a URL")))
 }
 
 async fn fetch_from(
@@ -177,7 +177,7 @@ async fn fetch_from(
     let reader = latest.reader(&file.name, store);
     fetcher.stream(url, &file.sha256, MOST_BYTES, &reader, task.as_ref()).await?;
     let found = latest.take().ok_or_else(|| {
-        Failure::new(ExitCode::Bug, format!("{} was fetched and not unpacked", file.name))
+        Failure::new(FailureKind::Bug, format!("{} was fetched and not unpacked", file.name))
     })?;
     task.note("verifying");
     let (file, store) = (file.clone(), store.clone());
@@ -187,7 +187,7 @@ async fn fetch_from(
         check_version(&stored, &file.version)?;
         Ok(stored)
     };
-    tokio::task::spawn_blocking(keep).await.or_fail(ExitCode::Bug, || what)?
+    tokio::task::spawn_blocking(keep).await.or_fail(FailureKind::Bug, || what)?
 }
 
 /// Reads a .run file to its end and describes its contents; nothing is kept.
@@ -207,7 +207,7 @@ fn check_version(stored: &StoredRunFile, planned: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let cause = format!("{name} is of {version}; its header stated {planned} before");
-    Err(Failure::new(ExitCode::Verification, cause).remedy("run again"))
+    Err(Failure::new(FailureKind::Verification, cause).remedy("run again"))
 }
 
 /// Returns a file's description, from the store if it has the file.
@@ -252,13 +252,13 @@ async fn header_of(
     if foreign {
         return Ok(None);
     }
-    let unnamed = || Failure::new(ExitCode::Usage, format!("{name} has no URL"));
+    let unnamed = || Failure::new(FailureKind::Usage, format!("{name} has no URL"));
     Err(first.unwrap_or_else(unnamed))
 }
 
 fn no_header(url: &str, fault: HeaderFault) -> Failure {
     let cause = format!("{} is no .run file of a known form", shown(url));
-    Failure::new(ExitCode::Verification, cause).with_source(fault).remedy(NO_PAGE)
+    Failure::new(FailureKind::Verification, cause).with_source(fault).remedy(NO_PAGE)
 }
 
 /// Returns the last part of the first URL's path.

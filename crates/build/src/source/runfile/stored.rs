@@ -24,7 +24,7 @@ use crate::source::driver;
 use crate::source::userspace::{self, Entry, compare, is_taken, measure};
 use longshore_core::disk;
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::machine::Machine;
 use longshore_core::store::Store;
@@ -81,12 +81,12 @@ pub fn find(store: &Store, sha256: &str) -> Option<StoredRunFile> {
     let read = || -> Result<Written, Failure> {
         let path = dir.join("driver.json");
         let what = || format!("reading {}", path.display());
-        let bytes = fs::read(&path).or_fail(ExitCode::Verification, what)?;
+        let bytes = fs::read(&path).or_fail(FailureKind::Verification, what)?;
         let written: Written =
-            serde_json::from_slice(&bytes).or_fail(ExitCode::Verification, what)?;
+            serde_json::from_slice(&bytes).or_fail(FailureKind::Verification, what)?;
         if written.format != FORMAT || written.sha256 != sha256 {
             let cause = format!("{} is of another form", path.display());
-            return Err(Failure::new(ExitCode::Verification, cause));
+            return Err(Failure::new(FailureKind::Verification, cause));
         }
         Ok(written)
     };
@@ -106,7 +106,7 @@ impl StoredRunFile {
     /// Exit code 13 where one differs.
     pub fn verify(&self) -> Result<(), Failure> {
         let found = measure(&self.tree)
-            .or_fail(ExitCode::Verification, || format!("reading {}", self.tree.display()))?;
+            .or_fail(FailureKind::Verification, || format!("reading {}", self.tree.display()))?;
         compare(&self.tree, &self.written.entries, &found).map_err(|failure| {
             failure.remedy("the disk or a person changed it: remove its directory and run again")
         })
@@ -122,7 +122,7 @@ impl StoredRunFile {
             let Written { name, flavours, .. } = &self.written;
             let has: Vec<_> = flavours.iter().map(Flavour::to_string).collect();
             let cause = format!("{name} has no {flavour} kernel modules");
-            return Err(Failure::new(ExitCode::Download, cause)
+            return Err(Failure::new(FailureKind::Download, cause)
                 .remedy(format!("ask for flavour auto or {}", has.join(" or "))));
         };
         self.verify()?;
@@ -192,7 +192,7 @@ pub(crate) fn check_machine(name: &str, arch: Option<&str>) -> Result<(), Failur
     match arch {
         Some(arch) if arch != own => {
             let cause = format!("{name} is for {arch}, and this host is {own}");
-            Err(Failure::new(ExitCode::HostUnsupported, cause)
+            Err(Failure::new(FailureKind::HostUnsupported, cause)
                 .remedy(format!("take the .run file for {own}")))
         }
         _ => Ok(()),
@@ -213,7 +213,7 @@ pub(crate) fn keep(
     let written = describe(&unpacked, name, sha256)?;
     let path = unpacked.dir.path().join("driver.json");
     let text = serde_json::to_vec_pretty(&written)
-        .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;
+        .or_fail(FailureKind::Bug, || format!("writing {}", path.display()))?;
     fs::write(&path, text).map_err(|e| write_failure(&path, e))?;
     let target = store.dir("drivers").join(sha256);
     let failed = |e| write_failure(&target, e);
@@ -375,7 +375,7 @@ fn read_small(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn wrong(name: &str, what: String) -> Failure {
-    Failure::new(ExitCode::Verification, format!("{name} is not a usable driver: {what}"))
+    Failure::new(FailureKind::Verification, format!("{name} is not a usable driver: {what}"))
         .remedy("get the file from NVIDIA again, or choose another")
 }
 

@@ -8,8 +8,8 @@ use super::header::{self, Header};
 use super::payload;
 use crate::source::userspace;
 use longshore_core::durable::write_failure;
+use longshore_core::failure::Failure;
 use longshore_core::failure::FailureKind;
-use longshore_core::failure::{ExitCode, Failure};
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_debian::bounds::{Bounded, Budget, MOST_BETWEEN};
@@ -56,7 +56,7 @@ pub(crate) fn unpack(
     let dir = claim(store, "driver")?;
     let mut from = BufReader::with_capacity(1 << 16, from);
     let header = header::read(&mut from).map_err(|fault| {
-        Failure::new(ExitCode::Verification, format!("{name} is of an unknown form"))
+        Failure::new(FailureKind::Verification, format!("{name} is of an unknown form"))
             .with_source(fault)
             .remedy(REMEDY)
     })?;

@@ -10,7 +10,7 @@ use super::selection::{Selection, choose};
 use crate::source::runfile::{StoredRunFile, Written};
 use crate::source::userspace::AvailableUserspace;
 use longshore_core::driver_version::DriverVersion;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::machine::Machine;
 use longshore_core::progress::{Progress, Task, Unit};
 use longshore_core::store::Store;
@@ -43,7 +43,7 @@ pub async fn assemble(
     let blocking = tokio::task::spawn_blocking(move || {
         assembly.carry_out(|root| assembly.unpack(&selection, root, task.as_ref()))
     });
-    blocking.await.or_fail(ExitCode::Bug, || format!("{what}: the worker ended early"))?
+    blocking.await.or_fail(FailureKind::Bug, || format!("{what}: the worker ended early"))?
 }
 
 /// Assembles the user-mode tree of an unpacked .run file in the store; an existing, undamaged one
@@ -68,7 +68,7 @@ pub async fn assemble_run_file(
         task.note(&file.written.name);
         assembly.carry_out(|root| file.fill(root, machine))
     });
-    blocking.await.or_fail(ExitCode::Bug, || format!("{what}: the worker ended early"))?
+    blocking.await.or_fail(FailureKind::Bug, || format!("{what}: the worker ended early"))?
 }
 
 fn of_packages(
@@ -117,7 +117,7 @@ impl Assembly {
         deb::unpack(&package.name, blob, root, &mut target_of)?;
         let Some(twice) = twice else { return Ok(()) };
         let cause = format!("{} brings {} a second time", package.name, twice.display());
-        Err(Failure::new(ExitCode::Verification, cause))
+        Err(Failure::new(FailureKind::Verification, cause))
     }
 }
 
@@ -127,7 +127,7 @@ fn check_version(driver_version: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let cause = format!("{driver_version:?} is not a driver version");
-    Err(Failure::new(ExitCode::Usage, cause).remedy("write it like 535.261.03"))
+    Err(Failure::new(FailureKind::Usage, cause).remedy("write it like 535.261.03"))
 }
 
 fn select(driver_version: &str, machine: Machine, archive: &Archive) -> Result<Selection, Failure> {
@@ -146,6 +146,7 @@ mod tests {
     use super::*;
     use crate::source::sample_elf::elf;
     use crate::source::userspace::{at_hand, manifest_of};
+    use longshore_core::failure::ExitCode;
     use longshore_core::progress::Silent;
     use rstest::rstest;
 

@@ -12,7 +12,7 @@ use crate::source::driver_root;
 use crate::source::userspace::AvailableUserspace;
 use longshore_core::digest::hex;
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::machine::Machine;
 use longshore_core::scratch::claim;
 use longshore_core::store::Store;
@@ -113,7 +113,7 @@ impl Assembly {
             absent.join(", "),
             used.join(", ")
         );
-        Err(Failure::new(ExitCode::Verification, cause))
+        Err(Failure::new(FailureKind::Verification, cause))
     }
 
     fn write_manifest(&self, root: &Path, needs: Vec<String>) -> Result<(), Failure> {
@@ -126,7 +126,7 @@ impl Assembly {
         };
         let path = root.with_file_name("manifest.json");
         let text = serde_json::to_vec_pretty(&manifest)
-            .or_fail(ExitCode::Bug, || format!("writing {}", path.display()))?;
+            .or_fail(FailureKind::Bug, || format!("writing {}", path.display()))?;
         fs::write(&path, text).map_err(|e| write_failure(&path, e))
     }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use longshore_core::disk;
 use longshore_core::durable::{write_atomically, write_failure};
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::scratch::ScratchDir;
 use longshore_core::store::Store;
 
@@ -65,7 +65,7 @@ fn numbered(trees: &Path, name: &str) -> Result<Vec<(u32, PathBuf)>, Failure> {
         Ok(found)
     };
     let mut found =
-        list().or_fail(ExitCode::Preflight, || format!("listing {}", trees.display()))?;
+        list().or_fail(FailureKind::Preflight, || format!("listing {}", trees.display()))?;
     found.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
     Ok(found)
 }

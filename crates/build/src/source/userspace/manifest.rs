@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::generations;
 use crate::source::userspace::AvailableUserspace;
 use longshore_core::digest::digest_of;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::verified_files::VerifiedFiles;
 
 /// Version of the manifest's format; a tree with another is assembled again.
@@ -137,7 +137,7 @@ impl Manifest {
             }
             _ => Ok(String::new()),
         })
-        .or_fail(ExitCode::Verification, || format!("reading {}", root.display()))?;
+        .or_fail(FailureKind::Verification, || format!("reading {}", root.display()))?;
         compare(root, &self.entries, &found).map_err(|failure| failure.remedy(ANEW))?;
         if depth != Depth::Quick
             && learnt != known
@@ -173,15 +173,15 @@ pub(super) fn of_root(root: &Path) -> Result<Manifest, Failure> {
         Ok(serde_json::from_slice(&fs::read(&path)?)?)
     };
     let manifest = read()
-        .or_fail(ExitCode::Verification, || format!("reading {}", path.display()))
+        .or_fail(FailureKind::Verification, || format!("reading {}", path.display()))
         .map_err(|failure| failure.remedy(ANEW))?;
     if manifest.format != FORMAT {
         let cause = format!("{} has form {}, not {FORMAT}", path.display(), manifest.format);
-        return Err(Failure::new(ExitCode::Verification, cause).remedy(ANEW));
+        return Err(Failure::new(FailureKind::Verification, cause).remedy(ANEW));
     }
     if generations::is_condemned(root) {
         let cause = format!("the tree {} was found damaged before", root.display());
-        return Err(Failure::new(ExitCode::Verification, cause).remedy(ANEW));
+        return Err(Failure::new(FailureKind::Verification, cause).remedy(ANEW));
     }
     Ok(manifest)
 }
@@ -239,7 +239,7 @@ pub(in super::super) fn compare(
         root.display(),
         named.join(", ")
     );
-    Err(Failure::new(ExitCode::Verification, cause))
+    Err(Failure::new(FailureKind::Verification, cause))
 }
 
 fn differences(wanted: &BTreeMap<PathBuf, Entry>, found: &BTreeMap<PathBuf, Entry>) -> Vec<String> {
@@ -292,6 +292,7 @@ fn read_tree(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
     use std::os::unix::fs::symlink;
 

@@ -21,7 +21,7 @@ mod selection;
 use std::fs;
 use std::path::PathBuf;
 
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 use longshore_debian::version;
 use serde::{Deserialize, Serialize};
@@ -60,8 +60,8 @@ pub fn at_hand(store: &Store) -> Result<Vec<AvailableUserspace>, Failure> {
     let dir = store.dir("userspace");
     let listing = || format!("listing {}", dir.display());
     let mut trees = Vec::new();
-    for entry in fs::read_dir(&dir).or_fail(ExitCode::Preflight, listing)? {
-        let path = entry.or_fail(ExitCode::Preflight, listing)?.path();
+    for entry in fs::read_dir(&dir).or_fail(FailureKind::Preflight, listing)? {
+        let path = entry.or_fail(FailureKind::Preflight, listing)?.path();
         let root = path.join("root");
         // Files beside the root are written later, too.
         let made = fs::metadata(&root).and_then(|directory| directory.modified()).ok();

@@ -15,7 +15,7 @@ use crate::source::userspace::AvailableUserspace;
 use longshore_core::digest::is_sha256;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::durable::write_failure;
-use longshore_core::failure::{ExitCode, Failure, OrFail};
+use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::machine::Machine;
 use longshore_core::scratch::claim;
 use longshore_core::store::Store;
@@ -56,7 +56,7 @@ impl Packed {
     pub fn of(tree: &AvailableUserspace) -> Result<Self, Failure> {
         let path = tree.root.with_file_name("manifest.json");
         let bytes = fs::read(&path)
-            .or_fail(ExitCode::Verification, || format!("reading {}", path.display()))?;
+            .or_fail(FailureKind::Verification, || format!("reading {}", path.display()))?;
         Self::parse(bytes, &path.display().to_string())
     }
 
@@ -68,7 +68,7 @@ impl Packed {
     pub fn parse(manifest: Vec<u8>, place: &str) -> Result<Self, Failure> {
         let wrong = |why: String| {
             Failure::new(
-                ExitCode::Verification,
+                FailureKind::Verification,
                 format!("{place}: the manifest of the user-mode tree cannot be used: {why}"),
             )
             .remedy("get it again, or assemble the tree anew (`longshore fetch`)")
@@ -253,6 +253,7 @@ fn leaves(link: &Path, target: &Path) -> bool {
 mod tests {
     use super::*;
     use crate::testing::manifest;
+    use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
     /// A tree in a store, split for another store.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::parts::{Need, PARTS, Part, stem, stem_of, wants_firmware};
-use longshore_core::failure::{ExitCode, Failure};
+use longshore_core::failure::{Failure, FailureKind};
 use longshore_debian::packages::Package;
 use longshore_debian::version;
 
@@ -169,7 +169,7 @@ fn no_such_version(driver_version: &str, arch: &str, offered: &[&Package]) -> Fa
         "the archives have no package of the user-mode driver {driver_version} for {arch} \
          (looked for libcuda1, libnvidia-ml1, nvidia-smi and their like of that version)"
     );
-    Failure::new(ExitCode::Download, cause).remedy(remedy)
+    Failure::new(FailureKind::Download, cause).remedy(remedy)
 }
 
 fn lacks(
@@ -190,7 +190,7 @@ fn lacks(
         stems.copied().collect::<Vec<_>>().join(", "),
         looked.into_iter().collect::<Vec<_>>().join(", "),
     );
-    Failure::new(ExitCode::Download, cause).remedy(
+    Failure::new(FailureKind::Download, cause).remedy(
         "name the components contrib, non-free and non-free-firmware (GSP firmware is in the \
          last) and the suite with that driver among the archive's",
     )
@@ -199,6 +199,7 @@ fn lacks(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::failure::ExitCode;
     use longshore_debian::relation::parse_provides;
     use rstest::rstest;
 

@@ -1,3 +1,4 @@
+use longshore_core::failure::ExitCode;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
