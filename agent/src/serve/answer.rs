@@ -30,8 +30,9 @@ pub(super) const MOST_THREADS: usize = LOOKS + 1;
 /// Requests other than health that are answered at a time: what they inspect can hang, and health
 /// is requested over the remaining connections.
 const OTHERS: usize = connections::MOST - 4;
-/// Time limit for one more of them to wait.
-const BUSY: Duration = Duration::from_secs(1);
+/// Time limit for one more of them to wait. A flood of them is refused at this pace, four at a time,
+/// and health waits behind it: for less than the second that a probe gives by default.
+const BUSY: Duration = Duration::from_millis(100);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
