@@ -16,7 +16,7 @@ use crate::journal::{self, Entry, EntryState, State};
 use crate::steps::{LoadModule, Mounted, Observed, Recorded};
 use crate::telemetry::{FailureRecord, Live};
 use crate::termination::{self, LastFailure};
-use longshore_core::bounded_read;
+use longshore_core::bounded_call;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
 use longshore_host::modules::is_of_driver;
@@ -126,7 +126,7 @@ pub type Seen = (StatusReport, Result<(), Failure>);
 /// 10 if the host cannot be read.
 pub fn status(config: &Config) -> Result<Seen, Failure> {
     let paths = config.paths.clone();
-    let looked = bounded_read::in_time("status", LOOK, move || Ok(of_host(&paths)));
+    let looked = bounded_call::in_time("status", LOOK, move || Ok(of_host(&paths)));
     let (mut report, record) = match looked {
         Some(Ok(seen)) => seen?,
         Some(Err(error)) => Err(error).or_fail(FailureKind::Preflight, || "looking at the host")?,

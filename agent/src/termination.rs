@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::journal;
 use crate::telemetry::{FailureRecord, Telemetry};
+use longshore_core::bounded_call;
 use longshore_core::bounded_read;
 use longshore_core::durable::write_atomically;
 use longshore_core::failure::Failure;
@@ -83,7 +84,7 @@ impl TerminationRecord {
     /// Writes the record within [`LIMIT`]: the failed disk may be the reason of the failure.
     fn tell_record(&self, record: FailureRecord) {
         let (words, kept) = (self.clone(), record.clone());
-        let told = bounded_read::in_time("last-words", LIMIT, move || {
+        let told = bounded_call::in_time("last-words", LIMIT, move || {
             words.write_record(kept);
             Ok(())
         });
@@ -111,7 +112,7 @@ impl TerminationRecord {
 /// Like [`keep`], within [`LIMIT`].
 pub(crate) fn keep_soon(paths: &Paths, failure: FailureRecord) {
     let paths = paths.clone();
-    let kept = bounded_read::in_time("last-words", LIMIT, move || {
+    let kept = bounded_call::in_time("last-words", LIMIT, move || {
         keep(&paths, failure);
         Ok(())
     });

@@ -11,7 +11,7 @@ use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::private_dir::PrivateDir;
-use longshore_core::bounded_read;
+use longshore_core::bounded_call;
 use longshore_core::disk;
 
 /// Name of the key, in the root of the store.
@@ -140,7 +140,7 @@ fn in_time<T: Send + 'static>(
         let real = std::fs::canonicalize(&store).unwrap_or(store);
         look(&real)
     };
-    bounded_read::in_time("record-key", limit, look).unwrap_or_else(|| {
+    bounded_call::in_time("record-key", limit, look).unwrap_or_else(|| {
         let why = format!("the store does not answer within {limit:?}");
         Err(io::Error::new(io::ErrorKind::TimedOut, why))
     })

@@ -6,10 +6,9 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::small_stacks;
+use crate::bounded_call::in_time;
 
 /// Time limit for reading a file.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -50,22 +49,6 @@ fn read_bounded(path: PathBuf, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Runs `look` and returns its result; None where it takes longer than `limit`. Its thread is then
-/// left behind, because a call that hangs in the kernel cannot be interrupted.
-pub fn in_time<T: Send + 'static>(
-    name: &str,
-    limit: Duration,
-    look: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> Option<io::Result<T>> {
-    let (found, answer) = mpsc::sync_channel(1);
-    // The receiver is gone where the result is late.
-    let thread = small_stacks::named(name).spawn(move || drop(found.send(look())));
-    match thread {
-        Ok(_) => answer.recv_timeout(limit).ok(),
-        Err(error) => Some(Err(error)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,15 +74,6 @@ mod tests {
         drop(writer);
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
         assert_eq!(read_text(Path::new(&path), 4).unwrap(), "text");
-    }
-
-    #[test]
-    fn a_look_that_does_not_end_is_left_behind() {
-        let (go_on, wait) = mpsc::channel::<()>();
-        let look = move || Ok(wait.recv().is_ok());
-        assert!(in_time("test", Duration::ZERO, look).is_none());
-        drop(go_on);
-        assert_eq!(in_time("test", LIMIT, || Ok(1)).unwrap().unwrap(), 1);
     }
 
     #[test]

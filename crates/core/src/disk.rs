@@ -13,7 +13,7 @@ use std::time::Duration;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use nix::unistd::syncfs;
 
-use crate::bounded_read;
+use crate::bounded_call;
 use crate::deadlines::Deadlines;
 
 /// `disk-deadline` in milliseconds: one for the whole process, because every write waits for it. 0
@@ -60,7 +60,7 @@ fn within(limit: Duration, file: &File, sync: Sync) -> io::Result<()> {
     }
     let file = Arc::new(file.try_clone()?);
     let its = Arc::clone(&file);
-    match bounded_read::in_time("sync", limit, move || sync(&its)) {
+    match bounded_call::in_time("sync", limit, move || sync(&its)) {
         // If no thread can be started, the sync is made here instead.
         Some(Err(e)) if e.kind() == ErrorKind::WouldBlock => sync(&file),
         Some(synced) => synced,

@@ -7,6 +7,7 @@
 //! [`sanitize`], [`redact`]). [`store`] is a private content-addressed directory, [`scratch`] its
 //! locked temporary directories; their contents are not this crate's concern.
 
+pub mod bounded_call;
 pub mod bounded_read;
 pub mod cancel;
 pub mod deadlines;

@@ -18,7 +18,7 @@ use super::facts::{
     DriverRootState, FreeSpace, Installer, Mount, PlacedFile, RootKind, RootMount, RootMountOwner,
 };
 use super::verbs::{DirId, FileId, TMPFS_SOURCE};
-use longshore_core::bounded_read;
+use longshore_core::bounded_call;
 use longshore_core::paths::Paths;
 use longshore_core::root::{Root, is_absent};
 
@@ -155,7 +155,7 @@ impl Look<'_> {
         // If the processes cannot be inspected the container counts as running: nothing is removed
         // under it.
         let unseen = "cannot inspect the root directories of processes";
-        match bounded_read::in_time("roots", LIMIT, look) {
+        match bounded_call::in_time("roots", LIMIT, look) {
             Some(Ok(found)) => found,
             Some(Err(e)) => Some(format!("{unseen}: {e}")),
             None => Some(format!("{unseen} within {LIMIT:?}")),
