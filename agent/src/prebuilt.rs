@@ -52,10 +52,7 @@ impl Judge for Fit<'_> {
 
     async fn judge(&self, described: &Described) -> Result<(), Unfit> {
         let key = &described.set.key;
-        // The version of a kernel that does not run here is unknown.
-        let is_known = !self.kernel.version.is_empty();
-        let kernel = if is_known { self.kernel.id() } else { self.kernel.any_build() };
-        if !key.is_for(&kernel) {
+        if !key.is_for(&self.kernel.id()) {
             tracing::info!(
                 "{}@{} is for another kernel: {} {} {}",
                 self.registry.name(),

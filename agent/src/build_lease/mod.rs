@@ -1,6 +1,6 @@
 //! Build lease across hosts: agents that need the same modules elect one builder by a shared claim.
 //!
-//! A [`LeaseBackend`] stores the claim; `registry::claims` is one in a registry. A backend only has to
+//! A [`LeaseBackend`] stores the claim; [`claims`] is one in a registry. A backend only has to
 //! guarantee that the last writer wins: docs/decisions/build-once.md has the protocol, and the
 //! remaining races.
 
@@ -90,7 +90,7 @@ pub enum Stage {
 
 impl Claim {
     fn new(builder: Builder, times: &Times, failures: Vec<KnownFailure>) -> Self {
-        let nonce = format!("{:016x}", fastrand::u64(..));
+        let nonce = format!("{:016x}", getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)));
         let lease = u64::try_from(times.lease.as_millis()).unwrap_or(u64::MAX);
         Self { builder, nonce, stage: Stage::Asking, renewal: 0, lease, failures }
     }

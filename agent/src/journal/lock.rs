@@ -46,6 +46,7 @@ impl Lock {
     pub fn take(dir: &Path) -> Result<Result<Self, Holder>, Failure> {
         let path = dir.join("lock");
         let fail = |e: io::Error| super::unwritable(&path, e);
+        check_writable(&path).map_err(fail)?;
         let mut attempt = Attempt::begin(&path, Kind::Exclusive, GRACE).map_err(fail)?;
         let Some(locked) = attempt.within_limit_here().map_err(fail)? else {
             return Ok(Err(Holder::of(&path)));
@@ -65,6 +66,17 @@ impl Lock {
     /// If there is no room for one more open file.
     pub fn share(&self) -> io::Result<File> {
         self.file.try_clone()
+    }
+}
+
+/// Fails on a file that cannot be written to: one on a read-only file system could be locked, but
+/// nothing could be recorded beside it.
+fn check_writable(path: &Path) -> io::Result<()> {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+    match OpenOptions::new().read(true).write(true).custom_flags(flags.bits()).open(path) {
+        // It is made when it is locked.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        opened => opened.map(drop),
     }
 }
 

@@ -41,7 +41,9 @@ impl Provisioner<'_> {
     /// Carries out the acquisitions of `plan`; where a source fails, plans again without it.
     pub(super) async fn acquire_with_fallback(&self, mut plan: Plan) -> Result<(), Failure> {
         loop {
-            if let Some(file) = run_file_to_fetch(&plan) {
+            // Each is in the store afterwards.
+            for _ in 0..self.config().run_files.len() {
+                let Some(file) = run_file_to_fetch(&plan) else { break };
                 self.fetch_run_file(file).await?;
                 // The file's list of GPUs may change the choice.
                 plan = self.plan_anew().await?;

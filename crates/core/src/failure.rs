@@ -65,8 +65,8 @@ pub enum FailureKind {
     Compile,
     /// The host is not ready, and nothing on it was touched.
     Preflight,
-    /// A local file of the store, a layout or an archive exists and cannot be read, or cannot be
-    /// written: no other source helps.
+    /// A local file of the store or of a layout exists and cannot be read, or cannot be written: no
+    /// other source helps.
     Disk,
     /// The kernel refused a module.
     KernelRefused,

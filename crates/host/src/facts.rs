@@ -98,9 +98,11 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Identity of the kernel.
+    /// Identity of the kernel. The version of one that does not run here may be unknown (empty): then
+    /// any build fits.
     pub fn id(&self) -> KernelId<'_> {
-        KernelId { version: Some(&self.version), ..self.any_build() }
+        let version = Some(self.version.as_str()).filter(|version| !version.is_empty());
+        KernelId { version, ..self.any_build() }
     }
 
     /// The same kernel in any build.

@@ -1,6 +1,6 @@
 //! The running kernel and the host's distribution.
 
-use std::io;
+use std::io::{self, ErrorKind};
 
 use super::facts::{Kernel, OsRelease};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -9,11 +9,16 @@ use longshore_core::root::Root;
 /// Reads release, version string, architecture, compiler and boot id.
 ///
 /// # Errors
-/// Exit code 10 where release or version string cannot be read.
+/// Exit code 10 where release or version string cannot be read, or is empty.
 pub(super) fn read(root: &Root) -> Result<Kernel, Failure> {
     let required = |path: &str| {
         let read = root.read_to_string(path).map(|text| text.trim().to_owned());
-        read.or_fail(FailureKind::HostUnsupported, || format!("reading the kernel's /{path}"))
+        let is_text = |text: String| match text.is_empty() {
+            true => Err(io::Error::new(ErrorKind::InvalidData, "it is empty")),
+            false => Ok(text),
+        };
+        read.and_then(is_text)
+            .or_fail(FailureKind::HostUnsupported, || format!("reading the kernel's /{path}"))
             .map_err(|f| f.remedy("mount /proc in the container, or give the right --root"))
     };
     let optional = |path: &str| root.read_to_string(path).ok().map(|text| text.trim().to_owned());
@@ -131,6 +136,41 @@ mod tests {
     #[case("", None)]
     fn compilers(#[case] text: &str, #[case] wanted: Option<&str>) {
         assert_eq!(compiler_of(text).as_deref(), wanted);
+    }
+
+    #[rstest]
+    #[case::whole("6.1.0-50-amd64\n", "#1 SMP Debian\n", Ok("#1 SMP Debian"))]
+    #[case::without_a_version("6.1.0-50-amd64\n", "\n", Err("/proc/sys/kernel/version"))]
+    #[case::without_a_release("", "#1 SMP Debian\n", Err("/proc/sys/kernel/osrelease"))]
+    fn a_kernel_has_a_release_and_a_version(
+        #[case] release: &str,
+        #[case] version: &str,
+        #[case] wanted: Result<&str, &str>,
+    ) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let kernel = dir.path().join("proc/sys/kernel");
+        std::fs::create_dir_all(&kernel).expect("directories");
+        std::fs::write(kernel.join("osrelease"), release).expect("written");
+        std::fs::write(kernel.join("version"), version).expect("written");
+        match (read(&Root::open(dir.path()).expect("a root")), wanted) {
+            (Ok(kernel), Ok(wanted)) => assert_eq!(kernel.id().version, Some(wanted)),
+            (Err(failure), Err(wanted)) => {
+                assert!(failure.to_string().contains(wanted), "{failure}")
+            }
+            (read, _) => panic!("{read:?}"),
+        }
+    }
+
+    #[test]
+    fn any_build_of_a_kernel_that_does_not_run_here_fits() {
+        let kernel = Kernel {
+            release: "6.1.0-50-amd64".into(),
+            version: String::new(),
+            arch: "x86_64".into(),
+            compiler: None,
+            boot_id: None,
+        };
+        assert_eq!(kernel.id(), kernel.any_build());
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub trait SetStore {
     /// that is not recorded.
     ///
     /// # Errors
-    /// 12 where it cannot be opened.
+    /// 12 where it is absent, 15 where it cannot be opened.
     fn verified_module(&self, sha256: &str) -> Result<Option<VerifiedModule>, Failure>;
 
     /// Returns the names of sets whose symbols and vermagic match the kernel in their key; empty if

@@ -19,7 +19,7 @@ use scene::{Scene, Source};
 const SOON: Duration = Duration::from_secs(60);
 
 /// Factor by which time passes faster here; patience with a busy server is scaled, too (the tests
-/// of `source::http` check that its default covers a minute).
+/// of `longshore_fetch::http` check that its default covers a minute).
 const SCALE: u32 = 15;
 const MINUTE: Duration = Duration::from_secs(60 / SCALE as u64);
 const A_MINUTE: &str = "busy for a minute, then fine";

@@ -42,7 +42,8 @@ pub struct Finding {
     pub code: Code,
     /// Severity.
     pub severity: Severity,
-    /// Detail: the observed state.
+    /// Detail: the observed state. Agents before it was renamed answer with `seen`.
+    #[serde(alias = "seen")]
     pub detail: String,
     /// Remedy.
     pub remedy: String,

@@ -1,7 +1,6 @@
 //! The file to download, and the checks of a server's response.
 
 use std::error::Error;
-use std::io;
 use std::time::Duration;
 
 use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderValue};
@@ -10,7 +9,6 @@ use reqwest::{Response, StatusCode, Url};
 use super::super::sink::Sink;
 use super::FetchError;
 use super::patience::{is_busy, retry_after};
-use longshore_core::durable::read_kind;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::progress::Task;
 use longshore_core::redact::{redacted, shown};
@@ -65,23 +63,9 @@ impl Goal {
     }
 
     pub(super) fn failure(&self, why: &str) -> Failure {
-        self.failed(FailureKind::Download, why)
+        Failure::new(FailureKind::Download, format!("fetching {} failed", self.shown))
+            .with_source(why)
             .remedy(format!("check the URL, the network and {}", proxies()))
-    }
-
-    /// Returns the failure for the local file of a file URL: of the disk, unless there is no regular
-    /// file.
-    pub(super) fn unread(&self, error: &io::Error) -> Failure {
-        match (error.kind(), read_kind(error)) {
-            (io::ErrorKind::InvalidInput, _) | (_, FailureKind::Download) => {
-                self.failure(&error.to_string())
-            }
-            (_, kind) => self.failed(kind, &error.to_string()),
-        }
-    }
-
-    fn failed(&self, kind: FailureKind, why: &str) -> Failure {
-        Failure::new(kind, format!("fetching {} failed", self.shown)).with_source(why)
     }
 
     pub(super) fn not_as_promised(&self, what: &str) -> Failure {
@@ -263,17 +247,16 @@ mod tests {
     use rstest::rstest;
 
     #[rstest]
-    #[case::absent(io::ErrorKind::NotFound, FailureKind::Download)]
-    #[case::no_regular_file(io::ErrorKind::InvalidInput, FailureKind::Download)]
-    #[case::of_the_disk(io::ErrorKind::Other, FailureKind::Disk)]
-    #[case::not_allowed(io::ErrorKind::PermissionDenied, FailureKind::Disk)]
-    fn a_local_file_that_cannot_be_read_is_no_failed_download(
-        #[case] error: io::ErrorKind,
-        #[case] wanted: FailureKind,
+    #[case::absent(std::io::ErrorKind::NotFound)]
+    #[case::no_regular_file(std::io::ErrorKind::InvalidInput)]
+    #[case::of_its_disk(std::io::ErrorKind::Other)]
+    #[case::not_allowed(std::io::ErrorKind::PermissionDenied)]
+    fn a_mirror_of_files_that_cannot_be_read_is_a_failed_download_for_another_mirror_may_serve(
+        #[case] error: std::io::ErrorKind,
     ) {
         let goal = Goal::new("file:///srv/mirror/file", None, 1, false).expect("a URL");
-        let failure = goal.unread(&error.into());
-        assert_eq!(failure.kind(), wanted);
+        let failure = goal.failure(&std::io::Error::from(error).to_string());
+        assert_eq!(failure.kind(), FailureKind::Download);
         assert_eq!(failure.to_string(), "fetching file:///srv/mirror/file failed");
         assert_eq!(failure.chain().count(), 1);
     }

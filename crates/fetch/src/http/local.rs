@@ -25,12 +25,12 @@ pub(super) async fn copy(goal: &Goal, sink: &mut Sink, mark: &mut Mark<'_>) -> R
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             return Err(Ended::For(FetchError::Missing(goal.failure(&e.to_string()))));
         }
-        Err(e) => return Err(goal.unread(&e).into()),
+        Err(e) => return Err(goal.failure(&e.to_string()).into()),
     };
     let mut buffer = vec![0; 1 << 18];
     loop {
         // Reads of a local file are short; the slow part (write and hash) has its own thread.
-        let n = file.read(&mut buffer).map_err(|e| goal.unread(&e))?;
+        let n = file.read(&mut buffer).map_err(|e| goal.failure(&e.to_string()))?;
         if n == 0 {
             break;
         }
