@@ -4,8 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use sha2::{Digest, Sha256};
+
 use crate::config::{self, Config, Fragment};
+use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_build::testing::manifest;
+use longshore_core::digest::hex;
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::{ModuleEntry, ModuleSet};
@@ -45,16 +51,17 @@ impl Scene {
         HostFacts::read(&self.config.paths.root, &self.config.paths.host_root).expect("facts")
     }
 
-    /// Returns a set for the host's kernel, whose modules are in `store`.
-    pub(super) fn set_in(&self, store: &Store) -> ModuleSet {
+    /// Returns a set of `driver` for the host's kernel, whose modules are in `store`.
+    pub(super) fn set_in(&self, store: &Store, driver: &str) -> ModuleSet {
         let (mut set, kernel) = (set(), self.facts().kernel);
+        set.key.driver_version = driver.to_owned();
         set.key.kernel_release = kernel.release;
         set.key.kernel_version = kernel.version;
         set.modules = ["nvidia", "nvidia-uvm", "nvidia-modeset"]
             .map(|name| {
                 let (release, kernel_name) = (&set.key.kernel_release, name.replace('-', "_"));
                 let modinfo =
-                    format!("name={kernel_name}\0version={DRIVER}\0vermagic={release} SMP \0");
+                    format!("name={kernel_name}\0version={driver}\0vermagic={release} SMP \0");
                 let image = module(".modinfo", modinfo.as_bytes());
                 store.put(&image).expect("put");
                 ModuleEntry::describe(&format!("{name}.ko"), &image, release).expect("a module")
@@ -65,11 +72,26 @@ impl Scene {
 
     /// Adds a layout with a set for the host's kernel to the configuration.
     pub(super) fn add_layout(&mut self, name: &str) -> PathBuf {
+        self.add_layout_of(name, DRIVER)
+    }
+
+    /// Like [`Scene::add_layout`], of another driver.
+    pub(super) fn add_layout_of(&mut self, name: &str, driver: &str) -> PathBuf {
         let store = Store::open(&self.dir.path().join("builder")).expect("store");
-        let (set, layout) = (self.set_in(&store), self.dir.path().join(name));
+        let (set, layout) = (self.set_in(&store, driver), self.dir.path().join(name));
         layout::export(&set, &store, &layout, Duration::from_secs(60)).expect("export");
         self.config.prebuilt.push(layout.clone());
         layout
+    }
+
+    /// Adds a .run file of `driver` to the configuration, whose list of GPUs has this entry.
+    pub(super) fn add_run_file(&mut self, driver: &str, chip: &str) {
+        let path = self.dir.path().join(format!("NVIDIA-Linux-x86_64-{driver}.run"));
+        let bytes = run_file(driver, chip);
+        fs::write(&path, &bytes).expect("written");
+        let pin = Pin::Sha256(hex(&Sha256::digest(&bytes)));
+        let urls = vec![format!("file://{}", path.display())];
+        self.config.run_files.push(RunFileSource { urls, pin });
     }
 
     /// Puts a user-mode tree of the driver into the store.
@@ -84,4 +106,31 @@ impl Scene {
 pub(super) fn module_of(layout: &Path) -> PathBuf {
     let entries = layout::list(layout).expect("a layout");
     layout.join("blobs/sha256").join(&entries[0].set.modules[0].sha256)
+}
+
+/// Makes a .run file with open modules' sources and one firmware.
+fn run_file(driver: &str, chip: &str) -> Vec<u8> {
+    let header = format!(
+        "#! /bin/sh\nskip=5\nversion_string={driver}\ntargetdir=NVIDIA-Linux-x86_64-{driver}\n"
+    );
+    let fast = Compression::fast();
+    let mut tar = tar::Builder::new(GzEncoder::new(header.into_bytes(), fast));
+    let kbuild = format!("ccflags-y += -DNV_VERSION_STRING=\\\"{driver}\\\"\n");
+    let manifest = format!(
+        "NVIDIA\n{driver}\n\n\n\n\nkernel\n\nfirmware/gsp_tu10x.bin 0644 FIRMWARE INHERIT_PATH_DEPTH:1 MODULE:a\n"
+    );
+    let gpus = format!(r#"{{"chips": [{chip}]}}"#);
+    for (path, text) in [
+        ("kernel-open/Kbuild", kbuild),
+        ("kernel-open/conftest.sh", "conftest".to_owned()),
+        ("firmware/gsp_tu10x.bin", "firmware".to_owned()),
+        ("supported-gpus/supported-gpus.json", gpus),
+        (".manifest", manifest),
+    ] {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_size(text.len() as u64);
+        tar.append_data(&mut header, path, text.as_bytes()).expect("append");
+    }
+    tar.into_inner().and_then(GzEncoder::finish).expect("packed")
 }

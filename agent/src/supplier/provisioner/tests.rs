@@ -6,7 +6,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::plan::Acquire;
-use crate::supplier::scene::{Scene, module_of};
+use crate::supplier::scene::{DRIVER, Scene, module_of};
 use longshore_build::source::driver::DriverOrigin;
 use longshore_build::source::headers::AvailableHeaders;
 use longshore_core::flavour::Flavour;
@@ -75,6 +75,28 @@ async fn where_no_source_is_left_its_own_failure_is_the_reason() {
     let failure = provisioner.acquire(&plan).await.expect_err("no other source");
     assert_eq!(failure.code(), ExitCode::Download);
     assert!(failure.to_string().contains(&module.display().to_string()), "{failure}");
+}
+
+/// The list of GPUs of the newest file, which is read once it is there, refers to an older branch. The
+/// other file has no libraries, so that assembling its user-mode tree is where this ends.
+#[tokio::test]
+async fn a_run_file_is_fetched_in_place_of_one_that_does_not_drive_the_gpu() {
+    const NEWER: &str = "535.270.01";
+    const OLD: &str = r#"{"devid": "0x1EB8", "name": "T4", "legacybranch": "470.xx"}"#;
+    const DRIVEN: &str = r#"{"devid": "0x1EB8", "name": "T4", "features": ["kernelopen"]}"#;
+    let mut scene = Scene::new("bookworm-t4");
+    scene.config.driver.version = None;
+    for (driver, chip) in [(NEWER, OLD), (DRIVER, DRIVEN)] {
+        scene.add_layout_of(driver, driver);
+        scene.add_run_file(driver, chip);
+    }
+    let provisioner = Provisioner::new(&scene.config);
+    let gathered = provisioner.gather().await.expect("gathered");
+    let plan = provisioner.plan(&gathered).expect("a plan");
+    assert_eq!(plan.driver_version, NEWER, "{:?}", plan.findings);
+    let failure = provisioner.acquire(&plan).await.expect_err("no libraries");
+    let incomplete = format!("(unpacked NVIDIA-Linux-x86_64-{DRIVER}.run)");
+    assert!(failure.to_string().contains(&incomplete), "{failure:?}");
 }
 
 fn build(driver: Option<AvailableDriver>) -> BuildSet {
