@@ -51,17 +51,16 @@ impl Scene {
         HostFacts::read(&self.config.paths.root, &self.config.paths.host_root).expect("facts")
     }
 
-    /// Returns a set of `driver` for the host's kernel, whose modules are in `store`.
-    pub(super) fn set_in(&self, store: &Store, driver: &str) -> ModuleSet {
+    /// Returns a set for the host's kernel, whose modules are in `store`.
+    pub(super) fn set_in(&self, store: &Store) -> ModuleSet {
         let (mut set, kernel) = (set(), self.facts().kernel);
-        set.key.driver_version = driver.to_owned();
         set.key.kernel_release = kernel.release;
         set.key.kernel_version = kernel.version;
         set.modules = ["nvidia", "nvidia-uvm", "nvidia-modeset"]
             .map(|name| {
                 let (release, kernel_name) = (&set.key.kernel_release, name.replace('-', "_"));
                 let modinfo =
-                    format!("name={kernel_name}\0version={driver}\0vermagic={release} SMP \0");
+                    format!("name={kernel_name}\0version={DRIVER}\0vermagic={release} SMP \0");
                 let image = module(".modinfo", modinfo.as_bytes());
                 store.put(&image).expect("put");
                 ModuleEntry::describe(&format!("{name}.ko"), &image, release).expect("a module")
@@ -72,13 +71,8 @@ impl Scene {
 
     /// Adds a layout with a set for the host's kernel to the configuration.
     pub(super) fn add_layout(&mut self, name: &str) -> PathBuf {
-        self.add_layout_of(name, DRIVER)
-    }
-
-    /// Like [`Scene::add_layout`], of another driver.
-    pub(super) fn add_layout_of(&mut self, name: &str, driver: &str) -> PathBuf {
         let store = Store::open(&self.dir.path().join("builder")).expect("store");
-        let (set, layout) = (self.set_in(&store, driver), self.dir.path().join(name));
+        let (set, layout) = (self.set_in(&store), self.dir.path().join(name));
         layout::export(&set, &store, &layout, Duration::from_secs(60)).expect("export");
         self.config.prebuilt.push(layout.clone());
         layout

@@ -6,7 +6,7 @@ use rstest::rstest;
 use super::*;
 use crate::catalog::AvailableSet;
 use crate::config::{self, Fragment};
-use crate::supplier::scene::{DRIVER, Scene};
+use crate::supplier::scene::Scene;
 use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_core::failure::{ExitCode, FailureKind};
 
@@ -111,7 +111,7 @@ async fn a_plan_is_kept_where_nothing_else_was_queried(
 #[test]
 fn what_could_not_be_acquired_is_left_out_from_then_on() {
     let scene = Scene::new("bookworm-t4");
-    let set = scene.set_in(&scene.store(), DRIVER);
+    let set = scene.set_in(&scene.store());
     let place = |number: u8| SetPlace::Layout { dir: "/a".into(), manifest: number.to_string() };
     let inventory = Inventory::new(&scene.config);
     inventory.exclude(place(1));

@@ -77,8 +77,8 @@ async fn where_no_source_is_left_its_own_failure_is_the_reason() {
     assert!(failure.to_string().contains(&module.display().to_string()), "{failure}");
 }
 
-/// The list of GPUs of the newest file, which is read once it is there, refers to an older branch. The
-/// other file has no libraries, so that assembling its user-mode tree is where this ends.
+/// The list of GPUs of the newest file, which is read once it is there, refers to an older branch.
+/// Without an archive, from which the compiler would come, this ends when the other file is there.
 #[tokio::test]
 async fn a_run_file_is_fetched_in_place_of_one_that_does_not_drive_the_gpu() {
     const NEWER: &str = "535.270.01";
@@ -86,17 +86,20 @@ async fn a_run_file_is_fetched_in_place_of_one_that_does_not_drive_the_gpu() {
     const DRIVEN: &str = r#"{"devid": "0x1EB8", "name": "T4", "features": ["kernelopen"]}"#;
     let mut scene = Scene::new("bookworm-t4");
     scene.config.driver.version = None;
+    scene.config.compile = true;
     for (driver, chip) in [(NEWER, OLD), (DRIVER, DRIVEN)] {
-        scene.add_layout_of(driver, driver);
         scene.add_run_file(driver, chip);
     }
     let provisioner = Provisioner::new(&scene.config);
     let gathered = provisioner.gather().await.expect("gathered");
     let plan = provisioner.plan(&gathered).expect("a plan");
     assert_eq!(plan.driver_version, NEWER, "{:?}", plan.findings);
-    let failure = provisioner.acquire(&plan).await.expect_err("no libraries");
-    let incomplete = format!("(unpacked NVIDIA-Linux-x86_64-{DRIVER}.run)");
-    assert!(failure.to_string().contains(&incomplete), "{failure:?}");
+    let failure = provisioner.acquire(&plan).await.expect_err("no archive");
+    assert_eq!(failure.code(), ExitCode::Usage, "{failure:?}");
+    let again = provisioner.plan(&provisioner.gather().await.expect("gathered")).expect("a plan");
+    assert_eq!(again.driver_version, DRIVER, "{:?}", again.findings);
+    let to_fetch = |item: &Acquire| matches!(item, Acquire::FetchRunFile(_));
+    assert!(!again.acquire.iter().any(to_fetch), "{:?}", again.acquire);
 }
 
 fn build(driver: Option<AvailableDriver>) -> BuildSet {
