@@ -17,4 +17,4 @@ pub use inventory::Inventory;
 pub use provisioner::Provisioner;
 
 #[cfg(test)]
-mod scene;
+mod test_scene;

@@ -13,6 +13,20 @@ pub const DRIVER: &str = "535.261.03";
 pub const COMPILER: &str = "gcc-12 (Test 12.2.0-1) 12.2.0";
 const HEADERS: &str = "linux-headers-6.1.0-50-amd64";
 
+/// Packages that a build needs beside headers and compiler.
+pub const TOOLS: [&str; 10] = [
+    "binutils",
+    "libc6-dev",
+    "make",
+    "dash",
+    "coreutils",
+    "mawk",
+    "sed",
+    "grep",
+    "findutils",
+    "diffutils",
+];
+
 /// An entry of a package.
 pub enum Item<'a> {
     /// Path and content of a file, readable by all.
@@ -85,18 +99,7 @@ pub fn buildable(replaced: &[(&str, Vec<u8>)]) -> Suite {
         ),
         stanza("nvidia-kernel-source", &format!("{DRIVER}-1"), "", driver),
     ];
-    for tool in [
-        "binutils",
-        "libc6-dev",
-        "make",
-        "dash",
-        "coreutils",
-        "mawk",
-        "sed",
-        "grep",
-        "findutils",
-        "diffutils",
-    ] {
+    for tool in TOOLS {
         let path = format!("./usr/share/{tool}");
         packages.push(stanza(tool, "1", "", deb(&[File(&path, tool.as_bytes())])));
     }

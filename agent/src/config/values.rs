@@ -264,7 +264,7 @@ impl FromStr for BoundedDuration {
 /// Parses `true` or `false`; also `1`, `0`, `yes` and `no`, which are usual in the environment.
 ///
 /// # Errors
-/// Where `text` is none of these.
+/// If `text` is none of these.
 pub(super) fn parse_bool(text: &str) -> Result<bool, BadValue> {
     match text {
         "true" | "1" | "yes" => Ok(true),

@@ -22,7 +22,7 @@ pub fn known(inputs: char) -> KnownFailure {
 /// The manifest of a tree of 535.261.03 with the files below `root`.
 ///
 /// # Panics
-/// Where they cannot be read.
+/// If they cannot be read.
 pub fn manifest(root: &Path) -> Vec<u8> {
     let entries = measure(root).expect("measured");
     let manifest = Manifest { entries, ..Manifest::new("535.261.03", "x86_64") };

@@ -21,7 +21,7 @@ impl Holder {
     /// Starts it, and returns once it holds the lock.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn of(path: &Path) -> Self {
         let script = "use Fcntl ':flock'; open(F, '<', $ARGV[0]) or die \"open: $!\"; \
                       flock(F, LOCK_EX) or die; $| = 1; print \"held\\n\"; sleep 600;";
@@ -51,7 +51,7 @@ impl Drop for Holder {
 /// A directory that everybody may enter, as a store is that something else made.
 ///
 /// # Panics
-/// Where it cannot be made.
+/// If it cannot be made.
 pub fn for_all() -> tempfile::TempDir {
     let everybody = Permissions::from_mode(0o755);
     tempfile::Builder::new().permissions(everybody).tempdir().expect("temporary directory")
@@ -60,7 +60,7 @@ pub fn for_all() -> tempfile::TempDir {
 /// Lets everybody open `dir`, and `root` above it: as if something loosened a store after it was opened.
 ///
 /// # Panics
-/// Where that fails.
+/// If that fails.
 pub fn loosen(root: &Path, dir: &Path) {
     for path in [root, dir] {
         fs::set_permissions(path, Permissions::from_mode(0o755)).expect("mode");
@@ -82,7 +82,7 @@ pub fn written(span: Duration) -> String {
 /// Checks that docs/deadlines.md has lines with these words, and that each names this span.
 ///
 /// # Panics
-/// Where it does not.
+/// If it does not.
 pub fn assert_in_page(words: &str, span: Duration) {
     let page = include_str!("../../../docs/deadlines.md");
     let of_it: Vec<&str> = page.lines().filter(|line| line.contains(words)).collect();

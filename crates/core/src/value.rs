@@ -32,7 +32,7 @@ impl AbsolutePath {
     /// Parses an absolute path and refuses a relative one.
     ///
     /// # Errors
-    /// Where `text` is not absolute.
+    /// If `text` is not absolute.
     pub fn strict(text: &str) -> Result<Self, BadValue> {
         if Path::new(text).is_absolute() && !text.contains('\0') {
             Ok(Self(Path::new(text).components().collect()))

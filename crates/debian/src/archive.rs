@@ -137,7 +137,7 @@ impl Archive {
     /// An archive without any package, for tests.
     ///
     /// # Panics
-    /// Where no client can be made.
+    /// If no client can be made.
     #[cfg(any(test, feature = "testing"))]
     pub fn empty() -> Self {
         let fetcher = Fetcher::new(Policy::default(), Path::new("/")).expect("a fetcher");

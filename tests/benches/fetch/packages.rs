@@ -10,24 +10,11 @@ use longshore_debian::settings::ArchiveConfig;
 use tokio::runtime::Runtime;
 
 use longshore_tests::archive::{ARCH, Suite};
+use longshore_tests::packages::TOOLS;
 
-/// Headers, which depend on their compiler, and the other programs of a build.
-const ROOTS: [&str; 11] = [
-    "linux-headers-ARCH",
-    "binutils",
-    "libc6-dev",
-    "make",
-    "dash",
-    "coreutils",
-    "mawk",
-    "sed",
-    "grep",
-    "findutils",
-    "diffutils",
-];
-
-/// Makes an archive of those packages, each without its dependencies, as all are requested by name.
-/// They are fetched from this machine's apt sources once, and kept in `dir`.
+/// Makes an archive of headers with their compiler, and of the other packages of a build, each without
+/// its dependencies, as all are requested by name. They are fetched from this machine's apt sources
+/// once, and kept in `dir`.
 pub(crate) fn suite(runtime: &Runtime, dir: &Path) -> Result<Suite, Failure> {
     let store = Store::open(dir)?;
     let config = ArchiveConfig {
@@ -39,7 +26,9 @@ pub(crate) fn suite(runtime: &Runtime, dir: &Path) -> Result<Suite, Failure> {
     };
     let packages = runtime.block_on(async {
         let archive = Archive::open(&config, Path::new("/"), &store, &Silent).await?;
-        let roots = ROOTS.map(|root| Requirement::any(root.replace("ARCH", ARCH)));
+        let headers = format!("linux-headers-{ARCH}");
+        let roots = [&[headers.as_str()][..], &TOOLS].concat();
+        let roots: Vec<_> = roots.into_iter().map(Requirement::any).collect();
         let packages = archive.closure(&roots)?;
         archive.fetch(&packages, &store, &Silent).await?;
         Ok::<_, Failure>(packages)

@@ -28,7 +28,7 @@ impl Stuck {
     /// Makes it.
     ///
     /// # Panics
-    /// Where it cannot be made.
+    /// If it cannot be made.
     pub fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let process = root.path().join("proc/4194304");
@@ -48,7 +48,7 @@ impl Stuck {
     /// Lets the read return, as when its memory map is unlocked.
     ///
     /// # Panics
-    /// Where nothing reads.
+    /// If nothing reads.
     pub fn let_go(&self) {
         let writer = fs::OpenOptions::new().write(true).open(&self.environ).unwrap();
         fs::remove_file(&self.environ).unwrap();

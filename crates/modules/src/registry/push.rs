@@ -121,7 +121,7 @@ impl Registry {
     /// Returns the session of the repository itself, which is the last one.
     ///
     /// # Errors
-    /// Where the registry has none.
+    /// If the registry has none.
     pub fn only(&self) -> Result<&Session, Failure> {
         self.sessions.last().ok_or_else(|| super::nobody(self.name()))
     }
@@ -140,7 +140,7 @@ async fn has_blob(session: &Session, digest: &str) -> Result<bool, Failure> {
 /// Pushes a blob unless the repository has it; returns true if it was pushed.
 ///
 /// # Errors
-/// Where the registry refuses it or cannot be reached.
+/// If the registry refuses it or cannot be reached.
 pub async fn ensure_blob(session: &Session, bytes: &[u8]) -> Result<bool, Failure> {
     let digest = digest(bytes);
     if has_blob(session, &digest).await? {

@@ -9,7 +9,7 @@ use std::path::Path;
 /// children by letter and at most one value (tools/depmod.c of kmod, index_write).
 ///
 /// # Panics
-/// Where `dir` cannot be written.
+/// If `dir` cannot be written.
 pub fn write_index(dir: &Path, dep: &str) {
     let entry = |line: &str| {
         let file = line.split(':').next().unwrap();
