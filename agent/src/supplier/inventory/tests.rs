@@ -6,7 +6,7 @@ use rstest::rstest;
 use super::*;
 use crate::catalog::AvailableSet;
 use crate::config::{self, Fragment};
-use crate::supplier::scene::Scene;
+use crate::supplier::test_scene::Scene;
 use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_core::failure::{ExitCode, FailureKind};
 

@@ -6,7 +6,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::plan::Acquire;
-use crate::supplier::scene::{DRIVER, Scene, module_of};
+use crate::supplier::test_scene::{DRIVER, Scene, module_of};
 use longshore_build::source::driver::DriverOrigin;
 use longshore_build::source::headers::AvailableHeaders;
 use longshore_core::flavour::Flavour;
