@@ -176,17 +176,18 @@ pub(super) fn matching(
     store: &Store,
     kernel: Option<&str>,
 ) -> Result<Vec<ModuleSet>, Failure> {
-    let (release, version) = match kernel {
-        Some(release) => (release.to_owned(), None),
-        None => {
-            let kernel = HostFacts::read(&config.paths.root, &config.paths.host_root)?.kernel;
-            (kernel.release, Some(kernel.version))
-        }
+    let host = match kernel {
+        Some(_) => None,
+        None => Some(HostFacts::read(&config.paths.root, &config.paths.host_root)?.kernel),
+    };
+    // A release that is given may be of any build and of any architecture; their tags differ.
+    let is_for_kernel = |key: &ModuleKey| match &host {
+        Some(host) => key.is_for(&host.id()),
+        None => kernel.is_some_and(|release| key.kernel_release == release),
     };
     let wish = &config.driver;
     let is_chosen = |set: &ModuleSet| {
-        set.key.kernel_release == release
-            && version.as_ref().is_none_or(|v| *v == set.key.kernel_version)
+        is_for_kernel(&set.key)
             && wish
                 .version
                 .as_ref()
@@ -196,6 +197,7 @@ pub(super) fn matching(
     let mut sets = store.sets()?;
     sets.retain(is_chosen);
     if sets.is_empty() {
+        let release = host.as_ref().map_or(kernel.unwrap_or_default(), |host| &host.release);
         return Err(Failure::new(
             FailureKind::Download,
             format!("{} has no such set for the kernel {release}", store.root().display()),
@@ -321,4 +323,42 @@ fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
             failure.remedy("name a directory (--out) that can be written and has no key pair yet")
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longshore_modules::testing::set;
+    use rstest::rstest;
+
+    /// The kernel that this machine runs.
+    fn running() -> (String, String) {
+        let kernel = HostFacts::read(Path::new("/"), Path::new("/")).expect("facts").kernel;
+        (kernel.release, kernel.version)
+    }
+
+    #[rstest]
+    #[case::this_host(None, 1)]
+    #[case::a_release_on_any_architecture(Some(running().0), 2)]
+    #[case::another_release(Some("1.2.3-other".to_owned()), 0)]
+    fn a_hosts_own_sets_are_of_its_architecture(
+        #[case] kernel: Option<String>,
+        #[case] found: usize,
+    ) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let config = crate::config::load(crate::config::Fragment::default(), &|_| None, None);
+        let mut config = config.expect("configuration");
+        config.paths.store = dir.path().to_path_buf();
+        let store = Store::open(dir.path()).expect("store opens");
+        let mut set = set();
+        set.modules[0].sha256 = store.put(b"module").expect("put");
+        set.modules[0].vermagic = running().0;
+        (set.key.kernel_release, set.key.kernel_version) = running();
+        for arch in ["x86_64", "aarch64"] {
+            arch.clone_into(&mut set.key.arch);
+            store.put_set(&set).expect("a set");
+        }
+        let sets = matching(&config, &store, kernel.as_deref());
+        assert_eq!(sets.map_or(0, |sets| sets.len()), found);
+    }
 }
