@@ -9,6 +9,7 @@ use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use super::connections;
 use super::host_sampler::HostSampler;
@@ -16,6 +17,7 @@ use super::liveness::LivenessProbe;
 use crate::status;
 use crate::telemetry::exposition::{self, Format};
 use crate::telemetry::{Live, Telemetry, metrics};
+use longshore_core::bounded_call::{self, NoResult};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
 use longshore_host::look::Looker;
@@ -195,16 +197,15 @@ async fn in_time<T: Send + 'static>(
     permits: &Arc<Semaphore>,
     look: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    let looking = async {
-        let permit = Arc::clone(permits).acquire_owned().await;
-        let work = move || {
-            let _until_it_is_back = permit;
-            look()
-        };
-        tokio::task::spawn_blocking(work).await
+    let until = Instant::now() + status::LOOK;
+    let permit = tokio::time::timeout_at(until, Arc::clone(permits).acquire_owned()).await;
+    let Ok(permit) = permit else { return Err(status::hangs()) };
+    let work = move || {
+        let _until_it_is_back = permit;
+        look()
     };
-    match tokio::time::timeout(status::LOOK, looking).await {
-        Ok(looked) => looked.or_fail(FailureKind::Bug, || "looking at the host")?,
-        Err(_) => Err(status::hangs()),
+    match bounded_call::off_runtime(until.saturating_duration_since(Instant::now()), work).await {
+        Err(NoResult::Late) => Err(status::hangs()),
+        looked => looked.or_fail(FailureKind::Bug, || "looking at the host")?,
     }
 }

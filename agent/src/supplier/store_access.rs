@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::config::Config;
+use longshore_core::bounded_call::{self, NoResult};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 use longshore_core::store::usage::StoreGuard;
@@ -49,9 +50,10 @@ impl<'a> StoreAccess<'a> {
         read: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let limit = self.config.deadlines.step;
-        let read = tokio::task::spawn_blocking(read);
-        let read = tokio::time::timeout(limit, read).await.map_err(|_| self.unanswered(limit))?;
-        read.or_fail(FailureKind::Bug, || "reading the host")?
+        match bounded_call::off_runtime(limit, read).await {
+            Err(NoResult::Late) => Err(self.unanswered(limit)),
+            read => read.or_fail(FailureKind::Bug, || "reading the host")?,
+        }
     }
 
     /// Takes the store's shared lock, so that nothing is removed from it from now on.

@@ -4,6 +4,7 @@
 //! interrupted (docs/deadlines.md). So it runs on a thread of its own, which is left behind where it
 //! hangs: its caller goes on.
 
+use std::fmt;
 use std::io;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -28,6 +29,40 @@ pub fn in_time<T: Send + 'static>(
     }
 }
 
+/// Reason why a call has no result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoResult {
+    /// It has not returned within its limit; its thread is left behind.
+    Late,
+    /// It panicked.
+    Panicked,
+}
+
+impl fmt::Display for NoResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Late => "the time limit has passed",
+            Self::Panicked => "the thread panicked",
+        })
+    }
+}
+
+impl std::error::Error for NoResult {}
+
+/// Like [`in_time`], for a caller on tokio's runtime: `work` runs on one of its threads for blocking
+/// calls.
+///
+/// # Errors
+/// As [`NoResult`] says.
+pub async fn off_runtime<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, NoResult> {
+    let work = tokio::task::spawn_blocking(work);
+    let ended = tokio::time::timeout(limit, work).await.map_err(|_| NoResult::Late)?;
+    ended.map_err(|_| NoResult::Panicked)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,5 +74,17 @@ mod tests {
         assert!(in_time("test", Duration::ZERO, work).is_none());
         drop(go_on);
         assert_eq!(in_time("test", Duration::from_secs(10), || Ok(1)).unwrap().unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn the_runtime_waits_no_longer_than_the_limit() {
+        const AMPLE: Duration = Duration::from_secs(10);
+        let (go_on, wait) = mpsc::channel::<()>();
+        let late = off_runtime(Duration::ZERO, move || wait.recv().is_ok()).await;
+        assert_eq!(late, Err(NoResult::Late));
+        drop(go_on);
+        assert_eq!(off_runtime(AMPLE, || 1).await, Ok(1));
+        let panicked = off_runtime(AMPLE, || panic!("a fault that is meant")).await;
+        assert_eq!(panicked.map(drop), Err(NoResult::Panicked));
     }
 }

@@ -13,6 +13,7 @@ use crate::journal::{Journal, PlanSummary, Refused};
 use crate::plan::Plan;
 use crate::provider::{Configurations, Provider};
 use crate::steps::{Next, Recorded, Step, WriteParameter};
+use longshore_core::bounded_call::{self, NoResult};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_host::in_use::InUse;
 
@@ -89,18 +90,21 @@ impl Agent {
     async fn verify_available(&mut self, plan: &Plan) -> Result<(), Outcome> {
         let since = Instant::now();
         let (images, steps) = (Arc::clone(&self.world.images), plan.install.clone());
-        let look = tokio::task::spawn_blocking(move || verify_available(&*images, &steps));
         let limit = self.world.step_limit;
+        let look = bounded_call::off_runtime(limit, move || verify_available(&*images, &steps));
         or_stop(&self.stop, async {
-            let looked = tokio::time::timeout(limit, look).await.map_err(|_| {
-                let cause = format!(
-                    "reading the next driver has not come to its end in {} s: the store's disk \
-                     does not answer",
-                    limit.as_secs_f64()
-                );
-                Failure::new(FailureKind::Preflight, cause).remedy("see the kernel's log (dmesg)")
-            })?;
-            looked.or_fail(FailureKind::Bug, || "reading the next driver")?
+            match look.await {
+                Err(NoResult::Late) => {
+                    let cause = format!(
+                        "reading the next driver has not come to its end in {} s: the store's disk \
+                         does not answer",
+                        limit.as_secs_f64()
+                    );
+                    let failure = Failure::new(FailureKind::Preflight, cause);
+                    Err(failure.remedy("see the kernel's log (dmesg)"))
+                }
+                looked => looked.or_fail(FailureKind::Bug, || "reading the next driver")?,
+            }
         })
         .await?;
         let (version, ms) = (&plan.driver_version, since.elapsed().as_millis());
