@@ -81,7 +81,7 @@ impl Provisioner<'_> {
             match item {
                 // Fetched before the plan was made.
                 Acquire::FetchRunFile(_) => {}
-                Acquire::BuildSet(build) => self.build_signed(build).await.map(drop)?,
+                Acquire::BuildSet(build) => self.build_once(build).await.map(drop)?,
                 Acquire::SignSet { set, .. } => self.sign(set.as_ref().clone()).await.map(drop)?,
                 Acquire::AssembleUserspace { driver_version, run_file } => {
                     self.assemble(driver_version, run_file.as_ref()).await?;

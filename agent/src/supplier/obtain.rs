@@ -150,7 +150,7 @@ impl Provisioner<'_> {
             // The newest build of another kernel's release is wanted, whatever sets there are.
             build.kernel_version = None;
         }
-        self.build_signed(&build).await
+        self.build_once(&build).await
     }
 
     /// Gathers for a kernel that need not run here.

@@ -129,8 +129,9 @@ impl Search for Published<'_> {
 }
 
 impl Provisioner<'_> {
-    /// Returns the set of `build`, in the store: compiled here, or by another host that publishes
-    /// to the same registry, where one is configured.
+    /// Returns the set of `build`, in the store and signed for the kernel where configured:
+    /// compiled here, or by another host that publishes to the same registry, where one is
+    /// configured.
     ///
     /// # Errors
     /// As [`longshore_build::build::build`]; 2 for an unreadable signing key, 13 where the registry has
@@ -275,6 +276,7 @@ impl SharedBuild<'_> {
             .unwrap_or_else(|| RegistrySource { reference: reference.clone(), mirrors: Vec::new() })
     }
 
+    /// Pulls the published set, or compiles here where the registry no longer delivers it.
     async fn take(&self, manifest: &str) -> Result<ModuleSet, Failure> {
         let Self { provisioner, build, .. } = self;
         let (prebuilt, store) = (Prebuilt::new(provisioner.config())?, provisioner.store()?);
@@ -284,7 +286,12 @@ impl SharedBuild<'_> {
                 tracing::warn!("building for this host only: {}", failure.one_line());
                 provisioner.compile_alone(build).await
             }
-            pulled => pulled.inspect(|_| provisioner.telemetry.origin(Origin::Pulled)),
+            pulled => {
+                let set = pulled?;
+                provisioner.telemetry.origin(Origin::Pulled);
+                // The set of another host may be unsigned for the kernel.
+                provisioner.sign(set).await
+            }
         }
     }
 

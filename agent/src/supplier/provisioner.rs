@@ -98,7 +98,7 @@ impl<'a> Provisioner<'a> {
             driver: Some(driver),
             headers: None,
         };
-        self.build_signed(&build).await
+        self.build_once(&build).await
     }
 
     /// Checks everything that a build by command needs, before anything is fetched for it; reads
@@ -111,12 +111,6 @@ impl<'a> Provisioner<'a> {
         let facts = HostFacts::read(&paths.root, &paths.host_root)?;
         self.check_sandbox(&facts)?;
         Ok(facts)
-    }
-
-    /// Acquires the set of a build, and signs it: one that another host published may be unsigned.
-    pub(super) async fn build_signed(&self, build: &BuildSet) -> Result<ModuleSet, Failure> {
-        let set = self.build_once(build).await?;
-        self.sign(set).await
     }
 
     /// Returns the driver that a plan for `facts` would choose, with or without a GPU: from the
