@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use pgp::composed::SignedSecretKey;
 
@@ -205,7 +206,21 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Waits until `happened`; fails the test after the time limit.
+/// Waits until a child has ended, and leaves its exit status to be read.
+pub fn await_exit(child: &Child) {
+    let id = Id::Pid(pid_of(child));
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let _ = done.send(waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT));
+    });
+    match ended.recv_timeout(LIMIT) {
+        Ok(waited) => drop(waited.expect("a child")),
+        Err(_) => panic!("process {} has not ended after {LIMIT:?}", child.id()),
+    }
+}
+
+/// Waits until `happened`, a state of another process that the kernel has no event for: files below
+/// /proc, or files in directories that do not exist yet. Fails the test after the time limit.
 pub fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let since = Instant::now();
     while !happened() {

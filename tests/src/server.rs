@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -67,6 +67,14 @@ struct State {
     log: Vec<String>,
 }
 
+/// State of a server, and its changes.
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Notified after each request that is logged.
+    requested: Condvar,
+}
+
 /// A connection, plain or wrapped.
 pub trait Stream: Read + Write {}
 
@@ -76,10 +84,13 @@ impl<S: Read + Write> Stream for S {}
 pub struct Server {
     scheme: &'static str,
     address: SocketAddr,
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
     ended: Arc<AtomicBool>,
     listening: Option<thread::JoinHandle<()>>,
 }
+
+/// Maximum wait for a request.
+const AMPLE: Duration = Duration::from_secs(180);
 
 impl Server {
     /// Starts a server without TLS that has these files, by path.
@@ -96,23 +107,24 @@ impl Server {
         let wrap = Arc::new(wrap);
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let address = listener.local_addr().expect("address");
-        let state = Arc::new(Mutex::new(State { files, ..State::default() }));
+        let state = Mutex::new(State { files, ..State::default() });
+        let shared = Arc::new(Shared { state, requested: Condvar::new() });
         let ended = Arc::new(AtomicBool::new(false));
-        let (shared, end) = (state.clone(), ended.clone());
+        let (served, end) = (shared.clone(), ended.clone());
         let listening = thread::spawn(move || {
             for stream in listener.incoming() {
                 if end.load(Ordering::SeqCst) {
                     return;
                 }
-                let (state, wrap) = (shared.clone(), wrap.clone());
+                let (shared, wrap) = (served.clone(), wrap.clone());
                 // A client that disconnects is no fault of the server's.
                 thread::spawn(move || {
                     let stream = stream.and_then(|stream| wrap(stream));
-                    stream.and_then(|mut stream| serve(&mut *stream, &state))
+                    stream.and_then(|mut stream| serve(&mut *stream, &shared))
                 });
             }
         });
-        Self { scheme, address, state, ended, listening: Some(listening) }
+        Self { scheme, address, shared, ended, listening: Some(listening) }
     }
 
     /// Returns its URL, without a path.
@@ -122,39 +134,48 @@ impl Server {
 
     /// Adds a fault for one of the next requests of `path`.
     pub fn once(&self, path: &str, fault: Fault) {
-        let mut state = self.state.lock().expect("state");
+        let mut state = self.shared.state.lock().expect("state");
         state.once.entry(path.to_owned()).or_default().push_back(fault);
     }
 
     /// Sets the fault of every request of `path`.
     pub fn always(&self, path: &str, fault: Fault) {
-        self.state.lock().expect("state").always.insert(path.to_owned(), fault);
+        self.shared.state.lock().expect("state").always.insert(path.to_owned(), fault);
     }
 
     /// Removes a file, and returns its content; panics if there is none.
     pub fn remove(&self, path: &str) -> Vec<u8> {
-        let removed = self.state.lock().expect("state").files.remove(path);
+        let removed = self.shared.state.lock().expect("state").files.remove(path);
         removed.unwrap_or_else(|| panic!("{path} was never there"))
     }
 
     /// Returns all files, by path.
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
-        self.state.lock().expect("state").files.clone()
+        self.shared.state.lock().expect("state").files.clone()
     }
 
     /// Removes a file, and returns its content if there was one.
     pub fn remove_if_there(&self, path: &str) -> Option<Vec<u8>> {
-        self.state.lock().expect("state").files.remove(path)
+        self.shared.state.lock().expect("state").files.remove(path)
     }
 
     /// Adds or replaces a file.
     pub fn put(&self, path: &str, bytes: Vec<u8>) {
-        self.state.lock().expect("state").files.insert(path.to_owned(), bytes);
+        self.shared.state.lock().expect("state").files.insert(path.to_owned(), bytes);
+    }
+
+    /// Waits until a path that contains `part` is requested.
+    pub fn await_request(&self, part: &str) {
+        let state = self.shared.state.lock().expect("state");
+        let none = |state: &mut State| !state.log.iter().any(|line| line.contains(part));
+        let waited = self.shared.requested.wait_timeout_while(state, AMPLE, none);
+        let (_state, timeout) = waited.expect("state");
+        assert!(!timeout.timed_out(), "{part} is not requested within {AMPLE:?}");
     }
 
     /// Returns the requests: the path, and the range if there was one.
     pub fn requests(&self, part: &str) -> Vec<String> {
-        let state = self.state.lock().expect("state");
+        let state = self.shared.state.lock().expect("state");
         state.log.iter().filter(|line| line.contains(part)).cloned().collect()
     }
 }
@@ -169,7 +190,7 @@ impl Drop for Server {
     }
 }
 
-fn serve(stream: &mut dyn Stream, state: &Mutex<State>) -> std::io::Result<()> {
+fn serve(stream: &mut dyn Stream, shared: &Shared) -> std::io::Result<()> {
     // Nothing follows a request before its answer.
     let mut reader = BufReader::new(&mut *stream);
     let mut line = String::new();
@@ -187,11 +208,12 @@ fn serve(stream: &mut dyn Stream, state: &Mutex<State>) -> std::io::Result<()> {
         }
     }
     let (body, fault) = {
-        let mut state = state.lock().expect("state");
+        let mut state = shared.state.lock().expect("state");
         state.log.push(match range {
             Some(start) => format!("{path} from {start}"),
             None => path.clone(),
         });
+        shared.requested.notify_all();
         let once = state.once.get_mut(&path).and_then(VecDeque::pop_front);
         let first = *state.asked.entry(path.clone()).or_insert_with(Instant::now);
         let fault = match once.or_else(|| state.always.get(&path).cloned()) {

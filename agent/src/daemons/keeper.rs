@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::backoff::Backoff;
-use crate::telemetry::{DaemonState, Telemetry};
+use crate::telemetry::DaemonState;
 use longshore_core::cancel::CancelFlag;
 use longshore_core::privileges;
 use longshore_host::daemon::bring_up;
@@ -30,6 +30,9 @@ pub struct Kept {
     pub mark: String,
 }
 
+/// Receiver of each daemon's state.
+type Report = Arc<dyn Fn(&Daemon, DaemonState) + Send + Sync>;
+
 /// Watches daemons and restarts those that end. It wakes up for nothing else.
 #[derive(Debug)]
 pub struct Keeper {
@@ -38,13 +41,18 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Watches `kept` from now on, and reports their state.
-    pub fn begin(host: &Arc<dyn Host>, kept: Vec<Kept>, telemetry: &Telemetry) -> Self {
+    /// Watches `kept` from now on, and reports each state that they enter.
+    pub fn begin(
+        host: &Arc<dyn Host>,
+        kept: Vec<Kept>,
+        report: impl Fn(&Daemon, DaemonState) + Send + Sync + 'static,
+    ) -> Self {
         let stop = CancelFlag::default();
+        let report: Report = Arc::new(report);
         let mut tasks = JoinSet::new();
         for kept in kept {
-            let (host, stop, telemetry) = (Arc::clone(host), stop.clone(), telemetry.clone());
-            tasks.spawn(async move { keep(&host, &kept, &stop, &telemetry).await });
+            let (host, stop, report) = (Arc::clone(host), stop.clone(), Arc::clone(&report));
+            tasks.spawn(async move { keep(&host, &kept, &stop, &report).await });
         }
         Self { stop, tasks }
     }
@@ -57,9 +65,8 @@ impl Keeper {
     }
 }
 
-async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, telemetry: &Telemetry) {
+async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, report: &Report) {
     let Kept { daemon, mark } = kept;
-    let tell = |state| telemetry.daemon(&daemon.name, daemon.required, state);
     let mut backoff = Backoff::default();
     // Time since which the daemon has been serving.
     let mut since = Some(Instant::now());
@@ -68,9 +75,9 @@ async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, telemetry: &
         let ended = tokio::select! {
             biased;
             () = &mut stopped => return,
-            ended = lives(host, kept, telemetry) => ended,
+            ended = lives(host, kept, report) => ended,
         };
-        tell(DaemonState::BackingOff);
+        report(daemon, DaemonState::BackingOff);
         let wait = backoff.after(since.take().map(|since| since.elapsed()));
         let why = match ended {
             Ok(None) => "is not running".to_owned(),
@@ -83,7 +90,7 @@ async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, telemetry: &
             () = &mut stopped => return,
             () = tokio::time::sleep(wait) => {}
         }
-        tell(DaemonState::Starting);
+        report(daemon, DaemonState::Starting);
         let (host, daemon, mark, stop) =
             (Arc::clone(host), daemon.clone(), mark.clone(), stop.clone());
         let start = move || bring_up(&*host, &daemon, &mark, &stop);
@@ -102,7 +109,7 @@ async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, telemetry: &
 async fn lives(
     host: &Arc<dyn Host>,
     kept: &Kept,
-    telemetry: &Telemetry,
+    report: &Report,
 ) -> Result<Option<String>, VerbError> {
     let daemon = &kept.daemon;
     loop {
@@ -119,7 +126,7 @@ async fn lives(
         if seen.answers != Answers::Ours {
             return Ok(seen.said);
         }
-        telemetry.daemon(&daemon.name, daemon.required, DaemonState::Live);
+        report(daemon, DaemonState::Live);
         one_ends(processes).await.map_err(|e| VerbError::on_path("watch", &daemon.program, &e))?;
     }
 }

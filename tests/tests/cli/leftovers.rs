@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 
-use longshore_tests::scene::{Scene, finish, names, send, start, until, wait};
+use longshore_tests::scene::{Scene, finish, names, send, start, wait};
 use longshore_tests::server::Fault;
 
 #[test]
@@ -84,6 +84,6 @@ fn held(scene: &Scene) -> std::process::Child {
     scene.server.always("/dists/stable/InRelease", Fault::Stall);
     let tree = longshore_tests::scene::fixture("bookworm-t4");
     let agent = start(&mut scene.agent(&["run", "--root", &tree]));
-    until("the archive is asked", || !scene.server.requests("InRelease").is_empty());
+    scene.server.await_request("InRelease");
     agent
 }

@@ -39,7 +39,7 @@ impl Waiting {
         let root = host(&scene, "bookworm-t4");
         let mut command = scene.agent(&["run", "--root", &root]);
         let agent = start(command.args(["--listen", listen]).env("LONGSHORE_LOG_FORMAT", "json"));
-        until("the server is asked", || !scene.server.requests(&headers).is_empty());
+        scene.server.await_request(&headers);
         let file = scene.path("state-dir/serving.json");
         if listen != "off" {
             until("it listens", || file.exists());

@@ -67,7 +67,7 @@ fn the_message_of_a_worker_that_was_killed_is_left_by_process_one() {
     let args = ["run", "--root", &tree, "--termination-message", path];
     let outside = start(&mut scene.contained(&args));
     let worker = wait_for_child_of(wait_for_child_of(outside.id()));
-    until("the server is asked", || !scene.server.requests(&headers).is_empty());
+    scene.server.await_request(&headers);
     send(worker, Signal::SIGKILL);
     let ended = wait(outside);
     assert_eq!(ended.code, Some(137), "{ended}");

@@ -37,7 +37,7 @@ fn a_run_that_is_stopped_before_it_installs_has_done_nothing_and_is_no_failure()
             };
             scene.server.always(&stalled, Fault::Stall);
             let child = start(&mut scene.agent(&["run", "--root", &fixture("bookworm-t4")]));
-            until("the server is asked", || !scene.server.requests(&stalled).is_empty());
+            scene.server.await_request(&stalled);
             let ended = stop(child, signal);
             ended.assert_done();
             assert!(!ended.err.contains("error"), "{ended}");
@@ -56,7 +56,7 @@ fn a_run_that_is_told_again_and_again_to_stop_stops_once() {
         let stalled = headers(&scene);
         scene.server.always(&stalled, Fault::Stall);
         let child = start(&mut scene.agent(&["run", "--root", &fixture("bookworm-t4")]));
-        until("the server is asked", || !scene.server.requests(&stalled).is_empty());
+        scene.server.await_request(&stalled);
         for _ in 1..times {
             send(&child, Signal::SIGTERM);
             std::thread::yield_now();
@@ -103,7 +103,7 @@ fn a_command_that_is_stopped_while_fetching_leaves_nothing_and_ends_by_the_signa
         let scene = Scene::with(packages::buildable(&[]));
         scene.server.always(&headers(&scene), Fault::Stall);
         let child = start(&mut scene.agent(args));
-        until("the server is asked", || !scene.server.requests(&headers(&scene)).is_empty());
+        scene.server.await_request(&headers(&scene));
         until("the download is begun", || !names(&scene.path("store/tmp")).is_empty());
         let ended = stop(child, signal);
         assert_eq!(ended.signal, Some(signal as i32), "{ended}");
@@ -139,7 +139,7 @@ fn a_download_that_was_killed_is_removed_by_the_next_build() {
     let scene = Scene::with(packages::buildable(&[("make", make)]));
     scene.server.once(&headers(&scene), Fault::Stall);
     let child = start(&mut scene.agent(&["build", "--kernel", KERNEL]));
-    until("the server is asked", || !scene.server.requests(&headers(&scene)).is_empty());
+    scene.server.await_request(&headers(&scene));
     until("the download is begun", || !names(&scene.path("store/tmp")).is_empty());
     stop(child, Signal::SIGKILL);
     assert_eq!(names(&scene.path("store/tmp")).len(), 1);

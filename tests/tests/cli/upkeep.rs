@@ -4,7 +4,7 @@ use std::fs;
 
 use longshore_core::store::Store;
 
-use longshore_tests::scene::{Scene, finish, names, send, start, until, wait};
+use longshore_tests::scene::{Scene, finish, names, send, start, wait};
 use longshore_tests::server::Fault;
 
 fn json(scene: &Scene, args: &[&str]) -> serde_json::Value {
@@ -60,7 +60,7 @@ fn somebody_at_work_is_waited_for() {
     let digest = store.put(b"package").expect("put");
     let tree = longshore_tests::scene::fixture("bookworm-t4");
     let agent = start(&mut scene.agent(&["plan", "--root", &tree]));
-    until("the archive is asked", || !scene.server.requests("InRelease").is_empty());
+    scene.server.await_request("InRelease");
     let gc = start(&mut scene.agent(&["gc", "--max-size", "0"]));
     // A dry run does not wait.
     let dry = json(&scene, &["gc", "--max-size", "0", "--dry-run", "--json"]);

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use super::together::{Agent, archive, assert_same, entries, let_go, tags, together};
 use super::*;
-use longshore_tests::scene::{Scene as Host, send, until};
+use longshore_tests::scene::{Scene as Host, await_exit, send, until};
 
 /// Ends make with this output as a failure; with success if it is empty.
 fn let_fail(work: &Path, words: &str) {
@@ -33,10 +33,10 @@ fn the_claim_of_a_builder_that_was_stopped_is_done() {
     let hub = Hub::start(None);
     let host = Host::with(archive(0, true));
     let reference = format!("http://{}/nvidia/modules", hub.address);
-    let mut agent = Agent::start(&host, "agent", "store", Some(&reference));
+    let agent = Agent::start(&host, "agent", "store", Some(&reference));
     until("it compiles", || agent.work().is_some());
     send(&agent.child, Signal::SIGTERM);
-    until("it ends", || agent.child.try_wait().expect("a child").is_some());
+    await_exit(&agent.child);
     assert_eq!(claim(&hub)["stage"], "done");
 }
 

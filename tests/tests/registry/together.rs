@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 
 use super::*;
 use longshore_tests::packages::{self, Item, KERNEL, deb};
-use longshore_tests::scene::{Scene as Host, send, until};
+use longshore_tests::scene::{Scene as Host, await_exit, send, until};
 
 const AGENTS: usize = 8;
 /// Lease whose twentieth is long against the delays of a busy machine.
@@ -147,7 +147,7 @@ impl Agent {
 
     /// Waits until it exits with this code, and returns its log.
     pub(crate) fn ends(mut self, code: i32) -> String {
-        until("it ends", || self.child.try_wait().expect("a child").is_some());
+        await_exit(&self.child);
         let log = fs::read_to_string(&self.log).expect("a log");
         assert_eq!(self.child.wait().expect("a child").code(), Some(code), "{log}");
         log
@@ -273,13 +273,13 @@ fn a_builder_that_is_stopped_gives_its_claim_back_and_another_takes_over_at_once
         // machine.
         let lease = Duration::from_secs(120);
         let more = ["--publish-lease", "120s"];
-        let mut agent = Agent::told(&host, "agent", "store", Some(&reference), &more);
+        let agent = Agent::told(&host, "agent", "store", Some(&reference), &more);
         until("it compiles", || agent.work().is_some());
         let waits = Agent::told(&host, "other", "other", Some(&reference), &more);
         let who = format!("(pid {}, since ", agent.child.id());
         until("the other waits", || waits.says(&who));
         send(&agent.child, signal);
-        until("it ends", || agent.child.try_wait().expect("a child").is_some());
+        await_exit(&agent.child);
         let stopped = Instant::now();
         until("the other compiles", || waits.work().is_some());
         // It polls every twelfth of a lease, and waits a twentieth after writing its claim.

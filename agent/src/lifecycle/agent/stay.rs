@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::super::watch::Watch;
 use super::{Agent, Outcome};
-use crate::daemons::Keeper;
+use crate::daemons::{Keeper, Kept};
 use crate::engine::{Engine, Instances, Lost, Standing, Stopped, kept};
 use crate::journal::Entry;
 use crate::journal::phase::Phase;
@@ -151,7 +151,14 @@ impl Agent {
     }
 
     fn keep(&self) -> Keeper {
-        Keeper::begin(&self.world.host, kept(&self.journal), &self.world.telemetry)
+        self.keep_running(kept(&self.journal))
+    }
+
+    fn keep_running(&self, daemons: Vec<Kept>) -> Keeper {
+        let telemetry = self.world.telemetry.clone();
+        Keeper::begin(&self.world.host, daemons, move |daemon, state| {
+            telemetry.daemon(&daemon.name, daemon.required, state);
+        })
     }
 
     async fn watch(&mut self, keeper: &mut Keeper) -> Result<Next, Outcome> {
@@ -267,7 +274,7 @@ impl Agent {
     /// keeper is idle meanwhile: daemons may depend on these steps.
     async fn repair(&mut self, steps: &[Step], keeper: &mut Keeper) -> Result<bool, Outcome> {
         self.world.rest.is(false);
-        let idle = Keeper::begin(&self.world.host, Vec::new(), &self.world.telemetry);
+        let idle = self.keep_running(Vec::new());
         std::mem::replace(keeper, idle).end().await;
         let repaired = self.do_again(steps).await;
         self.repairs.ended(matches!(repaired, Ok(true)), Instant::now());

@@ -1,11 +1,15 @@
 use std::ffi::OsString;
 use std::fs;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use nix::mount::MntFlags;
+use nix::sys::stat::Mode;
 use rstest::rstest;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::calls::{decoded, encoded, make_all};
 use super::*;
@@ -49,26 +53,43 @@ fn the_answer_is_the_childs(#[case] script: &str, #[case] answer: Answer) {
 #[test]
 fn one_child_makes_all_calls_until_it_is_to_rest() {
     let dir = tempfile::tempdir().unwrap();
-    let started = dir.path().join("started");
-    let script = format!(
-        "echo $$ >>{0}; while read call; do echo 0; done; echo end >>{0}",
-        started.display()
-    );
+    let path = dir.path().join("events");
+    nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+    // Opened for reading and writing: it neither waits for a writer nor ends with one.
+    let mut fifo = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let script =
+        format!("echo $$ >>{0}; while read call; do echo 0; done; echo end >>{0}", path.display());
     let (_script, calls) = scripted(&script, AMPLE);
     calls.prepare();
     for _ in 0..3 {
         assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
     }
-    let lines = || fs::read_to_string(&started).unwrap_or_default().lines().count();
-    assert_eq!(lines(), 1);
+    let first = line(&mut fifo);
     calls.release_idle();
-    let since = std::time::Instant::now();
-    while lines() < 2 {
-        assert!(since.elapsed() < AMPLE, "the child does not end");
-        thread::sleep(Duration::from_millis(5));
-    }
+    assert_eq!(line(&mut fifo), "end");
     assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
-    assert_eq!(lines(), 3);
+    assert_ne!(line(&mut fifo), first, "another child");
+}
+
+/// Reads a line from a FIFO, as soon as there is one.
+fn line(fifo: &mut fs::File) -> String {
+    let mut line = Vec::new();
+    loop {
+        await_event(fifo.as_fd(), PollFlags::IN);
+        let mut byte = [0];
+        fifo.read_exact(&mut byte).unwrap();
+        match byte {
+            [b'\n'] => return String::from_utf8(line).unwrap(),
+            [byte] => line.push(byte),
+        }
+    }
+}
+
+/// Waits for an event of a descriptor.
+fn await_event(of: BorrowedFd<'_>, event: PollFlags) {
+    let mut all = [PollFd::from_borrowed_fd(of, event)];
+    let timeout = Timespec::try_from(AMPLE).unwrap();
+    assert_eq!(poll(&mut all, Some(&timeout)), Ok(1), "no event within {AMPLE:?}");
 }
 
 #[test]
@@ -82,11 +103,10 @@ fn a_child_that_was_killed_while_it_waited_is_replaced() {
     );
     let (_script, calls) = scripted(&script, AMPLE);
     assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
-    let since = std::time::Instant::now();
-    // Until its end of the pipe is closed a call may still be written into it.
-    while calls.waiting().as_mut().is_some_and(|caller| caller.calls.write_all(b"x").is_ok()) {
-        assert!(since.elapsed() < AMPLE, "the child does not end");
-        thread::sleep(Duration::from_millis(5));
+    // Until its end of the pipe is closed a call may still be written into it. poll(2) reports
+    // POLLERR for the other end then, whatever events are asked for.
+    if let Some(caller) = calls.waiting().as_mut() {
+        await_event(caller.calls.as_fd(), PollFlags::empty());
     }
     assert_eq!(calls.make("nvidia", unload()), Answer::Came(Ok(())));
 }
