@@ -18,6 +18,7 @@ use longshore_core::flavour::Flavour;
 use longshore_core::progress::Silent;
 use longshore_core::store::Store;
 use longshore_modules::artifact::HeadersFrom;
+use longshore_tests::scene::disk;
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
@@ -45,7 +46,7 @@ fn compile(args: &[PathBuf]) -> Result<(), String> {
     };
     let uid = uid.first().and_then(|uid| uid.to_str()).map(BuildUser::from_str).transpose();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let store = Store::open(store).map_err(|f| f.report())?;
+    let store = Store::open(store, disk()).map_err(|f| f.report())?;
     let compile = Compile {
         store: &store,
         helper: Path::new("/proc/self/exe"),

@@ -231,6 +231,7 @@ mod tests {
 
     use super::*;
     use crate::config::{self, Fragment};
+    use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
     use longshore_core::flavour::Flavour;
     use longshore_modules::artifact::{HeadersFrom, ModuleKey};
@@ -281,7 +282,7 @@ mod tests {
     #[test]
     fn a_damaged_set_for_this_kernel_is_left_out() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let store = Store::open(dir.path(), Disk::default()).unwrap();
         let mut set = set("6.1.0-50-amd64");
         set.modules.push(longshore_modules::artifact::ModuleEntry {
             name: "nvidia".into(),

@@ -32,7 +32,6 @@ use crate::supplier::{Inventory, Provisioner};
 use crate::telemetry::Telemetry;
 use crate::termination::TerminationRecord;
 use longshore_build::source::userspace::AvailableUserspace;
-use longshore_core::disk;
 use longshore_core::environment::Env;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::sanitize::printable;
@@ -148,7 +147,6 @@ pub fn execute(cli: Cli, words: &TerminationRecord, log: &Log) -> Result<Command
     log.start(&env)?;
     let flags = cli.settings;
     let config = load(&flags, &env)?;
-    disk::give(config.deadlines.disk);
     check_unknown(&asked.into_inner())?;
     let telemetry = Telemetry::default();
     match cli.command {
@@ -238,7 +236,7 @@ async fn dispatch(
         Command::Push(push) => stoppable(registry::push(config, push)).await,
         Command::Verify(verify) => stoppable(registry::verify(config, verify)).await,
         Command::GenerateKeyPair(generate) => {
-            registry::generate_key_pair(&generate).map(CommandOutcome::Code)
+            registry::generate_key_pair(&generate, config.disk()).map(CommandOutcome::Code)
         }
         Command::Fetch { kernels } => {
             let provisioner = Provisioner::new(config).claiming(claims);
@@ -364,7 +362,7 @@ async fn build(
         let write = move || -> Result<String, Failure> {
             let manifest = longshore_modules::layout::export(&of, &store, &into, wait)?;
             if let Some(key) = &key {
-                registry::sign_layout(&into, &manifest, key, wait)?;
+                registry::sign_layout(&into, &manifest, key, wait, store.disk())?;
             }
             Ok(manifest)
         };

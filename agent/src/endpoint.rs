@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Listen;
 use longshore_core::bounded_read;
-use longshore_core::durable::write_atomically;
+use longshore_core::disk::Disk;
 use longshore_host::verbs::DirId;
 
 const NAME: &str = "serving.json";
@@ -60,7 +60,8 @@ struct Known {
     listen: Option<String>,
     /// Path of a socket that was made, and its device and inode.
     socket: Option<(PathBuf, DirId)>,
-    dir: Option<PathBuf>,
+    /// The state directory, and the disk that it is on.
+    dir: Option<(PathBuf, Disk)>,
 }
 
 impl Publication {
@@ -82,10 +83,10 @@ impl Publication {
         self.write(&known);
     }
 
-    /// Sets the state directory, which is this agent's now.
-    pub(crate) fn publish(&self, dir: &Path) {
+    /// Sets the state directory, which is this agent's now, and its disk.
+    pub(crate) fn publish(&self, dir: &Path, disk: Disk) {
         let mut known = self.known();
-        known.dir = Some(dir.to_path_buf());
+        known.dir = Some((dir.to_path_buf(), disk));
         // The address of an agent that was killed is of no use, also while this one has no address
         // yet.
         remove(dir);
@@ -102,7 +103,7 @@ impl Publication {
         {
             remove_file(&path);
         }
-        if let Some(dir) = known.dir.take()
+        if let Some((dir, _)) = known.dir.take()
             && Address::read(&dir).is_some_and(|address| address.agent == self.agent)
         {
             remove(&dir);
@@ -110,11 +111,11 @@ impl Publication {
     }
 
     fn write(&self, known: &Known) {
-        let (Some(listen), Some(dir)) = (&known.listen, &known.dir) else { return };
+        let (Some(listen), Some((dir, disk))) = (&known.listen, &known.dir) else { return };
         let address = Address { listen: listen.clone(), agent: self.agent.clone() };
         let written = serde_json::to_vec(&address)
             .map_err(io::Error::other)
-            .and_then(|bytes| write_atomically(&dir.join(NAME), &bytes));
+            .and_then(|bytes| disk.write_atomically(&dir.join(NAME), &bytes));
         if let Err(error) = written {
             tracing::warn!(
                 "`longshore status` will not show the live state: writing {}: {error}",
@@ -159,11 +160,11 @@ mod tests {
             if address_first {
                 bind();
             } else {
-                publication.publish(dir.path());
+                publication.publish(dir.path(), Disk::default());
             }
             assert_eq!(Address::read(dir.path()), None);
             if address_first {
-                publication.publish(dir.path());
+                publication.publish(dir.path(), Disk::default());
             } else {
                 bind();
             }
@@ -174,7 +175,7 @@ mod tests {
             assert_eq!(Address::read(dir.path()), None);
             // As of an agent that was killed.
             publication.bound(&listen(1));
-            publication.publish(dir.path());
+            publication.publish(dir.path(), Disk::default());
             assert!(Address::read(dir.path()).is_some());
             Address::forget(dir.path());
             assert_eq!(Address::read(dir.path()), None);
@@ -187,12 +188,12 @@ mod tests {
         let of = |agent: &str| Publication::new(agent.into());
         let (killed, ending, next) = (of("1-1"), of("1-2"), of("1-3"));
         killed.bound(&listen(1));
-        killed.publish(dir.path());
-        ending.publish(dir.path());
+        killed.publish(dir.path(), Disk::default());
+        ending.publish(dir.path(), Disk::default());
         assert_eq!(Address::read(dir.path()), None, "it has no address yet");
         ending.bound(&listen(2));
         next.bound(&listen(3));
-        next.publish(dir.path());
+        next.publish(dir.path(), Disk::default());
         ending.withdraw();
         let agent = Address::read(dir.path()).map(|address| address.agent);
         assert_eq!(agent.as_deref(), Some("1-3"));

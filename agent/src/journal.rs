@@ -25,6 +25,7 @@ use serde::Deserialize;
 
 use crate::journal::phase::Phase;
 use crate::steps::{Mounted, MountedFrom, Recorded as RecordedStep, WriteParameter};
+use longshore_core::disk::Disk;
 use longshore_core::durable::write_remedy;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
@@ -61,23 +62,24 @@ enum Place {
 }
 
 impl Journal {
-    /// Takes the lock, then reads the state; drops entries of another boot, which are void.
+    /// Takes the lock, then reads the state, which is on `disk`; drops entries of another boot, which are void.
     ///
     /// # Errors
     /// 15 if another agent holds the lock, the directory cannot be read or written, a newer
     /// longshore wrote the state, or its entries are below a host root that is not the present one;
     /// 13 if the state cannot be parsed, or others can have written it.
-    pub fn open(paths: &Paths) -> Result<Self, Failure> {
-        Self::try_open(paths)?.map_err(|holder| holder.into_failure(&paths.state, Duration::ZERO))
+    pub fn open(paths: &Paths, disk: Disk) -> Result<Self, Failure> {
+        Self::try_open(paths, disk)?
+            .map_err(|holder| holder.into_failure(&paths.state, Duration::ZERO))
     }
 
     /// Like [`Journal::open`]; the inner error is the lock's holder.
     ///
     /// # Errors
     /// As there.
-    pub fn try_open(paths: &Paths) -> Result<Result<Self, Holder>, Failure> {
+    pub fn try_open(paths: &Paths, disk: Disk) -> Result<Result<Self, Holder>, Failure> {
         let dir = &paths.state;
-        let file = StateFile::open(dir).map_err(|e| not_opened(dir, e))?;
+        let file = StateFile::open(dir, disk).map_err(|e| not_opened(dir, e))?;
         let lock = match Lock::take(dir)? {
             Ok(lock) => lock,
             Err(holder) => return Ok(Err(holder)),
@@ -97,7 +99,7 @@ impl Journal {
         } else if let (None, Some(failure)) = (&found, believed::passed_over(paths)) {
             tracing::warn!("ignoring an earlier record: {}", failure.one_line());
         }
-        let key = key(paths)?;
+        let key = key(paths, disk)?;
         let moved = found.as_ref().is_some_and(|found| found.earlier);
         let state = resumed(found.map(|found| found.state), paths)?;
         let table = Table::of(&state, paths);
@@ -131,6 +133,13 @@ impl Journal {
     /// Returns a journal that is not on disk, for tests.
     pub fn in_memory() -> Self {
         Self { state: State::fresh(None), place: Place::Memory, unwritten: false }
+    }
+
+    /// Gives the disk that the state is written to another deadline from now on.
+    pub fn follow_disk(&mut self, disk: Disk) {
+        if let Place::Dir { file, .. } = &mut self.place {
+            file.disk = disk;
+        }
     }
 
     /// Returns the state.
@@ -210,14 +219,14 @@ fn resumed(found: Option<State>, paths: &Paths) -> Result<State, Failure> {
 
 /// Returns the key to seal the record with. A record that needs no seal leaves a key in the store
 /// all the same: it shows that a record without a seal is not an earlier agent's any more.
-fn key(paths: &Paths) -> Result<Option<Key>, Failure> {
+fn key(paths: &Paths, disk: Disk) -> Result<Option<Key>, Failure> {
     if paths.sealed {
-        let made = Key::find_or_make(&paths.store);
+        let made = Key::find_or_make(&paths.store, disk);
         return made.map(Some).map_err(|e| believed::no_key(&paths.store, e));
     }
     // The store may be unreachable, which is no reason to leave the driver on the host.
     if paths.earlier_state.is_some()
-        && let Err(error) = Key::leave(&paths.store)
+        && let Err(error) = Key::leave(&paths.store, disk)
     {
         tracing::debug!("leaving a key in {}: {error}", paths.store.display());
     }

@@ -14,7 +14,7 @@ use crate::journal;
 use crate::telemetry::{FailureRecord, Telemetry};
 use longshore_core::bounded_call;
 use longshore_core::bounded_read;
-use longshore_core::durable::write_atomically;
+use longshore_core::disk::Disk;
 use longshore_core::failure::Failure;
 use longshore_core::paths::Paths;
 use longshore_core::root::is_absent;
@@ -39,7 +39,7 @@ pub struct TerminationRecord(Arc<Mutex<Places>>);
 #[derive(Debug, Default)]
 struct Places {
     message: Option<PathBuf>,
-    paths: Option<Paths>,
+    record: Option<(Paths, Disk)>,
     telemetry: Telemetry,
 }
 
@@ -66,7 +66,7 @@ impl TerminationRecord {
     /// Keeps a record from now on, of an agent with this configuration and telemetry.
     pub fn keep_record(&self, config: &Config, telemetry: &Telemetry) {
         let mut places = self.places();
-        places.paths = Some(config.paths.clone());
+        places.record = Some((config.paths.clone(), config.disk()));
         places.telemetry = telemetry.clone();
     }
 
@@ -103,17 +103,17 @@ impl TerminationRecord {
         {
             tracing::warn!("writing {}: {error}", path.display());
         }
-        if let Some(paths) = &places.paths {
-            keep(paths, record);
+        if let Some((paths, disk)) = &places.record {
+            keep(paths, *disk, record);
         }
     }
 }
 
 /// Like [`keep`], within [`LIMIT`].
-pub(crate) fn keep_soon(paths: &Paths, failure: FailureRecord) {
+pub(crate) fn keep_soon(paths: &Paths, disk: Disk, failure: FailureRecord) {
     let paths = paths.clone();
     let kept = bounded_call::in_time("last-words", LIMIT, move || {
-        keep(&paths, failure);
+        keep(&paths, disk, failure);
         Ok(())
     });
     if !matches!(kept, Some(Ok(()))) {
@@ -122,7 +122,7 @@ pub(crate) fn keep_soon(paths: &Paths, failure: FailureRecord) {
 }
 
 /// Writes the record of a failure to those of its directories that exist.
-fn keep(paths: &Paths, mut failure: FailureRecord) {
+fn keep(paths: &Paths, disk: Disk, mut failure: FailureRecord) {
     for text in [&mut failure.cause, &mut failure.remedy] {
         *text = shortened(text, MOST_OF_EACH);
     }
@@ -130,7 +130,7 @@ fn keep(paths: &Paths, mut failure: FailureRecord) {
     let Ok(mut bytes) = serde_json::to_vec_pretty(&last) else { return };
     bytes.push(b'\n');
     for dir in [&paths.state, &paths.store] {
-        match write_atomically(&dir.join(NAME), &bytes) {
+        match disk.write_atomically(&dir.join(NAME), &bytes) {
             Ok(()) => {}
             Err(e) if is_absent(&e) => {}
             Err(error) => tracing::warn!("writing {}: {error}", dir.join(NAME).display()),
@@ -210,19 +210,19 @@ mod tests {
     fn the_newest_record_of_both_places_counts_and_garbage_does_not() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let paths = Paths::below(dir.path());
-        keep(&paths, record("before there is a directory", ""));
+        keep(&paths, Disk::default(), record("before there is a directory", ""));
         assert_eq!(last(&paths), None);
         for place in [&paths.state, &paths.store] {
             std::fs::create_dir_all(place).expect("directory");
         }
-        keep(&paths, record("first", ""));
+        keep(&paths, Disk::default(), record("first", ""));
         // As after a reboot.
         std::fs::remove_file(paths.state.join(NAME)).expect("removed");
         let cause = |paths| last(paths).map(|last| last.failure.cause);
         assert_eq!(cause(&paths).as_deref(), Some("first"));
         std::fs::write(paths.store.join(NAME), "{").expect("write");
         assert_eq!(cause(&paths), None);
-        keep(&paths, record("second", ""));
+        keep(&paths, Disk::default(), record("second", ""));
         assert_eq!(cause(&paths).as_deref(), Some("second"));
     }
 
@@ -233,7 +233,7 @@ mod tests {
         let paths = Paths::below(dir.path());
         std::fs::create_dir_all(&paths.state).expect("directory");
         for text in ["pid 1 (a) holds /dev/nvidiactl; ".repeat(5000), "\u{1}".repeat(100_000)] {
-            keep(&paths, record(&text, &text));
+            keep(&paths, Disk::default(), record(&text, &text));
             let last = last(&paths).expect("a record").failure;
             assert!(last.cause.starts_with(&text[..1000]) && last.cause.ends_with("..."));
             assert!(last.remedy.starts_with(&text[..1000]));

@@ -8,6 +8,8 @@ use std::path::Path;
 
 use longshore::engine::image;
 use longshore_build::source::runfile;
+use longshore_core::deadlines::Deadlines;
+use longshore_core::disk::Disk;
 use longshore_core::image_reference::Reference;
 use longshore_core::store::Store;
 use longshore_debian::keyring::Keyring;
@@ -52,7 +54,7 @@ fn beside_nothing(read: impl FnOnce(&Path)) {
 /// Reads a .run file: header, payload, manifest, list of GPUs.
 pub fn run_file(bytes: &[u8]) {
     beside_nothing(|inside| {
-        let store = Store::open(inside).expect("a store");
+        let store = Store::open(inside, Disk::within(Deadlines::default().disk)).expect("a store");
         let mut reader = bytes;
         let _ = runfile::inspect("driver.run", &mut reader, &store);
         let left = fs::read_dir(store.dir("tmp")).expect("listed").count();

@@ -8,6 +8,7 @@ use longshore_debian::archive::{Archive, Package};
 use longshore_debian::settings::ArchiveConfig;
 use tokio::runtime::Runtime;
 
+use crate::disk;
 use crate::error::{At, Error};
 
 /// Components beyond those that the apt sources name.
@@ -31,7 +32,7 @@ impl Bits {
             .enable_all()
             .build()
             .at("start", Path::new("tokio"))?;
-        let store = Store::open(dir)?;
+        let store = Store::open(dir, disk::of_this_machine())?;
         let config = ArchiveConfig {
             sources: Vec::new(),
             use_host_apt: true,

@@ -5,6 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
+use longshore_core::deadlines::Deadlines;
+use longshore_core::disk::Disk;
+
 use crate::error::{At, Error};
 use crate::process::{LIMIT, run};
 
@@ -12,6 +15,12 @@ const MIB: u64 = 1 << 20;
 
 /// Files that a guest may add to a file system if it makes no build root.
 const SPARE_FILES: u64 = 4096;
+
+/// The disk of this machine, under its stores and reports: waited for as long as the agent does by
+/// default.
+pub fn of_this_machine() -> Disk {
+    Disk::within(Deadlines::default().disk)
+}
 
 /// Makes `image` from `tree`, with `spare` MiB for the guest to write to.
 ///

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::disk;
 use crate::error::{At, Error};
 use crate::event::{Event, Outcome, Resolved, What};
 use crate::matrix::Cell;
@@ -150,7 +151,7 @@ impl Report {
         let mut bytes = serde_json::to_vec_pretty(self)
             .map_err(|e| Error::Unexpected(format!("the report as JSON: {e}")))?;
         bytes.push(b'\n');
-        longshore_core::durable::write_atomically(path, &bytes).at("write", path)
+        disk::of_this_machine().write_atomically(path, &bytes).at("write", path)
     }
 }
 

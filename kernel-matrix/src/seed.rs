@@ -96,7 +96,7 @@ pub fn make(
         let _held = cache.lock("store")?;
         let fetched = |fetch: Fetch<'_>| fetched(fetch, store, release, sink);
         let drivers: Result<Vec<_>, _> = [first].into_iter().chain(next).map(fetched).collect();
-        (Store::open(store)?, drivers?)
+        (Store::open(store, disk::of_this_machine())?, drivers?)
     };
     let parts = Parts::of(from);
     let mut inputs = Vec::new();
@@ -124,7 +124,7 @@ fn fetched(
     fetch.command.env("LONGSHORE_LOG_FORMAT", "pretty");
     let tell = |line: &str| sink.tell(What::Output(line.to_owned()));
     let said = run_with(&mut fetch.command, FETCH_LIMIT, tell)?.join("\n");
-    let store = Store::open(store)?;
+    let store = Store::open(store, disk::of_this_machine())?;
     Ok(Fetched {
         set: find_set(&store, &said, release, fetch.driver)?,
         userspace: find_userspace(&store, &said)?,
@@ -136,7 +136,7 @@ fn fetched(
 /// # Errors
 /// A file cannot be read or written.
 pub fn copy_set(seed: &Seed, dir: &Path) -> Result<(), Error> {
-    copy(&seed.store, &seed.set, &Store::open(dir)?)
+    copy(&seed.store, &seed.set, &Store::open(dir, disk::of_this_machine())?)
 }
 
 fn copy(from: &Store, set: &ModuleSet, to: &Store) -> Result<(), Error> {
@@ -184,7 +184,7 @@ fn find_userspace(store: &Store, said: &str) -> Result<PathBuf, Error> {
 
 fn fill(dir: &Path, store: &Store, drivers: &[Fetched], parts: Parts) -> Result<(), Error> {
     let tree = dir.join("tree");
-    let own = Store::open(&tree)?;
+    let own = Store::open(&tree, disk::of_this_machine())?;
     for Fetched { set, userspace } in drivers {
         if parts.modules {
             copy(store, set, &own)?;

@@ -9,6 +9,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use longshore_core::deadlines::Deadlines;
+use longshore_core::disk::Disk;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
@@ -22,6 +24,11 @@ const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../agent/fixtures")
 
 /// Time limit of every command in these tests, with retries, on a busy machine too.
 const LIMIT: Duration = Duration::from_secs(180);
+
+/// The disk under a test's stores, with the default deadline.
+pub fn disk() -> Disk {
+    Disk::within(Deadlines::default().disk)
+}
 
 /// A directory, an archive on a server, and a configuration that names both.
 pub struct Scene {

@@ -7,6 +7,8 @@ mod readers;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use longshore_tests::scene::disk;
+
 /// Returns the files of a target's corpus, sorted.
 fn corpus(target: &str) -> Vec<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
@@ -45,7 +47,7 @@ fn what_is_whole_is_read() {
     use longshore_build::source::runfile;
     use longshore_debian::deb;
     let dir = tempfile::tempdir().expect("dir");
-    let store = longshore_core::store::Store::open(dir.path()).expect("store");
+    let store = longshore_core::store::Store::open(dir.path(), disk()).expect("store");
     for name in ["tar", "gzip", "xz", "zstd"] {
         let bytes = fs::read(corpus("run_file")[0].with_file_name(name)).expect("read");
         let found = runfile::inspect(name, &mut bytes.as_slice(), &store);

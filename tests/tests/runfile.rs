@@ -20,6 +20,7 @@ use longshore_fetch::http::{Fetcher, Policy};
 use sha2::{Digest, Sha256};
 
 use longshore_tests::run_file::{PATH, files, run_file};
+use longshore_tests::scene::disk;
 use longshore_tests::server::{Fault, Server};
 
 struct Scene {
@@ -37,7 +38,7 @@ impl Scene {
         let server = Server::start(BTreeMap::from([(PATH.to_owned(), bytes)]));
         let source = RunFileSource { urls: vec![format!("{}{PATH}", server.url())], pin };
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(&dir.path().join("store")).expect("store");
+        let store = Store::open(&dir.path().join("store"), disk()).expect("store");
         let policy = Policy {
             stall: Duration::from_millis(500),
             attempts: 3,

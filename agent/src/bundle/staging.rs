@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use longshore_core::digest::hex;
 use longshore_core::digest::is_sha256;
-use longshore_core::disk;
+use longshore_core::disk::Disk;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Task;
@@ -80,7 +80,7 @@ impl Staging {
         }
         // Reads the padding too: a program that writes into a pipe would otherwise get SIGPIPE.
         let _ = io::copy(&mut archive.into_inner().take(MOST_BETWEEN), &mut io::sink());
-        staging.sync()?;
+        staging.sync(store.disk())?;
         Ok(staging)
     }
 
@@ -189,9 +189,9 @@ impl Staging {
 
     /// Syncs all files with one call: none gets its name in the store before its content is on the
     /// disk.
-    fn sync(&self) -> Result<(), Failure> {
+    fn sync(&self, disk: Disk) -> Result<(), Failure> {
         let path = self.dir.path();
-        let synced = File::open(path).and_then(|dir| disk::sync_whole(&dir));
+        let synced = File::open(path).and_then(|dir| disk.sync_whole(&dir));
         synced.map_err(|e| write_failure(path, e))
     }
 

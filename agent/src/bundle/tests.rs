@@ -12,6 +12,7 @@ use super::*;
 use crate::upkeep::check::check;
 use longshore_build::source::userspace::AvailableUserspace;
 use longshore_build::source::userspace::{self, Depth};
+use longshore_core::disk::Disk;
 use longshore_core::failure::{ExitCode, Failure};
 use longshore_core::progress::Silent;
 use longshore_core::store::Store;
@@ -35,7 +36,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(&dir.path().join("store")).expect("store");
+        let store = Store::open(&dir.path().join("store"), Disk::default()).expect("store");
         let mut set = set();
         let image = module(
             ".modinfo",
@@ -68,7 +69,7 @@ impl Scene {
 
     fn bundle(&self, key: Option<&SecretKey>) -> Vec<u8> {
         let out = self.dir.path().join("bundle.tar");
-        write(&self.contents(key), &out, &Silent).expect("written");
+        write(&self.contents(key), &out, Disk::default(), &Silent).expect("written");
         fs::read(out).expect("read")
     }
 }
@@ -76,7 +77,7 @@ impl Scene {
 /// An empty store, as on another host.
 fn host() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().expect("temporary directory");
-    let store = Store::open(dir.path()).expect("store");
+    let store = Store::open(dir.path(), Disk::default()).expect("store");
     (dir, store)
 }
 
@@ -144,7 +145,7 @@ fn what_is_bundled_is_taken_over_whole() {
     assert_eq!(store.find_set(&scene.set.key).expect("found"), Some(scene.set));
     let trees = userspace::at_hand(&store).expect("listed");
     assert_eq!(trees, imported.trees);
-    userspace::verify(&trees[0], Depth::Full).expect("as it was");
+    userspace::verify(&trees[0], Depth::Full, Disk::default()).expect("as it was");
     assert!(check(&store).expect("read").failure().is_none());
     assert_eq!(fs::read_dir(store.dir("tmp")).expect("listed").count(), 0);
 }
@@ -159,7 +160,7 @@ fn the_same_content_makes_the_same_bytes_on_every_host() {
     let imported = take(&bundle, &store, &[]).expect("imported");
     let again = Contents::of(&imported.sets, &imported.trees, None, &store).expect("contents");
     let out = scene.dir.path().join("again.tar");
-    write(&again, &out, &Silent).expect("written");
+    write(&again, &out, Disk::default(), &Silent).expect("written");
     // The set kept its own signature; the tree's is over the imported file.
     let (first, second) = (files(&bundle), files(&fs::read(out).expect("read")));
     assert!(second.iter().skip(2).all(|file| first.contains(file)));
@@ -389,13 +390,14 @@ fn a_store_that_is_damaged_makes_no_bundle() {
         let good = fs::read(&path).expect("read");
         for bytes in [bytes, &[&good[..], b"more"].concat()] {
             fs::write(&path, bytes).expect("damaged");
-            let failure = write(&scene.contents(None), &out, &Silent).expect_err("refused");
+            let failure =
+                write(&scene.contents(None), &out, Disk::default(), &Silent).expect_err("refused");
             assert_eq!(failure.code(), ExitCode::Verification);
             assert!(!out.exists());
         }
         fs::write(&path, good).expect("put back");
     }
-    write(&scene.contents(None), &out, &Silent).expect("written");
+    write(&scene.contents(None), &out, Disk::default(), &Silent).expect("written");
     let left = fs::read_dir(scene.dir.path()).expect("listed").count();
     assert_eq!(left, 2, "the store and the bundle");
 }

@@ -9,7 +9,8 @@ use sha2::{Digest, Sha256};
 
 use super::contents::{Blob, Contents, From, changed};
 use longshore_core::digest::hex;
-use longshore_core::durable::{land, write_remedy};
+use longshore_core::disk::Disk;
+use longshore_core::durable::write_remedy;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Task;
 use longshore_modules::layout::LAYOUT;
@@ -31,11 +32,11 @@ pub fn check_destination(out: &Path) -> Result<(), Failure> {
     tempfile::tempfile_in(parent).map(drop).map_err(failed)
 }
 
-/// Writes a bundle to `out`; a failure leaves no file there. `-` is standard output.
+/// Writes a bundle to `out`, on `disk`; a failure leaves no file there. `-` is standard output.
 ///
 /// # Errors
 /// Exit code 13 where something in the store is damaged, 15 where `out` cannot be written.
-pub fn write(contents: &Contents, out: &Path, task: &dyn Task) -> Result<(), Failure> {
+pub fn write(contents: &Contents, out: &Path, disk: Disk, task: &dyn Task) -> Result<(), Failure> {
     if out == Path::new("-") {
         let mut to = BufWriter::with_capacity(1 << 20, io::stdout().lock());
         write_to(contents, &mut to, out, task)?;
@@ -50,7 +51,7 @@ pub fn write(contents: &Contents, out: &Path, task: &dyn Task) -> Result<(), Fai
     let mut to = BufWriter::with_capacity(1 << 20, file);
     write_to(contents, &mut to, out, task)?;
     let file = to.into_inner().map_err(|e| failed(e.into_error()))?;
-    land(file, &absolute).map_err(failed)
+    disk.land(file, &absolute).map_err(failed)
 }
 
 fn write_to(

@@ -56,7 +56,7 @@ pub(super) async fn bundle(
         let contents = Contents::of(&sets, &trees, key.as_ref(), &store)?;
         let what = format!("bundling into {}", out.display());
         let task = progress.begin(&what, Some(contents.size()), Unit::Bytes);
-        bundle::write(&contents, &out, task.as_ref())?;
+        bundle::write(&contents, &out, store.disk(), task.as_ref())?;
         Ok(contents)
     };
     let contents = tokio::task::spawn_blocking(write)
@@ -77,7 +77,7 @@ pub(super) async fn import(config: &Config, asked: Import) -> Result<ExitCode, F
         Trust::read(signatures.required, &signatures.keys)?,
         Trust::read(!asked.keys.is_empty(), &asked.keys)?,
     ];
-    let store = Store::open(&config.paths.store)?;
+    let store = Store::open(&config.paths.store, config.disk())?;
     let _shared = store.lock_shared(config.deadlines.lock).await?;
     let waiting = Arc::new(());
     let caller = Arc::downgrade(&waiting);

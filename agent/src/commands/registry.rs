@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::print;
 use crate::config::Config;
 use crate::terminal;
-use longshore_core::disk;
+use longshore_core::disk::Disk;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_core::image_reference::Reference;
@@ -87,7 +87,7 @@ pub(super) async fn push(config: &Config, push: Push) -> Result<ExitCode, Failur
             .remedy("leave the digest out: it follows from the content"));
     }
     let key = push.sign_key.as_deref().map(secret_key).transpose()?;
-    let store = Store::open(&config.paths.store)?;
+    let store = Store::open(&config.paths.store, config.disk())?;
     let _shared = store.lock_shared(config.deadlines.lock).await?;
     let sets = match &push.modules {
         Some(dir) => vec![compiled_elsewhere(config, &store, dir, &push).await?],
@@ -285,38 +285,44 @@ pub(super) fn sign_layout(
     digest: &str,
     key: &SecretKey,
     wait: Duration,
+    disk: Disk,
 ) -> Result<(), Failure> {
     // A layout has no name in a registry; verification ignores it.
     let signature = signature::Signature::make(key, "layout", digest)?;
     match SignatureImage::with(None, &signature)? {
-        Some(image) => layout::add_signatures(dir, digest, &image, wait),
+        Some(image) => layout::add_signatures(dir, digest, &image, wait, disk),
         None => Ok(()),
     }
 }
 
-pub(super) fn generate_key_pair(generate: &GenerateKeyPair) -> Result<ExitCode, Failure> {
+pub(super) fn generate_key_pair(
+    generate: &GenerateKeyPair,
+    disk: Disk,
+) -> Result<ExitCode, Failure> {
     let password = env("COSIGN_PASSWORD").ok_or_else(|| {
         Failure::new(FailureKind::Usage, "COSIGN_PASSWORD is not set")
             .remedy("set it to the password that the key is to be encrypted with; it may be empty")
     })?;
     let key = SecretKey::generate();
     let secret = generate.out.join("cosign.key");
-    write_new(&secret, &key.to_encrypted_pem(&password)?, 0o600)?;
-    write_new(&generate.out.join("cosign.pub"), &key.public_pem()?, 0o644).inspect_err(|_| {
-        // Half a pair is useless, and would block the next attempt.
-        let _ = std::fs::remove_file(&secret);
-    })?;
+    write_new(&secret, &key.to_encrypted_pem(&password)?, 0o600, disk)?;
+    write_new(&generate.out.join("cosign.pub"), &key.public_pem()?, 0o644, disk).inspect_err(
+        |_| {
+            // Half a pair is useless, and would block the next attempt.
+            let _ = std::fs::remove_file(&secret);
+        },
+    )?;
     print(&format!("cosign.key and cosign.pub are in {}\n", generate.out.display()))?;
     Ok(ExitCode::Done)
 }
 
 /// Writes a new file; never overwrites an existing key.
-fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
+fn write_new(path: &Path, text: &str, mode: u32, disk: Disk) -> Result<(), Failure> {
     let open = || {
         let mut options = std::fs::OpenOptions::new();
         let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
         file.write_all(text.as_bytes())?;
-        disk::sync(&file)
+        disk.sync(&file)
     };
     open().or_fail(FailureKind::Usage, || format!("writing {}", path.display())).map_err(
         |failure| {
@@ -349,7 +355,7 @@ mod tests {
         let config = crate::config::load(crate::config::Fragment::default(), &|_| None, None);
         let mut config = config.expect("configuration");
         config.paths.store = dir.path().to_path_buf();
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), config.disk()).expect("store opens");
         let mut set = set();
         set.modules[0].sha256 = store.put(b"module").expect("put");
         set.modules[0].vermagic = running().0;

@@ -29,7 +29,7 @@ pub(super) async fn sign_modules(config: &Config, asked: SignModules) -> Result<
     if let Some(dir) = &asked.out {
         destination::check(dir)?;
     }
-    let store = Store::open(&config.paths.store)?;
+    let store = Store::open(&config.paths.store, config.disk())?;
     let _shared = store.lock_shared(config.deadlines.lock).await?;
     let mut sets = registry::matching(config, &store, asked.kernel.as_deref())?;
     sets.retain(|set| set.key.signed_by.is_none());

@@ -41,7 +41,7 @@ pub(super) enum StoreCommand {
 
 pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
     let bound = gc.max_size.map_or(config.store_max_size, SizeBound::bytes);
-    let store = Store::open(&config.paths.store)?;
+    let store = Store::open(&config.paths.store, config.disk())?;
     // A dry run only reads: other processes may keep using the store.
     let lock = config.deadlines.lock;
     let held = if gc.dry_run {
@@ -71,7 +71,7 @@ pub(super) async fn gc(config: &Config, gc: Gc) -> Result<ExitCode, Failure> {
 
 pub(super) async fn of_store(config: &Config, what: StoreCommand) -> Result<ExitCode, Failure> {
     let StoreCommand::Verify { json } = what;
-    let store = Store::open(&config.paths.store)?;
+    let store = Store::open(&config.paths.store, config.disk())?;
     let _shared = store.lock_shared(config.deadlines.lock).await?;
     let health: Health = tokio::task::spawn_blocking(move || check(&store))
         .await

@@ -47,6 +47,7 @@ use longshore_build::build::patches::PatchConfig;
 use longshore_build::source::headers::HeaderPlaces;
 use longshore_build::source::runfile::RunFileSource;
 use longshore_core::deadlines::Deadlines;
+use longshore_core::disk::Disk;
 use longshore_core::driver_modules;
 use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind};
@@ -286,6 +287,11 @@ impl Config {
     pub fn step_limit(&self) -> Duration {
         let Deadlines { users, unload, load, .. } = self.deadlines;
         users + 2 * unload + 2 * load + self.daemons.deadline + self.task_limit()
+    }
+
+    /// The disk under the store and the record, with `disk-deadline`.
+    pub fn disk(&self) -> Disk {
+        Disk::within(self.deadlines.disk)
     }
 
     /// Time limit of a call of the agent's own task: it reads, and it waits for the disk.

@@ -127,7 +127,7 @@ impl OfAgent {
     /// Checks the store quickly: descriptions and names, no digests.
     fn store(&mut self, look: &Look<'_>) {
         let path = look.config.paths.store.as_path();
-        let store = Store::at(&look.root.display(path));
+        let store = Store::at(&look.root.display(path), look.config.disk());
         let there = match fs::read_dir(store.root()) {
             Ok(_) => true,
             Err(e) if e.kind() == ErrorKind::NotFound => false,

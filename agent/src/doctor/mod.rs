@@ -195,7 +195,7 @@ impl Look<'_> {
 
     /// Returns what is available without queries, and without making anything.
     fn at_hand(&self) -> Result<Catalog, Failure> {
-        let store = Store::at(&self.root.display(&self.config.paths.store));
+        let store = Store::at(&self.root.display(&self.config.paths.store), self.config.disk());
         let there = store.dir("sets").is_dir() && store.dir("userspace").is_dir();
         let store_there = there.then_some(&store);
         let mut catalog = catalog::gather(self.config, self.facts, store_there, NOT_ASKED)?;

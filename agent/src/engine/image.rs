@@ -4,10 +4,12 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::steps::ModuleOrigin;
 pub use crate::steps::{Images, ModuleFile};
 use longshore_build::source::userspace::{self, Depth};
+use longshore_core::disk::Disk;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::paths::Paths;
 use longshore_core::root::{Root, is_absent};
@@ -130,7 +132,11 @@ impl Images for ModuleImages {
     }
 
     fn check_tree(&self, tree: &Path) -> Result<(), Failure> {
-        userspace::examine(tree, Depth::Changed)
+        userspace::examine(tree, Depth::Changed, self.store.disk())
+    }
+
+    fn on(&self, disk: Disk) -> Option<Arc<dyn Images>> {
+        Some(Arc::new(Self { store: self.store.clone().on(disk), ..self.clone() }))
     }
 }
 
@@ -178,6 +184,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
 
     const ELF: &[u8] = b"\x7fELF and so on, and so on, and so on";
@@ -248,7 +255,7 @@ mod tests {
         fs::write(root.join("proc/sys/kernel/osrelease"), "6.1.0-1-amd64\n").unwrap();
         fs::create_dir_all(root.join("lib/modules/6.1.0-1-amd64/kernel")).unwrap();
         let paths = Paths::below(&root);
-        let store = Store::open(&paths.store).unwrap();
+        let store = Store::open(&paths.store, Disk::default()).unwrap();
         Scene { images: ModuleImages::new(store, &paths), dir }
     }
 

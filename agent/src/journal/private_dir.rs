@@ -13,6 +13,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, UnlinkatFlags, unlinkat};
 
+use longshore_core::disk::Disk;
 use longshore_host::verbs::DirId;
 
 const OWNER_ALONE: u32 = 0o700;
@@ -153,12 +154,12 @@ impl PrivateDir {
         Ok(renameat(self.dir.as_fd(), from, self.dir.as_fd(), to)?)
     }
 
-    /// Syncs the directory's names to disk.
+    /// Syncs the directory's names to `disk`.
     ///
     /// # Errors
-    /// Like [`longshore_core::disk::sync`].
-    pub(super) fn sync(&self) -> io::Result<()> {
-        longshore_core::disk::sync(&self.dir)
+    /// Like [`Disk::sync`].
+    pub(super) fn sync(&self, disk: Disk) -> io::Result<()> {
+        disk.sync(&self.dir)
     }
 }
 

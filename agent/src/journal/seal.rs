@@ -12,7 +12,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use super::private_dir::PrivateDir;
 use longshore_core::bounded_call;
-use longshore_core::disk;
+use longshore_core::disk::Disk;
 
 /// Name of the key, in the root of the store.
 const NAME: &str = "record.key";
@@ -68,8 +68,8 @@ impl Key {
     ///
     /// # Errors
     /// Like [`Key::find`], and if it cannot be written.
-    pub(super) fn find_or_make(store: &Path) -> io::Result<Self> {
-        in_time(store, LIMIT, find_or_make)
+    pub(super) fn find_or_make(store: &Path, disk: Disk) -> io::Result<Self> {
+        in_time(store, LIMIT, move |store| find_or_make(store, disk))
     }
 
     /// Leaves a key in the store without sealing a record: it shows that a record without a seal is
@@ -77,9 +77,9 @@ impl Key {
     ///
     /// # Errors
     /// Like [`Key::find_or_make`].
-    pub(super) fn leave(store: &Path) -> io::Result<()> {
-        in_time(store, UNNEEDED, |store| match store.is_dir() {
-            true => find_or_make(store).map(drop),
+    pub(super) fn leave(store: &Path, disk: Disk) -> io::Result<()> {
+        in_time(store, UNNEEDED, move |store| match store.is_dir() {
+            true => find_or_make(store, disk).map(drop),
             false => Ok(()),
         })
     }
@@ -121,11 +121,11 @@ fn parts(bytes: &[u8]) -> Option<(&[u8], Option<Vec<u8>>)> {
     Some((text, digits.chunks(2).map(pair).collect()))
 }
 
-fn find_or_make(store: &Path) -> io::Result<Key> {
+fn find_or_make(store: &Path, disk: Disk) -> io::Result<Key> {
     let dir = PrivateDir::make(store)?;
     match read(&dir)? {
         Some(key) => Ok(key),
-        None => make(&dir),
+        None => make(&dir, disk),
     }
 }
 
@@ -154,21 +154,21 @@ fn read(dir: &PrivateDir) -> io::Result<Option<Key>> {
     Ok(Some(key(&bytes)))
 }
 
-fn make(dir: &PrivateDir) -> io::Result<Key> {
+fn make(dir: &PrivateDir, disk: Disk) -> io::Result<Key> {
     let mut bytes = [0; BYTES];
     SystemRandom::new()
         .fill(&mut bytes)
         .map_err(|_| io::Error::other("the kernel gives no random bytes"))?;
     let mut file = tempfile::Builder::new().prefix(NEXT).tempfile_in(dir.path())?;
     file.write_all(&bytes)?;
-    disk::sync(file.as_file())?;
+    disk.sync(file.as_file())?;
     match file.persist_noclobber(dir.path().join(NAME)) {
         Ok(_) => {}
         // Another agent made the store's key first: there is only one.
         Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(e) => return Err(e.error),
     }
-    dir.sync()?;
+    dir.sync(disk)?;
     read(dir)?.ok_or_else(|| io::Error::other(format!("{NAME} was removed again")))
 }
 
@@ -194,8 +194,9 @@ mod tests {
         let store = tempfile::tempdir().unwrap();
         assert!(Key::find(store.path()).unwrap().is_none());
         assert!(Key::find(&store.path().join("none")).unwrap().is_none());
-        let sealed = Key::find_or_make(store.path()).unwrap().seal(b"{}\n".to_vec());
-        let again = Key::find_or_make(store.path()).unwrap();
+        let sealed =
+            Key::find_or_make(store.path(), Disk::default()).unwrap().seal(b"{}\n".to_vec());
+        let again = Key::find_or_make(store.path(), Disk::default()).unwrap();
         assert_eq!(opened(&sealed, Some(&again)), (b"{}\n".as_slice(), Seal::Right));
         let found = fs::metadata(store.path().join(NAME)).unwrap();
         assert_eq!((found.mode() & 0o777, found.len()), (0o600, 32));
@@ -204,7 +205,7 @@ mod tests {
     #[test]
     fn agents_that_make_it_at_once_have_the_same_key() {
         let store = tempfile::tempdir().unwrap();
-        let make = || Key::find_or_make(store.path()).unwrap().seal(Vec::new());
+        let make = || Key::find_or_make(store.path(), Disk::default()).unwrap().seal(Vec::new());
         let sealed: Vec<Vec<u8>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -216,13 +217,13 @@ mod tests {
     #[test]
     fn a_key_that_others_can_have_written_or_that_is_none_is_refused() {
         let store = tempfile::tempdir().unwrap();
-        drop(Key::find_or_make(store.path()).unwrap());
+        drop(Key::find_or_make(store.path(), Disk::default()).unwrap());
         let file = store.path().join(NAME);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o622)).unwrap();
         assert!(Key::find(store.path()).is_err());
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(&file, "short").unwrap();
-        assert!(Key::find_or_make(store.path()).is_err());
+        assert!(Key::find_or_make(store.path(), Disk::default()).is_err());
         assert_eq!(fs::read(&file).unwrap(), b"short");
     }
 

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::private_dir::PrivateDir;
-use longshore_core::disk;
+use longshore_core::disk::Disk;
 use longshore_host::verbs::DirId;
 
 /// Name of the state.
@@ -46,22 +46,24 @@ pub(crate) type AtPoint = Box<dyn FnMut(Point) -> io::Result<()> + Send>;
 pub(super) struct StateFile {
     dir: PrivateDir,
     id: DirId,
+    pub(super) disk: Disk,
     #[cfg(test)]
     at_point: Option<AtPoint>,
 }
 
 impl StateFile {
-    /// Opens the state file; makes the directory if it is missing.
+    /// Opens the state file, on `disk`; makes the directory if it is missing.
     ///
     /// # Errors
     /// Like [`PrivateDir::make`]; also if the directory's name is a link, which its owner can turn
     /// elsewhere between two checks.
-    pub(super) fn open(dir: &Path) -> io::Result<Self> {
+    pub(super) fn open(dir: &Path, disk: Disk) -> io::Result<Self> {
         let dir = PrivateDir::make(dir)?;
         let id = dir.id()?;
         Ok(Self {
             dir,
             id,
+            disk,
             #[cfg(test)]
             at_point: None,
         })
@@ -91,11 +93,11 @@ impl StateFile {
         self.at(Point::HalfWritten)?;
         file.write_all(rest)?;
         self.at(Point::Written)?;
-        disk::sync(&file)?;
+        self.disk.sync(&file)?;
         self.at(Point::Synced)?;
         self.dir.rename(NEXT, NAME)?;
         self.at(Point::Renamed)?;
-        self.dir.sync()?;
+        self.dir.sync(self.disk)?;
         self.at(Point::NameSynced)
     }
 

@@ -1,3 +1,4 @@
+use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -44,9 +45,20 @@ fn step() -> Recorded {
 }
 
 #[test]
+fn another_disk_deadline_is_followed_without_opening_it_again() {
+    let scene = Scene::new();
+    let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
+    let disk = Disk::within(Duration::from_secs(7));
+    journal.follow_disk(disk);
+    journal.begin(Phase::Probing).unwrap();
+    let Place::Dir { file, .. } = &journal.place else { panic!("it is on disk") };
+    assert_eq!(file.disk, disk);
+}
+
+#[test]
 fn an_intent_is_on_disk_when_intend_returns() {
     let scene = Scene::new();
-    let mut journal = Journal::open(&scene.paths).unwrap();
+    let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     let seq = journal.intend(step()).unwrap();
     let seen = read_state(&scene.paths).unwrap().unwrap();
     assert_eq!(
@@ -65,20 +77,20 @@ fn nobody_else_may_open_the_lock_and_so_take_it() {
         let lock = fs::metadata(scene.paths.state.join("lock")).unwrap();
         lock.permissions().mode() & 0o777
     };
-    drop(Journal::open(&scene.paths).unwrap());
+    drop(Journal::open(&scene.paths, Disk::default()).unwrap());
     assert_eq!(mode(), 0o600);
     // A directory that an earlier agent made.
     let lock = scene.paths.state.join("lock");
     fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).unwrap();
-    drop(Journal::open(&scene.paths).unwrap());
+    drop(Journal::open(&scene.paths, Disk::default()).unwrap());
     assert_eq!(mode(), 0o600);
 }
 
 #[test]
 fn a_second_agent_is_refused_and_the_first_is_named() {
     let scene = Scene::new();
-    let first = Journal::open(&scene.paths).unwrap();
-    let failure = Journal::open(&scene.paths).unwrap_err();
+    let first = Journal::open(&scene.paths, Disk::default()).unwrap();
+    let failure = Journal::open(&scene.paths, Disk::default()).unwrap_err();
     assert_eq!(failure.code(), ExitCode::Preflight);
     let pid = std::process::id();
     assert!(
@@ -88,24 +100,24 @@ fn a_second_agent_is_refused_and_the_first_is_named() {
     assert_eq!(holder(&scene.paths.state), Ok(Some(pid)));
     drop(first);
     assert_eq!(holder(&scene.paths.state), Ok(None));
-    Journal::open(&scene.paths).unwrap();
+    Journal::open(&scene.paths, Disk::default()).unwrap();
 }
 
 #[test]
 fn another_boot_voids_the_entries() {
     let scene = Scene::new();
-    let mut journal = Journal::open(&scene.paths).unwrap();
+    let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     journal.intend(step()).unwrap();
     drop(journal);
-    assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 1);
+    assert_eq!(Journal::open(&scene.paths, Disk::default()).unwrap().live().count(), 1);
     fs::remove_dir_all(scene.paths.root.join("proc")).unwrap();
     assert_eq!(
-        Journal::open(&scene.paths).unwrap().live().count(),
+        Journal::open(&scene.paths, Disk::default()).unwrap().live().count(),
         1,
         "an unknown boot voids nothing"
     );
     scene.boot("two");
-    let journal = Journal::open(&scene.paths).unwrap();
+    let journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     assert_eq!(journal.live().count(), 0);
     assert_eq!(journal.phase(), Phase::Removed);
 }
@@ -125,7 +137,7 @@ fn what_cannot_be_understood_is_refused_and_left_alone() {
         let scene = Scene::new();
         fs::create_dir_all(&scene.paths.state).unwrap();
         fs::write(scene.state_file(), bytes).unwrap();
-        let failure = Journal::open(&scene.paths).unwrap_err();
+        let failure = Journal::open(&scene.paths, Disk::default()).unwrap_err();
         assert_eq!(failure.code(), code, "{failure}");
         assert!(failure.to_string().contains(text), "{failure}");
         assert!(failure.remedy_text().is_some());
@@ -138,7 +150,10 @@ fn a_state_directory_that_cannot_be_made_is_a_failure() {
     let mut scene = Scene::new();
     fs::write(scene.paths.root.join("file"), "").unwrap();
     scene.paths.state = scene.paths.root.join("file/run");
-    assert_eq!(Journal::open(&scene.paths).unwrap_err().code(), ExitCode::Preflight);
+    assert_eq!(
+        Journal::open(&scene.paths, Disk::default()).unwrap_err().code(),
+        ExitCode::Preflight
+    );
 }
 
 #[test]
@@ -176,25 +191,25 @@ fn entries_below_another_host_root_are_not_taken_for_undone() {
     let (host, other) = (scene.paths.root.join("host"), scene.paths.root.join("other"));
     fs::create_dir_all(&host).unwrap();
     scene.paths.host_root = host.clone();
-    let mut journal = Journal::open(&scene.paths).unwrap();
+    let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     let seq = journal.intend(step()).unwrap();
     drop(journal);
-    drop(Journal::open(&scene.paths).unwrap());
+    drop(Journal::open(&scene.paths, Disk::default()).unwrap());
     scene.paths.host_root = scene.paths.root.clone();
-    let failure = Journal::open(&scene.paths).unwrap_err();
+    let failure = Journal::open(&scene.paths, Disk::default()).unwrap_err();
     assert_eq!(failure.code(), ExitCode::Preflight);
     // The same path, but another directory.
     fs::rename(&host, &other).unwrap();
     fs::create_dir(&host).unwrap();
     scene.paths.host_root = host.clone();
-    assert!(Journal::open(&scene.paths).is_err());
+    assert!(Journal::open(&scene.paths, Disk::default()).is_err());
     fs::remove_dir(&host).unwrap();
     fs::rename(&other, &host).unwrap();
-    let mut journal = Journal::open(&scene.paths).unwrap();
+    let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     journal.mark(seq, EntryState::Undone).unwrap();
     drop(journal);
     scene.paths.host_root = scene.paths.root.clone();
-    assert_eq!(Journal::open(&scene.paths).unwrap().state().host_root, None);
+    assert_eq!(Journal::open(&scene.paths, Disk::default()).unwrap().state().host_root, None);
 }
 
 /// State of an agent of format 1, which is replaced by this one while its driver is installed.
@@ -205,7 +220,7 @@ fn the_state_of_an_older_agent_is_understood_and_written_anew() {
     let scene = Scene::new();
     fs::create_dir_all(&scene.paths.state).unwrap();
     fs::write(scene.state_file(), FORMAT_1).unwrap();
-    let mut journal = Journal::open(&scene.paths).unwrap();
+    let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     let live: Vec<_> = journal.live().map(|e| (e.seq, e.instance)).collect();
     assert_eq!(live, [(2, None)]);
     journal.settle_done(2, Some(77));
@@ -248,7 +263,7 @@ fn a_step_with_the_state_before_another_kind_of_step_is_refused_when_it_is_read(
         scene.paths.any_entry = any_entry;
         fs::create_dir_all(&scene.paths.state).unwrap();
         fs::write(scene.state_file(), &forged).unwrap();
-        let failure = Journal::open(&scene.paths).unwrap_err();
+        let failure = Journal::open(&scene.paths, Disk::default()).unwrap_err();
         assert_eq!(failure.code(), ExitCode::Verification);
         let why = "entry 4 (bind): no such step has this state before it";
         assert!(failure.to_string().ends_with(why), "{failure}");
@@ -259,7 +274,7 @@ fn a_step_with_the_state_before_another_kind_of_step_is_refused_when_it_is_read(
 #[test]
 fn that_a_step_acted_is_written_with_the_next_intent_or_when_asked() {
     let scene = Scene::new();
-    let mut journal = Journal::open(&scene.paths).unwrap();
+    let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     let on_disk = || {
         let state = read_state(&scene.paths).unwrap().unwrap();
         state.entries.into_iter().map(|entry| entry.state).collect::<Vec<_>>()
@@ -328,7 +343,10 @@ fn what_is_no_file_in_the_place_of_the_state_is_refused() {
         let failure = read_state(&scene.paths).unwrap_err();
         assert_eq!(failure.code(), ExitCode::Preflight, "{what:?}");
         assert!(failure.remedy_text().is_some(), "{what:?}");
-        assert_eq!(Journal::open(&scene.paths).unwrap_err().code(), ExitCode::Preflight);
+        assert_eq!(
+            Journal::open(&scene.paths, Disk::default()).unwrap_err().code(),
+            ExitCode::Preflight
+        );
         assert!(fs::symlink_metadata(scene.state_file()).is_ok(), "{what:?} was left alone");
     }
 }
@@ -339,7 +357,10 @@ fn what_is_no_file_in_the_place_of_the_lock_is_refused() {
         let scene = Scene::new();
         what.put(&scene.paths.state.join("lock"));
         assert_eq!(holder(&scene.paths.state), Ok(None), "{what:?}");
-        assert_eq!(Journal::open(&scene.paths).unwrap_err().code(), ExitCode::Preflight);
+        assert_eq!(
+            Journal::open(&scene.paths, Disk::default()).unwrap_err().code(),
+            ExitCode::Preflight
+        );
     }
 }
 
@@ -349,7 +370,7 @@ fn what_lies_under_the_temporary_name_is_no_hindrance() {
         let scene = Scene::new();
         let next = scene.paths.state.join("state.json.next");
         what.put(&next);
-        let mut journal = Journal::open(&scene.paths).unwrap();
+        let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
         journal.intend(step()).unwrap();
         assert!(fs::symlink_metadata(&next).is_err(), "{what:?}");
         assert_eq!(read_state(&scene.paths).unwrap().unwrap().entries.len(), 1);
@@ -361,7 +382,7 @@ fn a_state_directory_that_is_a_link_is_refused_and_one_that_is_replaced_is_notic
     let mut scene = Scene::new();
     let real = scene.paths.root.join("real");
     fs::create_dir_all(&real).unwrap();
-    let mut journal = Journal::open(&scene.paths).unwrap();
+    let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     // While it runs: entries would be recorded elsewhere.
     fs::rename(&scene.paths.state, scene.paths.root.join("moved")).unwrap();
     for replaced in [false, true] {
@@ -373,14 +394,14 @@ fn a_state_directory_that_is_a_link_is_refused_and_one_that_is_replaced_is_notic
         assert_eq!(journal.live().count(), 0);
     }
     drop(journal);
-    let failure = Journal::open(&scene.paths).unwrap_err();
+    let failure = Journal::open(&scene.paths, Disk::default()).unwrap_err();
     assert_eq!(failure.code(), ExitCode::Preflight);
     assert!(failure.report().contains("it is a symbolic link"), "{}", failure.report());
     assert_eq!(fs::read_dir(&real).unwrap().count(), 0);
     // A link in the path is allowed, as /var/run leads to /run.
     std::os::unix::fs::symlink(&real, scene.paths.root.join("way")).unwrap();
     scene.paths.state = scene.paths.root.join("way/run");
-    Journal::open(&scene.paths).unwrap();
+    Journal::open(&scene.paths, Disk::default()).unwrap();
 }
 
 #[test]
@@ -388,7 +409,7 @@ fn a_state_that_is_far_too_large_is_refused() {
     let scene = Scene::new();
     fs::create_dir_all(&scene.paths.state).unwrap();
     File::create(scene.state_file()).unwrap().set_len(1 << 40).unwrap();
-    let failure = Journal::open(&scene.paths).unwrap_err();
+    let failure = Journal::open(&scene.paths, Disk::default()).unwrap_err();
     assert!(failure.report().contains("far too large"), "{}", failure.report());
 }
 
@@ -396,16 +417,16 @@ fn a_state_that_is_far_too_large_is_refused() {
 #[test]
 fn the_lock_is_held_until_the_last_who_shares_it_lets_go() {
     let scene = Scene::new();
-    let journal = Journal::open(&scene.paths).unwrap();
+    let journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     let shared = journal.share_lock().unwrap();
     drop(journal);
-    let held = Journal::try_open(&scene.paths).unwrap().unwrap_err();
+    let held = Journal::try_open(&scene.paths, Disk::default()).unwrap().unwrap_err();
     assert_eq!(held.pid, Some(std::process::id()));
     assert_eq!(holder(&scene.paths.state), Ok(held.pid));
     let failure = held.into_failure(&scene.paths.state, Duration::from_secs(60));
     assert!(failure.to_string().ends_with(", for the 60 s that this one waited"), "{failure}");
     drop(shared);
-    Journal::open(&scene.paths).unwrap();
+    Journal::open(&scene.paths, Disk::default()).unwrap();
 }
 
 fn load(name: &str, version: &str) -> LoadModule {
@@ -449,7 +470,7 @@ fn the_modules_that_are_ours_are_told_from_what_took_their_place() {
 #[test]
 fn what_is_to_come_back_is_on_disk_from_before_the_change_until_it_is_decided() {
     let scene = Scene::new();
-    let mut journal = Journal::open(&scene.paths).unwrap();
+    let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     let on_disk = || read_state(&scene.paths).unwrap().unwrap();
     journal.begin(Phase::Probing).unwrap();
     let seq = journal.intend(step()).unwrap();
@@ -463,7 +484,7 @@ fn what_is_to_come_back_is_on_disk_from_before_the_change_until_it_is_decided() 
     journal.mark(seq, EntryState::Undone).unwrap();
     drop(journal);
     // The next agent begins in the state of this one's death, and has less information.
-    let mut journal = Journal::open(&scene.paths).unwrap();
+    let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     journal.begin(Phase::Probing).unwrap();
     for phase in [Phase::Planning, Phase::Changing] {
         journal.enter(phase).unwrap();
@@ -526,9 +547,10 @@ mod place {
         }
 
         fn refuses(&self, why: &str) {
-            for failure in
-                [Journal::open(&self.paths).unwrap_err(), read_state(&self.paths).unwrap_err()]
-            {
+            for failure in [
+                Journal::open(&self.paths, Disk::default()).unwrap_err(),
+                read_state(&self.paths).unwrap_err(),
+            ] {
                 assert_eq!(failure.code(), ExitCode::Verification, "{failure}");
                 assert!(failure.to_string().contains(why), "{failure}");
                 assert!(failure.remedy_text().is_some());
@@ -544,17 +566,17 @@ mod place {
     #[test]
     fn a_sealed_record_is_read_again_and_one_byte_makes_it_nobodys() {
         let scene = Scene::sealed();
-        let mut journal = Journal::open(&scene.paths).unwrap();
+        let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
         journal.intend(tmpfs()).unwrap();
         drop(journal);
-        assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 1);
+        assert_eq!(Journal::open(&scene.paths, Disk::default()).unwrap().live().count(), 1);
         let text = fs::read_to_string(scene.state_file()).unwrap();
         fs::write(scene.state_file(), text.replace("intended", "undone")).unwrap();
         scene.refuses("its seal is not by the key in this store");
         fs::write(scene.state_file(), text.split("seal ").next().unwrap()).unwrap();
         scene.refuses("it has no seal");
         fs::write(scene.state_file(), &text).unwrap();
-        assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 1);
+        assert_eq!(Journal::open(&scene.paths, Disk::default()).unwrap().live().count(), 1);
         fs::remove_dir_all(&scene.paths.store).unwrap();
         scene.refuses("this store has no key");
         assert_eq!(fs::read_to_string(scene.state_file()).unwrap(), text, "it is left alone");
@@ -580,7 +602,7 @@ mod place {
             assert_eq!(read_state(&scene.paths).unwrap(), None);
             let why = believed::passed_over(&scene.paths).unwrap();
             assert!(why.to_string().contains("state.json"), "{why}");
-            assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 0);
+            assert_eq!(Journal::open(&scene.paths, Disk::default()).unwrap().live().count(), 0);
             assert_eq!(fs::read_to_string(scene.earlier()).unwrap(), text, "it is left alone");
         }
         let why = {
@@ -592,11 +614,15 @@ mod place {
         for what in InTheWay::ALL {
             let scene = Scene::moved();
             what.put(&scene.earlier());
-            Journal::open(&scene.paths).unwrap();
+            Journal::open(&scene.paths, Disk::default()).unwrap();
             let scene = Scene::moved();
             scene.put(&scene.earlier(), EARLIER);
             what.put(&scene.earlier().with_file_name("lock"));
-            assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 0, "{what:?}");
+            assert_eq!(
+                Journal::open(&scene.paths, Disk::default()).unwrap().live().count(),
+                0,
+                "{what:?}"
+            );
         }
     }
 
@@ -606,14 +632,14 @@ mod place {
         scene.put(&scene.earlier(), EARLIER);
         assert_eq!(read_state(&scene.paths).unwrap().unwrap().entries.len(), 1);
         assert!(scene.earlier().exists(), "who only looks moves nothing");
-        let journal = Journal::open(&scene.paths).unwrap();
+        let journal = Journal::open(&scene.paths, Disk::default()).unwrap();
         assert_eq!(journal.live().count(), 1);
         assert!(!scene.earlier().exists());
         drop(journal);
         // As after a reboot, when another process is there first.
         fs::remove_file(scene.state_file()).unwrap();
         scene.put(&scene.earlier(), EARLIER);
-        assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 0);
+        assert_eq!(Journal::open(&scene.paths, Disk::default()).unwrap().live().count(), 0);
         assert!(scene.earlier().exists(), "it is passed over");
     }
 
@@ -658,12 +684,12 @@ mod place {
         let sealing =
             Paths { state: dir, earlier_state: None, sealed: true, ..moved.paths.clone() };
         for _ in 0..2 {
-            let mut journal = Journal::open(&sealing).unwrap();
+            let mut journal = Journal::open(&sealing, Disk::default()).unwrap();
             journal.intend(tmpfs()).unwrap();
-            let held = Journal::try_open(&moved.paths).unwrap().unwrap_err();
+            let held = Journal::try_open(&moved.paths, Disk::default()).unwrap().unwrap_err();
             assert_eq!(held.pid, Some(std::process::id()), "it is at work");
             drop(journal);
-            assert_eq!(Journal::open(&moved.paths).unwrap().live().count(), 1);
+            assert_eq!(Journal::open(&moved.paths, Disk::default()).unwrap().live().count(), 1);
             assert!(!moved.earlier().exists());
             fs::remove_file(moved.state_file()).unwrap();
         }
@@ -694,7 +720,11 @@ mod place {
             change(&scene.earlier());
             let told = believed::passed_over(&scene.paths).unwrap().to_string();
             assert!(told.contains(why), "{told}");
-            assert_eq!(Journal::open(&scene.paths).unwrap().live().count(), 0, "{why}");
+            assert_eq!(
+                Journal::open(&scene.paths, Disk::default()).unwrap().live().count(),
+                0,
+                "{why}"
+            );
             assert_eq!(fs::read_to_string(scene.earlier()).unwrap(), EARLIER, "it is left alone");
         }
     }
@@ -706,7 +736,7 @@ mod place {
         fs::create_dir(&scene.paths.state).unwrap();
         fs::set_permissions(&scene.paths.root, fs::Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(&scene.paths.state, fs::Permissions::from_mode(0o755)).unwrap();
-        let mut journal = Journal::open(&scene.paths).unwrap();
+        let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
         journal.intend(step()).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
         assert_eq!((mode(&scene.paths.state), mode(&scene.state_file())), (0o700, 0o600));
@@ -728,7 +758,7 @@ mod place {
     fn a_step_that_the_next_agent_would_not_believe_is_not_begun() {
         let mut scene = Scene::new();
         scene.paths.any_entry = false;
-        let mut journal = Journal::open(&scene.paths).unwrap();
+        let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
         let failure = journal.intend(step()).unwrap_err();
         assert_eq!(failure.code(), ExitCode::Bug);
         assert_eq!(journal.live().count(), 0);

@@ -18,7 +18,6 @@ use crate::provider::{Configurations, Gathered, Provider};
 use crate::steps::{LoadModule, Step};
 use crate::telemetry::{DriverInfo, Origin, Telemetry};
 use longshore_core::cancel::CancelFlag;
-use longshore_core::disk;
 use longshore_core::failure::FailureKind;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
 use longshore_core::privileges;
@@ -55,7 +54,9 @@ impl Context {
         if let Some(host) = self.host.within(&config.deadlines) {
             self.host = host;
         }
-        disk::give(config.deadlines.disk);
+        if let Some(images) = self.images.on(config.disk()) {
+            self.images = images;
+        }
         self.rest.give(config.task_limit());
     }
 
@@ -309,6 +310,12 @@ impl Agent {
         tracing::info!("undoing the unfinished changes of an earlier agent");
         let undone = self.on_engine(|engine, journal| engine.undo(journal)).await?;
         undone.map_err(NotUndone::into_failure)
+    }
+
+    /// Applies the time limits of this configuration from now on.
+    fn follow(&mut self, config: &Config) {
+        self.world.follow(config);
+        self.journal.follow_disk(config.disk());
     }
 
     /// Undoes all entries of the journal.

@@ -32,7 +32,6 @@ use crate::termination;
 use longshore_core::cancel::CancelFlag;
 use longshore_core::deadlines::Deadlines;
 use longshore_core::failure::{ExitCode, Failure};
-use longshore_core::paths::Paths;
 use longshore_core::store::Store;
 use longshore_host::RealHost;
 use longshore_host::kernel_call::KernelCalls;
@@ -79,26 +78,27 @@ async fn live(
     let Some(journal) = startup_lock::open_journal(&config, &stop).await? else {
         return Ok(ExitCode::Done);
     };
-    serve::publish(server, &config.paths.state);
-    remember(&config.paths, &journal, telemetry);
+    serve::publish(server, &config.paths.state, config.disk());
+    remember(&config, &journal, telemetry);
     // The store is opened by the tasks that read the host, where an unresponsive disk blocks
     // nothing else.
-    let store = Store::at(&config.paths.store);
+    let store = Store::at(&config.paths.store, config.disk());
     let world = world(&config, store, &journal, telemetry, holders);
     let world = Context { rest, ..world };
     Agent::new(world, journal, stop, renewal, born).live(config, &configurations).await
 }
 
 /// Reports the previous agents to telemetry.
-fn remember(paths: &Paths, journal: &Journal, telemetry: &Telemetry) {
-    if let Some(starts) = starts::count(&paths.state, journal.state().boot_id.as_deref()) {
+fn remember(config: &Config, journal: &Journal, telemetry: &Telemetry) {
+    let (paths, disk) = (&config.paths, config.disk());
+    if let Some(starts) = starts::count(&paths.state, journal.state().boot_id.as_deref(), disk) {
         telemetry.starts(starts);
     }
     let phase = journal.phase();
     if !matches!(phase, Phase::Removed | Phase::Failed | Phase::InUse) {
         let failure = FailureRecord::without_a_word(phase, journal::written(&paths.state));
         tracing::warn!("{}", failure.cause);
-        termination::keep_soon(paths, failure);
+        termination::keep_soon(paths, disk, failure);
     }
     telemetry.failed_before(termination::last(paths).map(|last| last.failure));
 }
@@ -132,7 +132,7 @@ pub async fn unload(config: &Config, telemetry: &Telemetry) -> Result<ExitCode, 
     }
     // Nothing is written to the store, and seldom read: an unreachable store is no reason to leave
     // the driver on a host.
-    let store = Store::at(&config.paths.store);
+    let store = Store::at(&config.paths.store, config.disk());
     let world = world(config, store, &journal, telemetry, Looker::default());
     agent::remove(&world, journal).await.1
 }

@@ -56,6 +56,7 @@ fn written_down(paths: &Paths, question: Question) -> (bool, String) {
 mod tests {
     use super::*;
     use crate::journal::Journal;
+    use longshore_core::disk::Disk;
 
     #[test]
     fn without_an_agent_nothing_lives_and_nothing_is_ready() {
@@ -63,7 +64,7 @@ mod tests {
         let paths = Paths::below(dir.path());
         assert!(!probe(&paths, Question::Alive).0 && !probe(&paths, Question::Ready).0);
         // The journal of one that has ended.
-        drop(Journal::open(&paths).expect("journal"));
+        drop(Journal::open(&paths, Disk::default()).expect("journal"));
         assert_eq!(probe(&paths, Question::Ready), (false, "no agent runs".to_owned()));
     }
 
@@ -71,7 +72,7 @@ mod tests {
     fn an_agent_that_serves_nowhere_is_known_by_its_journal() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let paths = Paths::below(dir.path());
-        let mut journal = Journal::open(&paths).expect("journal");
+        let mut journal = Journal::open(&paths, Disk::default()).expect("journal");
         for phase in [Phase::Planning, Phase::Installing, Phase::Ready] {
             if phase == Phase::Planning {
                 journal.begin(Phase::Probing).expect("begins");

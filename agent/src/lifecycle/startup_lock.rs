@@ -25,8 +25,8 @@ pub(super) async fn open_journal(
     let deadline = config.deadlines.lock;
     let mut told: Option<Holder> = None;
     loop {
-        let paths = config.paths.clone();
-        let opened = tokio::task::spawn_blocking(move || Journal::try_open(&paths))
+        let (paths, disk) = (config.paths.clone(), config.disk());
+        let opened = tokio::task::spawn_blocking(move || Journal::try_open(&paths, disk))
             .await
             .or_fail(FailureKind::Bug, || "opening the journal")??;
         let holder = match opened {
@@ -54,6 +54,7 @@ pub(super) async fn open_journal(
 mod tests {
     use super::*;
     use crate::config::{self, Fragment};
+    use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
     use longshore_core::paths::Paths;
 
@@ -71,7 +72,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::below(dir.path());
         let (config, stop) = (config(&paths, AMPLE), CancelFlag::default());
-        let first = Journal::open(&paths).unwrap();
+        let first = Journal::open(&paths, Disk::default()).unwrap();
         let waiting = open_journal(&config, &stop);
         tokio::pin!(waiting);
         tokio::select! {
@@ -87,7 +88,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::below(dir.path());
         let (config, stop) = (config(&paths, AMPLE), CancelFlag::default());
-        let _first = Journal::open(&paths).unwrap();
+        let _first = Journal::open(&paths, Disk::default()).unwrap();
         stop.set();
         assert!(open_journal(&config, &stop).await.unwrap().is_none());
         assert!(!paths.state.join("state.json").exists());
@@ -97,7 +98,7 @@ mod tests {
     async fn an_agent_that_does_not_end_is_named_at_the_deadline() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::below(dir.path());
-        let _first = Journal::open(&paths).unwrap();
+        let _first = Journal::open(&paths, Disk::default()).unwrap();
         let config = config(&paths, Duration::from_millis(1));
         let failure = open_journal(&config, &CancelFlag::default()).await.unwrap_err();
         assert_eq!(failure.code(), ExitCode::Preflight);

@@ -20,8 +20,10 @@ use crate::steps::{
     Bind, LoadModule, MakeDir, MakeNodes, MissingDirs, ModuleOrigin, MountTmpfs, Step,
     WriteParameter,
 };
+use longshore_core::disk::Disk;
 use longshore_core::finding::{Code, Finding};
 use longshore_core::flavour::Flavour;
+use longshore_core::paths::Paths;
 use longshore_host::HostFacts;
 use longshore_host::facts::Probe;
 use longshore_host::fake::{FakeHost, FakeModule, FakeState};
@@ -289,7 +291,7 @@ impl Scene {
             told: Arc::clone(&self.told),
             gathered: Arc::clone(&self.gathered),
         };
-        let journal = Journal::open(&self.paths).unwrap();
+        let journal = Journal::open(&self.paths, Disk::default()).unwrap();
         let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
         let life = Agent::new(self.world(), journal, stop, renewal, Instant::now());
         life.live(config(&self.paths), &script).await
@@ -508,7 +510,7 @@ async fn unloading_where_nothing_is_left_says_so_and_touches_nothing() {
     let config = config(&scene.paths);
     assert_eq!(unload(&config, &Telemetry::default()).await.unwrap(), ExitCode::Done);
     assert!(!scene.paths.state.exists());
-    let journal = Journal::open(&scene.paths).unwrap();
+    let journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     assert_eq!(
         unload(&config, &Telemetry::default()).await.unwrap_err().code(),
         ExitCode::Preflight
@@ -524,7 +526,7 @@ async fn unloading_undoes_what_a_dead_agent_did() {
     std::fs::create_dir_all(&made).unwrap();
     std::fs::create_dir_all(scene.paths.root.join("proc")).unwrap();
     std::fs::write(scene.paths.root.join("proc/devices"), "Character devices:\n").unwrap();
-    let mut journal = Journal::open(&scene.paths).unwrap();
+    let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     // RealHost takes paths below its root, which is this scene's directory.
     let path = Path::new("/made");
     let dirs = vec![path.to_path_buf()];

@@ -32,6 +32,7 @@ use connections::{Answering, Connections, Peer};
 
 use crate::config::Listen;
 use crate::endpoint::{self, Address};
+use longshore_core::disk::Disk;
 use longshore_core::small_stacks;
 
 /// Time limit for the head of a request: a client on this host takes microseconds.
@@ -75,8 +76,8 @@ impl Server {
 
     /// Writes the address into the state directory, which belongs to this agent alone, for
     /// `longshore status` to find.
-    fn publish(&self, state_dir: &Path) {
-        self.address.publish(state_dir);
+    fn publish(&self, state_dir: &Path, disk: Disk) {
+        self.address.publish(state_dir, disk);
     }
 
     /// Stops the server.
@@ -90,9 +91,9 @@ impl Server {
 
 /// Writes the address of `server` into the state directory for `longshore status`; without a server
 /// removes the file, which an agent that was killed may have left.
-pub fn publish(server: Option<&Server>, state_dir: &Path) {
+pub fn publish(server: Option<&Server>, state_dir: &Path, disk: Disk) {
     match server {
-        Some(server) => server.publish(state_dir),
+        Some(server) => server.publish(state_dir, disk),
         None => Address::forget(state_dir),
     }
 }

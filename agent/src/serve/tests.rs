@@ -37,7 +37,7 @@ impl Scene {
     }
 
     fn address(&self) -> Address {
-        publish(self.server.as_ref(), self.dir.path());
+        publish(self.server.as_ref(), self.dir.path(), Disk::default());
         let since = Instant::now();
         loop {
             if let Some(address) = crate::endpoint::client::find(self.dir.path()) {
@@ -310,7 +310,7 @@ fn a_busy_address_is_no_failure_and_is_told_by_nobody() {
     let first = Scene::tcp();
     let listen = first.address().listen.parse().expect("address");
     let second = Scene::new(&listen);
-    publish(second.server.as_ref(), second.dir.path());
+    publish(second.server.as_ref(), second.dir.path(), Disk::default());
     assert_eq!(crate::endpoint::client::find(second.dir.path()), None);
     assert_eq!(first.ask("/readyz").status, 503);
 }
@@ -347,7 +347,7 @@ fn nothing_listens_where_it_is_off_and_nothing_says_so() {
     // As if it was killed: its address stays.
     let _left = scene.address();
     assert!(Scene::new(&Listen::Off).server.is_none());
-    publish(None, scene.dir.path());
+    publish(None, scene.dir.path(), Disk::default());
     assert_eq!(crate::endpoint::client::find(scene.dir.path()), None);
 }
 

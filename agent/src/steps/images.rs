@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::ModuleOrigin;
+use longshore_core::disk::Disk;
 use longshore_core::failure::Failure;
 use longshore_modules::sets::VerifiedModule;
 
@@ -55,4 +57,8 @@ pub trait Images: Send + Sync {
     /// # Errors
     /// 13 where it differs from the assembled tree.
     fn check_tree(&self, tree: &Path) -> Result<(), Failure>;
+    /// The same images, of a store on this disk; None if they are of no store.
+    fn on(&self, _disk: Disk) -> Option<Arc<dyn Images>> {
+        None
+    }
 }

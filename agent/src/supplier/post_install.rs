@@ -65,6 +65,7 @@ mod tests {
     use super::*;
     use crate::config::{self, Config, Fragment};
     use crate::steps::{LoadModule, ModuleOrigin};
+    use longshore_core::disk::Disk;
     use longshore_core::flavour::Flavour;
     use longshore_core::store::Store;
     use longshore_modules::sets::SetStore;
@@ -82,7 +83,7 @@ mod tests {
             _ => None,
         };
         let config = config::load(Fragment::default(), &env, None).expect("configuration");
-        let store = Store::open(&config.paths.store).expect("store");
+        let store = Store::open(&config.paths.store, Disk::default()).expect("store");
         let mut set = set();
         set.modules[0].sha256 = store.put(b"module").expect("put");
         store.put_set(&set).expect("set");

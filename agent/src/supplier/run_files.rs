@@ -191,6 +191,7 @@ fn drivers(files: &[AvailableRunFile]) -> Vec<AvailableDriver> {
 mod tests {
     use super::*;
     use crate::config::{self, Fragment};
+    use longshore_core::disk::Disk;
     use longshore_core::progress::Silent;
 
     struct Nobody;
@@ -209,7 +210,7 @@ mod tests {
     async fn without_run_files_nothing_is_set_up() {
         let config = config::load(Fragment::default(), &|_| None, None).expect("configuration");
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
         let files = RunFiles::new(&config, UnreachableHosts::default());
         for needless in [false, true] {
             let Ok(Probe::Read(found)) = files.look(&store, needless, &Nobody).await else {

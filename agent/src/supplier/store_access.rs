@@ -30,7 +30,7 @@ impl<'a> StoreAccess<'a> {
         if let Some(store) = self.opened.get() {
             return Ok(store.clone());
         }
-        let store = Store::open(&self.config.paths.store)?;
+        let store = Store::open(&self.config.paths.store, self.config.disk())?;
         Ok(self.opened.get_or_init(|| store).clone())
     }
 
@@ -39,8 +39,8 @@ impl<'a> StoreAccess<'a> {
         if let Some(store) = self.opened.get() {
             return Ok(store.clone());
         }
-        let root = self.config.paths.store.clone();
-        let store = self.in_time(move || Store::open(&root)).await?;
+        let (root, disk) = (self.config.paths.store.clone(), self.config.disk());
+        let store = self.in_time(move || Store::open(&root, disk)).await?;
         Ok(self.opened.get_or_init(|| store).clone())
     }
 

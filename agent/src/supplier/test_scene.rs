@@ -12,6 +12,7 @@ use crate::config::{self, Config, Fragment};
 use longshore_build::source::runfile::{Pin, RunFileSource};
 use longshore_build::testing::manifest;
 use longshore_core::digest::hex;
+use longshore_core::disk::Disk;
 use longshore_core::store::Store;
 use longshore_host::HostFacts;
 use longshore_modules::artifact::{ModuleEntry, ModuleSet};
@@ -44,7 +45,7 @@ impl Scene {
     }
 
     pub(super) fn store(&self) -> Store {
-        Store::open(&self.config.paths.store).expect("store")
+        Store::open(&self.config.paths.store, Disk::default()).expect("store")
     }
 
     pub(super) fn facts(&self) -> HostFacts {
@@ -71,7 +72,7 @@ impl Scene {
 
     /// Adds a layout with a set for the host's kernel to the configuration.
     pub(super) fn add_layout(&mut self, name: &str) -> PathBuf {
-        let store = Store::open(&self.dir.path().join("builder")).expect("store");
+        let store = Store::open(&self.dir.path().join("builder"), Disk::default()).expect("store");
         let (set, layout) = (self.set_in(&store), self.dir.path().join(name));
         layout::export(&set, &store, &layout, Duration::from_secs(60)).expect("export");
         self.config.prebuilt.push(layout.clone());

@@ -93,7 +93,7 @@ pub fn check(store: &Store) -> Result<Health, Failure> {
         }
     }
     for path in list(&store.dir("userspace"))? {
-        let found = userspace::examine(&path.join("root"), Depth::Full);
+        let found = userspace::examine(&path.join("root"), Depth::Full, store.disk());
         health.judge("trees", path, found.map_err(|failure| failure.one_line()));
     }
     for path in list(&store.dir("drivers"))? {
@@ -158,6 +158,7 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
     use longshore_modules::sets::SetStore;
     use longshore_modules::testing::set;
@@ -165,7 +166,7 @@ mod tests {
 
     fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
         let mut set = set();
         set.modules[0].sha256 = store.put(b"module").expect("put");
         store.put(b"package").expect("put");

@@ -23,7 +23,6 @@ use super::history::{self, Taken};
 use super::inventory::{Inventory, Item, Kind};
 use super::mounted;
 use crate::journal;
-use longshore_core::disk;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::Failure;
 use longshore_core::paths::Paths;
@@ -300,7 +299,7 @@ impl Mover<'_, '_> {
         if !modules.is_empty() {
             // The removal of the set must reach the disk before that of its modules.
             let sets = self.store.dir("sets");
-            let sync = || disk::sync(&File::open(&sets)?);
+            let sync = || self.store.disk().sync(&File::open(&sets)?);
             (self.act)(&sync).map_err(|e| (sets.clone(), e))?;
         }
         for module in modules {

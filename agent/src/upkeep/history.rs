@@ -166,6 +166,7 @@ fn mark_used(store: &Store, now: &Installed) {
 mod tests {
     use super::*;
     use crate::steps::{Bind, LoadModule, ModuleOrigin};
+    use longshore_core::disk::Disk;
 
     fn one(version: &str, module: &str) -> Installed {
         Installed {
@@ -180,7 +181,7 @@ mod tests {
     #[test]
     fn the_last_two_are_remembered() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
         assert_eq!(read(&store), []);
         for (version, module, wanted) in [
             ("1", "a", &["1"][..]),

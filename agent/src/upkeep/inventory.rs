@@ -150,7 +150,8 @@ fn list(store: &Store) -> io::Result<Vec<Item>> {
                     items.extend(self::item(root, Kind::Leftover, item.path.join(name), "")?);
                 }
                 let tree = root.join(&item.path).join("root");
-                item.is_damaged = userspace::verify_root(&tree, Depth::Quick).is_err();
+                item.is_damaged =
+                    userspace::verify_root(&tree, Depth::Quick, store.disk()).is_err();
             }
             items.push(item);
         }

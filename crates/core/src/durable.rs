@@ -8,37 +8,39 @@ use std::path::Path;
 use nix::unistd::geteuid;
 use tempfile::NamedTempFile;
 
-use crate::disk;
+use crate::disk::Disk;
 use crate::failure::{Failure, FailureKind};
 
-/// Renames a finished file to `path` durably: syncs its content, renames it, and syncs the
-/// directory. After a power cut a reader finds either the previous file or this one, complete.
-///
-/// # Errors
-/// The kernel's error; if only the last step failed, the file has its name.
-pub fn land(file: NamedTempFile, path: &Path) -> io::Result<()> {
-    disk::sync(file.as_file())?;
-    file.persist(path)?;
-    sync_parent(path)
-}
+impl Disk {
+    /// Renames a finished file to `path` durably: syncs its content, renames it, and syncs the
+    /// directory. After a power cut a reader finds either the previous file or this one, complete.
+    ///
+    /// # Errors
+    /// The kernel's error; if only the last step failed, the file has its name.
+    pub fn land(self, file: NamedTempFile, path: &Path) -> io::Result<()> {
+        self.sync(file.as_file())?;
+        file.persist(path)?;
+        self.sync_parent(path)
+    }
 
-/// Writes a file under a temporary name beside `path`, readable by all, and renames it (see
-/// `land`).
-///
-/// # Errors
-/// The kernel's error.
-pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let parent = path.parent().unwrap_or(Path::new("/"));
-    // Temporary files are private to their owner; the renamed file is readable by all.
-    let everybody = fs::Permissions::from_mode(0o644);
-    let mut file = tempfile::Builder::new().permissions(everybody).tempfile_in(parent)?;
-    file.write_all(bytes)?;
-    land(file, path)
-}
+    /// Writes a file under a temporary name beside `path`, readable by all, and renames it (see
+    /// [`Disk::land`]).
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn write_atomically(self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        // Temporary files are private to their owner; the renamed file is readable by all.
+        let everybody = fs::Permissions::from_mode(0o644);
+        let mut file = tempfile::Builder::new().permissions(everybody).tempfile_in(parent)?;
+        file.write_all(bytes)?;
+        self.land(file, path)
+    }
 
-/// Syncs the directory of `path`, so that a rename there survives a power cut.
-pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
-    disk::sync(&File::open(path.parent().unwrap_or(Path::new("/")))?)
+    /// Syncs the directory of `path`, so that a rename there survives a power cut.
+    pub(crate) fn sync_parent(self, path: &Path) -> io::Result<()> {
+        self.sync(&File::open(path.parent().unwrap_or(Path::new("/")))?)
+    }
 }
 
 /// The failure for a write to the store, with the remedy for a full or read-only disk.

@@ -91,6 +91,7 @@ fn sweep(tmp: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::Disk;
 
     fn names(store: &Store) -> usize {
         fs::read_dir(store.dir("tmp")).expect("list").count()
@@ -99,7 +100,7 @@ mod tests {
     #[test]
     fn a_stranger_who_locks_the_directory_of_scratch_directories_keeps_nobody_from_one() {
         let dir = crate::testing::for_all();
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         crate::testing::loosen(dir.path(), &store.dir("tmp"));
         let _holder = crate::testing::Holder::of(&store.dir("tmp"));
         let claimed = claim(&store, "build").expect("claim");
@@ -111,7 +112,7 @@ mod tests {
     #[test]
     fn what_is_claimed_stays_while_others_sweep() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -129,7 +130,7 @@ mod tests {
     #[test]
     fn what_the_dead_left_is_removed_and_what_is_held_stays() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         let held = claim(&store, "build").expect("claim");
         fs::create_dir_all(store.dir("tmp").join("work-build-dead/sub")).expect("directory");
         fs::write(store.dir("tmp").join("blob-dead"), "").expect("write");

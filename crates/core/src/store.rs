@@ -38,7 +38,8 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::digest::{digest_of, hex};
-use crate::durable::{self, read_failure, write_atomically, write_failure};
+use crate::disk::Disk;
+use crate::durable::{read_failure, write_failure};
 use crate::failure::{Failure, FailureKind};
 use crate::locks;
 
@@ -49,15 +50,16 @@ pub(crate) const UNFINISHED: &str = "blob-";
 #[derive(Debug, Clone)]
 pub struct Store {
     root: PathBuf,
+    disk: Disk,
 }
 
 impl Store {
-    /// Opens the store at `root`, closes it to other users, and makes its directories.
+    /// Opens the store at `root`, on `disk`, closes it to other users, and makes its directories.
     ///
     /// # Errors
     /// Exit code 15 where the directories cannot be made, or the store cannot be closed to other
     /// users.
-    pub fn open(root: &Path) -> Result<Self, Failure> {
+    pub fn open(root: &Path, disk: Disk) -> Result<Self, Failure> {
         const DIRS: [&str; 9] = [
             "blobs/sha256",
             "sets",
@@ -74,17 +76,28 @@ impl Store {
             let path = root.join(dir);
             fs::create_dir_all(&path).map_err(|e| write_failure(&path, e))?;
         }
-        Ok(Self { root: root.to_path_buf() })
+        Ok(Self::at(root, disk))
     }
 
     /// The store at `root` as it is, even if absent: makes nothing.
-    pub fn at(root: &Path) -> Self {
-        Self { root: root.to_path_buf() }
+    pub fn at(root: &Path, disk: Disk) -> Self {
+        Self { root: root.to_path_buf(), disk }
+    }
+
+    /// The same store, its disk with another deadline.
+    #[must_use]
+    pub fn on(self, disk: Disk) -> Self {
+        Self { disk, ..self }
     }
 
     /// The directory it was opened at.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// The disk that it is on, with the deadline of every write to it.
+    pub fn disk(&self) -> Disk {
+        self.disk
     }
 
     /// A directory of the store, for example `roots`.
@@ -147,7 +160,7 @@ impl Store {
         let blob = self.blob_path(sha256);
         let name = || -> io::Result<()> {
             fs::rename(path, &blob)?;
-            durable::sync_parent(&blob)
+            self.disk.sync_parent(&blob)
         };
         name().map_err(|e| write_failure(&blob, e))
     }
@@ -185,7 +198,7 @@ impl Store {
     /// Exit code 15 where the store cannot be written.
     pub fn write_file(&self, relative: &Path, bytes: &[u8]) -> Result<(), Failure> {
         let path = self.root.join(relative);
-        write_atomically(&path, bytes).map_err(|e| write_failure(&path, e))
+        self.disk.write_atomically(&path, bytes).map_err(|e| write_failure(&path, e))
     }
 }
 
@@ -221,7 +234,7 @@ impl BlobWriter {
             ));
         }
         let path = self.store.blob_path(&found);
-        durable::land(self.file, &path).map_err(|e| write_failure(&path, e))?;
+        self.store.disk.land(self.file, &path).map_err(|e| write_failure(&path, e))?;
         Ok(found)
     }
 }
@@ -257,7 +270,7 @@ mod tests {
 
     fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         (dir, store)
     }
 
@@ -272,7 +285,7 @@ mod tests {
     #[test]
     fn a_stranger_who_locks_the_directory_of_unfinished_files_keeps_no_blob_out() {
         let dir = crate::testing::for_all();
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         crate::testing::loosen(dir.path(), &store.dir("tmp"));
         let _holder = crate::testing::Holder::of(&store.dir("tmp"));
         let digest = store.put(b"bytes").expect("put");

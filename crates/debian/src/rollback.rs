@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::release::{Release, Rules, date_text};
-use longshore_core::durable::write_atomically;
+use longshore_core::disk::Disk;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::redact::shown;
 use longshore_core::store::Store;
@@ -32,6 +32,7 @@ const MOST_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Seen {
     path: PathBuf,
+    disk: Disk,
     before: BTreeMap<String, i64>,
     now: Mutex<BTreeMap<String, i64>>,
 }
@@ -53,7 +54,7 @@ impl Seen {
         let record = bytes.and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok());
         let known = record.filter(|record| record.format == FORMAT);
         let before = known.map(|known| known.newest).unwrap_or_default();
-        Self { path, now: Mutex::new(before.clone()), before }
+        Self { path, disk: store.disk(), now: Mutex::new(before.clone()), before }
     }
 
     /// Compares the verified Release of the suite at `url` with the newest known, and remembers it.
@@ -90,7 +91,7 @@ impl Seen {
         }
         let written = serde_json::to_vec_pretty(&Record { format: FORMAT, newest })
             .map_err(Into::into)
-            .and_then(|bytes| write_atomically(&self.path, &bytes));
+            .and_then(|bytes| self.disk.write_atomically(&self.path, &bytes));
         if let Err(error) = written {
             tracing::warn!("the dates of the archives' metadata were not kept: {error}");
         }
@@ -123,7 +124,7 @@ mod tests {
     /// A store that knows a Release of [`SEEN`].
     fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
         let seen = Seen::read(&store);
         seen.check(URL, &release(Some(SEEN)), rules(SEEN + DAY)).expect("the first");
         seen.keep();

@@ -28,8 +28,8 @@ use crate::layout::destination::unwritable;
 use crate::sets::SetStore;
 use crate::signature::{self, Evidence, SignatureImage, signature_tag};
 use longshore_core::digest::hex;
+use longshore_core::disk::Disk;
 use longshore_core::durable::read_failure;
-use longshore_core::durable::write_atomically;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::locks::{Attempt, Kind};
 use longshore_core::store::Store;
@@ -88,22 +88,8 @@ pub fn export(
     dir: &Path,
     wait: Duration,
 ) -> Result<String, Failure> {
-    written(dir, wait, || export_alone(set, store, dir))
-}
-
-fn export_alone(set: &ModuleSet, store: &Store, dir: &Path) -> Result<String, Failure> {
-    let mut index = read_index(dir)?;
-    for module in &set.modules {
-        copy_module(store, &module.sha256, dir)?;
-    }
-    let described = Described::of(set)?;
-    write_blob(dir, &described.config)?;
-    write_blob(dir, &described.manifest)?;
-    let mut entry = Descriptor::of(MANIFEST_TYPE, &described.manifest);
-    entry.artifact_type = Some(ARTIFACT_TYPE.to_owned());
-    entry.annotations.insert(REF_NAME.to_owned(), set.key.tag());
-    add_to_index(dir, &mut index, entry)?;
-    Ok(described.digest())
+    let target = Target { dir, disk: store.disk() };
+    target.written(wait, || target.export(set, store))
 }
 
 /// Stores `signature` (the manifest of signatures and its blobs, as cosign makes them) beside the
@@ -116,19 +102,10 @@ pub fn add_signatures(
     digest: &str,
     image: &SignatureImage,
     wait: Duration,
+    disk: Disk,
 ) -> Result<(), Failure> {
-    written(dir, wait, || add_signatures_alone(dir, digest, image))
-}
-
-fn add_signatures_alone(dir: &Path, digest: &str, image: &SignatureImage) -> Result<(), Failure> {
-    let mut index = read_index(dir)?;
-    for blob in &image.blobs {
-        write_blob(dir, blob)?;
-    }
-    write_blob(dir, &image.manifest)?;
-    let mut entry = Descriptor::of(MANIFEST_TYPE, &image.manifest);
-    entry.annotations.insert(REF_NAME.to_owned(), signature_tag(digest));
-    add_to_index(dir, &mut index, entry)
+    let target = Target { dir, disk };
+    target.written(wait, || target.add_signatures(digest, image))
 }
 
 /// Reads a set's manifest and config from the layout, and the signatures beside them: under
@@ -156,15 +133,6 @@ pub fn evidence(dir: &Path, digest: &str) -> Result<Evidence, Failure> {
         }
     }
     Evidence::new(bytes, config, signatures)
-}
-
-fn add_to_index(dir: &Path, index: &mut Index, entry: Descriptor) -> Result<(), Failure> {
-    index.manifests.retain(|m| {
-        m.digest != entry.digest && m.annotations.get(REF_NAME) != entry.annotations.get(REF_NAME)
-    });
-    index.manifests.push(entry);
-    let path = dir.join("index.json");
-    write_atomically(&path, &json(index)?).map_err(|e| unwritable(&path, e))
 }
 
 fn not_a_set(dir: &Path, digest: &str) -> Failure {
@@ -221,40 +189,103 @@ pub fn import(dir: &Path, manifest: &str, store: &Store) -> Result<ModuleSet, Fa
     Ok(set)
 }
 
-/// Makes the layout's skeleton.
-fn prepare(dir: &Path) -> Result<(), Failure> {
-    let blobs = dir.join("blobs/sha256");
-    let is_new = fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
-    let marker = dir.join("oci-layout");
-    if !is_new && !marker.is_file() {
-        return Err(verification(dir, "it is not empty and not an OCI image layout".into())
-            .remedy("name a new or empty directory, or one that holds an OCI image layout"));
-    }
-    fs::create_dir_all(&blobs).map_err(|e| unwritable(&blobs, e))?;
-    if !marker.is_file() {
-        write_atomically(&marker, LAYOUT).map_err(|e| unwritable(&marker, e))?;
-    }
-    Ok(())
+/// Directory of a layout that is written to, on its disk.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    dir: &'a Path,
+    disk: Disk,
 }
 
-/// Writes to the layout at `dir`, one writer at a time; waits for another one as long as `wait`. The lock file is removed by its holder: a
-/// layout is copied and passed on.
-fn written<T>(
-    dir: &Path,
-    wait: Duration,
-    write: impl FnOnce() -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    prepare(dir)?;
-    let lock = dir.join(LOCK);
-    let fail = |e| unwritable(&lock, e);
-    let mut attempt = Attempt::begin(&lock, Kind::Exclusive, wait).map_err(fail)?;
-    let held = attempt.within_limit_here().map_err(fail)?.ok_or_else(|| attempt.still_held())?;
-    let written = write();
-    // Removed while it is held: the next writer does not find it, and makes another.
-    let removed = fs::remove_file(&lock);
-    drop(held);
-    let written = written?;
-    removed.map(|()| written).map_err(fail)
+impl Target<'_> {
+    /// Writes to the layout, one writer at a time; waits for another one as long as `wait`. The
+    /// lock file is removed by its holder: a layout is copied and passed on.
+    fn written<T>(
+        self,
+        wait: Duration,
+        write: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.prepare()?;
+        let lock = self.dir.join(LOCK);
+        let fail = |e| unwritable(&lock, e);
+        let mut attempt = Attempt::begin(&lock, Kind::Exclusive, wait).map_err(fail)?;
+        let held =
+            attempt.within_limit_here().map_err(fail)?.ok_or_else(|| attempt.still_held())?;
+        let written = write();
+        // Removed while it is held: the next writer does not find it, and makes another.
+        let removed = fs::remove_file(&lock);
+        drop(held);
+        let written = written?;
+        removed.map(|()| written).map_err(fail)
+    }
+
+    /// Makes the layout's skeleton.
+    fn prepare(self) -> Result<(), Failure> {
+        let blobs = self.dir.join("blobs/sha256");
+        let is_new = fs::read_dir(self.dir).map_or(true, |mut entries| entries.next().is_none());
+        let marker = self.dir.join("oci-layout");
+        if !is_new && !marker.is_file() {
+            return Err(verification(
+                self.dir,
+                "it is not empty and not an OCI image layout".into(),
+            )
+            .remedy("name a new or empty directory, or one that holds an OCI image layout"));
+        }
+        fs::create_dir_all(&blobs).map_err(|e| unwritable(&blobs, e))?;
+        if !marker.is_file() {
+            self.write(&marker, LAYOUT)?;
+        }
+        Ok(())
+    }
+
+    fn export(self, set: &ModuleSet, store: &Store) -> Result<String, Failure> {
+        let mut index = read_index(self.dir)?;
+        for module in &set.modules {
+            self.copy_module(store, &module.sha256)?;
+        }
+        let described = Described::of(set)?;
+        self.write_blob(&described.config)?;
+        self.write_blob(&described.manifest)?;
+        let mut entry = Descriptor::of(MANIFEST_TYPE, &described.manifest);
+        entry.artifact_type = Some(ARTIFACT_TYPE.to_owned());
+        entry.annotations.insert(REF_NAME.to_owned(), set.key.tag());
+        self.add_to_index(&mut index, entry)?;
+        Ok(described.digest())
+    }
+
+    fn add_signatures(self, digest: &str, image: &SignatureImage) -> Result<(), Failure> {
+        let mut index = read_index(self.dir)?;
+        for blob in &image.blobs {
+            self.write_blob(blob)?;
+        }
+        self.write_blob(&image.manifest)?;
+        let mut entry = Descriptor::of(MANIFEST_TYPE, &image.manifest);
+        entry.annotations.insert(REF_NAME.to_owned(), signature_tag(digest));
+        self.add_to_index(&mut index, entry)
+    }
+
+    fn add_to_index(self, index: &mut Index, entry: Descriptor) -> Result<(), Failure> {
+        index.manifests.retain(|m| {
+            m.digest != entry.digest
+                && m.annotations.get(REF_NAME) != entry.annotations.get(REF_NAME)
+        });
+        index.manifests.push(entry);
+        self.write(&self.dir.join("index.json"), &json(index)?)
+    }
+
+    fn copy_module(self, store: &Store, sha256: &str) -> Result<(), Failure> {
+        if read_blob(self.dir, sha256, None, MAX_MODULE).is_ok() {
+            return Ok(());
+        }
+        self.write(&blob_path(self.dir, sha256), &store.read_blob(sha256)?)
+    }
+
+    fn write_blob(self, bytes: &[u8]) -> Result<(), Failure> {
+        self.write(&blob_path(self.dir, &hex(&Sha256::digest(bytes))), bytes)
+    }
+
+    fn write(self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+        self.disk.write_atomically(path, bytes).map_err(|e| unwritable(path, e))
+    }
 }
 
 fn entry_of(dir: &Path, listed: &Descriptor) -> Result<Option<Entry>, Failure> {
@@ -293,20 +324,6 @@ fn read_index(dir: &Path) -> Result<Index, Failure> {
 
 fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(bytes)
-}
-
-fn copy_module(store: &Store, sha256: &str, dir: &Path) -> Result<(), Failure> {
-    let path = blob_path(dir, sha256);
-    if read_blob(dir, sha256, None, MAX_MODULE).is_ok() {
-        return Ok(());
-    }
-    let bytes = store.read_blob(sha256)?;
-    write_atomically(&path, &bytes).map_err(|e| unwritable(&path, e))
-}
-
-fn write_blob(dir: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let path = blob_path(dir, &hex(&Sha256::digest(bytes)));
-    write_atomically(&path, bytes).map_err(|e| unwritable(&path, e))
 }
 
 fn read_blob(dir: &Path, sha256: &str, size: Option<u64>, limit: u64) -> Result<Vec<u8>, Failure> {

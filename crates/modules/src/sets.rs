@@ -173,11 +173,12 @@ fn read(path: &Path) -> Result<ModuleSet, Box<dyn std::error::Error>> {
 mod tests {
     use super::*;
     use crate::testing::set;
+    use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
 
     fn stored() -> (tempfile::TempDir, Store, ModuleSet) {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         let mut set = set();
         set.modules[0].sha256 = store.put(b"module").expect("put");
         (dir, store, set)

@@ -104,6 +104,7 @@ pub fn attach(
 mod tests {
     use super::*;
     use crate::module_signing::certificate::tests::certificate;
+    use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
 
     const MODULE: &[u8] = include_bytes!("module_signing/testdata/module");
@@ -113,7 +114,7 @@ mod tests {
     /// A store with an unsigned set of the test data's module.
     pub(super) fn stored_set() -> (tempfile::TempDir, Store, ModuleSet) {
         let dir = tempfile::tempdir().expect("dir");
-        let store = Store::open(dir.path()).expect("store");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
         let mut set = crate::testing::set();
         set.key.kernel_release = "6.1.0-50-amd64".into();
         store.put(MODULE).expect("put");

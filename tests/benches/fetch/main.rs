@@ -21,6 +21,7 @@ use longshore_core::store::Store;
 use longshore_debian::archive::{Archive, Requirement};
 use longshore_debian::settings::{ArchiveConfig, ArchiveSource};
 use longshore_tests::archive::{self, Suite};
+use longshore_tests::scene::disk;
 
 use rivals::{Rival, Wanted};
 use server::{Line, Server};
@@ -133,7 +134,7 @@ async fn ours(url: &str, suite: &Suite, keyring: &Path, work: &Path) -> Result<(
         host_suites: Vec::new(),
         frozen: false,
     };
-    let store = Store::open(&work.join("store"))?;
+    let store = Store::open(&work.join("store"), disk())?;
     let archive = Archive::open(&config, Path::new("/"), &store, &Silent).await?;
     let names = archive.names_matching(&|_| true);
     let roots: Vec<Requirement> = names.iter().map(Requirement::any).collect();

@@ -11,12 +11,13 @@ use tokio::runtime::Runtime;
 
 use longshore_tests::archive::{ARCH, Suite};
 use longshore_tests::packages::TOOLS;
+use longshore_tests::scene::disk;
 
 /// Makes an archive of headers with their compiler, and of the other packages of a build, each without
 /// its dependencies, as all are requested by name. They are fetched from this machine's apt sources
 /// once, and kept in `dir`.
 pub(crate) fn suite(runtime: &Runtime, dir: &Path) -> Result<Suite, Failure> {
-    let store = Store::open(dir)?;
+    let store = Store::open(dir, disk())?;
     let config = ArchiveConfig {
         sources: Vec::new(),
         use_host_apt: true,

@@ -18,6 +18,7 @@ use longshore_fetch::http::Policy;
 use pgp::composed::SignedSecretKey;
 
 use longshore_tests::archive::{self, Suite};
+use longshore_tests::scene::disk;
 use longshore_tests::server::Server;
 
 const IN_RELEASE: &str = "/dists/stable/InRelease";
@@ -56,7 +57,7 @@ impl Scene {
         std::fs::write(dir.path().join("keyring.asc"), archive::certificate(&key))
             .expect("keyring");
         let server = Server::start(suite.files(&key));
-        let store = Store::open(&dir.path().join("store")).expect("store");
+        let store = Store::open(&dir.path().join("store"), disk()).expect("store");
         Self { dir, key, suite, server, store, policy: hasty() }
     }
 

@@ -17,6 +17,7 @@ use longshore_modules::sets::SetStore;
 
 use longshore_tests::module_sets::module;
 use longshore_tests::packages::DRIVER;
+use longshore_tests::scene::disk;
 use longshore_tests::scene::{Ended, Scene, finish, fixture, names};
 
 /// Time limit that covers one archive that does not answer, with short timeouts.
@@ -29,7 +30,7 @@ fn away() -> Scene {
     let url = format!("http://{}", gone.local_addr().expect("address"));
     drop(gone);
     scene.configure(&scene.archive_at(&url));
-    let store = Store::open(&scene.path("store")).expect("store");
+    let store = Store::open(&scene.path("store"), disk()).expect("store");
     put(&store);
     scene
 }
@@ -138,7 +139,7 @@ fn a_store_that_has_one_of_the_branch_is_enough_where_no_archive_answers() {
 #[test]
 fn a_flipped_bit_in_a_module_is_found_and_the_set_is_not_used() {
     let scene = away();
-    let store = Store::open(&scene.path("store")).expect("store");
+    let store = Store::open(&scene.path("store"), disk()).expect("store");
     let module = store.sets().expect("sets")[0].modules[1].sha256.clone();
     let path = store.blob_path(&module);
     let mut bytes = fs::read(&path).expect("module");
@@ -216,7 +217,7 @@ fn a_bundle_goes_through_pipes() {
     let import = import.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     longshore_tests::scene::wait(import).assert_done();
     assert!(bundle.wait().expect("ends").success());
-    let store = Store::open(&scene.path("other")).expect("store");
+    let store = Store::open(&scene.path("other"), disk()).expect("store");
     assert_eq!(store.sets().expect("sets").len(), 1);
     assert!(check(&store).expect("read").failure().is_none());
 }
@@ -319,7 +320,7 @@ fn writing_that_fails_at_any_byte_leaves_nothing_wrong_in_the_store() {
     let scene = away();
     let out = bundle(&scene, &[]);
     empty_store(&scene);
-    let store = Store::open(&scene.path("store")).expect("store");
+    let store = Store::open(&scene.path("store"), disk()).expect("store");
     for blocks in [0, 1, 2, 3, 5, 100, 585] {
         scene.refuses(limited(&scene, blocks, &["import", &out]), 15, &["File too large"]);
         assert!(check(&store).expect("read").failure().is_none(), "{blocks}");

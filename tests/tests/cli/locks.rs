@@ -12,6 +12,7 @@ use longshore_core::store::Store;
 use nix::sys::signal::Signal;
 
 use longshore_tests::packages;
+use longshore_tests::scene::disk;
 use longshore_tests::scene::{Scene, finish, fixture, send, start, until, wait};
 
 /// A user id that no process of these tests has.
@@ -46,7 +47,7 @@ impl Drop for Holder {
 /// it that everybody may open, as earlier releases made some.
 fn open_to_all() -> Scene {
     let scene = Scene::with(packages::buildable(&[]));
-    Store::open(&scene.path("store")).expect("store");
+    Store::open(&scene.path("store"), disk()).expect("store");
     fs::write(scene.path("store/lock"), "").expect("write");
     for (path, mode) in [("", 0o755), ("store", 0o755), ("store/lock", 0o644)] {
         let mode = fs::Permissions::from_mode(mode);

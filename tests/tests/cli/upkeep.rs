@@ -4,7 +4,7 @@ use std::fs;
 
 use longshore_core::store::Store;
 
-use longshore_tests::scene::{Scene, finish, names, send, start, wait};
+use longshore_tests::scene::{Scene, disk, finish, names, send, start, wait};
 use longshore_tests::server::Fault;
 
 fn json(scene: &Scene, args: &[&str]) -> serde_json::Value {
@@ -16,7 +16,7 @@ fn json(scene: &Scene, args: &[&str]) -> serde_json::Value {
 #[test]
 fn what_is_not_needed_goes_and_is_told() {
     let scene = Scene::new();
-    let store = Store::open(&scene.path("store")).expect("store");
+    let store = Store::open(&scene.path("store"), disk()).expect("store");
     let digest = store.put(&[7; 100_000]).expect("put");
     fs::create_dir(store.dir("tmp/work-build-dead")).expect("directory");
     let dry = json(&scene, &["gc", "--max-size", "0", "--dry-run", "--json"]);
@@ -44,7 +44,7 @@ fn what_is_not_needed_goes_and_is_told() {
 #[test]
 fn nothing_is_removed_where_it_is_not_known_what_runs() {
     let scene = Scene::new();
-    let store = Store::open(&scene.path("store")).expect("store");
+    let store = Store::open(&scene.path("store"), disk()).expect("store");
     let digest = store.put(b"package").expect("put");
     fs::create_dir(scene.path("state-dir")).expect("directory");
     fs::write(scene.path("state-dir/state.json"), "{").expect("state");
@@ -56,7 +56,7 @@ fn nothing_is_removed_where_it_is_not_known_what_runs() {
 fn somebody_at_work_is_waited_for() {
     let scene = Scene::new();
     scene.server.always("/dists/stable/InRelease", Fault::Stall);
-    let store = Store::open(&scene.path("store")).expect("store");
+    let store = Store::open(&scene.path("store"), disk()).expect("store");
     let digest = store.put(b"package").expect("put");
     let tree = longshore_tests::scene::fixture("bookworm-t4");
     let agent = start(&mut scene.agent(&["plan", "--root", &tree]));
@@ -75,7 +75,7 @@ fn somebody_at_work_is_waited_for() {
 #[test]
 fn damage_is_named() {
     let scene = Scene::new();
-    let store = Store::open(&scene.path("store")).expect("store");
+    let store = Store::open(&scene.path("store"), disk()).expect("store");
     let ended = finish(&mut scene.agent(&["store", "verify"]));
     ended.assert_done();
     let digest = store.put(b"package").expect("put");

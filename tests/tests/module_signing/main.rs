@@ -13,6 +13,7 @@ use longshore_modules::module_signing::appended;
 use longshore_modules::sets::SetStore;
 
 use longshore_tests::packages::KERNEL;
+use longshore_tests::scene::disk;
 use longshore_tests::scene::{Scene, finish, names};
 use longshore_tests::{archive, module_sets};
 use signer::Signer;
@@ -31,14 +32,14 @@ impl Bench {
 
     fn with(suite: archive::Suite) -> Self {
         let scene = Scene::with(suite);
-        let store = Store::open(&scene.path("store")).expect("store");
+        let store = Store::open(&scene.path("store"), disk()).expect("store");
         let set = module_sets::put(&store, KERNEL);
         let signer = Signer::new(&scene.path("signer"), "Module signing");
         Self { scene, set, signer }
     }
 
     fn store(&self) -> Store {
-        Store::open(&self.scene.path("store")).expect("store")
+        Store::open(&self.scene.path("store"), disk()).expect("store")
     }
 
     /// Returns `sign-modules` for the scene's kernel, with further arguments.

@@ -1,6 +1,7 @@
 //! Fallback order of the modules' sources when a source fails.
 
 use longshore_tests::module_sets;
+use longshore_tests::scene::disk;
 use std::fs;
 
 use longshore_modules::sets::SetStore;
@@ -43,7 +44,7 @@ impl Places {
     }
 
     fn store(&self) -> Store {
-        Store::open(&self.host.path("store")).expect("store")
+        Store::open(&self.host.path("store"), disk()).expect("store")
     }
 
     /// True if anything was compiled on the host.

@@ -22,6 +22,7 @@ mod token;
 mod unsigned_headers;
 
 use longshore_tests::module_sets;
+use longshore_tests::scene::disk;
 use std::path::Path;
 use std::time::Duration;
 
@@ -79,8 +80,8 @@ impl Scene {
 
     fn with(hub: Hub) -> Self {
         let dir = tempfile::tempdir().expect("dir");
-        let store = Store::open(&dir.path().join("store")).expect("store");
-        let other = Store::open(&dir.path().join("other")).expect("store");
+        let store = Store::open(&dir.path().join("store"), disk()).expect("store");
+        let other = Store::open(&dir.path().join("other"), disk()).expect("store");
         let set = module_sets::put(&store, "6.1.0-50-amd64");
         Self { dir, hub, store, other, set }
     }

@@ -2,6 +2,7 @@
 //! (Verifying such signatures is switched off in Debian's skopeo.)
 
 use longshore_tests::module_sets;
+use longshore_tests::scene::disk;
 use std::fs;
 use std::process::{Command, Output};
 
@@ -183,7 +184,7 @@ async fn skopeo_reads_a_bundle_and_copies_it_to_a_registry() {
     let out = scene.dir.path().join("bundle.tar");
     let sets = std::slice::from_ref(&scene.set);
     let contents = Contents::of(sets, &[], Some(&key), &scene.store).expect("contents");
-    bundle::write(&contents, &out, &Silent).expect("written");
+    bundle::write(&contents, &out, disk(), &Silent).expect("written");
     let tag = scene.set.key.tag();
     let (_, digest) = contents.entries().next().expect("a set");
     let from = format!("oci-archive:{}:{tag}", out.display());
@@ -199,7 +200,7 @@ async fn skopeo_reads_a_bundle_and_copies_it_to_a_registry() {
     let again = scene.dir.path().join("again.tar");
     let to_file = format!("oci-archive:{}:{tag}", again.display());
     skopeo(&["copy", "--src-tls-verify=false", "--preserve-digests", &to, &to_file]);
-    let empty = Store::open(&scene.dir.path().join("empty")).expect("store");
+    let empty = Store::open(&scene.dir.path().join("empty"), disk()).expect("store");
     let mut file = fs::File::open(&again).expect("opened");
     let imported = bundle::import(&mut file, "again.tar", &empty, &[], &Silent).expect("imported");
     assert_eq!(imported.sets, sets);

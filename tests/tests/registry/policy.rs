@@ -251,7 +251,8 @@ async fn a_layout_counts_once_it_is_signed_and_takes_the_signature_along() {
         .expect("signs");
     let image =
         longshore_modules::signature::SignatureImage::with(None, &signature).expect("makes");
-    layout::add_signatures(&dir, &digest, &image.expect("an image"), strict.config.deadlines.lock)
+    let (image, config) = (image.expect("an image"), &strict.config);
+    layout::add_signatures(&dir, &digest, &image, config.deadlines.lock, config.disk())
         .expect("adds");
     assert_eq!(layout::list(&dir).expect("lists").len(), 1);
     assert!(counts(&strict.judge(place(), other), ""));

@@ -5,6 +5,7 @@
 //! sandbox around it; only make is a stand-in that ends on the test's command.
 
 use longshore_tests::module_sets;
+use longshore_tests::scene::disk;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -140,7 +141,7 @@ impl Agent {
     }
 
     pub(crate) fn ends_well(self) -> Store {
-        let store = Store::open(&self.store).expect("store");
+        let store = Store::open(&self.store, disk()).expect("store");
         self.ends(0);
         store
     }

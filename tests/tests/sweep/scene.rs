@@ -23,6 +23,7 @@ use sha2::{Digest, Sha256};
 use longshore_tests::archive::{self, Suite};
 use longshore_tests::module_sets;
 use longshore_tests::run_file;
+use longshore_tests::scene::disk;
 use longshore_tests::server::Server;
 use longshore_tests::tls;
 
@@ -78,7 +79,7 @@ impl Scene {
         let below = dir.path().join("store");
         fs::create_dir(&below).expect("directory");
         prepare(&below);
-        let store = Store::open(&below).expect("store");
+        let store = Store::open(&below, disk()).expect("store");
         let mut manifest = String::new();
         let (files, path) = match source {
             Source::Release | Source::Index | Source::Package => archive(source, dir.path()),
@@ -236,7 +237,7 @@ fn run_file(source: Source) -> Files {
 }
 
 fn registry(source: Source, dir: &Path, manifest: &mut String) -> Files {
-    let store = Store::open(&dir.join("pushed")).expect("store");
+    let store = Store::open(&dir.join("pushed"), disk()).expect("store");
     let set = module_sets::put_of(&store, "6.1.0-50-amd64", &["nvidia", "nvidia-uvm"], 1 << 20);
     let described = Described::of(&set).expect("described");
     *manifest = described.digest();

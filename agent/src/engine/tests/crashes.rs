@@ -8,6 +8,7 @@
 //!
 //! `cargo test -p longshore --lib engine::tests::crashes -- --nocapture` prints the counts.
 
+use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -82,7 +83,7 @@ impl Scene {
     /// Runs in `world` undisturbed, and returns the result and the state afterwards.
     fn live(&self, life: Life, world: &World) -> (Result<(), Failure>, World) {
         self.put(world);
-        let mut journal = Journal::open(&self.paths).unwrap();
+        let mut journal = Journal::open(&self.paths, Disk::default()).unwrap();
         let ended = act(&self.host, life, &mut journal);
         (ended, Self::look(&self.host, &self.paths.state))
     }
@@ -91,7 +92,7 @@ impl Scene {
     fn die(&self, life: Life, world: &World) -> (Result<(), Failure>, World, Vec<World>) {
         self.put(world);
         let left = Arc::new(Mutex::new(Vec::new()));
-        let mut journal = Journal::open(&self.paths).unwrap();
+        let mut journal = Journal::open(&self.paths, Disk::default()).unwrap();
         let (note, dir) = (Arc::clone(&left), self.paths.state.clone());
         self.host.at_point(move |host| note.lock().unwrap().push(Self::look(host, &dir)));
         let (note, dir) = (Arc::clone(&left), self.paths.state.clone());
@@ -345,7 +346,7 @@ fn a_full_disk_at_any_write_of_the_state_leaves_the_host_as_it_was() {
 /// Returns false if there was no n-th point.
 fn fill(scene: &Scene, life: Life, start: &World, nth: usize, lasting: bool) -> bool {
     scene.put(start);
-    let mut journal = Journal::open(&scene.paths).unwrap();
+    let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     let passed = Arc::new(Mutex::new(0));
     let counter = Arc::clone(&passed);
     journal.at_point(Box::new(move |_| {

@@ -15,6 +15,7 @@ use crate::engine::*;
 use crate::journal::Journal;
 use crate::steps::ModuleOrigin;
 use longshore_core::cancel::CancelFlag;
+use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use longshore_core::store::Store;
 use longshore_host::fake::FakeHost;
@@ -139,7 +140,7 @@ fn what_was_written_to_while_the_kernel_read_it_is_taken_off_again(
     #[case] good: bool,
 ) {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = Store::open(dir.path(), Disk::default()).unwrap();
     let sha256 = store.put(was).unwrap();
     // A file written a moment ago is not yet a verified one.
     while store.verified_module(&sha256).unwrap().is_none() {

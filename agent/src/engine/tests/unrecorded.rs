@@ -1,5 +1,6 @@
 //! A journal that can no longer be written.
 
+use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -78,7 +79,7 @@ fn what_is_put_back_is_on_disk_as_it_is() {
 
 fn journal_on_disk() -> (tempfile::TempDir, Journal) {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(&paths(&dir)).unwrap();
+    let journal = Journal::open(&paths(&dir), Disk::default()).unwrap();
     (dir, journal)
 }
 

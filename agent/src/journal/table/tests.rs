@@ -11,6 +11,7 @@ use crate::engine::{Engine, Patience};
 use crate::journal::MadeFor;
 use crate::steps::OTHERS;
 use crate::telemetry::Telemetry;
+use longshore_core::disk::Disk;
 use longshore_core::failure::{ExitCode, Failure};
 use longshore_host::fake::{FakeHost, FakeModule};
 use longshore_host::places::FIRMWARE_PATH;
@@ -497,7 +498,7 @@ proptest! {
         std::fs::write(place.join("state.json"), text(&forged)).unwrap();
         let host = host();
         let (before, others) = (host.state(), of_others(&host));
-        match crate::journal::Journal::open(&paths) {
+        match crate::journal::Journal::open(&paths, Disk::default()) {
             Err(failure) => {
                 prop_assert_eq!(failure.code(), ExitCode::Verification);
                 prop_assert!(failure.to_string().contains("entry "), "{}", failure);

@@ -47,10 +47,10 @@ impl Agent {
             return Ok(());
         }
         // The new time limits are for the change itself.
-        self.world.follow(&next);
+        self.follow(&next);
         match self.change(&configurations.provider(&next)).await {
             Err(Outcome::Failed(failure)) if self.journal.state().whole => {
-                self.world.follow(running);
+                self.follow(running);
                 self.world.telemetry.failed(&failure);
                 warn_of(&failure, "the running configuration and its driver stay");
                 if self.journal.phase() != Phase::Ready {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::plan::Plan;
 use crate::steps::{Bind, LoadModule};
+use longshore_core::disk::Disk;
 
 /// Damage done to the host while no agent ran, and the number of repairs it needs.
 type Damage = (&'static str, fn(&mut FakeState));
@@ -103,7 +104,7 @@ async fn adopting(scene: &Scene, plan: Plan) -> Result<ExitCode, Failure> {
         told: Arc::default(),
         gathered: Arc::default(),
     };
-    let journal = Journal::open(&scene.paths).unwrap();
+    let journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     let (stop, renewal) = (scene.stop.clone(), scene.renewal.clone());
     let life = Agent::new(scene.world(), journal, stop, renewal, Instant::now());
     life.live(config(&scene.paths), &script).await

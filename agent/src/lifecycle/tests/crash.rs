@@ -1,6 +1,7 @@
 //! Death of an agent during a change of the driver.
 
 use super::*;
+use longshore_core::disk::Disk;
 use longshore_host::fake::Fault;
 
 /// Returns every point at which an agent can die that changes 535 to `to`: before and after each
@@ -73,7 +74,7 @@ async fn where_the_wanted_driver_is_refused_the_next_agent_brings_the_former_one
 async fn an_unload_takes_everything_off() {
     for fault in deaths("550").await {
         let Some((scene, before)) = died("550", fault).await else { continue };
-        let mut journal = Journal::open(&scene.paths).unwrap();
+        let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
         journal.begin(Phase::Removing).unwrap();
         let (_, ended) = agent::remove(&scene.world(), journal).await;
         assert_eq!(ended.unwrap(), ExitCode::Done, "{fault:?}");

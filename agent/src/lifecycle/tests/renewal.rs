@@ -73,6 +73,7 @@ async fn what_changes_nothing_on_the_host_touches_nothing() {
 struct Looked {
     paths: Paths,
     at: Mutex<BTreeMap<PathBuf, Phase>>,
+    disks: Mutex<Vec<Disk>>,
 }
 
 impl Images for Looked {
@@ -89,19 +90,31 @@ impl Images for Looked {
         self.at.lock().unwrap().entry(tree.to_path_buf()).or_insert(phase);
         Ok(())
     }
+
+    fn on(&self, disk: Disk) -> Option<Arc<dyn Images>> {
+        self.disks.lock().unwrap().push(disk);
+        None
+    }
 }
 
 #[tokio::test]
 async fn what_is_wanted_is_looked_at_while_the_driver_before_is_ready() {
     let scene = Scene::new();
-    let looked = Arc::new(Looked { paths: scene.paths.clone(), at: Mutex::default() });
+    let looked = Arc::new(Looked {
+        paths: scene.paths.clone(),
+        at: Mutex::default(),
+        disks: Mutex::default(),
+    });
     let images: Arc<dyn Images> = Arc::<Looked>::clone(&looked);
     let scene = Scene { images, ..scene };
-    let next = Ok(another(&scene));
-    let ended = renewed(&scene, At::Never, vec![plan("550")], next, |scene| {
+    let mut next = another(&scene);
+    next.deadlines.disk += Duration::from_secs(1);
+    let disk = next.disk();
+    let ended = renewed(&scene, At::Never, vec![plan("550")], Ok(next), |scene| {
         assert_eq!(scene.live_driver().as_deref(), Some("550"));
     });
     assert_eq!(ended.await.unwrap(), ExitCode::Done);
+    assert_eq!(*looked.disks.lock().unwrap(), [disk]);
     let at = looked.at.lock().unwrap();
     assert_eq!(at[Path::new("/store/535")], Phase::Installing);
     assert_eq!(at[Path::new("/store/550")], Phase::Ready);

@@ -4,6 +4,7 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::steps::MakeDir;
+use longshore_core::disk::Disk;
 
 #[tokio::test]
 async fn a_step_that_hangs_is_left_behind_and_the_next_agent_goes_on_from_the_record() {
@@ -28,9 +29,9 @@ async fn a_step_that_hangs_is_left_behind_and_the_next_agent_goes_on_from_the_re
     // The record is that of the step, and the hanging thread holds the lock: no other agent begins
     // meanwhile.
     assert_eq!(scene.phase(), Some(Phase::Installing));
-    assert!(Journal::open(&scene.paths).is_err());
+    assert!(Journal::open(&scene.paths, Disk::default()).is_err());
     drop(answers);
-    while Journal::open(&scene.paths).is_err() {
+    while Journal::open(&scene.paths, Disk::default()).is_err() {
         tokio::task::yield_now().await;
     }
     scene.uninstall().await;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::steps::{LoadModule, MakeNodes, WriteParameter};
+use longshore_core::disk::Disk;
 
 #[test]
 fn a_stocked_store_gives_an_exact_plan_in_load_order() {
@@ -208,10 +209,10 @@ fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str)
         telemetry: &telemetry,
         refuses_missing_gpus: false,
     };
-    let mut journal = Journal::open(&paths).unwrap();
+    let mut journal = Journal::open(&paths, Disk::default()).unwrap();
     engine.apply(&plan.install, &mut journal, &CancelFlag::default()).unwrap();
     drop(journal);
-    let mut journal = Journal::open(&paths).unwrap();
+    let mut journal = Journal::open(&paths, Disk::default()).unwrap();
     assert!(journal.live().count() >= plan.install.len() - 1);
     engine.undo(&mut journal).unwrap();
     assert_eq!(host.state().whichever_loading(), before.whichever_loading());

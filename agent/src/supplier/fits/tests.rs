@@ -5,6 +5,7 @@ use rstest::rstest;
 use super::*;
 use crate::config::{self, Fragment};
 use crate::plan;
+use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use longshore_core::finding::Code;
 use longshore_core::flavour::Flavour;
@@ -35,7 +36,7 @@ impl Scene {
         facts.available = own.map(|file| format!("{file}:\n")).concat().into();
         let mut config = config::load(Fragment::default(), &|_| None, None).unwrap();
         config.paths = Paths { root: "/".into(), ..Paths::below(dir.path()) };
-        let store = Store::open(&config.paths.store).unwrap();
+        let store = Store::open(&config.paths.store, Disk::default()).unwrap();
         let mut set = longshore_modules::testing::set();
         let (key, kernel) = (&mut set.key, &facts.kernel);
         (key.driver_version, key.flavour) = ("535.261.03".into(), Flavour::Proprietary);

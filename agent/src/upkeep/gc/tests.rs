@@ -2,6 +2,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::upkeep::history::Installed;
+use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use longshore_modules::sets::SetStore;
 use longshore_modules::testing::set;
@@ -20,7 +21,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(&dir.path().join("store")).expect("store");
+        let store = Store::open(&dir.path().join("store"), Disk::default()).expect("store");
         Self { dir, store, now: SystemTime::now() }
     }
 

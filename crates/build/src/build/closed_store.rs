@@ -10,6 +10,7 @@ use rstest::rstest;
 
 use super::reuse::make_objects;
 use crate::build::BuildUser;
+use longshore_core::disk::Disk;
 use longshore_core::scratch::{ScratchDir, claim};
 use longshore_core::store::Store;
 use longshore_modules::artifact::HeadersFrom;
@@ -92,7 +93,7 @@ fn no_other_user_reaches_anything_in_a_store(
         fs::set_permissions(&root, Permissions::from_mode(before)).expect("permissions");
     }
     let path = root.clone();
-    with_umask(umask, move || fill(&Store::open(&path).expect("store opens")));
+    with_umask(umask, move || fill(&Store::open(&path, Disk::default()).expect("store opens")));
     let mut paths = Vec::new();
     all(&root, &mut paths);
     assert!(paths.len() > 50, "{paths:?}");

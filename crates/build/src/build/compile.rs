@@ -394,6 +394,7 @@ fn resolved(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
     use rstest::rstest;
     use std::os::unix::fs::symlink;
@@ -406,7 +407,7 @@ mod tests {
     #[test]
     fn what_make_could_have_put_a_link_in_the_place_of_is_not_mounted_after_it() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         let work = dir.path().join("work");
         let compile = Compile {
             store: &store,

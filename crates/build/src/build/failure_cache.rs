@@ -236,6 +236,7 @@ fn shown(time: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
@@ -250,7 +251,7 @@ mod tests {
 
     fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         (dir, store)
     }
 

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use super::build_lock;
 use crate::source::headers::Trees;
 use longshore_core::digest::hex;
-use longshore_core::disk;
+use longshore_core::disk::Disk;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::{Progress, Task, Unit};
@@ -125,6 +125,7 @@ async fn in_thread<T: Send + 'static>(
 /// caller. When dropped, the directory is removed first, then the lock is released.
 struct Unfinished {
     dir: ScratchDir,
+    disk: Disk,
     task: Box<dyn Task>,
     _turn: build_lock::Turn,
 }
@@ -134,7 +135,7 @@ impl Unfinished {
         let dir = claim(store, "root")?;
         // Before any package is unpacked: none may put a directory in these links' places.
         deb::make_usrmerge_links(dir.path())?;
-        Ok(Self { dir, task, _turn: turn })
+        Ok(Self { dir, disk: store.disk(), task, _turn: turn })
     }
 
     fn add(&self, package: &Package, file: File, caller: &Weak<()>) -> Result<(), Failure> {
@@ -151,12 +152,12 @@ impl Unfinished {
 
     fn finish(this: Arc<Self>, parts: &Parts, target: &Path) -> Result<(), Failure> {
         let shared = || Failure::new(FailureKind::Bug, "a build root is still being written");
-        let Self { dir, _turn, .. } = Arc::into_inner(this).ok_or_else(shared)?;
+        let Self { dir, disk, _turn, .. } = Arc::into_inner(this).ok_or_else(shared)?;
         let root = dir.path();
         if let Some(trees) = &parts.trees {
             copy(trees, &parts.header_digests, root)?;
         }
-        finish(root).map_err(|e| write_failure(root, e))?;
+        finish(root, disk).map_err(|e| write_failure(root, e))?;
         fs::rename(root, target).map_err(|e| write_failure(target, e))?;
         dir.moved();
         Ok(())
@@ -192,7 +193,7 @@ impl<R: Read> Read for WhileWanted<'_, R> {
 }
 
 /// Adds mount points and links, and syncs everything before the rename.
-fn finish(root: &Path) -> std::io::Result<()> {
+fn finish(root: &Path, disk: Disk) -> std::io::Result<()> {
     for point in MOUNT_POINTS {
         fs::create_dir_all(root.join(point))?;
     }
@@ -205,7 +206,7 @@ fn finish(root: &Path) -> std::io::Result<()> {
     }
     // A temporary directory is accessible to its owner only; the build runs as another user.
     fs::set_permissions(root, fs::Permissions::from_mode(0o755))?;
-    disk::sync_whole(&File::open(root)?)
+    disk.sync_whole(&File::open(root)?)
 }
 
 #[cfg(test)]
@@ -233,7 +234,7 @@ mod tests {
     #[test]
     fn a_root_is_named_after_its_packages_in_any_order() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         let (a, b) = (package(&"a".repeat(64)), package(&"b".repeat(64)));
         let path = |packages: &[&Package]| {
             let packages = packages.iter().copied().cloned().collect();
@@ -246,7 +247,7 @@ mod tests {
     #[tokio::test]
     async fn a_damaged_package_leaves_no_root() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         let digest = store.put(b"not a package").expect("put");
         let packages = [package(&digest)];
         let archive = Archive::empty();

@@ -100,6 +100,7 @@ fn make_dir(dir: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::Disk;
     use crate::failure::ExitCode;
     use rstest::rstest;
     use std::os::unix::fs::chown;
@@ -122,7 +123,7 @@ mod tests {
             fs::create_dir_all(&store).expect("directory");
             fs::set_permissions(&store, Permissions::from_mode(before)).expect("permissions");
         }
-        Store::open(&store).expect("opens");
+        Store::open(&store, Disk::default()).expect("opens");
         assert_eq!(mode(&store), 0o700);
     }
 
@@ -134,7 +135,7 @@ mod tests {
         let store = dir.path().join("store");
         fs::create_dir_all(store.join("sets")).expect("directory");
         fs::set_permissions(&store, Permissions::from_mode(mode)).expect("permissions");
-        let failure = Store::open(&store).expect_err("refused");
+        let failure = Store::open(&store, Disk::default()).expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Preflight);
         assert!(failure.to_string().contains("others could write"), "{failure}");
     }
@@ -145,7 +146,7 @@ mod tests {
         let store = dir.path().join("store");
         fs::create_dir(&store).expect("directory");
         chown(&store, Some(1000), None).expect("chown");
-        let failure = Store::open(&store).expect_err("another's");
+        let failure = Store::open(&store, Disk::default()).expect_err("another's");
         assert_eq!(failure.code(), ExitCode::Preflight);
         assert!(failure.to_string().contains("uid 1000"), "{failure}");
         assert!(failure.remedy_text().expect("a remedy").contains("chmod 0700"));

@@ -72,12 +72,13 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::Disk;
     use crate::failure::ExitCode;
 
     #[tokio::test]
     async fn many_share_and_one_has_it_alone() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
         let (first, second) = (
             store.lock_shared(Duration::ZERO).await.expect("free"),
             store.lock_shared(Duration::ZERO).await,
@@ -95,7 +96,7 @@ mod tests {
     async fn a_stranger_who_holds_an_older_stores_lock_keeps_nobody_waiting_beyond_the_deadline() {
         use std::os::unix::fs::PermissionsExt;
         let dir = crate::testing::for_all();
-        let store = Store::open(dir.path()).expect("store");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
         let path = dir.path().join("lock");
         std::fs::write(&path, "").expect("write");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).expect("mode");

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::durable::write_atomically;
+use crate::disk::Disk;
 
 /// Format version of the file; another version counts as no file.
 const FORMAT: u32 = 1;
@@ -122,8 +122,8 @@ impl VerifiedFiles {
         self.files.retain(|path, _| is_there(path));
     }
 
-    /// Writes the record atomically to `record`.
-    pub fn write(&self, record: &Path) -> io::Result<()> {
-        write_atomically(record, &serde_json::to_vec(self)?)
+    /// Writes the record atomically to `record`, which is on `disk`.
+    pub fn write(&self, record: &Path, disk: Disk) -> io::Result<()> {
+        disk.write_atomically(record, &serde_json::to_vec(self)?)
     }
 }

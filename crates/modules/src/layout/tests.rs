@@ -3,6 +3,7 @@ use crate::artifact::ModuleEntry;
 use crate::sets::SetStore;
 use crate::testing::modinfo::module;
 use crate::testing::set;
+use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use rstest::rstest;
 
@@ -19,7 +20,7 @@ impl Scene {
     /// A store with a set of one real, if tiny, module.
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(&dir.path().join("store")).expect("store opens");
+        let store = Store::open(&dir.path().join("store"), Disk::default()).expect("store opens");
         let mut set = set();
         set.modules = vec![put(&store, &set, "nvidia"), put(&store, &set, "nvidia-uvm")];
         store.put_set(&set).expect("put_set");
@@ -31,7 +32,7 @@ impl Scene {
     }
 
     fn other_store(&self) -> Store {
-        Store::open(&self.dir.path().join("other")).expect("store opens")
+        Store::open(&self.dir.path().join("other"), Disk::default()).expect("store opens")
     }
 
     fn export(&self) -> String {
@@ -83,7 +84,8 @@ fn what_others_put_into_the_index_stays() {
     let index = scene.layout().join("index.json");
     let image =
         br#"{"schemaVersion":2,"config":{"mediaType":"x","digest":"y","size":1},"layers":[]}"#;
-    write_blob(&scene.layout(), image).expect("write");
+    let target = Target { dir: &scene.layout(), disk: Disk::default() };
+    target.write_blob(image).expect("write");
     let digest = format!("sha256:{}", hex(&Sha256::digest(image)));
     let bytes = change_json(&index, |json| {
         json["annotations"] = serde_json::json!({"theirs": "1"});

@@ -41,11 +41,12 @@ mod tests {
     use super::*;
     use crate::artifact::image::Described;
     use crate::testing::set;
+    use longshore_core::disk::Disk;
 
     #[test]
     fn what_was_kept_is_read_back_and_damage_is_none() {
         let dir = tempfile::tempdir().expect("dir");
-        let store = Store::open(dir.path()).expect("store");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
         let set = set();
         assert!(store.evidence(&set).is_none());
         let Described { manifest, config, .. } = Described::of(&set).expect("describes");

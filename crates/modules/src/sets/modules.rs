@@ -160,7 +160,7 @@ impl<'a> Hashed<'a> {
     fn keep(self) {
         let Some(mut known) = self.known.filter(|_| self.learnt) else { return };
         known.retain(|blob| self.store.blob_path(&blob.to_string_lossy()).exists());
-        if let Err(e) = known.write(&self.record) {
+        if let Err(e) = known.write(&self.record, self.store.disk()) {
             tracing::debug!("modules will be hashed again: {e}");
         }
     }
@@ -185,6 +185,7 @@ mod tests {
     use super::super::SetStore;
     use super::*;
     use crate::testing::set;
+    use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
     use rstest::rstest;
 
@@ -194,7 +195,7 @@ mod tests {
     /// A store with a set of one module that was hashed a while after it was written.
     fn hashed() -> (tempfile::TempDir, Store, ModuleSet) {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         let mut set = set();
         set.modules.truncate(1);
         set.modules[0].sha256 = store.put(BYTES).expect("put");
@@ -218,7 +219,7 @@ mod tests {
         while !known.learn(Path::new(sha256), &metadata, sha256) {
             thread::sleep(Duration::from_millis(100));
         }
-        known.write(&store.dir(HASHED)).expect("written");
+        known.write(&store.dir(HASHED), store.disk()).expect("written");
     }
 
     fn this_boot() -> String {

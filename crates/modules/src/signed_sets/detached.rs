@@ -142,7 +142,9 @@ fn find(dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) -> io::Result<()> {
 pub fn export(set: &ModuleSet, store: &Store, dir: &Path) -> Result<PathBuf, Failure> {
     let target = dir.join(set.key.file_stem());
     let write = |path: &Path, bytes: &[u8]| {
-        longshore_core::durable::write_atomically(path, bytes)
+        store
+            .disk()
+            .write_atomically(path, bytes)
             .or_fail(FailureKind::Usage, || format!("writing {}", path.display()))
             .map_err(|failure| failure.remedy("name a directory (--export) that can be written"))
     };

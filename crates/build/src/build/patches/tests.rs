@@ -1,4 +1,5 @@
 use super::*;
+use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use rstest::rstest;
 
@@ -288,7 +289,8 @@ fn one_hunk_that_does_not_fit_leaves_every_file_as_it_was(#[case] bad: &str, #[c
 #[test]
 fn what_was_selected_is_recalled_by_its_question() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    let store = longshore_core::store::Store::open(dir.path()).expect("store opens");
+    let store =
+        longshore_core::store::Store::open(dir.path(), Disk::default()).expect("store opens");
     assert_eq!(memory::recall(&store, "q"), None);
     let applied = named(&[patch("a", CHANGE_A)]);
     memory::keep(&store, "q", &applied).expect("keeps");

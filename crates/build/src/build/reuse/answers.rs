@@ -224,6 +224,7 @@ fn prune(dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::disk::Disk;
 
     const SCRIPT: &str =
         "compile_test() {\n        one)\n1\n        ;;\n        two)\n2\n        ;;\n}\n";
@@ -231,7 +232,7 @@ mod tests {
 
     fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         (dir, store)
     }
 

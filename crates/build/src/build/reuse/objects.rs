@@ -97,6 +97,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
+    use longshore_core::disk::Disk;
+
     fn seen(path: &Path) -> (u32, u32) {
         let found = path.symlink_metadata().expect("there");
         (found.uid(), found.mode() & 0o777)
@@ -105,7 +107,7 @@ mod tests {
     #[test]
     fn objects_are_apart_and_below_a_directory_of_roots_alone() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         let user = BuildUser::default();
         let made = |from| make_dir(&store, user, from).expect("made");
         let signed = made(HeadersFrom::Archive);
@@ -121,7 +123,7 @@ mod tests {
     #[test]
     fn what_another_user_could_write_is_not_used() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store opens");
+        let store = Store::open(dir.path(), Disk::default()).expect("store opens");
         let all = store.dir("objects");
         // As earlier versions of longshore made it, without an owner.
         fs::create_dir(&all).expect("directory");

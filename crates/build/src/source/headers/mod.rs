@@ -301,13 +301,15 @@ fn of_host_at_hand(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_core::disk::Disk;
     use longshore_core::progress::Silent;
 
     const WANTED: Wanted<'static> = Wanted { release: "6.1.0-50-amd64", version: None };
 
     async fn fails(places: &HeaderPlaces, available: Option<&AvailableHeaders>) -> Failure {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let (archive, store) = (Archive::empty(), Store::open(dir.path()).expect("store"));
+        let (archive, store) =
+            (Archive::empty(), Store::open(dir.path(), Disk::default()).expect("store"));
         let found = find(WANTED, places, available, &archive, &store, &Silent).await;
         found.expect_err("no source has any")
     }

@@ -61,6 +61,7 @@ mod tests {
     use super::*;
     use crate::source::runfile::sample::{self, Compression, NAME, driver};
     use longshore_core::digest::hex;
+    use longshore_core::disk::Disk;
     use longshore_core::progress::{Progress, Silent, Unit};
     use longshore_fetch::http::{Fetcher, Policy};
 
@@ -133,7 +134,7 @@ mod tests {
             answer("200 OK", right.len(), &right),
         ]);
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(&dir.path().join("store")).expect("store");
+        let store = Store::open(&dir.path().join("store"), Disk::default()).expect("store");
         let policy = Policy { backoff: Duration::from_millis(1), ..Policy::default() };
         let fetcher = Fetcher::new(policy, Path::new("/")).expect("fetcher");
         let latest = Arc::new(Latest::default());

@@ -22,7 +22,6 @@ use super::listing::{Listed, Listing};
 use super::unpack::Unpacked;
 use crate::source::driver;
 use crate::source::userspace::{self, Entry, compare, is_taken, measure};
-use longshore_core::disk;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
@@ -220,7 +219,7 @@ pub(crate) fn keep(
     let dir = unpacked.dir.path();
     fs::set_permissions(dir, Permissions::from_mode(0o755)).map_err(failed)?;
     // One call for thousands of files; the rename must not reach the disk before their content.
-    File::open(dir).and_then(|dir| disk::sync_whole(&dir)).map_err(failed)?;
+    File::open(dir).and_then(|dir| store.disk().sync_whole(&dir)).map_err(failed)?;
     let mut tries = 0;
     let is_moved = loop {
         // Another process may have been faster, and have it in use.
@@ -238,7 +237,7 @@ pub(crate) fn keep(
         unpacked.dir.moved();
     }
     let parent = target.parent().unwrap_or(Path::new("/"));
-    File::open(parent).and_then(|dir| disk::sync(&dir)).map_err(failed)?;
+    File::open(parent).and_then(|dir| store.disk().sync(&dir)).map_err(failed)?;
     Ok(StoredRunFile { written, tree: target.join("tree") })
 }
 

@@ -1,3 +1,4 @@
+use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +23,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(&dir.path().join("store")).expect("store");
+        let store = Store::open(&dir.path().join("store"), Disk::default()).expect("store");
         let policy = Policy { attempts: 1, ..Policy::default() };
         let fetcher = Fetcher::new(policy, Path::new("/")).expect("fetcher");
         Self { dir, store, fetcher }
@@ -121,7 +122,7 @@ async fn a_driver_root_is_made_of_it() {
     let scene = Scene::new();
     let file = stored(&scene).await;
     let tree = assemble_run_file(file, &scene.store, &Silent).await.expect("assembled");
-    verify(&tree, Depth::Full).expect("verifies");
+    verify(&tree, Depth::Full, Disk::default()).expect("verifies");
     let AvailableUserspace { driver_version, root, .. } = &tree;
     assert_eq!(driver_version, VERSION);
     let libraries = root.join("usr/lib/x86_64-linux-gnu");

@@ -146,6 +146,7 @@ mod tests {
     use super::*;
     use crate::source::sample_elf::elf;
     use crate::source::userspace::{at_hand, manifest_of};
+    use longshore_core::disk::Disk;
     use longshore_core::failure::ExitCode;
     use longshore_core::progress::Silent;
     use rstest::rstest;
@@ -221,7 +222,7 @@ mod tests {
 
     fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
         (dir, store)
     }
 
@@ -244,7 +245,7 @@ mod tests {
     fn packages_become_a_tree_that_is_as_its_manifest_says() {
         let (_dir, store) = store();
         let tree = assembled(&store, driver(&store)).expect("assembled");
-        verify(&tree, Depth::Full).expect("verifies");
+        verify(&tree, Depth::Full, Disk::default()).expect("verifies");
         assert_eq!(at_hand(&store).expect("listed"), std::slice::from_ref(&tree));
         let manifest = manifest_of(&tree).expect("manifest");
         assert_eq!(manifest.needs, ["libc.so.6"]);
@@ -270,7 +271,7 @@ mod tests {
         let second = assembled(&store, driver(&store)).expect("assembled");
         assert!(library.is_file(), "it is gone from under its user");
         assert_eq!(second.root, with_generation(&first.root, 2));
-        verify(&second, Depth::Full).expect("verifies");
+        verify(&second, Depth::Full, Disk::default()).expect("verifies");
         assert_eq!(second.tools, ["nvidia-smi"]);
         // Both exist, and the damaged one is not offered to new users.
         assert_eq!(at_hand(&store).expect("listed"), std::slice::from_ref(&second));
@@ -287,13 +288,13 @@ mod tests {
         bytes[10] ^= 1;
         fs::write(&tool, bytes).expect("flipped");
         assert_eq!(at_hand(&store).expect("listed").len(), 1, "the quick check does not see it");
-        let failure = examine(&first.root, Depth::Changed).expect_err("refused");
+        let failure = examine(&first.root, Depth::Changed, Disk::default()).expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Verification);
         assert!(failure.remedy_text().is_some_and(|text| text.contains("run again")));
         assert_eq!(at_hand(&store).expect("listed"), []);
         let second = assembled(&store, driver(&store)).expect("assembled");
         assert_eq!(second.root, with_generation(&first.root, 2));
-        examine(&second.root, Depth::Changed).expect("as it should be");
+        examine(&second.root, Depth::Changed, Disk::default()).expect("as it should be");
         assert!(tool.is_file(), "it is gone from under its user");
     }
 

@@ -61,16 +61,19 @@ impl Assembly {
     /// # Errors
     /// Exit code 15 where the store cannot be listed.
     pub(super) fn there(&self) -> Result<Option<AvailableUserspace>, Failure> {
-        let is_whole =
-            |directory: &PathBuf| match verify_root(&directory.join("root"), Depth::Quick) {
-                Ok(()) => true,
-                Err(failure) => {
-                    tracing::warn!("a user-mode tree was ignored: {}", failure.one_line());
-                    false
-                }
-            };
+        let is_whole = |directory: &PathBuf| match self.compare(directory) {
+            Ok(()) => true,
+            Err(failure) => {
+                tracing::warn!("a user-mode tree was ignored: {}", failure.one_line());
+                false
+            }
+        };
         let found = generations::of(&self.store, &self.name)?.into_iter().find(is_whole);
         Ok(found.map(|directory| self.tree_in(&directory)))
+    }
+
+    fn compare(&self, directory: &Path) -> Result<(), Failure> {
+        verify_root(&directory.join("root"), Depth::Quick, self.store.disk())
     }
 
     /// Assembles the root; `fill` puts libraries, tools and firmware into the given empty
@@ -86,7 +89,7 @@ impl Assembly {
         let needs = driver_root::finish(&root, self.machine)?;
         self.check(&root)?;
         self.write_manifest(&root, needs)?;
-        let is_whole = |found: &Path| verify_root(&found.join("root"), Depth::Quick).is_ok();
+        let is_whole = |found: &Path| self.compare(found).is_ok();
         let directory = generations::land(scratch, &self.name, &self.store, is_whole)?;
         Ok(self.tree_in(&directory))
     }

@@ -13,8 +13,8 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use longshore_core::disk;
-use longshore_core::durable::{write_atomically, write_failure};
+use longshore_core::disk::Disk;
+use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::scratch::ScratchDir;
 use longshore_core::store::Store;
@@ -87,7 +87,7 @@ pub(super) fn land(
     make_readable(scratch.path()).map_err(failed)?;
     // One call for hundreds of files; the rename must not reach the disk before their content.
     let opened = File::open(scratch.path()).map_err(failed)?;
-    disk::sync_whole(&opened).map_err(failed)?;
+    store.disk().sync_whole(&opened).map_err(failed)?;
     for _ in 0..TRIES {
         let there = numbered(&trees, name)?;
         if let Some((_, path)) = there.iter().find(|(_, path)| is_it(path)) {
@@ -106,7 +106,7 @@ pub(super) fn land(
         match fs::rename(scratch.path(), &target) {
             Ok(()) => {
                 scratch.moved();
-                File::open(&trees).and_then(|dir| disk::sync(&dir)).map_err(failed)?;
+                File::open(&trees).and_then(|dir| store.disk().sync(&dir)).map_err(failed)?;
                 return Ok(target);
             }
             Err(e) if is_taken(&e) => {}
@@ -128,9 +128,10 @@ fn make_readable(path: &Path) -> io::Result<()> {
 }
 
 /// Marks a tree as damaged, beside its root: it is never used again.
-pub(super) fn condemn(root: &Path, why: &Failure) {
+pub(super) fn condemn(root: &Path, why: &Failure, disk: Disk) {
     let path = root.with_file_name(DAMAGED);
-    if let Err(error) = write_atomically(&path, format!("{}\n", why.one_line()).as_bytes()) {
+    let text = format!("{}\n", why.one_line());
+    if let Err(error) = disk.write_atomically(&path, text.as_bytes()) {
         tracing::warn!("cannot mark {} as damaged: {error}", root.display());
     }
 }
@@ -165,7 +166,7 @@ mod tests {
     #[test]
     fn many_that_land_at_once_all_get_the_one_that_was_first() {
         let dir = longshore_core::testing::for_all();
-        let store = Store::open(dir.path()).expect("store");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
         // A foreign lock on the directory blocks nothing.
         longshore_core::testing::loosen(dir.path(), &store.dir("userspace"));
         let _holder = longshore_core::testing::Holder::of(&store.dir("userspace"));
@@ -186,7 +187,7 @@ mod tests {
     #[test]
     fn what_is_there_stays_and_only_what_is_it_is_used_again() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
         let put = |text: &str, is_it: &dyn Fn(&Path) -> bool| {
             let scratch = claim(&store, "userspace").expect("claim");
             fs::write(scratch.path().join("file"), text).expect("write");

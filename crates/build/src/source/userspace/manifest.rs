@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::generations;
 use crate::source::userspace::AvailableUserspace;
 use longshore_core::digest::digest_of;
+use longshore_core::disk::Disk;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::verified_files::VerifiedFiles;
 
@@ -113,11 +114,11 @@ impl Manifest {
         }
     }
 
-    /// Compares the tree at `root` with this manifest.
+    /// Compares the tree at `root`, on `disk`, with this manifest.
     ///
     /// # Errors
     /// As [`verify`].
-    pub(super) fn verify(&self, root: &Path, depth: Depth) -> Result<(), Failure> {
+    pub(super) fn verify(&self, root: &Path, depth: Depth, disk: Disk) -> Result<(), Failure> {
         let record = root.with_file_name(HASHED);
         let known = if depth == Depth::Changed {
             VerifiedFiles::read(&record)
@@ -141,7 +142,7 @@ impl Manifest {
         compare(root, &self.entries, &found).map_err(|failure| failure.remedy(ANEW))?;
         if depth != Depth::Quick
             && learnt != known
-            && let Err(e) = learnt.write(&record)
+            && let Err(e) = learnt.write(&record, disk)
         {
             tracing::debug!("{} will be hashed again: {e}", root.display());
         }
@@ -190,16 +191,16 @@ pub(super) fn of_root(root: &Path) -> Result<Manifest, Failure> {
 ///
 /// # Errors
 /// Exit code 13 naming the first paths that differ, are missing or do not belong there.
-pub fn verify(tree: &AvailableUserspace, depth: Depth) -> Result<(), Failure> {
-    verify_root(&tree.root, depth)
+pub fn verify(tree: &AvailableUserspace, depth: Depth, disk: Disk) -> Result<(), Failure> {
+    verify_root(&tree.root, depth, disk)
 }
 
 /// Like [`verify`], for the directory `root` of a tree.
 ///
 /// # Errors
 /// As [`verify`].
-pub fn verify_root(root: &Path, depth: Depth) -> Result<(), Failure> {
-    of_root(root)?.verify(root, depth)
+pub fn verify_root(root: &Path, depth: Depth, disk: Disk) -> Result<(), Failure> {
+    of_root(root)?.verify(root, depth, disk)
 }
 
 /// Like [`verify_root`], for a tree of the store. Damage that a quick comparison does not find is
@@ -207,13 +208,13 @@ pub fn verify_root(root: &Path, depth: Depth) -> Result<(), Failure> {
 ///
 /// # Errors
 /// As [`verify`].
-pub fn examine(root: &Path, depth: Depth) -> Result<(), Failure> {
-    let found = verify_root(root, depth);
+pub fn examine(root: &Path, depth: Depth, disk: Disk) -> Result<(), Failure> {
+    let found = verify_root(root, depth, disk);
     if let Err(why) = &found
         && depth != Depth::Quick
-        && verify_root(root, Depth::Quick).is_ok()
+        && verify_root(root, Depth::Quick, disk).is_ok()
     {
-        generations::condemn(root, why);
+        generations::condemn(root, why, disk);
     }
     found
 }
@@ -320,7 +321,7 @@ mod tests {
     #[case::full(Depth::Full)]
     fn an_untouched_tree_is_as_its_manifest_says(#[case] depth: Depth) {
         let (_dir, tree) = tree();
-        verify(&tree, depth).expect("verifies");
+        verify(&tree, depth, Disk::default()).expect("verifies");
     }
 
     #[rstest]
@@ -335,7 +336,7 @@ mod tests {
     fn a_quick_look_finds(#[case] said: &str, #[case] change: fn(&Path) -> io::Result<()>) {
         let (_dir, tree) = tree();
         change(&tree.root).expect("changed");
-        let failure = verify(&tree, Depth::Quick).expect_err("refused");
+        let failure = verify(&tree, Depth::Quick, Disk::default()).expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Verification);
         assert!(failure.to_string().contains(said), "{failure}");
     }
@@ -344,8 +345,8 @@ mod tests {
     fn only_a_full_look_finds_a_flipped_bit() {
         let (_dir, tree) = tree();
         fs::write(tree.root.join("usr/lib/libcuda.so.1.2"), b"librarz").expect("changed");
-        verify(&tree, Depth::Quick).expect("same size");
-        let failure = verify(&tree, Depth::Full).expect_err("refused");
+        verify(&tree, Depth::Quick, Disk::default()).expect("same size");
+        let failure = verify(&tree, Depth::Full, Disk::default()).expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Verification);
     }
 
@@ -377,8 +378,8 @@ mod tests {
         let text = fs::read_to_string(&record).expect("record");
         let own = digest_of(&b"library"[..]).expect("digest");
         fs::write(&record, text.replace(&own, &other)).expect("written");
-        verify(&tree, Depth::Changed).expect_err("taken from the record");
-        verify(&tree, Depth::Full).expect("read");
+        verify(&tree, Depth::Changed, Disk::default()).expect_err("taken from the record");
+        verify(&tree, Depth::Full, Disk::default()).expect("read");
     }
 
     #[rstest]
@@ -401,7 +402,7 @@ mod tests {
         while inode_time(&file).expect("metadata") == before {
             change(&file).expect("changed");
         }
-        let failure = verify(&tree, Depth::Changed).expect_err("refused");
+        let failure = verify(&tree, Depth::Changed, Disk::default()).expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Verification);
     }
 
@@ -412,15 +413,15 @@ mod tests {
     fn a_record_that_is_unreadable_is_as_none(#[case] text: &str) {
         let (dir, tree) = known_tree();
         fs::write(dir.path().join("hashed.json"), text).expect("written");
-        verify(&tree, Depth::Changed).expect("hashed");
+        verify(&tree, Depth::Changed, Disk::default()).expect("hashed");
         fs::write(tree.root.join("usr/lib/libcuda.so.1.2"), b"librarz").expect("changed");
-        verify(&tree, Depth::Changed).expect_err("hashed");
+        verify(&tree, Depth::Changed, Disk::default()).expect_err("hashed");
     }
 
     #[test]
     fn a_file_that_changed_just_now_is_not_known() {
         let (dir, tree) = tree();
-        verify(&tree, Depth::Changed).expect("hashed");
+        verify(&tree, Depth::Changed, Disk::default()).expect("hashed");
         let text = fs::read_to_string(dir.path().join("hashed.json")).unwrap_or_default();
         assert!(!text.contains("libcuda"), "{text}");
     }
@@ -433,7 +434,7 @@ mod tests {
     fn a_manifest_is_refused_when(#[case] text: &str) {
         let (dir, tree) = tree();
         fs::write(dir.path().join("manifest.json"), text).expect("written");
-        let failure = verify(&tree, Depth::Quick).expect_err("refused");
+        let failure = verify(&tree, Depth::Quick, Disk::default()).expect_err("refused");
         assert_eq!(failure.code(), ExitCode::Verification);
         assert!(failure.remedy_text().is_some());
     }

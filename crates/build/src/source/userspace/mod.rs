@@ -21,6 +21,7 @@ mod selection;
 use std::fs;
 use std::path::PathBuf;
 
+use longshore_core::disk::Disk;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 use longshore_debian::version;
@@ -65,7 +66,7 @@ pub fn at_hand(store: &Store) -> Result<Vec<AvailableUserspace>, Failure> {
         let root = path.join("root");
         // Files beside the root are written later, too.
         let made = fs::metadata(&root).and_then(|directory| directory.modified()).ok();
-        match sound_tree(root) {
+        match sound_tree(root, store.disk()) {
             Ok(tree) => {
                 trees.push((made, tree));
             }
@@ -78,9 +79,9 @@ pub fn at_hand(store: &Store) -> Result<Vec<AvailableUserspace>, Failure> {
     Ok(trees.into_iter().map(|(_, tree)| tree).collect())
 }
 
-fn sound_tree(root: PathBuf) -> Result<AvailableUserspace, Failure> {
+fn sound_tree(root: PathBuf, disk: Disk) -> Result<AvailableUserspace, Failure> {
     let manifest = manifest::of_root(&root)?;
-    manifest.verify(&root, Depth::Quick)?;
+    manifest.verify(&root, Depth::Quick, disk)?;
     let tools = manifest.tools();
     let Manifest { driver_version, arch, .. } = manifest;
     Ok(AvailableUserspace { driver_version, arch, root, tools })
@@ -104,7 +105,7 @@ mod tests {
     #[test]
     fn the_newest_version_and_the_latest_of_it_come_first() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store");
+        let store = Store::open(dir.path(), Disk::default()).expect("store");
         add(&store, "a", "535.261.03", 10);
         add(&store, "b", "550.163.01", 500);
         add(&store, "c", "535.261.03", 5);

@@ -13,6 +13,7 @@ use super::generations;
 use super::manifest::{Depth, Entry, Manifest, examine, verify_root};
 use crate::source::userspace::AvailableUserspace;
 use longshore_core::digest::is_sha256;
+use longshore_core::disk::Disk;
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -105,7 +106,10 @@ impl Packed {
     /// As [`Packed::check_machine`]; exit code 15 where the store cannot be listed.
     pub fn there(&self, store: &Store) -> Result<Option<AvailableUserspace>, Failure> {
         let found = generations::of(store, &self.name()?)?;
-        Ok(found.into_iter().find(|directory| self.is(directory)).map(|found| self.tree_in(&found)))
+        Ok(found
+            .into_iter()
+            .find(|directory| self.is(directory, store.disk()))
+            .map(|found| self.tree_in(&found)))
     }
 
     /// Assembles the tree in the store from verified files; `file` returns the path of each by its
@@ -126,8 +130,9 @@ impl Packed {
         self.fill(&root, file)?;
         let manifest = scratch.path().join("manifest.json");
         fs::write(&manifest, &self.manifest).map_err(|e| write_failure(&manifest, e))?;
-        verify_root(&root, Depth::Quick)?;
-        let landed = generations::land(scratch, &name, store, |directory| self.is(directory))?;
+        verify_root(&root, Depth::Quick, store.disk())?;
+        let landed =
+            generations::land(scratch, &name, store, |directory| self.is(directory, store.disk()))?;
         Ok(self.tree_in(&landed))
     }
 
@@ -146,11 +151,11 @@ impl Packed {
     }
 
     /// True if a directory of the store holds exactly this tree.
-    fn is(&self, directory: &Path) -> bool {
+    fn is(&self, directory: &Path, disk: Disk) -> bool {
         let written = fs::read(directory.join("manifest.json")).ok();
         let same = written.and_then(|bytes| serde_json::from_slice::<Manifest>(&bytes).ok());
         same.is_some_and(|same| same == self.read)
-            && examine(&directory.join("root"), Depth::Full).is_ok()
+            && examine(&directory.join("root"), Depth::Full, disk).is_ok()
     }
 
     fn paths_of(&self, content: &str) -> usize {
@@ -259,7 +264,7 @@ mod tests {
     /// A tree in a store, split for another store.
     fn packed() -> (tempfile::TempDir, Store, Packed) {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(&dir.path().join("store")).expect("store");
+        let store = Store::open(&dir.path().join("store"), Disk::default()).expect("store");
         let root = dir.path().join("tree/root");
         fs::create_dir_all(root.join("usr/lib")).expect("directories");
         for (name, mode) in [("a.so.1", 0o644), ("b", 0o755)] {
@@ -293,7 +298,7 @@ mod tests {
         assert_eq!(packed.files.len(), 2, "each content once");
         assert_eq!(packed.there(&store).expect("looked"), None);
         let tree = packed.unpack(&store, &stage(dir.path(), &packed)).expect("unpacks");
-        verify_root(&tree.root, Depth::Full).expect("as it was");
+        verify_root(&tree.root, Depth::Full, Disk::default()).expect("as it was");
         assert_eq!(packed.there(&store).expect("looked").as_ref(), Some(&tree));
         let listed = super::super::at_hand(&store).expect("listed");
         assert_eq!(listed, std::slice::from_ref(&tree));
@@ -327,7 +332,7 @@ mod tests {
         let second = other.unpack(&store, &stage(dir.path(), &packed)).expect("unpacks");
         assert_ne!(second.root, first.root);
         assert!(second.root.join("usr/lib/d").is_symlink());
-        verify_root(&first.root, Depth::Full).expect("as it was");
+        verify_root(&first.root, Depth::Full, Disk::default()).expect("as it was");
         for (packed, tree) in [(packed, first), (other, second)] {
             assert_eq!(packed.there(&store).expect("looked"), Some(tree));
         }

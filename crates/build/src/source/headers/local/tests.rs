@@ -1,3 +1,4 @@
+use longshore_core::disk::Disk;
 use longshore_core::failure::ExitCode;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -192,7 +193,7 @@ async fn a_tar_file_is_unpacked_and_followed() {
     let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(file, Default::default()));
     tar.append_dir_all("linux", dir.path().join("tree")).expect("packs");
     tar.into_inner().and_then(|gzip| gzip.finish()).expect("packs");
-    let store = Store::open(&dir.path().join("store")).expect("store opens");
+    let store = Store::open(&dir.path().join("store"), Disk::default()).expect("store opens");
     let found = given(&path, WANTED, &store).await.expect("reads");
     let found = found.map_err(|why| panic!("{why}")).expect("found");
     drop(copied(&found));
@@ -204,7 +205,7 @@ async fn a_tar_file_is_unpacked_and_followed() {
 #[tokio::test]
 async fn what_is_no_tar_file_is_damaged() {
     let dir = temporary();
-    let store = Store::open(&dir.path().join("store")).expect("store opens");
+    let store = Store::open(&dir.path().join("store"), Disk::default()).expect("store opens");
     for (name, code) in [("absent", ExitCode::Toolchain), ("text.tar", ExitCode::Verification)] {
         if name != "absent" {
             fs::write(dir.path().join(name), "no tar file").expect("write");
