@@ -62,7 +62,8 @@ enum Place {
 }
 
 impl Journal {
-    /// Takes the lock, then reads the state, which is on `disk`; drops entries of another boot, which are void.
+    /// Takes the lock, then reads the state, which is on `disk`; drops entries of another boot,
+    /// which are void.
     ///
     /// # Errors
     /// 15 if another agent holds the lock, the directory cannot be read or written, a newer

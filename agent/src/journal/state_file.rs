@@ -46,6 +46,7 @@ pub(crate) type AtPoint = Box<dyn FnMut(Point) -> io::Result<()> + Send>;
 pub(super) struct StateFile {
     dir: PrivateDir,
     id: DirId,
+    /// Disk under the directory, with the deadline of each write.
     pub(super) disk: Disk,
     #[cfg(test)]
     at_point: Option<AtPoint>,

@@ -69,11 +69,19 @@ async fn what_changes_nothing_on_the_host_touches_nothing() {
     }
 }
 
-/// A store that records the phase in which each tree was first checked.
+/// A store that records the phase in which each tree was first checked, and the disks that it was
+/// put on.
 struct Looked {
     paths: Paths,
     at: Mutex<BTreeMap<PathBuf, Phase>>,
     disks: Mutex<Vec<Disk>>,
+}
+
+impl Looked {
+    fn in_place_of(scene: &Scene) -> Arc<Self> {
+        let (at, disks) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { paths: scene.paths.clone(), at, disks })
+    }
 }
 
 impl Images for Looked {
@@ -100,24 +108,31 @@ impl Images for Looked {
 #[tokio::test]
 async fn what_is_wanted_is_looked_at_while_the_driver_before_is_ready() {
     let scene = Scene::new();
-    let looked = Arc::new(Looked {
-        paths: scene.paths.clone(),
-        at: Mutex::default(),
-        disks: Mutex::default(),
+    let looked = Looked::in_place_of(&scene);
+    let images: Arc<dyn Images> = Arc::<Looked>::clone(&looked);
+    let scene = Scene { images, ..scene };
+    let next = Ok(another(&scene));
+    let ended = renewed(&scene, At::Never, vec![plan("550")], next, |scene| {
+        assert_eq!(scene.live_driver().as_deref(), Some("550"));
     });
+    assert_eq!(ended.await.unwrap(), ExitCode::Done);
+    let at = looked.at.lock().unwrap();
+    assert_eq!(at[Path::new("/store/535")], Phase::Installing);
+    assert_eq!(at[Path::new("/store/550")], Phase::Ready);
+}
+
+#[tokio::test]
+async fn the_store_of_the_images_follows_another_disk_deadline() {
+    let scene = Scene::new();
+    let looked = Looked::in_place_of(&scene);
     let images: Arc<dyn Images> = Arc::<Looked>::clone(&looked);
     let scene = Scene { images, ..scene };
     let mut next = another(&scene);
     next.deadlines.disk += Duration::from_secs(1);
     let disk = next.disk();
-    let ended = renewed(&scene, At::Never, vec![plan("550")], Ok(next), |scene| {
-        assert_eq!(scene.live_driver().as_deref(), Some("550"));
-    });
+    let ended = renewed(&scene, At::Never, vec![plan("535")], Ok(next), |_| {});
     assert_eq!(ended.await.unwrap(), ExitCode::Done);
     assert_eq!(*looked.disks.lock().unwrap(), [disk]);
-    let at = looked.at.lock().unwrap();
-    assert_eq!(at[Path::new("/store/535")], Phase::Installing);
-    assert_eq!(at[Path::new("/store/550")], Phase::Ready);
 }
 
 #[tokio::test]
