@@ -133,9 +133,13 @@ const GIVING_BACK: Duration = Duration::from_secs(3);
 ///
 /// # Errors
 /// The failure to report and exit with.
-pub fn execute(cli: Cli, words: &TerminationRecord, log: &Log) -> Result<CommandOutcome, Failure> {
+pub fn execute(
+    cli: Cli,
+    termination: &TerminationRecord,
+    log: &Log,
+) -> Result<CommandOutcome, Failure> {
     if matches!(cli.command, Command::Run) {
-        words.leave_message(usual_message(&cli.settings));
+        termination.leave_message(usual_message(&cli.settings));
     }
     let asked = RefCell::new(BTreeSet::new());
     let env = |name: &str| {
@@ -151,10 +155,10 @@ pub fn execute(cli: Cli, words: &TerminationRecord, log: &Log) -> Result<Command
     let telemetry = Telemetry::default();
     match cli.command {
         Command::Run => {
-            words.leave_message(config.termination_message.clone());
-            words.keep_record(&config, &telemetry);
+            termination.leave_message(config.termination_message.clone());
+            termination.keep_record(&config, &telemetry);
         }
-        Command::Unload => words.keep_record(&config, &telemetry),
+        Command::Unload => termination.keep_record(&config, &telemetry),
         _ => {}
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -167,12 +171,12 @@ pub fn execute(cli: Cli, words: &TerminationRecord, log: &Log) -> Result<Command
             failure.remedy("raise the limits on open files and processes (ulimit)")
         })?;
     let claims = Claims::default();
-    let (log, words) = (log.clone(), words.clone());
+    let (log, termination) = (log.clone(), termination.clone());
     // The thread below cannot return in that case: this closure reports the failure and ends the
     // process.
     let stuck = move |failure: &Failure| {
         log.report(failure);
-        words.tell(failure);
+        termination.write(failure);
         std::process::exit(failure.code().number().into());
     };
     let result = runtime.block_on(async {
@@ -416,17 +420,17 @@ fn usual_message(settings: &Fragment) -> Option<PathBuf> {
 
 /// Sets the termination message and failure record for an agent that was started as a child of this
 /// process.
-pub fn prepare_termination_record(words: &TerminationRecord) {
+pub fn prepare_termination_record(termination: &TerminationRecord) {
     let Ok(cli) = Cli::try_parse() else { return };
     if !matches!(cli.command, Command::Run) {
         return;
     }
-    words.leave_message(usual_message(&cli.settings));
+    termination.leave_message(usual_message(&cli.settings));
     let env = |name: &str| std::env::var(name).ok();
     let config = config::load(cli.settings, &env, Some(Path::new(config::DEFAULT_FILE)));
     if let Ok(config) = config {
-        words.leave_message(config.termination_message.clone());
-        words.keep_record(&config, &Telemetry::default());
+        termination.leave_message(config.termination_message.clone());
+        termination.keep_record(&config, &Telemetry::default());
     }
 }
 

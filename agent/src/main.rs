@@ -36,18 +36,18 @@ fn main() -> ProcessExit {
     // The driver root is readable for all users, and the store is writable for the owner only,
     // whatever umask the parent process set.
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
-    let words = TerminationRecord::default();
-    let (words_of_panic, log_of_panic) = (words.clone(), log.clone());
+    let termination = TerminationRecord::default();
+    let (termination_of_panic, log_of_panic) = (termination.clone(), log.clone());
     std::panic::set_hook(Box::new(move |info| {
-        report_panic(info, &log_of_panic, &words_of_panic);
+        report_panic(info, &log_of_panic, &termination_of_panic);
     }));
     match init::as_process_one() {
         Ok(None) => {}
         Ok(Some(ended)) => {
             if let Some(name) = ended.signal_name() {
                 // A killed agent cannot report this itself.
-                commands::prepare_termination_record(&words);
-                words.tell_of_killed(ended.code, &name);
+                commands::prepare_termination_record(&termination);
+                termination.write_killed(ended.code, &name);
             }
             return ProcessExit::from(ended.code);
         }
@@ -60,12 +60,12 @@ fn main() -> ProcessExit {
         Ok(cli) => cli,
         Err(error) => return refuse(commands::without_secrets(error), &log),
     };
-    match commands::execute(cli, &words, &log) {
+    match commands::execute(cli, &termination, &log) {
         Ok(CommandOutcome::Code(code)) => ProcessExit::from(code.number()),
         Ok(CommandOutcome::Stopped(signal)) => ProcessExit::from(commands::end_by(signal)),
         Err(failure) => {
             log.report(&failure);
-            words.tell(&failure);
+            termination.write(&failure);
             ProcessExit::from(failure.code().number())
         }
     }
@@ -93,10 +93,10 @@ fn refuse(error: clap::Error, log: &Log) -> ProcessExit {
 }
 
 /// Reports a panic, which is a fault in longshore, in the form of every other failure.
-fn report_panic(info: &std::panic::PanicHookInfo<'_>, log: &Log, words: &TerminationRecord) {
+fn report_panic(info: &std::panic::PanicHookInfo<'_>, log: &Log, termination: &TerminationRecord) {
     let failure = Failure::new(FailureKind::Bug, format!("a fault in longshore: {info}"))
         .remedy("please report it with the log; `longshore unload` uninstalls what is on the host");
     log.report(&failure);
-    words.tell(&failure);
+    termination.write(&failure);
     std::process::exit(ExitCode::Bug.number().into());
 }

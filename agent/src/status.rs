@@ -29,7 +29,7 @@ pub struct StatusReport {
     /// The phase that the journal was left in; None if no agent ran since the host was booted.
     pub phase: Option<Phase>,
     /// Process id, in its own PID namespace, of the agent that holds the lock; None if none does,
-    /// or `unheard` has the reason that this is unknown.
+    /// or `agent_error` has the reason that this is unknown.
     pub agent: Option<u32>,
     /// `/sys/module/nvidia/version`: the loaded driver, by whichever program.
     pub driver_version: Option<String>,
@@ -42,12 +42,12 @@ pub struct StatusReport {
     /// The journal's entries that are not undone, oldest first.
     pub entries: Vec<EntryStatus>,
     /// Reason that the journal could not be read: earlier agents' changes are then unknown, and
-    /// nothing is reported as ours.
-    pub unread: Option<String>,
+    /// nothing is reported as owned.
+    pub journal_error: Option<String>,
     /// Live state of the agent; None if no agent runs or it did not answer.
     pub live: Option<Live>,
     /// Reason that an agent that runs, or may run, did not answer.
-    pub unheard: Option<String>,
+    pub agent_error: Option<String>,
     /// The last failure of an agent on this host.
     pub last_failure: Option<FailureStatus>,
 }
@@ -74,7 +74,7 @@ pub struct ModuleStatus {
     /// MODULE_VERSION.
     pub version: Option<String>,
     /// True if the journal has it as loaded by us.
-    pub ours: bool,
+    pub owned: bool,
 }
 
 /// A mount of ours.
@@ -92,9 +92,9 @@ pub struct NodeStatus {
     /// Present or expected path.
     pub path: PathBuf,
     /// True if it is there with the right numbers.
-    pub right: bool,
+    pub correct: bool,
     /// True if the journal has it as made by us.
-    pub ours: bool,
+    pub owned: bool,
 }
 
 /// An entry of the journal.
@@ -133,9 +133,9 @@ pub fn status(config: &Config) -> Result<Seen, Failure> {
         None => return Err(hangs()),
     };
     if report.agent.is_some() {
-        match hear(&config.paths) {
+        match ask_agent(&config.paths) {
             Ok(live) => report.live = Some(live),
-            Err(why) => report.unheard = Some(why),
+            Err(why) => report.agent_error = Some(why),
         }
     }
     Ok((report, record))
@@ -149,7 +149,7 @@ pub(crate) fn hangs() -> Failure {
 }
 
 /// Queries the live state of the running agent.
-fn hear(paths: &Paths) -> Result<Live, String> {
+fn ask_agent(paths: &Paths) -> Result<Live, String> {
     let address = client::find(&paths.state)
         .ok_or("it serves nowhere (listen), or could not get its address")?;
     let why = |error: &dyn std::fmt::Display| format!("{}: {error}", address.listen);
@@ -157,13 +157,13 @@ fn hear(paths: &Paths) -> Result<Live, String> {
     if answer.status != 200 {
         return Err(why(&answer.body.trim_end()));
     }
-    let heard: Heard = serde_json::from_str(&answer.body).map_err(|e| why(&e))?;
-    Ok(heard.live)
+    let answer: Answer = serde_json::from_str(&answer.body).map_err(|e| why(&e))?;
+    Ok(answer.live)
 }
 
 /// The part of a status that the host does not show.
 #[derive(Deserialize)]
-struct Heard {
+struct Answer {
     live: Live,
 }
 
@@ -184,8 +184,8 @@ fn of_host(paths: &Paths) -> Result<Seen, Failure> {
     let report = look(paths, &RealHost::new(&paths.root), state.as_ref())
         .or_fail(FailureKind::HostUnsupported, || "looking at the host")
         .map_err(|failure| failure.remedy("mount /proc and /sys in the container"))?;
-    let unread = record.as_ref().err().map(Failure::one_line);
-    Ok((StatusReport { unread, ..report }, record))
+    let journal_error = record.as_ref().err().map(Failure::one_line);
+    Ok((StatusReport { journal_error, ..report }, record))
 }
 
 fn look(paths: &Paths, host: &dyn Host, state: Option<&State>) -> Result<StatusReport, VerbError> {
@@ -193,7 +193,7 @@ fn look(paths: &Paths, host: &dyn Host, state: Option<&State>) -> Result<StatusR
         state.entries.iter().filter(|entry| entry.is_live()).collect()
     });
     let driver = host.module("nvidia")?;
-    let (agent, unheard) = match journal::holder(&paths.state) {
+    let (agent, agent_error) = match journal::holder(&paths.state) {
         Ok(agent) => (agent, None),
         Err(why) => (None, Some(why)),
     };
@@ -205,9 +205,9 @@ fn look(paths: &Paths, host: &dyn Host, state: Option<&State>) -> Result<StatusR
         mounts: mounts(host, &live)?,
         nodes: nodes(paths, host, &live)?,
         entries: live.iter().map(|entry| EntryStatus::from(*entry)).collect(),
-        unread: None,
+        journal_error: None,
         live: None,
-        unheard,
+        agent_error,
         last_failure: termination::last(paths).map(|last| FailureStatus::of(last, paths)),
     })
 }
@@ -235,8 +235,8 @@ fn modules(
     live: &[&Entry],
 ) -> Result<Vec<ModuleStatus>, VerbError> {
     let of_entries = live.iter().filter_map(|entry| LoadModule::recorded(&entry.step));
-    let ours: BTreeSet<String> = of_entries.map(|module| module.name.clone()).collect();
-    let mut names = ours.clone();
+    let owned: BTreeSet<String> = of_entries.map(|module| module.name.clone()).collect();
+    let mut names = owned.clone();
     // Without a /sys/module (a kernel without modules) there is no module.
     let listed = fs::read_dir(paths.root.join("sys/module")).into_iter().flatten().flatten();
     let listed = listed.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -244,13 +244,13 @@ fn modules(
     let mut modules = Vec::new();
     for name in names {
         if let Some(state) = host.module(&name)? {
-            let ours = ours.contains(&name);
+            let owned = owned.contains(&name);
             modules.push(ModuleStatus {
                 name,
                 refcount: state.refcount,
                 holders: state.holders,
                 version: state.version,
-                ours,
+                owned,
             });
         }
     }
@@ -280,11 +280,11 @@ fn nodes(paths: &Paths, host: &dyn Host, live: &[&Entry]) -> Result<Vec<NodeStat
             wanted.extend(before.nodes.iter().map(|node| (node.path.clone(), (node.made, true))));
         }
     }
-    let status = |(path, (made, ours)): (PathBuf, (longshore_host::verbs::Node, bool))| {
+    let status = |(path, (made, owned)): (PathBuf, (longshore_host::verbs::Node, bool))| {
         // A file that is no device node may be in a node's place.
         let there = host.node(&path).ok().flatten();
-        let right = there.is_some_and(|there| there.same_device(&made));
-        NodeStatus { path, right, ours }
+        let correct = there.is_some_and(|there| there.same_device(&made));
+        NodeStatus { path, correct, owned }
     };
     Ok(wanted.into_iter().map(status).collect())
 }

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::journal;
+use crate::journal::phase::Phase;
 use crate::telemetry::{FailureRecord, Telemetry};
 use longshore_core::bounded_call;
 use longshore_core::bounded_read;
@@ -47,10 +49,22 @@ struct Places {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastFailure {
     /// The failure.
-    #[serde(flatten)]
+    #[serde(flatten, with = "WrittenFailure")]
     pub failure: FailureRecord,
     /// The boot it happened in; None if that is unknown.
     pub boot_id: Option<String>,
+}
+
+/// The failure's keys in the file, which earlier and later agents read.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "FailureRecord")]
+struct WrittenFailure {
+    #[serde(rename = "at")]
+    time: Timestamp,
+    code: Option<u8>,
+    cause: String,
+    remedy: String,
+    phase: Option<Phase>,
 }
 
 impl TerminationRecord {
@@ -71,24 +85,24 @@ impl TerminationRecord {
     }
 
     /// Writes the failure. A destination that cannot be written is no failure of its own.
-    pub fn tell(&self, failure: &Failure) {
+    pub fn write(&self, failure: &Failure) {
         let record = self.places().telemetry.record(failure);
-        self.tell_record(record);
+        self.write_in_time(record);
     }
 
     /// Writes, in the agent's place, that a signal killed it.
-    pub fn tell_of_killed(&self, code: u8, signal: &str) {
-        self.tell_record(FailureRecord::killed(code, signal));
+    pub fn write_killed(&self, code: u8, signal: &str) {
+        self.write_in_time(FailureRecord::killed(code, signal));
     }
 
     /// Writes the record within [`LIMIT`]: the failed disk may be the reason of the failure.
-    fn tell_record(&self, record: FailureRecord) {
-        let (words, kept) = (self.clone(), record.clone());
-        let told = bounded_call::in_time("last-words", LIMIT, move || {
-            words.write_record(kept);
+    fn write_in_time(&self, record: FailureRecord) {
+        let (writer, kept) = (self.clone(), record.clone());
+        let written = bounded_call::in_time("last-failure", LIMIT, move || {
+            writer.write_record(kept);
             Ok(())
         });
-        match told {
+        match written {
             Some(Ok(())) => {}
             // There is no room for one more thread.
             Some(Err(_)) => self.write_record(record),
@@ -112,7 +126,7 @@ impl TerminationRecord {
 /// Like [`keep`], within [`LIMIT`].
 pub(crate) fn keep_soon(paths: &Paths, disk: Disk, failure: FailureRecord) {
     let paths = paths.clone();
-    let kept = bounded_call::in_time("last-words", LIMIT, move || {
+    let kept = bounded_call::in_time("last-failure", LIMIT, move || {
         keep(&paths, disk, failure);
         Ok(())
     });
@@ -144,7 +158,7 @@ pub(crate) fn last(paths: &Paths) -> Option<LastFailure> {
         let bytes = bounded_read::read(&dir.join(NAME), MOST_BYTES).ok()?;
         serde_json::from_slice(&bytes).ok()
     };
-    [&paths.state, &paths.store].iter().filter_map(|dir| read(dir)).max_by_key(|l| l.failure.at)
+    [&paths.state, &paths.store].iter().filter_map(|dir| read(dir)).max_by_key(|l| l.failure.time)
 }
 
 /// Returns one line, with the remedy whole even if the cause is too long.
@@ -226,6 +240,30 @@ mod tests {
         assert_eq!(cause(&paths).as_deref(), Some("second"));
     }
 
+    #[test]
+    fn a_record_has_the_keys_of_earlier_agents() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let paths = Paths::below(dir.path());
+        std::fs::create_dir_all(&paths.state).expect("directory");
+        let mut failure = record("in use", "stop it");
+        failure.time = "2026-01-02T03:04:05Z".parse().expect("a time");
+        keep(&paths, Disk::default(), failure.clone());
+        let text = std::fs::read_to_string(paths.state.join(NAME)).expect("a record");
+        let expected = "{
+  \"at\": \"2026-01-02T03:04:05Z\",
+  \"code\": 20,
+  \
+                        \"cause\": \"in use\",
+  \"remedy\": \"stop it\",
+  \
+                        \"phase\": null,
+  \"boot_id\": null
+}
+";
+        assert_eq!(text, expected);
+        assert_eq!(last(&paths).map(|last| last.failure), Some(failure));
+    }
+
     /// The holders of a driver can be hundreds of processes.
     #[test]
     fn a_record_that_is_kept_is_short_enough_to_be_read() {
@@ -249,12 +287,12 @@ mod tests {
     fn a_failure_is_said_where_it_is_to_be_said() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("termination-log");
-        let words = TerminationRecord::default();
+        let termination = TerminationRecord::default();
         let failure = Failure::new(FailureKind::Compile, "it does not compile");
-        words.tell(&failure);
+        termination.write(&failure);
         assert!(!path.exists());
-        words.leave_message(Some(path.clone()));
-        words.tell(&failure);
+        termination.leave_message(Some(path.clone()));
+        termination.write(&failure);
         let text = std::fs::read_to_string(&path).expect("a message");
         assert!(text.starts_with("exit code 14: it does not compile; remedy: see the"), "{text}");
     }

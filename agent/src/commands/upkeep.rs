@@ -84,7 +84,7 @@ pub(super) async fn of_store(config: &Config, what: StoreCommand) -> Result<Exit
         let counts = if counts.is_empty() { "nothing".to_owned() } else { counts };
         let mut text = format!("{}: read {counts}\n", config.paths.store.display());
         for damage in &health.damaged {
-            text.push_str(&format!("damaged  {}: {}\n", damage.path.display(), damage.why));
+            text.push_str(&format!("damaged  {}: {}\n", damage.path.display(), damage.reason));
         }
         print(&text)?;
     }
@@ -112,17 +112,17 @@ fn lines(verb: &str, of: &[Line]) -> String {
     let mut sums: BTreeMap<(Kind, &str), (usize, u64)> = BTreeMap::new();
     for line in of {
         if many(line.kind) {
-            let sum = sums.entry((line.kind, line.why)).or_default();
+            let sum = sums.entry((line.kind, line.reason)).or_default();
             *sum = (sum.0 + 1, sum.1 + line.bytes);
             continue;
         }
-        let day = line.used.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d");
+        let day = line.last_used.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d");
         text.push_str(&format!(
             "{verb:<13}{:<11}{:>9}  {}, used {day}: {}\n",
             name(line.kind),
             size(line.bytes),
             stem(&line.path),
-            line.why
+            line.reason
         ));
     }
     for ((kind, why), (count, bytes)) in sums {

@@ -75,8 +75,8 @@ pub struct ReportedFinding {
     pub exit_code: ExitCode,
     /// Detail: the observed state.
     pub detail: String,
-    /// Reason why it matters.
-    pub matters: &'static str,
+    /// Consequence, if nothing is done about it.
+    pub consequence: &'static str,
     /// Remedy.
     pub remedy: String,
 }
@@ -229,7 +229,7 @@ fn reported(finding: &Finding) -> ReportedFinding {
         area: entry.area,
         exit_code: entry.kind.exit_code(),
         detail: finding.detail.clone(),
-        matters: entry.matters,
+        consequence: entry.matters,
         remedy: finding.remedy.clone(),
     }
 }

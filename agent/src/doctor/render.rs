@@ -56,7 +56,7 @@ fn verdict(report: &Report) -> String {
 
 fn write_finding(out: &mut String, finding: &ReportedFinding) -> fmt::Result {
     writeln!(out, "  {} {}: {}", finding.severity.as_str(), finding.code, finding.detail)?;
-    writeln!(out, "    why it matters: {}", finding.matters)?;
+    writeln!(out, "    why it matters: {}", finding.consequence)?;
     writeln!(out, "    what to do: {}", finding.remedy)
 }
 

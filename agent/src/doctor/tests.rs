@@ -155,7 +155,7 @@ async fn one_thing_that_is_not_well(
     let found: Vec<Code> = report.findings.iter().map(|finding| finding.code).collect();
     assert_eq!(found, wanted.iter().map(|(code, _)| *code).collect::<Vec<_>>());
     assert_eq!(report.exit_code.number(), wanted.map_or(0, |(_, exit)| exit));
-    let is_empty = report.findings.first().map(|finding| finding.matters.is_empty());
+    let is_empty = report.findings.first().map(|finding| finding.consequence.is_empty());
     assert_ne!(is_empty, Some(true));
     assert!(!dir.path().join("run/longshore/lock").exists(), "nothing is made");
 }

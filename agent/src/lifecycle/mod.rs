@@ -96,7 +96,7 @@ fn remember(config: &Config, journal: &Journal, telemetry: &Telemetry) {
     }
     let phase = journal.phase();
     if !matches!(phase, Phase::Removed | Phase::Failed | Phase::InUse) {
-        let failure = FailureRecord::without_a_word(phase, journal::written(&paths.state));
+        let failure = FailureRecord::without_report(phase, journal::written(&paths.state));
         tracing::warn!("{}", failure.cause);
         termination::keep_soon(paths, disk, failure);
     }

@@ -158,7 +158,7 @@ fn replaced(state: &FakeState, plan: &Plan) -> Vec<Replaced> {
     };
     let going = state.loaded.iter().filter(|loaded| !stays(*loaded));
     going
-        .map(|(name, _)| Replaced { module: name.clone(), why: format!("{name} is another") })
+        .map(|(name, _)| Replaced { module: name.clone(), reason: format!("{name} is another") })
         .collect()
 }
 

@@ -298,8 +298,8 @@ impl<'a> Supply<'a> {
         }
     }
 
-    fn add_reason(&mut self, what: &str, why: impl Into<String>) {
-        self.reasons.push(Reason { what: what.to_owned(), why: why.into() });
+    fn add_reason(&mut self, topic: &str, reason: impl Into<String>) {
+        self.reasons.push(Reason { topic: topic.to_owned(), reason: reason.into() });
     }
 }
 

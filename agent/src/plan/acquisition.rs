@@ -95,7 +95,7 @@ enum Named<'a> {
     ImportSet { dir: &'a Path, manifest: &'a str },
     PullSet { registry: String, manifest: &'a str },
     BuildSet { driver_version: &'a str, flavour: Flavour, kernel_release: &'a str },
-    SignSet { set: String, by: String },
+    SignSet { set: String, signer: String },
     AssembleUserspace { driver_version: &'a str },
 }
 
@@ -115,7 +115,7 @@ impl<'a> From<&'a Acquire> for Named<'a> {
                 kernel_release: &build.kernel_release,
             },
             Acquire::SignSet { set, by } => {
-                Self::SignSet { set: set.key.file_stem(), by: by.to_string() }
+                Self::SignSet { set: set.key.file_stem(), signer: by.to_string() }
             }
             Acquire::AssembleUserspace { driver_version, .. } => {
                 Self::AssembleUserspace { driver_version }

@@ -176,8 +176,8 @@ impl Daemons {
         self.steps.push(Step::Share(Share { source, target }));
     }
 
-    fn decide(&mut self, what: &str, why: &str) {
-        self.reasons.push(Reason { what: format!("daemon {what}"), why: why.to_owned() });
+    fn decide(&mut self, daemon: &str, reason: &str) {
+        self.reasons.push(Reason { topic: format!("daemon {daemon}"), reason: reason.to_owned() });
     }
 
     fn leave(&mut self, what: &str, socket: &str) {

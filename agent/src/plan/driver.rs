@@ -366,8 +366,8 @@ fn no_run_file(wanted: &str, candidates: &[Candidate<'_>], catalog: &Catalog) ->
     }
 }
 
-fn reason(what: impl Into<String>, why: impl Into<String>) -> Reason {
-    Reason { what: what.into(), why: why.into() }
+fn reason(topic: impl Into<String>, reason: impl Into<String>) -> Reason {
+    Reason { topic: topic.into(), reason: reason.into() }
 }
 
 fn other(flavour: Flavour) -> Flavour {

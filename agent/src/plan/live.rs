@@ -17,7 +17,7 @@ pub struct Replaced {
     /// Kernel name.
     pub module: String,
     /// Reason why it must be unloaded.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Modules to replace, with the reason; or a finding where they may not be replaced.
@@ -53,7 +53,7 @@ pub(super) fn differences(wanted: Wanted<'_>) -> Differences {
     }
     let mut differing = wanted.differing();
     let theirs = differing.iter().filter(|r| !facts.ours.contains_key(&r.module));
-    let theirs: Vec<&str> = theirs.map(|replaced| replaced.why.as_str()).collect();
+    let theirs: Vec<&str> = theirs.map(|replaced| replaced.reason.as_str()).collect();
     if !theirs.is_empty() {
         let remedy = format!(
             "stop the processes that use it and unload it with the program that \
@@ -65,8 +65,8 @@ pub(super) fn differences(wanted: Wanted<'_>) -> Differences {
     }
     add_holders(&mut differing, facts);
     let reason = differing.first().map(|first| Reason {
-        what: "driver changed in place".to_owned(),
-        why: format!("{}; the loaded driver stays until everything is available", first.why),
+        topic: "driver changed in place".to_owned(),
+        reason: format!("{}; the loaded driver stays until everything is available", first.reason),
     });
     Differences { replaced: differing, reason, finding: None }
 }
@@ -87,14 +87,14 @@ impl Wanted<'_> {
             let why = why
                 .or_else(|| entry.and_then(|entry| self.build(live, entry)))
                 .or_else(|| parameters(self.config, self.facts, name, live));
-            all.extend(why.map(|why| Replaced { module: (*name).to_owned(), why }));
+            all.extend(why.map(|reason| Replaced { module: (*name).to_owned(), reason }));
         }
         let unwanted = self.facts.ours.keys().filter(|name| {
             self.facts.loaded.contains_key(*name) && !self.modules.contains(&name.as_str())
         });
         all.extend(unwanted.map(|name| Replaced {
             module: name.clone(),
-            why: format!("{name} is loaded, and no longer wanted"),
+            reason: format!("{name} is loaded, and no longer wanted"),
         }));
         all
     }
@@ -171,8 +171,8 @@ fn add_holders(going: &mut Vec<Replaced>, facts: &HostFacts) {
         for holder in facts.loaded.get(&held).into_iter().flat_map(|module| &module.holders) {
             let is_going = going.iter().any(|replaced| replaced.module == *holder);
             if !is_going && facts.ours.contains_key(holder) {
-                let why = format!("{holder} holds {held}");
-                going.push(Replaced { module: holder.clone(), why });
+                let reason = format!("{holder} holds {held}");
+                going.push(Replaced { module: holder.clone(), reason });
             }
         }
         at += 1;

@@ -72,9 +72,9 @@ impl From<&Plan> for PlanSummary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     /// Choice, for example `flavour open`.
-    pub what: String,
-    /// Why.
-    pub why: String,
+    pub topic: String,
+    /// The reason.
+    pub reason: String,
 }
 
 impl Plan {

@@ -25,7 +25,7 @@ fn write_all(out: &mut String, plan: &Plan, facts: &HostFacts) -> fmt::Result {
     write_host(out, facts)?;
     writeln!(out, "\nDecisions")?;
     for reason in &plan.reasons {
-        writeln!(out, "  {:<28} {}", reason.what, reason.why)?;
+        writeln!(out, "  {:<28} {}", reason.topic, reason.reason)?;
     }
     let refused = plan.findings.iter().any(|f| f.severity == Severity::Refusal);
     let not = if refused { " (not done: refused)" } else { "" };

@@ -9,7 +9,8 @@ use longshore_core::finding::{Code, Finding};
 /// store yet, is not checked: planning is repeated once it is there.
 pub(super) fn judged(catalog: &Catalog, supply: &Supply<'_>) -> (Option<Finding>, Option<Reason>) {
     let fit = supply.set.and_then(|set| catalog.fits.get(&set.key.file_stem()));
-    let reason = |why: String| Some(Reason { what: "symbols of the modules".to_owned(), why });
+    let reason =
+        |reason: String| Some(Reason { topic: "symbols of the modules".to_owned(), reason });
     match fit {
         None => (None, None),
         Some(Fit::Fits { symbols: 0, .. }) => {

@@ -149,7 +149,7 @@ mod tests {
     fn a_reference_that_no_process_explains_is_not_nobody() {
         let user = |pid| DriverUser {
             pid,
-            inside: None,
+            namespace_pid: None,
             comm: "sleep".into(),
             container: None,
             pod: None,

@@ -10,53 +10,53 @@ impl StatusReport {
     /// Returns the report as text.
     pub fn render(&self) -> String {
         let mut text = String::new();
-        let mut line = |what: &str, value: String| {
+        let mut line = |label: &str, value: String| {
             // Writing to a string does not fail.
-            let _ = writeln!(text, "{what:<10}{value}");
+            let _ = writeln!(text, "{label:<9} {value}");
         };
         let none = || "none".to_owned();
-        let whose = |ours: bool| match (ours, &self.unread) {
+        let owner = |owned: bool| match (owned, &self.journal_error) {
             (true, _) => "ours",
             (false, None) => "not ours",
             (false, Some(_)) => "owner unknown",
         };
         line("driver", self.driver_version.clone().unwrap_or_else(none));
-        let unknown = || if self.unread.is_some() { "unknown".to_owned() } else { none() };
+        let unknown = || if self.journal_error.is_some() { "unknown".to_owned() } else { none() };
         line("phase", self.phase.map_or_else(unknown, |phase| phase.to_string()));
         line(
             "agent",
-            match (self.agent, &self.unheard) {
+            match (self.agent, &self.agent_error) {
                 (Some(pid), _) => format!("running, pid {pid}"),
                 (None, Some(_)) => "unknown".to_owned(),
                 (None, None) => none(),
             },
         );
         if let Some(live) = &self.live {
-            tell_live(live, &mut line);
+            write_live(live, &mut line);
         }
-        if let Some(why) = &self.unheard {
-            line("unheard", why.clone());
+        if let Some(why) = &self.agent_error {
+            line("agent error", why.clone());
         }
         for module in &self.modules {
-            line("module", format!("{} ({})", module.render(), whose(module.ours)));
+            line("module", format!("{} ({})", module.render(), owner(module.owned)));
         }
         for mount in &self.mounts {
             let gone = if mount.mounted { "" } else { " (gone)" };
             line("mount", format!("{}{gone}", mount.target.display()));
         }
         for node in &self.nodes {
-            let wrong = if node.right { "" } else { ", missing or wrong" };
-            line("node", format!("{} ({}{wrong})", node.path.display(), whose(node.ours)));
+            let wrong = if node.correct { "" } else { ", missing or wrong" };
+            line("node", format!("{} ({}{wrong})", node.path.display(), owner(node.owned)));
         }
-        if let Some(why) = &self.unread {
-            line("unread", why.clone());
+        if let Some(why) = &self.journal_error {
+            line("journal error", why.clone());
         }
         for entry in &self.entries {
             let died = if entry.done { "" } else { " (not finished)" };
             line("entry", format!("{:>3} {}{died}", entry.seq, entry.step));
         }
         if let Some(last) = &self.last_failure {
-            tell_failure(last, &mut line);
+            write_failure(last, &mut line);
         }
         text
     }
@@ -77,16 +77,16 @@ impl ModuleStatus {
 }
 
 /// Writes the agent's current step and its driver.
-fn tell_live(live: &Live, line: &mut impl FnMut(&str, String)) {
+fn write_live(live: &Live, line: &mut impl FnMut(&str, String)) {
     if let Some(since) = live.phase_since {
         line("since", format!("{since:.0}"));
     }
     let ready =
         if live.ready { "yes".to_owned() } else { format!("no: {}", live.not_ready.join("; ")) };
     line("ready", ready);
-    if let Some(at) = &live.at {
-        let undo = if at.undo { "undoing " } else { "" };
-        line("at", format!("{undo}{} {}, for {:.0} s", at.step, at.what, at.seconds));
+    if let Some(step) = &live.current_step {
+        let undo = if step.undo { "undoing " } else { "" };
+        line("step", format!("{undo}{} {}, for {:.0} s", step.step, step.subject, step.seconds));
     }
     if let Some(driver) = &live.driver {
         let origin = driver.origin.map_or_else(String::new, |origin| format!(", {origin}"));
@@ -115,12 +115,12 @@ fn tell_live(live: &Live, line: &mut impl FnMut(&str, String)) {
     }
 }
 
-fn tell_failure(last: &FailureStatus, line: &mut impl FnMut(&str, String)) {
+fn write_failure(last: &FailureStatus, line: &mut impl FnMut(&str, String)) {
     let failure = &last.failure;
     let code = failure.code.map_or_else(String::new, |code| format!(", exit code {code}"));
     let phase = failure.phase.map_or_else(String::new, |phase| format!(" in phase {phase}"));
     let boot = if last.before_this_boot == Some(true) { ", before this boot" } else { "" };
-    line("failed", format!("{:.0}{phase}{code}{boot}", failure.at));
+    line("failed", format!("{:.0}{phase}{code}{boot}", failure.time));
     line("cause", failure.cause.clone());
     line("remedy", failure.remedy.clone());
 }
@@ -142,15 +142,15 @@ mod tests {
             mounts: Vec::new(),
             nodes: Vec::new(),
             entries: Vec::new(),
-            unread: None,
+            journal_error: None,
             live: None,
-            unheard: None,
+            agent_error: None,
             last_failure: None,
         }
     }
 
     #[test]
-    fn an_agent_that_is_heard_is_shown_with_what_it_has() {
+    fn an_agent_that_answers_is_shown_with_what_it_has() {
         let telemetry = Telemetry::default();
         telemetry.driver(DriverInfo {
             version: "535.1".into(),
@@ -190,13 +190,13 @@ daemon    nvidia-persistenced backing-off, 0 restarts
             refcount: 0,
             holders: Vec::new(),
             version: Some("535.1".into()),
-            ours: false,
+            owned: false,
         };
         let text = StatusReport {
             phase: None,
             agent: None,
             modules: vec![module],
-            unread: Some("/s/state.json cannot be understood".into()),
+            journal_error: Some("/s/state.json cannot be understood".into()),
             ..report()
         }
         .render();
@@ -205,7 +205,7 @@ driver    535.1
 phase     unknown
 agent     none
 module    nvidia 535.1, used by 0 (owner unknown)
-unread    /s/state.json cannot be understood
+journal error /s/state.json cannot be understood
 ";
         assert_eq!(text, expected);
     }
@@ -216,7 +216,7 @@ unread    /s/state.json cannot be understood
         let telemetry = Telemetry::default();
         telemetry.enter(Phase::Acquiring);
         let mut failure = telemetry.record(&failure);
-        failure.at = "2026-01-02T03:04:05Z".parse().expect("a time");
+        failure.time = "2026-01-02T03:04:05Z".parse().expect("a time");
         for (before, boot) in [(Some(true), ", before this boot"), (Some(false), ""), (None, "")] {
             let failure = failure.clone();
             let last = FailureStatus { failure, before_this_boot: before };

@@ -34,7 +34,8 @@ pub struct Live {
     /// Seconds in each phase so far, including the present one; phases never entered are left out.
     pub phase_seconds: BTreeMap<String, f64>,
     /// The step that is being carried out or undone.
-    pub at: Option<StepAt>,
+    #[serde(alias = "at")]
+    pub current_step: Option<CurrentStep>,
     /// Last outcome of each step that was carried out or undone, the oldest first.
     pub steps: Vec<StepRecord>,
     /// Number of times that each kind of step had each outcome.
@@ -66,11 +67,12 @@ pub struct Live {
 
 /// The step in progress, carried out or undone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct StepAt {
+pub struct CurrentStep {
     /// Its kind, for example `load-module`.
     pub step: String,
     /// Its subject, for example `nvidia_uvm`.
-    pub what: String,
+    #[serde(alias = "what")]
+    pub subject: String,
     /// True if it is being undone.
     pub undo: bool,
     /// Seconds so far.
@@ -83,7 +85,8 @@ pub struct StepRecord {
     /// Its kind, for example `load-module`.
     pub step: String,
     /// Its subject, for example `nvidia_uvm`.
-    pub what: String,
+    #[serde(alias = "what")]
+    pub subject: String,
     /// True if it was undone.
     pub undo: bool,
     /// Its outcome.
@@ -123,22 +126,24 @@ pub struct DriverInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holders {
     /// Time of the inspection.
-    pub seen: Timestamp,
+    #[serde(alias = "seen")]
+    pub inspected: Timestamp,
     /// Descriptions of the modules that are held.
     pub held: Vec<String>,
     /// The processes that hold it.
     pub processes: Vec<DriverUser>,
     /// Reason that the processes could not be inspected.
-    pub unseen: Option<String>,
+    #[serde(alias = "unseen")]
+    pub inspection_error: Option<String>,
 }
 
 impl From<&InUse> for Holders {
     fn from(in_use: &InUse) -> Self {
         Self {
-            seen: Timestamp::now(),
+            inspected: Timestamp::now(),
             held: in_use.held.iter().map(ToString::to_string).collect(),
             processes: in_use.users.clone(),
-            unseen: in_use.unseen.clone(),
+            inspection_error: in_use.unseen.clone(),
         }
     }
 }
@@ -180,7 +185,8 @@ pub struct Daemon {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureRecord {
     /// Its time.
-    pub at: Timestamp,
+    #[serde(alias = "at")]
+    pub time: Timestamp,
     /// Exit code; None if the agent ended without one.
     pub code: Option<u8>,
     /// Cause and chain, in one line.
@@ -195,7 +201,7 @@ impl FailureRecord {
     /// Returns the record of a failure that happens now.
     pub fn of(failure: &Failure, phase: Option<Phase>) -> Self {
         Self {
-            at: Timestamp::now(),
+            time: Timestamp::now(),
             code: Some(failure.code().number()),
             cause: failure.one_line(),
             remedy: failure.what_to_do().to_owned(),
@@ -208,7 +214,7 @@ impl FailureRecord {
     /// Returns the record of an agent that a signal has just killed.
     pub fn killed(code: u8, signal: &str) -> Self {
         Self {
-            at: Timestamp::now(),
+            time: Timestamp::now(),
             code: Some(code),
             cause: format!("the agent was killed by {signal}"),
             remedy:
@@ -220,10 +226,10 @@ impl FailureRecord {
     }
 
     /// Returns the record of an agent that ended in `phase` without a report, and wrote its journal
-    /// last at `at`.
-    pub fn without_a_word(phase: Phase, at: Option<Timestamp>) -> Self {
+    /// last at `time`.
+    pub fn without_report(phase: Phase, time: Option<Timestamp>) -> Self {
         Self {
-            at: at.unwrap_or_else(Timestamp::now),
+            time: time.unwrap_or_else(Timestamp::now),
             code: None,
             cause: format!("the agent before this one ended without a report in phase {phase}"),
             remedy:
@@ -238,9 +244,9 @@ impl FailureRecord {
 impl State {
     pub(super) fn live(&self) -> Live {
         let not_ready = self.not_ready();
-        let mut at = self.at.clone();
-        if let Some((at, since)) = &mut at {
-            at.seconds = since.elapsed().as_secs_f64();
+        let mut current_step = self.current_step.clone();
+        if let Some((step, since)) = &mut current_step {
+            step.seconds = since.elapsed().as_secs_f64();
         }
         let count = |(&(step, outcome), &count): (&(&'static str, StepOutcome), &u64)| StepCount {
             step: step.to_owned(),
@@ -256,7 +262,7 @@ impl State {
             ready: not_ready.is_empty(),
             not_ready,
             phase_seconds: self.phase_seconds(Instant::now()),
-            at: at.map(|(at, _)| at),
+            current_step: current_step.map(|(step, _)| step),
             steps: self.steps.clone(),
             step_counts: self.counts.iter().map(count).collect(),
             driver: self.driver.clone(),

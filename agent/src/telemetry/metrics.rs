@@ -19,7 +19,7 @@ pub struct HostSample {
 
 /// Returns the families of an agent.
 pub fn families(live: &Live, seen: &HostSample) -> Vec<Family> {
-    let mut all = life(live);
+    let mut all = phases(live);
     all.extend(steps(live));
     all.extend(driver(live, seen));
     all.extend(sources(live));
@@ -27,7 +27,7 @@ pub fn families(live: &Live, seen: &HostSample) -> Vec<Family> {
     all
 }
 
-fn life(live: &Live) -> Vec<Family> {
+fn phases(live: &Live) -> Vec<Family> {
     let phase = |phase: Phase| {
         let is_it = live.phase == Some(phase);
         labelled([("phase", phase.to_string())], f64::from(u8::from(is_it)))
@@ -36,7 +36,7 @@ fn life(live: &Live) -> Vec<Family> {
     let failure = live.last_failure.iter().map(|failure| {
         let code = failure.code.map_or_else(|| "none".to_owned(), |code| code.to_string());
         let phase = failure.phase.map_or_else(String::new, |phase| phase.to_string());
-        labelled([("code", code), ("phase", phase)], since_epoch(failure.at))
+        labelled([("code", code), ("phase", phase)], since_epoch(failure.time))
     });
     vec![
         gauge("ready", "", "1 if the driver is installed and every required daemon serves")
@@ -62,13 +62,14 @@ fn steps(live: &Live) -> Vec<Family> {
     });
     let seconds = live.steps.iter().map(|record| {
         let undo = if record.undo { "undo" } else { "apply" };
-        let labels = [("step", record.step.as_str()), ("what", &record.what), ("direction", undo)];
+        let labels =
+            [("step", record.step.as_str()), ("what", &record.subject), ("direction", undo)];
         labelled(labels, record.seconds)
     });
     let running = live
-        .at
+        .current_step
         .iter()
-        .map(|at| labelled([("step", at.step.as_str()), ("what", &at.what)], at.seconds));
+        .map(|at| labelled([("step", at.step.as_str()), ("what", &at.subject)], at.seconds));
     vec![
         counter("steps", "", "Steps carried out or undone, by outcome").with(counts),
         gauge("step_duration_seconds", "seconds", "Time each step took the last time")

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use counted::Counted;
 pub use live::{
-    Condition, Daemon, DriverInfo, FailureRecord, GpuCount, Holders, Live, StepAt, StepCount,
+    Condition, CurrentStep, Daemon, DriverInfo, FailureRecord, GpuCount, Holders, Live, StepCount,
     StepRecord,
 };
 
@@ -97,7 +97,7 @@ struct State {
     before: Option<Phase>,
     /// Seconds in each phase before the present one, in the order of [`Phase::ALL`].
     phases: [Duration; Phase::ALL.len()],
-    at: Option<(StepAt, Instant)>,
+    current_step: Option<(CurrentStep, Instant)>,
     /// The last outcome of each step, the oldest first.
     steps: Vec<StepRecord>,
     counts: BTreeMap<(&'static str, StepOutcome), u64>,
@@ -121,7 +121,7 @@ impl Default for State {
             phase: None,
             before: None,
             phases: Default::default(),
-            at: None,
+            current_step: None,
             steps: Vec::new(),
             counts: BTreeMap::new(),
             driver: None,
@@ -168,9 +168,10 @@ impl Telemetry {
     /// Records that a step is begun: carried out, or undone if `undo`.
     pub fn begin(&self, step: &Step, undo: bool) -> StepTimer<'_> {
         let now = Instant::now();
-        let at = StepAt { step: step.kind().into(), what: step.subject(), undo, seconds: 0.0 };
-        self.state().at = Some((at, now));
-        StepTimer { telemetry: self, kind: step.kind(), what: step.subject(), undo, since: now }
+        let current =
+            CurrentStep { step: step.kind().into(), subject: step.subject(), undo, seconds: 0.0 };
+        self.state().current_step = Some((current, now));
+        StepTimer { telemetry: self, kind: step.kind(), subject: step.subject(), undo, since: now }
     }
 
     /// Returns the present phase; None before the first.
@@ -181,9 +182,9 @@ impl Telemetry {
     /// Returns a description of the step in progress, and its duration so far.
     pub fn in_progress(&self) -> Option<(String, Duration)> {
         let state = self.state();
-        let (at, since) = state.at.as_ref()?;
-        let undoing = if at.undo { "undoing " } else { "" };
-        Some((format!("{undoing}{} {}", at.step, at.what), since.elapsed()))
+        let (step, since) = state.current_step.as_ref()?;
+        let undoing = if step.undo { "undoing " } else { "" };
+        Some((format!("{undoing}{} {}", step.step, step.subject), since.elapsed()))
     }
 
     /// Records the origin of the modules that are about to be loaded.
@@ -283,7 +284,7 @@ impl Telemetry {
 pub struct StepTimer<'a> {
     telemetry: &'a Telemetry,
     kind: &'static str,
-    what: String,
+    subject: String,
     undo: bool,
     since: Instant,
 }
@@ -293,16 +294,17 @@ impl StepTimer<'_> {
     pub fn end(self, outcome: StepOutcome) -> f64 {
         let seconds = self.since.elapsed().as_secs_f64();
         let mut state = self.telemetry.state();
-        state.at = None;
+        state.current_step = None;
         *state.counts.entry((self.kind, outcome)).or_default() += 1;
-        let is_same =
-            |r: &StepRecord| (r.step == self.kind) && r.what == self.what && r.undo == self.undo;
+        let is_same = |r: &StepRecord| {
+            (r.step == self.kind) && r.subject == self.subject && r.undo == self.undo
+        };
         state.steps.retain(|record| !is_same(record));
         if state.steps.len() == MOST_STEPS {
             state.steps.remove(0);
         }
-        let Self { kind, what, undo, .. } = self;
-        state.steps.push(StepRecord { step: kind.to_owned(), what, undo, outcome, seconds });
+        let Self { kind, subject, undo, .. } = self;
+        state.steps.push(StepRecord { step: kind.to_owned(), subject, undo, outcome, seconds });
         seconds
     }
 }

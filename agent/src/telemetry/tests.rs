@@ -3,6 +3,7 @@ use rstest::rstest;
 use super::*;
 use crate::steps::LoadModule;
 use longshore_core::failure::FailureKind;
+use longshore_host::verbs::DriverUser;
 
 fn load(name: &str) -> Step {
     Step::LoadModule(LoadModule {
@@ -28,14 +29,14 @@ fn an_agent_that_has_begun_nothing_is_not_ready() {
 #[case(&[("a", true, DaemonState::Live), ("a", true, DaemonState::BackingOff)], false, &["a is backing-off"])]
 #[case(&[("a", false, DaemonState::Failed), ("b", true, DaemonState::Live)], true, &[])]
 fn ready_is_a_phase_and_every_required_daemon(
-    #[case] told: &[(&str, bool, DaemonState)],
+    #[case] daemons: &[(&str, bool, DaemonState)],
     #[case] ready: bool,
     #[case] why: &[&str],
 ) {
     let telemetry = Telemetry::default();
     telemetry.enter(Phase::Installing);
     telemetry.enter(Phase::Ready);
-    for (name, required, state) in told {
+    for (name, required, state) in daemons {
         telemetry.daemon(name, *required, *state);
     }
     let live = telemetry.live();
@@ -80,14 +81,15 @@ fn the_last_outcome_of_a_step_is_kept_and_all_are_counted() {
     let telemetry = Telemetry::default();
     let nvidia = load("nvidia");
     telemetry.begin(&nvidia, false).end(StepOutcome::Failed);
-    let doing = telemetry.begin(&nvidia, false);
-    let at = telemetry.live().at.expect("it is at something");
-    assert_eq!((at.step.as_str(), at.what.as_str(), at.undo), ("load-module", "nvidia", false));
-    doing.end(StepOutcome::Done);
+    let running = telemetry.begin(&nvidia, false);
+    let at = telemetry.live().current_step.expect("a step in progress");
+    assert_eq!((at.step.as_str(), at.subject.as_str(), at.undo), ("load-module", "nvidia", false));
+    running.end(StepOutcome::Done);
     telemetry.begin(&nvidia, true).end(StepOutcome::Undone);
     let live = telemetry.live();
-    assert_eq!(live.at, None);
-    let steps: Vec<_> = live.steps.iter().map(|s| (s.what.as_str(), s.undo, s.outcome)).collect();
+    assert_eq!(live.current_step, None);
+    let steps: Vec<_> =
+        live.steps.iter().map(|s| (s.subject.as_str(), s.undo, s.outcome)).collect();
     assert_eq!(
         steps,
         [("nvidia", false, StepOutcome::Done), ("nvidia", true, StepOutcome::Undone)]
@@ -105,7 +107,7 @@ fn what_is_kept_is_bounded() {
     let live = telemetry.live();
     assert_eq!(live.steps.len(), MOST_STEPS);
     assert_eq!(
-        live.steps.last().map(|s| s.what.clone()),
+        live.steps.last().map(|s| s.subject.clone()),
         Some(format!("m{}", 10 * MOST_STEPS - 1))
     );
 }
@@ -148,4 +150,36 @@ fn a_failure_is_told_with_its_phase_and_survives_json() {
         serde_json::from_str::<Live>(&text).expect("parses").last_failure,
         live.last_failure
     );
+}
+
+#[test]
+fn an_earlier_agents_keys_are_read() {
+    let telemetry = Telemetry::default();
+    telemetry.begin(&load("drm"), false).end(StepOutcome::Done);
+    let _running = telemetry.begin(&load("nvidia"), false);
+    telemetry.failed(&Failure::new(FailureKind::InUse, "the driver is in use"));
+    let users = vec![DriverUser {
+        pid: 7,
+        namespace_pid: Some(1),
+        comm: "train".into(),
+        container: None,
+        pod: None,
+        devices: Vec::new(),
+    }];
+    telemetry.holders(Some(&InUse { users, unseen: Some("EPERM".into()), ..InUse::default() }));
+    let live = telemetry.live();
+    let mut text = serde_json::to_string(&live).expect("JSON");
+    for (key, former) in [
+        ("current_step", "at"),
+        ("subject", "what"),
+        ("time", "at"),
+        ("inspected", "seen"),
+        ("inspection_error", "unseen"),
+        ("namespace_pid", "inside"),
+    ] {
+        let (key, former) = (format!("\"{key}\":"), format!("\"{former}\":"));
+        assert!(text.contains(&key), "{key} {text}");
+        text = text.replace(&key, &former);
+    }
+    assert_eq!(serde_json::from_str::<Live>(&text).expect("parses"), live);
 }

@@ -35,7 +35,7 @@ pub struct Damage {
     /// File or directory.
     pub path: PathBuf,
     /// The reason.
-    pub why: String,
+    pub reason: String,
 }
 
 impl Health {
@@ -44,7 +44,7 @@ impl Health {
         if self.damaged.is_empty() {
             return None;
         }
-        let named = |d: &Damage| format!("{} ({})", d.path.display(), d.why);
+        let named = |d: &Damage| format!("{} ({})", d.path.display(), d.reason);
         let names: Vec<_> = self.damaged.iter().take(NAMED).map(named).collect();
         let more = self.damaged.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -62,7 +62,7 @@ impl Health {
         found: Result<T, String>,
     ) -> Option<T> {
         *self.read.entry(what).or_default() += 1;
-        found.map_err(|why| self.damaged.push(Damage { path, why })).ok()
+        found.map_err(|reason| self.damaged.push(Damage { path, reason })).ok()
     }
 }
 

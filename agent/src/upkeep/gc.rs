@@ -152,9 +152,9 @@ pub struct Line {
     /// Bytes that it freed, or occupies.
     pub bytes: u64,
     /// Time of last use, as far as that is known.
-    pub used: Timestamp,
+    pub last_used: Timestamp,
     /// The reason for removing or keeping it.
-    pub why: &'static str,
+    pub reason: &'static str,
 }
 
 /// A decided collection; [`Decision::carry_out`] executes it.
@@ -322,9 +322,9 @@ impl Mover<'_, '_> {
     }
 }
 
-fn line(item: &Item, bytes: u64, why: &'static str) -> Line {
-    let used = Timestamp::try_from(item.used).unwrap_or_default();
-    Line { kind: item.kind, path: item.path.clone(), bytes, used, why }
+fn line(item: &Item, bytes: u64, reason: &'static str) -> Line {
+    let last_used = Timestamp::try_from(item.used).unwrap_or_default();
+    Line { kind: item.kind, path: item.path.clone(), bytes, last_used, reason }
 }
 
 #[cfg(test)]

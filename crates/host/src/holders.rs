@@ -253,7 +253,7 @@ fn describe(pid: u32, process: &Path, devices: Vec<String>) -> DriverUser {
     let read = |file: &str| text(&process.join(file), TEXT).unwrap_or_default();
     let cgroup::Owner { container, pod } = cgroup::owner(&read("cgroup"));
     let comm = read("comm").trim_end().to_owned();
-    DriverUser { pid, inside: inside(&read("status")), comm, container, pod, devices }
+    DriverUser { pid, namespace_pid: inside(&read("status")), comm, container, pod, devices }
 }
 
 /// Process id in the innermost PID namespace, if that is another (proc_pid_status(5), NSpid).

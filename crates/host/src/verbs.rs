@@ -211,8 +211,8 @@ pub struct DriverUser {
     /// Process id, in the PID namespace of this process.
     pub pid: u32,
     /// Its id in its own PID namespace, if that is another.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inside: Option<u32>,
+    #[serde(default, alias = "inside", skip_serializing_if = "Option::is_none")]
+    pub namespace_pid: Option<u32>,
     /// Its command name (at most 15 bytes).
     pub comm: String,
     /// The container's full id (or name), from its cgroup.
@@ -226,7 +226,7 @@ pub struct DriverUser {
 impl fmt::Display for DriverUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "pid {} ({}", self.pid, in_line(&self.comm))?;
-        self.inside.map_or(Ok(()), |pid| write!(f, ", inside pid {pid}"))?;
+        self.namespace_pid.map_or(Ok(()), |pid| write!(f, ", inside pid {pid}"))?;
         write!(f, ")")?;
         if let Some(container) = &self.container {
             write!(f, " of container {}", in_line(container))?;

@@ -39,7 +39,7 @@ fn is_told(scene: &Scene, tree: &str, code: i32, verdict: &str) {
     assert_eq!(report["exit_code"], code);
     assert_eq!(report["verdict"], verdict.to_lowercase());
     for finding in report["findings"].as_array().expect("findings") {
-        for key in ["code", "severity", "area", "detail", "matters", "remedy"] {
+        for key in ["code", "severity", "area", "detail", "consequence", "remedy"] {
             assert!(finding[key].as_str().is_some_and(|text| !text.is_empty()), "{finding}");
         }
     }
@@ -82,7 +82,7 @@ fn whoever_may_not_see_an_agent_is_told_so_and_takes_it_for_no_dead_one() {
     let status = json(&ask(&["status", "--json"]));
     assert!(status["agent"].is_null(), "{status}");
     assert!(
-        status["unheard"].as_str().is_some_and(|why| why.contains("only root can")),
+        status["agent_error"].as_str().is_some_and(|why| why.contains("only root can")),
         "{status}"
     );
     let alive = ask(&["status", "--alive"]);

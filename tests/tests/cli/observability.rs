@@ -190,7 +190,7 @@ fn without_a_server_its_lock_and_journal_tell() {
     let (code, why) = agent.probe("--ready");
     assert!(code == Some(30) && why.ends_with("phase acquiring\n"), "{code:?} {why}");
     let status = finish(&mut agent.scene.agent(&["status", "--root", &agent.root]));
-    assert!(status.out.contains("\nunheard   it serves nowhere"), "{status}");
+    assert!(status.out.contains("\nagent error it serves nowhere"), "{status}");
     agent.stop();
 }
 

@@ -406,7 +406,7 @@ fn a_driver_in_use_stays_whole_and_its_user_is_named() {
     host.change(|state| state.references.insert("nvidia_uvm".to_owned(), 2));
     host.used_by(vec![DriverUser {
         pid: 4711,
-        inside: None,
+        namespace_pid: None,
         comm: "python3".to_owned(),
         container: None,
         pod: None,
@@ -442,7 +442,7 @@ fn a_module_of_others_on_top_of_the_driver_is_a_user() {
     assert!(text.starts_with(words), "{text}");
     host.used_by(vec![DriverUser {
         pid: 812,
-        inside: None,
+        namespace_pid: None,
         comm: "nvidia-persiste".to_owned(),
         container: None,
         pod: None,

@@ -25,7 +25,14 @@ impl<F: FnMut(&str)> io::Write for Log<F> {
 
 fn user(pid: u32) -> DriverUser {
     let devices = vec!["/dev/nvidiactl".to_owned()];
-    DriverUser { pid, inside: None, comm: "train".into(), container: None, pod: None, devices }
+    DriverUser {
+        pid,
+        namespace_pid: None,
+        comm: "train".into(),
+        container: None,
+        pod: None,
+        devices,
+    }
 }
 
 /// Undoes while the driver's users change as `then` says, at each line that names them. Returns the

@@ -121,7 +121,7 @@ impl Agent {
         busy: Phase,
     ) -> Result<(), Outcome> {
         for replaced in &plan.replaces {
-            tracing::info!("{} is to go: {}", replaced.module, replaced.why);
+            tracing::info!("{} is to go: {}", replaced.module, replaced.reason);
         }
         self.enter(Phase::Changing)?;
         let stop = self.stop.clone();
@@ -226,7 +226,7 @@ fn warn_of(failure: &Failure, consequence: &str) {
 
 /// Failure of a change because the installed driver is in use.
 fn busy_with(in_use: &InUse, plan: &Plan) -> Failure {
-    let why = plan.replaces.first().map_or("it has to go", |replaced| &replaced.why);
+    let why = plan.replaces.first().map_or("it has to go", |replaced| &replaced.reason);
     let cause = format!("the driver is in use and stays as it is, though {why}: {in_use}");
     Failure::new(FailureKind::InUse, cause)
         .remedy("stop its users (drain the node) and try again; the driver stays usable")

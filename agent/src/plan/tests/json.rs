@@ -70,7 +70,7 @@ fn acquisitions_are_named_in_json(
     let plan = plan(&config("535.261.03", "open"), &facts, &catalog).unwrap();
     let first = match first {
         "SIGN" => format!(
-            r#"{{"acquire":"sign-set","set":"{}","by":"Example: Module signing (25a7)"}}"#,
+            r#"{{"acquire":"sign-set","set":"{}","signer":"Example: Module signing (25a7)"}}"#,
             catalog.sets[0].set.key.file_stem()
         ),
         "RUN" => format!(

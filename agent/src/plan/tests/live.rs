@@ -70,7 +70,7 @@ fn another_driver_takes_the_place_of_ours(
     assert!(plan.refusal().is_none(), "{:?}", plan.findings);
     // Modules that hold nvidia are replaced with it.
     assert_eq!(replaced(&plan), ["nvidia", "nvidia_modeset", "nvidia_uvm"]);
-    assert!(plan.replaces[0].why.contains(why_so), "{}", plan.replaces[0].why);
+    assert!(plan.replaces[0].reason.contains(why_so), "{}", plan.replaces[0].reason);
     assert!(why(&plan, "driver changed in place").contains("stays until everything is available"));
     assert!(plan.acquire.iter().any(|a| matches!(a, Acquire::BuildSet { .. })));
 }

@@ -148,8 +148,8 @@ fn codes(plan: &Plan, severity: Severity) -> Vec<&str> {
 }
 
 fn why(plan: &Plan, what: &str) -> String {
-    let reason = plan.reasons.iter().find(|r| r.what.starts_with(what));
-    reason.map(|r| format!("{}: {}", r.what, r.why)).unwrap_or_default()
+    let reason = plan.reasons.iter().find(|r| r.topic.starts_with(what));
+    reason.map(|r| format!("{}: {}", r.topic, r.reason)).unwrap_or_default()
 }
 
 fn loads(plan: &Plan) -> Vec<String> {

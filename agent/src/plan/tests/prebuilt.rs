@@ -61,11 +61,11 @@ fn where_the_headers_of_a_set_were_from_is_said() {
             let mut catalog = archives();
             catalog.sets.push(at_hand);
             let plan = plan(&config("535", "auto"), &facts, &catalog).unwrap();
-            let said = plan.reasons.iter().find(|r| r.what == "headers of the modules");
+            let reason = plan.reasons.iter().find(|r| r.topic == "headers of the modules");
             // Modules compiled here with an archive's headers need no mention.
             let is_told = !local || from != HeadersFrom::Archive;
-            assert_eq!(said.is_some(), is_told, "{from:?}");
-            assert!(said.is_none_or(|said| said.why.starts_with(wanted)), "{said:?}");
+            assert_eq!(reason.is_some(), is_told, "{from:?}");
+            assert!(reason.is_none_or(|reason| reason.reason.starts_with(wanted)), "{reason:?}");
         }
     }
 }
@@ -93,8 +93,8 @@ fn what_is_compiled_with_headers_that_nobody_signed(
         unsigned_headers: all,
     });
     let plan = plan(&config, &facts("bookworm-t4"), &catalog).unwrap();
-    let said = plan.reasons.iter().find(|reason| reason.what == what).expect("a reason");
-    assert!(said.why.contains(why), "{}", said.why);
+    let reason = plan.reasons.iter().find(|reason| reason.topic == what).expect("a reason");
+    assert!(reason.reason.contains(why), "{}", reason.reason);
 }
 
 #[test]

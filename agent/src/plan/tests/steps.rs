@@ -56,7 +56,7 @@ fn the_plan_names_the_patches_of_the_modules_it_uses() {
     assert_eq!(why(&patched, "patches"), "patches: the modules are compiled with a-patch");
     catalog.sets[0].set.key.patches.clear();
     let plain = plan(&config, &facts, &catalog).unwrap();
-    assert!(plain.reasons.iter().all(|reason| reason.what != "patches"));
+    assert!(plain.reasons.iter().all(|reason| reason.topic != "patches"));
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn with_no_room_at_all_nothing_stays_but_what_is_needed() {
     }
     assert_eq!(kept.len(), 4);
     let why =
-        |path: &str| report.kept.iter().find(|l| l.path == Path::new(path)).expect("kept").why;
+        |path: &str| report.kept.iter().find(|l| l.path == Path::new(path)).expect("kept").reason;
     assert_eq!((why("userspace/b"), why("userspace/c")), (RUNS, RAN));
     assert_eq!(scene.versions(), ["b", "c"]);
     scene.assert_right();
@@ -230,7 +230,7 @@ fn what_a_needed_set_was_signed_from_stays() {
     };
     history::record(&scene.store, installed).expect("recorded");
     let report = scene.collect(Some(0));
-    let mut why: Vec<_> = report.kept.iter().map(|line| line.why).collect();
+    let mut why: Vec<_> = report.kept.iter().map(|line| line.reason).collect();
     why.sort_unstable();
     assert_eq!(why, [RUNS, SIGNED_FROM]);
     assert_eq!(scene.versions(), ["a", "a"]);
@@ -287,7 +287,7 @@ fn a_damaged_tree_goes_without_a_bound_once_nothing_shows_it() {
     fs::remove_file(&link).expect("removed");
     let report = scene.collect(None);
     assert_eq!(names(&report.removed), ["userspace/b"], "though it is what ran last");
-    assert_eq!(report.removed[0].why, "it is damaged, and not in use");
+    assert_eq!(report.removed[0].reason, "it is damaged, and not in use");
     assert!(!damaged.exists());
 }
 

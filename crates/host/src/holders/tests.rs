@@ -61,7 +61,7 @@ fn holders_are_found_by_device_number() {
     scene.write("41/cgroup", &format!("0::/system.slice/docker-{ID}.scope\n"));
     let user = DriverUser {
         pid: 41,
-        inside: Some(7),
+        namespace_pid: Some(7),
         comm: "python3".to_owned(),
         container: Some(ID.to_owned()),
         pod: None,
