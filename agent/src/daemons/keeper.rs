@@ -75,13 +75,13 @@ async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, report: &Rep
         let ended = tokio::select! {
             biased;
             () = &mut stopped => return,
-            ended = lives(host, kept, report) => ended,
+            ended = until_ended(host, kept, report) => ended,
         };
         report(daemon, DaemonState::BackingOff);
         let wait = backoff.after(since.take().map(|since| since.elapsed()));
         let why = match ended {
             Ok(None) => "is not running".to_owned(),
-            Ok(Some(said)) => format!("is not running (last output: {said})"),
+            Ok(Some(output)) => format!("is not running (last output: {output})"),
             Err(error) => format!("could not be checked ({error})"),
         };
         tracing::warn!("{daemon} {why}: restarting it in {:.1} s", wait.as_secs_f64());
@@ -106,7 +106,7 @@ async fn keep(host: &Arc<dyn Host>, kept: &Kept, stop: &CancelFlag, report: &Rep
 }
 
 /// Waits until no process with the mark answers for the daemon; returns its last output.
-async fn lives(
+async fn until_ended(
     host: &Arc<dyn Host>,
     kept: &Kept,
     report: &Report,
@@ -124,7 +124,7 @@ async fn lives(
         let (processes, seen) =
             looked.map_err(|_| VerbError::new("look for", daemon.to_string(), Errno::EIO))??;
         if seen.answers != Answers::Ours {
-            return Ok(seen.said);
+            return Ok(seen.last_output);
         }
         report(daemon, DaemonState::Live);
         one_ends(processes).await.map_err(|e| VerbError::on_path("watch", &daemon.program, &e))?;

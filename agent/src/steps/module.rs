@@ -75,16 +75,17 @@ impl LoadModule {
         host.module(&self.name).map_err(|e| refusal::explain(&self.name, &e))
     }
 
-    /// Checks that the loaded module is the wanted one; `said` is what the kernel logged meanwhile.
+    /// Checks that the loaded module is the wanted one; `kernel_log` has the kernel's messages of the
+    /// load.
     fn compare(
         &self,
         host: &dyn Host,
         state: &ModuleState,
-        said: &[String],
+        kernel_log: &[String],
     ) -> Result<(), Failure> {
         readback::versions(self, state)?;
         if self.is_of_driver() {
-            readback::parameters(host, &self.name, &self.parameters, said)?;
+            readback::parameters(host, &self.name, &self.parameters, kernel_log)?;
         }
         Ok(())
     }

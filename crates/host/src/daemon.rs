@@ -81,7 +81,7 @@ impl PartialEq for Daemon {
 
 impl Daemon {
     /// Time limit until it answers.
-    pub fn patience(&self) -> Duration {
+    pub fn start_limit(&self) -> Duration {
         Duration::from_secs(self.ready_within)
     }
 }
@@ -105,7 +105,7 @@ pub struct DaemonStatus {
     /// The process that answers on its socket.
     pub answers: Answers,
     /// Its last output, and its exit status, if known.
-    pub said: Option<String>,
+    pub last_output: Option<String>,
 }
 
 /// The process that answers on a socket.

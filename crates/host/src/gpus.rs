@@ -21,7 +21,7 @@ const TAKEN: &str = "proc/driver/nvidia/gpus";
 /// Maximum number of kernel log records over which one message of the driver is wrapped.
 const RECORDS: usize = 3;
 /// Maximum bytes of a kernel message that go into a finding.
-const WORDS: usize = 400;
+const LONGEST_MESSAGE: usize = 400;
 
 /// One GPU of the PCI bus that nvidia.ko may drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +33,8 @@ pub struct Gpu {
     /// The driver bound to it.
     pub taken: Taken,
     /// The kernel's last message about it, if no driver is bound to it while nvidia.ko is loaded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub said: Option<String>,
+    #[serde(rename = "said", default, skip_serializing_if = "Option::is_none")]
+    pub kernel_message: Option<String>,
 }
 
 /// The driver bound to a GPU.
@@ -65,12 +65,12 @@ impl Gpu {
 
     fn finding(&self, severity: Severity) -> Finding {
         let Self { address, device, .. } = self;
-        let what = match (self.taken, &self.said) {
+        let what = match (self.taken, &self.kernel_message) {
             (Taken::Gone, _) => "was driven, and is no longer on the PCI bus".to_owned(),
-            (_, Some(said)) => {
-                let said = in_line(said);
+            (_, Some(message)) => {
+                let message = in_line(message);
                 format!(
-                    "is on the PCI bus, but the driver did not claim it; the kernel says: {said}"
+                    "is on the PCI bus, but the driver did not claim it; the kernel says: {message}"
                 )
             }
             (_, None) => {
@@ -143,55 +143,55 @@ pub(super) fn read(root: &Root) -> io::Result<Vec<Gpu>> {
             Some(_) => Taken::Other,
         };
         let (address, device) = (device.address, device.device);
-        gpus.push(Gpu { address, device, taken: by, said: None });
+        gpus.push(Gpu { address, device, taken: by, kernel_message: None });
     }
     if is_loaded {
-        add_words(&mut gpus, &root.display("dev/kmsg"));
+        add_kernel_messages(&mut gpus, &root.display("dev/kmsg"));
     }
     Ok(gpus)
 }
 
 /// Adds the kernel's messages about the GPUs that no driver is bound to.
-fn add_words(gpus: &mut [Gpu], log: &Path) {
+fn add_kernel_messages(gpus: &mut [Gpu], log: &Path) {
     let silent = || gpus.iter().filter(|gpu| gpu.taken == Taken::Nobody);
     if silent().next().is_none() {
         return;
     }
-    let mut words = Words::about(silent().map(|gpu| gpu.address.as_str()));
-    KernelLog::whole(log).each_of_kernel(|message| words.hear(message));
-    let mut said = words.said;
+    let mut messages = KernelMessages::about(silent().map(|gpu| gpu.address.as_str()));
+    KernelLog::whole(log).each_of_kernel(|message| messages.read(message));
+    let mut by_address = messages.last;
     for gpu in gpus.iter_mut().filter(|gpu| gpu.taken == Taken::Nobody) {
-        gpu.said = said.remove(&gpu.address).map(|(_, text)| text);
+        gpu.kernel_message = by_address.remove(&gpu.address).map(|(_, text)| text);
     }
 }
 
 /// The last kernel message about each of some addresses.
 #[derive(Default)]
-struct Words {
+struct KernelMessages {
     addresses: Vec<String>,
     /// Address -> true if the driver itself logged it, and the message.
-    said: BTreeMap<String, (bool, String)>,
+    last: BTreeMap<String, (bool, String)>,
     /// The address whose message may continue in the next record, and the number of records so far.
     open: Option<(String, usize)>,
 }
 
-impl Words {
+impl KernelMessages {
     fn about<'a>(addresses: impl Iterator<Item = &'a str>) -> Self {
         Self { addresses: addresses.map(str::to_owned).collect(), ..Self::default() }
     }
 
     /// Takes a kernel message. The driver's own messages (NVRM, with Xid) take precedence over
     /// those of the PCI bus (`nvidia: probe of 0000:02:00.0 failed`), and later ones over earlier.
-    fn hear(&mut self, message: &str) {
+    fn read(&mut self, message: &str) {
         let text = unwrapped(message);
         let by_driver = text.starts_with("NVRM:");
         if let Some((address, records)) = self.open.take().filter(|_| by_driver)
             && !self.addresses.iter().any(|a| names(&text, a))
-            && let Some((_, said)) = self.said.get_mut(&address)
-            && !said.ends_with('.')
+            && let Some((_, text_so_far)) = self.last.get_mut(&address)
+            && !text_so_far.ends_with('.')
         {
-            said.push_str(text.trim_start_matches("NVRM:"));
-            cut(said);
+            text_so_far.push_str(text.trim_start_matches("NVRM:"));
+            cut(text_so_far);
             if records < RECORDS {
                 self.open = Some((address, records + 1));
             }
@@ -203,12 +203,12 @@ impl Words {
         let Some(address) = self.addresses.iter().find(|a| names(&text, a)).cloned() else {
             return;
         };
-        if !by_driver && self.said.get(&address).is_some_and(|(driver, _)| *driver) {
+        if !by_driver && self.last.get(&address).is_some_and(|(driver, _)| *driver) {
             return;
         }
         let mut text = text;
         cut(&mut text);
-        self.said.insert(address.clone(), (by_driver, text));
+        self.last.insert(address.clone(), (by_driver, text));
         self.open = by_driver.then_some((address, 2));
     }
 }
@@ -224,7 +224,7 @@ fn unwrapped(message: &str) -> String {
 }
 
 fn cut(text: &mut String) {
-    if let Some((at, _)) = text.char_indices().find(|(at, _)| *at >= WORDS) {
+    if let Some((at, _)) = text.char_indices().find(|(at, _)| *at >= LONGEST_MESSAGE) {
         text.truncate(at);
     }
 }
@@ -320,10 +320,10 @@ mod tests {
     #[case::another_gpu(&["NVRM: Xid (PCI:0000:03:00): 79, GPU has fallen off the bus."], None)]
     #[case::another_driver(&["pci 0000:02:00.0: [10de:1eb8] type 00 class 0x030200"], None)]
     fn the_kernels_words_about_a_gpu_are_found(#[case] log: &[&str], #[case] wanted: Option<&str>) {
-        let mut words = Words::about(["0000:02:00.0"].into_iter());
-        log.iter().for_each(|message| words.hear(message));
-        let said = words.said.remove("0000:02:00.0").map(|(_, said)| said);
-        assert_eq!(said.as_deref(), wanted);
+        let mut messages = KernelMessages::about(["0000:02:00.0"].into_iter());
+        log.iter().for_each(|message| messages.read(message));
+        let message = messages.last.remove("0000:02:00.0").map(|(_, text)| text);
+        assert_eq!(message.as_deref(), wanted);
     }
 
     #[rstest]
@@ -340,7 +340,7 @@ mod tests {
             address: format!("0000:0{bus}:00.0"),
             device: 0x1eb8,
             taken: Taken::Nobody,
-            said: None,
+            kernel_message: None,
         };
         assert_eq!(assigned((1..=3).map(gpu).collect(), parameters).len(), count);
     }
@@ -351,12 +351,12 @@ mod tests {
             address: "0000:02:00.0".into(),
             device: 0x1eb8,
             taken: Taken::Nobody,
-            said: Some("NVRM: \u{1b}[31m".into()),
+            kernel_message: Some("NVRM: \u{1b}[31m".into()),
         };
         let detail = missing(&[gpu], true).remove(0).detail;
         assert!(detail.ends_with("the kernel says: NVRM: \\u{1b}[31m"), "{detail}");
-        let mut words = Words::about(["0000:02:00.0"].into_iter());
-        words.hear(&format!("NVRM: 0000:02:00.0 {}", "é".repeat(1000)));
-        assert!(words.said["0000:02:00.0"].1.len() <= WORDS + 2);
+        let mut messages = KernelMessages::about(["0000:02:00.0"].into_iter());
+        messages.read(&format!("NVRM: 0000:02:00.0 {}", "é".repeat(1000)));
+        assert!(messages.last["0000:02:00.0"].1.len() <= LONGEST_MESSAGE + 2);
     }
 }

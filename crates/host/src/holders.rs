@@ -36,15 +36,15 @@ const TEXT: u64 = 64 << 10;
 pub fn driver_users(root: &Path, limit: Duration, looker: &Looker) -> io::Result<DriverUsers> {
     let devices = DriverDevices::read(root)?;
     let processes = processes(root)?;
-    let (tell, told) = mpsc::channel();
-    let look = move || look_at(&devices, &processes, &tell);
+    let (sender, receiver) = mpsc::channel();
+    let look = move || look_at(&devices, &processes, &sender);
     let mut seen = Seen::default();
     let until = Instant::now() + limit;
     if let Err(unseen) = looker.begin("holders", until, look) {
         return Ok(DriverUsers { users: Vec::new(), unseen: Some(unseen.to_string()) });
     }
     loop {
-        match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        match receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(news) => seen.note(news),
             Err(RecvTimeoutError::Disconnected) => return Ok(seen.into_users(None)),
             Err(RecvTimeoutError::Timeout) => return Ok(seen.into_users(Some(limit))),
@@ -62,12 +62,12 @@ enum News {
     Refused,
 }
 
-fn look_at(devices: &DriverDevices, processes: &[(u32, PathBuf)], tell: &Sender<News>) {
+fn look_at(devices: &DriverDevices, processes: &[(u32, PathBuf)], sender: &Sender<News>) {
     // Threads with their own table are rare, and threads are many: they come last.
     for held_by in [DriverDevices::held_by_process, DriverDevices::held_by_threads] {
         for (pid, process) in processes {
             // The receiver is gone once the time limit has passed.
-            if tell.send(News::At(*pid)).is_err() {
+            if sender.send(News::At(*pid)).is_err() {
                 return;
             }
             let news = match held_by(devices, process) {
@@ -76,7 +76,7 @@ fn look_at(devices: &DriverDevices, processes: &[(u32, PathBuf)], tell: &Sender<
                 Err(e) if e.kind() == ErrorKind::PermissionDenied => News::Refused,
                 Err(_) => continue,
             };
-            let _ = tell.send(news);
+            let _ = sender.send(news);
         }
     }
 }

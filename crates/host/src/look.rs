@@ -55,11 +55,11 @@ impl Looker {
         look: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Unseen> {
         let until = Instant::now() + limit;
-        let (tell, told) = mpsc::sync_channel(1);
+        let (sender, receiver) = mpsc::sync_channel(1);
         // The receiver is gone once the time limit has passed.
-        self.begin(name, until, move || drop(tell.send(look())))?;
+        self.begin(name, until, move || drop(sender.send(look())))?;
         let left = until.saturating_duration_since(Instant::now());
-        told.recv_timeout(left).map_err(|_| Unseen(format!("it took longer than {limit:?}")))
+        receiver.recv_timeout(left).map_err(|_| Unseen(format!("it took longer than {limit:?}")))
     }
 
     /// Runs `look` on a thread called `name`, after the one that runs now; its time limit ends at

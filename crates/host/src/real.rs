@@ -258,10 +258,10 @@ impl Host for RealHost {
         let log = KernelLog::from_here(&self.root.join("dev/kmsg"));
         let call = Call::Load { image, parameters: parameters.as_ref() };
         let result = self.call(verb, name, call, || Ok(self.module(name)?.is_some()));
-        let said = log.lines();
+        let kernel_log = log.lines();
         match result {
-            Ok(()) => Ok(said),
-            Err(error) => Err(VerbError { said, ..error }),
+            Ok(()) => Ok(kernel_log),
+            Err(error) => Err(VerbError { kernel_log, ..error }),
         }
     }
 
@@ -439,9 +439,9 @@ impl Host for RealHost {
     }
 
     fn start_daemon(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError> {
-        let words = LastLine::default();
-        self.lock_daemons().insert(mark.to_owned(), words.clone());
-        process::start(&self.daemon_at(daemon), mark, &words)
+        let last_line = LastLine::default();
+        self.lock_daemons().insert(mark.to_owned(), last_line.clone());
+        process::start(&self.daemon_at(daemon), mark, &last_line)
             .map_err(|e| VerbError::on_path("start", &daemon.program, &e))
     }
 
@@ -459,8 +459,8 @@ impl Host for RealHost {
         let found = self.marked(mark)?;
         let processes: Vec<u32> = found.iter().map(|(pid, _)| *pid).collect();
         let answers = process::answers(&self.at(&daemon.socket), &processes);
-        let said = self.lock_daemons().get(mark).and_then(LastLine::get);
-        Ok(DaemonStatus { processes, answers, said })
+        let last_output = self.lock_daemons().get(mark).and_then(LastLine::get);
+        Ok(DaemonStatus { processes, answers, last_output })
     }
 
     fn wanted_nodes(&self) -> Result<Vec<WantedNode>, VerbError> {

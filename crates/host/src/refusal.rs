@@ -110,10 +110,10 @@ const LOGGED: &[(&str, FailureKind, &str, &str)] = &[
 pub fn explain(name: &str, error: &VerbError) -> Failure {
     let (code, cause, remedy) = logged(error).unwrap_or_else(|| by_errno(error.errno));
     let mut text = format!("{name}: {cause}");
-    let said = relevant(name, &error.said);
-    if !said.is_empty() {
+    let logged = relevant(name, &error.kernel_log);
+    if !logged.is_empty() {
         text.push_str("; the kernel says: ");
-        text.push_str(&said.join(" | "));
+        text.push_str(&logged.join(" | "));
     }
     let error = VerbError::new(error.verb, error.subject.clone(), error.errno);
     Failure::new(code, text).with_source(error).remedy(remedy)
@@ -121,9 +121,9 @@ pub fn explain(name: &str, error: &VerbError) -> Failure {
 
 fn logged(error: &VerbError) -> Option<(FailureKind, &'static str, &'static str)> {
     // The driver wraps its messages, over lines of one record or over several records.
-    let said: Vec<String> = error.said.iter().map(|record| unwrapped(record)).collect();
-    let said = said.join(" ").replace("NVRM: ", "");
-    let (_, code, cause, remedy) = LOGGED.iter().find(|(words, ..)| said.contains(words))?;
+    let logged: Vec<String> = error.kernel_log.iter().map(|record| unwrapped(record)).collect();
+    let logged = logged.join(" ").replace("NVRM: ", "");
+    let (_, code, cause, remedy) = LOGGED.iter().find(|(text, ..)| logged.contains(text))?;
     Some((*code, cause, remedy))
 }
 
@@ -191,7 +191,7 @@ fn by_errno(errno: Errno) -> (FailureKind, &'static str, &'static str) {
 }
 
 /// The records about a module: its own, the driver's, and the module loader's.
-fn relevant(name: &str, said: &[String]) -> Vec<String> {
+fn relevant(name: &str, logged: &[String]) -> Vec<String> {
     let dashed = name.replace('_', "-");
     let about = |record: &&String| {
         let about_nvidia = name.starts_with("nvidia") && record.contains("NVRM");
@@ -200,7 +200,7 @@ fn relevant(name: &str, said: &[String]) -> Vec<String> {
             || record.contains(dashed.as_str())
             || ["Invalid ELF", "Loading of ", "Lockdown: "].iter().any(|s| record.starts_with(s))
     };
-    let records = said.iter().filter(about).map(|record| unwrapped(record));
+    let records = logged.iter().filter(about).map(|record| unwrapped(record));
     records.filter(|record| !is_noise(record)).take(LINES).collect()
 }
 
@@ -220,9 +220,9 @@ mod tests {
     use super::*;
     use longshore_core::failure::ExitCode;
 
-    fn refused(errno: Errno, said: &[&str]) -> Failure {
+    fn refused(errno: Errno, logged: &[&str]) -> Failure {
         let mut error = VerbError::new("init_module", "nvidia", errno);
-        error.said = said.iter().map(|line| (*line).to_owned()).collect();
+        error.kernel_log = logged.iter().map(|line| (*line).to_owned()).collect();
         explain("nvidia", &error)
     }
 

@@ -30,13 +30,13 @@ pub struct VerbError {
     /// Time waited for an answer that did not come: the call is still in the kernel.
     pub unanswered: Option<Duration>,
     /// Kernel log messages from the time of the call, if the log was read.
-    pub said: Vec<String>,
+    pub kernel_log: Vec<String>,
 }
 
 impl VerbError {
     /// A failed verb for which the kernel log was not read.
     pub fn new(verb: &'static str, subject: impl Into<String>, errno: Errno) -> Self {
-        Self { verb, subject: subject.into(), errno, unanswered: None, said: Vec::new() }
+        Self { verb, subject: subject.into(), errno, unanswered: None, kernel_log: Vec::new() }
     }
 
     /// A call that did not return from the kernel within `waited`. It may still take effect.

@@ -165,11 +165,11 @@ async fn a_mount_in_the_place_of_ours_is_not_covered() {
         .await;
 }
 
-const WORDS: &str = "NVRM: GPU 0000:02:00.0 has fallen off the bus.";
+const MESSAGE: &str = "NVRM: GPU 0000:02:00.0 has fallen off the bus.";
 
 fn gpu(bus: u8, taken: Taken) -> Gpu {
-    let said = (taken == Taken::Nobody).then(|| WORDS.to_owned());
-    Gpu { address: format!("0000:0{bus}:00.0"), device: 0x1eb8, taken, said }
+    let kernel_message = (taken == Taken::Nobody).then(|| MESSAGE.to_owned());
+    Gpu { address: format!("0000:0{bus}:00.0"), device: 0x1eb8, taken, kernel_message }
 }
 
 fn one_of_two() -> Vec<Gpu> {
@@ -186,7 +186,7 @@ async fn a_gpu_that_the_driver_did_not_take_is_said_and_no_more() {
             assert_eq!(live.gpus, Some(GpuCount { expected: 2, bound: 1 }));
             assert_eq!(codes(&live), [Code::GpuMissing]);
             let seen = &live.findings[0].detail;
-            assert!(seen.contains("0000:02:00.0") && seen.contains(WORDS), "{seen}");
+            assert!(seen.contains("0000:02:00.0") && seen.contains(MESSAGE), "{seen}");
         })
         .await;
 }
@@ -198,7 +198,7 @@ async fn a_missing_gpu_that_is_refused_has_the_installation_rolled_back() {
     let before = scene.host.state();
     let failure = scene.live(At::Never, vec![Ok(plan("535"))]).await.unwrap_err();
     assert_eq!(failure.code(), ExitCode::NoDevice);
-    assert!(failure.to_string().contains(WORDS), "{failure}");
+    assert!(failure.to_string().contains(MESSAGE), "{failure}");
     assert_eq!(scene.host.state(), before);
     assert_eq!(scene.phase(), Some(Phase::Failed));
 }

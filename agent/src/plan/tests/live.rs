@@ -162,9 +162,9 @@ fn a_gpu_that_the_adopted_driver_did_not_take_is_found(
         plan.findings.into_iter().find(|found| found.code == Code::GpuMissing)
     };
     assert_eq!(found(&facts), None, "it has the one there is");
-    let said = Some("NVRM: GPU 0000:02:00.0 has fallen off the bus.".to_owned());
+    let kernel_message = Some("NVRM: GPU 0000:02:00.0 has fallen off the bus.".to_owned());
     let address = "0000:02:00.0".to_owned();
-    facts.gpus.push(Gpu { address, device: 0x1eb8, taken: Taken::Nobody, said });
+    facts.gpus.push(Gpu { address, device: 0x1eb8, taken: Taken::Nobody, kernel_message });
     let found = found(&facts);
     assert_eq!(found.as_ref().map(|found| found.severity), severity);
     if let Some(found) = found {

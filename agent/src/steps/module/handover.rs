@@ -13,7 +13,7 @@ pub(super) struct Taken {
     /// The file that the kernel read; None where it was given the bytes.
     pub(super) file: Option<ModuleFile>,
     /// Lines that the kernel logged meanwhile.
-    pub(super) said: Vec<String>,
+    pub(super) kernel_log: Vec<String>,
 }
 
 /// Reason that the kernel did not take a module.
@@ -30,20 +30,20 @@ pub(super) fn hand_over(step: &LoadModule, tools: &Tools<'_>) -> Result<Taken, N
     let mut refused = Vec::new();
     if let Some(file) = tools.images.file(name, origin).map_err(NotTaken::Absent)? {
         match tools.host.load_module(name, Image::File(file.file()), parameters) {
-            Ok(said) => return Ok(Taken { file: Some(file), said }),
+            Ok(kernel_log) => return Ok(Taken { file: Some(file), kernel_log }),
             Err(e) if e.unanswered.is_none() && is_about_the_file(e.errno) => {
                 tracing::info!("{e}: loading it from memory instead of its file");
-                refused = e.said;
+                refused = e.kernel_log;
             }
             Err(e) => return Err(NotTaken::Refused(e)),
         }
     }
     let bytes = tools.images.image(name, origin).map_err(NotTaken::Absent)?;
     match tools.host.load_module(name, Image::Bytes(&bytes), parameters) {
-        Ok(said) => Ok(Taken { file: None, said }),
+        Ok(kernel_log) => Ok(Taken { file: None, kernel_log }),
         Err(mut error) => {
             // A policy (LoadPin, IMA) logs its reason only for the file.
-            error.said.splice(0..0, refused);
+            error.kernel_log.splice(0..0, refused);
             Err(NotTaken::Refused(error))
         }
     }

@@ -40,11 +40,11 @@ pub(super) fn load(
         let cause = format!("the kernel accepted {name}, but does not list it as loaded");
         return Err(Failure::new(FailureKind::KernelRefused, cause).remedy(UNLOADED_BY_OTHERS));
     };
-    // Settled before any comparison: the module is ours even if it is not the wanted one. A
+    // Recorded before any comparison: the module is ours even if it is not the wanted one. A
     // failure is written before anything is undone.
     let applied = intent.loaded(state.instance);
     taken.file.map_or(Ok(()), |file| file.check_unwritten())?;
-    step.compare(tools.host, &state, &taken.said)?;
+    step.compare(tools.host, &state, &taken.kernel_log)?;
     Ok(applied)
 }
 

@@ -30,8 +30,8 @@ pub(super) fn versions(step: &LoadModule, state: &ModuleState) -> Result<(), Fai
     Ok(())
 }
 
-/// Compares the parameters that a loaded module reports with those it was given; `said` holds the
-/// kernel log messages of the load.
+/// Compares the parameters that a loaded module reports with those it was given; `kernel_log` has
+/// the kernel's messages of the load.
 ///
 /// # Errors
 /// 16 where a value differs, or the kernel ignored a parameter.
@@ -39,10 +39,10 @@ pub(super) fn parameters(
     host: &dyn Host,
     module: &str,
     given: &str,
-    said: &[String],
+    kernel_log: &[String],
 ) -> Result<(), Failure> {
     for (name, wanted) in split(given) {
-        if ignored(said, name) {
+        if ignored(kernel_log, name) {
             return Err(Failure::new(
                 FailureKind::KernelRefused,
                 format!("{module} has no parameter {name}: the kernel ignored it"),
@@ -67,9 +67,9 @@ pub(super) fn parameters(
 
 /// True if the kernel logged that a module does not have this parameter (kernel/module/main.c,
 /// unknown_module_param_cb).
-fn ignored(said: &[String], name: &str) -> bool {
-    let words = format!("unknown parameter '{name}' ignored");
-    said.iter().any(|line| line.contains(&words))
+fn ignored(kernel_log: &[String], name: &str) -> bool {
+    let warning = format!("unknown parameter '{name}' ignored");
+    kernel_log.iter().any(|line| line.contains(&warning))
 }
 
 #[cfg(test)]
@@ -79,9 +79,9 @@ mod tests {
 
     #[test]
     fn a_parameter_the_kernel_ignored_is_recognised() {
-        let said = ["nvidia: unknown parameter 'NVreg_Typo' ignored".to_owned()];
-        assert!(ignored(&said, "NVreg_Typo"));
-        assert!(!ignored(&said, "NVreg_Ty"));
+        let kernel_log = ["nvidia: unknown parameter 'NVreg_Typo' ignored".to_owned()];
+        assert!(ignored(&kernel_log, "NVreg_Typo"));
+        assert!(!ignored(&kernel_log, "NVreg_Ty"));
     }
 
     #[test]

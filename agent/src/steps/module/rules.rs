@@ -17,8 +17,8 @@ const PARAMETERS: usize = 64 << 10;
 pub(super) fn check(step: &LoadModule) -> Result<(), String> {
     let LoadModule { name, origin, parameters, version, srcversion } = step;
     module(name, origin)?;
-    let said = [version, srcversion].into_iter().flatten().map(String::as_str);
-    [parameters.as_str()].into_iter().chain(said).try_for_each(one_line)
+    let versions = [version, srcversion].into_iter().flatten().map(String::as_str);
+    [parameters.as_str()].into_iter().chain(versions).try_for_each(one_line)
 }
 
 /// Accepts the host's own module by its file, or one of the driver's by its digest.

@@ -48,16 +48,16 @@ pub fn bring_up(
         if state.answers == Answers::Ours || cancel.is_set() {
             return Ok(());
         }
-        let said = || state.said.iter().cloned().collect::<Vec<_>>();
-        let subject = |what: &str| match &state.said {
-            Some(said) => format!("{daemon}, which {what} (last output: {said})"),
+        let last_output = || state.last_output.iter().cloned().collect::<Vec<_>>();
+        let subject = |what: &str| match &state.last_output {
+            Some(output) => format!("{daemon}, which {what} (last output: {output})"),
             None => format!("{daemon}, which {what}"),
         };
-        let overdue = since.elapsed() >= daemon.patience();
+        let overdue = since.elapsed() >= daemon.start_limit();
         if seen.elapsed() >= UNSEEN || (overdue && state.processes.is_empty()) {
             let subject = subject("ended before it answered");
             return Err(VerbError {
-                said: said(),
+                kernel_log: last_output(),
                 ..VerbError::new("start", subject, Errno::ECHILD)
             });
         }
@@ -69,7 +69,7 @@ pub fn bring_up(
             );
             let subject = subject(&what);
             return Err(VerbError {
-                said: said(),
+                kernel_log: last_output(),
                 ..VerbError::new("start", subject, Errno::ETIMEDOUT)
             });
         }

@@ -75,9 +75,9 @@ pub(crate) fn start(daemon: &Daemon, mark: &str, last: &LastLine) -> io::Result<
 
 fn follow(name: &str, mut child: Child, reader: io::PipeReader, last: &LastLine) -> io::Result<()> {
     let thread = |what: &str| thread::Builder::new().name(what.to_owned()).stack_size(STACK);
-    let (words, who) = (last.clone(), name.to_owned());
+    let (last_line, who) = (last.clone(), name.to_owned());
     let log = move |line: &str| tracing::info!("{who}: {line}");
-    thread("daemon-output").spawn(move || Output::new(words, log).copy(reader))?;
+    thread("daemon-output").spawn(move || Output::new(last_line, log).copy(reader))?;
     let (last, name) = (last.clone(), name.to_owned());
     // A daemon that forks to the background ends at once, with success.
     thread("daemon-end").spawn(move || match child.wait() {
@@ -183,10 +183,10 @@ fn is_own_start(process: &Path) -> bool {
 
 /// True if a process gained privileges from the file it executed, or if that cannot be read.
 fn was_given_rights(process: &Path) -> bool {
-    let mut words = Vec::new();
+    let mut vector = Vec::new();
     let read = fs::File::open(process.join("auxv"))
-        .and_then(|file| file.take(AUXILIARY).read_to_end(&mut words));
-    let secure = words.chunks_exact(2 * size_of::<usize>()).find_map(|pair| {
+        .and_then(|file| file.take(AUXILIARY).read_to_end(&mut vector));
+    let secure = vector.chunks_exact(2 * size_of::<usize>()).find_map(|pair| {
         let (key, value) = pair.split_at(size_of::<usize>());
         let word = |bytes: &[u8]| bytes.try_into().map(usize::from_ne_bytes).ok();
         (word(key)? == AT_SECURE as usize).then(|| word(value))?

@@ -336,7 +336,7 @@ impl Host for FakeHost {
             (false, false) => Answers::Nobody,
         };
         let processes = if lives { vec![1] } else { Vec::new() };
-        Ok(DaemonStatus { processes, answers, said: None })
+        Ok(DaemonStatus { processes, answers, last_output: None })
     }
 
     fn wanted_nodes(&self) -> Result<Vec<WantedNode>, VerbError> {

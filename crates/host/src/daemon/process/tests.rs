@@ -44,12 +44,12 @@ impl Scene {
 
     fn daemon(&self, how: &str) -> Daemon {
         let socket = self.dir.path().join("socket");
-        let words = ["-e", STAND_IN].into_iter().map(str::to_owned);
-        let told = how.split_whitespace().map(str::to_owned);
+        let script = ["-e", STAND_IN].into_iter().map(str::to_owned);
+        let conduct = how.split_whitespace().map(str::to_owned);
         Daemon {
             name: "stand-in".to_owned(),
             program: "/usr/bin/perl".into(),
-            arguments: words.chain([socket.display().to_string()]).chain(told).collect(),
+            arguments: script.chain([socket.display().to_string()]).chain(conduct).collect(),
             libraries: "/nonexistent".into(),
             socket,
             settings: None,
@@ -89,7 +89,7 @@ fn a_daemon_answers_and_is_ended_wherever_it_forked_to(#[case] how: &str) {
         if seen.processes.len() == 1 {
             break;
         }
-        assert!(since.elapsed() < daemon.patience(), "{seen:?}");
+        assert!(since.elapsed() < daemon.start_limit(), "{seen:?}");
         std::thread::yield_now();
     }
     scene.stop(&daemon);
@@ -164,7 +164,7 @@ fn a_stop_does_not_wait_for_one_that_does_not_answer() {
     cancel.set();
     let since = Instant::now();
     bring_up(&scene.host, &daemon, &scene.mark, &cancel).unwrap();
-    assert!(since.elapsed() < daemon.patience());
+    assert!(since.elapsed() < daemon.start_limit());
     scene.stop(&daemon);
 }
 
