@@ -127,7 +127,7 @@ pub enum CommandOutcome {
 const CLEANING: Duration = Duration::from_secs(3);
 
 /// Time limit for telling other hosts, at the end, that nothing is compiled for them here.
-const GIVING_BACK: Duration = Duration::from_secs(3);
+const RELEASE_LIMIT: Duration = Duration::from_secs(3);
 
 /// Runs a command line.
 ///
@@ -146,7 +146,7 @@ pub fn execute(
         asked.borrow_mut().insert(name.to_owned());
         std::env::var(name).ok()
     };
-    log.settle(cli.log_format, &env)?;
+    log.fix_format(cli.log_format, &env)?;
     check_environment()?;
     log.start(&env)?;
     let flags = cli.settings;
@@ -181,7 +181,7 @@ pub fn execute(
     };
     let result = runtime.block_on(async {
         let result = dispatch(cli.command, flags, &config, &telemetry, &claims, stuck).await;
-        claims.given_back(GIVING_BACK).await;
+        claims.all_released(RELEASE_LIMIT).await;
         result
     });
     // Cancelled work may have left a thread that unpacks or hashes.
@@ -225,8 +225,8 @@ async fn dispatch(
     }
     match command {
         Command::Run => {
-            let (told, claims) = (telemetry.clone(), claims.clone());
-            let configurations = Configurations { flags, telemetry: told, claims };
+            let configurations =
+                Configurations { flags, telemetry: telemetry.clone(), claims: claims.clone() };
             let ended = lifecycle::run(config.clone(), configurations, telemetry, stuck).await;
             ended.map(CommandOutcome::Code)
         }

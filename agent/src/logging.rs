@@ -34,7 +34,7 @@ impl Log {
     ///
     /// # Errors
     /// Exit code 2 where the variable is invalid.
-    pub fn settle(&self, format: Option<LogFormat>, env: Env<'_>) -> Result<(), Failure> {
+    pub fn fix_format(&self, format: Option<LogFormat>, env: Env<'_>) -> Result<(), Failure> {
         let format = match format {
             Some(format) => format,
             None => format_from(env)?.unwrap_or_else(usual),
@@ -110,14 +110,14 @@ fn line_of(failure: &Failure, at: Timestamp) -> String {
         exit_code: failure.code().number(),
         cause: failure.to_string(),
         caused_by: failure.chain().map(ToString::to_string).collect(),
-        remedy: failure.what_to_do(),
+        remedy: failure.remedy_or_default(),
     };
     // Serializing texts and numbers does not fail.
     serde_json::to_string(&line).unwrap_or_else(|_| failure.report())
 }
 
 /// Fields whose content is in the message already; only JSON shows them.
-const IN_WORDS: [&str; 10] =
+const IN_MESSAGE: [&str; 10] =
     ["step", "what", "outcome", "seconds", "phase", "last", "driver", "ms", "listen", "code"];
 
 fn write_pretty(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
@@ -125,7 +125,7 @@ fn write_pretty(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) 
     let shown = || format!("{value:?}");
     match field.name() {
         "message" => writer.write_str(&printable(&shown())),
-        name if IN_WORDS.contains(&name) => Ok(()),
+        name if IN_MESSAGE.contains(&name) => Ok(()),
         name => write!(writer, " {name}={}", printable(&shown())),
     }
 }
@@ -216,16 +216,16 @@ mod tests {
     #[case(Some(LogFormat::Json), "pretty", Some(LogFormat::Json))]
     #[case(Some(LogFormat::Json), "xml", Some(LogFormat::Json))]
     #[case(None, "xml", None)]
-    fn the_flag_wins_and_what_is_settled_stays(
+    fn the_flag_wins_and_a_fixed_format_stays(
         #[case] flag: Option<LogFormat>,
         #[case] text: &str,
         #[case] wanted: Option<LogFormat>,
     ) {
         let env = |name: &str| (name == "LONGSHORE_LOG_FORMAT").then(|| text.to_owned());
         let log = Log::default();
-        assert_eq!(log.settle(flag, &env).ok().map(|()| log.format()), wanted);
+        assert_eq!(log.fix_format(flag, &env).ok().map(|()| log.format()), wanted);
         if wanted.is_some() {
-            log.clone().settle(Some(LogFormat::Pretty), &env).expect("settled");
+            log.clone().fix_format(Some(LogFormat::Pretty), &env).expect("fixed");
             assert_eq!(Some(log.format()), wanted);
         }
     }

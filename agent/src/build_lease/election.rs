@@ -13,7 +13,7 @@ use longshore_core::progress::{Progress, Task, Unit};
 
 /// Maximum number of builders that ended without a result or a failure: one may have had reasons of
 /// its own, after this many every agent builds for itself.
-const MOST_GIVEN_UP: u32 = 3;
+const MOST_ABANDONED: u32 = 3;
 
 /// Maximum number of refused writes, after which the backend counts as unusable.
 const MOST_REFUSED: u32 = 3;
@@ -27,7 +27,7 @@ pub trait Search: Sync {
     fn look(&self) -> impl Future<Output = Result<Option<Self::Found>, Failure>> + Send;
 
     /// Judges failures reported by other agents: would this agent's build end in one of them?
-    fn judge(&self, told: Vec<KnownFailure>) -> impl Future<Output = Forecast> + Send;
+    fn judge(&self, reported: Vec<KnownFailure>) -> impl Future<Output = Forecast> + Send;
 }
 
 /// Result of judging other agents' failures.
@@ -81,18 +81,18 @@ impl<B: LeaseBackend> Election<'_, B> {
         for _ in 1..MOST_REFUSED {
             let begun = Instant::now();
             match self.wait_for_it(search).await {
-                Ok(turn) => return turn,
+                Ok(outcome) => return outcome,
                 // Many concurrent writes of one claim make a docker-registry refuse some of them. A
                 // slow failure is not retried.
-                Err(failure) if begun.elapsed() < self.times.settle() => {
+                Err(failure) if begun.elapsed() < self.times.settling_time() => {
                     tracing::info!("could not take the lease, retrying: {}", failure.one_line());
-                    sleep(self.times.settle()).await;
+                    sleep(self.times.settling_time()).await;
                 }
                 Err(failure) => return Outcome::Alone(Alone::NoBackend(failure)),
             }
         }
-        let turn = self.wait_for_it(search).await;
-        turn.unwrap_or_else(|failure| Outcome::Alone(Alone::NoBackend(failure)))
+        let outcome = self.wait_for_it(search).await;
+        outcome.unwrap_or_else(|failure| Outcome::Alone(Alone::NoBackend(failure)))
     }
 
     async fn wait_for_it<S: Search>(&self, search: &S) -> Result<Outcome<S::Found>, Failure> {
@@ -103,13 +103,13 @@ impl<B: LeaseBackend> Election<'_, B> {
         loop {
             let asked = Instant::now();
             watch.see(self.backend.read().await)?;
-            let told = watch.unjudged();
-            if !told.is_empty() || (watch.is_free() && !looked) {
+            let reported = watch.unjudged();
+            if !reported.is_empty() || (watch.is_free() && !looked) {
                 // An existing set takes precedence over a reported failure.
                 if let Some(found) = search.look().await? {
                     return Ok(Outcome::Found(found));
                 }
-                match search.judge(told).await {
+                match search.judge(reported).await {
                     Forecast::Fails(failure) => return Ok(Outcome::Fails(failure)),
                     Forecast::Open(carried) => watch.carry(carried),
                 }
@@ -117,8 +117,8 @@ impl<B: LeaseBackend> Election<'_, B> {
                     self.backend.prepare().await?;
                     looked = true;
                 }
-            } else if watch.given_up >= MOST_GIVEN_UP {
-                let why = format!("{} other agents started the build and gave up", watch.given_up);
+            } else if watch.abandoned >= MOST_ABANDONED {
+                let why = format!("{} other agents started the build and gave up", watch.abandoned);
                 return Ok(Outcome::Alone(Alone::InVain(why)));
             } else if watch.is_free() {
                 if let Some(held) = self.claim(asked, watch.carried.clone()).await? {
@@ -180,9 +180,9 @@ struct Watch {
     /// Nonce of the last builder seen, until it ends.
     building: Option<String>,
     /// Number of builders that ended. It no longer matters once the product exists.
-    given_up: u32,
+    abandoned: u32,
     /// The current claim's failures that have been judged.
-    weighed: Vec<KnownFailure>,
+    judged: Vec<KnownFailure>,
     /// Of these, the ones that the next claim reports on.
     carried: Vec<KnownFailure>,
     shown: Option<(String, Box<dyn Task>)>,
@@ -197,8 +197,8 @@ impl Watch {
             since: now,
             read: now,
             building: None,
-            given_up: 0,
-            weighed: Vec::new(),
+            abandoned: 0,
+            judged: Vec::new(),
             carried: Vec::new(),
             shown: None,
         }
@@ -230,22 +230,23 @@ impl Watch {
         // An asking agent may have overwritten a builder's claim, which the builder will renew.
         if stage != Stage::Asking {
             let now = nonce.filter(|_| stage == Stage::Building);
-            self.given_up += u32::from(self.building.is_some() && self.building != now);
+            self.abandoned += u32::from(self.building.is_some() && self.building != now);
             self.building = now;
         }
-        let told = stored.as_ref().map(|p| p.claim.failures.as_slice()).unwrap_or_default();
-        self.weighed.retain(|known| told.contains(known));
-        self.carried.retain(|known| told.contains(known));
+        let reported = stored.as_ref().map(|p| p.claim.failures.as_slice()).unwrap_or_default();
+        self.judged.retain(|known| reported.contains(known));
+        self.carried.retain(|known| reported.contains(known));
         self.seen = stored;
         self.since = Instant::now();
     }
 
     /// Returns the failures that have not been judged yet.
     fn unjudged(&mut self) -> Vec<KnownFailure> {
-        let told = self.seen.iter().flat_map(|stored| &stored.claim.failures);
-        let told: Vec<_> = told.filter(|known| !self.weighed.contains(known)).cloned().collect();
-        self.weighed.extend_from_slice(&told);
-        told
+        let reported = self.seen.iter().flat_map(|stored| &stored.claim.failures);
+        let reported: Vec<_> =
+            reported.filter(|known| !self.judged.contains(known)).cloned().collect();
+        self.judged.extend_from_slice(&reported);
+        reported
     }
 
     fn carry(&mut self, failures: Vec<KnownFailure>) {

@@ -7,7 +7,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{Claim, LeaseBackend, MOST_TOLD, Stage, StoredClaim, Times};
+use super::{Claim, LeaseBackend, MOST_FAILURES, Stage, StoredClaim, Times};
 use longshore_build::build::KnownFailure;
 use longshore_core::failure::{Failure, FailureKind};
 
@@ -32,7 +32,7 @@ impl Lease {
         held: &Claims,
     ) -> Result<Option<Self>, Failure> {
         let (owner, mut gone) = oneshot::channel();
-        let (tell, told) = oneshot::channel();
+        let (answer, answered) = oneshot::channel();
         let counted = held.0.subscribe();
         let stored = StoredClaim { mark: String::new(), claim };
         let mut keeper = Keeper { backend, times, stored, lost: false, removes: true };
@@ -42,17 +42,17 @@ impl Lease {
             let won = keeper.win(asked, &mut gone).await;
             let (keeps, failed) = (matches!(won, Ok(true)), won.is_err());
             // A caller that is gone needs no answer.
-            let _ = tell.send(won);
+            let _ = answer.send(won);
             if keeps {
                 keeper.keep(gone).await;
             } else if failed && !keeper.stored.mark.is_empty() {
-                keeper.give_back(None).await;
+                keeper.release(None).await;
             }
             drop(counted);
         });
         let ended =
             |e| Failure::new(FailureKind::Bug, "the keeper of a claim ended").with_source(e);
-        let won = told.await.map_err(ended)??;
+        let won = answered.await.map_err(ended)??;
         Ok(won.then_some(Self { owner, keeper }))
     }
 
@@ -77,10 +77,10 @@ impl Lease {
 pub struct Claims(Arc<watch::Sender<()>>);
 
 impl Claims {
-    /// Waits until all are released, or for `patience`.
-    pub async fn given_back(&self, patience: Duration) {
-        if tokio::time::timeout(patience, self.0.closed()).await.is_err() {
-            tracing::warn!("a claim could not be released within {patience:?} and will expire");
+    /// Waits until all are released, or for `limit`.
+    pub async fn all_released(&self, limit: Duration) {
+        if tokio::time::timeout(limit, self.0.closed()).await.is_err() {
+            tracing::warn!("a claim could not be released within {limit:?} and will expire");
         }
     }
 }
@@ -104,15 +104,19 @@ impl<B: LeaseBackend> Keeper<B> {
     ) -> Result<bool, Failure> {
         let claim = self.stored.claim.clone();
         self.stored.mark = self.backend.write(&claim).await?;
-        let was_slow = asked.elapsed() > self.times.settle() / 2;
-        let settle = if was_slow { self.times.settle_slowly() } else { self.times.settle() };
+        let was_slow = asked.elapsed() > self.times.settling_time() / 2;
+        let settling_time = if was_slow {
+            self.times.settling_time_after_slow_write()
+        } else {
+            self.times.settling_time()
+        };
         tokio::select! {
             biased;
             _ = gone => {
-                self.give_back(None).await;
+                self.release(None).await;
                 return Ok(false);
             }
-            () = tokio::time::sleep(settle) => {}
+            () = tokio::time::sleep(settling_time) => {}
         }
         match self.backend.read().await? {
             Some(there) if there.claim.is_of(&claim) => {}
@@ -138,7 +142,7 @@ impl<B: LeaseBackend> Keeper<B> {
                 tracing::warn!("the claim could not be renewed: {}", failure.one_line());
             }
         }
-        self.give_back(failed).await;
+        self.release(failed).await;
     }
 
     /// Renews the claim, unless another agent builds already.
@@ -166,8 +170,8 @@ impl<B: LeaseBackend> Keeper<B> {
         Ok(())
     }
 
-    async fn give_back(&mut self, failed: Option<KnownFailure>) {
-        if let Err(failure) = self.release(failed).await {
+    async fn release(&mut self, failed: Option<KnownFailure>) {
+        if let Err(failure) = self.try_release(failed).await {
             tracing::warn!(
                 "the claim could not be released and will expire: {}",
                 failure.one_line()
@@ -175,13 +179,13 @@ impl<B: LeaseBackend> Keeper<B> {
         }
     }
 
-    async fn release(&mut self, failed: Option<KnownFailure>) -> Result<(), Failure> {
+    async fn try_release(&mut self, failed: Option<KnownFailure>) -> Result<(), Failure> {
         if self.lost {
             return Ok(());
         }
         let mut claim = self.stored.claim.next(Stage::Done);
         claim.failures.extend(failed);
-        let too_many = claim.failures.len().saturating_sub(MOST_TOLD);
+        let too_many = claim.failures.len().saturating_sub(MOST_FAILURES);
         claim.failures.drain(..too_many);
         let tells = !claim.failures.is_empty();
         if !tells && self.removes && self.backend.withdraw(&self.stored.mark).await? {

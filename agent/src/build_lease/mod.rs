@@ -23,7 +23,7 @@ use longshore_core::failure::Failure;
 const LONGEST_LEASE: Duration = Duration::from_secs(3600);
 /// Maximum number of failures in a claim; registries refuse manifests above 4 MiB, and one failure
 /// takes some kilobytes.
-const MOST_TOLD: usize = 4;
+const MOST_FAILURES: usize = 4;
 
 /// Storage for the claim on one piece of work. There is at most one; the last written one counts.
 pub trait LeaseBackend: Send + Sync + 'static {
@@ -71,9 +71,9 @@ pub struct Claim {
 
 /// Skips failures in another longshore's format: they are no reason to overwrite its claim.
 fn understood<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<KnownFailure>, D::Error> {
-    let told = Vec::<serde_json::Value>::deserialize(from)?;
-    let understood = told.into_iter().filter_map(|one| serde_json::from_value(one).ok());
-    Ok(understood.take(MOST_TOLD).collect())
+    let reported = Vec::<serde_json::Value>::deserialize(from)?;
+    let understood = reported.into_iter().filter_map(|one| serde_json::from_value(one).ok());
+    Ok(understood.take(MOST_FAILURES).collect())
 }
 
 /// State of a claim.
@@ -121,14 +121,14 @@ impl Times {
     }
 
     /// Time an asking agent waits to see if another overwrites its claim.
-    fn settle(&self) -> Duration {
+    fn settling_time(&self) -> Duration {
         self.lease / 20
     }
 
     /// The same after a slow write, which may have overwritten a builder's claim: the builder has
     /// renewed it by then.
-    fn settle_slowly(&self) -> Duration {
-        self.renew() + 2 * self.settle()
+    fn settling_time_after_slow_write(&self) -> Duration {
+        self.renew() + 2 * self.settling_time()
     }
 
     /// Time until the next read of the backend, spread so that many hosts do not read at once.

@@ -95,14 +95,14 @@ impl Search for Product {
         Ok(self.there.load(Ordering::SeqCst).then_some(()))
     }
 
-    async fn judge(&self, told: Vec<KnownFailure>) -> Forecast {
+    async fn judge(&self, reported: Vec<KnownFailure>) -> Forecast {
         let ours = self.fails.map(|inputs| known(inputs).inputs);
         if self.retries {
             return Forecast::Open(Vec::new());
         }
-        match told.iter().find(|known| Some(&known.inputs) == ours.as_ref()) {
+        match reported.iter().find(|known| Some(&known.inputs) == ours.as_ref()) {
             Some(known) => Forecast::Fails(Failure::new(FailureKind::Compile, known.cause.clone())),
-            None => Forecast::Open(told),
+            None => Forecast::Open(reported),
         }
     }
 }
@@ -190,14 +190,14 @@ async fn the_claim_of_a_builder_that_is_dropped_is_given_back() {
     for keeps in [false, true] {
         let backend = Arc::new(Memory { keeps, ..Memory::default() });
         let claims = Claims::default();
-        claims.given_back(Duration::ZERO).await;
+        claims.all_released(Duration::ZERO).await;
         let held = held(&backend, &claims, other(Stage::Asking)).await;
         let builds = async {
             let _held = held;
             std::future::pending::<()>().await;
         };
         tokio::time::timeout(Duration::ZERO, builds).await.expect_err("it was stopped");
-        claims.given_back(LEASE).await;
+        claims.all_released(LEASE).await;
         let left = backend.stored.lock().await.take();
         assert_eq!(left.map(|p| p.claim.stage), keeps.then_some(Stage::Done));
     }
@@ -213,7 +213,7 @@ async fn the_claim_of_one_who_is_dropped_while_it_asks_is_given_back() {
             Lease::ask(backend.clone(), other(Stage::Asking), Instant::now(), times, &claims);
         tokio::time::timeout(LEASE / 4, asks).await.err().expect("it was stopped");
         assert_eq!(backend.writes.load(Ordering::SeqCst), 1, "it asked");
-        claims.given_back(LEASE).await;
+        claims.all_released(LEASE).await;
         let left = backend.stored.lock().await.take();
         assert_eq!(left.map(|p| p.claim.stage), keeps.then_some(Stage::Done));
     }
@@ -245,8 +245,8 @@ async fn a_failure_of_other_inputs_keeps_nobody_from_building_and_is_told_on() {
         let product = Product::failing(inputs);
         assert_eq!(agent(backend.clone(), product, Duration::ZERO, true).await, end, "{inputs}");
     }
-    let told = backend.stored.lock().await.as_ref().map(|p| p.claim.failures.clone());
-    let inputs: Vec<_> = told.expect("a claim").into_iter().map(|known| known.inputs).collect();
+    let reported = backend.stored.lock().await.as_ref().map(|p| p.claim.failures.clone());
+    let inputs: Vec<_> = reported.expect("a claim").into_iter().map(|known| known.inputs).collect();
     assert_eq!(inputs, [known('a').inputs, known('b').inputs]);
     // Also while another agent builds.
     let claims = Claims::default();
@@ -275,13 +275,13 @@ fn a_claim_tells_no_more_than_is_understood_and_bounded() {
     let claim = Claim { failures: vec![known('a')], ..other(Stage::Done) };
     let mut json = serde_json::to_value(&claim).expect("serializes");
     assert_eq!(serde_json::from_value::<Claim>(json.clone()).expect("reads"), claim);
-    let told = json["failures"].as_array_mut().expect("failures");
-    told.insert(0, serde_json::json!({"inputs": 1, "of": "another longshore"}));
+    let reported = json["failures"].as_array_mut().expect("failures");
+    reported.insert(0, serde_json::json!({"inputs": 1, "of": "another longshore"}));
     assert_eq!(serde_json::from_value::<Claim>(json.clone()).expect("reads"), claim);
-    let told = json["failures"].as_array_mut().expect("failures");
-    *told = vec![told[1].clone(); MOST_TOLD + 1];
+    let reported = json["failures"].as_array_mut().expect("failures");
+    *reported = vec![reported[1].clone(); MOST_FAILURES + 1];
     let read: Claim = serde_json::from_value(json.clone()).expect("reads");
-    assert_eq!(read.failures.len(), MOST_TOLD);
+    assert_eq!(read.failures.len(), MOST_FAILURES);
     // As earlier versions of longshore wrote it.
     json.as_object_mut().expect("an object").remove("failures");
     assert!(serde_json::from_value::<Claim>(json).expect("reads").failures.is_empty());
@@ -305,8 +305,8 @@ async fn nobody_waits_longer_than_was_said() {
     let me = Builder::here("modules");
     let times = Times { lease: Duration::from_secs(3600), wait: Duration::ZERO };
     let round = Election { backend, me, times, claims: &Claims::default(), progress: &Silent };
-    let turn = round.elect(&Product::default()).await;
-    assert!(matches!(turn, Outcome::Alone(Alone::InVain(_))));
+    let outcome = round.elect(&Product::default()).await;
+    assert!(matches!(outcome, Outcome::Alone(Alone::InVain(_))));
 }
 
 #[tokio::test]

@@ -257,9 +257,9 @@ const ZEROS: &str = "blobs/sha256/0000000000000000000000000000000000000000000000
 const STRANGE: &str = "not part of a bundle";
 
 #[rstest]
-#[case::climbs(STRANGE, &[("../x", Regular, "")])]
+#[case::parent(STRANGE, &[("../x", Regular, "")])]
 #[case::absolute(STRANGE, &[("/etc/x", Regular, "")])]
-#[case::climbs_from_blobs(STRANGE, &[("blobs/sha256/../../x", Regular, "")])]
+#[case::parent_from_blobs(STRANGE, &[("blobs/sha256/../../x", Regular, "")])]
 #[case::device(STRANGE, &[("index.json", Char, "")])]
 #[case::fifo(STRANGE, &[("index.json", Fifo, "")])]
 #[case::hard_link(STRANGE, &[("index.json", Link, "")])]
@@ -326,7 +326,7 @@ fn reindexed(bundle: &[u8], change: impl Fn(&mut Value), blob: Option<&[u8]>) ->
 #[rstest]
 #[case::nothing_named("neither modules nor", "/manifests", json!([]))]
 #[case::absent("is not in it", "/manifests/0/digest", json!("sha256:0000"))]
-#[case::climbing("is not in it", "/manifests/0/digest", json!("sha256:../../x"))]
+#[case::parent("is not in it", "/manifests/0/digest", json!("sha256:../../x"))]
 #[case::other_size("bytes, and has others", "/manifests/0/size", json!(1))]
 #[case::other_kind("another kind", "/mediaType", json!("application/x"))]
 #[case::other_schema("another kind", "/schemaVersion", json!(1))]

@@ -27,9 +27,9 @@ pub fn without_secrets(mut error: clap::Error) -> clap::Error {
 /// Returns a wrong command line, as reported by clap, as a failure.
 pub fn wrong_usage(error: &clap::Error) -> Failure {
     let text = error.render().to_string();
-    let told = text.split("\nUsage: ").next().unwrap_or_default();
-    let told = told.split("\nFor more information").next().unwrap_or_default();
-    let lines: Vec<&str> = told.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let text = text.split("\nUsage: ").next().unwrap_or_default();
+    let text = text.split("\nFor more information").next().unwrap_or_default();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let cause = lines.join("; ");
     let cause = cause.strip_prefix("error: ").unwrap_or(&cause);
     Failure::new(FailureKind::Usage, cause).remedy("see `longshore --help`")
@@ -45,28 +45,28 @@ mod tests {
 
     #[test]
     fn a_token_on_the_command_line_is_not_shown() {
-        for words in [
+        for arguments in [
             &["longshore", "plan", "--registry", "https://secret@registry.example.com/a"][..],
             &["longshore", "plan", "https://secret@registry.example.com/a?secret"],
         ] {
-            let error = without_secrets(Cli::try_parse_from(words).expect_err("wrong"));
-            let told = error.render().to_string();
-            assert!(told.contains("registry.example.com"), "{told}");
-            assert!(!told.contains("secret"), "{told}");
+            let error = without_secrets(Cli::try_parse_from(arguments).expect_err("wrong"));
+            let text = error.render().to_string();
+            assert!(text.contains("registry.example.com"), "{text}");
+            assert!(!text.contains("secret"), "{text}");
         }
     }
 
     #[test]
     fn wrong_usage_is_told_without_clap_s_page() {
-        for (words, cause) in [
+        for (arguments, cause) in [
             (&["longshore", "x"][..], "unrecognized subcommand 'x'"),
             (&["longshore", "plan", "--jason"], "unexpected argument '--jason' found; tip: "),
             (&["longshore", "build", "--kernel", "-"], "not a kernel release"),
         ] {
-            let failure = wrong_usage(&Cli::try_parse_from(words).expect_err("wrong"));
-            let told = failure.to_string();
-            assert!(told.contains(cause) && !told.contains('\n'), "{told}");
-            assert!(!told.contains("Usage") && !told.starts_with("error"), "{told}");
+            let failure = wrong_usage(&Cli::try_parse_from(arguments).expect_err("wrong"));
+            let text = failure.to_string();
+            assert!(text.contains(cause) && !text.contains('\n'), "{text}");
+            assert!(!text.contains("Usage") && !text.starts_with("error"), "{text}");
             assert_eq!(failure.code(), ExitCode::Usage);
         }
     }

@@ -108,21 +108,21 @@ impl Search for Published<'_> {
 
     /// Judges the failures that other hosts reported. Any host that may write to the registry can
     /// report one; where sets must be signed, such a report is not trusted.
-    async fn judge(&self, told: Vec<KnownFailure>) -> Forecast {
+    async fn judge(&self, reported: Vec<KnownFailure>) -> Forecast {
         let SharedBuild { provisioner, build, .. } = self.shared;
-        if told.is_empty() || provisioner.config().signatures.required {
-            return Forecast::Open(told);
+        if reported.is_empty() || provisioner.config().signatures.required {
+            return Forecast::Open(reported);
         }
         if provisioner.retry {
-            tracing::info!("retrying a compile that failed elsewhere: {}", told[0].cause);
+            tracing::info!("retrying a compile that failed elsewhere: {}", reported[0].cause);
             return Forecast::Open(Vec::new());
         }
-        match provisioner.predict_failure(build, &told).await {
+        match provisioner.predict_failure(build, &reported).await {
             Ok(Some(failure)) => Forecast::Fails(failure),
-            Ok(None) => Forecast::Open(told),
+            Ok(None) => Forecast::Open(reported),
             Err(failure) => {
                 tracing::info!("cannot judge failures of other hosts: {}", failure.one_line());
-                Forecast::Open(told)
+                Forecast::Open(reported)
             }
         }
     }

@@ -157,17 +157,17 @@ impl<'a> Provisioner<'a> {
         Ok(self.sign(set).await?)
     }
 
-    /// Returns the failure, of those that other hosts reported in `told`, that compiling here would
-    /// end with, too.
+    /// Returns the failure, of those that other hosts `reported`, that compiling here would end with,
+    /// too.
     pub(super) async fn predict_failure(
         &self,
         build: &BuildSet,
-        told: &[KnownFailure],
+        reported: &[KnownFailure],
     ) -> Result<Option<Failure>, Failure> {
         let (request, store) = (self.request(build).await?, self.store()?);
         let sources = &self.inventory.sources;
         let archive = sources.archive(&store).await?;
-        build::predict_failure(&request, archive, &store, sources.progress(), told).await
+        build::predict_failure(&request, archive, &store, sources.progress(), reported).await
     }
 
     async fn request(&self, build: &BuildSet) -> Result<build::Request, Failure> {

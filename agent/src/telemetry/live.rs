@@ -204,7 +204,7 @@ impl FailureRecord {
             time: Timestamp::now(),
             code: Some(failure.code().number()),
             cause: failure.one_line(),
-            remedy: failure.what_to_do().to_owned(),
+            remedy: failure.remedy_or_default().to_owned(),
             phase,
         }
     }

@@ -208,9 +208,9 @@ mod tests {
             "in use",
         ));
         telemetry.enter(Phase::Ready);
-        let doing = telemetry.begin(&step, true);
+        let timer = telemetry.begin(&step, true);
         let live = telemetry.live();
-        doing.end(StepOutcome::Undone);
+        timer.end(StepOutcome::Undone);
         live
     }
 

@@ -195,7 +195,7 @@ impl Failure {
     }
 
     /// Returns the remedy of this failure, or else the default one of its kind.
-    pub fn what_to_do(&self) -> &str {
+    pub fn remedy_or_default(&self) -> &str {
         self.remedy.as_deref().unwrap_or(self.kind.usual_remedy())
     }
 
@@ -205,7 +205,7 @@ impl Failure {
         for error in self.chain() {
             text.push_str(&format!("\n  caused by: {error}"));
         }
-        text.push_str(&format!("\n  remedy: {}", self.what_to_do()));
+        text.push_str(&format!("\n  remedy: {}", self.remedy_or_default()));
         text
     }
 

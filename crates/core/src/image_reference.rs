@@ -302,7 +302,7 @@ mod tests {
     #[case::empty("")]
     #[case::no_path("registry.example.com/")]
     #[case::capitals("registry.example.com/A")]
-    #[case::climbing("registry.example.com/../a")]
+    #[case::parent("registry.example.com/../a")]
     #[case::two_dots("registry.example.com/a..b")]
     #[case::three_underscores("registry.example.com/a___b")]
     #[case::ends_so("registry.example.com/a-")]

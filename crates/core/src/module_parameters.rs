@@ -14,8 +14,8 @@ pub fn differing(given: &str, live: impl Fn(&str) -> Option<String>) -> Option<S
 /// True if two strings give a module the same parameters, in any order and spelling.
 pub fn same_parameters(one: &str, other: &str) -> bool {
     // The kernel sets them in order, so the last value of a name applies.
-    let settle = |given| split(given).into_iter().collect::<BTreeMap<_, _>>();
-    let (one, other) = (settle(one), settle(other));
+    let by_name = |given| split(given).into_iter().collect::<BTreeMap<_, _>>();
+    let (one, other) = (by_name(one), by_name(other));
     one.len() == other.len()
         && one.iter().zip(&other).all(|((a, x), (b, y))| a == b && same_value(x, y))
 }

@@ -218,7 +218,7 @@ mod tests {
         let always = all(|need| need.worn == Scope::Always).bits();
         let needed = all(|_| true).bits();
         // Privileges belong to a thread: those of the other tests stay unchanged.
-        let settled = thread::spawn(move || {
+        let started = thread::spawn(move || {
             drop_unneeded().unwrap();
             drop_unneeded().unwrap();
             let low = thread::spawn(|| (own("CapEff"), own("CapPrm"))).join().unwrap();
@@ -228,7 +228,7 @@ mod tests {
             assert_eq!(raised, given & needed);
             own("CapEff")
         });
-        assert_eq!(settled.join().unwrap(), given & always);
+        assert_eq!(started.join().unwrap(), given & always);
         assert_eq!(own("CapPrm"), given);
     }
 }

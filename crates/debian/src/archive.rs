@@ -239,18 +239,18 @@ impl Archive {
         let what = format!("fetching {} packages", missing().count());
         let task = (total > 0).then(|| progress.begin(&what, Some(total), Unit::Bytes));
         let task: &dyn Task = task.as_deref().unwrap_or(&Silent);
-        let (lines, hands) = (Semaphore::new(PARALLEL), Semaphore::new(processors()));
+        let (connections, unpackers) = (Semaphore::new(PARALLEL), Semaphore::new(processors()));
         let (writers, take) = (WriterGroup::new(), &take);
         let alive = writers.alive();
         let bring = |(package, is_there): (Package, bool)| {
-            let (lines, hands) = (&lines, &hands);
+            let (connections, unpackers) = (&connections, &unpackers);
             async move {
                 if !is_there {
                     // The semaphore is never closed, so this cannot fail.
-                    let _line = lines.acquire().await;
+                    let _connection = connections.acquire().await;
                     self.fetch_one(&package, store, task, alive).await?;
                 }
-                let _hand = hands.acquire().await;
+                let _unpacker = unpackers.acquire().await;
                 give(package, store, Arc::clone(take), alive.clone()).await
             }
         };

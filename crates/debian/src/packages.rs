@@ -335,7 +335,7 @@ mod tests {
     #[case::no_size("Size: 7\n", "")]
     #[case::bad_size("Size: 7", "Size: many")]
     #[case::bad_digest("SHA256: e3", "SHA256: zz")]
-    #[case::climbing("pool/", "../")]
+    #[case::parent("pool/", "../")]
     #[case::absolute("pool/", "/")]
     #[case::no_version("Version: 1\n", "")]
     #[case::bad_relation("Version: 1\n", "Version: 1\nDepends: (((\n")]

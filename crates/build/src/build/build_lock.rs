@@ -21,8 +21,8 @@ const EVERY: Duration = Duration::from_millis(200);
 /// Maximum size of a holder's record.
 const MAX_RECORD: u64 = 4096;
 
-/// Held while its owner works.
-pub(super) type Turn = Flock<File>;
+/// The locked file, held while its owner works.
+pub(super) type BuildLock = Flock<File>;
 
 /// Waits at most `limit` for the lock file at `path`, which is created if missing, to do `what`.
 ///
@@ -33,14 +33,14 @@ pub(super) async fn take(
     limit: Duration,
     what: &str,
     progress: &dyn Progress,
-) -> Result<Turn, Failure> {
+) -> Result<BuildLock, Failure> {
     let fail = |e| write_failure(path, e);
     let mut attempt = Attempt::begin(path, Kind::Exclusive, limit).map_err(fail)?;
     let mut waiting = Waiting::default();
     loop {
-        if let Some(turn) = attempt.once().map_err(fail)? {
-            sign(&turn, &Builder::here(what)).map_err(fail)?;
-            return Ok(turn);
+        if let Some(lock) = attempt.once().map_err(fail)? {
+            sign(&lock, &Builder::here(what)).map_err(fail)?;
+            return Ok(lock);
         }
         if attempt.is_over() {
             return Err(still_held(path, limit, &attempt.holders()));
@@ -133,7 +133,7 @@ mod tests {
         std::fs::write(&path, "{").expect("write");
         let held = Flock::lock(File::open(&path).expect("open"), FlockArg::LockExclusive);
         let waiting = take(&path, Duration::from_secs(60), "modules", &Silent);
-        let (turn, ()) = tokio::join!(waiting, async { drop(held) });
-        turn.expect("free at last");
+        let (lock, ()) = tokio::join!(waiting, async { drop(held) });
+        lock.expect("free at last");
     }
 }

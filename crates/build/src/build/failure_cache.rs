@@ -171,8 +171,8 @@ pub(super) fn keep(
 ///
 /// # Errors
 /// Exit code 15 where the store cannot be written.
-pub(super) fn adopt(store: &Store, attempt: &Attempt, told: &KnownFailure) -> Result<(), Failure> {
-    let KnownFailure { inputs, at, cause, remedy, about } = told.presentable(Timestamp::now());
+pub(super) fn adopt(store: &Store, attempt: &Attempt, known: &KnownFailure) -> Result<(), Failure> {
+    let KnownFailure { inputs, at, cause, remedy, about } = known.presentable(Timestamp::now());
     let record = Record {
         inputs,
         at,
@@ -209,7 +209,7 @@ pub fn failed_before(store: &Store) -> Vec<String> {
     let entries = fs::read_dir(store.dir("failures")).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort();
-    let told = |path: &PathBuf| {
+    let describe = |path: &PathBuf| {
         let record = read(path)?;
         let until = record.at + record.why.lasts();
         let name = path.file_stem()?.to_string_lossy().into_owned();
@@ -218,7 +218,7 @@ pub fn failed_before(store: &Store) -> Vec<String> {
         (record.at <= now && now < until)
             .then(|| format!("{tag}: {} (not before {})", record.cause, shown(until)))
     };
-    paths.iter().filter_map(told).collect()
+    paths.iter().filter_map(describe).collect()
 }
 
 /// Reads a record; an unreadable one counts as none, and the build is tried.
@@ -262,8 +262,8 @@ mod tests {
     fn kept(class: &Class) -> (tempfile::TempDir, Store) {
         let (dir, store) = store();
         let key = longshore_modules::testing::set().key;
-        let told = keep(&store, &attempt(), &key, class, &failure()).expect("keeps");
-        assert_eq!(told.is_some(), class.everywhere().is_some());
+        let reported = keep(&store, &attempt(), &key, class, &failure()).expect("keeps");
+        assert_eq!(reported.is_some(), class.everywhere().is_some());
         (dir, store)
     }
 
@@ -283,14 +283,14 @@ mod tests {
     #[test]
     fn what_another_host_told_is_refused_as_if_it_had_been_met_here() {
         let (_dir, store) = store();
-        let mut told = crate::testing::known('a');
-        told.about.host = "node-3".into();
-        told.cause = "no strncpy\u{1b} (log: /l)".into();
-        adopt(&store, &attempt(), &told).expect("adopts");
+        let mut reported = crate::testing::known('a');
+        reported.about.host = "node-3".into();
+        reported.cause = "no strncpy\u{1b} (log: /l)".into();
+        adopt(&store, &attempt(), &reported).expect("adopts");
         let refused = check(&store, &attempt()).expect_err("refused");
-        let (said, known) = (refused.failure.to_string(), refused.known.expect("told on"));
-        assert!(said.contains(" on node-3: no strncpy (log: /l)"), "{said}");
-        assert_eq!((known.inputs, known.about.host), (told.inputs, "node-3".to_owned()));
+        let (text, known) = (refused.failure.to_string(), refused.known.expect("reported on"));
+        assert!(text.contains(" on node-3: no strncpy (log: /l)"), "{text}");
+        assert_eq!((known.inputs, known.about.host), (reported.inputs, "node-3".to_owned()));
         assert_eq!(failed_before(&store).len(), 1);
     }
 

@@ -199,7 +199,7 @@ mod tests {
     #[case(false, 0)]
     #[case(true, 1)]
     fn only_realtime_kernels_are_told_to_go_on(#[case] realtime: bool, #[case] wanted: usize) {
-        let told = options(realtime).iter().filter(|o| o.contains("PREEMPT_RT")).count();
-        assert_eq!(told, wanted);
+        let count = options(realtime).iter().filter(|o| o.contains("PREEMPT_RT")).count();
+        assert_eq!(count, wanted);
     }
 }

@@ -141,7 +141,7 @@ pub async fn build(
         return Ok(set);
     }
     let (path, what) = (inputs.lock_path(store), inputs.tag());
-    let _turn = build_lock::take(&path, request.limit, &what, progress).await?;
+    let _lock = build_lock::take(&path, request.limit, &what, progress).await?;
     if let Some(set) = inputs.stored(store)? {
         return Ok(set);
     }
@@ -167,7 +167,7 @@ pub async fn build(
     Ok(set)
 }
 
-/// Returns the first failure in `told`, reported by other hosts, that this build would end with
+/// Returns the first failure in `reported`, reported by other hosts, that this build would end with
 /// too, and remembers it as if it had been met here.
 ///
 /// # Errors
@@ -177,12 +177,12 @@ pub async fn predict_failure(
     archive: &Archive,
     store: &Store,
     progress: &dyn Progress,
-    told: &[KnownFailure],
+    reported: &[KnownFailure],
 ) -> Result<Option<Failure>, Failure> {
     let inputs = Inputs::resolve(request, archive, store, progress).await?;
     let (attempt, now) = (inputs.attempt(request), Timestamp::now());
     let is_ours = |known: &&KnownFailure| known.inputs == attempt.inputs && known.is_current(now);
-    let Some(known) = told.iter().find(is_ours) else { return Ok(None) };
+    let Some(known) = reported.iter().find(is_ours) else { return Ok(None) };
     failure_cache::adopt(store, &attempt, known)?;
     Ok(failure_cache::check(store, &attempt).err().map(|failed| failed.failure))
 }

@@ -196,7 +196,7 @@ mod tests {
     #[case::link("link")]
     #[case::absolute_link("absolute")]
     #[case::through_a_link("linked/file")]
-    #[case::climbing("../secret")]
+    #[case::parent("../secret")]
     #[case::absolute("/etc/passwd")]
     #[case::pipe("pipe")]
     #[case::directory("sub")]

@@ -95,7 +95,7 @@ pub(crate) async fn assemble_parts(
         store.mark_used(path.strip_prefix(store.root()).unwrap_or(&path));
         return Ok(path);
     }
-    let turn =
+    let lock =
         build_lock::take(&path.with_extension("lock"), limit, "the build root", progress).await?;
     if path.is_dir() {
         return Ok(path);
@@ -103,7 +103,7 @@ pub(crate) async fn assemble_parts(
     let what = format!("unpacking {} packages", packages.len());
     let task = progress.begin(&what, Some(packages.len() as u64), Unit::Items);
     let started = store.clone();
-    let root = in_thread(&what, move || Unfinished::start(&started, turn, task)).await?;
+    let root = in_thread(&what, move || Unfinished::start(&started, lock, task)).await?;
     let root = Arc::new(root);
     let waiting = Arc::new(());
     let (unfinished, caller) = (Arc::clone(&root), Arc::downgrade(&waiting));
@@ -127,15 +127,19 @@ struct Unfinished {
     dir: ScratchDir,
     disk: Disk,
     task: Box<dyn Task>,
-    _turn: build_lock::Turn,
+    _lock: build_lock::BuildLock,
 }
 
 impl Unfinished {
-    fn start(store: &Store, turn: build_lock::Turn, task: Box<dyn Task>) -> Result<Self, Failure> {
+    fn start(
+        store: &Store,
+        lock: build_lock::BuildLock,
+        task: Box<dyn Task>,
+    ) -> Result<Self, Failure> {
         let dir = claim(store, "root")?;
         // Before any package is unpacked: none may put a directory in these links' places.
         deb::make_usrmerge_links(dir.path())?;
-        Ok(Self { dir, disk: store.disk(), task, _turn: turn })
+        Ok(Self { dir, disk: store.disk(), task, _lock: lock })
     }
 
     fn add(&self, package: &Package, file: File, caller: &Weak<()>) -> Result<(), Failure> {
@@ -152,7 +156,7 @@ impl Unfinished {
 
     fn finish(this: Arc<Self>, parts: &Parts, target: &Path) -> Result<(), Failure> {
         let shared = || Failure::new(FailureKind::Bug, "a build root is still being written");
-        let Self { dir, disk, _turn, .. } = Arc::into_inner(this).ok_or_else(shared)?;
+        let Self { dir, disk, _lock, .. } = Arc::into_inner(this).ok_or_else(shared)?;
         let root = dir.path();
         if let Some(trees) = &parts.trees {
             copy(trees, &parts.header_digests, root)?;

@@ -84,7 +84,7 @@ impl SignFile {
         }
         let what = format!("signing {}", set.key.file_stem());
         let lock = store.dir("sets").join(format!(".{}-signed.lock", set.key.file_stem()));
-        let _turn = build_lock::take(&lock, self.limit, &what, progress).await?;
+        let _lock = build_lock::take(&lock, self.limit, &what, progress).await?;
         if let Some(signed) = there()? {
             return Ok(signed);
         }

@@ -259,8 +259,8 @@ mod tests {
     #[case(Class::Unknown, None)]
     fn others_are_told_what_lies_in_the_inputs_alone(
         #[case] class: Class,
-        #[case] told: Option<&str>,
+        #[case] wanted: Option<&str>,
     ) {
-        assert_eq!(class.everywhere(), told);
+        assert_eq!(class.everywhere(), wanted);
     }
 }

@@ -337,7 +337,7 @@ mod tests {
         for available in [None, Some(&available)] {
             let failure = fails(&places, available).await;
             assert_eq!(failure.kind(), FailureKind::Toolchain);
-            assert!(failure.what_to_do().starts_with("correct `headers`"), "{failure}");
+            assert!(failure.remedy_or_default().starts_with("correct `headers`"), "{failure}");
         }
     }
 

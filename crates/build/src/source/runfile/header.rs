@@ -66,7 +66,7 @@ pub(crate) fn read(reader: &mut impl BufRead) -> Result<Header, HeaderFault> {
     let mut line = Vec::new();
     for number in 0.. {
         if header.lines.is_some_and(|lines| number >= lines) {
-            return Ok(header.settled());
+            return Ok(header.completed());
         }
         if bytes >= MOST_BYTES || (header.lines.is_none() && number >= MOST_LINES) {
             return Err(HeaderFault::NoOffset);
@@ -105,7 +105,7 @@ fn read_known(head: &mut &[u8]) -> Option<Header> {
     for line in text.split_inclusive(|b| *b == b'\n').take(MOST_LINES) {
         header.line(line);
     }
-    let header = header.settled();
+    let header = header.completed();
     (header.lines.is_some() && header.version.is_some()).then_some(header)
 }
 
@@ -145,7 +145,7 @@ impl Header {
     }
 
     /// Fills values without an assignment from the names.
-    fn settled(mut self) -> Self {
+    fn completed(mut self) -> Self {
         let of_label = || self.label.as_deref().and_then(|l| l.split_whitespace().last());
         let target = self.target.as_deref().and_then(|t| t.strip_prefix("NVIDIA-Linux-"));
         let of_target =

@@ -141,7 +141,7 @@ mod tests {
     #[case::no_version("a\nb\n", "not a driver version")]
     #[case::nothing("", "not a driver version")]
     #[case::no_files(HEAD, "lists no file")]
-    #[case::climbs(&format!("{HEAD}../x 0644 DOCUMENTATION\n"), "leads outside")]
+    #[case::parent(&format!("{HEAD}../x 0644 DOCUMENTATION\n"), "leads outside")]
     #[case::absolute(&format!("{HEAD}/etc/passwd 0644 DOCUMENTATION\n"), "leads outside")]
     #[case::link_to_nothing(&format!("{HEAD}libx.so.1 0000 CUDA_SYMLINK MODULE:a\n"), "target")]
     fn is_refused(#[case] text: &str, #[case] said: &str) {

@@ -128,8 +128,8 @@ fn check_kind(name: &str, entry: &tar::Entry<'_, &mut dyn Read>) -> Result<(), F
     }
     let target = entry.link_name_bytes().unwrap_or_default();
     check_path(name, &target)?;
-    let climbs = target.split(|b| *b == b'/').any(|part| part == b"..");
-    if (kind.is_symlink() || kind.is_hard_link()) && (target.starts_with(b"/") || climbs) {
+    let has_parent = target.split(|b| *b == b'/').any(|part| part == b"..");
+    if (kind.is_symlink() || kind.is_hard_link()) && (target.starts_with(b"/") || has_parent) {
         let target = String::from_utf8_lossy(&target).into_owned();
         return Err(bad(name, &format!("{} is a link to {target}, which is outside", path())));
     }

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[rstest]
-    #[case::climbs(r#""../x": {"type":"dir","mode":493}"#)]
+    #[case::parent(r#""../x": {"type":"dir","mode":493}"#)]
     #[case::absolute(r#""/x": {"type":"dir","mode":493}"#)]
     #[case::dot(r#""./x": {"type":"dir","mode":493}"#)]
     #[case::slash(r#""x/": {"type":"dir","mode":493}"#)]
@@ -374,7 +374,7 @@ mod tests {
 
     #[rstest]
     #[case::version("..", "x86_64", ExitCode::Verification)]
-    #[case::version_climbs("1/../..", "x86_64", ExitCode::Verification)]
+    #[case::version_with_parent("1/../..", "x86_64", ExitCode::Verification)]
     #[case::arch("1.2", "../x", ExitCode::HostUnsupported)]
     fn a_name_that_leads_elsewhere(
         #[case] version: &str,
