@@ -77,9 +77,9 @@ prefetch() { cat /sys/module/nvidia_uvm/parameters/uvm_perf_prefetch_enable; }
 
 new_lines() { tail -n "+$((TOLD + 1))" $LOG; }
 
-# born: prints the start of the agent's process, and now, in seconds since boot; and now by the
+# started: prints the start of the agent's process, and now, in seconds since boot; and now by the
 # clock.
-born() {
+started() {
     begun=$(awk -v hz="$(getconf CLK_TCK)" '{ print $22 / hz }' "/proc/$(pgrep -xo longshore)/stat")
     now
     echo "$begun $NOW $(date -u +%H:%M:%S.%N)"
@@ -115,7 +115,7 @@ loaded installed
 die
 rm /dev/nvidia-uvm-tools
 ready
-fact adopted.born "$(born)"
+fact adopted.started "$(started)"
 act adopted
 # shellcheck disable=SC2086
 configure $DRIVER nvidia-uvm uvm_perf_prefetch_enable=0

@@ -119,8 +119,9 @@ mod tests {
         assert!(shown.contains(&"content".to_owned()), "{shown:?}");
         let kept = dir.path().join("kept");
         copy(&image, &kept).unwrap();
-        let told = run(Command::new("dumpe2fs").arg("-h").arg(&kept), LIMIT).unwrap().join("\n");
-        assert!(told.contains("has_journal"), "{told}");
+        let described =
+            run(Command::new("dumpe2fs").arg("-h").arg(&kept), LIMIT).unwrap().join("\n");
+        assert!(described.contains("has_journal"), "{described}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use signal_hook::iterator::Signals;
 use crate::error::{At, Error};
 
 /// Time that programs have to end after TERM.
-const PATIENCE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(10);
 /// Interval at which newly started programs are looked for.
 const PERIOD: Duration = Duration::from_millis(100);
 
@@ -63,13 +63,13 @@ impl Ending {
 fn end_all() {
     let own = Pid::this().as_raw();
     let begun = Instant::now();
-    let mut told = BTreeSet::new();
+    let mut signalled = BTreeSet::new();
     loop {
         let parents = parents();
-        let overdue = begun.elapsed() > PATIENCE;
+        let overdue = begun.elapsed() > GRACE;
         for pid in descendants(own, &parents) {
             let signal = if overdue { Signal::SIGKILL } else { Signal::SIGTERM };
-            if told.insert(pid) || overdue {
+            if signalled.insert(pid) || overdue {
                 // Fails only if the process has ended already.
                 let _ = kill(Pid::from_raw(pid), signal);
             }

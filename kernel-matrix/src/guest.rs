@@ -286,7 +286,7 @@ impl<'a> Guest<'a> {
 /// Takes in a line of the console.
 fn hear(evidence: &mut Evidence, line: String, sink: &Sink<'_>) {
     if let Some(word) = console::verdict(&line) {
-        evidence.last_word = Some(word);
+        evidence.console_verdict = Some(word);
     }
     if console::is_trouble(&line) {
         evidence.trouble.push(line.clone());

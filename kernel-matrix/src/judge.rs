@@ -18,7 +18,7 @@ use crate::trials;
 use crate::upgrade;
 
 /// Number of last lines of the agent's log that are shown with the faults.
-pub(crate) const LAST_WORDS: usize = 6;
+pub(crate) const LAST_LINES: usize = 6;
 
 /// Evidence of a cell's run in a VM.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub struct Evidence {
     /// Records from the results port.
     pub records: Records,
     /// Verdict line of the console: nonce and exit code.
-    pub last_word: Option<(String, i32)>,
+    pub console_verdict: Option<(String, i32)>,
     /// Console lines that report a kernel fault.
     pub trouble: Vec<String>,
     /// The last lines of the console.
@@ -71,14 +71,14 @@ pub fn first_boot(cell: &Cell, expected: &Expected, evidence: &Evidence) -> Outc
     if wrong.is_empty() {
         return Outcome::Passed;
     }
-    wrong.extend(last_words(&evidence.records));
+    wrong.extend(last_log_lines(&evidence.records));
     Outcome::Failed(wrong.into_iter().map(|line| format!("first boot: {line}")).collect())
 }
 
 /// Returns the last lines of the agent's log.
-pub(crate) fn last_words(records: &Records) -> Vec<String> {
+pub(crate) fn last_log_lines(records: &Records) -> Vec<String> {
     let log = records.section("agent-log").unwrap_or_default();
-    log[log.len().saturating_sub(LAST_WORDS)..].iter().map(|l| format!("agent: {l}")).collect()
+    log[log.len().saturating_sub(LAST_LINES)..].iter().map(|l| format!("agent: {l}")).collect()
 }
 
 /// Returns why the guest did not finish well; console, results port and nonce must agree on its
@@ -88,7 +88,8 @@ pub(crate) fn unfinished(cell: &Cell, evidence: &Evidence) -> Option<String> {
     if evidence.overdue {
         return Some(format!("still at `{phase}` after {} s, killed", cell.deadline_seconds));
     }
-    let (Some(console), Some(results)) = (&evidence.last_word, &evidence.records.verdict) else {
+    let (Some(console), Some(results)) = (&evidence.console_verdict, &evidence.records.verdict)
+    else {
         return Some(format!("the guest ended at `{phase}` without a verdict"));
     };
     if console.0 != evidence.nonce || results.0 != evidence.nonce {
@@ -111,7 +112,7 @@ pub(crate) fn agent(cell: &Cell, records: &Records) -> Vec<String> {
     let unsaid = cell.says.iter().filter(|text| !log.contains(text.as_str()));
     wrong.extend(unsaid.map(|text| format!("the agent's log does not say `{text}`")));
     if !wrong.is_empty() {
-        wrong.extend(last_words(records));
+        wrong.extend(last_log_lines(records));
     }
     wrong
 }
@@ -265,7 +266,7 @@ mod tests {
         Evidence {
             nonce: "n0nce".into(),
             records,
-            last_word: Some(("n0nce".into(), 0)),
+            console_verdict: Some(("n0nce".into(), 0)),
             ..Evidence::default()
         }
     }
@@ -286,18 +287,18 @@ mod tests {
 
     #[test]
     fn console_results_and_nonce_have_to_agree() {
-        assert!(why(|e| e.last_word = None).contains("without a verdict"));
+        assert!(why(|e| e.console_verdict = None).contains("without a verdict"));
         let silent = |e: &mut Evidence| {
-            e.last_word = None;
+            e.console_verdict = None;
             e.tail.push_back("qemu: no such disk".into());
         };
         assert!(why(silent).contains("console: qemu: no such disk"));
         assert!(why(|e| e.records.verdict = None).contains("without a verdict"));
-        assert!(why(|e| e.last_word = Some(("other".into(), 0))).contains("another nonce"));
+        assert!(why(|e| e.console_verdict = Some(("other".into(), 0))).contains("another nonce"));
         assert!(why(|e| e.records.verdict = Some(("x".into(), 0))).contains("another nonce"));
-        assert!(why(|e| e.last_word = Some(("n0nce".into(), 1))).contains("console says 1"));
+        assert!(why(|e| e.console_verdict = Some(("n0nce".into(), 1))).contains("console says 1"));
         let both = |e: &mut Evidence| {
-            e.last_word = Some(("n0nce".into(), 2));
+            e.console_verdict = Some(("n0nce".into(), 2));
             e.records.verdict = Some(("n0nce".into(), 2));
         };
         assert!(why(both).contains("ended with 2 at `stopped`"));

@@ -5,10 +5,13 @@ use serde_json::Value;
 /// Converts the lines of a log to the format for people: JSON lines become those that longshore
 /// would have written for people, and all others stay as they are.
 pub fn for_people(lines: &[String]) -> Vec<String> {
-    lines.iter().flat_map(|line| told(line).unwrap_or_else(|| vec![line.clone()])).collect()
+    lines
+        .iter()
+        .flat_map(|line| one_for_people(line).unwrap_or_else(|| vec![line.clone()]))
+        .collect()
 }
 
-fn told(line: &str) -> Option<Vec<String>> {
+fn one_for_people(line: &str) -> Option<Vec<String>> {
     let value: Value = serde_json::from_str(line).ok()?;
     let text = |key: &str| value.get(key).and_then(Value::as_str);
     let (timestamp, level, message) = (text("timestamp")?, text("level")?, text("message")?);

@@ -85,7 +85,7 @@ fn wrong(records: &Records, number: usize) -> Vec<String> {
     wrong.extend(judge::record(records, &format!("{after}.record")));
     if !wrong.is_empty() {
         let log = records.section(&format!("recovery-log-{number}")).unwrap_or_default();
-        let last = &log[log.len().saturating_sub(judge::LAST_WORDS)..];
+        let last = &log[log.len().saturating_sub(judge::LAST_LINES)..];
         wrong.extend(last.iter().map(|line| format!("agent: {line}")));
     }
     wrong

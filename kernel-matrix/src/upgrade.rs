@@ -173,7 +173,7 @@ pub fn wrong(expected: &Expected, records: &Records) -> Vec<String> {
         let why = act.wrong(expected, records);
         if !why.is_empty() {
             let log = records.section(&format!("{}.log", act.name)).unwrap_or_default();
-            let last = &log[log.len().saturating_sub(judge::LAST_WORDS)..];
+            let last = &log[log.len().saturating_sub(judge::LAST_LINES)..];
             let last = last.iter().map(|line| format!("agent: {line}"));
             wrong.extend(why.into_iter().chain(last).map(|why| format!("{}: {why}", act.name)));
         }
@@ -338,8 +338,8 @@ fn adoption(records: &Records) -> Result<f64, String> {
     let said = said(records, "adopted", "the start")? / 1000.0;
     let log = records.section("adopted.log")?;
     let logged = timing::between(log, "phase probing", "is ready")?;
-    let bad = || "the guest's `adopted.born` is absent or malformed".to_owned();
-    let words = records.facts.get("adopted.born").ok_or_else(bad)?;
+    let bad = || "the guest's `adopted.started` is absent or malformed".to_owned();
+    let words = records.facts.get("adopted.started").ok_or_else(bad)?;
     let words: Vec<&str> = words.split(' ').collect();
     let [begun, now, clock] = words[..] else { return Err(bad()) };
     let (begun, now): (f64, f64) =

@@ -282,14 +282,15 @@ async fn a_file_of_an_unknown_form_unpacks_itself() {
 async fn what_does_not_unpack_itself_is_refused() {
     let nothing = "#!/bin/sh\necho what do you want; exit 1\n";
     let silent = "#!/bin/sh\n:\n";
-    let climbs = "#!/bin/sh\necho evil > /evil; echo evil > \"$3/../tmp/evil\"; mkdir -p $3/a\n";
+    let writes_outside =
+        "#!/bin/sh\necho evil > /evil; echo evil > \"$3/../tmp/evil\"; mkdir -p $3/a\n";
     let links = "#!/bin/sh\nmkdir -p $3/kernel-open; ln -s /etc/passwd $3/.manifest\n";
     let elsewhere = "#!/bin/sh\nmkdir -p tmp/kernel-open; rmdir $3; ln -s tmp $3\n";
     for (script, said) in [
         (elsewhere, "what it left: "),
         (nothing, "what do you want"),
         (silent, "does not unpack itself"),
-        (climbs, "no .manifest"),
+        (writes_outside, "no .manifest"),
         (links, "no .manifest"),
     ] {
         let mut scene = Scene::new();

@@ -132,7 +132,7 @@ fn good() -> Records {
     );
     records.take("@fact holder 77");
     // The process began 2 s before Ready and was looked at 1 s after it.
-    records.take("@fact adopted.born 50.00 53.00 00:00:01.400000000");
+    records.take("@fact adopted.started 50.00 53.00 00:00:01.400000000");
     records
 }
 
@@ -265,7 +265,7 @@ fn what_the_agent_says_of_adopting_is_held_against_the_clocks() {
     assert!(says("20 ms").contains("says 0.020 s; its log spans 0.900 s"), "{}", says("20 ms"));
     assert!(says("2900 ms").contains("had run for 2.000 s"), "{}", says("2900 ms"));
     assert!(says("soon").contains("does not say how long"), "{}", says("soon"));
-    let mut unborn = good();
-    unborn.facts.insert("adopted.born".into(), "50.00 53.00".into());
-    assert!(adoption(&unborn).unwrap_err().contains("adopted.born"));
+    let mut malformed = good();
+    malformed.facts.insert("adopted.started".into(), "50.00 53.00".into());
+    assert!(adoption(&malformed).unwrap_err().contains("adopted.started"));
 }
