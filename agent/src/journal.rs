@@ -50,7 +50,7 @@ use state_file::StateFile;
 pub struct Journal {
     state: State,
     place: Place,
-    /// True if the state has something that is not in the file: a settled entry, or a write that
+    /// True if the state has something that is not in the file: an outcome, or a write that
     /// failed.
     unwritten: bool,
 }

@@ -8,7 +8,7 @@ use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::refusal;
 
 impl Engine<'_> {
-    /// Carries out one step; its completion is [settled](Journal::settle).
+    /// Carries out one step; its completion is [recorded](Journal::record).
     pub(super) fn act(
         &self,
         step: &Step,
@@ -20,7 +20,7 @@ impl Engine<'_> {
         let ours = journal.live().rfind(|e| e.step.is_same(step)).cloned();
         if let Some(entry) = ours {
             if self.is_there(&entry)? {
-                self.settle_found(&entry, journal)?;
+                self.record_found(&entry, journal)?;
                 return Ok(Outcome::StillOurs);
             }
             if step.properties().resumed {
@@ -53,12 +53,12 @@ impl Engine<'_> {
         Tools { host: self.host, images: self.images, daemons: self, cancel }
     }
 
-    /// Settles an entry whose effect is there.
-    fn settle_found(&self, entry: &Entry, journal: &mut Journal) -> Result<(), Failure> {
+    /// Records the outcome of an entry whose effect is there.
+    fn record_found(&self, entry: &Entry, journal: &mut Journal) -> Result<(), Failure> {
         if let Some(why) = entry.step.properties().for_good {
-            journal.settle(entry.seq, EntryState::Kept(why.to_owned()));
+            journal.record(entry.seq, EntryState::Kept(why.to_owned()));
         } else if entry.state != EntryState::Done {
-            journal.settle_done(entry.seq, self.instance(&entry.step)?);
+            journal.record_done(entry.seq, self.instance(&entry.step)?);
         }
         Ok(())
     }

@@ -27,7 +27,7 @@ impl Daemons for Engine<'_> {
     }
 
     fn end(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError> {
-        let grace = (self.patience.deadline / SHARE).max(LEAST);
+        let grace = (self.in_use_wait.deadline / SHARE).max(LEAST);
         daemon::stop(self.host, daemon, mark, grace)?;
         self.tell(daemon, DaemonState::Stopped);
         Ok(())

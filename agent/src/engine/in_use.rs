@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::patience::Wait;
+use super::in_use_wait::Wait;
 use super::undo::{NotUndone, not_looked};
 use crate::journal::{Entry, Journal};
 use crate::steps::{LoadModule, held, is_owned};

@@ -7,7 +7,7 @@ pub mod fake_images;
 mod gpus;
 pub mod image;
 mod in_use;
-mod patience;
+mod in_use_wait;
 mod standing;
 mod undo;
 mod unload;
@@ -17,7 +17,7 @@ use std::fmt;
 pub(crate) use daemons::kept;
 pub use exchange::{NotExchanged, verify_available, with_mounts_on};
 pub use in_use::Going;
-pub use patience::Patience;
+pub use in_use_wait::InUseWait;
 pub use standing::{Instances, Lost, Standing};
 pub use undo::{Left, NotUndone};
 
@@ -30,7 +30,7 @@ use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::Host;
 
 /// Carries steps out on a host: takes module images from `images`, and waits for the driver's users
-/// for as long as `patience` says.
+/// for as long as `in_use_wait` says.
 #[derive(Clone, Copy)]
 pub struct Engine<'a> {
     /// The host.
@@ -38,7 +38,7 @@ pub struct Engine<'a> {
     /// Source of module images.
     pub images: &'a dyn Images,
     /// Time limit for an undo to wait for a driver that is in use.
-    pub patience: Patience,
+    pub in_use_wait: InUseWait,
     /// Records each step's outcome.
     pub telemetry: &'a Telemetry,
     /// Treats a driver that did not take every GPU as not installed.
@@ -118,23 +118,23 @@ impl Engine<'_> {
         journal: &mut Journal,
         cancel: &CancelFlag,
     ) -> Result<(), Failure> {
-        let doing = self.telemetry.begin(step, false);
+        let timer = self.telemetry.begin(step, false);
         let (kind, what) = (step.kind(), step.subject());
         match self.act(step, journal, cancel) {
             Ok(outcome) => {
-                let told = StepOutcome::from(outcome);
-                let seconds = doing.end(told);
+                let reported = StepOutcome::from(outcome);
+                let seconds = timer.end(reported);
                 tracing::info!(
-                    step = kind, what, outcome = %told, seconds, "{step}: {outcome} in {seconds:.3} s"
+                    step = kind, what, outcome = %reported, seconds, "{step}: {outcome} in {seconds:.3} s"
                 );
                 Ok(())
             }
             Err(failure) => {
-                let told = StepOutcome::Failed;
-                let seconds = doing.end(told);
+                let reported = StepOutcome::Failed;
+                let seconds = timer.end(reported);
                 // The caller that ends with this failure reports its cause.
                 tracing::warn!(
-                    step = kind, what, outcome = %told, seconds, "{step}: failed after {seconds:.3} s"
+                    step = kind, what, outcome = %reported, seconds, "{step}: failed after {seconds:.3} s"
                 );
                 Err(failure)
             }

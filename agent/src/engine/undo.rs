@@ -11,8 +11,8 @@ use std::fmt;
 use std::time::Instant;
 
 use super::in_use::Going;
-use super::patience::Wait;
-use super::{Engine, Patience};
+use super::in_use_wait::Wait;
+use super::{Engine, InUseWait};
 use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::{LoadModule, NEEDS_REBOOT, Recorded};
 use crate::telemetry::StepOutcome;
@@ -95,8 +95,8 @@ impl Engine<'_> {
     pub fn undo_those(&self, going: Going<'_>, journal: &mut Journal) -> Result<(), NotUndone> {
         let since = Instant::now();
         self.end_daemons(going, journal);
-        let deadline = self.patience.deadline.saturating_sub(since.elapsed());
-        let rest = Self { patience: Patience { deadline, ..self.patience }, ..*self };
+        let deadline = self.in_use_wait.deadline.saturating_sub(since.elapsed());
+        let rest = Self { in_use_wait: InUseWait { deadline, ..self.in_use_wait }, ..*self };
         let mut left = rest.take_out(going, journal)?;
         let wedged = !left.is_empty();
         let entries: Vec<Entry> = journal.live().rev().filter(|e| going(e)).cloned().collect();
@@ -123,14 +123,14 @@ impl Engine<'_> {
         wait: Option<&Wait>,
     ) -> Result<EntryState, VerbError> {
         let step = &entry.step.step();
-        let doing = self.telemetry.begin(step, true);
+        let timer = self.telemetry.begin(step, true);
         let undone = self.undo_with_retries(entry, wait);
         let outcome = match &undone {
             Ok(EntryState::Kept(_)) => StepOutcome::Kept,
             Ok(_) => StepOutcome::Undone,
             Err(_) => StepOutcome::NotUndone,
         };
-        let seconds = doing.end(outcome);
+        let seconds = timer.end(outcome);
         let (kind, what) = (step.kind(), step.subject());
         tracing::info!(
             step = kind, what, %outcome, seconds, "undo: {step}: {outcome} in {seconds:.3} s"

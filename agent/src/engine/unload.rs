@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use super::Engine;
 use super::in_use::{Going, loads};
-use super::patience::Wait;
+use super::in_use_wait::Wait;
 use super::undo::{Left, NotUndone, record};
 use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::LoadModule;
@@ -42,7 +42,7 @@ impl Engine<'_> {
         going: Going<'_>,
         journal: &mut Journal,
     ) -> Result<Vec<Left>, NotUndone> {
-        let wait = self.patience.begin();
+        let wait = self.in_use_wait.begin();
         loop {
             self.wait_for_users(&wait, going, journal)?;
             match self.unload_modules(&wait, going, journal) {

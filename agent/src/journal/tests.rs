@@ -223,7 +223,7 @@ fn the_state_of_an_older_agent_is_understood_and_written_anew() {
     let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     let live: Vec<_> = journal.live().map(|e| (e.seq, e.instance)).collect();
     assert_eq!(live, [(2, None)]);
-    journal.settle_done(2, Some(77));
+    journal.record_done(2, Some(77));
     journal.flush().unwrap();
     drop(journal);
     let state = read_state(&scene.paths).unwrap().unwrap();
@@ -284,11 +284,11 @@ fn that_a_step_acted_is_written_with_the_next_intent_or_when_asked() {
         journal.intend(step.observed(Mounts { count: 0 })).unwrap()
     };
     let first = intend(&mut journal, "/one");
-    journal.settle(first, EntryState::Done);
+    journal.record(first, EntryState::Done);
     assert_eq!(on_disk(), [EntryState::Intended]);
     let second = intend(&mut journal, "/two");
     assert_eq!(on_disk(), [EntryState::Done, EntryState::Intended]);
-    journal.settle(second, EntryState::Done);
+    journal.record(second, EntryState::Done);
     journal.flush().unwrap();
     assert_eq!(on_disk(), [EntryState::Done, EntryState::Done]);
     let writes = Arc::new(AtomicUsize::new(0));
@@ -718,13 +718,9 @@ mod place {
             let scene = Scene::moved();
             scene.put(&scene.earlier(), EARLIER);
             change(&scene.earlier());
-            let told = believed::passed_over(&scene.paths).unwrap().to_string();
-            assert!(told.contains(why), "{told}");
-            assert_eq!(
-                Journal::open(&scene.paths, Disk::default()).unwrap().live().count(),
-                0,
-                "{why}"
-            );
+            let finding = believed::passed_over(&scene.paths).unwrap().to_string();
+            assert!(finding.contains(why), "{finding}");
+            assert_eq!(Journal::open(&scene.paths, Disk::default()).unwrap().live().count(), 0, "{why}");
             assert_eq!(fs::read_to_string(scene.earlier()).unwrap(), EARLIER, "it is left alone");
         }
     }

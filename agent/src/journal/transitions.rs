@@ -110,14 +110,14 @@ impl Journal {
     /// # Errors
     /// 15 if the state cannot be written; in memory it is recorded all the same.
     pub fn mark(&mut self, seq: u64, state: EntryState) -> Result<(), Failure> {
-        self.settle(seq, state);
+        self.record(seq, state);
         self.save()
     }
 
     /// Records an entry's state in memory, for the next write to put on disk: that of the next
     /// step's intent, or [`Journal::flush`]. A reader of the file before that finds the entry
     /// intended, and inspects the host for the result, as after a death right after the act.
-    pub fn settle(&mut self, seq: u64, state: EntryState) {
+    pub fn record(&mut self, seq: u64, state: EntryState) {
         self.state.whole &= matches!(state, EntryState::Done);
         if let Some(entry) = self.state.entries.iter_mut().find(|e| e.seq == seq) {
             entry.state = state;
@@ -125,13 +125,13 @@ impl Journal {
         self.unwritten = true;
     }
 
-    /// Like [`Journal::settle`]: records that an entry acted, and for a module the number of its
+    /// Like [`Journal::record`]: records that an entry acted, and for a module the number of its
     /// loading.
-    pub fn settle_done(&mut self, seq: u64, instance: Option<u64>) {
+    pub fn record_done(&mut self, seq: u64, instance: Option<u64>) {
         if let Some(entry) = self.state.entries.iter_mut().find(|e| e.seq == seq) {
             entry.instance = instance;
         }
-        self.settle(seq, EntryState::Done);
+        self.record(seq, EntryState::Done);
     }
 
     /// Writes changes that are recorded only in memory.
@@ -144,12 +144,12 @@ impl Journal {
 }
 
 impl Entries for Journal {
-    fn settle(&mut self, seq: u64, state: EntryState) {
-        Journal::settle(self, seq, state);
+    fn record(&mut self, seq: u64, state: EntryState) {
+        Journal::record(self, seq, state);
     }
 
-    fn settle_done(&mut self, seq: u64, instance: Option<u64>) {
-        Journal::settle_done(self, seq, instance);
+    fn record_done(&mut self, seq: u64, instance: Option<u64>) {
+        Journal::record_done(self, seq, instance);
     }
 
     fn mark(&mut self, seq: u64, state: EntryState) -> Result<(), Failure> {

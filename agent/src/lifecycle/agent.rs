@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::{Idle, Renewal, Triggers, stuck};
 use crate::config::{Config, MissingGpus};
 use crate::engine::image::Images;
-use crate::engine::{Engine, NotUndone, Patience, Stopped};
+use crate::engine::{Engine, InUseWait, NotUndone, Stopped};
 use crate::journal::phase::Phase;
 use crate::journal::{Entry, Journal, PlanSummary};
 use crate::plan::{Plan, Severity};
@@ -32,7 +32,7 @@ pub struct Context {
     /// Source of module images.
     pub images: Arc<dyn Images>,
     /// Time limit for SIGTERM to wait for a driver in use.
-    pub patience: Patience,
+    pub in_use_wait: InUseWait,
     /// Time limit of a step of a change; after it the agent ends without the step.
     pub step_limit: Duration,
     /// Receives phases, steps and failures.
@@ -48,7 +48,7 @@ pub struct Context {
 impl Context {
     /// Applies the time limits of this configuration from now on.
     fn follow(&mut self, config: &Config) {
-        self.patience = super::patience(config);
+        self.in_use_wait = super::in_use_wait(config);
         self.step_limit = config.step_limit();
         self.missing_gpus = config.missing_gpus;
         if let Some(host) = self.host.within(&config.deadlines) {
@@ -61,11 +61,11 @@ impl Context {
     }
 
     fn engine(&self) -> Engine<'_> {
-        let Self { host, images, patience, telemetry, missing_gpus, .. } = self;
+        let Self { host, images, in_use_wait, telemetry, missing_gpus, .. } = self;
         Engine {
             host: &**host,
             images: &**images,
-            patience: *patience,
+            in_use_wait: *in_use_wait,
             telemetry,
             refuses_missing_gpus: missing_gpus.refuses(),
         }
@@ -102,16 +102,16 @@ impl From<Failure> for Outcome {
 
 impl Agent {
     /// Returns a run that begins with the state of `journal`, ends when `stop` is set, and follows
-    /// a changed configuration at each request of `renewal`. `born` is the start time of its
+    /// a changed configuration at each request of `renewal`. `started` is the start time of its
     /// process.
     pub fn new(
         world: Context,
         journal: Journal,
         stop: CancelFlag,
         renewal: Renewal,
-        born: Instant,
+        started: Instant,
     ) -> Self {
-        let (asked, entered) = (("the start", born), Instant::now());
+        let (asked, entered) = (("the start", started), Instant::now());
         let (base, repairs) = (Base::default(), Repairs::default());
         Self { world, journal, stop, renewal, asked, entered, base, repairs }
     }

@@ -21,7 +21,7 @@ pub use watchdog::Idle;
 
 use crate::config::Config;
 use crate::endpoint::Address;
-use crate::engine::Patience;
+use crate::engine::InUseWait;
 use crate::engine::image::ModuleImages;
 use crate::journal::phase::Phase;
 use crate::journal::{self, Journal};
@@ -50,21 +50,21 @@ pub async fn run(
     telemetry: &Telemetry,
     stuck: impl FnOnce(&Failure) + Send + 'static,
 ) -> Result<ExitCode, Failure> {
-    let (pulse, heart) = LivenessProbe::new();
+    let (probe, responder) = LivenessProbe::new();
     let asked = Asked::default();
     asked.rest.give(config.task_limit());
     let holders = Looker::default();
-    let subject = Subject::new(telemetry.clone(), pulse, config.paths.clone(), holders.clone());
+    let subject = Subject::new(telemetry.clone(), probe, config.paths.clone(), holders.clone());
     let server = Server::begin(&config.listen, subject);
-    let life = live(config, configurations, telemetry, server.as_ref(), asked.clone(), holders);
-    let ended = watchdog::watched(heart.drive(life), asked, telemetry, stuck).await;
+    let run = run_agent(config, configurations, telemetry, server.as_ref(), asked.clone(), holders);
+    let ended = watchdog::watched(responder.drive(run), asked, telemetry, stuck).await;
     if let Some(server) = server {
         server.end();
     }
     ended
 }
 
-async fn live(
+async fn run_agent(
     config: Config,
     configurations: impl Configurations,
     telemetry: &Telemetry,
@@ -72,7 +72,7 @@ async fn live(
     asked: Asked,
     holders: Looker,
 ) -> Result<ExitCode, Failure> {
-    let born = Instant::now();
+    let started = Instant::now();
     let Asked { stop, renewal, rest } = asked;
     let _signals = signals::Watch::begin(stop.clone(), renewal.clone())?;
     let Some(journal) = startup_lock::open_journal(&config, &stop).await? else {
@@ -85,7 +85,7 @@ async fn live(
     let store = Store::at(&config.paths.store, config.disk());
     let world = world(&config, store, &journal, telemetry, holders);
     let world = Context { rest, ..world };
-    Agent::new(world, journal, stop, renewal, born).live(config, &configurations).await
+    Agent::new(world, journal, stop, renewal, started).live(config, &configurations).await
 }
 
 /// Reports the previous agents to telemetry.
@@ -153,7 +153,7 @@ fn world(
     Context {
         host: Arc::new(host.calling(calls, look).looking_for_holders_with(holders)),
         images: Arc::new(images.always_hashed(config.signatures.required)),
-        patience: patience(config),
+        in_use_wait: in_use_wait(config),
         step_limit: config.step_limit(),
         telemetry: telemetry.clone(),
         rest: Idle::default(),
@@ -162,8 +162,8 @@ fn world(
     }
 }
 
-fn patience(config: &Config) -> Patience {
-    Patience::of(config.deadlines.users)
+fn in_use_wait(config: &Config) -> InUseWait {
+    InUseWait::of(config.deadlines.users)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub(super) async fn open_journal(
 ) -> Result<Option<Journal>, Failure> {
     let since = Instant::now();
     let deadline = config.deadlines.lock;
-    let mut told: Option<Holder> = None;
+    let mut logged: Option<Holder> = None;
     loop {
         let (paths, disk) = (config.paths.clone(), config.disk());
         let opened = tokio::task::spawn_blocking(move || Journal::try_open(&paths, disk))
@@ -37,10 +37,10 @@ pub(super) async fn open_journal(
         if left.is_zero() {
             return Err(holder.into_failure(&config.paths.state, since.elapsed()));
         }
-        if told.as_ref() != Some(&holder) {
+        if logged.as_ref() != Some(&holder) {
             let s = left.as_secs();
             tracing::info!("another longshore runs ({holder}): waiting up to {s} s for it to end");
-            told = Some(holder);
+            logged = Some(holder);
         }
         tokio::select! {
             biased;
@@ -68,7 +68,7 @@ mod tests {
     const AMPLE: Duration = Duration::from_secs(3600);
 
     #[tokio::test]
-    async fn the_next_agent_waits_its_turn() {
+    async fn the_next_agent_waits_for_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::below(dir.path());
         let (config, stop) = (config(&paths, AMPLE), CancelFlag::default());

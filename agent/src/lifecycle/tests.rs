@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::*;
 use crate::catalog::Catalog;
 use crate::config::MissingGpus;
-use crate::engine::Patience;
+use crate::engine::InUseWait;
 use crate::engine::fake_images::FakeImages;
 use crate::journal::PlanSummary;
 use crate::plan::Plan;
@@ -50,7 +50,7 @@ struct Script {
     stop: CancelFlag,
     at: At,
     /// Installed drivers that it was informed of.
-    told: Told,
+    installed: Installed,
     /// Number of times that it read the host.
     gathered: Arc<AtomicUsize>,
 }
@@ -67,7 +67,7 @@ impl Configurations for Script {
 }
 
 /// Drivers that providers were informed of.
-type Told = Arc<Mutex<Vec<(PlanSummary, Vec<Step>)>>>;
+type Installed = Arc<Mutex<Vec<(PlanSummary, Vec<Step>)>>>;
 
 /// Point at which a test's script stops the agent, or fails.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl Provider for Script {
     }
 
     async fn installed(&self, plan: &PlanSummary, steps: &[Step]) {
-        self.told.lock().unwrap().push((plan.clone(), steps.to_vec()));
+        self.installed.lock().unwrap().push((plan.clone(), steps.to_vec()));
         if self.at == At::Installed {
             self.stop.set();
             pending::<()>().await;
@@ -224,7 +224,7 @@ struct Scene {
     configs: Arc<Mutex<VecDeque<Result<Config, FailureKind>>>>,
     _dir: tempfile::TempDir,
     paths: Paths,
-    told: Told,
+    installed: Installed,
     gathered: Arc<AtomicUsize>,
     telemetry: Telemetry,
     step_limit: Duration,
@@ -254,7 +254,7 @@ impl Scene {
             configs: Arc::default(),
             _dir: dir,
             paths,
-            told: Arc::default(),
+            installed: Arc::default(),
             gathered: Arc::default(),
             telemetry: Telemetry::default(),
             step_limit: Duration::from_secs(600),
@@ -268,7 +268,7 @@ impl Scene {
             telemetry: self.telemetry.clone(),
             host: Arc::clone(&self.host) as Arc<dyn longshore_host::Host>,
             images: Arc::clone(&self.images),
-            patience: Patience { deadline: Duration::ZERO, interval: Duration::ZERO },
+            in_use_wait: InUseWait { deadline: Duration::ZERO, interval: Duration::ZERO },
             step_limit: self.step_limit,
             rest: Idle::default(),
             missing_gpus: self.missing_gpus,
@@ -288,13 +288,13 @@ impl Scene {
             host: Arc::clone(&self.host),
             stop: self.stop.clone(),
             at,
-            told: Arc::clone(&self.told),
+            installed: Arc::clone(&self.installed),
             gathered: Arc::clone(&self.gathered),
         };
         let journal = Journal::open(&self.paths, Disk::default()).unwrap();
         let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
-        let life = Agent::new(self.world(), journal, stop, renewal, Instant::now());
-        life.live(config(&self.paths), &script).await
+        let agent = Agent::new(self.world(), journal, stop, renewal, Instant::now());
+        agent.live(config(&self.paths), &script).await
     }
 
     fn state(&self) -> journal::State {
@@ -325,11 +325,11 @@ impl Scene {
     /// Runs an agent until it is Ready, and kills it there: its journal and its driver stay.
     /// Returns the failure that ended it before.
     async fn reach_ready(&self, wanted: Plan) -> Result<(), Failure> {
-        let life = self.live(At::Never, vec![Ok(wanted)]);
+        let agent = self.live(At::Never, vec![Ok(wanted)]);
         tokio::select! {
             // It begins before the phase that the last one left is read.
             biased;
-            ended = life => Err(ended.expect_err("nobody stopped it")),
+            ended = agent => Err(ended.expect_err("nobody stopped it")),
             () = self.until_ready() => Ok(()),
         }
     }
@@ -390,14 +390,14 @@ async fn what_is_installed_is_told_and_a_stop_does_not_wait_for_what_follows() {
     let ended = scene.live(At::Installed, vec![Ok(plan("535"))]).await;
     assert_eq!(ended.unwrap(), ExitCode::Done);
     assert_eq!(scene.host.state(), before);
-    let told = scene.told.lock().unwrap().clone();
+    let installed = scene.installed.lock().unwrap().clone();
     // All but the directory, which was there.
     let ours = plan("535").install.split_off(1);
-    assert_eq!(told, [(PlanSummary::from(&plan("535")), ours)]);
+    assert_eq!(installed, [(PlanSummary::from(&plan("535")), ours)]);
     // A failed acquisition is not reported.
     let scene = Scene::new();
     scene.live(At::AcquireFails, vec![Ok(wanting(plan("535")))]).await.unwrap_err();
-    assert!(scene.told.lock().unwrap().is_empty());
+    assert!(scene.installed.lock().unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -76,35 +76,35 @@ pub(super) struct Asked {
     pub rest: Idle,
 }
 
-/// Drives `life`, and calls `stuck` with the reason when it no longer answers.
+/// Drives `run`, and calls `stuck` with the reason when it no longer answers.
 pub(super) async fn watched<T>(
-    life: impl Future<Output = T>,
+    run: impl Future<Output = T>,
     asked: Asked,
     telemetry: &Telemetry,
     stuck: impl FnOnce(&Failure) + Send + 'static,
 ) -> T {
-    // A pulse that /healthz has no part in: its clients could fill the queue.
-    let (pulse, heart) = LivenessProbe::new();
+    // A probe that /healthz has no part in: its clients could fill the queue.
+    let (probe, responder) = LivenessProbe::new();
     let (Asked { stop, rest, .. }, telemetry) = (asked, telemetry.clone());
     let theirs = rest.clone();
     let watching = tokio::spawn(async move {
-        stuck(&watch(pulse, theirs, stop, telemetry).await);
+        stuck(&watch(probe, theirs, stop, telemetry).await);
     });
-    let life = async {
-        let ended = life.await;
+    let run = async {
+        let ended = run.await;
         // It answers no query from now on.
         rest.is(true);
         ended
     };
-    let ended = heart.drive(life).await;
+    let ended = responder.drive(run).await;
     watching.abort();
     ended
 }
 
-/// Waits until a run no longer answers `pulse`, and returns that failure. An idle run is not
+/// Waits until a run no longer answers `probe`, and returns that failure. An idle run is not
 /// queried.
 async fn watch(
-    pulse: LivenessProbe,
+    probe: LivenessProbe,
     rest: Idle,
     stop: CancelFlag,
     telemetry: Telemetry,
@@ -118,12 +118,12 @@ async fn watch(
             false => rest.limit(),
         };
         let answers = tokio::select! {
-            answers = pulse.answers(limit) => answers,
+            answers = probe.answers(limit) => answers,
             () = stop.wait(), if !stopping => continue,
         };
         if !answers && !rest.is_now() {
             // A container that was paused for so long resumes with all its deadlines over.
-            if !pulse.answers(limit.min(AWAKE)).await && !rest.is_now() {
+            if !probe.answers(limit.min(AWAKE)).await && !rest.is_now() {
                 return stuck(&telemetry, limit);
             }
         }
@@ -165,75 +165,75 @@ mod tests {
     use longshore_core::failure::ExitCode;
     use std::sync::mpsc;
 
-    fn life() -> (Idle, CancelFlag, Telemetry) {
+    fn run_state() -> (Idle, CancelFlag, Telemetry) {
         let rest = Idle::default();
         rest.give(Duration::from_millis(50));
         (rest, CancelFlag::default(), Telemetry::default())
     }
 
     #[test]
-    fn whoever_ends_the_process_is_told_of_a_life_that_is_stuck_and_of_no_other() {
+    fn whoever_ends_the_process_is_told_of_a_run_that_is_stuck_and_of_no_other() {
         for hangs in [true, false] {
-            let (tell, told) = mpsc::channel();
+            let (sender, receiver) = mpsc::channel();
             let (release, released) = mpsc::channel::<()>();
             // As in `main`: the run's task is on the thread that started the runtime.
             let thread = std::thread::spawn(move || {
                 let runtime = tokio::runtime::Runtime::new().unwrap();
                 let asked = Asked::default();
                 asked.rest.give(Duration::from_millis(50));
-                let life = async { if hangs { released.recv().is_err() } else { true } };
+                let run = async { if hangs { released.recv().is_err() } else { true } };
                 let stuck = move |failure: &Failure| {
-                    let _ = tell.send(failure.code());
+                    let _ = sender.send(failure.code());
                 };
-                runtime.block_on(watched(life, asked, &Telemetry::default(), stuck))
+                runtime.block_on(watched(run, asked, &Telemetry::default(), stuck))
             });
             let wanted = if hangs { Ok(ExitCode::Preflight) } else { Err(mpsc::RecvError) };
-            assert_eq!(told.recv(), wanted);
+            assert_eq!(receiver.recv(), wanted);
             drop(release);
             assert!(thread.join().unwrap());
         }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_life_that_is_stuck_is_spoken_for() {
+    async fn a_run_that_is_stuck_is_reported() {
         for (phase, code) in
             [(Phase::Probing, ExitCode::Preflight), (Phase::Installing, ExitCode::RolledBack)]
         {
-            let (rest, stop, telemetry) = life();
+            let (rest, stop, telemetry) = run_state();
             telemetry.enter(phase);
-            let (pulse, heart) = LivenessProbe::new();
+            let (probe, responder) = LivenessProbe::new();
             let (release, hangs) = mpsc::channel::<()>();
-            let life = tokio::spawn(heart.drive(async move { hangs.recv().is_err() }));
-            let failure = watch(pulse, rest, stop, telemetry).await;
+            let run = tokio::spawn(responder.drive(async move { hangs.recv().is_err() }));
+            let failure = watch(probe, rest, stop, telemetry).await;
             assert_eq!(failure.code(), code);
             assert!(failure.report().contains(&format!("stuck while {phase}")), "{failure}");
             drop(release);
-            assert!(life.await.unwrap());
+            assert!(run.await.unwrap());
         }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn one_that_is_to_stop_is_asked_at_once() {
-        let (rest, stop, telemetry) = life();
+        let (rest, stop, telemetry) = run_state();
         rest.give(Duration::from_secs(3600));
-        let (pulse, heart) = LivenessProbe::new();
+        let (probe, responder) = LivenessProbe::new();
         let (release, hangs) = mpsc::channel::<()>();
-        let life = tokio::spawn(heart.drive(async move { hangs.recv().is_err() }));
-        let watching = tokio::spawn(watch(pulse, rest.clone(), stop.clone(), telemetry));
+        let run = tokio::spawn(responder.drive(async move { hangs.recv().is_err() }));
+        let watching = tokio::spawn(watch(probe, rest.clone(), stop.clone(), telemetry));
         // As in a real run: a wait of an hour is ended by the stop.
         rest.give(Duration::from_millis(50));
         stop.set();
         assert_eq!(watching.await.unwrap().code(), ExitCode::Preflight);
         drop(release);
-        assert!(life.await.unwrap());
+        assert!(run.await.unwrap());
     }
 
     #[tokio::test]
     async fn one_that_answers_and_one_at_rest_are_left_alone() {
-        let (rest, stop, telemetry) = life();
-        let (pulse, heart) = LivenessProbe::new();
-        let life = tokio::spawn(heart.drive(std::future::pending::<()>()));
-        let watching = tokio::spawn(watch(pulse, rest.clone(), stop.clone(), telemetry));
+        let (rest, stop, telemetry) = run_state();
+        let (probe, responder) = LivenessProbe::new();
+        let run = tokio::spawn(responder.drive(std::future::pending::<()>()));
+        let watching = tokio::spawn(watch(probe, rest.clone(), stop.clone(), telemetry));
         tokio::time::sleep(Duration::from_millis(200)).await;
         stop.set();
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -241,7 +241,7 @@ mod tests {
         rest.is(true);
         // One more query may have been sent already.
         tokio::time::sleep(Duration::from_millis(200)).await;
-        life.abort();
+        run.abort();
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!(!watching.is_finished(), "an idle run is not queried");
         watching.abort();

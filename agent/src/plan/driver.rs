@@ -45,7 +45,7 @@ pub(super) fn choose(config: &Config, facts: &HostFacts, catalog: &Catalog) -> C
     }
     fitting.sort_by_key(|candidate| Reverse(DriverVersion::new(candidate.version)));
     match (fitting.first(), newest(&matching)) {
-        (Some(best), _) => question.settle(best.version, &fitting, &matching),
+        (Some(best), _) => question.choose(best.version, &fitting, &matching),
         (None, Some(newest)) => question.refuse_gpu(newest),
         (None, None) => question.refuse_offer(&candidates, catalog),
     }
@@ -150,7 +150,7 @@ impl Question<'_> {
         })
     }
 
-    fn settle(
+    fn choose(
         &self,
         version: &str,
         fitting: &[Candidate<'_>],

@@ -23,7 +23,7 @@ use longshore_core::paths::Paths;
 use longshore_host::look::Looker;
 
 /// Time limit for an answer of the agent's own task.
-pub(super) const BEAT: Duration = Duration::from_secs(5);
+pub(super) const HEALTH_LIMIT: Duration = Duration::from_secs(5);
 /// Inspections at a time. One more waits, and is given up if none of them returns.
 const LOOKS: usize = 4;
 /// Upper limit of threads for all inspections, including the one for readiness.
@@ -45,12 +45,12 @@ pub struct Subject {
     /// Its reports.
     pub telemetry: Telemetry,
     /// Its liveness.
-    pub pulse: LivenessProbe,
+    pub liveness: LivenessProbe,
     /// Its directories.
     pub paths: Paths,
     /// Identifies this agent among all others.
     pub(super) instance: String,
-    sight: Arc<HostSampler>,
+    sampler: Arc<HostSampler>,
     /// Limits requests other than health.
     others: Semaphore,
     /// Limits inspections, which can hang on a mount.
@@ -73,12 +73,17 @@ fn text(status: StatusCode, body: impl Into<String>) -> Answer {
 impl Subject {
     /// Returns a subject for an agent that begins now; `holders` finds the processes that hold the
     /// driver.
-    pub fn new(telemetry: Telemetry, pulse: LivenessProbe, paths: Paths, holders: Looker) -> Self {
+    pub fn new(
+        telemetry: Telemetry,
+        liveness: LivenessProbe,
+        paths: Paths,
+        holders: Looker,
+    ) -> Self {
         let instance = format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
-        let sight = Arc::new(HostSampler::of(&paths.root, holders));
+        let sampler = Arc::new(HostSampler::of(&paths.root, holders));
         let (looks, ready) = (Arc::new(Semaphore::new(LOOKS)), Arc::new(Semaphore::new(1)));
         let others = Semaphore::new(OTHERS);
-        Self { telemetry, pulse, paths, instance, sight, others, looks, ready }
+        Self { telemetry, liveness, paths, instance, sampler, others, looks, ready }
     }
 
     pub(super) async fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
@@ -127,10 +132,11 @@ impl Subject {
     }
 
     async fn health(&self) -> Answer {
-        if self.pulse.answers(BEAT).await {
+        if self.liveness.answers(HEALTH_LIMIT).await {
             return text(StatusCode::OK, "ok\n");
         }
-        let body = format!("the agent's own task has not answered for {} s\n", BEAT.as_secs());
+        let body =
+            format!("the agent's own task has not answered for {} s\n", HEALTH_LIMIT.as_secs());
         text(StatusCode::SERVICE_UNAVAILABLE, body)
     }
 
@@ -149,8 +155,8 @@ impl Subject {
         if live.ready
             && let Some(driver) = &live.driver
         {
-            let sight = Arc::clone(&self.sight);
-            let there = in_time(&self.ready, move || Ok(sight.driver_version())).await;
+            let sampler = Arc::clone(&self.sampler);
+            let there = in_time(&self.ready, move || Ok(sampler.driver_version())).await;
             let why = match there {
                 Ok(Some(there)) if there == driver.version => return live,
                 Ok(Some(there)) => format!("driver {there} is loaded in its place"),
@@ -165,8 +171,8 @@ impl Subject {
 
     async fn metrics(&self, format: Format) -> Answer {
         let live = self.live().await;
-        let sight = Arc::clone(&self.sight);
-        let looked = in_time(&self.looks, move || Ok(sight.look())).await;
+        let sampler = Arc::clone(&self.sampler);
+        let looked = in_time(&self.looks, move || Ok(sampler.look())).await;
         let seen = looked.unwrap_or_else(|failure| {
             tracing::debug!("{}", failure.one_line());
             metrics::HostSample::default()

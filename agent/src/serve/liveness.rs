@@ -54,13 +54,13 @@ impl LivenessProbe {
 }
 
 impl Responder {
-    /// Drives `life` to completion and answers queries from the same task.
-    pub async fn drive<T>(mut self, life: impl Future<Output = T>) -> T {
-        let mut life = pin!(life);
+    /// Drives `run` to completion and answers queries from the same task.
+    pub async fn drive<T>(mut self, run: impl Future<Output = T>) -> T {
+        let mut run = pin!(run);
         loop {
             tokio::select! {
                 biased;
-                ended = &mut life => return ended,
+                ended = &mut run => return ended,
                 Some(()) = self.asked.recv() => drop(self.answer.send_replace(Some(Instant::now()))),
             }
         }
@@ -75,31 +75,31 @@ mod tests {
     const SOON: Duration = Duration::from_secs(10);
 
     #[tokio::test]
-    async fn a_life_that_waits_for_something_beats_and_one_that_ended_does_not() {
-        let (pulse, heart) = LivenessProbe::new();
+    async fn a_run_that_waits_for_something_answers_and_one_that_ended_does_not() {
+        let (probe, responder) = LivenessProbe::new();
         let (end, ended) = oneshot::channel::<()>();
-        let life = tokio::spawn(heart.drive(ended));
-        assert!(pulse.answers(SOON).await && pulse.answers(SOON).await);
-        end.send(()).expect("it lives");
-        life.await.expect("joins").expect("ends");
-        assert!(!pulse.answers(SOON).await);
+        let run = tokio::spawn(responder.drive(ended));
+        assert!(probe.answers(SOON).await && probe.answers(SOON).await);
+        end.send(()).expect("it runs");
+        run.await.expect("joins").expect("ends");
+        assert!(!probe.answers(SOON).await);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_life_whose_thread_is_stuck_does_not_beat() {
-        let (pulse, heart) = LivenessProbe::new();
+    async fn a_run_whose_thread_is_stuck_does_not_answer() {
+        let (probe, responder) = LivenessProbe::new();
         let (release, stuck) = std::sync::mpsc::channel::<()>();
-        let life = tokio::spawn(heart.drive(async move { stuck.recv().is_err() }));
-        assert!(!pulse.answers(Duration::from_millis(50)).await);
+        let run = tokio::spawn(responder.drive(async move { stuck.recv().is_err() }));
+        assert!(!probe.answers(Duration::from_millis(50)).await);
         drop(release);
-        assert!(life.await.expect("joins"));
+        assert!(run.await.expect("joins"));
     }
 
     #[tokio::test]
     async fn questions_do_not_pile_up() {
-        let (pulse, _heart) = LivenessProbe::new();
+        let (probe, _responder) = LivenessProbe::new();
         for _ in 0..100 {
-            assert!(!pulse.answers(Duration::ZERO).await);
+            assert!(!probe.answers(Duration::ZERO).await);
         }
     }
 
@@ -107,30 +107,30 @@ mod tests {
     /// five seconds.
     #[tokio::test]
     async fn however_many_ask_before_the_task_wakes_all_are_answered() {
-        let (pulse, heart) = LivenessProbe::new();
+        let (probe, responder) = LivenessProbe::new();
         let asking: Vec<_> = (0..64)
             .map(|_| {
-                let pulse = pulse.clone();
-                tokio::spawn(async move { pulse.answers(SOON).await })
+                let probe = probe.clone();
+                tokio::spawn(async move { probe.answers(SOON).await })
             })
             .collect();
         // All of them have sent their query, and none was received yet.
         tokio::task::yield_now().await;
         let (_end, ended) = oneshot::channel::<()>();
-        let life = tokio::spawn(heart.drive(ended));
+        let run = tokio::spawn(responder.drive(ended));
         for one in asking {
             assert!(one.await.expect("joins"));
         }
-        life.abort();
+        run.abort();
     }
 
     #[tokio::test]
     async fn an_answer_of_long_ago_counts_no_more() {
-        let (pulse, heart) = LivenessProbe::new();
+        let (probe, responder) = LivenessProbe::new();
         let long_ago = Instant::now().checked_sub(2 * FRESH).expect("the clock has run");
-        heart.answer.send_replace(Some(long_ago));
-        assert!(!pulse.answers(Duration::ZERO).await);
-        heart.answer.send_replace(Some(Instant::now()));
-        assert!(pulse.answers(Duration::ZERO).await);
+        responder.answer.send_replace(Some(long_ago));
+        assert!(!probe.answers(Duration::ZERO).await);
+        responder.answer.send_replace(Some(Instant::now()));
+        assert!(probe.answers(Duration::ZERO).await);
     }
 }

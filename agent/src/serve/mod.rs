@@ -158,11 +158,11 @@ async fn listen_and_answer(
 
 /// Listens; if that fails, warns once and retries.
 async fn bound(listen: &Listen) -> Listener {
-    let mut told = false;
+    let mut warned = false;
     loop {
         match Listener::bind(listen).await {
             Ok(listener) => return listener,
-            Err(error) if told => tracing::debug!("listening on {listen}: {error}"),
+            Err(error) if warned => tracing::debug!("listening on {listen}: {error}"),
             Err(error) => {
                 tracing::warn!(
                     "not serving health, metrics and status: listening on {listen}: {error}; \
@@ -170,7 +170,7 @@ async fn bound(listen: &Listen) -> Listener {
                      {} s",
                     AGAIN.as_secs()
                 );
-                told = true;
+                warned = true;
             }
         }
         tokio::time::sleep(AGAIN).await;

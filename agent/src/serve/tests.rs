@@ -18,18 +18,18 @@ struct Scene {
     dir: tempfile::TempDir,
     telemetry: Telemetry,
     /// None: the agent's task has ended.
-    heart: Option<Responder>,
+    responder: Option<Responder>,
 }
 
 impl Scene {
     fn new(listen: &Listen) -> Self {
         let dir = tempfile::tempdir().expect("temporary directory");
         let telemetry = Telemetry::default();
-        let (pulse, heart) = LivenessProbe::new();
+        let (probe, responder) = LivenessProbe::new();
         let subject =
-            Subject::new(telemetry.clone(), pulse, Paths::below(dir.path()), Looker::default());
+            Subject::new(telemetry.clone(), probe, Paths::below(dir.path()), Looker::default());
         let server = Server::begin(listen, subject);
-        Self { server, dir, telemetry, heart: Some(heart) }
+        Self { server, dir, telemetry, responder: Some(responder) }
     }
 
     fn tcp() -> Self {
@@ -142,16 +142,16 @@ fn a_look_that_hangs_keeps_no_other_question_waiting() {
 #[test]
 fn an_agent_whose_task_runs_is_healthy_and_one_whose_task_does_not_is_not() {
     let mut scene = Scene::tcp();
-    let heart = scene.heart.take().expect("a heart");
+    let responder = scene.responder.take().expect("a responder");
     let runtime = tokio::runtime::Runtime::new().expect("runtime");
     let (end, ended) = oneshot::channel::<()>();
-    let life = runtime.spawn(heart.drive(ended));
+    let task = runtime.spawn(responder.drive(ended));
     assert_eq!(
         scene.ask("/healthz"),
         crate::endpoint::client::Answer { status: 200, body: "ok\n".into() }
     );
     drop(end);
-    let _ = runtime.block_on(life);
+    let _ = runtime.block_on(task);
     let answer = scene.ask("/healthz");
     assert_eq!(answer.status, 503);
     assert!(answer.body.contains("has not answered"), "{}", answer.body);
@@ -163,7 +163,7 @@ type Running = (tokio::runtime::Runtime, oneshot::Sender<()>);
 fn running(scene: &mut Scene) -> Running {
     let (end, ended) = oneshot::channel::<()>();
     let runtime = tokio::runtime::Runtime::new().expect("runtime");
-    runtime.spawn(scene.heart.take().expect("a heart").drive(ended));
+    runtime.spawn(scene.responder.take().expect("a responder").drive(ended));
     (runtime, end)
 }
 
@@ -246,7 +246,7 @@ fn what_hangs_for_others_does_not_make_health_fail() {
 
 #[test]
 fn the_page_has_the_time_for_an_answer_about_health() {
-    longshore_core::testing::assert_in_page("An answer to `/healthz`", answer::BEAT);
+    longshore_core::testing::assert_in_page("An answer to `/healthz`", answer::HEALTH_LIMIT);
 }
 
 #[test]

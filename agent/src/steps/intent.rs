@@ -21,11 +21,11 @@ pub enum EntryState {
 /// Entries of the journal.
 pub trait Entries {
     /// Records an entry's state in memory, for the next write to put on disk.
-    fn settle(&mut self, seq: u64, state: EntryState);
+    fn record(&mut self, seq: u64, state: EntryState);
 
-    /// Like [`Entries::settle`]: records that an entry acted, and for a module the number of its
+    /// Like [`Entries::record`]: records that an entry acted, and for a module the number of its
     /// loading.
-    fn settle_done(&mut self, seq: u64, instance: Option<u64>);
+    fn record_done(&mut self, seq: u64, instance: Option<u64>);
 
     /// Records an entry's state, on disk.
     ///
@@ -34,14 +34,14 @@ pub trait Entries {
     fn mark(&mut self, seq: u64, state: EntryState) -> Result<(), Failure>;
 }
 
-/// Entry of a step that is being carried out. Only settling it makes an [`Applied`]; one that is
-/// dropped stays intended, and the host shows whether the step acted.
+/// Entry of a step that is being carried out. Only recording its outcome makes an [`Applied`];
+/// one that is dropped stays intended, and the host shows whether the step acted.
 pub struct Intent<'a> {
     entries: &'a mut dyn Entries,
     seq: u64,
 }
 
-/// A step that was carried out, and whose entry is settled.
+/// A step that was carried out, and whose entry has its outcome.
 #[derive(Debug)]
 #[must_use]
 pub struct Applied {
@@ -61,13 +61,13 @@ impl<'a> Intent<'a> {
 
     /// Records that the step loaded a module, with the number of that loading.
     pub fn loaded(self, instance: Option<u64>) -> Applied {
-        self.entries.settle_done(self.seq, instance);
+        self.entries.record_done(self.seq, instance);
         Applied { is_owned: true }
     }
 
     /// Records that the step acted and is never undone.
     pub fn done_for_good(self, why: &str) -> Applied {
-        self.entries.settle(self.seq, EntryState::Kept(why.to_owned()));
+        self.entries.record(self.seq, EntryState::Kept(why.to_owned()));
         Applied { is_owned: true }
     }
 

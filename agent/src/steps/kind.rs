@@ -35,10 +35,10 @@ pub trait Kind: fmt::Display + Sized {
     /// If the host cannot be inspected, or has another's work in the step's place.
     fn observe(&self, host: &dyn Host) -> Result<Option<Self::Before>, Failure>;
 
-    /// Carries out the step, and settles its entry.
+    /// Carries out the step, and records its outcome.
     ///
     /// # Errors
-    /// If it failed; an entry that was not settled may have been carried out in part.
+    /// If it failed; an entry without an outcome may have been carried out in part.
     fn apply(
         &self,
         before: &Self::Before,

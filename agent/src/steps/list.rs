@@ -148,10 +148,10 @@ macro_rules! kinds {
                 match self { $(Self::$kind(it) => it.step.properties(),)+ }
             }
 
-            /// Carries out the step, and settles its entry.
+            /// Carries out the step, and records its outcome.
             ///
             /// # Errors
-            /// If it failed; an entry that was not settled may have been carried out in part.
+            /// If it failed; an entry without an outcome may have been carried out in part.
             pub fn apply(&self, tools: &Tools<'_>, intent: Intent<'_>) -> Result<Applied, Failure> {
                 match self { $(Self::$kind(it) => it.step.apply(&it.before, tools, intent),)+ }
             }

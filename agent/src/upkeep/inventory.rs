@@ -192,7 +192,7 @@ fn sets(store: &Store, blobs: &mut BTreeMap<String, Item>) -> io::Result<Vec<Ite
         if is_set {
             let evidence = path.with_extension("evidence");
             if let Ok(metadata) = root.join(&evidence).symlink_metadata() {
-                item.files.push(weight(&metadata));
+                item.files.push(size_on_disk(&metadata));
                 item.beside.push(evidence);
             }
         }
@@ -231,27 +231,27 @@ fn item(root: &Path, kind: Kind, path: PathBuf, dated: &str) -> io::Result<Optio
     // A directory's own time is that of its creation; a file in it is marked at every use.
     let dated = whole.join(dated).symlink_metadata().unwrap_or_else(|_| metadata.clone());
     let mut files = Vec::new();
-    weigh(&whole, &metadata, &mut files)?;
+    add_sizes(&whole, &metadata, &mut files)?;
     let used = dated.modified()?;
     let (modules, beside) = (Vec::new(), Vec::new());
     let (signed_from, is_damaged) = (None, false);
     Ok(Some(Item { kind, path, used, modules, signed_from, is_damaged, beside, files }))
 }
 
-fn weigh(path: &Path, metadata: &Metadata, files: &mut Vec<(FileId, u64)>) -> io::Result<()> {
-    files.push(weight(metadata));
+fn add_sizes(path: &Path, metadata: &Metadata, files: &mut Vec<(FileId, u64)>) -> io::Result<()> {
+    files.push(size_on_disk(metadata));
     if metadata.is_dir() {
         for name in names(path)? {
             let child = path.join(name);
             if let Some(metadata) = present(child.symlink_metadata())? {
-                weigh(&child, &metadata, files)?;
+                add_sizes(&child, &metadata, files)?;
             }
         }
     }
     Ok(())
 }
 
-fn weight(metadata: &Metadata) -> (FileId, u64) {
+fn size_on_disk(metadata: &Metadata) -> (FileId, u64) {
     // In units of 512 bytes, whatever the file system's own are (stat(2)).
     ((metadata.dev(), metadata.ino()), metadata.blocks() * 512)
 }

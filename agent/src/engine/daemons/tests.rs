@@ -5,8 +5,8 @@ use rstest::rstest;
 
 use super::*;
 use crate::engine::fake_images::FakeImages;
-use crate::engine::tests::{HASTY, daemon, failed, gpu_host, install};
-use crate::engine::{NotUndone, Patience};
+use crate::engine::tests::{SHORT_WAIT, daemon, failed, gpu_host, install};
+use crate::engine::{InUseWait, NotUndone};
 use crate::steps::{Bind, LoadModule, StartDaemon, Step};
 use crate::telemetry::Telemetry;
 use longshore_core::failure::ExitCode;
@@ -31,7 +31,7 @@ impl Scene {
         Engine {
             host,
             images: &FakeImages,
-            patience: HASTY,
+            in_use_wait: SHORT_WAIT,
             telemetry,
             refuses_missing_gpus: false,
         }
@@ -42,7 +42,7 @@ impl Scene {
         let engine = Engine {
             host: &*host,
             images: &FakeImages,
-            patience: HASTY,
+            in_use_wait: SHORT_WAIT,
             telemetry: &telemetry,
             refuses_missing_gpus: false,
         };
@@ -180,9 +180,9 @@ fn what_a_daemon_takes_to_end_is_taken_from_the_time_for_the_users() {
     scene.host.daemon_is(NAME, Some(Ill::Stubborn));
     scene.host.change(|state| state.references.insert("nvidia".to_owned(), 1));
     let mut journal = std::mem::replace(&mut scene.journal, Journal::in_memory());
-    let patience = Patience { deadline: Duration::from_millis(1200), ..HASTY };
+    let in_use_wait = InUseWait { deadline: Duration::from_millis(1200), ..SHORT_WAIT };
     let since = std::time::Instant::now();
-    let engine = Engine { patience, ..scene.engine() };
+    let engine = Engine { in_use_wait, ..scene.engine() };
     assert!(matches!(engine.undo(&mut journal), Err(NotUndone::InUse(_))));
     assert!(since.elapsed() < Duration::from_millis(2000), "{:?}", since.elapsed());
 }
@@ -199,7 +199,7 @@ fn where_the_drivers_modules_go_its_daemons_go_first() {
 }
 
 #[test]
-fn another_patience_makes_no_other_daemon() {
+fn another_deadline_makes_no_other_daemon() {
     let one = daemon(NAME);
     assert_eq!(Daemon { required: false, ready_within: 9, ..one.clone() }, one);
     assert_ne!(Daemon { arguments: vec!["-V".to_owned()], ..one.clone() }, one);

@@ -1,8 +1,8 @@
-//! Deaths of an agent at every possible point: before and after each act on the host, and between
+//! Crashes of an agent at every possible point: before and after each act on the host, and between
 //! the system calls of each write of its journal. From every state it leaves, the next agent, which
 //! may die at every point as well, brings the host to Ready or back to the state before.
 //!
-//! Enumerated, not sampled. A death is fully described by the host and the state directory at a
+//! Enumerated, not sampled. A crash is fully described by the host and the state directory at a
 //! point: so an agent is run once, and at each point what it would leave is kept. Equal states are
 //! examined once.
 //!
@@ -27,16 +27,16 @@ use longshore_core::paths::Paths;
 use longshore_host::fake::{FakeHost, FakeModule, FakeState};
 use longshore_host::verbs::{Node, Owner};
 
-/// The host and the state directory's files after an agent's death.
+/// The host and the state directory's files after an agent's crash.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct World {
+struct Machine {
     host: FakeState,
     files: BTreeMap<String, Vec<u8>>,
 }
 
 /// Task of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
+enum AgentRun {
     /// From the present state to Ready.
     Install,
     /// From the present state to Removed.
@@ -47,7 +47,7 @@ enum Life {
 struct Scene {
     name: &'static str,
     host: FakeHost,
-    before: World,
+    before: Machine,
     dir: tempfile::TempDir,
     paths: Paths,
 }
@@ -59,38 +59,42 @@ impl Scene {
         let paths = Paths::below(dir.path());
         boot(&paths, "one");
         fs::create_dir_all(&paths.state).unwrap();
-        let before = World { host: host.state(), files: BTreeMap::new() };
+        let before = Machine { host: host.state(), files: BTreeMap::new() };
         Self { name, host, before, dir, paths }
     }
 
-    fn put(&self, world: &World) {
-        self.host.change(|state| state.clone_from(&world.host));
+    fn put(&self, machine: &Machine) {
+        self.host.change(|state| state.clone_from(&machine.host));
         for name in ["state.json", "state.json.next"] {
             let path = self.paths.state.join(name);
-            match world.files.get(name) {
+            match machine.files.get(name) {
                 Some(bytes) => fs::write(path, bytes).unwrap(),
                 None => drop(fs::remove_file(path)),
             }
         }
     }
 
-    fn look(host: &FakeHost, dir: &Path) -> World {
+    fn look(host: &FakeHost, dir: &Path) -> Machine {
         let file = |name: &str| Some((name.to_owned(), fs::read(dir.join(name)).ok()?));
         let files = ["state.json", "state.json.next"].into_iter().filter_map(file);
-        World { host: host.state(), files: files.collect() }
+        Machine { host: host.state(), files: files.collect() }
     }
 
-    /// Runs in `world` undisturbed, and returns the result and the state afterwards.
-    fn live(&self, life: Life, world: &World) -> (Result<(), Failure>, World) {
-        self.put(world);
+    /// Runs in `machine` undisturbed, and returns the result and the state afterwards.
+    fn run(&self, run: AgentRun, machine: &Machine) -> (Result<(), Failure>, Machine) {
+        self.put(machine);
         let mut journal = Journal::open(&self.paths, Disk::default()).unwrap();
-        let ended = act(&self.host, life, &mut journal);
+        let ended = act(&self.host, run, &mut journal);
         (ended, Self::look(&self.host, &self.paths.state))
     }
 
-    /// The same, with the state that each death on the way would have left.
-    fn die(&self, life: Life, world: &World) -> (Result<(), Failure>, World, Vec<World>) {
-        self.put(world);
+    /// The same, with the state that each crash on the way would have left.
+    fn run_with_crashes(
+        &self,
+        run: AgentRun,
+        machine: &Machine,
+    ) -> (Result<(), Failure>, Machine, Vec<Machine>) {
+        self.put(machine);
         let left = Arc::new(Mutex::new(Vec::new()));
         let mut journal = Journal::open(&self.paths, Disk::default()).unwrap();
         let (note, dir) = (Arc::clone(&left), self.paths.state.clone());
@@ -101,7 +105,7 @@ impl Scene {
             note.lock().unwrap().push(Self::look(&host, &dir));
             Ok(())
         }));
-        let ended = act(&self.host, life, &mut journal);
+        let ended = act(&self.host, run, &mut journal);
         self.host.at_point(|_| {});
         let left = std::mem::take(&mut *left.lock().unwrap());
         (ended, Self::look(&self.host, &self.paths.state), left)
@@ -115,10 +119,10 @@ fn boot(paths: &Paths, id: &str) {
 }
 
 /// Goes through the phases of an agent run, with the work of each.
-fn act(host: &FakeHost, life: Life, journal: &mut Journal) -> Result<(), Failure> {
+fn act(host: &FakeHost, run: AgentRun, journal: &mut Journal) -> Result<(), Failure> {
     let engine = engine(host);
-    match life {
-        Life::Install => {
+    match run {
+        AgentRun::Install => {
             journal.begin(Phase::Probing)?;
             journal.enter(Phase::Planning)?;
             journal.enter(Phase::Installing)?;
@@ -128,7 +132,7 @@ fn act(host: &FakeHost, life: Life, journal: &mut Journal) -> Result<(), Failure
                 Err(Stopped::Failed(failure)) => journal.enter(Phase::Failed).and(Err(failure)),
             }
         }
-        Life::Remove => {
+        AgentRun::Remove => {
             // As in the lifecycle: a full disk is no reason to leave the driver on the host.
             if let Err(failure) = journal.begin(Phase::Removing) {
                 assert_eq!(failure.code(), ExitCode::Preflight);
@@ -139,11 +143,11 @@ fn act(host: &FakeHost, life: Life, journal: &mut Journal) -> Result<(), Failure
     }
 }
 
-/// Returns a world's key, with its loadings numbered in their order: a repeat only raises their
+/// Returns a machine's key, with its loadings numbered in their order: a repeat only raises their
 /// numbers.
-fn key(world: &World) -> String {
-    let mut host = world.host.clone();
-    let mut state = world.files.get("state.json").map(|bytes| {
+fn key(machine: &Machine) -> String {
+    let mut host = machine.host.clone();
+    let mut state = machine.files.get("state.json").map(|bytes| {
         serde_json::from_slice::<State>(bytes).expect("a state is whole wherever its writer died")
     });
     let entries = state.iter().flat_map(|state| state.entries.iter());
@@ -159,7 +163,7 @@ fn key(world: &World) -> String {
     if let Some(state) = &mut state {
         state.phase = Phase::Removed;
     }
-    let next = world.files.contains_key("state.json.next");
+    let next = machine.files.contains_key("state.json.next");
     let entries = state.iter().flat_map(|state| state.entries.iter());
     let in_entries = entries.filter_map(|entry| {
         let Recorded::StartDaemon(Observed { before, .. }) = &entry.step else { return None };
@@ -176,92 +180,93 @@ fn key(world: &World) -> String {
 struct Count {
     first: usize,
     again: usize,
-    worlds: usize,
+    states: usize,
 }
 
 /// Kills every agent run at every point, and every recovery from that at every point, and checks
 /// the result.
-struct Killer<'a> {
+struct Crasher<'a> {
     scene: &'a Scene,
     /// The host with the driver; None where it cannot be installed.
     ready: Option<FakeState>,
     count: Count,
-    /// Deaths that were recovered from, and Ready states that were then removed.
-    settled: BTreeSet<String>,
+    /// Crashes that were recovered from, and Ready states that were then removed.
+    recovered: BTreeSet<String>,
     removed: BTreeSet<String>,
 }
 
-impl Killer<'_> {
-    fn kill_all(&mut self) {
+impl Crasher<'_> {
+    fn crash_all(&mut self) {
         let scene = self.scene;
-        let (ended, installed, mut deaths) = scene.die(Life::Install, &scene.before);
+        let (ended, installed, mut crashes) =
+            scene.run_with_crashes(AgentRun::Install, &scene.before);
         assert_eq!(ended.is_ok(), self.ready.is_some(), "{}: {ended:?}", scene.name);
         if self.ready.is_some() {
             self.ready = Some(installed.host.whichever_loading());
         }
-        let (ended, removed, on_removal) = scene.die(Life::Remove, &installed);
+        let (ended, removed, on_removal) = scene.run_with_crashes(AgentRun::Remove, &installed);
         ended.unwrap();
         assert_eq!(removed.host, scene.before.host);
-        deaths.extend(on_removal);
-        self.count.first += deaths.len();
+        crashes.extend(on_removal);
+        self.count.first += crashes.len();
         let mut seen = BTreeSet::new();
-        for death in deaths.into_iter().filter(|death| seen.insert(key(death))) {
-            self.settle(&death);
-            self.lose_power(&death);
-            for recovery in [Life::Install, Life::Remove] {
-                let (_, _, again) = scene.die(recovery, &death);
+        for crash in crashes.into_iter().filter(|crash| seen.insert(key(crash))) {
+            self.recover(&crash);
+            self.lose_power(&crash);
+            for recovery in [AgentRun::Install, AgentRun::Remove] {
+                let (_, _, again) = scene.run_with_crashes(recovery, &crash);
                 self.count.again += again.len();
-                again.iter().for_each(|death| self.settle(death));
+                again.iter().for_each(|crash| self.recover(crash));
             }
         }
-        self.count.worlds = self.settled.len();
+        self.count.states = self.recovered.len();
     }
 
-    /// Runs to the end without a further death: each run from here succeeds.
-    fn settle(&mut self, death: &World) {
-        let key = key(death);
-        if !self.settled.insert(key) {
+    /// Runs to the end without a further crash: each run from here succeeds.
+    fn recover(&mut self, crash: &Machine) {
+        let key = key(crash);
+        if !self.recovered.insert(key) {
             return;
         }
         let scene = self.scene;
-        let (ended, after) = scene.live(Life::Remove, death);
-        ended.unwrap_or_else(|e| panic!("{}: removing: {}\n{death:#?}", scene.name, e.report()));
-        assert_eq!(after.host, scene.before.host, "{}: removed from\n{death:#?}", scene.name);
+        let (ended, after) = scene.run(AgentRun::Remove, crash);
+        ended.unwrap_or_else(|e| panic!("{}: removing: {}\n{crash:#?}", scene.name, e.report()));
+        assert_eq!(after.host, scene.before.host, "{}: removed from\n{crash:#?}", scene.name);
         self.nothing_is_left(&after);
-        let (ended, after) = scene.live(Life::Install, death);
+        let (ended, after) = scene.run(AgentRun::Install, crash);
         match &self.ready {
             Some(ready) => {
-                ended.unwrap_or_else(|e| panic!("{}: {}\n{death:#?}", scene.name, e.report()));
+                ended.unwrap_or_else(|e| panic!("{}: {}\n{crash:#?}", scene.name, e.report()));
                 assert_eq!(
                     after.host.whichever_loading(),
                     *ready,
-                    "{}: ready from\n{death:#?}",
+                    "{}: ready from\n{crash:#?}",
                     scene.name
                 );
             }
             None => assert!(ended.is_err(), "{}", scene.name),
         }
         if self.removed.insert(self::key(&after)) {
-            let (ended, after) = scene.live(Life::Remove, &after);
+            let (ended, after) = scene.run(AgentRun::Remove, &after);
             ended.unwrap();
             assert_eq!(after.host, scene.before.host, "{}: ready and removed", scene.name);
             self.nothing_is_left(&after);
         }
     }
 
-    fn nothing_is_left(&self, world: &World) {
-        assert_eq!(world.files.keys().collect::<Vec<_>>(), ["state.json"]);
-        let state: State = serde_json::from_slice(&world.files["state.json"]).unwrap();
+    fn nothing_is_left(&self, machine: &Machine) {
+        assert_eq!(machine.files.keys().collect::<Vec<_>>(), ["state.json"]);
+        let state: State = serde_json::from_slice(&machine.files["state.json"]).unwrap();
         assert!(!state.entries.iter().any(|entry| entry.is_live()));
     }
 
     /// Cuts the power at the same point: the host is booted and has nothing of ours; the state
     /// directory, where it is on a disk, has what was synced.
-    fn lose_power(&self, death: &World) {
+    fn lose_power(&self, crash: &Machine) {
         let scene = self.scene;
         boot(&scene.paths, "two");
-        let world = World { host: scene.before.host.clone(), files: death.files.clone() };
-        let (ended, after) = scene.live(Life::Remove, &world);
+        let machine = Machine { host: scene.before.host.clone(), files: crash.files.clone() };
+        let (ended, after) = scene.run(AgentRun::Remove, &machine);
         ended.unwrap();
         assert_eq!(after.host, scene.before.host, "{}: after a power cut", scene.name);
         boot(&scene.paths, "one");
@@ -302,41 +307,41 @@ fn a_death_at_any_point_and_another_in_the_recovery_are_recovered_from() {
     let mut total = Count::default();
     for (scene, installs) in &scenes {
         let ready = installs.then(FakeState::default);
-        let (settled, removed) = (BTreeSet::new(), BTreeSet::new());
-        let mut killer = Killer { scene, ready, count: Count::default(), settled, removed };
-        killer.kill_all();
-        let Count { first, again, worlds } = killer.count;
+        let (recovered, removed) = (BTreeSet::new(), BTreeSet::new());
+        let mut crasher = Crasher { scene, ready, count: Count::default(), recovered, removed };
+        crasher.crash_all();
+        let Count { first, again, states } = crasher.count;
         println!(
             "{}: {first} crash points in installing and removing, {again} more in recovering \
-             from them; {worlds} different states left, all recovered",
+             from them; {states} different states left, all recovered",
             scene.name
         );
         total.first += first;
         total.again += again;
-        total.worlds += worlds;
+        total.states += states;
         assert!(scene.dir.path().exists());
     }
-    let Count { first, again, worlds } = total;
+    let Count { first, again, states } = total;
     println!("{} crash points ({first} + {again}), all recovered", first + again);
     // A change that makes the agent pass fewer points makes this test cover less.
-    assert!(first > 700 && again > 15_000 && worlds > 500, "{total:?}");
+    assert!(first > 700 && again > 15_000 && states > 500, "{total:?}");
 }
 
 /// Fills the disk at the n-th write of the state, or from it on, at any of its points.
 #[test]
 fn a_full_disk_at_any_write_of_the_state_leaves_the_host_as_it_was() {
     let scene = Scene::new("a full disk", gpu_host());
-    let (_, installed) = scene.live(Life::Install, &scene.before);
+    let (_, installed) = scene.run(AgentRun::Install, &scene.before);
     let mut count = 0;
-    for life in [Life::Install, Life::Remove] {
-        let start = if life == Life::Install { &scene.before } else { &installed };
+    for run in [AgentRun::Install, AgentRun::Remove] {
+        let start = if run == AgentRun::Install { &scene.before } else { &installed };
         for lasting in [false, true] {
             let mut nth = 0;
             // Ends when no such point is left.
-            while fill(&scene, life, start, nth, lasting) {
+            while fill(&scene, run, start, nth, lasting) {
                 nth += 1;
             }
-            assert!(nth > 50, "{life:?} has {nth} points");
+            assert!(nth > 50, "{run:?} has {nth} points");
             count += nth;
         }
     }
@@ -344,7 +349,7 @@ fn a_full_disk_at_any_write_of_the_state_leaves_the_host_as_it_was() {
 }
 
 /// Returns false if there was no n-th point.
-fn fill(scene: &Scene, life: Life, start: &World, nth: usize, lasting: bool) -> bool {
+fn fill(scene: &Scene, run: AgentRun, start: &Machine, nth: usize, lasting: bool) -> bool {
     scene.put(start);
     let mut journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     let passed = Arc::new(Mutex::new(0));
@@ -355,7 +360,7 @@ fn fill(scene: &Scene, life: Life, start: &World, nth: usize, lasting: bool) -> 
         *passed += 1;
         if full { Err(io::Error::from(Errno::ENOSPC)) } else { Ok(()) }
     }));
-    let ended = act(&scene.host, life, &mut journal);
+    let ended = act(&scene.host, run, &mut journal);
     drop(journal);
     let there = *passed.lock().unwrap() > nth;
     // An agent run that failed for want of space reports that.
@@ -366,9 +371,9 @@ fn fill(scene: &Scene, life: Life, start: &World, nth: usize, lasting: bool) -> 
     }
     assert!(there || ended.is_ok());
     // The next agent has free space again.
-    let world = Scene::look(&scene.host, &scene.paths.state);
-    let (ended, after) = scene.live(Life::Remove, &world);
+    let machine = Scene::look(&scene.host, &scene.paths.state);
+    let (ended, after) = scene.run(AgentRun::Remove, &machine);
     ended.unwrap();
-    assert_eq!(after.host, scene.before.host, "{life:?}, full at {nth}, lasting: {lasting}");
+    assert_eq!(after.host, scene.before.host, "{run:?}, full at {nth}, lasting: {lasting}");
     there
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rstest::rstest;
 
-use super::{FIRMWARE, HASTY, engine, gpu_host, install};
+use super::{FIRMWARE, SHORT_WAIT, engine, gpu_host, install};
 use crate::engine::fake_images::FakeImages;
 use crate::engine::{Engine, Stopped};
 use crate::journal::{EntryState, Journal};
@@ -165,7 +165,7 @@ fn a_real_mount_that_is_in_use_is_detached_as_often_as_it_was_mounted() {
         let engine = Engine {
             host: &host,
             images: &images,
-            patience: HASTY,
+            in_use_wait: SHORT_WAIT,
             telemetry: &telemetry,
             refuses_missing_gpus: false,
         };

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use super::HASTY;
+use super::SHORT_WAIT;
 use crate::engine::fake_images::FakeImages;
 use crate::engine::*;
 use crate::journal::EntryState;
@@ -20,7 +20,7 @@ fn a_driver_root_that_became_a_link_stays_and_so_does_what_it_leads_to() {
     let engine = Engine {
         host: &host,
         images: &FakeImages,
-        patience: HASTY,
+        in_use_wait: SHORT_WAIT,
         telemetry,
         refuses_missing_gpus: false,
     };

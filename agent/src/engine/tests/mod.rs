@@ -32,8 +32,8 @@ use longshore_host::verbs::{DriverUser, Node, NodeKeeper, Owner};
 
 pub(super) const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
 
-pub(super) const HASTY: Patience =
-    Patience { deadline: Duration::from_millis(20), interval: Duration::from_millis(1) };
+pub(super) const SHORT_WAIT: InUseWait =
+    InUseWait { deadline: Duration::from_millis(20), interval: Duration::from_millis(1) };
 
 pub(super) fn engine(host: &FakeHost) -> Engine<'_> {
     engine_over(host, &FakeImages)
@@ -42,7 +42,7 @@ pub(super) fn engine(host: &FakeHost) -> Engine<'_> {
 /// Returns an engine with images of another kind. Its telemetry is not read.
 pub(super) fn engine_over<'a>(host: &'a FakeHost, images: &'a dyn Images) -> Engine<'a> {
     let telemetry = Box::leak(Box::default());
-    Engine { host, images, patience: HASTY, telemetry, refuses_missing_gpus: false }
+    Engine { host, images, in_use_wait: SHORT_WAIT, telemetry, refuses_missing_gpus: false }
 }
 
 pub(super) fn module(depends: &[&str], nodes: &[(&str, u32, u32)]) -> FakeModule {
@@ -463,8 +463,8 @@ fn a_user_who_goes_in_time_is_waited_for() {
             state.references.clear();
         }
     });
-    let patience = Patience { deadline: Duration::from_secs(60), interval: Duration::ZERO };
-    Engine { patience, ..engine(&host) }.undo(&mut journal).unwrap();
+    let in_use_wait = InUseWait { deadline: Duration::from_secs(60), interval: Duration::ZERO };
+    Engine { in_use_wait, ..engine(&host) }.undo(&mut journal).unwrap();
     assert!(host.state().loaded.is_empty());
 }
 

@@ -115,7 +115,7 @@ fn an_entry_without_a_number_is_known_by_its_versions() {
         let mut journal = Journal::in_memory();
         let nvidia = LoadModule::of(&load("nvidia")).cloned().unwrap();
         let seq = journal.intend(nvidia.observed(NotLoaded {})).unwrap();
-        journal.settle_done(seq, None);
+        journal.record_done(seq, None);
         host.change(|state| state.loaded.insert("nvidia".to_owned(), String::new()));
         engine(&host).undo(&mut journal).unwrap();
         assert_eq!(loaded(&host).is_empty(), ours, "{version}");

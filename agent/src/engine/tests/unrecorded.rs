@@ -33,7 +33,7 @@ fn what_the_journal_cannot_record_is_undone_all_the_same() {
     assert_eq!(host.state(), before);
 }
 
-/// The last step is settled, and no next step's intent would write that.
+/// The last step has its outcome, and no next step's intent would write that.
 #[test]
 fn a_last_step_that_the_journal_cannot_record_is_undone() {
     let host = gpu_host();

@@ -37,7 +37,7 @@ fn user(pid: u32) -> DriverUser {
 
 /// Undoes while the driver's users change as `then` says, at each line that names them. Returns the
 /// lines, and the result.
-fn told(
+fn lines_of_wait(
     deadline: Duration,
     then: impl Fn(&FakeHost, usize) + Send + 'static,
 ) -> (Vec<String>, Result<(), NotUndone>) {
@@ -61,9 +61,9 @@ fn told(
         .with_target(false)
         .with_writer(move || Log(Arc::clone(&hear)))
         .finish();
-    let patience = Patience { deadline, interval: Duration::ZERO };
+    let in_use_wait = InUseWait { deadline, interval: Duration::ZERO };
     let undone = tracing::subscriber::with_default(log, || {
-        Engine { patience, ..engine(&host) }.undo(&mut journal)
+        Engine { in_use_wait, ..engine(&host) }.undo(&mut journal)
     });
     let lines = lines.lock().unwrap().clone();
     (lines, undone)
@@ -79,7 +79,7 @@ fn the_page_about_deadlines_has_the_moment() {
 
 #[test]
 fn users_are_told_of_and_again_when_they_change() {
-    let (lines, undone) = told(Duration::from_secs(60), |host, times| match times {
+    let (lines, undone) = lines_of_wait(Duration::from_secs(60), |host, times| match times {
         1 => {
             host.used_by(vec![user(12), user(13)]);
             host.change(|state| state.references.insert("nvidia".to_owned(), 2));
@@ -87,21 +87,21 @@ fn users_are_told_of_and_again_when_they_change() {
         _ => drop(host.change(|state| state.references.remove("nvidia"))),
     });
     undone.unwrap();
-    let words = [
+    let expected = [
         "waiting up to 60 s for the driver's users: nvidia is held by 1 references of open devices; \
          pid 11 (train) holds /dev/nvidiactl",
         "nvidia is held by 2 references of open devices; pid 12 (train) holds /dev/nvidiactl; \
          pid 13 (train) holds /dev/nvidiactl",
     ];
-    assert_eq!(lines.len(), words.len(), "{lines:?}");
-    for (line, words) in lines.iter().zip(words) {
-        assert!(line.contains(words), "{line}");
+    assert_eq!(lines.len(), expected.len(), "{lines:?}");
+    for (line, expected) in lines.iter().zip(expected) {
+        assert!(line.contains(expected), "{line}");
     }
 }
 
 #[test]
 fn the_wait_is_bounded_and_those_who_stay_are_named_at_its_end() {
-    let (lines, undone) = told(Duration::from_millis(300), |_, _| {});
+    let (lines, undone) = lines_of_wait(Duration::from_millis(300), |_, _| {});
     assert_eq!(lines.len(), 1, "nothing changed: {lines:?}");
     let text = undone.unwrap_err().into_failure().to_string();
     assert!(text.contains("pid 11 (train) holds /dev/nvidiactl"), "{text}");

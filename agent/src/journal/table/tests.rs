@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::engine::fake_images::FakeImages;
-use crate::engine::{Engine, Patience};
+use crate::engine::{Engine, InUseWait};
 use crate::journal::MadeFor;
 use crate::steps::OTHERS;
 use crate::telemetry::Telemetry;
@@ -506,8 +506,8 @@ proptest! {
             }
             Ok(mut journal) => {
                 // A failure to undo everything does not matter here.
-                let (patience, telemetry) = (Patience::of(Duration::from_millis(1)), Telemetry::default());
-                let engine = Engine { host: &host, images: &FakeImages, patience, telemetry: &telemetry, refuses_missing_gpus: false };
+                let (in_use_wait, telemetry) = (InUseWait::of(Duration::from_millis(1)), Telemetry::default());
+                let engine = Engine { host: &host, images: &FakeImages, in_use_wait, telemetry: &telemetry, refuses_missing_gpus: false };
                 drop(engine.undo(&mut journal));
                 prop_assert_eq!(of_others(&host), others);
                 let state = host.state();

@@ -126,9 +126,9 @@ impl Agent {
         self.enter(Phase::Changing)?;
         let stop = self.stop.clone();
         let steps = plan.install.clone();
-        let patience = self.world.patience.at_most(USERS);
+        let in_use_wait = self.world.in_use_wait.at_most(USERS);
         let exchanged = self.on_engine(move |engine, journal| {
-            let engine = Engine { patience, ..*engine };
+            let engine = Engine { in_use_wait, ..*engine };
             engine.exchange(&|entry| going.contains(&entry.seq), &steps, journal, &stop)
         });
         match exchanged.await? {

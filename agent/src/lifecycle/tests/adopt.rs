@@ -101,13 +101,13 @@ async fn adopting(scene: &Scene, plan: Plan) -> Result<ExitCode, Failure> {
         host: Arc::new(FakeHost::default()),
         stop: scene.stop.clone(),
         at: At::Never,
-        told: Arc::default(),
+        installed: Arc::default(),
         gathered: Arc::default(),
     };
     let journal = Journal::open(&scene.paths, Disk::default()).unwrap();
     let (stop, renewal) = (scene.stop.clone(), scene.renewal.clone());
-    let life = Agent::new(scene.world(), journal, stop, renewal, Instant::now());
-    life.live(config(&scene.paths), &script).await
+    let agent = Agent::new(scene.world(), journal, stop, renewal, Instant::now());
+    agent.live(config(&scene.paths), &script).await
 }
 
 #[tokio::test]

@@ -104,12 +104,12 @@ impl Fabric {
     /// Carries out the steps from the nodes on, and undoes them again.
     fn apply(&self) -> Result<(), Failure> {
         let host = RealHost::new(self.dir.path()).with_processes_below(Path::new("/"));
-        let patience = Patience { deadline: Duration::from_secs(1), interval: Duration::ZERO };
+        let in_use_wait = InUseWait { deadline: Duration::from_secs(1), interval: Duration::ZERO };
         let telemetry = Telemetry::default();
         let engine = Engine {
             host: &host,
             images: &FakeImages,
-            patience,
+            in_use_wait,
             telemetry: &telemetry,
             refuses_missing_gpus: false,
         };

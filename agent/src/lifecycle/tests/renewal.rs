@@ -50,7 +50,7 @@ async fn another_configuration_is_followed_in_place() {
         assert_eq!(scene.live_driver().as_deref(), Some("550"));
         assert!(scene.state().whole);
         assert_eq!(scene.state().plan.unwrap().driver_version, "550");
-        assert_eq!(scene.told.lock().unwrap().len(), 2);
+        assert_eq!(scene.installed.lock().unwrap().len(), 2);
     });
     assert_eq!(ended.await.unwrap(), ExitCode::Done);
     assert_eq!(scene.host.state(), before);
@@ -63,7 +63,7 @@ async fn what_changes_nothing_on_the_host_touches_nothing() {
         let next = if unchanged { config(&scene.paths) } else { another(&scene) };
         let ended = renewed(&scene, At::Never, vec![plan("535")], Ok(next), |scene| {
             assert_eq!(scene.module_verbs().len(), 2);
-            assert_eq!(scene.told.lock().unwrap().len(), 1);
+            assert_eq!(scene.installed.lock().unwrap().len(), 1);
         });
         assert_eq!(ended.await.unwrap(), ExitCode::Done);
     }

@@ -44,10 +44,10 @@ async fn steps_that_come_to_their_end_are_waited_for() {
     let telemetry = scene.telemetry.clone();
     assert_eq!(telemetry.in_progress(), None);
     let step = Step::MakeDir(MakeDir { path: "/run/x".into() });
-    let doing = telemetry.begin(&step, true);
+    let timer = telemetry.begin(&step, true);
     let (what, _) = telemetry.in_progress().unwrap();
     assert_eq!(what, "undoing make-dir /run/x");
-    doing.end(crate::telemetry::StepOutcome::Undone);
+    timer.end(crate::telemetry::StepOutcome::Undone);
     let pending = super::super::stuck::stuck(&telemetry, Duration::from_secs(600));
     let none = tokio::time::timeout(Duration::from_millis(20), pending).await;
     assert!(none.is_err(), "nothing is in progress");

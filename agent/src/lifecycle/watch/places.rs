@@ -36,14 +36,14 @@ pub(super) struct Places {
     /// A copy of its descriptor: waiting is done on this one, reading on the other.
     events: AsyncFd<OwnedFd>,
     /// Places that could not be watched: each is logged once.
-    told: Vec<PathBuf>,
+    logged: Vec<PathBuf>,
 }
 
 impl Places {
     pub(super) fn open() -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let events = listen(inotify.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
-        Ok(Self { inotify, events, told: Vec::new() })
+        Ok(Self { inotify, events, logged: Vec::new() })
     }
 
     /// Watches the places that `steps` made. A place that is watched already stays watched, once.
@@ -67,12 +67,12 @@ impl Places {
             Ok(_) => {}
             // The place is missing: the check reports it if it should be there.
             Err(Errno::ENOENT | Errno::ENOTDIR) => {}
-            Err(errno) if !self.told.iter().any(|told| told == place) => {
+            Err(errno) if !self.logged.iter().any(|logged| logged == place) => {
                 tracing::warn!(
                     "{}: changes are not reported: inotify_add_watch: {errno}",
                     place.display()
                 );
-                self.told.push(place.to_path_buf());
+                self.logged.push(place.to_path_buf());
             }
             Err(_) => {}
         }

@@ -69,7 +69,7 @@ async fn a_value_that_is_written_is_told() {
 #[test]
 fn mounts_and_unmounts_are_told_once_each() {
     // A mount namespace belongs to a thread; the others keep theirs.
-    let told = thread::spawn(|| {
+    let waiting = thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNS).expect("this test wants root");
         let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
         mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
@@ -88,7 +88,7 @@ fn mounts_and_unmounts_are_told_once_each() {
             }
         });
     });
-    told.join().unwrap();
+    waiting.join().unwrap();
 }
 
 #[tokio::test]

@@ -144,7 +144,7 @@ fn every_kernel_module_is_loaded_after_what_it_needs(
 #[case("bookworm-h100-nvswitch")]
 fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str) {
     use crate::engine::fake_images::FakeImages;
-    use crate::engine::{Engine, Patience};
+    use crate::engine::{Engine, InUseWait};
     use crate::journal::Journal;
     use crate::telemetry::Telemetry;
     use longshore_core::cancel::CancelFlag;
@@ -201,11 +201,11 @@ fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str)
         earlier_state: None,
         ..config.paths.clone()
     };
-    let (patience, telemetry) = (Patience::of(std::time::Duration::ZERO), Telemetry::default());
+    let (in_use_wait, telemetry) = (InUseWait::of(std::time::Duration::ZERO), Telemetry::default());
     let engine = Engine {
         host: &host,
         images: &FakeImages,
-        patience,
+        in_use_wait,
         telemetry: &telemetry,
         refuses_missing_gpus: false,
     };

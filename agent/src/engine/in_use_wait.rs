@@ -1,25 +1,26 @@
-//! Time limit and interval of a wait for another process.
+//! Time limit and interval of the wait for a driver in use.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A bounded wait for something the kernel sends no event for, such as a reference count.
+/// Time limit and interval of waiting until the users of a module are gone: the kernel sends no
+/// event for its reference count.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct InUseWait {
     /// Time limit.
     pub deadline: Duration,
     /// Interval between two checks.
     pub interval: Duration,
 }
 
-impl Default for Patience {
+impl Default for InUseWait {
     /// 20 s, inside Kubernetes' 30 s of grace.
     fn default() -> Self {
         Self { deadline: Duration::from_secs(20), interval: Duration::from_millis(200) }
     }
 }
 
-impl Patience {
+impl InUseWait {
     /// The default interval with another deadline.
     pub fn of(deadline: Duration) -> Self {
         Self { deadline, ..Self::default() }
@@ -33,14 +34,14 @@ impl Patience {
 
     /// Begins a wait.
     pub(super) fn begin(&self) -> Wait {
-        Wait { patience: *self, since: Instant::now() }
+        Wait { in_use_wait: *self, since: Instant::now() }
     }
 }
 
 /// A wait in progress.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wait {
-    patience: Patience,
+    in_use_wait: InUseWait,
     since: Instant,
 }
 
@@ -48,12 +49,12 @@ impl Wait {
     /// Returns a wait that begins now and ends with this one, or after `most`.
     pub(super) fn at_most(&self, most: Duration) -> Wait {
         let deadline = self.left().min(most);
-        Patience { deadline, ..self.patience }.begin()
+        InUseWait { deadline, ..self.in_use_wait }.begin()
     }
 
     /// Returns the remaining time.
     pub(super) fn left(&self) -> Duration {
-        self.patience.deadline.saturating_sub(self.since.elapsed())
+        self.in_use_wait.deadline.saturating_sub(self.since.elapsed())
     }
 
     /// True if the deadline is past.
@@ -63,6 +64,6 @@ impl Wait {
 
     /// Sleeps until the next check.
     pub(super) fn pause(&self) {
-        thread::sleep(self.patience.interval.min(self.left()));
+        thread::sleep(self.in_use_wait.interval.min(self.left()));
     }
 }
