@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn the_page_about_deadlines_has_their_span() {
-        longshore_core::testing::assert_in_page("last words", LIMIT);
+        longshore_core::testing::assert_in_page("termination message and failure record", LIMIT);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 . /run/matrix/rounds.sh
 
 # Seconds until the work after an installation is over, and seconds of the measurement.
-SETTLE=30
+QUIET=30
 REST=300
 
 # Prints a line for each thread: id, name, voluntary and involuntary context switches.
@@ -23,7 +23,7 @@ prepare
 start_agent
 await has_phase ready
 agent=$(pgrep -xo longshore)
-sleep $SETTLE
+sleep $QUIET
 phase rest
 fact rest-seconds $REST
 section rest.before threads "$agent"

@@ -89,7 +89,7 @@ fn supply(
 
 fn of_run_file(file: &RunFile) -> Delivery {
     let place = format!("{PLACE}/{}", file.name());
-    let arguments = words(&["--run-file", &place, "--run-file-sha256", &file.sha256]);
+    let arguments = arguments_of(&["--run-file", &place, "--run-file-sha256", &file.sha256]);
     Delivery { arguments, media: Some(file.disk.clone()), ..Delivery::default() }
 }
 
@@ -99,7 +99,7 @@ fn of_bundle(mut command: Command, signed: &Signed<'_>) -> Result<Delivery, Erro
     run(&mut command, LIMIT)?;
     Ok(Delivery {
         arguments: signed.required(),
-        import: words(&["import", "/srv/driver.tar", "--key", PUBLIC_KEY]),
+        import: arguments_of(&["import", "/srv/driver.tar", "--key", PUBLIC_KEY]),
         media: Some(signed.disk()?),
         ..Delivery::default()
     })
@@ -114,7 +114,7 @@ fn of_registry(seed: &Seed, signed: &Signed<'_>) -> Result<Delivery, Error> {
     push.args(["--kernel", &seed.set.key.kernel_release, "--store"]).arg(&store);
     run(&mut push, LIMIT)?;
     let reference = format!("http://{}/{}", registry::IN_GUEST, registry::REPOSITORY);
-    let mut arguments = words(&["--no-compile", "--registry", &reference]);
+    let mut arguments = arguments_of(&["--no-compile", "--registry", &reference]);
     arguments.extend(signed.required());
     Ok(Delivery {
         arguments,
@@ -124,8 +124,8 @@ fn of_registry(seed: &Seed, signed: &Signed<'_>) -> Result<Delivery, Error> {
     })
 }
 
-fn words(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
+fn arguments_of(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
 /// A key pair of the cell's own, and a disk with the public key.
@@ -170,7 +170,7 @@ impl<'a> Signed<'a> {
 
     /// Returns the arguments that make the agent refuse unsigned sets.
     fn required(&self) -> Vec<String> {
-        words(&["--require-signature", "--signature-key", PUBLIC_KEY])
+        arguments_of(&["--require-signature", "--signature-key", PUBLIC_KEY])
     }
 }
 
@@ -186,8 +186,9 @@ mod tests {
             disk: "/cache/run-file-1/media.ext4".into(),
         };
         let delivery = of_run_file(&file);
-        let words = ["--run-file", "/srv/NVIDIA-Linux-x86_64-535.1.run", "--run-file-sha256", "ab"];
-        assert_eq!(delivery.arguments, words);
+        let expected =
+            ["--run-file", "/srv/NVIDIA-Linux-x86_64-535.1.run", "--run-file-sha256", "ab"];
+        assert_eq!(delivery.arguments, expected);
         assert_eq!(delivery.media, Some(file.disk));
         assert!(delivery.registry.is_none() && delivery.kept_store.is_none());
     }

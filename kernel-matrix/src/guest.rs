@@ -133,10 +133,11 @@ impl<'a> Guest<'a> {
         let arguments: String = delivery.arguments.iter().map(|word| format!(" {word}")).collect();
         // An agent that compiles has the host's apt sources; every other one has no archive.
         let host_apt = of(delivery.archive.is_none(), " --host-apt=false");
-        let words = |driver: &DriverWanted| (driver.branch.clone(), driver.flavour_name());
-        let (branch, flavour) = words(&cell.driver);
+        let branch_and_flavour =
+            |driver: &DriverWanted| (driver.branch.clone(), driver.flavour_name());
+        let (branch, flavour) = branch_and_flavour(&cell.driver);
         // A driver that is changed is selected in a file: flags of a start cannot be changed later.
-        let (flags, drivers) = match cell.next_driver.as_ref().map(words) {
+        let (flags, drivers) = match cell.next_driver.as_ref().map(branch_and_flavour) {
             None => (format!(" --driver {branch} --flavour {flavour}"), String::new()),
             Some((next, its)) => (
                 String::new(),
@@ -253,7 +254,7 @@ impl<'a> Guest<'a> {
                 Said::Console(line) => {
                     // A full disk must not end the VM half way: the judged records are in memory.
                     let _ = writeln!(console_log, "{line}");
-                    hear(&mut evidence, line, sink);
+                    take_line(&mut evidence, line, sink);
                 }
                 Said::Result(line) => {
                     let _ = writeln!(results_log, "{line}");
@@ -284,7 +285,7 @@ impl<'a> Guest<'a> {
 }
 
 /// Takes in a line of the console.
-fn hear(evidence: &mut Evidence, line: String, sink: &Sink<'_>) {
+fn take_line(evidence: &mut Evidence, line: String, sink: &Sink<'_>) {
     if let Some(word) = console::verdict(&line) {
         evidence.console_verdict = Some(word);
     }

@@ -292,14 +292,14 @@ impl Act {
         let holder = records.facts.get("holder");
         let holder = holder.map(|pid| format!("pid {pid} (sleep) holds /dev/nvidiactl"));
         let holder = holder.as_deref().unwrap_or("no holder");
-        let settled = |part: &&str| {
+        let normalized = |part: &&str| {
             part.replace("{first}", &first.version)
                 .replace("{next}", &next.version)
                 .replace("{holder}", holder)
         };
         let mut wrong = Vec::new();
         for parts in self.says {
-            let parts: Vec<String> = parts.iter().map(settled).collect();
+            let parts: Vec<String> = parts.iter().map(normalized).collect();
             if !log.iter().any(|line| parts.iter().all(|part| line.contains(part))) {
                 wrong.push(format!("no line of the log says {parts:?}"));
             }

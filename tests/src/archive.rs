@@ -65,7 +65,7 @@ pub fn deb(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for (path, bytes) in files {
         let mut header = tar::Header::new_gnu();
-        // Written unchecked, so that a test can climb out with `..`.
+        // Written unchecked, so that a test can name a path outside with `..`.
         header.as_gnu_mut().expect("gnu").name[..path.len()].copy_from_slice(path.as_bytes());
         header.set_entry_type(tar::EntryType::Regular);
         header.set_mode(0o644);

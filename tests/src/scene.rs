@@ -152,19 +152,19 @@ impl Scene {
     }
 
     /// Runs a command to its end, which must be a failure with `code`: one message that has the
-    /// words (`URL` is the server's) and a remedy. Nothing unfinished is left.
-    pub fn refuses(&self, command: Command, code: i32, words: &[&str]) -> Ended {
-        let ended = self.refuses_beside(command, code, words);
+    /// texts (`URL` is the server's) and a remedy. Nothing unfinished is left.
+    pub fn refuses(&self, command: Command, code: i32, expected: &[&str]) -> Ended {
+        let ended = self.refuses_beside(command, code, expected);
         self.assert_sound();
         ended
     }
 
     /// Like [`Scene::refuses`], beside another agent that is busy.
-    pub fn refuses_beside(&self, mut command: Command, code: i32, words: &[&str]) -> Ended {
+    pub fn refuses_beside(&self, mut command: Command, code: i32, expected: &[&str]) -> Ended {
         let ended = finish(&mut command);
-        let words: Vec<String> =
-            words.iter().map(|word| word.replace("URL", &self.server.url())).collect();
-        ended.assert_failed(code, &words);
+        let expected: Vec<String> =
+            expected.iter().map(|text| text.replace("URL", &self.server.url())).collect();
+        ended.assert_failed(code, &expected);
         ended
     }
 
@@ -304,8 +304,9 @@ impl Ended {
         self.assert_no_panic();
     }
 
-    /// Checks that it failed with `code`, with a single message that has the words and a remedy.
-    pub fn assert_failed(&self, code: i32, words: &[String]) {
+    /// Checks that it failed with `code`, with a single message that has the expected texts and a
+    /// remedy.
+    pub fn assert_failed(&self, code: i32, expected: &[String]) {
         assert_eq!(self.code, Some(code), "{self}");
         self.assert_no_panic();
         let failure = self.failure().unwrap_or_else(|| panic!("no message: {self}"));
@@ -313,8 +314,8 @@ impl Ended {
         let text = |key: &str| failure[key].as_str().unwrap_or_default();
         assert!(!text("remedy").is_empty(), "no remedy: {self}");
         let message = format!("{}\n{}", text("message"), text("remedy"));
-        for word in words {
-            assert!(message.contains(word), "{word:?} is not in the message: {self}");
+        for part in expected {
+            assert!(message.contains(part), "{part:?} is not in the message: {self}");
         }
         let cause = text("cause");
         let says_it = |line: &&serde_json::Value| {

@@ -126,9 +126,10 @@ async fn who_stays_root_reads_the_key_and_has_no_power_beyond() {
     assert_eq!(lines[..2], ["0", "secret"], "{lines:?}");
     let said = lines.join("\n");
     // Only CAP_DAC_OVERRIDE.
-    for words in ["Read-only file system", "CapPrm:\t0000000000000002", "CapEff:\t0000000000000002"]
+    for expected in
+        ["Read-only file system", "CapPrm:\t0000000000000002", "CapEff:\t0000000000000002"]
     {
-        assert!(said.contains(words), "{words:?} is not in {said}");
+        assert!(said.contains(expected), "{expected:?} is not in {said}");
     }
     assert!(said.contains("NoNewPrivs:\t1"), "{said}");
     assert_eq!(fs::read_to_string(&key).expect("still there"), "secret\n");

@@ -92,11 +92,11 @@ fn assert_empty(store: &Store) {
 }
 
 /// Checks that the bundle is refused, with nothing recorded.
-fn refuses(bundle: &[u8], trusts: &[Trust], words: &str) {
+fn refuses(bundle: &[u8], trusts: &[Trust], expected: &str) {
     let (_dir, store) = host();
     let failure = take(bundle, &store, trusts).expect_err("refused");
     assert_eq!(failure.code(), ExitCode::Verification, "{}", failure.report());
-    assert!(failure.report().contains(words), "{words:?} is not in {}", failure.report());
+    assert!(failure.report().contains(expected), "{expected:?} is not in {}", failure.report());
     assert!(failure.remedy_text().is_some(), "{}", failure.report());
     assert_empty(&store);
 }
@@ -276,14 +276,14 @@ const STRANGE: &str = "not part of a bundle";
 #[case::other_layout("layout has the version", &[("oci-layout", Regular, r#"{"imageLayoutVersion":"9"}"#)])]
 #[case::damaged_layout("oci-layout is damaged", &[("oci-layout", Regular, "{")])]
 fn a_tar_file_is_refused_that_holds(
-    #[case] words: &str,
+    #[case] expected: &str,
     #[case] files: &[(&str, tar::EntryType, &str)],
 ) {
     let mut tar = tar::Builder::new(Vec::new());
     for (name, kind, text) in files {
         add(&mut tar, name, *kind, text.as_bytes(), text.len() as u64);
     }
-    refuses(&tar.into_inner().expect("tar"), &[], words);
+    refuses(&tar.into_inner().expect("tar"), &[], expected);
 }
 
 #[rstest]
@@ -332,9 +332,9 @@ fn reindexed(bundle: &[u8], change: impl Fn(&mut Value), blob: Option<&[u8]>) ->
 #[case::other_schema("another kind", "/schemaVersion", json!(1))]
 #[case::no_list("index.json is damaged", "/manifests", json!(3))]
 #[case::negative("index.json is damaged", "/manifests/0/size", json!(-1))]
-fn an_index_is_refused(#[case] words: &str, #[case] at: &str, #[case] value: Value) {
+fn an_index_is_refused(#[case] expected: &str, #[case] at: &str, #[case] value: Value) {
     let change = |index: &mut Value| *index.pointer_mut(at).expect("there") = value.clone();
-    refuses(&reindexed(&Scene::new().bundle(None), change, None), &[], words);
+    refuses(&reindexed(&Scene::new().bundle(None), change, None), &[], expected);
 }
 
 #[test]

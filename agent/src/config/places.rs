@@ -123,7 +123,7 @@ mod tests {
         };
         let cause = check(&paths).err().map(|failure| failure.to_string());
         let matches = match (&cause, refused) {
-            (Some(cause), Some(words)) => cause.starts_with(words),
+            (Some(cause), Some(expected)) => cause.starts_with(expected),
             (cause, refused) => cause.is_none() && refused.is_none(),
         };
         assert!(matches, "{cause:?}");

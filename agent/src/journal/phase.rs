@@ -25,7 +25,7 @@ pub enum Phase {
     Removing,
     /// Nothing of ours is on the host.
     Removed,
-    /// The agent gave up; its changes are undone, or the journal has what is left.
+    /// The agent failed; its changes are undone, or the journal has what is left.
     Failed,
     /// The driver is in use: driver, mounts and journal were left as they are.
     InUse,

@@ -720,7 +720,11 @@ mod place {
             change(&scene.earlier());
             let finding = believed::passed_over(&scene.paths).unwrap().to_string();
             assert!(finding.contains(why), "{finding}");
-            assert_eq!(Journal::open(&scene.paths, Disk::default()).unwrap().live().count(), 0, "{why}");
+            assert_eq!(
+                Journal::open(&scene.paths, Disk::default()).unwrap().live().count(),
+                0,
+                "{why}"
+            );
             assert_eq!(fs::read_to_string(scene.earlier()).unwrap(), EARLIER, "it is left alone");
         }
     }

@@ -11,7 +11,7 @@ use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::Store;
 
 /// Time limit for waiting on another agent's cleanup: that agent does the same work.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_LIMIT: Duration = Duration::from_secs(1);
 
 impl Inventory<'_> {
     /// Records what is installed, and removes what is not needed where the store exceeds its size
@@ -49,7 +49,7 @@ impl Inventory<'_> {
     async fn collect(&self) -> Result<Option<Report>, Failure> {
         let Some(bound) = self.config.store_max_size else { return Ok(None) };
         let store = self.store.open()?;
-        let alone = store.lock_exclusive(PATIENCE).await?;
+        let alone = store.lock_exclusive(LOCK_LIMIT).await?;
         let paths = self.config.paths.clone();
         let work = move || {
             let needed = Needed::of(&store, &paths)?;

@@ -2,7 +2,7 @@
 //!
 //! A daemon is identified by a **mark**, a random word in the environment that it is started with.
 //! Every process it forks inherits it, no other process on the host has it, and the kernel shows it
-//! for as long as the process lives. So one word in the journal, written before the daemon is
+//! for as long as the process runs. So one word in the journal, written before the daemon is
 //! started, proves to the successor of a killed agent which processes longshore started: there is
 //! no PID, which may be reused by then, no PID file, and no moment in between without a record.
 

@@ -122,7 +122,7 @@ struct Inner {
     no_files: Option<Errno>,
     ill: BTreeMap<String, Ill>,
     /// Mark -> pipes that are closed when the daemon ends.
-    lives: BTreeMap<String, Vec<io::PipeWriter>>,
+    open_pipes: BTreeMap<String, Vec<io::PipeWriter>>,
 }
 
 /// Fault of a daemon.
@@ -364,7 +364,7 @@ impl Inner {
     /// Ends the process under a mark: its descriptors become readable.
     fn end(&mut self, mark: &str) {
         self.state.daemons.remove(mark);
-        self.lives.remove(mark);
+        self.open_pipes.remove(mark);
     }
 
     fn unmount(&mut self, target: &Path) -> Result<(), Errno> {

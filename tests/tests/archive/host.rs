@@ -184,7 +184,7 @@ async fn a_host_whose_only_source_fails_is_told_why() {
     let key = String::from_utf8(archive::certificate(&archive::key())).expect("text");
     host(&scene, &[("etc/apt/sources.list", stranger), ("stranger.asc", key)]);
     let failure = open(&scene, &[], &[]).await.expect_err("refused");
-    let words = ["URL/dists/stable/InRelease", "not in the keyring"];
-    scene.assert_failure(&failure, ExitCode::Verification, &words);
+    let expected = ["URL/dists/stable/InRelease", "not in the keyring"];
+    scene.assert_failure(&failure, ExitCode::Verification, &expected);
     assert!(!Path::new("/stranger.asc").exists());
 }

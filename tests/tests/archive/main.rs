@@ -109,17 +109,17 @@ impl Scene {
     }
 
     /// Checks that opening, or the fetching after it, fails like this.
-    async fn refuses(&self, code: ExitCode, words: &[&str]) {
+    async fn refuses(&self, code: ExitCode, expected: &[&str]) {
         let failure = self.fetch().await.expect_err("refused");
-        self.assert_failure(&failure, code, words);
+        self.assert_failure(&failure, code, expected);
     }
 
-    fn assert_failure(&self, failure: &Failure, code: ExitCode, words: &[&str]) {
+    fn assert_failure(&self, failure: &Failure, code: ExitCode, expected: &[&str]) {
         let report = failure.report();
         assert_eq!(failure.code(), code, "{report}");
-        for word in words {
-            let word = word.replace("URL", &self.server.url());
-            assert!(report.contains(&word), "{word:?} is not in:\n{report}");
+        for part in expected {
+            let part = part.replace("URL", &self.server.url());
+            assert!(report.contains(&part), "{part:?} is not in:\n{report}");
         }
         assert!(failure.remedy_text().is_some(), "no remedy in:\n{report}");
         self.assert_sound();
@@ -201,8 +201,8 @@ async fn what_no_archive_has_is_named_with_who_asks_for_it() {
     let mut suite = Suite::usual();
     suite.packages.truncate(1);
     let scene = Scene::with(suite);
-    let words = ["lib (>= 1)", "tool (2-1) needs it", "[[archive]]"];
-    scene.refuses(ExitCode::Download, &words).await;
+    let expected = ["lib (>= 1)", "tool (2-1) needs it", "[[archive]]"];
+    scene.refuses(ExitCode::Download, &expected).await;
 }
 
 #[tokio::test]

@@ -34,8 +34,8 @@ async fn text_beside_the_signed_text_is_refused() {
 async fn metadata_signed_by_an_unknown_key_is_refused() {
     let scene = Scene::new();
     scene.server.put(IN_RELEASE, archive::sign(&archive::key(), &scene.suite.release()));
-    let words = ["URL/dists/stable/InRelease", "not in the keyring"];
-    scene.refuses(ExitCode::Verification, &words).await;
+    let expected = ["URL/dists/stable/InRelease", "not in the keyring"];
+    scene.refuses(ExitCode::Verification, &expected).await;
 }
 
 #[tokio::test]
@@ -43,8 +43,8 @@ async fn unsigned_metadata_is_refused() {
     let scene = Scene::new();
     scene.server.remove(IN_RELEASE);
     scene.server.put("/dists/stable/Release", scene.suite.release().into_bytes());
-    let words = ["URL/dists/stable/Release", "no OpenPGP signature"];
-    scene.refuses(ExitCode::Verification, &words).await;
+    let expected = ["URL/dists/stable/Release", "no OpenPGP signature"];
+    scene.refuses(ExitCode::Verification, &expected).await;
 }
 
 #[tokio::test]
@@ -66,8 +66,8 @@ async fn old_metadata_is_refused_unless_the_archive_is_frozen() {
     let mut suite = Suite::usual();
     suite.more.push_str("Valid-Until: Sat, 18 Jul 2020 10:16:37 UTC\n");
     let scene = Scene::with(suite);
-    let words = ["URL/dists/stable/InRelease", "2020-07-18", "frozen"];
-    scene.refuses(ExitCode::Verification, &words).await;
+    let expected = ["URL/dists/stable/InRelease", "2020-07-18", "frozen"];
+    scene.refuses(ExitCode::Verification, &expected).await;
     let frozen = ArchiveConfig { frozen: true, ..scene.config() };
     scene.open_with(&frozen).await.expect("opens");
 }
@@ -95,8 +95,8 @@ async fn a_component_that_is_not_there_is_named_with_those_that_are() {
     let mut config = scene.config();
     config.sources[0].components = vec!["non-free".to_owned()];
     let failure = scene.open_with(&config).await.expect_err("refused");
-    let words = ["URL/dists/stable", "non-free", "main"];
-    scene.assert_failure(&failure, ExitCode::Download, &words);
+    let expected = ["URL/dists/stable", "non-free", "main"];
+    scene.assert_failure(&failure, ExitCode::Download, &expected);
 }
 
 #[tokio::test]
@@ -131,8 +131,8 @@ async fn a_keyring_that_cannot_be_used_is_a_mistake_of_the_configuration() {
     let scene = Scene::new();
     let keyring = scene.dir.path().join("keyring.asc");
     std::fs::write(&keyring, "no key").expect("write");
-    let words = [keyring.to_str().expect("path"), "no OpenPGP certificate"];
-    scene.refuses(ExitCode::Usage, &words).await;
+    let expected = [keyring.to_str().expect("path"), "no OpenPGP certificate"];
+    scene.refuses(ExitCode::Usage, &expected).await;
     std::fs::remove_file(&keyring).expect("remove");
-    scene.refuses(ExitCode::Usage, &[words[0], "No such file"]).await;
+    scene.refuses(ExitCode::Usage, &[expected[0], "No such file"]).await;
 }

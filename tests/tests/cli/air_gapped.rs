@@ -241,7 +241,7 @@ fn a_bundle_is_taken_only_with_the_signature_asked_for() {
     let policy =
         |key: &str| vec!["--require-signature".to_owned(), format!("--signature-key={key}")];
     let key = |key: &str| vec!["--key".to_owned(), key.to_owned()];
-    for (file, args, words) in [
+    for (file, args, expected) in [
         (&kept, key(&public), "no signature"),
         (&kept, policy(&public), "no signature"),
         (&signed, key(&other), "another key"),
@@ -249,7 +249,7 @@ fn a_bundle_is_taken_only_with_the_signature_asked_for() {
     ] {
         let mut command = scene.agent(&["import", file]);
         command.args(&args);
-        scene.refuses(command, 13, &[file, words]);
+        scene.refuses(command, 13, &[file, expected]);
         assert_eq!(names(&scene.path("store/sets")), [""; 0]);
         assert_eq!(names(&scene.path("store/blobs/sha256")), [""; 0]);
     }

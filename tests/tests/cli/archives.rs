@@ -46,8 +46,8 @@ fn an_archive_where_nobody_listens_is_named() {
     let scene = buildable();
     let free = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
     scene.configure(&scene.archive_at(&format!("http://{free}")));
-    let words = [&format!("http://{free}{IN_RELEASE}"), "Connection refused"];
-    scene.refuses(scene.agent(&BUILD), 12, &words);
+    let expected = [&format!("http://{free}{IN_RELEASE}"), "Connection refused"];
+    scene.refuses(scene.agent(&BUILD), 12, &expected);
 }
 
 #[test]
@@ -73,8 +73,8 @@ fn metadata_that_is_not_what_it_should_be_is_refused() {
     }
     scene.server.remove(IN_RELEASE);
     scene.server.put("/dists/stable/Release", scene.suite.release().into_bytes());
-    let words = ["URL/dists/stable/Release", "no OpenPGP signature"];
-    scene.refuses(scene.agent(&BUILD), 13, &words);
+    let expected = ["URL/dists/stable/Release", "no OpenPGP signature"];
+    scene.refuses(scene.agent(&BUILD), 13, &expected);
 }
 
 #[test]
@@ -82,8 +82,8 @@ fn expired_metadata_is_refused_unless_the_archive_is_frozen() {
     let mut suite = packages::buildable(&[]);
     suite.more.push_str("Valid-Until: Sun, 12 Jul 2020 10:16:37 UTC\n");
     let scene = Scene::with(suite);
-    let words = ["2020-07-12", "--archive-frozen"];
-    scene.refuses(scene.agent(&BUILD), 13, &words);
+    let expected = ["2020-07-12", "--archive-frozen"];
+    scene.refuses(scene.agent(&BUILD), 13, &expected);
     // Accepted: the next error is the unknown kernel.
     let asked = scene.agent(&["build", "--kernel", "6.1.0-99-amd64", "--archive-frozen"]);
     scene.refuses(asked, 11, &["6.1.0-99-amd64"]);
@@ -110,8 +110,8 @@ fn metadata_older_than_was_seen_before_is_refused_unless_the_archive_is_frozen()
     assert_accepted(lagging);
     let [mut old, frozen] = serve("Mon, 15 Jun 2026 10:16:37 UTC");
     let ended = finish(&mut old);
-    let words = ["2026-06-15", "2026-07-11", "dists/stable"].map(str::to_owned);
-    ended.assert_failed(13, &words);
+    let expected = ["2026-06-15", "2026-07-11", "dists/stable"].map(str::to_owned);
+    ended.assert_failed(13, &expected);
     assert!(ended.err.contains("--archive-frozen"), "{ended}");
     assert_accepted(frozen);
     scene.assert_sound();

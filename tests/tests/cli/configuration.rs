@@ -25,8 +25,8 @@ fn a_bad_file_is_named_with_line_and_key() {
     ];
     for (text, place) in cases {
         fs::write(&file, text).expect("write");
-        let words = [file.to_str().expect("a path"), place];
-        let ended = scene.refuses(scene.agent(&["plan"]), 2, &words);
+        let expected = [file.to_str().expect("a path"), place];
+        let ended = scene.refuses(scene.agent(&["plan"]), 2, &expected);
         assert_eq!(ended.out, "", "{ended}");
     }
     fs::write(&file, b"driver = \"\xff\"\n").expect("write");
@@ -90,11 +90,11 @@ fn a_variable_that_is_no_setting_is_told() {
 }
 
 /// Checks the flag parser's own form of message, in which the usage is the remedy.
-fn assert_usage(ended: &Ended, words: &[&str]) {
+fn assert_usage(ended: &Ended, expected: &[&str]) {
     assert_eq!(ended.code, Some(2), "{ended}");
     ended.assert_no_panic();
-    for word in words {
-        assert!(ended.err.contains(word), "{word:?}: {ended}");
+    for part in expected {
+        assert!(ended.err.contains(part), "{part:?}: {ended}");
     }
     assert!(ended.failure().is_some_and(|failure| failure["exit_code"] == 2), "{ended}");
     assert_eq!(ended.out, "");

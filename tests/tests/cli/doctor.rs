@@ -75,7 +75,7 @@ fn whoever_may_not_see_an_agent_is_told_so_and_takes_it_for_no_dead_one() {
     let root = tree.display().to_string();
     let report = json(&ask(&["doctor", "--json", "--root", &root]));
     let of = |list: &str, key: &str, text: &str| {
-        report[list].as_array().expect("a list").iter().any(|told| told[key] == text)
+        report[list].as_array().expect("a list").iter().any(|item| item[key] == text)
     };
     assert!(!of("findings", "code", "agent-failed") && !of("passed", "name", "agent"), "{report}");
     assert!(of("skipped", "name", "agent"), "{report}");

@@ -15,13 +15,13 @@ fn a_store_without_space_says_how_much_it_wants() {
     let store = scene.path("store");
     fs::create_dir(&store).expect("directory");
     let dir = store.to_str().expect("a path");
-    for (options, words) in [
+    for (options, expected) in [
         ("size=1m", &["free", "--store"][..]),
         // Enough space, but no inode left for a file.
         ("size=100m,nr_inodes=10", &["No space left on device", "--store"]),
     ] {
         let command = scene.confined(&["--tmpfs", dir, options], &BUILD);
-        scene.refuses(command, 15, &[&[dir], words].concat());
+        scene.refuses(command, 15, &[&[dir], expected].concat());
     }
     assert_eq!(names(&store), [""; 0], "it was not the tmpfs that was written");
 }
@@ -45,14 +45,14 @@ fn a_store_that_is_mounted_read_only_is_named() {
     let store = scene.path("store");
     fs::create_dir(&store).expect("directory");
     let dir = store.to_str().expect("a path");
-    let words = [dir, "Read-only file system", "--store"];
-    scene.refuses(scene.confined(&["--read-only", dir], &BUILD), 15, &words);
+    let expected = [dir, "Read-only file system", "--store"];
+    scene.refuses(scene.confined(&["--read-only", dir], &BUILD), 15, &expected);
     // A store that was made before it became read-only.
     let ended = finish(&mut scene.agent(&["plan", "--root", &fixture("bookworm-t4")]));
     assert_eq!(ended.code, Some(0), "{ended}");
     fs::remove_dir_all(store.join("blobs")).expect("remove");
     fs::create_dir_all(store.join("blobs/sha256")).expect("directory");
-    scene.refuses(scene.confined(&["--read-only", dir], &BUILD), 15, &words);
+    scene.refuses(scene.confined(&["--read-only", dir], &BUILD), 15, &expected);
 }
 
 #[test]
@@ -91,8 +91,8 @@ fn a_state_directory_that_is_a_file_is_named() {
     let state = scene.path("state-dir");
     fs::write(&state, "in the way").expect("write");
     for args in ["run", "status", "unload"] {
-        let words = [state.to_str().expect("a path"), "--state-dir"];
-        scene.refuses(scene.agent(&[args]), 15, &words);
+        let expected = [state.to_str().expect("a path"), "--state-dir"];
+        scene.refuses(scene.agent(&[args]), 15, &expected);
     }
 }
 
@@ -158,8 +158,8 @@ fn a_container_whose_mounts_do_not_reach_the_host_is_told_the_flag() {
     let args = ["run", "--root", &tree, "--host-root", &host, "--driver-root"];
     let args = [&args[..], &[root.to_str().expect("a path")]].concat();
     let options = ["--bind", "/proc/self", &itself, "--tmpfs", &dir, "size=1m"];
-    let words = ["run-nvidia-not-shared", &dir, "-v /run/nvidia:/run/nvidia:rshared"];
-    scene.refuses(scene.confined(&options, &args), 15, &words);
+    let expected = ["run-nvidia-not-shared", &dir, "-v /run/nvidia:/run/nvidia:rshared"];
+    scene.refuses(scene.confined(&options, &args), 15, &expected);
     assert_eq!(names(&run_nvidia), [""; 0]);
 }
 

@@ -72,9 +72,9 @@ fn the_message_of_a_worker_that_was_killed_is_left_by_process_one() {
     let ended = wait(outside);
     assert_eq!(ended.code, Some(137), "{ended}");
     let text = fs::read_to_string(&message).expect("a message");
-    let words =
+    let expected =
         "exit code 137: the agent was killed by SIGKILL; remedy: if it was not killed on purpose";
-    assert!(text.starts_with(words), "{text}");
+    assert!(text.starts_with(expected), "{text}");
     let kept = fs::read_to_string(scene.path("state-dir/last-failure.json")).expect("a record");
     assert!(kept.contains("the agent was killed by SIGKILL"), "{kept}");
 }

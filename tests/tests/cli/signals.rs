@@ -146,13 +146,13 @@ fn a_download_that_was_killed_is_removed_by_the_next_build() {
     scene.refuses(scene.agent(&["build", "--kernel", KERNEL]), 14, &["x.c:1"]);
 }
 
-/// Counts the processes whose command line begins with `words` and that have the scene's store
+/// Counts the processes whose command line begins with `text` and that have the scene's store
 /// mounted.
-fn sandboxed(scene: &Scene, words: &str) -> usize {
+fn sandboxed(scene: &Scene, text: &str) -> usize {
     let store = scene.path("store").display().to_string();
     let is_ours = |process: &&String| {
         let read = |what: &str| fs::read(format!("/proc/{process}/{what}")).unwrap_or_default();
-        read("cmdline").starts_with(words.as_bytes())
+        read("cmdline").starts_with(text.as_bytes())
             && String::from_utf8_lossy(&read("mountinfo")).contains(&store)
     };
     let is_process = |name: &&String| name.bytes().all(|b| b.is_ascii_digit());

@@ -67,8 +67,8 @@ impl Signer {
         let is_padded = |path: &PathBuf| {
             let mut read = Command::new("openssl");
             read.args(["pkey", "-noout", "-passin"]).arg(format!("pass:{wrong}"));
-            let told = read.arg("-in").arg(path).output().expect("openssl").stderr;
-            String::from_utf8_lossy(&told).contains("bad decrypt")
+            let output = read.arg("-in").arg(path).output().expect("openssl").stderr;
+            String::from_utf8_lossy(&output).contains("bad decrypt")
         };
         let mut keys = (0..8).map(|_| self.encrypted(passphrase));
         keys.find(is_padded).expect("one in 256, eight times")

@@ -137,14 +137,14 @@ const WRONG: [Case; 13] = [
 fn a_directory_that_is_no_set_is_refused() {
     let scene = Scene::new();
     let before = scene.store.sets().expect("sets").len();
-    for (change, code, words) in WRONG {
+    for (change, code, expected) in WRONG {
         let dir = modules(&scene);
         change(&dir);
         let refused = push(&scene, &dir, &["--kernel-version", VERSION]);
         let said = String::from_utf8_lossy(&refused.stderr).replace("\\\"", "\"");
-        assert_eq!(refused.status.code(), Some(code), "{words}: {said}");
-        assert!(said.contains(words), "{words}: {said}");
-        assert_eq!(scene.store.sets().expect("sets").len(), before, "{words}");
+        assert_eq!(refused.status.code(), Some(code), "{expected}: {said}");
+        assert!(said.contains(expected), "{expected}: {said}");
+        assert_eq!(scene.store.sets().expect("sets").len(), before, "{expected}");
         if dir.exists() {
             fs::remove_dir_all(&dir).expect("removes");
         }
@@ -155,13 +155,13 @@ fn a_directory_that_is_no_set_is_refused() {
 fn a_kernel_that_does_not_run_here_has_to_be_named_whole() {
     let scene = Scene::new();
     let dir = modules(&scene);
-    for (more, words) in [
+    for (more, expected) in [
         (&[][..], "uname -v"),
         (&["--kernel-version", VERSION, "--kernel", "6.1.0"], "not \"6.1.0\""),
         (&["--kernel-version", "6.1.0"], "uname -v"),
     ] {
         let refused = push(&scene, &dir, more);
         let said = String::from_utf8_lossy(&refused.stderr).replace("\\\"", "\"");
-        assert!(!refused.status.success() && said.contains(words), "{said}");
+        assert!(!refused.status.success() && said.contains(expected), "{said}");
     }
 }

@@ -11,9 +11,9 @@ use super::*;
 use longshore_tests::scene::{Scene as Host, await_exit, send, until};
 
 /// Ends make with this output as a failure; with success if it is empty.
-fn let_fail(work: &Path, words: &str) {
+fn let_fail(work: &Path, output: &str) {
     // It must not be seen half written.
-    fs::write(work.join("going"), words).expect("write");
+    fs::write(work.join("going"), output).expect("write");
     fs::rename(work.join("going"), work.join("go")).expect("rename");
 }
 
@@ -54,9 +54,9 @@ fn what_fails_on_every_host_is_compiled_once_and_again_when_a_person_says_so() {
         let_fail(&builder.work().expect("it compiles"), CHANGED);
         let said = builder.ends(14);
         assert!(said.contains("the kernel has another pci_resize_resource"), "{said}");
-        let told = claim(&hub);
+        let reported = claim(&hub);
         assert_eq!(
-            (&told["stage"], &told["failures"][0]["class"]),
+            (&reported["stage"], &reported["failures"][0]["class"]),
             (&"done".into(), &"interface-changed".into())
         );
         for agent in others {
@@ -73,7 +73,7 @@ fn what_fails_on_every_host_is_compiled_once_and_again_when_a_person_says_so() {
             assert!(agent.ends(14).contains("failed before, at "), "{name}");
             assert!(entries(&log).is_empty(), "{name} compiled");
         }
-        let again = Agent::told(&host, "retries", "late", Some(&reference), &["--retry"]);
+        let again = Agent::with_options(&host, "retries", "late", Some(&reference), &["--retry"]);
         until("it compiles", || again.work().is_some());
         let_go(&again.work().expect("it compiles"));
         let mut stores = vec![again.ends_well()];

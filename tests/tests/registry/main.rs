@@ -119,10 +119,10 @@ impl Scene {
     }
 
     /// Checks that pulling fails like this, and leaves no set and no blob under a wrong name.
-    async fn refuses(&self, digest: &str, code: ExitCode, words: &str) {
+    async fn refuses(&self, digest: &str, code: ExitCode, expected: &str) {
         let failure = self.pull(digest).await.expect_err("refused");
         assert_eq!(failure.code(), code, "{}", failure.report());
-        assert!(failure.report().contains(words), "{words:?} is not in {}", failure.report());
+        assert!(failure.report().contains(expected), "{expected:?} is not in {}", failure.report());
         assert!(self.other.sets().expect("sets").is_empty());
         module_sets::assert_sound(&self.other);
     }
@@ -203,6 +203,6 @@ async fn a_registry_that_is_away_is_told_by_its_url() {
     drop(hub);
     let hub = Hub::gone(address.clone());
     let scene = Scene { dir, hub, store, other, set };
-    let words = format!("http://{address}/v2/nvidia/modules");
-    scene.refuses(&digest, ExitCode::Download, &words).await;
+    let expected = format!("http://{address}/v2/nvidia/modules");
+    scene.refuses(&digest, ExitCode::Download, &expected).await;
 }

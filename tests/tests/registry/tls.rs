@@ -42,8 +42,8 @@ async fn an_authority_of_the_hosts_is_trusted_and_one_that_nobody_knows_is_not()
     let failure = open(&stranger).describe("latest").await.expect_err("refused");
     assert_eq!(failure.code(), ExitCode::Download);
     let report = failure.report();
-    for words in [scene.hub.address.as_str(), "certificate", "add the certificate authority"] {
-        assert!(report.contains(words), "{words:?} is not in {report}");
+    for expected in [scene.hub.address.as_str(), "certificate", "add the certificate authority"] {
+        assert!(report.contains(expected), "{expected:?} is not in {report}");
     }
 
     let host = scene.dir.path().join("host");

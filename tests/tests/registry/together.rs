@@ -98,11 +98,11 @@ pub(crate) struct Agent {
 
 impl Agent {
     pub(crate) fn start(host: &Host, name: &str, store: &str, publish: Option<&str>) -> Self {
-        Self::told(host, name, store, publish, &[])
+        Self::with_options(host, name, store, publish, &[])
     }
 
     /// Starts one with `more` arguments.
-    pub(crate) fn told(
+    pub(crate) fn with_options(
         host: &Host,
         name: &str,
         store: &str,
@@ -122,8 +122,8 @@ impl Agent {
         Self { child: command.spawn().expect("starts"), store, log }
     }
 
-    pub(crate) fn says(&self, words: &str) -> bool {
-        fs::read_to_string(&self.log).expect("a log").contains(words)
+    pub(crate) fn says(&self, text: &str) -> bool {
+        fs::read_to_string(&self.log).expect("a log").contains(text)
     }
 
     /// Returns its work directory while it compiles, once make is about to run.
@@ -274,9 +274,9 @@ fn a_builder_that_is_stopped_gives_its_claim_back_and_another_takes_over_at_once
         // machine.
         let lease = Duration::from_secs(120);
         let more = ["--publish-lease", "120s"];
-        let agent = Agent::told(&host, "agent", "store", Some(&reference), &more);
+        let agent = Agent::with_options(&host, "agent", "store", Some(&reference), &more);
         until("it compiles", || agent.work().is_some());
-        let waits = Agent::told(&host, "other", "other", Some(&reference), &more);
+        let waits = Agent::with_options(&host, "other", "other", Some(&reference), &more);
         let who = format!("(pid {}, since ", agent.child.id());
         until("the other waits", || waits.says(&who));
         send(&agent.child, signal);

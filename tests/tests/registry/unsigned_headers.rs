@@ -38,7 +38,7 @@ fn annotations(hub: &Hub) -> serde_json::Value {
 }
 
 fn builds(host: &Host, name: &str, reference: &str, more: &[&str]) -> String {
-    let agent = Agent::told(host, name, name, Some(reference), more);
+    let agent = Agent::with_options(host, name, name, Some(reference), more);
     until("it compiles", || agent.work().is_some());
     let_go(&agent.work().expect("it compiles"));
     agent.ends(0)
@@ -72,7 +72,7 @@ fn what_is_compiled_with_them_is_pushed_only_where_that_is_said() {
     assert_eq!(annotations(&hub)["longshore.headers"], wanted);
 
     // An agent with signed headers uses it, like any other available set.
-    let other = Agent::told(&host, "three", "three", Some(&reference), &[]);
+    let other = Agent::with_options(&host, "three", "three", Some(&reference), &[]);
     assert!(other.ends(0).contains("the modules are "));
 }
 

@@ -18,7 +18,7 @@ use scene::{Scene, Source};
 /// Time limit of every fault, on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Factor by which time passes faster here; patience with a busy server is scaled, too (the tests
+/// Factor by which time passes faster here; the time limit for a busy server is scaled, too (the tests
 /// of `longshore_fetch::http` check that its default covers a minute).
 const SCALE: u32 = 15;
 const MINUTE: Duration = Duration::from_secs(60 / SCALE as u64);

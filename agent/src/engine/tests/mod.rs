@@ -438,8 +438,8 @@ fn a_module_of_others_on_top_of_the_driver_is_a_user() {
     host.change(|state| state.loaded.insert("gdrdrv".to_owned(), String::new()));
     let failure = engine(&host).undo(&mut journal).unwrap_err().into_failure();
     let text = failure.to_string();
-    let words = "the driver is in use: nvidia is held by module gdrdrv (GDRCopy's driver: ";
-    assert!(text.starts_with(words), "{text}");
+    let expected = "the driver is in use: nvidia is held by module gdrdrv (GDRCopy's driver: ";
+    assert!(text.starts_with(expected), "{text}");
     host.used_by(vec![DriverUser {
         pid: 812,
         namespace_pid: None,
@@ -449,8 +449,8 @@ fn a_module_of_others_on_top_of_the_driver_is_a_user() {
         devices: vec!["/dev/nvidia0".to_owned()],
     }]);
     let text = engine(&host).undo(&mut journal).unwrap_err().to_string();
-    let words = "pid 812 (nvidia-persiste) holds /dev/nvidia0 (a persistence daemon that is";
-    assert!(text.contains(words), "{text}");
+    let expected = "pid 812 (nvidia-persiste) holds /dev/nvidia0 (a persistence daemon that is";
+    assert!(text.contains(expected), "{text}");
 }
 
 #[test]

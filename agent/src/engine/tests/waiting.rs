@@ -48,7 +48,7 @@ fn lines_of_wait(
     host.used_by(vec![user(11)]);
     let (lines, theirs) = (Arc::new(Mutex::new(Vec::new())), host.share());
     let seen = Arc::clone(&lines);
-    let hear = Arc::new(Mutex::new(move |line: &str| {
+    let receive = Arc::new(Mutex::new(move |line: &str| {
         if line.contains("waiting up to") {
             let mut seen = seen.lock().unwrap();
             seen.push(line.to_owned());
@@ -59,7 +59,7 @@ fn lines_of_wait(
         .with_ansi(false)
         .without_time()
         .with_target(false)
-        .with_writer(move || Log(Arc::clone(&hear)))
+        .with_writer(move || Log(Arc::clone(&receive)))
         .finish();
     let in_use_wait = InUseWait { deadline, interval: Duration::ZERO };
     let undone = tracing::subscriber::with_default(log, || {

@@ -28,10 +28,10 @@ fn comes_back(host: &FakeHost) {
     host.teach("nvidia", |nvidia| nvidia.hangs = None);
 }
 
-fn assert_needs_reboot(failure: &Failure, words: &str) {
+fn assert_needs_reboot(failure: &Failure, expected: &str) {
     assert_eq!(failure.code(), ExitCode::RolledBack, "{}", failure.report());
     let text = failure.report();
-    assert!(text.contains(words), "{text}");
+    assert!(text.contains(expected), "{text}");
     assert!(failure.remedy_text().is_some_and(|remedy| remedy.contains("reboot")), "{text}");
 }
 

@@ -320,22 +320,22 @@ impl Host for FakeHost {
         }
         let fail = |e: io::Error| VerbError::on_path("pipe", Path::new("a daemon"), &e);
         let (reader, writer) = io::pipe().map_err(fail)?;
-        inner.lives.entry(mark.to_owned()).or_default().push(writer);
+        inner.open_pipes.entry(mark.to_owned()).or_default().push(writer);
         Ok(vec![reader.into()])
     }
 
     fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonStatus, VerbError> {
         let inner = self.lock();
-        let lives = inner.state.daemons.contains_key(mark);
+        let is_running = inner.state.daemons.contains_key(mark);
         let is_mute = inner.ill.get(&daemon.name) == Some(&Ill::Mute);
         let another = inner.state.daemons.values().any(|name| *name == daemon.name);
-        let answers = match (lives, another) {
+        let answers = match (is_running, another) {
             _ if is_mute => Answers::Nobody,
             (true, _) => Answers::Ours,
             (false, true) => Answers::Other(1),
             (false, false) => Answers::Nobody,
         };
-        let processes = if lives { vec![1] } else { Vec::new() };
+        let processes = if is_running { vec![1] } else { Vec::new() };
         Ok(DaemonStatus { processes, answers, last_output: None })
     }
 

@@ -235,7 +235,7 @@ impl Pretender {
         pretender
     }
 
-    fn lives(&mut self) -> bool {
+    fn is_running(&mut self) -> bool {
         self.0.try_wait().unwrap().is_none()
     }
 }
@@ -257,7 +257,7 @@ fn a_strangers_process_with_the_mark_is_neither_waited_for_nor_ended() {
     scene.start(&daemon).unwrap();
     assert_eq!(scene.find().len(), 1);
     scene.stop(&daemon);
-    assert!(pretender.lives());
+    assert!(pretender.is_running());
 }
 
 /// Another user's `su` that waits for its password has root's effective user id.
