@@ -69,7 +69,7 @@ impl Attempt {
     ///
     /// # Errors
     /// The errno of the system call.
-    pub fn once(&mut self) -> io::Result<Option<Flock<File>>> {
+    fn once(&mut self) -> io::Result<Option<Flock<File>>> {
         let how = match self.kind {
             Kind::Shared => FlockArg::LockSharedNonblock,
             Kind::Exclusive => FlockArg::LockExclusiveNonblock,
@@ -94,7 +94,7 @@ impl Attempt {
     }
 
     /// True if the deadline has passed.
-    pub fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.since.elapsed() >= self.limit
     }
 
@@ -103,9 +103,24 @@ impl Attempt {
     /// # Errors
     /// The errno of the system call.
     pub(crate) async fn within_limit(&mut self) -> io::Result<Option<Flock<File>>> {
+        self.within_limit_noting(EVERY, || ()).await
+    }
+
+    /// Like `within_limit`, with this time between two tries, and `note` called after each in vain.
+    ///
+    /// # Errors
+    /// The errno of the system call.
+    pub async fn within_limit_noting(
+        &mut self,
+        every: Duration,
+        mut note: impl FnMut(),
+    ) -> io::Result<Option<Flock<File>>> {
         loop {
             match self.once()? {
-                None if !self.is_over() => tokio::time::sleep(EVERY).await,
+                None if !self.is_over() => {
+                    note();
+                    tokio::time::sleep(every).await;
+                }
                 tried => return Ok(tried),
             }
         }

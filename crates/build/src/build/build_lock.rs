@@ -37,16 +37,13 @@ pub(super) async fn take(
     let fail = |e| write_failure(path, e);
     let mut attempt = Attempt::begin(path, Kind::Exclusive, limit).map_err(fail)?;
     let mut waiting = Waiting::default();
-    loop {
-        if let Some(lock) = attempt.once().map_err(fail)? {
+    let locked = attempt.within_limit_noting(EVERY, || waiting.look(path, progress)).await;
+    match locked.map_err(fail)? {
+        Some(lock) => {
             sign(&lock, &Builder::here(what)).map_err(fail)?;
-            return Ok(lock);
+            Ok(lock)
         }
-        if attempt.is_over() {
-            return Err(still_held(path, limit, &attempt.holders()));
-        }
-        waiting.look(path, progress);
-        tokio::time::sleep(EVERY).await;
+        None => Err(still_held(path, limit, &attempt.holders())),
     }
 }
 
