@@ -3,7 +3,7 @@
 use clap::error::{ContextKind, ContextValue};
 
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::redact::shown;
+use longshore_core::redact::redacted;
 
 /// True if clap reports a wrong command line, and not a help page that was requested.
 pub fn is_wrong_usage(error: &clap::Error) -> bool {
@@ -17,7 +17,7 @@ pub fn without_secrets(mut error: clap::Error) -> clap::Error {
         if let Some(ContextValue::String(text)) = error.get(kind)
             && text.contains(['@', '?'])
         {
-            let text = shown(text);
+            let text = redacted(text);
             error.insert(kind, ContextValue::String(text));
         }
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::redact::redacted;
+use longshore_core::redact::redacted_text;
 
 /// Error in a TOML text, with its position.
 pub(super) struct Malformed {
@@ -18,7 +18,7 @@ impl Malformed {
         Self {
             line: before.map(|b| b.matches('\n').count() + 1),
             key: error.span().and_then(|span| key_at(text, span.start)),
-            message: redacted(error.message()).into_owned(),
+            message: redacted_text(error.message()).into_owned(),
         }
     }
 

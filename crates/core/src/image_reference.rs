@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::is_sha256;
-use crate::redact::shown;
+use crate::redact::redacted;
 
 /// Error of an invalid reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -215,7 +215,7 @@ impl TryFrom<String> for Host {
 }
 
 fn bad(given: &str, why: &'static str) -> BadReference {
-    BadReference { given: shown(given), why }
+    BadReference { given: redacted(given), why }
 }
 
 fn is_host(host: &str) -> bool {

@@ -13,15 +13,15 @@ const MASK: &str = "***";
 
 /// Masks a URL's userinfo and query and removes its fragment. Text that is not a URL may have been
 /// meant as one, and is masked alike.
-pub fn shown(url: &str) -> String {
+pub fn redacted(url: &str) -> String {
     match Url::parse(url) {
-        Ok(parsed) if !parsed.cannot_be_a_base() => shown_url(url, parsed),
+        Ok(parsed) if !parsed.cannot_be_a_base() => redacted_url(url, parsed),
         _ => masked(url),
     }
 }
 
 /// Masks every URL in a text, such as messages of other libraries.
-pub fn redacted(text: &str) -> Cow<'_, str> {
+pub fn redacted_text(text: &str) -> Cow<'_, str> {
     if !text.contains("://") {
         return Cow::Borrowed(text);
     }
@@ -31,12 +31,12 @@ pub fn redacted(text: &str) -> Cow<'_, str> {
             Some(inner) => (inner, &word[inner.len()..]),
             None => (word, ""),
         };
-        if word.contains("://") { shown(word) + end } else { format!("{word}{end}") }
+        if word.contains("://") { redacted(word) + end } else { format!("{word}{end}") }
     });
     Cow::Owned(words.collect())
 }
 
-fn shown_url(text: &str, mut url: Url) -> String {
+fn redacted_url(text: &str, mut url: Url) -> String {
     let has_user = !url.username().is_empty() || url.password().is_some();
     if !has_user && url.query().is_none() && url.fragment().is_none() {
         return text.to_owned();
@@ -110,7 +110,7 @@ mod tests {
     #[case::path("/srv/a@b.run", "/srv/a@b.run")]
     #[case::word("nonsense", "nonsense")]
     fn secrets_are_not_shown(#[case] url: &str, #[case] expected: &str) {
-        assert_eq!(shown(url), expected);
+        assert_eq!(redacted(url), expected);
     }
 
     #[rstest]
@@ -121,7 +121,7 @@ mod tests {
     )]
     #[case("for url (http://u:secret@h/x?secret)", "for url (http://***@h/x?***")]
     fn urls_in_a_text_are_masked(#[case] text: &str, #[case] expected: &str) {
-        assert_eq!(redacted(text), expected);
+        assert_eq!(redacted_text(text), expected);
     }
 
     proptest::proptest! {
@@ -141,8 +141,8 @@ mod tests {
                 if user.contains(['/', '?', '#']) && url::Url::parse(&url).is_ok() {
                     continue;
                 }
-                let shown = shown(&url);
-                proptest::prop_assert!(!shown.contains("SECRET"), "{url}: {shown}");
+                let printed = redacted(&url);
+                proptest::prop_assert!(!printed.contains("SECRET"), "{url}: {printed}");
             }
         }
     }

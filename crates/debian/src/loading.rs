@@ -14,7 +14,7 @@ use super::rollback::Seen;
 use super::selection::{Component, Need, Place, Wanted};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Task;
-use longshore_core::redact::shown;
+use longshore_core::redact::redacted;
 use longshore_core::store::Store;
 use longshore_fetch::http::{Expected, FetchError, Fetcher};
 use longshore_fetch::sink::WriterGuard;
@@ -173,7 +173,7 @@ impl Loader<'_> {
     ) -> Result<Index, Failure> {
         let blob = self.store.blob_path(&file.sha256);
         let read = move || {
-            let what = format!("reading {path} of {} {}", shown(&origin.base_url), origin.suite);
+            let what = format!("reading {path} of {} {}", redacted(&origin.base_url), origin.suite);
             let open = File::open(blob).and_then(|blob| {
                 let reader = decompressed(&path, BufReader::with_capacity(1 << 16, blob))?;
                 Index::read(reader, promised, origin)
@@ -199,7 +199,7 @@ impl Loader<'_> {
             FailureKind::Download,
             format!(
                 "{} has no component {} for {}",
-                shown(&release::suite_url(&place.url, &wanted.suite)),
+                redacted(&release::suite_url(&place.url, &wanted.suite)),
                 component.name,
                 self.arch
             ),
@@ -224,7 +224,7 @@ fn is_ours(release: &Release, wanted: &Wanted) -> bool {
 
 fn foreign(wanted: &Wanted, place: &Place, release: &Release) -> Failure {
     let origin = release.origin.as_deref().unwrap_or_default();
-    let url = shown(&release::suite_url(&place.url, &wanted.suite));
+    let url = redacted(&release::suite_url(&place.url, &wanted.suite));
     Failure::new(
         FailureKind::Verification,
         format!("{url} is not this distribution's: its Origin is {origin}"),

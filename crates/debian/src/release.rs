@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::control::{self, Paragraph};
 use super::keyring::{Keyring, SignatureError};
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::redact::shown;
+use longshore_core::redact::redacted;
 use longshore_fetch::http::{FetchError, Fetcher};
 
 /// Maximum size: the largest known InRelease has 400 KB.
@@ -136,7 +136,7 @@ pub async fn fetch(
     }
     if release.date.is_some_and(|date| date > rules.now.try_into().unwrap_or(i64::MAX)) {
         tracing::warn!(
-            url = shown(&url),
+            url = redacted(&url),
             "the Release's date is in the future: check this host's clock"
         );
     }
@@ -182,7 +182,7 @@ fn unsigned(url: &str, error: SignatureError) -> FetchError {
     FetchError::Failed(
         Failure::new(
             FailureKind::Verification,
-            format!("the signature of {} is not accepted", shown(url)),
+            format!("the signature of {} is not accepted", redacted(url)),
         )
         .with_source(error)
         .remedy(
@@ -193,8 +193,11 @@ fn unsigned(url: &str, error: SignatureError) -> FetchError {
 
 fn refused(url: &str, what: String, remedy: &str) -> FetchError {
     FetchError::Failed(
-        Failure::new(FailureKind::Verification, format!("{} cannot be used: {what}", shown(url)))
-            .remedy(remedy),
+        Failure::new(
+            FailureKind::Verification,
+            format!("{} cannot be used: {what}", redacted(url)),
+        )
+        .remedy(remedy),
     )
 }
 

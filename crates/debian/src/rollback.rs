@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::release::{Release, Rules, date_text};
 use longshore_core::disk::Disk;
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::redact::shown;
+use longshore_core::redact::redacted;
 use longshore_core::store::Store;
 
 /// Version of the file's format; a file with another is ignored.
@@ -64,7 +64,7 @@ impl Seen {
     /// Exit code 13 where it is older by more than a mirror may lag.
     pub(super) fn check(&self, url: &str, release: &Release, rules: Rules) -> Result<(), Failure> {
         let Some(date) = release.date.filter(|_| !rules.frozen) else { return Ok(()) };
-        let url = shown(url);
+        let url = redacted(url);
         let newest = self.before.get(&url).copied();
         if let Some(newest) = newest.filter(|newest| date < newest.saturating_sub(LAG)) {
             let (date, newest) = (date_text(date), date_text(newest));

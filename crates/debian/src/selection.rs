@@ -15,7 +15,7 @@ use super::resolve::release_of;
 use crate::settings::{ArchiveConfig, ArchiveSource};
 use longshore_core::bounded_read;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
-use longshore_core::redact::shown;
+use longshore_core::redact::redacted;
 use longshore_core::root::read_below;
 
 /// Maximum size of a keyring: the largest known has 8 MB.
@@ -124,7 +124,7 @@ impl Selection {
         for mut source in found.sources {
             source.suites.retain(|suite| os.has(suite) || config.host_suites.contains(suite));
             if source.suites.is_empty() {
-                tracing::debug!(url = shown(&source.url), "not a source of this distribution");
+                tracing::debug!(url = redacted(&source.url), "not a source of this distribution");
                 continue;
             }
             match source.signed_by.keyring(host_root, &os.origins) {
@@ -243,7 +243,7 @@ fn is_security(suite: &str) -> bool {
 /// Reads a configured keyring from this file system or, failing that, from the host's.
 fn keyring_of(source: &ArchiveSource, host_root: &Path) -> Result<Keyring, Failure> {
     let what =
-        || format!("reading the keyring {} of {}", source.keyring.display(), shown(&source.url));
+        || format!("reading the keyring {} of {}", source.keyring.display(), redacted(&source.url));
     let bytes = bounded_read::read(&source.keyring, MOST_BYTES)
         .or_else(|error| read_below(host_root, &source.keyring).map_err(|_| error))
         .or_fail(FailureKind::Usage, what)

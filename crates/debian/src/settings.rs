@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer};
 
-use longshore_core::redact::shown;
+use longshore_core::redact::redacted;
 use longshore_core::value::AbsolutePath;
 
 /// Debian-format archives.
@@ -51,7 +51,7 @@ fn archive_url<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     } else {
         Err(serde::de::Error::custom(format!(
             "`{}` is not an http, https or file URL",
-            shown(&url)
+            redacted(&url)
         )))
     }
 }

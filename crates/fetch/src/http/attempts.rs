@@ -55,7 +55,7 @@ impl Fetcher {
             // The URL is a field of the log line, and the cause is reported once, with the final
             // failure.
             let why: Vec<String> = failure.chain().map(ToString::to_string).collect();
-            tracing::info!(url = goal.shown, "retrying the download: {}", why.join(": "));
+            tracing::info!(url = goal.redacted, "retrying the download: {}", why.join(": "));
             tokio::time::sleep(wait).await;
             pieced = true;
         }

@@ -11,7 +11,7 @@ use super::FetchError;
 use super::patience::{is_busy, retry_after};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::progress::Task;
-use longshore_core::redact::{redacted, shown};
+use longshore_core::redact::{redacted, redacted_text};
 
 /// Result of an attempt that did not fetch the file.
 pub(super) enum Ended {
@@ -35,7 +35,7 @@ impl From<Failure> for Ended {
 pub(super) struct Goal {
     pub(super) url: Url,
     /// The URL without secrets, as messages show it.
-    pub(super) shown: String,
+    pub(super) redacted: String,
     /// Size in bytes, if known.
     pub(super) size: Option<u64>,
     /// Maximum number of bytes; more are refused.
@@ -58,12 +58,12 @@ impl Goal {
         pinned: bool,
     ) -> Result<Self, Failure> {
         let authorization = None;
-        let (url, shown) = (parse(url)?, shown(url));
-        Ok(Self { url, shown, size, limit, pinned, authorization, part: false })
+        let (url, redacted) = (parse(url)?, redacted(url));
+        Ok(Self { url, redacted, size, limit, pinned, authorization, part: false })
     }
 
     pub(super) fn failure(&self, why: &str) -> Failure {
-        Failure::new(FailureKind::Download, format!("fetching {} failed", self.shown))
+        Failure::new(FailureKind::Download, format!("fetching {} failed", self.redacted))
             .with_source(why)
             .remedy(format!("check the URL, the network and {}", proxies()))
     }
@@ -71,7 +71,7 @@ impl Goal {
     pub(super) fn not_as_promised(&self, what: &str) -> Failure {
         Failure::new(
             FailureKind::Verification,
-            format!("{} is not what was promised: {what}", self.shown),
+            format!("{} is not what was promised: {what}", self.redacted),
         )
         .remedy("a proxy or mirror serves something else, or is being updated: try again, or use another mirror; nothing was kept")
     }
@@ -194,7 +194,7 @@ fn parse(url: &str) -> Result<Url, Failure> {
     let bad = |what: String| {
         Failure::new(
             FailureKind::Usage,
-            format!("{} is not a URL that can be fetched: {what}", shown(url)),
+            format!("{} is not a URL that can be fetched: {what}", redacted(url)),
         )
         .remedy("give an http, https or file URL")
     };
@@ -212,7 +212,7 @@ pub fn root_cause(error: &(dyn Error + 'static)) -> String {
         innermost = source;
     }
     // reqwest's own errors contain the URL.
-    redacted(&innermost.to_string()).into_owned()
+    redacted_text(&innermost.to_string()).into_owned()
 }
 
 /// Names the proxy variables that are set: their values may hold passwords.

@@ -12,7 +12,7 @@ use crate::artifact::{legal, tag};
 use longshore_core::driver_version::DriverVersion;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::flavour::Flavour;
-use longshore_core::redact::shown;
+use longshore_core::redact::redacted;
 
 /// Maximum number of pages of tags; at a thousand tags each that is more than any fleet has.
 const MOST_PAGES: usize = 50;
@@ -112,7 +112,7 @@ async fn list_tags(
         let page: Tags = serde_json::from_slice(&answer.body).map_err(|e| {
             Failure::new(
                 FailureKind::Verification,
-                format!("{} is not a list of tags", shown(url.as_str())),
+                format!("{} is not a list of tags", redacted(url.as_str())),
             )
             .with_source(e)
             .remedy("check that this is a registry")

@@ -15,7 +15,7 @@ use super::challenge::{self, Challenge};
 use super::credentials::{Credential, DockerConfig};
 use super::session::{Answer, Call, send};
 use longshore_core::image_reference::Repository;
-use longshore_core::redact::shown;
+use longshore_core::redact::redacted;
 use longshore_fetch::http::Fetcher;
 
 /// Age from which a refused token may have expired; a younger refused one is insufficient.
@@ -159,9 +159,9 @@ impl Login {
             return Err("it offers no token authentication".into());
         };
         let mut url = Url::parse(realm)
-            .map_err(|e| format!("its realm {:?} is not a URL: {e}", shown(realm)))?;
+            .map_err(|e| format!("its realm {:?} is not a URL: {e}", redacted(realm)))?;
         // A registry's realm URL may contain a token.
-        let realm = shown(realm);
+        let realm = redacted(realm);
         if url.scheme() != "https" && !(self.repository.plain_http() && url.scheme() == "http") {
             return Err(format!("its realm {realm} is not reached over TLS"));
         }

@@ -11,7 +11,7 @@ use super::credentials::DockerConfig;
 use super::login::Login;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::image_reference::Repository;
-use longshore_core::redact::shown;
+use longshore_core::redact::redacted;
 use longshore_fetch::http::{
     Fetcher, Policy, RetryBudget, StallDetector, Trouble, is_busy, is_certificate, proxies,
     retry_after, root_cause,
@@ -60,9 +60,9 @@ impl Call {
         self.body
     }
 
-    fn shown(&self) -> String {
+    fn redacted(&self) -> String {
         // The query of an upload's URL may contain a state that grants access.
-        format!("{} {}", self.method, shown(self.url.as_str()))
+        format!("{} {}", self.method, redacted(self.url.as_str()))
     }
 }
 
@@ -222,7 +222,7 @@ impl Session {
 pub(crate) fn unexpected(call: &Call, answer: &Answer) -> Failure {
     Failure::new(
         FailureKind::Download,
-        format!("{}: the registry says {}{}", call.shown(), answer.status, answer.words()),
+        format!("{}: the registry says {}{}", call.redacted(), answer.status, answer.words()),
     )
     .remedy("check the reference, and that the registry allows this")
 }
@@ -299,7 +299,7 @@ async fn once(
         pace.note(since.elapsed(), chunk.len())
             .map_err(|slow| Ended::Silent(broken(call, &slow)))?;
         if (body.len() + chunk.len()) as u64 > MAX_ANSWER {
-            let what = format!("{}: the answer has more than {MAX_ANSWER} bytes", call.shown());
+            let what = format!("{}: the answer has more than {MAX_ANSWER} bytes", call.redacted());
             return Err(Ended::For(Failure::new(FailureKind::Verification, what).remedy(
                 "the server is not a registry, or it holds something else under this name",
             )));
@@ -330,7 +330,7 @@ fn failed(policy: &Policy, call: &Call, error: &reqwest::Error) -> Ended {
 }
 
 fn broken(call: &Call, why: &str) -> Failure {
-    Failure::new(FailureKind::Download, format!("{} failed", call.shown()))
+    Failure::new(FailureKind::Download, format!("{} failed", call.redacted()))
         .with_source(why)
         .remedy(format!("check the registry, the network and {}", proxies()))
 }

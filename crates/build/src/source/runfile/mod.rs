@@ -32,7 +32,7 @@ use longshore_core::driver_version::{DriverVersion, FIRST_OPEN_BRANCH};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::flavour::Flavour;
 use longshore_core::progress::{Progress, Unit};
-use longshore_core::redact::shown;
+use longshore_core::redact::redacted;
 use longshore_core::store::Store;
 use longshore_fetch::http::Fetcher;
 use serde::{Deserialize, Serialize};
@@ -257,7 +257,7 @@ async fn header_of(
 }
 
 fn no_header(url: &str, fault: HeaderFault) -> Failure {
-    let cause = format!("{} is no .run file of a known form", shown(url));
+    let cause = format!("{} is no .run file of a known form", redacted(url));
     Failure::new(FailureKind::Verification, cause).with_source(fault).remedy(NO_PAGE)
 }
 

@@ -3,7 +3,7 @@
 use crate::source::runfile::{Pin, RunFileSource};
 use longshore_core::digest::is_sha256;
 use longshore_core::failure::{Failure, FailureKind};
-use longshore_core::redact::shown;
+use longshore_core::redact::redacted;
 use longshore_fetch::http::Fetcher;
 
 /// Maximum size of a checksum file: one line, or one for each file of a directory.
@@ -30,7 +30,7 @@ pub(super) async fn sha256_of(
 }
 
 fn lacks(url: &str, name: &str) -> Failure {
-    Failure::new(FailureKind::Verification, format!("{} has no sha256 of {name}", shown(url)))
+    Failure::new(FailureKind::Verification, format!("{} has no sha256 of {name}", redacted(url)))
         .remedy("give the sha256 itself, or the URL of a text as sha256sum writes it")
 }
 

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use longshore_core::digest::is_sha256;
-use longshore_core::redact::shown;
+use longshore_core::redact::redacted;
 
 /// Remedy for a file without a checksum.
 const PIN_IT: &str = "give its sha256 (--run-file-sha256, sha256 in [[run-file]]), or where it is \
@@ -64,7 +64,10 @@ impl RunFileSource {
             (Some(sha256), None) => Pin::Sha256(digest(sha256)?),
             (None, Some(place)) => Pin::Sidecar(sidecar(place)?),
             (None, None) => {
-                return Err(format!("nothing proves the .run file {}: {PIN_IT}", shown(&urls[0])));
+                return Err(format!(
+                    "nothing proves the .run file {}: {PIN_IT}",
+                    redacted(&urls[0])
+                ));
             }
             (Some(_), Some(_)) => {
                 return Err("a sha256 and a checksum's URL for one .run file: one is enough".into());
@@ -81,7 +84,7 @@ fn url_of(place: &str) -> Result<String, String> {
     }
     let path = reqwest::Url::from_file_path(place);
     path.map(String::from).map_err(|()| {
-        format!("`{}` is no http, https or file URL and no absolute path", shown(place))
+        format!("`{}` is no http, https or file URL and no absolute path", redacted(place))
     })
 }
 
@@ -99,7 +102,7 @@ fn sidecar(place: &str) -> Result<String, String> {
     if place.starts_with("http://") {
         return Err(format!(
             "a checksum read over plain http proves nothing: {}; use https, or give the sha256",
-            shown(place)
+            redacted(place)
         ));
     }
     url_of(place)
