@@ -1,23 +1,25 @@
 //! Downloads over http and https, and copies from file URLs.
 
-mod attempts;
-pub mod goal;
+mod client_error;
+mod download;
 mod local;
-pub mod pace;
-pub mod patience;
-pub mod policy;
+mod pace;
+mod policy;
+mod request;
+mod retry;
+mod transport;
 
 use std::path::{Path, PathBuf};
 
 use reqwest::header::HeaderValue;
 use reqwest::redirect::Policy as Redirects;
 
-use goal::Goal;
-pub use goal::{is_certificate, proxies, root_cause};
-pub use pace::StallDetector;
-pub use patience::UnreachableHosts;
-pub use patience::{RetryBudget, Trouble, is_busy, retry_after};
+use client_error::root_cause;
 pub use policy::{Downloads, Policy};
+use request::DownloadRequest;
+pub use request::proxies;
+pub use retry::{UnreachableHosts, is_busy};
+pub use transport::{AttemptError, Body, Exchange, Request};
 
 use super::sink::{Committed, Reading, Sink, Writing};
 pub use super::sink::{ReadOnce, Reader};
@@ -141,8 +143,8 @@ impl Fetcher {
     /// Exit code 12, or 13 where it is too long.
     pub async fn bytes(&self, url: &str, limit: u64) -> Result<Vec<u8>, FetchError> {
         let mut sink = Sink::Memory(Vec::new());
-        let goal = Goal::new(url, None, limit, false)?;
-        self.run(&goal, &mut sink, &Silent).await?;
+        let request = DownloadRequest::new(url, None, limit, false)?;
+        self.run(&request, &mut sink, &Silent).await?;
         Ok(sink.into_bytes())
     }
 
@@ -152,8 +154,9 @@ impl Fetcher {
     /// Exit code 12.
     pub async fn head(&self, url: &str, most: u64) -> Result<Vec<u8>, FetchError> {
         let mut sink = Sink::Memory(Vec::new());
-        let goal = Goal { part: true, ..Goal::new(url, None, most, false)? };
-        self.run(&goal, &mut sink, &Silent).await?;
+        let request =
+            DownloadRequest { part: true, ..DownloadRequest::new(url, None, most, false)? };
+        self.run(&request, &mut sink, &Silent).await?;
         Ok(sink.into_bytes())
     }
 
@@ -174,10 +177,10 @@ impl Fetcher {
         task: &dyn Task,
     ) -> Result<(), FetchError> {
         let writers = WriterGroup::new();
-        let goal = Goal::new(url, None, limit, true)?;
+        let request = DownloadRequest::new(url, None, limit, true)?;
         let start = || Ok(Sink::Reader(Reading::start(reader, writers.alive())));
         let expected = Expected { sha256: Some(sha256.to_owned()), size: None };
-        let fetched = self.whole(&goal, &expected, task, start).await;
+        let fetched = self.whole(&request, &expected, task, start).await;
         writers.all_ended().await;
         fetched.map(drop)
     }
@@ -213,8 +216,8 @@ impl Fetcher {
         alive: &WriterGuard,
     ) -> Result<String, FetchError> {
         let limit = expected.size.unwrap_or(MOST_BYTES);
-        let goal = Goal::new(url, expected.size, limit, expected.sha256.is_some())?;
-        self.blob_for(&goal, expected, store, task, alive).await
+        let request = DownloadRequest::new(url, expected.size, limit, expected.sha256.is_some())?;
+        self.blob_for(&request, expected, store, task, alive).await
     }
 
     /// Like [`Fetcher::blob`], with an Authorization header, for a caller of many that may drop
@@ -230,24 +233,20 @@ impl Fetcher {
         alive: &WriterGuard,
     ) -> Result<String, FetchError> {
         let limit = expected.size.unwrap_or(MOST_BYTES);
-        let mut goal = Goal::new(url, expected.size, limit, expected.sha256.is_some())?;
-        goal.authorization = authorization;
-        self.blob_for(&goal, expected, store, task, alive).await
+        let mut request =
+            DownloadRequest::new(url, expected.size, limit, expected.sha256.is_some())?;
+        request.authorization = authorization;
+        self.blob_for(&request, expected, store, task, alive).await
     }
 
-    /// Returns the underlying client, for requests that are not downloads.
+    /// Returns the underlying client, which makes the requests that [`Fetcher::send`] sends.
     pub fn client(&self) -> &reqwest::Client {
         &self.client
     }
 
-    /// Returns its timeouts and retries.
-    pub fn policy(&self) -> &Policy {
-        &self.policy
-    }
-
     async fn blob_for(
         &self,
-        goal: &Goal,
+        request: &DownloadRequest,
         expected: &Expected,
         store: &Store,
         task: &dyn Task,
@@ -255,13 +254,13 @@ impl Fetcher {
     ) -> Result<String, FetchError> {
         space::require(store.root(), expected.size.unwrap_or(0))?;
         let start = || Ok(Sink::Blob(Writing::start(store, alive)?));
-        self.whole(goal, expected, task, start).await
+        self.whole(request, expected, task, start).await
     }
 
     /// Fetches into a sink; starts over once if resumed pieces did not make up the file.
     async fn whole(
         &self,
-        goal: &Goal,
+        request: &DownloadRequest,
         expected: &Expected,
         task: &dyn Task,
         start: impl Fn() -> Result<Sink, Failure>,
@@ -271,11 +270,13 @@ impl Fetcher {
             let mut sink = start()?;
             // Pieces of different versions of a file may not fit together; that justifies one fresh
             // start.
-            pieced = self.run(goal, &mut sink, task).await? && pieced;
+            pieced = self.run(request, &mut sink, task).await? && pieced;
             match sink.commit(expected.sha256.clone()).await? {
                 Committed::Right(sha256) => return Ok(sha256),
                 Committed::Wrong(_) if pieced => pieced = false,
-                Committed::Wrong(failure) => return Err(FetchError::Failed(goal.wrong(failure))),
+                Committed::Wrong(failure) => {
+                    return Err(FetchError::Failed(request.wrong(failure)));
+                }
             }
         }
     }

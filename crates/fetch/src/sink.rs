@@ -1,7 +1,7 @@
 //! Destinations of a download: memory, a blob that a blocking thread writes and hashes, or a reader
 //! that processes it while it arrives.
 
-pub mod reading;
+mod reading;
 
 use std::io::Write;
 
@@ -12,7 +12,8 @@ use longshore_core::durable::write_failure;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::store::{BlobWriter, Store};
 
-pub use reading::{ReadOnce, Reader, Reading};
+pub(super) use reading::Reading;
+pub use reading::{ReadOnce, Reader};
 
 /// Maximum number of chunks waiting for the disk.
 const WAITING: usize = 16;

@@ -4,7 +4,8 @@ use std::io::Read;
 use std::path::Path;
 
 use super::FetchError;
-use super::goal::{Ended, Goal, Mark};
+use super::request::{DownloadProgress, DownloadRequest};
+use super::transport::Request;
 use crate::sink::Sink;
 
 /// Opens a regular file: opening a pipe without a writer would block for ever, and ignore SIGTERM.
@@ -17,38 +18,41 @@ fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
 }
 
 /// Copies from a file URL.
-pub(super) async fn copy(goal: &Goal, sink: &mut Sink, mark: &mut Mark<'_>) -> Result<(), Ended> {
+pub(super) async fn copy(
+    request: &DownloadRequest,
+    sink: &mut Sink,
+    progress: &mut DownloadProgress<'_>,
+) -> Result<(), FetchError> {
     sink.restart()?;
-    let path = goal.url.to_file_path().map_err(|()| goal.failure("it names no local path"))?;
+    let path =
+        request.url.to_file_path().map_err(|()| request.failure("it names no local path"))?;
     let mut file = match open_regular(&path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Ended::For(FetchError::Missing(goal.failure(&e.to_string()))));
+            return Err(FetchError::Missing(request.failure(&e.to_string())));
         }
-        Err(e) => return Err(goal.failure(&e.to_string()).into()),
+        Err(e) => return Err(request.failure(&e.to_string()).into()),
     };
     let mut buffer = vec![0; 1 << 18];
     loop {
         // Reads of a local file are short; the slow part (write and hash) has its own thread.
-        let n = file.read(&mut buffer).map_err(|e| goal.failure(&e.to_string()))?;
+        let n = file.read(&mut buffer).map_err(|e| request.failure(&e.to_string()))?;
         if n == 0 {
             break;
         }
-        let new = goal.wanted(&buffer[..n], sink.size());
-        if sink.size() + new.len() as u64 > goal.limit {
-            return Err(goal.too_long().into());
+        let new = request.wanted(&buffer[..n], sink.size());
+        if sink.size() + new.len() as u64 > request.limit {
+            return Err(request.too_long().into());
         }
         sink.put(new).await?;
-        mark.reached(sink.size());
-        if goal.has_enough(sink.size()) {
+        progress.reached(sink.size());
+        if request.has_enough(sink.size()) {
             break;
         }
     }
-    match goal.check_whole(sink.size()) {
-        Err(Ended::Again(_)) => {
-            let what = format!("it has only {} bytes", sink.size());
-            Err(goal.not_as_promised(&what).into())
-        }
-        whole => whole,
+    if request.promised_beyond(sink.size()).is_some() {
+        let what = format!("it has only {} bytes", sink.size());
+        return Err(request.not_as_promised(&what).into());
     }
+    Ok(())
 }

@@ -7,7 +7,7 @@ use super::Policy;
 
 /// Speed of a body, measured over periods spent waiting for it: time spent on the disk is not the
 /// server's fault.
-pub struct StallDetector {
+pub(super) struct StallDetector {
     stretch: Duration,
     least: u64,
     waited: Duration,
@@ -16,7 +16,7 @@ pub struct StallDetector {
 
 impl StallDetector {
     /// Starts a measurement with the minimum speed of `policy`.
-    pub fn new(policy: &Policy) -> Self {
+    pub(super) fn new(policy: &Policy) -> Self {
         let stretch = policy.stall;
         let least = u128::from(policy.slowest) * stretch.as_millis() / 1000;
         let least = u64::try_from(least).unwrap_or(u64::MAX);
@@ -27,7 +27,7 @@ impl StallDetector {
     ///
     /// # Errors
     /// A description, where they arrive too slowly.
-    pub fn note(&mut self, waited: Duration, bytes: usize) -> Result<(), String> {
+    pub(super) fn note(&mut self, waited: Duration, bytes: usize) -> Result<(), String> {
         self.waited += waited;
         self.got = self.got.saturating_add(bytes as u64);
         if self.waited < self.stretch {

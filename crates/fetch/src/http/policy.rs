@@ -91,13 +91,13 @@ impl Policy {
 
     /// Returns the wait before attempt `attempt` + 1: doubled each time, and shortened by up to a
     /// half at random so that many hosts do not return at once.
-    pub(crate) fn wait(&self, attempt: u32) -> Duration {
+    pub(super) fn wait(&self, attempt: u32) -> Duration {
         let full = self.backoff.saturating_mul(1 << attempt.saturating_sub(1).min(16));
         full.min(self.longest_backoff).mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 
     /// Returns the maximum duration of one attempt at `bytes`.
-    pub fn deadline(&self, bytes: u64) -> Duration {
+    pub(super) fn deadline(&self, bytes: u64) -> Duration {
         let whole = Duration::from_secs(bytes / self.slowest.max(1));
         (self.connect + self.stall + whole).min(LONGEST)
     }

@@ -20,7 +20,7 @@ pub type Reader = Arc<dyn Fn() -> ReadOnce + Send + Sync>;
 pub type ReadOnce = Box<dyn FnOnce(&mut dyn Read) -> Result<(), Failure> + Send>;
 
 /// A download and the thread that reads it.
-pub struct Reading {
+pub(crate) struct Reading {
     chunks: mpsc::Sender<Vec<u8>>,
     thread: JoinHandle<Ended>,
     size: u64,
@@ -37,7 +37,7 @@ struct Ended {
 
 impl Reading {
     /// Starts the thread of the first reader.
-    pub fn start(reader: &Reader, alive: &WriterGuard) -> Self {
+    pub(crate) fn start(reader: &Reader, alive: &WriterGuard) -> Self {
         let (chunks, waiting) = mpsc::channel::<Vec<u8>>(WAITING);
         let (read, held) = (reader(), alive.clone());
         let thread = tokio::task::spawn_blocking(move || {

@@ -1,10 +1,10 @@
 //! Session with one repository: requests with limits, retries, and authentication as far as the
 //! registry requires it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
-use reqwest::{Method, StatusCode, Url};
+use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use tokio::sync::Mutex;
 
 use super::credentials::DockerConfig;
@@ -12,15 +12,12 @@ use super::login::Login;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::image_reference::Repository;
 use longshore_core::redact::redacted;
-use longshore_fetch::http::{
-    Fetcher, Policy, RetryBudget, StallDetector, Trouble, is_busy, is_certificate, proxies,
-    retry_after, root_cause,
-};
+use longshore_fetch::http::{AttemptError, Exchange, Fetcher, Request, is_busy, proxies};
 
 /// Maximum size of an answer read into memory, unless the caller allows more.
 const MAX_ANSWER: u64 = 4 << 20;
 /// Maximum length of a registry's error text in a message.
-const MAX_WORDS: usize = 300;
+const MAX_ERROR_TEXT: usize = 300;
 /// Maximum number of login steps for one request: the anonymous token, the login's token, and each
 /// of them again after it expired.
 pub(crate) const MOST_LOGINS: usize = 4;
@@ -78,24 +75,17 @@ pub struct Answer {
 
 impl Answer {
     /// Returns the text of the registry's error JSON.
-    fn words(&self) -> String {
+    fn error_text(&self) -> String {
         let json: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_default();
         let first = &json["errors"][0];
         let text = |key: &str| first[key].as_str().unwrap_or_default();
-        let words = format!("{} {}", text("code"), text("message"));
-        let words: String = words.trim().chars().filter(|c| !c.is_control()).collect();
-        match words.chars().take(MAX_WORDS).collect::<String>() {
+        let both = format!("{} {}", text("code"), text("message"));
+        let printable: String = both.trim().chars().filter(|c| !c.is_control()).collect();
+        match printable.chars().take(MAX_ERROR_TEXT).collect::<String>() {
             empty if empty.is_empty() => String::new(),
-            words => format!(" ({words})"),
+            error_text => format!(" ({error_text})"),
         }
     }
-}
-
-/// Result of an attempt without an answer.
-enum Ended {
-    Again(Failure),
-    Silent(Failure),
-    For(Failure),
 }
 
 /// A session with one repository.
@@ -200,7 +190,7 @@ impl Session {
                     "{} does not grant access: {}{}",
                     self.repository,
                     answer.status,
-                    answer.words()
+                    answer.error_text()
                 ),
             )
             .with_source(why)
@@ -222,9 +212,98 @@ impl Session {
 pub(crate) fn unexpected(call: &Call, answer: &Answer) -> Failure {
     Failure::new(
         FailureKind::Download,
-        format!("{}: the registry says {}{}", call.redacted(), answer.status, answer.words()),
+        format!("{}: the registry says {}{}", call.redacted(), answer.status, answer.error_text()),
     )
     .remedy("check the reference, and that the registry allows this")
+}
+
+impl Request for Call {
+    const CERTIFICATE_REMEDY: &'static str = "add the certificate authority to the host's or the image's certificates; a registry \
+         without TLS is named with http:// in front";
+
+    fn url(&self) -> &Url {
+        &self.url
+    }
+
+    fn size(&self) -> u64 {
+        (self.body.len() as u64).max(MAX_ANSWER / 16)
+    }
+
+    fn failure(&self, cause: &str) -> Failure {
+        Failure::new(FailureKind::Download, format!("{} failed", self.redacted()))
+            .with_source(cause)
+            .remedy(format!("check the registry, the network and {}", proxies()))
+    }
+
+    fn too_long(&self) -> Failure {
+        Failure::new(
+            FailureKind::Verification,
+            format!("{}: the answer has more than {MAX_ANSWER} bytes", self.redacted()),
+        )
+        .remedy("the server is not a registry, or it holds something else under this name")
+    }
+
+    fn overdue(&self, deadline: Duration) -> String {
+        format!("no answer within {deadline:?}")
+    }
+
+    fn log_retry(&self, failure: &Failure) {
+        tracing::info!("retrying: {}", failure.one_line());
+    }
+}
+
+/// Exchange of a call with a server.
+struct CallExchange<'c> {
+    fetcher: &'c Fetcher,
+    call: &'c Call,
+    authorization: Option<HeaderValue>,
+    is_answered: bool,
+}
+
+impl Exchange for CallExchange<'_> {
+    type Request = Call;
+    type Answer = Answer;
+
+    fn request(&self) -> &Call {
+        self.call
+    }
+
+    /// An answer is received whole or again.
+    fn received(&self) -> u64 {
+        0
+    }
+
+    fn is_answered(&self) -> bool {
+        self.is_answered
+    }
+
+    async fn attempt(&mut self) -> Result<Answer, AttemptError> {
+        let response = self.fetcher.send(self.call, self.builder()).await?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let url = response.url().clone();
+        let body = self.fetcher.body(self.call, response, MAX_ANSWER).bytes().await?;
+        let answer = Answer { url, status, headers, body };
+        if !is_busy(answer.status) {
+            return Ok(answer);
+        }
+        self.is_answered = true;
+        Err(AttemptError::busy(unexpected(self.call, &answer), &answer.headers))
+    }
+}
+
+impl CallExchange<'_> {
+    fn builder(&self) -> RequestBuilder {
+        let call = self.call;
+        let mut builder = self.fetcher.client().request(call.method.clone(), call.url.clone());
+        builder = builder.headers(call.headers.clone());
+        if let Some(authorization) = &self.authorization {
+            builder = builder.header(AUTHORIZATION, authorization);
+        }
+        match call.method {
+            Method::GET | Method::HEAD => builder,
+            _ => builder.body(call.body.clone()),
+        }
+    }
 }
 
 /// Sends a request until there is an answer that a retry would not change.
@@ -233,104 +312,9 @@ pub(crate) async fn send(
     call: &Call,
     authorization: Option<HeaderValue>,
 ) -> Result<Answer, Failure> {
-    let policy = fetcher.policy();
-    if let Some(why) = policy.away.why(&call.url) {
-        return Err(broken(call, &why));
-    }
-    let deadline = deadline(policy, call.body.len() as u64);
-    let mut patience = RetryBudget::new(policy);
-    let mut answered = false;
-    loop {
-        let since = Instant::now();
-        let tried = tokio::time::timeout(deadline, once(fetcher, call, authorization.clone()));
-        let (ended, trouble) = match tried.await {
-            Ok(Ok(answer)) if !is_busy(answer.status) => return Ok(answer),
-            Ok(Ok(answer)) => {
-                answered = true;
-                let again = retry_after(&answer.headers);
-                (unexpected(call, &answer), Trouble::Busy(since.elapsed(), again))
-            }
-            Ok(Err(Ended::For(failure))) => return Err(failure),
-            Ok(Err(Ended::Again(failure))) => (failure, Trouble::Broken),
-            Ok(Err(Ended::Silent(failure))) => (failure, Trouble::Silent(since.elapsed())),
-            Err(_) => {
-                let failure = broken(call, &format!("no answer within {deadline:?}"));
-                (failure, Trouble::Silent(since.elapsed()))
-            }
-        };
-        let Some(wait) = patience.after(trouble) else {
-            if !answered {
-                let why: Vec<String> = ended.chain().map(ToString::to_string).collect();
-                policy.away.note(&call.url, &why.join(": "));
-            }
-            return Err(ended);
-        };
-        tracing::info!("retrying: {}", ended.one_line());
-        tokio::time::sleep(wait).await;
-    }
+    let mut exchange = CallExchange { fetcher, call, authorization, is_answered: false };
+    Ok(fetcher.exchange(&mut exchange).await?)
 }
 
-fn deadline(policy: &Policy, bytes: u64) -> Duration {
-    policy.deadline(bytes.max(MAX_ANSWER / 16))
-}
-
-async fn once(
-    fetcher: &Fetcher,
-    call: &Call,
-    authorization: Option<HeaderValue>,
-) -> Result<Answer, Ended> {
-    let mut request = fetcher.client().request(call.method.clone(), call.url.clone());
-    request = request.headers(call.headers.clone());
-    if let Some(authorization) = authorization {
-        request = request.header(AUTHORIZATION, authorization);
-    }
-    if call.method != Method::GET && call.method != Method::HEAD {
-        request = request.body(call.body.clone());
-    }
-    let mut response = request.send().await.map_err(|e| failed(fetcher.policy(), call, &e))?;
-    let (status, headers) = (response.status(), response.headers().clone());
-    let url = response.url().clone();
-    let mut body = Vec::new();
-    let mut pace = StallDetector::new(fetcher.policy());
-    loop {
-        let since = Instant::now();
-        let chunk = response.chunk().await.map_err(|e| failed(fetcher.policy(), call, &e))?;
-        let Some(chunk) = chunk else { break };
-        pace.note(since.elapsed(), chunk.len())
-            .map_err(|slow| Ended::Silent(broken(call, &slow)))?;
-        if (body.len() + chunk.len()) as u64 > MAX_ANSWER {
-            let what = format!("{}: the answer has more than {MAX_ANSWER} bytes", call.redacted());
-            return Err(Ended::For(Failure::new(FailureKind::Verification, what).remedy(
-                "the server is not a registry, or it holds something else under this name",
-            )));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(Answer { url, status, headers, body })
-}
-
-fn failed(policy: &Policy, call: &Call, error: &reqwest::Error) -> Ended {
-    let why = match (error.is_timeout(), error.is_connect()) {
-        (true, true) => format!("no connection within {:?}", policy.connect),
-        (true, false) => format!("no data for {:?}", policy.stall),
-        _ => root_cause(error),
-    };
-    let failure = broken(call, &why);
-    if is_certificate(error) {
-        return Ended::For(failure.remedy(
-            "add the certificate authority to the host's or the image's certificates; a registry \
-             without TLS is named with http:// in front",
-        ));
-    }
-    match () {
-        () if error.is_redirect() || error.is_builder() => Ended::For(failure),
-        () if error.is_timeout() => Ended::Silent(failure),
-        () => Ended::Again(failure),
-    }
-}
-
-fn broken(call: &Call, why: &str) -> Failure {
-    Failure::new(FailureKind::Download, format!("{} failed", call.redacted()))
-        .with_source(why)
-        .remedy(format!("check the registry, the network and {}", proxies()))
-}
+#[cfg(test)]
+mod tests;

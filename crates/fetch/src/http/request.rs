@@ -1,6 +1,5 @@
 //! The file to download, and the checks of a server's response.
 
-use std::error::Error;
 use std::time::Duration;
 
 use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderValue};
@@ -8,31 +7,14 @@ use reqwest::{Response, StatusCode, Url};
 
 use super::super::sink::Sink;
 use super::FetchError;
-use super::patience::{is_busy, retry_after};
+use super::retry::is_busy;
+use super::transport::{AttemptError, Request, causes};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::progress::Task;
-use longshore_core::redact::{redacted, redacted_text};
-
-/// Result of an attempt that did not fetch the file.
-pub(super) enum Ended {
-    /// Worth retrying.
-    Again(Failure),
-    /// Worth few retries: the server sent nothing, or next to nothing.
-    Silent(Failure),
-    /// Worth retrying after a while, perhaps the one that the server names.
-    Busy(Failure, Option<Duration>),
-    /// Not worth retrying.
-    For(FetchError),
-}
-
-impl From<Failure> for Ended {
-    fn from(failure: Failure) -> Self {
-        Self::For(FetchError::Failed(failure))
-    }
-}
+use longshore_core::redact::redacted;
 
 /// A file to fetch.
-pub(super) struct Goal {
+pub(super) struct DownloadRequest {
     pub(super) url: Url,
     /// The URL without secrets, as messages show it.
     pub(super) redacted: String,
@@ -48,7 +30,7 @@ pub(super) struct Goal {
     pub(super) part: bool,
 }
 
-impl Goal {
+impl DownloadRequest {
     /// # Errors
     /// Exit code 2 for a URL that cannot be fetched.
     pub(super) fn new(
@@ -60,12 +42,6 @@ impl Goal {
         let authorization = None;
         let (url, redacted) = (parse(url)?, redacted(url));
         Ok(Self { url, redacted, size, limit, pinned, authorization, part: false })
-    }
-
-    pub(super) fn failure(&self, why: &str) -> Failure {
-        Failure::new(FailureKind::Download, format!("fetching {} failed", self.redacted))
-            .with_source(why)
-            .remedy(format!("check the URL, the network and {}", proxies()))
     }
 
     pub(super) fn not_as_promised(&self, what: &str) -> Failure {
@@ -80,10 +56,6 @@ impl Goal {
         self.not_as_promised("its digest differs").with_source(failure)
     }
 
-    pub(super) fn too_long(&self) -> Failure {
-        self.not_as_promised(&format!("it has more than {} bytes", self.limit))
-    }
-
     /// Returns the part of `new` that is still wanted after `had` bytes.
     pub(super) fn wanted<'a>(&self, new: &'a [u8], had: u64) -> &'a [u8] {
         let left = usize::try_from(self.limit.saturating_sub(had)).unwrap_or(usize::MAX);
@@ -94,18 +66,57 @@ impl Goal {
         self.part && size >= self.limit
     }
 
-    pub(super) fn check_whole(&self, size: u64) -> Result<(), Ended> {
-        match self.size {
-            Some(promised) if size < promised => Err(Ended::Again(
-                self.failure(&format!("it ended after {size} of {promised} bytes")),
-            )),
-            _ => Ok(()),
-        }
+    /// Returns the maximum length of a body that begins at `start`; of one that is longer than a
+    /// wanted part, the rest is left.
+    pub(super) fn body_limit(&self, start: u64) -> u64 {
+        if self.part { u64::MAX } else { self.limit.saturating_sub(start) }
+    }
+
+    /// Returns the promised size, where `size` is less.
+    pub(super) fn promised_beyond(&self, size: u64) -> Option<u64> {
+        self.size.filter(|promised| size < *promised)
+    }
+
+    fn refused(&self, status: StatusCode) -> Failure {
+        self.failure(&format!("the server says {status}"))
+    }
+}
+
+impl Request for DownloadRequest {
+    const CERTIFICATE_REMEDY: &'static str = "add the certificate authority to the host's or the image's certificates; \
+         an archive may also be read over http, because everything in it is verified";
+
+    fn url(&self) -> &Url {
+        &self.url
+    }
+
+    fn size(&self) -> u64 {
+        self.size.unwrap_or(self.limit)
+    }
+
+    fn failure(&self, cause: &str) -> Failure {
+        Failure::new(FailureKind::Download, format!("fetching {} failed", self.redacted))
+            .with_source(cause)
+            .remedy(format!("check the URL, the network and {}", proxies()))
+    }
+
+    fn too_long(&self) -> Failure {
+        self.not_as_promised(&format!("it has more than {} bytes", self.limit))
+    }
+
+    fn overdue(&self, _: Duration) -> String {
+        "it takes too long".to_owned()
+    }
+
+    fn log_retry(&self, failure: &Failure) {
+        // The URL is a field of the log line, and the cause is reported once, with the final
+        // failure.
+        tracing::info!(url = self.redacted, "retrying the download: {}", causes(failure));
     }
 }
 
 /// State kept from one attempt to the next.
-pub(super) struct Mark<'a> {
+pub(super) struct DownloadProgress<'a> {
     pub(super) task: &'a dyn Task,
     /// Entity tag of the content being served.
     pub(super) etag: Option<String>,
@@ -113,9 +124,15 @@ pub(super) struct Mark<'a> {
     pub(super) seen: u64,
     /// True if the server ever answered.
     pub(super) answered: bool,
+    /// Number of attempts.
+    pub(super) attempts: u32,
 }
 
-impl Mark<'_> {
+impl<'a> DownloadProgress<'a> {
+    pub(super) fn new(task: &'a dyn Task) -> Self {
+        Self { task, etag: None, seen: 0, answered: false, attempts: 0 }
+    }
+
     pub(super) fn reached(&mut self, size: u64) {
         if size > self.seen {
             self.task.advance(size - self.seen);
@@ -126,8 +143,12 @@ impl Mark<'_> {
 
 /// Returns the offset of the next attempt. Content without digest and ETag starts over, because
 /// mixed pieces would not be detected.
-pub(super) fn resume_from(goal: &Goal, sink: &mut Sink, mark: &Mark<'_>) -> Result<u64, Failure> {
-    if !goal.pinned && mark.etag.is_none() {
+pub(super) fn resume_from(
+    request: &DownloadRequest,
+    sink: &mut Sink,
+    progress: &DownloadProgress<'_>,
+) -> Result<u64, Failure> {
+    if !request.pinned && progress.etag.is_none() {
         sink.restart()?;
     }
     Ok(sink.size())
@@ -135,25 +156,25 @@ pub(super) fn resume_from(goal: &Goal, sink: &mut Sink, mark: &Mark<'_>) -> Resu
 
 /// Checks the response's head; returns the number of its body's bytes that the sink already has.
 pub(super) fn accept(
-    goal: &Goal,
+    request: &DownloadRequest,
     sink: &mut Sink,
     response: &Response,
     offset: u64,
-) -> Result<u64, Ended> {
+) -> Result<u64, AttemptError> {
     let status = response.status();
     let length = response.content_length();
     match status {
         StatusCode::OK => {
-            if let (Some(length), Some(size)) = (length, goal.size)
+            if let (Some(length), Some(size)) = (length, request.size)
                 && length != size
             {
                 let what = format!("the server has {length} bytes, the index says {size}");
-                return Err(goal.not_as_promised(&what).into());
+                return Err(request.not_as_promised(&what).into());
             }
-            if !goal.part && length.is_some_and(|length| length > goal.limit) {
-                return Err(goal.too_long().into());
+            if !request.part && length.is_some_and(|length| length > request.limit) {
+                return Err(request.too_long().into());
             }
-            if !goal.pinned {
+            if !request.pinned {
                 sink.restart()?;
                 return Ok(0);
             }
@@ -162,19 +183,18 @@ pub(super) fn accept(
         StatusCode::PARTIAL_CONTENT if starts_at(response.headers(), offset) => Ok(0),
         StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
             sink.restart()?;
-            Err(Ended::Again(goal.failure("the server cannot resume the transfer")))
+            Err(AttemptError::Retry(request.failure("the server cannot resume the transfer")))
         }
         StatusCode::NOT_FOUND | StatusCode::GONE => {
-            Err(Ended::For(FetchError::Missing(goal.failure(&format!("the server says {status}")))))
+            Err(AttemptError::Fatal(FetchError::Missing(request.refused(status))))
         }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            Err(Ended::For(FetchError::Denied(goal.failure(&format!("the server says {status}")))))
+            Err(AttemptError::Fatal(FetchError::Denied(request.refused(status))))
         }
         _ if is_busy(status) => {
-            let failure = goal.failure(&format!("the server says {status}"));
-            Err(Ended::Busy(failure, retry_after(response.headers())))
+            Err(AttemptError::busy(request.refused(status), response.headers()))
         }
-        _ => Err(goal.failure(&format!("the server says {status}")).into()),
+        _ => Err(request.refused(status).into()),
     }
 }
 
@@ -205,16 +225,6 @@ fn parse(url: &str) -> Result<Url, Failure> {
     }
 }
 
-/// Returns the text of the innermost error: the system's error, without the layers above it.
-pub fn root_cause(error: &(dyn Error + 'static)) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    // reqwest's own errors contain the URL.
-    redacted_text(&innermost.to_string()).into_owned()
-}
-
 /// Names the proxy variables that are set: their values may hold passwords.
 pub fn proxies() -> String {
     let names =
@@ -224,19 +234,6 @@ pub fn proxies() -> String {
     match &set[..] {
         [] => "whether a proxy is needed (http_proxy, https_proxy)".to_owned(),
         set => format!("the proxy ({} is set)", set.join(", ")),
-    }
-}
-
-/// True if the server's certificate is at fault: retrying does not help.
-pub fn is_certificate(error: &(dyn Error + 'static)) -> bool {
-    if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
-        return true;
-    }
-    // An io::Error does not return the wrapped error as its source.
-    let wrapped = error.downcast_ref::<std::io::Error>().and_then(|e| e.get_ref());
-    match wrapped {
-        Some(wrapped) => is_certificate(wrapped),
-        None => error.source().is_some_and(is_certificate),
     }
 }
 
@@ -254,8 +251,9 @@ mod tests {
     fn a_mirror_of_files_that_cannot_be_read_is_a_failed_download_for_another_mirror_may_serve(
         #[case] error: std::io::ErrorKind,
     ) {
-        let goal = Goal::new("file:///srv/mirror/file", None, 1, false).expect("a URL");
-        let failure = goal.failure(&std::io::Error::from(error).to_string());
+        let request =
+            DownloadRequest::new("file:///srv/mirror/file", None, 1, false).expect("a URL");
+        let failure = request.failure(&std::io::Error::from(error).to_string());
         assert_eq!(failure.kind(), FailureKind::Download);
         assert_eq!(failure.to_string(), "fetching file:///srv/mirror/file failed");
         assert_eq!(failure.chain().count(), 1);
@@ -286,12 +284,5 @@ mod tests {
             headers.insert(CONTENT_RANGE, value.parse().expect("value"));
         }
         assert_eq!(starts_at(&headers, offset), expected);
-    }
-
-    #[test]
-    fn a_bad_certificate_is_told_from_a_bad_line() {
-        let bad = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
-        assert!(is_certificate(&std::io::Error::other(std::io::Error::other(bad))));
-        assert!(!is_certificate(&std::io::Error::from_raw_os_error(111)));
     }
 }

@@ -15,7 +15,7 @@ const REMEMBERED: Duration = Duration::from_secs(300);
 
 /// Reason why an attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub(super) enum Trouble {
     /// The transfer was interrupted.
     Broken,
     /// The server sent nothing, or next to nothing, for this long.
@@ -25,7 +25,7 @@ pub enum Trouble {
 }
 
 /// Retry state for one server and one file.
-pub struct RetryBudget<'p> {
+pub(super) struct RetryBudget<'p> {
     policy: &'p Policy,
     attempt: u32,
     silent: Duration,
@@ -36,17 +36,17 @@ pub struct RetryBudget<'p> {
 
 impl<'p> RetryBudget<'p> {
     /// Starts counting the attempts that `policy` allows.
-    pub fn new(policy: &'p Policy) -> Self {
+    pub(super) fn new(policy: &'p Policy) -> Self {
         Self { policy, attempt: 1, silent: Duration::ZERO, busy: Duration::ZERO, refusals: 0 }
     }
 
     /// Resets the count after a successful part of the transfer.
-    pub(crate) fn restore(&mut self) {
+    pub(super) fn restore(&mut self) {
         *self = Self::new(self.policy);
     }
 
     /// Returns the time to wait before the next attempt; None for no further attempt.
-    pub fn after(&mut self, trouble: Trouble) -> Option<Duration> {
+    pub(super) fn after(&mut self, trouble: Trouble) -> Option<Duration> {
         let policy = self.policy;
         if let Trouble::Busy(took, again) = trouble {
             self.refusals += 1;
@@ -73,7 +73,7 @@ pub fn is_busy(status: StatusCode) -> bool {
 }
 
 /// Parses `Retry-After` (RFC 9110, section 10.2.3): seconds, or a date.
-pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));
@@ -104,13 +104,13 @@ impl UnreachableHosts {
     }
 
     /// Remembers that the URL's server could not be reached, and why.
-    pub fn note(&self, url: &Url, why: &str) {
+    pub(super) fn note(&self, url: &Url, why: &str) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(server_of(url), (Instant::now(), why.to_owned()));
     }
 
     /// Returns the error of a server that is not to be tried now.
-    pub fn why(&self, url: &Url) -> Option<String> {
+    pub(super) fn why(&self, url: &Url) -> Option<String> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, (since, _)| since.elapsed() < self.remembered);
         let (since, why) = known.get(&server_of(url))?;
@@ -134,9 +134,9 @@ mod tests {
 
     /// Number of attempts, and the total wait, if `trouble` never ends.
     fn all(policy: &Policy, trouble: Trouble) -> (u32, Duration) {
-        let mut patience = RetryBudget::new(policy);
+        let mut budget = RetryBudget::new(policy);
         let (mut asked, mut waited) = (1, Duration::ZERO);
-        while let Some(wait) = patience.after(trouble) {
+        while let Some(wait) = budget.after(trouble) {
             (asked, waited) = (asked + 1, waited + wait);
             assert!(asked < 1000, "for ever");
         }
@@ -161,9 +161,9 @@ mod tests {
     /// Number of attempts at a server that is always busy and says so after `took`, and the time of
     /// the last attempt.
     fn busy(policy: &Policy, took: Duration) -> (u32, Duration) {
-        let mut patience = RetryBudget::new(policy);
+        let mut budget = RetryBudget::new(policy);
         let (mut asked, mut since) = (1, Duration::ZERO);
-        while let Some(wait) = patience.after(Trouble::Busy(took, None)) {
+        while let Some(wait) = budget.after(Trouble::Busy(took, None)) {
             (asked, since) = (asked + 1, since + took + wait);
             assert!(asked < 1000, "for ever");
         }
@@ -205,10 +205,10 @@ mod tests {
     #[test]
     fn what_was_worth_it_begins_the_count_anew() {
         let policy = policy();
-        let mut patience = RetryBudget::new(&policy);
+        let mut budget = RetryBudget::new(&policy);
         for _ in 0..10 {
-            assert!(patience.after(Trouble::Broken).is_some());
-            patience.restore();
+            assert!(budget.after(Trouble::Broken).is_some());
+            budget.restore();
         }
     }
 
