@@ -24,8 +24,9 @@ use longshore_core::machine::Machine;
 use longshore_core::progress::{Progress, Silent, Task, Unit};
 use longshore_core::space;
 use longshore_core::store::Store;
-use longshore_fetch::http::{Expected, Fetcher, Policy, UnreachableHosts};
-use longshore_fetch::sink::{WriterGroup, WriterGuard};
+use longshore_fetch::http::{
+    Expected, Fetcher, Policy, UnreachableHosts, WriterGroup, WriterGuard,
+};
 
 pub use super::packages::Package;
 pub use super::relation::{Operator, Requirement};

@@ -16,8 +16,7 @@ use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_core::progress::Task;
 use longshore_core::redact::redacted;
 use longshore_core::store::Store;
-use longshore_fetch::http::{Expected, FetchError, Fetcher};
-use longshore_fetch::sink::WriterGuard;
+use longshore_fetch::http::{Expected, FetchError, Fetcher, WriterGuard};
 
 /// Compression suffixes of an index, best first.
 const FORMS: [&str; 4] = [".xz", ".zst", ".gz", ""];

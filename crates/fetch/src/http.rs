@@ -22,8 +22,7 @@ pub use retry::{UnreachableHosts, is_busy};
 pub use transport::{AttemptError, Body, Exchange, Request};
 
 use super::sink::{Committed, Reading, Sink, Writing};
-pub use super::sink::{ReadOnce, Reader};
-pub use super::sink::{WriterGroup, WriterGuard};
+pub use super::sink::{ReadOnce, Reader, WriterGroup, WriterGuard};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_core::progress::{Silent, Task};
 use longshore_core::root::{is_absent, read_below};

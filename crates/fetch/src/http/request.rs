@@ -83,8 +83,9 @@ impl DownloadRequest {
 }
 
 impl Request for DownloadRequest {
-    const CERTIFICATE_REMEDY: &'static str = "add the certificate authority to the host's or the image's certificates; \
-         an archive may also be read over http, because everything in it is verified";
+    const CERTIFICATE_REMEDY: &'static str = "add the certificate authority to the host's or the \
+         image's certificates; an archive may also be read over http, because everything in it is \
+         verified";
 
     fn url(&self) -> &Url {
         &self.url
