@@ -42,7 +42,7 @@ fn a_state_that_cannot_be_understood_is_left_alone() {
             let named = state.to_str().expect("a path");
             let ended = scene.refuses(scene.agent(&[args]), code, &[named, word]);
             // The host's state is shown all the same.
-            assert_eq!(ended.out.contains("\nunread    "), args == "status", "{ended}");
+            assert_eq!(ended.out.contains("\njournal error "), args == "status", "{ended}");
             assert_eq!(fs::read_to_string(&state).expect("the file"), text, "{args}");
         }
     }
