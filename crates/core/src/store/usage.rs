@@ -23,26 +23,26 @@ pub struct StoreGuard {
 }
 
 impl Store {
-    /// Locks the store shared; waits at most `patience` for a process that removes files, which
+    /// Locks the store shared; waits at most `limit` for a process that removes files, which
     /// takes seconds.
     ///
     /// # Errors
     /// Exit code 15 where it stays locked, or the lock cannot be made.
-    pub async fn lock_shared(&self, patience: Duration) -> Result<StoreGuard, Failure> {
-        self.take(Kind::Shared, patience).await
+    pub async fn lock_shared(&self, limit: Duration) -> Result<StoreGuard, Failure> {
+        self.take(Kind::Shared, limit).await
     }
 
-    /// Locks the store exclusively, once no other process has held the lock within `patience`.
+    /// Locks the store exclusively, once no other process has held the lock within `limit`.
     ///
     /// # Errors
     /// Exit code 15 where it stays locked, or the lock cannot be made.
-    pub async fn lock_exclusive(&self, patience: Duration) -> Result<StoreGuard, Failure> {
-        self.take(Kind::Exclusive, patience).await
+    pub async fn lock_exclusive(&self, limit: Duration) -> Result<StoreGuard, Failure> {
+        self.take(Kind::Exclusive, limit).await
     }
 
-    async fn take(&self, kind: Kind, patience: Duration) -> Result<StoreGuard, Failure> {
+    async fn take(&self, kind: Kind, limit: Duration) -> Result<StoreGuard, Failure> {
         let path = self.root().join("lock");
-        let mut attempt = match Attempt::begin(&path, kind, patience) {
+        let mut attempt = match Attempt::begin(&path, kind, limit) {
             Ok(attempt) => attempt,
             Err(e) if e.kind() == ErrorKind::ReadOnlyFilesystem => {
                 return Ok(StoreGuard { _lock: None });
@@ -51,13 +51,13 @@ impl Store {
         };
         match attempt.within_limit().await.map_err(|e| write_failure(&path, e))? {
             Some(lock) => Ok(StoreGuard { _lock: Some(lock) }),
-            None => Err(self.is_busy(patience, &attempt.holders())),
+            None => Err(self.is_busy(limit, &attempt.holders())),
         }
     }
 
-    fn is_busy(&self, patience: Duration, holders: &str) -> Failure {
+    fn is_busy(&self, limit: Duration, holders: &str) -> Failure {
         let cause = format!(
-            "the store {} is still in use by another longshore after {patience:?}: its lock {} is \
+            "the store {} is still in use by another longshore after {limit:?}: its lock {} is \
              held{holders}",
             self.root().display(),
             self.root().join("lock").display(),
