@@ -121,7 +121,7 @@ impl Fetcher {
                 Err(error) => error,
             };
             let (failure, trouble) = error.into_trouble(since.elapsed())?;
-            if exchange.received() - before >= WORTHWHILE {
+            if exchange.received().saturating_sub(before) >= WORTHWHILE {
                 budget.restore();
             }
             let Some(wait) = budget.after(trouble) else {
