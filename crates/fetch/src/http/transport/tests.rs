@@ -9,11 +9,20 @@ use super::super::Policy;
 use super::super::request::DownloadRequest;
 use longshore_core::failure::FailureKind;
 use rstest::rstest;
+use tokio::net::TcpSocket;
 
 const MOMENT: Duration = Duration::from_millis(100);
 
 fn policy() -> Policy {
     Policy { attempts: 3, backoff: Duration::ZERO, busy: Duration::ZERO, ..Policy::default() }
+}
+
+fn short_connect() -> Policy {
+    Policy { connect: MOMENT, ..policy() }
+}
+
+fn short_stall() -> Policy {
+    Policy { stall: 10 * MOMENT, ..policy() }
 }
 
 /// A server of a test.
@@ -27,27 +36,36 @@ enum Server {
 }
 
 impl Server {
-    /// Starts it; returns its host and port.
-    fn start(self) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-        let address = listener.local_addr().expect("address").to_string();
-        let text = match self {
-            Self::Absent => return address,
-            Self::Silent => None,
-            Self::Sends(text) => Some(text),
-        };
-        std::thread::spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                let read = stream.read(&mut [0; 4096]).is_ok();
-                match text {
-                    Some(text) if read => drop(stream.write_all(text.as_bytes())),
-                    // Until the client ends the connection.
-                    _ => while stream.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {},
-                }
+    /// Starts it; returns its host and port, and the bound socket of one that is absent: while that
+    /// is open, no test beside it gets the port.
+    fn start(self) -> (String, Option<TcpSocket>) {
+        match self {
+            Self::Absent => {
+                let socket = TcpSocket::new_v4().expect("a socket");
+                socket.bind(([127, 0, 0, 1], 0).into()).expect("bind");
+                (socket.local_addr().expect("address").to_string(), Some(socket))
             }
-        });
-        address
+            Self::Silent => (serve(None), None),
+            Self::Sends(text) => (serve(Some(text)), None),
+        }
     }
+}
+
+/// Serves connections with `text`, or with nothing; returns host and port.
+fn serve(text: Option<&'static str>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let address = listener.local_addr().expect("address").to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let read = stream.read(&mut [0; 4096]).is_ok();
+            match text {
+                Some(text) if read => drop(stream.write_all(text.as_bytes())),
+                // Until the client ends the connection.
+                _ => while stream.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {},
+            }
+        }
+    });
+    address
 }
 
 /// Requests `url` once, and reads at most 5 bytes.
@@ -73,21 +91,34 @@ const IN_A_CIRCLE: &str = "HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Len
                            Connection: close\r\n\r\n";
 
 #[rstest]
-#[case::nobody_listens(Server::Absent, "http", "retry", "Connection refused")]
-#[case::no_answer(Server::Silent, "http", "silent", "no data for 1s")]
-#[case::no_handshake(Server::Silent, "https", "silent", "no connection within 100ms")]
-#[case::another_protocol(Server::Sends("SSH-2.0\r\n\r\n"), "http", "retry", "invalid HTTP")]
-#[case::cut_off(Server::Sends(CUT), "http", "retry", "end of file before message length")]
-#[case::circle(Server::Sends(IN_A_CIRCLE), "http", "fatal", "too many redirects")]
+#[case::nobody_listens(Server::Absent, "http", policy(), "retry", "Connection refused")]
+#[case::no_answer(Server::Silent, "http", short_stall(), "silent", "no data for 1s")]
+#[case::no_handshake(
+    Server::Silent,
+    "https",
+    short_connect(),
+    "silent",
+    "no connection within 100ms"
+)]
+#[case::another_protocol(
+    Server::Sends("SSH-2.0\r\n\r\n"),
+    "http",
+    policy(),
+    "retry",
+    "invalid HTTP"
+)]
+#[case::cut_off(Server::Sends(CUT), "http", policy(), "retry", "end of file before message length")]
+#[case::circle(Server::Sends(IN_A_CIRCLE), "http", policy(), "fatal", "too many redirects")]
 #[tokio::test]
 async fn an_error_of_the_client_has_one_class(
     #[case] server: Server,
     #[case] scheme: &str,
+    #[case] policy: Policy,
     #[case] class: &str,
     #[case] cause: &str,
 ) {
-    let url = format!("{scheme}://{}/file", server.start());
-    let policy = Policy { connect: MOMENT, stall: 10 * MOMENT, ..policy() };
+    let (address, _socket) = server.start();
+    let url = format!("{scheme}://{address}/file");
     let fetcher = Fetcher::new(policy, Path::new("/")).expect("a fetcher");
     let (found, failure) = named(attempt(&fetcher, &url).await.expect_err("fails"));
     assert_eq!(failure.to_string(), format!("fetching {url} failed"));
@@ -108,7 +139,7 @@ async fn a_request_that_the_client_refuses_is_not_retried() {
 
 #[tokio::test]
 async fn an_answer_is_no_longer_than_its_limit() {
-    let url = format!("http://{}/file", Server::Sends(LONG).start());
+    let url = format!("http://{}/file", serve(Some(LONG)));
     let fetcher = Fetcher::new(policy(), Path::new("/")).expect("a fetcher");
     let (class, failure) = named(attempt(&fetcher, &url).await.expect_err("refused"));
     assert_eq!((class, failure.kind()), ("fatal", FailureKind::Verification));
