@@ -9,6 +9,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::archive::digest;
+
 /// Fault of an answer.
 #[derive(Clone, Debug)]
 pub enum Fault {
@@ -32,6 +34,12 @@ pub enum Fault {
     Redirect(String),
     /// Ignores ranges.
     NoRange,
+    /// Sends half of these bytes, an earlier version of the file, with their ETag.
+    CutEarlier(Vec<u8>),
+    /// Sends the file's ETag and honours If-Range, without any fault.
+    Tagged,
+    /// Sends the file's ETag and honours ranges, but ignores If-Range.
+    NoIfRange,
     /// Sends other bytes than the file's.
     Other(Vec<u8>),
     /// Sends other bytes without a declared length.
@@ -173,7 +181,7 @@ impl Server {
         assert!(!timeout.timed_out(), "{part} is not requested within {AMPLE:?}");
     }
 
-    /// Returns the requests: the path, and the range if there was one.
+    /// Returns the requests: the path, and the range and the If-Range if there were any.
     pub fn requests(&self, part: &str) -> Vec<String> {
         let state = self.shared.state.lock().expect("state");
         state.log.iter().filter(|line| line.contains(part)).cloned().collect()
@@ -190,29 +198,68 @@ impl Drop for Server {
     }
 }
 
+/// Headers of a request that select a part of the file.
+#[derive(Default)]
+struct Part {
+    /// First byte.
+    start: Option<usize>,
+    /// ETag of the file that it is a part of.
+    if_range: Option<String>,
+}
+
+impl Part {
+    /// Reads the headers of a request.
+    fn read(reader: &mut impl BufRead) -> std::io::Result<Self> {
+        let mut part = Self::default();
+        loop {
+            let mut header = String::new();
+            reader.read_line(&mut header)?;
+            let header = header.trim().to_ascii_lowercase();
+            if header.is_empty() {
+                return Ok(part);
+            }
+            if let Some(value) = header.strip_prefix("range: bytes=") {
+                part.start = value.trim_end_matches('-').parse().ok();
+            }
+            if let Some(value) = header.strip_prefix("if-range: ") {
+                part.if_range = Some(value.to_owned());
+            }
+        }
+    }
+
+    /// Returns the line of the log.
+    fn logged(&self, path: &str) -> String {
+        let from = self.start.map(|start| format!(" from {start}")).unwrap_or_default();
+        let of = self.if_range.as_ref().map(|etag| format!(" of {etag}")).unwrap_or_default();
+        format!("{path}{from}{of}")
+    }
+
+    /// Returns the first byte to send, where a part of `body` is sent.
+    fn of(&self, body: &[u8], fault: Option<&Fault>) -> Option<usize> {
+        let is_other = || self.if_range.as_ref().is_some_and(|tag| *tag != etag(body));
+        match fault {
+            Some(Fault::NoRange) => None,
+            Some(Fault::Tagged) if is_other() => None,
+            _ => self.start,
+        }
+    }
+}
+
+/// Returns the ETag of a file.
+pub fn etag(body: &[u8]) -> String {
+    format!("\"{}\"", digest(body))
+}
+
 fn serve(stream: &mut dyn Stream, shared: &Shared) -> std::io::Result<()> {
     // Nothing follows a request before its answer.
     let mut reader = BufReader::new(&mut *stream);
     let mut line = String::new();
     reader.read_line(&mut line)?;
     let path = line.split_whitespace().nth(1).unwrap_or("/").to_owned();
-    let mut range = None;
-    loop {
-        let mut header = String::new();
-        reader.read_line(&mut header)?;
-        if header.trim().is_empty() {
-            break;
-        }
-        if let Some(value) = header.to_ascii_lowercase().trim().strip_prefix("range: bytes=") {
-            range = value.trim_end_matches('-').parse::<usize>().ok();
-        }
-    }
+    let part = Part::read(&mut reader)?;
     let (body, fault) = {
         let mut state = shared.state.lock().expect("state");
-        state.log.push(match range {
-            Some(start) => format!("{path} from {start}"),
-            None => path.clone(),
-        });
+        state.log.push(part.logged(&path));
         shared.requested.notify_all();
         let once = state.once.get_mut(&path).and_then(VecDeque::pop_front);
         let first = *state.asked.entry(path.clone()).or_insert_with(Instant::now);
@@ -223,14 +270,14 @@ fn serve(stream: &mut dyn Stream, shared: &Shared) -> std::io::Result<()> {
         };
         (state.files.get(&path).cloned(), fault)
     };
-    answer(stream, body, range, fault)?;
+    answer(stream, body, &part, fault)?;
     stream.flush()
 }
 
 fn answer(
     stream: &mut dyn Stream,
     body: Option<Vec<u8>>,
-    range: Option<usize>,
+    part: &Part,
     fault: Option<Fault>,
 ) -> std::io::Result<()> {
     match fault {
@@ -249,20 +296,32 @@ fn answer(
         _ => {}
     }
     let Some(body) = body else { return head(stream, 404, "Content-Length: 0\r\n") };
-    let (start, status) = match (range, &fault) {
-        (Some(start), fault) if !matches!(fault, Some(Fault::NoRange)) => (start, 206),
-        _ => (0, 200),
+    let body = if let Some(Fault::CutEarlier(earlier)) = &fault { earlier } else { &body };
+    let (start, status) = match part.of(body, fault.as_ref()) {
+        Some(start) => (start, 206),
+        None => (0, 200),
     };
     let rest = &body[start..];
+    let tag = match &fault {
+        Some(Fault::CutEarlier(_) | Fault::Tagged | Fault::NoIfRange) => {
+            format!("ETag: {}\r\n", etag(body))
+        }
+        _ => String::new(),
+    };
     let headers = format!(
-        "Content-Length: {}\r\nContent-Range: bytes {start}-{}/{}\r\n",
+        "{tag}Content-Length: {}\r\nContent-Range: bytes {start}-{}/{}\r\n",
         rest.len(),
         body.len().saturating_sub(1),
         body.len()
     );
     head(stream, status, &headers)?;
+    send(stream, rest, fault.as_ref())
+}
+
+/// Sends the body of an answer, with its fault.
+fn send(stream: &mut dyn Stream, rest: &[u8], fault: Option<&Fault>) -> std::io::Result<()> {
     match fault {
-        Some(Fault::Cut) => stream.write_all(&rest[..rest.len() / 2]),
+        Some(Fault::Cut | Fault::CutEarlier(_)) => stream.write_all(&rest[..rest.len() / 2]),
         Some(Fault::CutAt(hundredths)) => stream.write_all(&rest[..rest.len() * hundredths / 100]),
         Some(Fault::Meanwhile(hundredths, hook)) => {
             let (first, last) = rest.split_at(rest.len() * hundredths / 100);

@@ -1,14 +1,17 @@
 //! Downloads over servers and connections that fail.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use longshore_core::failure::ExitCode;
 use longshore_core::progress::Silent;
 use longshore_debian::archive::Requirement;
+use longshore_fetch::http::{Fetcher, Policy};
 
 use super::{IN_RELEASE, Scene};
 use longshore_tests::archive;
-use longshore_tests::server::Fault;
+use longshore_tests::server::{self, Fault, Server};
 
 #[tokio::test]
 async fn an_unreachable_archive_is_named_with_the_systems_answer() {
@@ -60,6 +63,29 @@ async fn pieces_of_different_files_are_told_apart() {
     scene.fetch().await.expect("fetches");
     assert_eq!(scene.server.requests(&path).len(), 3);
     scene.assert_sound();
+}
+
+/// Without a digest, nothing later would tell them apart.
+#[tokio::test]
+async fn pieces_of_a_file_without_digest_are_of_one_version() {
+    let (old, new) = (vec![b'o'; 1000], vec![b'n'; 1000]);
+    let cases = [
+        ("unchanged", &new, Fault::Tagged, 2),
+        ("changed", &old, Fault::Tagged, 2),
+        ("changed, and If-Range ignored", &old, Fault::NoIfRange, 3),
+    ];
+    for (case, first, then, requests) in cases {
+        let server = Server::start(BTreeMap::from([("/file".to_owned(), new.clone())]));
+        server.once("/file", Fault::CutEarlier(first.clone()));
+        server.once("/file", then);
+        let policy = Policy { backoff: Duration::from_millis(1), ..Policy::default() };
+        let fetcher = Fetcher::new(policy, Path::new("/")).expect("a fetcher");
+        let fetched = fetcher.bytes(&format!("{}/file", server.url()), 2000).await;
+        assert!(fetched.expect("fetches") == new, "{case}: not the new file alone");
+        let rest = format!("/file from 500 of {}", server::etag(first));
+        let expected = ["/file", &rest, "/file"].map(str::to_owned);
+        assert_eq!(server.requests("/file"), expected[..requests], "{case}");
+    }
 }
 
 #[tokio::test]

@@ -39,7 +39,8 @@ impl Exchange for Download<'_> {
         let offset = resume_from(self.request, self.sink, &self.progress)?;
         let response = self.fetcher.send(self.request, self.from(offset)).await?;
         self.progress.answered = true;
-        let skip = accept(self.request, self.sink, &response, offset)?;
+        let etag = self.progress.etag.as_deref();
+        let skip = accept(self.request, self.sink, &response, offset, etag)?;
         self.progress.etag = strong_etag(response.headers());
         self.receive(response, skip).await
     }

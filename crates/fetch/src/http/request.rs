@@ -155,12 +155,14 @@ pub(super) fn resume_from(
     Ok(sink.size())
 }
 
-/// Checks the response's head; returns the number of its body's bytes that the sink already has.
+/// Checks the response's head; returns the number of its body's bytes that the sink already has,
+/// which is of the content with the tag `etag`.
 pub(super) fn accept(
     request: &DownloadRequest,
     sink: &mut Sink,
     response: &Response,
     offset: u64,
+    etag: Option<&str>,
 ) -> Result<u64, AttemptError> {
     let status = response.status();
     let length = response.content_length();
@@ -181,7 +183,12 @@ pub(super) fn accept(
             }
             Ok(offset)
         }
-        StatusCode::PARTIAL_CONTENT if starts_at(response.headers(), offset) => Ok(0),
+        StatusCode::PARTIAL_CONTENT
+            if starts_at(response.headers(), offset)
+                && (request.pinned || is_same(response.headers(), offset, etag)) =>
+        {
+            Ok(0)
+        }
         StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
             sink.restart()?;
             Err(AttemptError::Retry(request.failure("the server cannot resume the transfer")))
@@ -204,6 +211,12 @@ fn starts_at(headers: &HeaderMap, offset: u64) -> bool {
     let range = headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
     let start = range.and_then(|r| r.strip_prefix("bytes ")?.split_once('-')?.0.parse().ok());
     start == Some(offset)
+}
+
+/// True if a part from `offset` on is of the content with the tag `etag`. Some servers honour Range
+/// and ignore If-Range: only parts with the same strong validator belong together (RFC 9110, 15.3.7.3).
+fn is_same(headers: &HeaderMap, offset: u64, etag: Option<&str>) -> bool {
+    offset == 0 || strong_etag(headers).as_deref() == etag
 }
 
 pub(super) fn strong_etag(headers: &HeaderMap) -> Option<String> {
