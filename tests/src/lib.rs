@@ -1,5 +1,5 @@
 //! Fixtures of the tests across all of longshore: an archive and its packages, a server with faults,
-//! module sets, a .run file, and the program itself in a directory of its own.
+//! module sets and their signer, a .run file, and the program itself in a directory of its own.
 
 pub mod archive;
 pub mod module_sets;
@@ -7,4 +7,5 @@ pub mod packages;
 pub mod run_file;
 pub mod scene;
 pub mod server;
+pub mod signer;
 pub mod tls;

@@ -2,7 +2,6 @@
 //! a package, and with signatures that openssl made. Both are compared with sign-file's output.
 
 mod host;
-mod signer;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,8 +14,8 @@ use longshore_modules::sets::SetStore;
 use longshore_tests::packages::KERNEL;
 use longshore_tests::scene::disk;
 use longshore_tests::scene::{Scene, finish, names};
+use longshore_tests::signer::Signer;
 use longshore_tests::{archive, module_sets};
-use signer::Signer;
 
 /// A scene whose archive has sign-file, an unsigned set in its store, and a signer.
 struct Bench {
