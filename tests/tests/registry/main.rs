@@ -2,7 +2,7 @@
 //! fault is refused with its exit code and text, and nothing wrong stays in the store. skopeo reads
 //! and copies pushed sets, as does oras; openssl and cosign verify and make signatures.
 //!
-//! Needs Debian's packages docker-registry, skopeo, openssl and apache2-utils, and the programs
+//! Needs Debian's packages docker-registry, skopeo, openssl, apache2-utils and linux-kbuild, and the programs
 //! cosign and oras of a later Debian (scripts/setup).
 
 mod behind;

@@ -17,8 +17,10 @@ use longshore_modules::sets::SetStore;
 use nix::sys::signal::Signal;
 
 use super::*;
+use longshore_tests::archive::Suite;
 use longshore_tests::packages::{self, Item, KERNEL, deb};
 use longshore_tests::scene::{Scene as Host, await_exit, send, until};
+use longshore_tests::signer::{self, Signer};
 
 const AGENTS: usize = 8;
 /// Lease whose twentieth is long against the delays of a busy machine.
@@ -32,7 +34,7 @@ pub(crate) fn tag() -> String {
 
 /// Makes an archive to build a driver from, whose first module is longer by `padding` bytes. make
 /// waits for the test's command if `waits`.
-pub(crate) fn archive(padding: usize, waits: bool) -> longshore_tests::archive::Suite {
+pub(crate) fn archive(padding: usize, waits: bool) -> Suite {
     let kbuild = b"ccflags-y += -DNV_VERSION_STRING=\\\"535.261.03\\\"\n";
     let modules = MODULES.map(|name| {
         let mut image = module_sets::module(name, KERNEL);
@@ -287,6 +289,44 @@ fn a_builder_that_is_stopped_gives_its_claim_back_and_another_takes_over_at_once
         assert!(stopped.elapsed() < lease / 2, "{:?}", stopped.elapsed());
         send(&waits.child, Signal::SIGKILL);
     }
+}
+
+/// Adds the kernel's sign-file to an archive, for which no compile has a use.
+fn with_sign_file(mut suite: Suite) -> Suite {
+    let is_headers = |(stanza, _): &&mut (String, _)| stanza.starts_with("Package: linux-headers");
+    let (headers, _) = suite.packages.iter_mut().find(is_headers).expect("headers");
+    *headers = headers.replace("Depends: ", "Depends: linux-kbuild-6.1, ");
+    let kbuild = headers.lines().skip(1).take(2).collect::<Vec<_>>().join("\n");
+    let kbuild = format!("Package: linux-kbuild-6.1\n{kbuild}\n");
+    suite.packages.push((kbuild, signer::kbuild()));
+    suite
+}
+
+#[test]
+fn a_set_that_another_host_compiled_is_signed_for_this_hosts_kernel() {
+    let hub = Hub::that_deletes();
+    let reference = format!("http://{}/nvidia/modules", hub.address);
+    let first = Host::with(archive(0, false));
+    let built = Agent::start(&first, "agent", "store", Some(&reference)).ends_well();
+    assert_eq!(tags(&hub), [tag()]);
+
+    let host = Host::with(with_sign_file(archive(0, false)));
+    let signer = Signer::new(&host.path("signer"), "Module signing");
+    let path = |path: &PathBuf| path.to_str().expect("a path").to_owned();
+    let (key, certificate) = (path(&signer.key), path(&signer.certificate));
+    let sign = ["--module-key", &key, "--module-certificate", &certificate];
+    let agent = Agent::with_options(&host, "agent", "store", Some(&reference), &sign);
+    let store = agent.store.clone();
+    let signed = agent.ends_well();
+    assert!(entries(&store.join("logs")).is_empty(), "it compiled");
+
+    module_sets::assert_sound(&signed);
+    let [built] = &built.sets().expect("sets")[..] else { panic!("not one set was built") };
+    let mut sets = signed.sets().expect("sets");
+    sets.retain(|set| set.key.signed_by.is_some());
+    let [set] = &sets[..] else { panic!("not one signed set: {sets:?}") };
+    assert_eq!(set.key.unsigned(), built.key);
+    assert_eq!(set.key.signed_by.as_ref().expect("signed").key_ids, [signer.key_id()]);
 }
 
 #[test]
