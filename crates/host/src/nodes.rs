@@ -213,15 +213,27 @@ fn parse_majors(text: &str) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// Returns the `Device Minor` of every GPU, in order. A GPU whose file has none is left out.
+/// Returns the minors of the GPUs' nodes, in order.
 fn gpu_minors(root: &Path) -> io::Result<Vec<u32>> {
-    let mut minors = Vec::new();
-    for gpu in entries(&root.join("proc/driver/nvidia/gpus"))? {
-        let Ok(text) = fs::read_to_string(gpu.join("information")) else { continue };
-        minors.extend(field(&text, "Device Minor"));
-    }
+    let mut minors: Vec<u32> = minors(root)?.into_values().collect();
     minors.sort_unstable();
     minors.dedup();
+    Ok(minors)
+}
+
+/// Returns the `Device Minor` of every GPU that the driver below `root` drives, by its PCI address. A
+/// GPU whose file has none is left out.
+///
+/// # Errors
+/// If the driver's list of GPUs cannot be read.
+pub fn minors(root: &Path) -> io::Result<BTreeMap<String, u32>> {
+    let mut minors = BTreeMap::new();
+    for gpu in entries(&root.join("proc/driver/nvidia/gpus"))? {
+        let Some(address) = gpu.file_name().and_then(|name| name.to_str()) else { continue };
+        let Ok(text) = fs::read_to_string(gpu.join("information")) else { continue };
+        let minor = field(&text, "Device Minor");
+        minors.extend(minor.map(|minor| (address.to_owned(), minor)));
+    }
     Ok(minors)
 }
 
