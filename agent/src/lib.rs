@@ -8,6 +8,7 @@
 pub mod build_lease;
 pub mod bundle;
 pub mod catalog;
+pub mod cdi;
 pub mod commands;
 pub mod config;
 pub mod daemons;

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
+use super::cdi::DriverCapability;
 use super::daemons::Mode;
 use super::deadlines::SecondOrMore;
 use super::environment::get;
@@ -255,6 +256,7 @@ macro_rules! parsed_alike {
 parsed_alike!(
     BoundedDuration,
     BuildUser,
+    DriverCapability,
     DriverSelector,
     Hash,
     Host,

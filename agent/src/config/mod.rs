@@ -1,5 +1,6 @@
 //! Configuration: fragments from file, environment and flags, merged and validated into [`Config`].
 
+mod cdi;
 mod daemons;
 mod deadlines;
 mod downloads;
@@ -28,6 +29,7 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use cdi::DriverCapability;
 pub use daemons::{DaemonConfig, DaemonFragment, Mode};
 pub use deadlines::SecondOrMore;
 pub use downloads::DownloadFragment;
@@ -96,6 +98,8 @@ pub struct Config {
     pub patches: PatchConfig,
     /// Daemons of the driver to run.
     pub daemons: DaemonConfig,
+    /// Parts of the driver that CDI specs give to containers.
+    pub cdi_capabilities: Vec<DriverCapability>,
     /// Reaction to a GPU that the driver did not take.
     pub missing_gpus: MissingGpus,
     /// Directories of longshore and of the host.
@@ -234,6 +238,7 @@ impl Config {
             build_user: all.build_uid.unwrap_or_default(),
             patches: all.patches.with_defaults(),
             daemons: all.daemons.with_defaults(),
+            cdi_capabilities: all.cdi_capabilities.unwrap_or_else(DriverCapability::usual),
             missing_gpus: all.missing_gpus.unwrap_or_default(),
             store_max_size: all.store_max_size.map_or(Some(STORE_MAX_SIZE), SizeBound::bytes),
             listen: all.listen.unwrap_or_default(),

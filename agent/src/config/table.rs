@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
+use super::cdi::DriverCapability;
 use super::daemons::DaemonFragment;
 use super::downloads::DownloadFragment;
 use super::fragment::decided;
@@ -190,6 +191,12 @@ settings! {
     patches: PatchFragment; section "patches"
     /// The driver's daemons.
     daemons: DaemonFragment; section "daemons"
+    /// Part of the driver that CDI specs give to containers: compute, utility, video or graphics
+    /// (repeatable)
+    cdi_capabilities: Option<Vec<DriverCapability>>;
+        key "cdi-capabilities" flag "cdi-capability" "NAME" env "LONGSHORE_CDI_CAPABILITIES"
+        default "`compute`, `utility`, `video`"
+        means "parts of the driver that [CDI specs](containers.md#libraries-and-tools) give to containers, named as in `NVIDIA_DRIVER_CAPABILITIES`: `compute`, `utility`, `video`, `graphics`"
     /// Time limits of downloads.
     downloads: DownloadFragment; section "downloads"
     /// Store, on the host's disk
