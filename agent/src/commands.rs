@@ -1,6 +1,7 @@
 //! Commands of the command line, dispatched to the modules that implement them.
 
 mod bundle;
+mod cdi;
 mod doctor;
 mod registry;
 mod sign_modules;
@@ -111,6 +112,9 @@ enum Command {
     Unload,
     /// Show what is installed on the host, and what the agent is doing
     Status(status::Status),
+    /// Show the GPUs that container runtimes can give to containers (CDI)
+    #[command(subcommand)]
+    Cdi(cdi::Cdi),
 }
 
 /// End of a command that did not fail.
@@ -255,6 +259,7 @@ async fn dispatch(
         Command::Store(what) => stoppable(upkeep::of_store(config, what)).await,
         Command::Unload => lifecycle::unload(config, telemetry).await.map(CommandOutcome::Code),
         Command::Status(asked) => status::status(config, &asked).map(CommandOutcome::Code),
+        Command::Cdi(asked) => cdi::cdi(config, &asked).map(CommandOutcome::Code),
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod air_gapped;
 mod archives;
+mod cdi;
 mod configuration;
 mod doctor;
 mod hosts;
