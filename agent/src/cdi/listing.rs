@@ -81,10 +81,11 @@ fn contents(root: &Root, path: &Path) -> Option<Contents> {
     Some(parsed(&text, ending == "yaml"))
 }
 
-fn parsed(text: &[u8], may_be_yaml: bool) -> Contents {
-    // JSON is YAML, too, and every ending may have either.
-    if may_be_yaml && !text.trim_ascii_start().starts_with(b"{") {
-        return Contents::Yaml(yaml_kind(text));
+/// Parses a spec. Readers take each ending for YAML, of which JSON is a part.
+fn parsed(text: &[u8], ends_in_yaml: bool) -> Contents {
+    let is_json = text.trim_ascii_start().starts_with(b"{");
+    if !is_json && (ends_in_yaml || yaml_value(text, "cdiVersion:").is_some()) {
+        return Contents::Yaml(yaml_value(text, "kind:"));
     }
     let checked = Spec::from_json(text).map_err(|e| e.to_string()).and_then(|spec| {
         spec.check().map_err(|refusal| refusal.to_string())?;
@@ -93,10 +94,10 @@ fn parsed(text: &[u8], may_be_yaml: bool) -> Contents {
     checked.map_or_else(Contents::Refused, Contents::Devices)
 }
 
-/// Returns the value of the line that begins with `kind:`.
-fn yaml_kind(text: &[u8]) -> Option<String> {
+/// Returns the value of the line that begins with `key`.
+fn yaml_value(text: &[u8], key: &str) -> Option<String> {
     let text = String::from_utf8_lossy(text);
-    let value = text.lines().find_map(|line| line.strip_prefix("kind:"))?;
+    let value = text.lines().find_map(|line| line.strip_prefix(key))?;
     Some(value.trim().trim_matches(['"', '\'']).to_owned())
 }
 

@@ -14,8 +14,9 @@ fn without_an_exposed_driver_there_is_no_spec() {
         ("bookworm-t4", "no NVIDIA driver is loaded"),
         ("bookworm-t4-live", "no driver is exposed at "),
     ] {
+        let tree = fixture(tree);
         for args in [&["cdi", "show"][..], &["cdi", "show", "--json"]] {
-            let args = [args, &["--root", &fixture(tree)]].concat();
+            let args = [args, &["--root", &tree]].concat();
             let ended = scene.refuses(scene.agent(&args), 30, &[cause, "longshore run"]);
             assert_eq!(ended.out, "");
         }

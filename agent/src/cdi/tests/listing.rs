@@ -87,6 +87,18 @@ a.com/b=twice     /var/run/cdi/b.json  (unresolvable: also in /var/run/cdi/a.jso
     None,
     "not read    /var/run/cdi/nvidia.yaml: a spec of kind nvidia.com/gpu in YAML"
 )]
+#[case::yaml_in_json(
+    "run/cdi/x.json",
+    "cdiVersion: 0.5.0\nkind: a.com/b\u{1b}\n",
+    None,
+    "not read    /var/run/cdi/x.json: a spec of kind a.com/b\\u{1b} in YAML"
+)]
+#[case::neither(
+    "run/cdi/x.json",
+    "hello",
+    Some(13),
+    "refused     /var/run/cdi/x.json: expected value"
+)]
 #[case::yaml_without_kind(
     "etc/cdi/x.yaml",
     "",
