@@ -18,6 +18,8 @@
 //! umount2 TARGET FLAGS
 //! bind SOURCE TARGET                 with all that is mounted below
 //! bind-ro SOURCE TARGET              the same, read-only in every copy of the mount
+//! from-host SOURCE NAMESPACE TARGET  its parent's open directory of another mount namespace
+//! try-from-host SOURCE NAMESPACE     the same in a namespace that ends with the call
 //! tmpfs TARGET DATA
 //! mknod PATH DEVICE MODE UID GID ... character devices, each with exactly this mode and owner
 //! chnod PATH DEVICE MODE UID GID     mode and owner of the device that is there
@@ -28,6 +30,7 @@
 //! answered with E2BIG.
 
 pub mod calls;
+mod from_host;
 mod read_only;
 
 use std::fs::File;

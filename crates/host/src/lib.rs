@@ -23,6 +23,7 @@ pub(crate) mod known_holders;
 pub mod look;
 pub mod module_files;
 pub mod modules;
+pub mod mount_from_host;
 pub mod mounts;
 pub mod nodes;
 mod pci;

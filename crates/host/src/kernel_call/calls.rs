@@ -17,7 +17,7 @@ use nix::sys::stat::{Mode, SFlag, fstat, major, makedev, minor, mknod, umask};
 use nix::unistd::{Gid, Uid, fchownat};
 use sys_mount::{Mount, MountFlags};
 
-use super::read_only;
+use super::{from_host, read_only};
 use crate::verbs::{Image, Node, Owner, TMPFS_SOURCE};
 
 /// Maximum length of a call's line: room for a module's parameters and two paths.
@@ -36,6 +36,9 @@ pub(crate) enum Call<'a> {
     Bind { source: &'a Path, target: &'a Path },
     /// The same, read-only in every copy of the mount.
     BindReadOnly { source: &'a Path, target: &'a Path },
+    /// open_tree(2) and move_mount(2): a directory that is open in another mount namespace, on
+    /// `target`; without one it is tried out in a namespace that ends with the call.
+    FromHost { source: &'a Path, namespace: &'a Path, target: Option<&'a Path> },
     /// mount(2): a tmpfs from [`TMPFS_SOURCE`] with these options, which have no blank.
     Tmpfs { target: &'a Path, data: &'a str },
     /// mknod(2) of character devices, one after the other, each with chown(2) and chmod(2), so that
@@ -63,6 +66,12 @@ impl Call<'_> {
             Call::Bind { source, target } => ("bind", vec![source.into(), target.into()]),
             Call::BindReadOnly { source, target } => {
                 ("bind-ro", vec![source.into(), target.into()])
+            }
+            Call::FromHost { source, namespace, target: Some(target) } => {
+                ("from-host", vec![source.into(), namespace.into(), target.into()])
+            }
+            Call::FromHost { source, namespace, target: None } => {
+                ("try-from-host", vec![source.into(), namespace.into()])
             }
             Call::Tmpfs { target, data } => ("tmpfs", vec![target.into(), data.into()]),
             Call::MakeNodes { nodes } => {
@@ -92,6 +101,12 @@ impl Call<'_> {
                 mounted(Mount::builder().fstype("none").flags(flags).mount(source, at.path()))
             }
             Call::BindReadOnly { source, target } => read_only::bind(source, target),
+            Call::FromHost { source, namespace, target: Some(target) } => {
+                from_host::attach(source, namespace, target)
+            }
+            Call::FromHost { source, namespace, target: None } => {
+                from_host::try_out(source, namespace)
+            }
             Call::Tmpfs { target, data } => {
                 let tmpfs = Mount::builder().fstype("tmpfs").flags(MountFlags::NOSUID).data(data);
                 let at = read_only::MountPoint::open(target)?;
@@ -114,6 +129,7 @@ impl Call<'_> {
             Call::Unload { .. } => "delete_module",
             Call::Unmount { .. } => "umount2",
             Call::Bind { .. } | Call::BindReadOnly { .. } => "mount --rbind on",
+            Call::FromHost { .. } => "open_tree and move_mount on",
             Call::Tmpfs { .. } => "mount -t tmpfs on",
             Call::MakeNodes { .. } => "mknod",
             Call::SetNode { .. } => "chown and chmod",
@@ -289,6 +305,14 @@ fn carry_out(words: &[OsString], rest: &mut impl Read) -> Result<(), Errno> {
         [verb, source, target] if verb == "bind-ro" => {
             let (source, target) = (Path::new(source), Path::new(target));
             Call::BindReadOnly { source, target }.carry_out()
+        }
+        [verb, source, namespace, target] if verb == "from-host" => {
+            let (source, namespace) = (Path::new(source), Path::new(namespace));
+            Call::FromHost { source, namespace, target: Some(Path::new(target)) }.carry_out()
+        }
+        [verb, source, namespace] if verb == "try-from-host" => {
+            let (source, namespace) = (Path::new(source), Path::new(namespace));
+            Call::FromHost { source, namespace, target: None }.carry_out()
         }
         [verb, target, data] if verb == "tmpfs" => {
             let data = data.to_str().ok_or(Errno::EINVAL)?;

@@ -60,6 +60,11 @@ impl MountPoint {
         open(target, flags, Mode::empty()).map(Self)
     }
 
+    /// The directory's descriptor.
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.0
+    }
+
     /// The directory's path through its descriptor.
     pub(super) fn path(&self) -> PathBuf {
         format!("/proc/thread-self/fd/{}", self.0.as_raw_fd()).into()
