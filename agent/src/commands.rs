@@ -6,6 +6,7 @@ mod doctor;
 mod registry;
 mod sign_modules;
 mod status;
+mod store_of_host;
 mod upkeep;
 mod usage;
 
@@ -25,7 +26,7 @@ use signal_hook_tokio::Signals;
 pub use usage::{is_wrong_usage, without_secrets, wrong_usage};
 
 use crate::build_lease::Claims;
-use crate::config::{self, Config, Fragment, TerminationMessage};
+use crate::config::{self, Config, Fragment, StorePlace, TerminationMessage};
 use crate::lifecycle::{self, signals};
 use crate::logging::{Log, LogFormat};
 use crate::provider;
@@ -154,15 +155,15 @@ pub fn execute(
     check_environment()?;
     log.start(&env)?;
     let flags = cli.settings;
-    let config = load(&flags, &env)?;
+    let mut config = load(&flags, &env)?;
     check_unknown(&asked.into_inner())?;
     let telemetry = Telemetry::default();
+    if matches!(cli.command, Command::Run) {
+        termination.leave_message(config.termination_message.clone());
+    }
+    config.store_place = store_of_host::prepare(&cli.command, &config)?;
     match cli.command {
-        Command::Run => {
-            termination.leave_message(config.termination_message.clone());
-            termination.keep_record(&config, &telemetry);
-        }
-        Command::Unload => termination.keep_record(&config, &telemetry),
+        Command::Run | Command::Unload => termination.keep_record(&config, &telemetry),
         _ => {}
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -203,11 +204,13 @@ struct Configurations {
     flags: Fragment,
     telemetry: Telemetry,
     claims: Claims,
+    store_place: StorePlace,
 }
 
 impl provider::Configurations for Configurations {
     fn read(&self) -> Result<Config, Failure> {
-        load(&self.flags, &|name| std::env::var(name).ok())
+        let config = load(&self.flags, &|name| std::env::var(name).ok())?;
+        Ok(Config { store_place: self.store_place.clone(), ..config })
     }
 
     fn provider<'a>(&self, config: &'a Config) -> impl provider::Provider + 'a {
@@ -229,8 +232,12 @@ async fn dispatch(
     }
     match command {
         Command::Run => {
-            let configurations =
-                Configurations { flags, telemetry: telemetry.clone(), claims: claims.clone() };
+            let configurations = Configurations {
+                flags,
+                telemetry: telemetry.clone(),
+                claims: claims.clone(),
+                store_place: config.store_place.clone(),
+            };
             let ended = lifecycle::run(config.clone(), configurations, telemetry, stuck).await;
             ended.map(CommandOutcome::Code)
         }

@@ -19,6 +19,7 @@ mod record_place;
 mod run_file;
 mod serving;
 mod sources;
+mod store_place;
 mod table;
 mod values;
 
@@ -37,6 +38,7 @@ pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
 pub use patches::PatchFragment;
 pub use publish::{PublishConfig, PublishFragment};
 pub use serving::{Listen, TerminationMessage};
+pub use store_place::{StoreChoice, StorePlace};
 pub use table::Fragment;
 pub use values::{
     BoundedDuration, DriverSelector, FlavourSelector, MissingGpus, ModuleName, ModuleParameter,
@@ -104,6 +106,8 @@ pub struct Config {
     pub missing_gpus: MissingGpus,
     /// Directories of longshore and of the host.
     pub paths: Paths,
+    /// Place of the store, as found when the program started.
+    pub store_place: StorePlace,
     /// Size limit of the store once the driver is installed; None for no limit.
     pub store_max_size: Option<u64>,
     /// Address that health, metrics and status are served on.
@@ -226,6 +230,7 @@ impl Config {
             archives: archives(&all),
             run_files: all.all_run_files()?,
             paths: places::paths(&all),
+            store_place: StorePlace::default(),
             deadlines: deadlines::deadlines(&all),
             prebuilt: AbsolutePath::list(all.prebuilt),
             registries: registries(all.registries, publish.as_ref()),

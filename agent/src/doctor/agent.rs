@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use super::Look;
+use crate::config::StorePlace;
 use crate::journal::phase::Phase;
 use crate::journal::{self, Refused, State};
 use crate::steps::LoadModule;
@@ -127,7 +128,12 @@ impl OfAgent {
     /// Checks the store quickly: descriptions and names, no digests.
     fn store(&mut self, look: &Look<'_>) {
         let path = look.config.paths.store.as_path();
-        let store = Store::at(&look.root.display(path), look.config.disk());
+        let store = Store::at(&look.store(), look.config.disk());
+        let through = match look.config.store_place {
+            StorePlace::ToAttach => " (the host's, which `run` attaches through process 1)",
+            StorePlace::Attached => " (the host's, attached through process 1)",
+            StorePlace::AsItIs | StorePlace::InContainer(_) => "",
+        };
         let there = match fs::read_dir(store.root()) {
             Ok(_) => true,
             Err(e) if e.kind() == ErrorKind::NotFound => false,
@@ -137,7 +143,8 @@ impl OfAgent {
             }
         };
         if !there {
-            self.notes.store = format!("{} does not exist yet; `run` makes it", path.display());
+            let path = path.display();
+            self.notes.store = format!("{path}{through} does not exist yet; `run` makes it");
             return;
         }
         let (whole, damaged) = sets(&store);
@@ -150,7 +157,7 @@ impl OfAgent {
         if !failed.is_empty() {
             self.findings.push(Finding::warning(Code::CompileFailedBefore, failed.join("; ")));
         }
-        self.notes.store = format!("{} has {whole} sets of modules", path.display());
+        self.notes.store = format!("{}{through} has {whole} sets of modules", path.display());
     }
 }
 

@@ -9,12 +9,14 @@ mod host;
 mod kernel_config;
 mod render;
 
+use std::path::{Path, PathBuf};
+
 use serde::{Serialize, Serializer};
 
 pub use render::render;
 
 use crate::catalog::{self, Catalog};
-use crate::config::Config;
+use crate::config::{Config, StorePlace};
 use crate::journal;
 use crate::plan::{self, Plan};
 use crate::prebuilt::Prebuilt;
@@ -111,6 +113,15 @@ impl Look<'_> {
     fn captured(&self) -> bool {
         self.config.paths.is_captured()
     }
+
+    /// Path of the store, for reading: the host's where `run` attaches that.
+    fn store(&self) -> PathBuf {
+        let paths = &self.config.paths;
+        match self.config.store_place {
+            StorePlace::ToAttach => below(&paths.host_root, &paths.store),
+            _ => self.root.display(&paths.store),
+        }
+    }
 }
 
 /// Diagnoses the host. With `online` the configured sources are queried, as by `run`; without it
@@ -195,13 +206,17 @@ impl Look<'_> {
 
     /// Returns what is available without queries, and without making anything.
     fn at_hand(&self) -> Result<Catalog, Failure> {
-        let store = Store::at(&self.root.display(&self.config.paths.store), self.config.disk());
+        let store = Store::at(&self.store(), self.config.disk());
         let there = store.dir("sets").is_dir() && store.dir("userspace").is_dir();
         let store_there = there.then_some(&store);
         let mut catalog = catalog::gather(self.config, self.facts, store_there, NOT_ASKED)?;
         Prebuilt::new(self.config)?.judge(&self.facts.kernel, &store, &mut catalog);
         Ok(catalog)
     }
+}
+
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 fn report(input: &checks::Input<'_>, findings: &[Finding]) -> Report {

@@ -132,6 +132,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     reasons.append(&mut supply.reasons);
     reasons.extend(live.reason);
     reasons.extend(daemons.reasons);
+    reasons.extend(preflight::store_of_host(config));
     Ok(Plan {
         driver_version: choice.version,
         flavour: choice.flavour,

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::conflicts;
 use super::driver::name_of;
-use super::{Acquire, gpu};
-use crate::config::Config;
+use super::{Acquire, Reason, gpu};
+use crate::config::{Config, StorePlace};
 use longshore_core::finding::{Code, Finding};
 use longshore_core::machine::Machine;
 use longshore_core::privileges::{self, NEEDS};
@@ -218,17 +218,43 @@ fn host_root_hidden(config: &Config, facts: &HostFacts) -> Option<Finding> {
 /// Warns about directories in the container's own file system, which is removed with the container.
 fn lost_with_container(config: &Config, facts: &HostFacts) -> Option<Finding> {
     let paths = &config.paths;
-    let lost: Vec<String> = [&paths.store, &paths.state]
-        .into_iter()
-        .filter(|path| mounts::containing(&facts.mounts, path).is_some_and(is_overlay))
-        .map(|path| path.display().to_string())
-        .collect();
-    (in_container(config, facts) && !lost.is_empty()).then(|| {
-        Finding::warning(
-            Code::LostWithContainer,
-            format!("in the container's own file system: {}", lost.join(", ")),
-        )
-    })
+    let in_overlay = |path: &Path| mounts::containing(&facts.mounts, path).is_some_and(is_overlay);
+    let is_store_lost = match &config.store_place {
+        StorePlace::Attached | StorePlace::ToAttach => false,
+        StorePlace::InContainer(_) => true,
+        StorePlace::AsItIs => in_overlay(&paths.store),
+    };
+    let lost = [(&paths.store, is_store_lost), (&paths.state, in_overlay(&paths.state))];
+    let lost: Vec<String> =
+        lost.iter().filter(|(_, lost)| *lost).map(|(path, _)| path.display().to_string()).collect();
+    if !in_container(config, facts) || lost.is_empty() {
+        return None;
+    }
+    let detail = format!("in the container's own file system: {}", lost.join(", "));
+    let StorePlace::InContainer(why) = &config.store_place else {
+        return Some(Finding::warning(Code::LostWithContainer, detail));
+    };
+    let detail = format!("{detail}; the host's directory is not attached as the store: {why}");
+    let store = paths.store.display();
+    let remedy = format!(
+        "mount the store from the host (a hostPath, or docker run -v {store}:{store}), or remove the \
+         cause"
+    );
+    Some(Finding::warning(Code::LostWithContainer, detail).remedy(remedy))
+}
+
+/// Returns the reason of a store on the host's disk that no mount of the container has.
+pub(super) fn store_of_host(config: &Config) -> Option<Reason> {
+    let store = config.paths.store.display();
+    let reason = match config.store_place {
+        StorePlace::Attached => format!("the host's {store}, attached through process 1"),
+        StorePlace::ToAttach => format!(
+            "the host's {store}, which `run` attaches through process 1; this plan was made without \
+             its contents"
+        ),
+        StorePlace::AsItIs | StorePlace::InContainer(_) => return None,
+    };
+    Some(Reason { topic: "store".into(), reason })
 }
 
 fn unshared(facts: &HostFacts, target: &Path) -> Option<String> {

@@ -145,6 +145,12 @@ pub fn drop_unneeded() -> io::Result<()> {
     Ok(set_capabilities(None, CapabilitySets { effective, permitted, inheritable })?)
 }
 
+/// True if this process may have the capability of this name, which is one of [`NEEDS`].
+pub fn may(name: &str) -> bool {
+    let named = all(|need| need.name == name);
+    capabilities(None).is_ok_and(|have| !named.is_empty() && have.permitted.contains(named))
+}
+
 fn all(wanted: impl Fn(&Need) -> bool) -> CapabilitySet {
     NEEDS.iter().filter(|need| wanted(need)).map(|need| need.set).collect()
 }

@@ -1,6 +1,7 @@
 //! Preflight refusals of hosts that are not ready.
 
 use super::*;
+use crate::config::StorePlace;
 use crate::steps::MakeNodes;
 use longshore_core::failure::ExitCode;
 use longshore_host::facts::PlacedFile;
@@ -144,6 +145,27 @@ fn a_store_in_the_containers_own_file_system_is_warned_of() {
     let finding = plan.findings.iter().find(|f| f.code == Code::LostWithContainer).unwrap();
     // The state is on /run/nvidia, which is mounted from the host.
     assert_eq!(finding.detail, "in the container's own file system: /var/lib/longshore");
+}
+
+#[rstest]
+#[case::attached(StorePlace::Attached, None)]
+#[case::to_be_attached(StorePlace::ToAttach, None)]
+#[case::refused(
+    StorePlace::InContainer("a profile refuses it".into()),
+    Some("/var/lib/longshore; the host's directory is not attached as the store: a profile refuses it")
+)]
+fn a_store_that_is_the_hosts_is_not_lost(#[case] place: StorePlace, #[case] detail: Option<&str>) {
+    let facts = facts("bookworm-t4-container");
+    let config = Config { store_place: place, ..config("535", "auto") };
+    let plan = plan(&config, &facts, &archives()).unwrap();
+    let lost = plan.findings.iter().find(|f| f.code == Code::LostWithContainer);
+    let reason = plan.reasons.iter().find(|r| r.topic == "store");
+    assert_eq!(lost.is_none(), reason.is_some_and(|r| r.reason.contains("through process 1")));
+    assert_eq!(lost.is_some(), detail.is_some());
+    if let (Some(lost), Some(detail)) = (lost, detail) {
+        assert!(lost.detail.ends_with(detail), "{}", lost.detail);
+        assert!(lost.remedy.contains("-v /var/lib/longshore:/var/lib/longshore"));
+    }
 }
 
 #[rstest]

@@ -192,6 +192,16 @@ fn where_no_child_can_be_started_the_call_is_made_all_the_same() {
     assert!(matches!(answer, Answer::Came(Err(Errno::ENOENT | Errno::EPERM))), "{answer:?}");
 }
 
+#[rstest]
+#[case::attached(Some("/none/target"))]
+#[case::tried_out(None)]
+fn a_directory_of_another_namespace_is_named_to_the_child(#[case] target: Option<&str>) {
+    let (source, namespace) = (Path::new("/none/a b"), Path::new("/none/ns"));
+    let call = Call::FromHost { source, namespace, target: target.map(Path::new) };
+    assert!(call.line().contains("from-host /none/a%20b /none/ns"), "{}", call.line());
+    assert_eq!(answers(call.line().as_bytes()), [Errno::ENOENT as i32]);
+}
+
 /// Returns the answers of a child to `input`.
 fn answers(input: &[u8]) -> Vec<i32> {
     let mut output = Vec::new();
