@@ -87,7 +87,10 @@ fn attached(config: &Config) -> Result<StorePlace, Failure> {
     };
     match dir.attach(&path, &calls(config)) {
         Ok(()) => {
-            tracing::info!("the store is the host's {}, attached through process 1", path.display());
+            tracing::info!(
+                "the store is the host's {}, attached through process 1",
+                path.display()
+            );
             Ok(StorePlace::Attached)
         }
         Err(NotAttached::Unanswered(waited)) => Err(unanswered(&path, waited)),

@@ -233,6 +233,8 @@ mod tests {
         fs::create_dir(dir.join("data")).unwrap();
         symlink("data", dir.join("link")).unwrap();
         assert_eq!(resolved(&dir.join("link/a/../b/c")), dir.join("data/b/c"));
-        assert!(!has_entries(&dir.join("data")) && has_entries(&dir) && !has_entries(&dir.join("no")));
+        assert!(
+            !has_entries(&dir.join("data")) && has_entries(&dir) && !has_entries(&dir.join("no"))
+        );
     }
 }

@@ -237,8 +237,8 @@ fn lost_with_container(config: &Config, facts: &HostFacts) -> Option<Finding> {
     let detail = format!("{detail}; the host's directory is not attached as the store: {why}");
     let store = paths.store.display();
     let remedy = format!(
-        "mount the store from the host (a hostPath, or docker run -v {store}:{store}), or remove the \
-         cause"
+        "mount these directories from the host (a hostPath, or docker run -v {store}:{store}), or \
+         remove the cause"
     );
     Some(Finding::warning(Code::LostWithContainer, detail).remedy(remedy))
 }

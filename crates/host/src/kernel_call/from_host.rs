@@ -54,7 +54,8 @@ pub(super) fn try_out(source: &Path, namespace: &Path) -> Result<(), Errno> {
 /// Copies the mount of the directory `source`, with that directory as its root; the copy is attached
 /// nowhere, and vanishes with its descriptor.
 fn copied(source: &Path, namespace: &Path) -> Result<OwnedFd, Errno> {
-    let source = open(source, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let source =
+        open(source, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
     let namespace = open(namespace, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
     let flags = OpenTreeFlags::AT_EMPTY_PATH
         | OpenTreeFlags::OPEN_TREE_CLONE
