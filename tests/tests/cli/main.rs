@@ -15,5 +15,6 @@ mod panics;
 mod process_one;
 mod proxies;
 mod signals;
+mod store_of_host;
 mod streams;
 mod upkeep;
