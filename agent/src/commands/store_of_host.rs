@@ -5,7 +5,7 @@
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Command;
@@ -36,14 +36,23 @@ enum StoreUse {
 /// # Errors
 /// Exit code 15 where the host's disk or the kernel does not answer.
 pub(super) fn prepare(command: &Command, config: &Config) -> Result<StorePlace, Failure> {
-    match use_by(command) {
-        StoreUse::Required => attached(config),
-        StoreUse::Optional => Ok(attached(config).unwrap_or_else(|failure| {
-            tracing::warn!("{}", failure.one_line());
-            StorePlace::InContainer(failure.one_line())
-        })),
-        StoreUse::Foreseen => Ok(foreseen(config)),
-        StoreUse::Unused => Ok(StorePlace::default()),
+    let usage = use_by(command);
+    if usage == StoreUse::Unused {
+        return Ok(StorePlace::default());
+    }
+    let path = match attachable(config) {
+        Ok(path) => path,
+        Err(StorePlace::InContainer(why)) if usage != StoreUse::Foreseen => {
+            return Ok(in_container(why));
+        }
+        Err(place) => return Ok(place),
+    };
+    match usage {
+        StoreUse::Foreseen => Ok(StorePlace::ToAttach),
+        StoreUse::Optional => {
+            Ok(attached(config, path).unwrap_or_else(|failure| in_container(failure.one_line())))
+        }
+        StoreUse::Required | StoreUse::Unused => attached(config, path),
     }
 }
 
@@ -68,17 +77,31 @@ fn use_by(command: &Command) -> StoreUse {
     }
 }
 
-fn attached(config: &Config) -> Result<StorePlace, Failure> {
+/// Returns the path on which the host's directory can be attached, else the place of the store. Only
+/// tries it out, and changes nothing.
+fn attachable(config: &Config) -> Result<PathBuf, StorePlace> {
     let path = match StoreChoice::of(&config.paths) {
-        StoreChoice::AsItIs => return Ok(StorePlace::AsItIs),
-        StoreChoice::Filled => return Ok(in_container(FILLED)),
+        StoreChoice::AsItIs => return Err(StorePlace::AsItIs),
+        StoreChoice::Filled => return Err(StorePlace::InContainer(FILLED.into())),
         StoreChoice::Host(path) => path,
     };
     let limit = config.deadlines.load;
-    let on_disk = path.clone();
+    let wanted = path.clone();
+    let open = move || HostNamespace::of_process_1().nearest(&wanted);
+    let tried = |dir: HostDir| dir.try_out(&calls(config)).map_err(|refused| refused.to_string());
+    let tried = match bounded_call::in_time("host-store", limit, open) {
+        None => Err(NotAttached::Unanswered(limit).to_string()),
+        Some(opened) => opened.map_err(|error| error.to_string()).and_then(tried),
+    };
+    tried.map_err(StorePlace::InContainer).map(|()| path)
+}
+
+fn attached(config: &Config, path: PathBuf) -> Result<StorePlace, Failure> {
+    let limit = config.deadlines.load;
+    let wanted = path.clone();
     let make = move || {
-        make_mount_point(&on_disk)?;
-        HostNamespace::of_process_1().make(&on_disk)
+        make_mount_point(&wanted)?;
+        HostNamespace::of_process_1().make(&wanted)
     };
     let dir = match bounded_call::in_time("host-store", limit, make) {
         None => return Err(unanswered(&path, limit)),
@@ -96,27 +119,6 @@ fn attached(config: &Config) -> Result<StorePlace, Failure> {
         Err(NotAttached::Unanswered(waited)) => Err(unanswered(&path, waited)),
         Err(refused) => Ok(in_container(refused)),
     }
-}
-
-/// Judges if [`attached`] would attach the host's directory, and changes nothing.
-fn foreseen(config: &Config) -> StorePlace {
-    let path = match StoreChoice::of(&config.paths) {
-        StoreChoice::AsItIs => return StorePlace::AsItIs,
-        StoreChoice::Filled => return StorePlace::InContainer(FILLED.into()),
-        StoreChoice::Host(path) => path,
-    };
-    let limit = config.deadlines.load;
-    let open = move || HostNamespace::of_process_1().nearest(&path);
-    let tried = |dir: &HostDir| dir.try_out(&calls(config));
-    let why = match bounded_call::in_time("host-store", limit, open) {
-        None => NotAttached::Unanswered(limit).to_string(),
-        Some(Err(error)) => error.to_string(),
-        Some(Ok(dir)) => match tried(&dir) {
-            Ok(()) => return StorePlace::ToAttach,
-            Err(refused) => refused.to_string(),
-        },
-    };
-    StorePlace::InContainer(why)
 }
 
 /// A child process makes the calls: they can hang with the host's disk.
