@@ -33,6 +33,24 @@ served() {
     wait $holder || true
 }
 
+# Starts a container with all GPUs by CDI alone, from the spec that the agent shows, and prints its
+# nodes, the loader's complaint about a library that it cannot load, and the answer of nvidia-smi.
+cdi() {
+    mkdir -p /var/run/cdi
+    pod exec longshore longshore cdi show >/var/run/cdi/nvidia.tmp
+    mv /var/run/cdi/nvidia.tmp /var/run/cdi/nvidia.json
+    # shellcheck disable=SC2016
+    pod run --rm --network none --device nvidia.com/gpu=all --entrypoint /bin/sh $IMAGE -c '
+        for node in /dev/nvidia*; do [ -c "$node" ] && echo "node $node"; done
+        for library in libcuda.so.1 libnvidia-ml.so.1; do
+            LD_PRELOAD=$library busybox true && echo "tried $library"
+        done
+        /usr/bin/nvidia-smi
+        echo "rc $?"'
+    rm /var/run/cdi/nvidia.json
+    rmdir /var/run/cdi 2>/dev/null || true
+}
+
 # Prints the driver and its tree as the host sees them.
 look_at_driver() {
     show_command 'cat /proc/driver/nvidia/version'
@@ -58,6 +76,7 @@ if await has_phase ready; then
     section ready.confinement confinement
     section ready.state cat "$STATE"
     section ready.look look_at_driver
+    section ready.cdi cdi
     served
     section agent-log cat /run/matrix/agent.log
     [ -z "$LOSES_POWER" ] || exit 0

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::attacked;
+use crate::cdi;
 use crate::checks::{self, Expected};
 use crate::confinement;
 use crate::dead_disk;
@@ -133,6 +134,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
             wrong.extend(checks::ready(expected, records, "ready"));
             if records.phases.iter().any(|phase| phase == "ready") {
                 wrong.extend(served::wrong(cell, expected, records));
+                wrong.extend(cdi::wrong(cell, records));
             }
             wrong.extend(confinement::wrong(cell, records));
         }

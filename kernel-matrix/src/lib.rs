@@ -13,6 +13,7 @@ pub mod apt;
 pub mod attacked;
 pub mod bits;
 pub mod cache;
+pub mod cdi;
 pub mod cell;
 pub mod checks;
 pub mod compile;

@@ -52,7 +52,7 @@ fn status(expected: &Expected, records: &Records) -> Option<String> {
 }
 
 /// Returns the numbers of GPUs that the driver should bind, and that it can bind.
-fn gpus(cell: &Cell) -> (usize, usize) {
+pub(crate) fn gpus(cell: &Cell) -> (usize, usize) {
     let gpus = || cell.gpus.iter().filter(|gpu| gpu.model != Model::NvSwitch);
     (gpus().count(), gpus().filter(|gpu| gpu.fault.is_none()).count())
 }

@@ -1,0 +1,91 @@
+//! Judges a container that got the GPUs by CDI alone (guest/round-trip.sh).
+
+use crate::matrix::Cell;
+use crate::records::Records;
+use crate::served;
+
+/// Nodes of every container with a GPU.
+const CONTROL_NODES: [&str; 4] = ["nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl"];
+
+/// Returns the faults of the container.
+pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
+    let driven = served::gpus(cell).1;
+    if driven == 0 {
+        return Vec::new();
+    }
+    let seen = match records.section("ready.cdi") {
+        Ok(seen) => seen,
+        Err(missing) => return vec![missing],
+    };
+    let has = |line: &str| seen.iter().any(|seen| seen == line);
+    let mut wrong = Vec::new();
+    for node in CONTROL_NODES {
+        if !has(&format!("node /dev/{node}")) {
+            wrong.push(format!("no node /dev/{node}"));
+        }
+    }
+    let is_gpu = |line: &&String| {
+        let number = line.strip_prefix("node /dev/nvidia");
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    let gpus = seen.iter().filter(is_gpu).count();
+    if gpus != driven {
+        wrong.push(format!("{gpus} nodes of GPUs, not {driven}"));
+    }
+    for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+        if !has(&format!("tried {library}")) || seen.iter().any(|line| is_refusal(line, library)) {
+            wrong.push(format!("{library} cannot be loaded"));
+        }
+    }
+    // The answer of a driver without real hardware.
+    if !has("No devices were found") || seen.last().map(String::as_str) != Some("rc 6") {
+        wrong.push("nvidia-smi does not answer as outside".into());
+    }
+    if !wrong.is_empty() {
+        wrong.extend(seen.iter().map(|line| format!("it says: {line}")));
+    }
+    wrong.into_iter().map(|why| format!("container by CDI: {why}")).collect()
+}
+
+/// True for the loader's message about a library that it cannot load.
+fn is_refusal(line: &str, library: &str) -> bool {
+    line.contains("LD_PRELOAD") && line.contains(library)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "node /dev/nvidia-modeset\nnode /dev/nvidia-uvm\nnode /dev/nvidia-uvm-tools\n\
+        node /dev/nvidia0\nnode /dev/nvidiactl\ntried libcuda.so.1\ntried libnvidia-ml.so.1\n\
+        No devices were found\nrc 6";
+
+    #[test]
+    fn a_container_is_judged() {
+        let cell: Cell = toml::from_str(
+            "name = 'a'\nscenario = 'round-trip'\nkernel = { suite = 's', package = 'p' }\n\
+             driver = { branch = '535', flavour = 'open' }\ngpus = ['t4', 't4:off-bus']",
+        )
+        .unwrap();
+        let refused = "ERROR: ld.so: object 'libcuda.so.1' from LD_PRELOAD cannot be preloaded\n\
+                       tried libcuda.so.1";
+        let cases = [
+            ("", "", ""),
+            ("node /dev/nvidiactl\n", "", "no node /dev/nvidiactl"),
+            ("node /dev/nvidia0\n", "", "0 nodes of GPUs, not 1"),
+            ("node /dev/nvidia0", "node /dev/nvidia0\nnode /dev/nvidia1", "2 nodes of GPUs"),
+            ("tried libcuda.so.1\n", "", "libcuda.so.1 cannot be loaded"),
+            ("tried libcuda.so.1", refused, "libcuda.so.1 cannot be loaded"),
+            ("rc 6", "rc 18", "nvidia-smi does not answer"),
+        ];
+        for (what, by, reason) in cases {
+            let mut records = Records::default();
+            let lines = GOOD.replacen(what, by, 1).lines().map(str::to_owned).collect();
+            records.sections.insert("ready.cdi".to_owned(), lines);
+            let wrong = wrong(&cell, &records).join("\n");
+            assert_eq!(wrong.is_empty(), reason.is_empty(), "{wrong}");
+            assert!(wrong.contains(reason), "{wrong}");
+        }
+        assert_eq!(wrong(&cell, &Records::default()).len(), 1, "no container was started");
+    }
+}
