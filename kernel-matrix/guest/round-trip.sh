@@ -51,6 +51,13 @@ cdi() {
     rmdir /var/run/cdi 2>/dev/null || true
 }
 
+# Verifies the store by a container that has no volume for it, as an operator's pod has none.
+store_of_host() {
+    # shellcheck disable=SC2086
+    pod run --rm --privileged --pid host --network none $IMAGE store verify
+    echo "rc $?"
+}
+
 # Prints the driver and its tree as the host sees them.
 look_at_driver() {
     show_command 'cat /proc/driver/nvidia/version'
@@ -77,6 +84,7 @@ if await has_phase ready; then
     section ready.state cat "$STATE"
     section ready.look look_at_driver
     section ready.cdi cdi
+    section ready.store store_of_host
     served
     section agent-log cat /run/matrix/agent.log
     [ -z "$LOSES_POWER" ] || exit 0

@@ -176,6 +176,13 @@ fn neighbour(records: &Records, when: &str) -> Vec<String> {
     wrong
 }
 
+/// Checks a container that has no volume for the store: it verified the host's.
+pub fn store_of_host(records: &Records) -> Option<String> {
+    let seen = records.text("ready.store");
+    let is_attached = seen.contains("attached through process 1") && seen.ends_with("rc 0");
+    (!is_attached).then(|| format!("the host's store is not verified without a volume: {seen}"))
+}
+
 /// Checks that TERM came while the agent installed, after the kernel began to load its module.
 pub fn interrupted(records: &Records) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -254,6 +261,21 @@ mod tests {
     #[test]
     fn a_good_host_has_nothing_wrong() {
         assert_eq!(ready(&expected(), &good(), "ready"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_store_that_is_not_the_hosts_is_found() {
+        let attached = "the store is the host's /store, attached through process 1";
+        for (text, is_wrong) in [
+            (format!("{attached}\nrc 0"), false),
+            (format!("{attached}\nrc 13"), true),
+            ("rc 0".into(), true),
+        ] {
+            let mut records = Records::default();
+            let lines = text.lines().map(str::to_owned).collect();
+            records.sections.insert("ready.store".into(), lines);
+            assert_eq!(store_of_host(&records).is_some(), is_wrong, "{text}");
+        }
     }
 
     #[test]

@@ -135,6 +135,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
             if records.phases.iter().any(|phase| phase == "ready") {
                 wrong.extend(served::wrong(cell, expected, records));
                 wrong.extend(cdi::wrong(cell, records));
+                wrong.extend(checks::store_of_host(records));
             }
             wrong.extend(confinement::wrong(cell, records));
         }

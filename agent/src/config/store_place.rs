@@ -16,8 +16,6 @@ use longshore_host::mounts;
 
 /// Host's root, through process 1.
 const FIRST_PROCESS: &str = "/proc/1/root";
-/// File systems that a runtime gives a container as its root, and removes with it.
-const OF_CONTAINERS: [&str; 3] = ["overlay", "fuse.fuse-overlayfs", "tmpfs"];
 /// Directories of a store whose contents take minutes to make again.
 const COSTLY: [&str; 2] = ["sets", "userspace"];
 
@@ -52,8 +50,8 @@ struct Circumstances<'a> {
     captured: bool,
     /// Host's root directory, as the settings have it or as it was found.
     host_root: &'a Path,
-    /// True if process 1 is in another mount namespace.
-    other_namespace: bool,
+    /// True if process 1 is in another mount namespace, with another root.
+    other_root: bool,
     /// True if this process may mount.
     may_mount: bool,
     store: &'a Path,
@@ -71,7 +69,7 @@ impl StoreChoice {
         choose(Circumstances {
             captured: paths.is_captured(),
             host_root: &paths.host_root,
-            other_namespace: HostNamespace::of_process_1().is_another(),
+            other_root: HostNamespace::of_process_1().is_another(),
             may_mount: privileges::may("CAP_SYS_ADMIN"),
             store: &paths.store,
             resolved: &resolved(&paths.store),
@@ -84,7 +82,7 @@ impl StoreChoice {
 fn choose(given: Circumstances<'_>) -> StoreChoice {
     let path = plain(given.store);
     let reachable =
-        given.host_root == Path::new(FIRST_PROCESS) && given.other_namespace && given.may_mount;
+        given.host_root == Path::new(FIRST_PROCESS) && given.other_root && given.may_mount;
     // A link leads where somebody wanted the store to be.
     let is_candidate = !given.captured && reachable && given.resolved == path;
     match is_candidate && is_in_own_root(given.mounts, &path) {
@@ -97,9 +95,7 @@ fn choose(given: Circumstances<'_>) -> StoreChoice {
 /// True in the container's own root. A mount of its own, also a tmpfs, was made on purpose, and one
 /// that the host shares must keep its propagation.
 fn is_in_own_root(mounts: &[Mount], path: &Path) -> bool {
-    mounts::containing(mounts, path).is_some_and(|mount| {
-        mount.target == Path::new("/") && OF_CONTAINERS.contains(&mount.fstype.as_str())
-    })
+    mounts::containing(mounts, path).is_some_and(|mount| mount.target == Path::new("/"))
 }
 
 fn has_entries(dir: &Path) -> bool {
@@ -130,7 +126,7 @@ mod tests {
     struct Scene {
         captured: bool,
         host_root: &'static str,
-        other_namespace: bool,
+        other_root: bool,
         may_mount: bool,
         store: &'static str,
         resolved: &'static str,
@@ -142,7 +138,7 @@ mod tests {
     const POD: Scene = Scene {
         captured: false,
         host_root: "/proc/1/root",
-        other_namespace: true,
+        other_root: true,
         may_mount: true,
         store: STORE,
         resolved: STORE,
@@ -154,7 +150,7 @@ mod tests {
         choose(Circumstances {
             captured: scene.captured,
             host_root: Path::new(scene.host_root),
-            other_namespace: scene.other_namespace,
+            other_root: scene.other_root,
             may_mount: scene.may_mount,
             store: Path::new(scene.store),
             resolved: Path::new(scene.resolved),
@@ -171,6 +167,10 @@ mod tests {
     )]
     #[case::a_rootless_overlay(
         Scene { mountinfo: "1 0 0:50 / / rw - fuse.fuse-overlayfs fuse-overlayfs rw", ..POD },
+        STORE
+    )]
+    #[case::a_directory_on_disk_as_root(
+        Scene { mountinfo: "1 0 8:1 /containers/vfs/dir/1 / rw - ext4 /dev/sda1 rw", ..POD },
         STORE
     )]
     #[case::a_tmpfs_as_root(Scene { mountinfo: "1 0 0:50 / / rw - tmpfs tmpfs rw", ..POD }, STORE)]
@@ -191,10 +191,10 @@ mod tests {
 
     #[rstest]
     #[case::captured(Scene { captured: true, ..POD })]
-    #[case::on_the_host(Scene { host_root: "/", other_namespace: false, ..POD })]
+    #[case::on_the_host(Scene { host_root: "/", other_root: false, ..POD })]
     #[case::without_host_pid(Scene { host_root: "/", ..POD })]
     #[case::the_hosts_root_as_a_mount(Scene { host_root: "/host", ..POD })]
-    #[case::in_the_hosts_namespace(Scene { other_namespace: false, ..POD })]
+    #[case::with_the_hosts_root(Scene { other_root: false, ..POD })]
     #[case::without_privileges(Scene { may_mount: false, ..POD })]
     #[case::a_link(Scene { resolved: "/data/longshore", ..POD })]
     #[case::a_host_path(Scene {
@@ -215,7 +215,6 @@ mod tests {
         mountinfo: "1 0 0:50 / / rw - overlay overlay rw\n2 1 0:20 /nvidia /run/nvidia rw shared:5 - tmpfs tmpfs rw",
         ..POD
     })]
-    #[case::a_root_on_disk(Scene { mountinfo: "1 0 8:1 / / rw - ext4 /dev/sda1 rw", ..POD })]
     #[case::unknown_mounts(Scene { mountinfo: "", ..POD })]
     fn any_other_store_stays_as_it_is(#[case] scene: Scene) {
         assert_eq!(chosen(&scene), StoreChoice::AsItIs);

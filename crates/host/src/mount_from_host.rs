@@ -9,6 +9,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -55,11 +56,19 @@ impl HostNamespace {
         Self { root: "/proc/1/root".into(), file: "/proc/1/ns/mnt".into() }
     }
 
-    /// True if this process is in another mount namespace; false where that is unknown.
+    /// True if this process is in another mount namespace, with another root directory, as a
+    /// container is; false where that is unknown. A service of the host may have a mount namespace
+    /// of its own and the host's root.
     pub fn is_another(&self) -> bool {
         let id = |file: &Path| fs::read_link(file).ok();
         let theirs = id(&self.file);
-        theirs.is_some() && theirs != id(Path::new("/proc/thread-self/ns/mnt"))
+        let root = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+        // The last component is followed into the directory that the link of process 1 stands for.
+        let their_root = root(&self.root.join("."));
+        theirs.is_some()
+            && theirs != id(Path::new("/proc/thread-self/ns/mnt"))
+            && their_root.is_some()
+            && their_root != root(Path::new("/"))
     }
 
     /// Opens the absolute `path`, and makes the directories that are missing.
