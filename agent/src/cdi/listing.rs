@@ -131,7 +131,12 @@ impl SpecFile {
     /// is nobody's (pkg/cdi/cache.go).
     fn use_beside<'a>(&self, files: &[&'a SpecFile]) -> Use<'a> {
         let others = || files.iter().filter(|other| other.path != self.path);
-        if let Some(other) = others().find(|other| other.directory == self.directory) {
+        let is_twice = |one: &&&SpecFile| {
+            files.iter().any(|two| two.path != one.path && two.directory == one.directory)
+        };
+        // The twin of this file, where it has one, is the file to name.
+        let twin = others().find(|other| other.directory == self.directory);
+        if let Some(other) = twin.or_else(|| others().find(is_twice)) {
             return Use::Conflict(&other.path);
         }
         others()

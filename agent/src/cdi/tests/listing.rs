@@ -59,14 +59,20 @@ fn a_host_without_specs_has_an_empty_list() {
 fn a_device_that_several_files_have_is_told_with_the_other() {
     let files = [
         ("etc/cdi/a.json", text("a.com/b", &["replaced"])),
+        ("etc/cdi/twice.json", text("a.com/b", &["below"])),
+        ("etc/cdi/twice-too.json", text("a.com/b", &["below"])),
+        ("run/cdi/below.json", text("a.com/b", &["below"])),
         ("run/cdi/a.json", text("a.com/b", &["replaced", "twice"])),
         ("run/cdi/b.json", text("a.com/b", &["twice"])),
     ];
     let expected = "\
 a.com/b=replaced  /etc/cdi/a.json  (replaced by /var/run/cdi/a.json)
+a.com/b=below     /etc/cdi/twice-too.json  (unresolvable: also in /etc/cdi/twice.json)
+a.com/b=below     /etc/cdi/twice.json  (unresolvable: also in /etc/cdi/twice-too.json)
 a.com/b=replaced  /var/run/cdi/a.json
 a.com/b=twice     /var/run/cdi/a.json  (unresolvable: also in /var/run/cdi/b.json)
 a.com/b=twice     /var/run/cdi/b.json  (unresolvable: also in /var/run/cdi/a.json)
+a.com/b=below     /var/run/cdi/below.json  (unresolvable: also in /etc/cdi/twice-too.json)
 ";
     assert_eq!(listed(&files), (expected.to_owned(), None));
 }
