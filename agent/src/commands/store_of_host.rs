@@ -79,12 +79,12 @@ fn use_by(command: &Command) -> StoreUse {
 /// Returns the path on which the host's directory can be attached, else the place of the store. Only
 /// tries it out, and changes nothing.
 fn attachable(config: &Config) -> Result<PathBuf, StorePlace> {
-    let path = match StoreChoice::of(&config.paths) {
+    let limit = config.deadlines.load;
+    let path = match StoreChoice::of(&config.paths, limit) {
         StoreChoice::AsItIs => return Err(StorePlace::AsItIs),
         StoreChoice::Filled => return Err(StorePlace::InContainer(FILLED.into())),
         StoreChoice::Host(path) => path,
     };
-    let limit = config.deadlines.load;
     let wanted = path.clone();
     let open = move || HostNamespace::of_process_1().nearest(&wanted);
     let tried = |dir: HostDir| dir.try_out(&calls(config)).map_err(|refused| refused.to_string());

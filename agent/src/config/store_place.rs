@@ -6,8 +6,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::places::plain;
+use longshore_core::bounded_call;
 use longshore_core::paths::Paths;
 use longshore_core::privileges;
 use longshore_host::facts::Mount;
@@ -55,40 +57,64 @@ struct Circumstances<'a> {
     /// True if this process may mount.
     may_mount: bool,
     store: &'a Path,
-    /// The store's path with its links resolved.
-    resolved: &'a Path,
     mounts: &'a [Mount],
+}
+
+/// State of a candidate's directory.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    /// True if the path leads through a link: where somebody wanted the store to be.
+    linked: bool,
     /// True if the store has sets or user-mode trees.
     filled: bool,
 }
 
 impl StoreChoice {
     /// Chooses the place of these paths' store, of the default one and of a configured one alike.
-    pub fn of(paths: &Paths) -> Self {
+    /// Reads no directory of a store with a mount of its own; one that does not answer within `limit`
+    /// stays as it is.
+    pub fn of(paths: &Paths, limit: Duration) -> Self {
         let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
-        choose(Circumstances {
+        let candidate = candidate(Circumstances {
             captured: paths.is_captured(),
             host_root: &paths.host_root,
             other_root: HostNamespace::of_process_1().is_another(),
             may_mount: privileges::may("CAP_SYS_ADMIN"),
             store: &paths.store,
-            resolved: &resolved(&paths.store),
             mounts: &mounts::parse(&text),
-            filled: COSTLY.iter().any(|name| has_entries(&paths.store.join(name))),
-        })
+        });
+        let Some(path) = candidate else { return Self::AsItIs };
+        let looked = path.clone();
+        match bounded_call::in_time("store-place", limit, move || Ok(Found::at(&looked))) {
+            Some(Ok(found)) => choose(path, found),
+            Some(Err(_)) | None => Self::AsItIs,
+        }
     }
 }
 
-fn choose(given: Circumstances<'_>) -> StoreChoice {
+impl Found {
+    fn at(store: &Path) -> Self {
+        Self {
+            linked: resolved(store) != store,
+            filled: COSTLY.iter().any(|name| has_entries(&store.join(name))),
+        }
+    }
+}
+
+/// Returns the store's path if the host's directory may take its place.
+fn candidate(given: Circumstances<'_>) -> Option<PathBuf> {
     let path = plain(given.store);
     let reachable =
         given.host_root == Path::new(FIRST_PROCESS) && given.other_root && given.may_mount;
-    // A link leads where somebody wanted the store to be.
-    let is_candidate = !given.captured && reachable && given.resolved == path;
-    match is_candidate && is_in_own_root(given.mounts, &path) {
-        false => StoreChoice::AsItIs,
-        true if given.filled => StoreChoice::Filled,
-        true => StoreChoice::Host(path),
+    let is_one = !given.captured && reachable && is_in_own_root(given.mounts, &path);
+    is_one.then_some(path)
+}
+
+fn choose(path: PathBuf, found: Found) -> StoreChoice {
+    match found {
+        Found { linked: true, .. } => StoreChoice::AsItIs,
+        Found { filled: true, .. } => StoreChoice::Filled,
+        Found { .. } => StoreChoice::Host(path),
     }
 }
 
@@ -147,16 +173,19 @@ mod tests {
     };
 
     fn chosen(scene: &Scene) -> StoreChoice {
-        choose(Circumstances {
+        let candidate = candidate(Circumstances {
             captured: scene.captured,
             host_root: Path::new(scene.host_root),
             other_root: scene.other_root,
             may_mount: scene.may_mount,
             store: Path::new(scene.store),
-            resolved: Path::new(scene.resolved),
             mounts: &mounts::parse(scene.mountinfo.as_bytes()),
+        });
+        let found = Found {
+            linked: Path::new(scene.resolved) != plain(Path::new(scene.store)),
             filled: scene.filled,
-        })
+        };
+        candidate.map_or(StoreChoice::AsItIs, |path| choose(path, found))
     }
 
     #[rstest]
@@ -223,6 +252,20 @@ mod tests {
     #[test]
     fn sets_in_the_containers_own_store_are_not_covered() {
         assert_eq!(chosen(&Scene { filled: true, ..POD }), StoreChoice::Filled);
+    }
+
+    #[test]
+    fn a_linked_or_filled_store_is_found_as_such() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        fs::create_dir_all(dir.join("store/sets/one")).unwrap();
+        symlink("store", dir.join("link")).unwrap();
+        for (name, linked, filled) in
+            [("store", false, true), ("link", true, true), ("none", false, false)]
+        {
+            let found = Found::at(&dir.join(name));
+            assert_eq!((found.linked, found.filled), (linked, filled), "{name}");
+        }
     }
 
     #[test]

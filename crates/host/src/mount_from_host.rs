@@ -16,6 +16,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
+use nix::sys::statvfs::{FsFlags, fstatvfs};
 
 use super::kernel_call::{Answer, Call, KernelCalls};
 use super::mounts;
@@ -111,8 +112,22 @@ impl HostNamespace {
             }
             check(&dir, &at)?;
         }
+        check_flags(&dir, &at)?;
         Ok(HostDir { dir, namespace: self.file.clone(), whole })
     }
+}
+
+/// Refuses a file system on which no store can be kept, or from which no library can be loaded: the
+/// driver's are, out of the store.
+fn check_flags(dir: &OwnedFd, path: &Path) -> io::Result<()> {
+    let flags = fstatvfs(dir).map_err(|errno| on_host(path, errno))?.flags();
+    for (flag, name) in [(FsFlags::ST_RDONLY, "read-only"), (FsFlags::ST_NOEXEC, "noexec")] {
+        if flags.contains(flag) {
+            let place = path.display();
+            return Err(io::Error::other(format!("{place} on the host is mounted {name}")));
+        }
+    }
+    Ok(())
 }
 
 fn flags_of_part() -> OFlag {

@@ -123,6 +123,30 @@ fn a_target_that_is_a_link_is_refused() {
     });
 }
 
+#[rstest]
+#[case::read_only(MsFlags::MS_RDONLY, "is mounted read-only")]
+#[case::noexec(MsFlags::MS_NOEXEC, "is mounted noexec")]
+fn a_file_system_that_cannot_have_a_store_is_refused(#[case] flag: MsFlags, #[case] why: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    thread::scope(|scope| {
+        let refused = scope.spawn(move || {
+            in_own_namespace();
+            mount_tmpfs(path);
+            let host = here(path);
+            host.make(&store()).unwrap();
+            let var = path.join("var");
+            mount(Some(&var), &var, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+            let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | flag;
+            mount(None::<&str>, &var, None::<&str>, flags, None::<&str>).unwrap();
+            [host.make(&store()), host.nearest(&store())].map(|it| it.unwrap_err().to_string())
+        });
+        for refused in refused.join().unwrap() {
+            assert!(refused.contains(why), "{refused}");
+        }
+    });
+}
+
 fn here(root: &Path) -> HostNamespace {
     fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
     HostNamespace { root: root.to_path_buf(), file: "/proc/thread-self/ns/mnt".into() }
