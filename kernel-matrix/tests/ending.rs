@@ -75,8 +75,11 @@ impl Run {
     }
 }
 
+/// True for a process that has not ended. One that has is a zombie until its parent reaps it, which
+/// for an orphan is up to the machine's process 1.
 fn is_there(pid: Pid) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
+    let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status"));
+    status.is_ok_and(|status| !status.contains("\nState:\tZ"))
 }
 
 #[test]
