@@ -39,7 +39,7 @@ cdi() {
     mkdir -p /var/run/cdi
     pod exec longshore longshore cdi show >/var/run/cdi/nvidia.tmp
     mv /var/run/cdi/nvidia.tmp /var/run/cdi/nvidia.json
-    # shellcheck disable=SC2016
+    # shellcheck disable=SC2086,SC2016
     pod run --rm --network none --device nvidia.com/gpu=all --entrypoint /bin/sh $IMAGE -c '
         for node in /dev/nvidia*; do [ -c "$node" ] && echo "node $node"; done
         for library in libcuda.so.1 libnvidia-ml.so.1; do
