@@ -48,7 +48,7 @@ cdi() {
         /usr/bin/nvidia-smi
         echo "rc $?"'
     rm /var/run/cdi/nvidia.json
-    rmdir /var/run/cdi 2>/dev/null || true
+    rmdir /var/run/cdi
 }
 
 # Verifies the store by a container that has no volume for it, as an operator's pod has none.

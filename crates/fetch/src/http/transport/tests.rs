@@ -27,7 +27,7 @@ fn short_stall() -> Policy {
 
 /// A server of a test.
 enum Server {
-    /// Nobody listens at its port.
+    /// A port without a listener.
     Absent,
     /// Accepts connections, and sends nothing.
     Silent,
