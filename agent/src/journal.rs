@@ -254,7 +254,7 @@ pub fn recorded(paths: &Paths) -> Recorded {
     for entry in entries.into_iter().filter(Entry::is_live) {
         if let Some(Mounted { target, from, .. }) = entry.step.mounted() {
             match from {
-                MountedFrom::Tree(_) | MountedFrom::Tmpfs => recorded.mounts.push(target.into()),
+                MountedFrom::Tree(_) | MountedFrom::Fresh(_) => recorded.mounts.push(target.into()),
                 MountedFrom::Directory(_) => {}
             }
         }

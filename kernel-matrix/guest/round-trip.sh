@@ -64,7 +64,7 @@ look_at_driver() {
     cat /proc/driver/nvidia/version
     look_around
     show_command "find $DRIVER_ROOT -type f"
-    find "$DRIVER_ROOT/" -type f -printf '%s %P\n'
+    find "$DRIVER_ROOT/" \( -path '*/proc' -o -path '*/sys' \) -prune -o -type f -printf '%s %P\n'
     show_command "nvidia-smi out of $DRIVER_ROOT (the simulated GPU cannot be initialised)"
     smi
     show_command 'podman exec longshore longshore status'

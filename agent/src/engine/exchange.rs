@@ -129,7 +129,7 @@ pub fn with_mounts_on(journal: &Journal, going: BTreeSet<u64>) -> BTreeSet<u64> 
     let lies_on = |entry: &&Entry| {
         let place = entry.step.mounted().map(|mount| match mount.from {
             MountedFrom::Directory(source) => source,
-            MountedFrom::Tree(_) | MountedFrom::Tmpfs => mount.target,
+            MountedFrom::Tree(_) | MountedFrom::Fresh(_) => mount.target,
         });
         place.is_some_and(|on| gone.iter().any(|gone| on.starts_with(gone)))
     };
@@ -141,7 +141,7 @@ pub fn with_mounts_on(journal: &Journal, going: BTreeSet<u64>) -> BTreeSet<u64> 
 fn mount_point(entry: &Entry) -> Option<&Path> {
     let mount = entry.step.mounted()?;
     match mount.from {
-        MountedFrom::Tree(_) | MountedFrom::Tmpfs => Some(mount.target),
+        MountedFrom::Tree(_) | MountedFrom::Fresh(_) => Some(mount.target),
         MountedFrom::Directory(_) => None,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Engine;
 use crate::journal::Entry;
-use crate::steps::{LoadModule, Mounted, MountedFrom, Recheck, Step, exposing, is_another};
+use crate::steps::{LoadModule, Mounted, MountedFrom, Recheck, Step, exposing, is_another, is_own};
 use longshore_core::driver_modules;
 use longshore_core::failure::Failure;
 use longshore_host::VerbError;
@@ -127,7 +127,10 @@ impl Engine<'_> {
             MountedFrom::Tree(tree) => {
                 Ok(self.host.mounts_on(target)? > count && is_another(self.host, tree, target)?)
             }
-            MountedFrom::Directory(_) | MountedFrom::Tmpfs => Ok(false),
+            MountedFrom::Fresh(_) => {
+                Ok(self.host.mounts_on(target)? > count && !is_own(self.host, target)?)
+            }
+            MountedFrom::Directory(_) => Ok(false),
         }
     }
 }

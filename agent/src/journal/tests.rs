@@ -131,7 +131,7 @@ fn what_cannot_be_understood_is_refused_and_left_alone() {
         (b"{\"format\": 1}", ExitCode::Verification, "cannot be understood"),
         (b"{\"format\": -3}", ExitCode::Verification, "cannot be understood"),
         (b"{\"format\": 0, \"boot_id\": null}", ExitCode::Verification, "cannot be understood"),
-        (b"{\"format\": 4, \"new\": []}", ExitCode::Preflight, "has format 4"),
+        (b"{\"format\": 5, \"new\": []}", ExitCode::Preflight, "has format 5"),
     ];
     for (bytes, code, text) in cases {
         let scene = Scene::new();
@@ -234,7 +234,8 @@ fn the_state_of_an_older_agent_is_understood_and_written_anew() {
 #[rstest]
 #[case(include_str!("tests/format-1.json"), 1)]
 #[case(include_str!("tests/format-2.json"), 2)]
-#[case(include_str!("tests/format-3.json"), FORMAT)]
+#[case(include_str!("tests/format-3.json"), 3)]
+#[case(include_str!("tests/format-4.json"), FORMAT)]
 fn a_record_of_every_format_is_read_and_its_entries_are_written_the_same(
     #[case] text: &str,
     #[case] format: u32,

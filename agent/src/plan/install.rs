@@ -7,12 +7,14 @@ use super::conflicts;
 use super::driver::Choice;
 use crate::config::Config;
 use crate::steps::{
-    Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountTmpfs, Step, WriteParameter,
+    Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountKernelFs, MountRoot, MountTmpfs, Step,
+    TREE_DIRS, WriteParameter, dir_of,
 };
 use longshore_core::driver_modules;
 use longshore_core::finding::{Code, Finding};
 use longshore_host::HostFacts;
 use longshore_host::places::FIRMWARE_PATH;
+use longshore_host::verbs::KernelFs;
 use longshore_modules::artifact::ModuleEntry;
 
 /// The kernel's modules that NVIDIA's driver uses where they exist, even if no module depends on
@@ -160,13 +162,17 @@ impl Install {
 
     fn user_mode(&mut self, config: &Config, supply: &Supply<'_>) {
         let root = &config.paths.driver_root;
+        self.steps.push(Step::MountRoot(MountRoot { target: root.clone() }));
         match supply.userspace {
-            Some(tree) => {
-                self.steps
-                    .push(Step::Bind(Bind { source: tree.root.clone(), target: root.clone() }));
-            }
+            Some(tree) => self.steps.extend(TREE_DIRS.map(|dir| {
+                Step::Bind(Bind { source: tree.root.join(dir), target: root.join(dir) })
+            })),
             None => self.exact = false,
         }
+        self.steps.extend(KernelFs::ALL.map(|filesystem| {
+            let target = root.join(dir_of(filesystem));
+            Step::MountKernelFs(MountKernelFs { filesystem, target })
+        }));
         self.steps.push(Step::MountTmpfs(MountTmpfs { target: root.join("dev") }));
         let mut dirs = vec![config.paths.host_root.join("dev")];
         for dir in [PathBuf::from("/dev"), root.join("dev")] {

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use super::driver::name_of;
 use super::{Acquire, BuildSet, Plan, gpu};
-use crate::steps::MountTmpfs;
+use crate::steps::MountRoot;
 use longshore_build::source::runfile::AvailableRunFile;
 use longshore_core::finding::{Finding, Severity};
 use longshore_host::HostFacts;
@@ -37,20 +37,21 @@ fn write_all(out: &mut String, plan: &Plan, facts: &HostFacts) -> fmt::Result {
 /// Formats the steps, with placeholders for those that are known only after the acquisition.
 fn step_lines(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
+    let acquires = |kind: fn(&Acquire) -> bool| plan.acquire.iter().any(kind);
     for step in &plan.install {
-        if MountTmpfs::of(step).is_some() {
-            let acquires = |kind: fn(&Acquire) -> bool| plan.acquire.iter().any(kind);
+        let is_root = MountRoot::of(step).is_some();
+        if is_root {
             if acquires(|a| matches!(a, Acquire::SignSet { .. })) {
                 lines.push("(once signed) load the signed modules instead".into());
             }
             if acquires(|a| matches!(a, Acquire::BuildSet { .. })) {
                 lines.push("(once compiled) load the modules, after their dependencies".into());
             }
-            if acquires(|a| matches!(a, Acquire::AssembleUserspace { .. })) {
-                lines.push("(once assembled) mount the user-mode files on the driver root".into());
-            }
         }
         lines.push(step.planned());
+        if is_root && acquires(|a| matches!(a, Acquire::AssembleUserspace { .. })) {
+            lines.push("(once assembled) mount the user-mode files in the driver root".into());
+        }
     }
     lines
 }

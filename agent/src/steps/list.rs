@@ -6,9 +6,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
-    Applied, Bind, Bounds, EntryState, Intent, Kind, LoadModule, MakeDir, MakeNodes, MountTmpfs,
-    Mounted, Observed, Progress, Properties, RemoveLeftover, Seen, Share, StartDaemon, Tools,
-    WriteParameter,
+    Applied, Bind, Bounds, EntryState, Intent, Kind, LoadModule, MakeDir, MakeNodes, MountKernelFs,
+    MountRoot, MountTmpfs, Mounted, Observed, Progress, Properties, RemoveLeftover, Seen, Share,
+    StartDaemon, Tools, WriteParameter,
 };
 use longshore_core::failure::Failure;
 use longshore_host::{Host, VerbError};
@@ -229,7 +229,9 @@ kinds! {
     MakeDir "make-dir" "Make a directory and its missing parents."
     WriteParameter "write-parameter" "Write a value to a file below /sys or /proc."
     LoadModule "load-module" "Load a kernel module."
-    Bind "bind" "Mount an assembled tree of the store."
+    MountRoot "mount-root" "Mount the first level of a driver root."
+    Bind "bind" "Mount a directory of an assembled tree of the store."
+    MountKernelFs "mount-kernel-fs" "Mount a file system of the kernel's own in the driver root."
     MountTmpfs "mount-tmpfs" "Mount a small tmpfs for device nodes."
     RemoveLeftover "remove-leftover" "Remove a leftover of NVIDIA's dead driver container."
     Share "share" "Bind-mount a directory of longshore's on a second path."

@@ -1,4 +1,5 @@
-//! Mounting: of a tree, of a directory on a second path, of a tmpfs.
+//! Mounting: of a driver root, of a tree in it, of a directory on a second path, of a tmpfs, of a
+//! file system of the kernel.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -12,13 +13,13 @@ use super::{
     Tools, Watch, exposing,
 };
 use longshore_core::failure::Failure;
-use longshore_host::verbs::TMPFS_SOURCE;
+use longshore_host::verbs::{KernelFs, TMPFS_SOURCE};
 use longshore_host::{Host, VerbError};
 
-/// Mount an assembled tree of the store; undone by unmounting it.
+/// Mount a directory of an assembled tree of the store; undone by unmounting it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bind {
-    /// Absolute path of the tree.
+    /// Absolute path of the directory: one of [`TREE_DIRS`] of the tree.
     pub source: PathBuf,
     /// Absolute path of the mount point.
     pub target: PathBuf,
@@ -58,6 +59,30 @@ pub struct Mounted<'a> {
     pub from: MountedFrom<'a>,
 }
 
+/// Mounts a read-only tmpfs with the first level of a driver root on it. It stays while the trees
+/// that are mounted in it change, so that a consumer of the driver root sees each of them: a mount
+/// on the driver root itself would leave consumers with the one that they were started with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountRoot {
+    /// Driver root.
+    pub target: PathBuf,
+}
+
+/// Mounts a file system of the kernel's own: an instance of its own, because a recursive unmount of
+/// the driver root would reach the host's through a copy of that one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountKernelFs {
+    /// File system.
+    pub filesystem: KernelFs,
+    /// Mount point.
+    pub target: PathBuf,
+}
+
+/// Directories of a tree that are mounted in a driver root.
+pub(crate) const TREE_DIRS: [&str; 3] = ["usr", "lib", "etc"];
+/// First level of a driver root.
+const ROOT_DIRS: [&str; 7] = ["usr", "lib", "etc", "dev", "proc", "run", "sys"];
+
 /// Source of a mount.
 #[derive(Debug, Clone, Copy)]
 pub enum MountedFrom<'a> {
@@ -65,8 +90,8 @@ pub enum MountedFrom<'a> {
     Tree(&'a Path),
     /// A directory that is mounted on a second path; its mount is gone along with it.
     Directory(&'a Path),
-    /// A tmpfs.
-    Tmpfs,
+    /// A file system of this type that is mounted here only.
+    Fresh(&'static str),
 }
 
 impl fmt::Display for Bind {
@@ -84,6 +109,18 @@ impl fmt::Display for Share {
 impl fmt::Display for MountTmpfs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "mount a tmpfs on {}", self.target.display())
+    }
+}
+
+impl fmt::Display for MountRoot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "mount a driver root's directories on {}", self.target.display())
+    }
+}
+
+impl fmt::Display for MountKernelFs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "mount {} on {}", self.filesystem.name(), self.target.display())
     }
 }
 
@@ -123,19 +160,26 @@ impl Mounting for Bind {
     }
 
     fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
-        tools.images.check_tree(&self.source)?;
+        tools.images.check_tree(tree_of(&self.source))?;
         tools.host.bind_read_only(&self.source, &self.target).map_err(exposing)
     }
 
-    /// Accepts a tree of a store on the driver root.
+    /// Accepts a directory of a tree of a store on the driver root's of the same name; the tree
+    /// itself on the driver root, as agents before [`MountRoot`] mounted it.
     fn allowed(&self, bounds: &Bounds) -> Result<(), String> {
         let Self { source, target } = self;
-        given(bounds.driver_roots.iter().any(|root| is(target, root)), target)?;
+        let dir = |root: &PathBuf| {
+            let dirs = TREE_DIRS.into_iter().map(Some).chain([None]);
+            dirs.into_iter().find(|dir| is(target, &dir.map_or(root.clone(), |dir| root.join(dir))))
+        };
+        let dir = bounds.driver_roots.iter().find_map(dir);
+        given(dir.is_some(), target)?;
+        let wanted = Path::new("root").join(dir.flatten().unwrap_or_default());
         let is_tree = |store: &PathBuf| {
             let inside = source.strip_prefix(store.join("userspace")).unwrap_or(Path::new(""));
             let mut parts = inside.components();
             let named = matches!(parts.next(), Some(Component::Normal(_)));
-            named && parts.as_path() == Path::new("root")
+            named && parts.as_path() == wanted
         };
         given(is_plain(source) && bounds.stores.iter().any(is_tree), source)
     }
@@ -179,11 +223,11 @@ impl Mounting for MountTmpfs {
     }
 
     fn from(&self) -> MountedFrom<'_> {
-        MountedFrom::Tmpfs
+        MountedFrom::Fresh("tmpfs")
     }
 
     fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError> {
-        Ok(host.mount_source(&self.target)?.as_deref() == Some(TMPFS_SOURCE))
+        is_own(host, &self.target)
     }
 
     fn is_replaced(&self, host: &dyn Host) -> Result<bool, VerbError> {
@@ -198,6 +242,62 @@ impl Mounting for MountTmpfs {
     fn allowed(&self, bounds: &Bounds) -> Result<(), String> {
         let targets = |root: &PathBuf| ["dev", "run"].map(|name| root.join(name));
         let is_one = bounds.driver_roots.iter().flat_map(targets).any(|at| at == self.target);
+        given(is_one, &self.target)
+    }
+}
+
+impl Mounting for MountRoot {
+    fn target(&self) -> &Path {
+        &self.target
+    }
+
+    fn from(&self) -> MountedFrom<'_> {
+        MountedFrom::Fresh("tmpfs")
+    }
+
+    fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError> {
+        is_own(host, &self.target)
+    }
+
+    fn is_replaced(&self, host: &dyn Host) -> Result<bool, VerbError> {
+        Ok(!self.is_on(host)?)
+    }
+
+    fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
+        tools.host.mount_root(&self.target, &ROOT_DIRS).map_err(exposing)
+    }
+
+    /// Accepts the driver root.
+    fn allowed(&self, bounds: &Bounds) -> Result<(), String> {
+        given(bounds.driver_roots.iter().any(|root| is(&self.target, root)), &self.target)
+    }
+}
+
+impl Mounting for MountKernelFs {
+    fn target(&self) -> &Path {
+        &self.target
+    }
+
+    fn from(&self) -> MountedFrom<'_> {
+        MountedFrom::Fresh(self.filesystem.name())
+    }
+
+    fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError> {
+        is_own(host, &self.target)
+    }
+
+    fn is_replaced(&self, host: &dyn Host) -> Result<bool, VerbError> {
+        Ok(!self.is_on(host)?)
+    }
+
+    fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
+        tools.host.mount_kernel_fs(self.filesystem, &self.target).map_err(exposing)
+    }
+
+    /// Accepts the file system's own directory of the driver root.
+    fn allowed(&self, bounds: &Bounds) -> Result<(), String> {
+        let dir = dir_of(self.filesystem);
+        let is_one = bounds.driver_roots.iter().any(|root| is(&self.target, &root.join(dir)));
         given(is_one, &self.target)
     }
 }
@@ -220,8 +320,8 @@ impl<M: Mounting> Kind for M {
 
     fn properties(&self) -> Properties<'_> {
         let content = match self.from() {
-            MountedFrom::Tree(tree) => Some(Content::Tree(tree)),
-            MountedFrom::Directory(_) | MountedFrom::Tmpfs => None,
+            MountedFrom::Tree(source) => Some(Content::Tree(tree_of(source))),
+            MountedFrom::Directory(_) | MountedFrom::Fresh(_) => None,
         };
         Properties {
             for_good: None,
@@ -280,7 +380,7 @@ impl<M: Mounting> Kind for M {
             MountedFrom::Tree(source) | MountedFrom::Directory(source) => {
                 format!("{} is no longer mounted on {target}", source.display())
             }
-            MountedFrom::Tmpfs => format!("the tmpfs on {target} is no longer mounted"),
+            MountedFrom::Fresh(kind) => format!("the {kind} on {target} is no longer mounted"),
         })
     }
 
@@ -295,6 +395,25 @@ impl<M: Mounting> Kind for M {
     fn check_before(&self, _: &Mounts, _: &Bounds) -> Result<(), String> {
         Ok(())
     }
+}
+
+/// Directory of a driver root for a file system of the kernel.
+pub(crate) fn dir_of(filesystem: KernelFs) -> &'static str {
+    match filesystem {
+        KernelFs::Sysfs => "sys",
+        KernelFs::Proc => "proc",
+    }
+}
+
+/// Returns the root of the tree that a mount shows: the tree itself, or one of its [`TREE_DIRS`].
+fn tree_of(source: &Path) -> &Path {
+    let is_dir = TREE_DIRS.into_iter().any(|dir| source.file_name() == Some(dir.as_ref()));
+    source.parent().filter(|_| is_dir).unwrap_or(source)
+}
+
+/// True if the topmost mount on the target is a file system of longshore's.
+pub(crate) fn is_own(host: &dyn Host, target: &Path) -> Result<bool, VerbError> {
+    Ok(host.mount_source(target)?.as_deref() == Some(TMPFS_SOURCE))
 }
 
 fn is_same_dir(host: &dyn Host, source: &Path, target: &Path) -> Result<bool, VerbError> {

@@ -111,12 +111,15 @@ impl Needed {
     }
 }
 
-/// The tree that is mounted as the driver root: the mount has the same directory inode.
+/// The tree that is mounted in the driver root, or on it, as agents of before mounted it: the mount
+/// has the same directory inode.
 fn shown(store: &Store, driver_root: &Path) -> BTreeSet<String> {
     let id = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-    let mounted = id(driver_root);
-    let is_it =
-        |entry: &fs::DirEntry| mounted.is_some() && id(&entry.path().join("root")) == mounted;
+    let mounted = ["", "usr"].map(|dir| (dir, id(&driver_root.join(dir))));
+    let is_it = |entry: &fs::DirEntry| {
+        let root = entry.path().join("root");
+        mounted.iter().any(|(dir, mounted)| mounted.is_some() && id(&root.join(dir)) == *mounted)
+    };
     let trees = fs::read_dir(store.dir("userspace")).into_iter().flatten().flatten();
     trees.filter(is_it).filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }

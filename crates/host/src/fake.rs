@@ -53,6 +53,8 @@ pub struct FakeState {
     pub mounts: Vec<(String, PathBuf)>,
     /// Directories.
     pub dirs: BTreeSet<PathBuf>,
+    /// Directories of each mounted root, which are gone with it.
+    pub roots: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
     /// Nodes.
     pub nodes: BTreeMap<PathBuf, Node>,
     /// Files.
@@ -370,6 +372,11 @@ impl Inner {
     fn unmount(&mut self, target: &Path) -> Result<(), Errno> {
         let top = self.state.mounts.iter().rposition(|(_, on)| on == target);
         self.state.mounts.remove(top.ok_or(Errno::EINVAL)?);
+        for dir in self.state.roots.remove(target).unwrap_or_default() {
+            self.state.dirs.remove(&dir);
+        }
+        // What is mounted in a mount goes with it.
+        self.state.mounts.retain(|(_, on)| on == target || !on.starts_with(target));
         Ok(())
     }
 }

@@ -20,6 +20,8 @@
 //! bind-ro SOURCE TARGET              the same, read-only in every copy of the mount
 //! from-host SOURCE NAMESPACE TARGET  its parent's open directory of another mount namespace
 //! try-from-host SOURCE NAMESPACE     the same in a namespace that ends with the call
+//! root TARGET DIRECTORY...           a tmpfs with these directories, read-only in every copy
+//! kernel-fs sysfs|proc TARGET        a file system of the kernel, read-only
 //! tmpfs TARGET DATA
 //! mknod PATH DEVICE MODE UID GID ... character devices, each with exactly this mode and owner
 //! chnod PATH DEVICE MODE UID GID     mode and owner of the device that is there
@@ -32,6 +34,7 @@
 pub mod calls;
 mod from_host;
 mod read_only;
+mod root;
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};

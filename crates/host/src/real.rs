@@ -18,7 +18,8 @@ use super::kernel_call::{Answer, Call, KernelCalls};
 use super::kmsg::KernelLog;
 use super::look::Looker;
 use super::verbs::{
-    DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Owner, Stage, VerbError, WantedNode,
+    DirId, DriverUsers, FileId, Host, Image, KernelFs, ModuleState, Node, Owner, Stage, VerbError,
+    WantedNode,
 };
 use super::{facts, mounts};
 use crate::daemon::output::LastLine;
@@ -338,6 +339,17 @@ impl Host for RealHost {
     fn mount_tmpfs(&self, target: &Path) -> Result<(), VerbError> {
         let call = Call::Tmpfs { target: &self.at(target), data: TMPFS_OPTIONS };
         self.mount("mount -t tmpfs on", target, call)
+    }
+
+    fn mount_root(&self, target: &Path, dirs: &[&str]) -> Result<(), VerbError> {
+        let dirs: Vec<PathBuf> = dirs.iter().map(PathBuf::from).collect();
+        let call = Call::Root { target: &self.at(target), dirs: &dirs };
+        self.mount("mount -t tmpfs on", target, call)
+    }
+
+    fn mount_kernel_fs(&self, filesystem: KernelFs, target: &Path) -> Result<(), VerbError> {
+        let call = Call::KernelFs { filesystem, target: &self.at(target) };
+        self.mount(call.verb(), target, call)
     }
 
     fn unmount(&self, target: &Path) -> Result<(), VerbError> {

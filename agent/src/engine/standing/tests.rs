@@ -42,8 +42,12 @@ fn an_untouched_driver_stands() {
 }
 
 #[rstest]
-#[case::tree(|s: &mut FakeState| s.mounts.retain(|(_, on)| !on.ends_with("driver")),
-    "/store/tree is no longer mounted on /run/nvidia/driver")]
+#[case::root(|s: &mut FakeState| s.mounts.retain(|(_, on)| !on.ends_with("driver")),
+    "the tmpfs on /run/nvidia/driver is no longer mounted")]
+#[case::tree(|s: &mut FakeState| s.mounts.retain(|(_, on)| !on.ends_with("usr")),
+    "/store/tree is no longer mounted on /run/nvidia/driver/usr")]
+#[case::sysfs(|s: &mut FakeState| s.mounts.retain(|(_, on)| !on.ends_with("sys")),
+    "the sysfs on /run/nvidia/driver/sys is no longer mounted")]
 #[case::tmpfs(|s: &mut FakeState| s.mounts.retain(|(_, on)| !on.ends_with("dev")),
     "the tmpfs on /store/tree/dev is no longer mounted")]
 #[case::share(|s: &mut FakeState| s.mounts.retain(|(_, on)| !on.ends_with("daemon")),
@@ -99,7 +103,7 @@ fn another_tree_in_the_place_of_ours_is_covered_and_not_gone() {
     scene.host.change(|state| {
         state.dirs.insert("/theirs".into());
         for (from, on) in &mut state.mounts {
-            if on.ends_with("driver") {
+            if on.ends_with("usr") {
                 *from = "/theirs".into();
             }
         }
@@ -107,7 +111,7 @@ fn another_tree_in_the_place_of_ours_is_covered_and_not_gone() {
     let standing = scene.look();
     let [lost] = &standing.lost[..] else { panic!("{:?}", standing.lost) };
     assert!(lost.covered, "{lost:?}");
-    assert_eq!(lost.detail, "something else is mounted on /run/nvidia/driver");
+    assert_eq!(lost.detail, "something else is mounted on /run/nvidia/driver/usr");
 }
 
 #[test]

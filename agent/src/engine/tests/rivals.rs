@@ -97,7 +97,12 @@ fn an_intent_is_taken_for_carried_out_where_what_is_there_is_what_it_was_to_load
     for (given, module, ours) in cases {
         let host = gpu_host();
         host.knows("nvidia", module);
-        let step = LoadModule::of(&install_with("NVreg_A=1")[5]).cloned().unwrap();
+        let step = install_with("NVreg_A=1")
+            .iter()
+            .filter_map(LoadModule::of)
+            .find(|step| step.name == "nvidia")
+            .cloned()
+            .unwrap();
         let mut journal = Journal::in_memory();
         journal.intend(step.observed(NotLoaded {})).unwrap();
         host.change(|state| state.loaded.insert("nvidia".to_owned(), given.to_owned()));

@@ -109,6 +109,7 @@ fn entries() -> Vec<(Value, Value)> {
             load("i2c_core", json!({"kernel": {"file": "kernel/drivers/i2c/i2c-core.ko.xz"}})),
             json!({"was": "not-loaded"}),
         ),
+        // As agents mounted it that had no mount-root.
         (
             json!({"do": "bind", "source": "/var/lib/longshore/userspace/535.261.03/root",
                    "target": "/run/nvidia/driver"}),
@@ -119,7 +120,7 @@ fn entries() -> Vec<(Value, Value)> {
         (
             json!({"do": "share", "source": "/run/nvidia/driver/run/nvidia-fabricmanager",
                    "target": "/run/nvidia-fabricmanager"}),
-            mounts,
+            mounts.clone(),
         ),
         (fabric_manager(), json!({"was": "no-daemon", "mark": MARK})),
         (
@@ -131,6 +132,17 @@ fn entries() -> Vec<(Value, Value)> {
         leftover(json!({"kind": "mount", "target": "/run/nvidia/driver", "device": 1, "inode": 2})),
         leftover(json!({"kind": "file", "path": "/run/nvidia/nvidia-driver.pid"})),
         leftover(json!({"kind": "value", "path": FIRMWARE_PATH, "value": FIRMWARE})),
+        (json!({"do": "mount-root", "target": "/run/nvidia/driver"}), mounts.clone()),
+        (
+            json!({"do": "bind", "source": "/var/lib/longshore/userspace/535.261.03/root/usr",
+                   "target": "/run/nvidia/driver/usr"}),
+            mounts.clone(),
+        ),
+        (
+            json!({"do": "mount-kernel-fs", "filesystem": "sysfs",
+                   "target": "/run/nvidia/driver/sys"}),
+            mounts,
+        ),
     ]
 }
 
@@ -182,6 +194,9 @@ const MADE_NODES: usize = 10;
 const LEFT_MOUNT: usize = 11;
 const LEFT_FILE: usize = 12;
 const LEFT_VALUE: usize = 13;
+const ROOT: usize = 14;
+const TREE_DIR: usize = 15;
+const KERNEL_FS: usize = 16;
 
 #[rstest]
 #[case(DIR, "/step/path", json!("/etc/cron.d"))]
@@ -216,6 +231,17 @@ const LEFT_VALUE: usize = 13;
 #[case(BIND, "/step/source", json!("/var/lib/longshore/userspace/../../../../evil/root"))]
 #[case(BIND, "/step/source", json!("/var/lib/longshore/userspace/a/b/root"))]
 #[case(BIND, "/step/source", json!("/var/lib/longshore"))]
+#[case(ROOT, "/step/target", json!("/etc"))]
+#[case(ROOT, "/step/target", json!("/run/nvidia/driver/usr"))]
+#[case(TREE_DIR, "/step/target", json!("/run/nvidia/driver/lib"))]
+#[case(TREE_DIR, "/step/target", json!("/run/nvidia/driver/sys"))]
+#[case(TREE_DIR, "/step/target", json!("/run/nvidia/driver/usr/"))]
+#[case(TREE_DIR, "/step/source", json!("/var/lib/longshore/userspace/a/root/usr/bin"))]
+#[case(TREE_DIR, "/step/source", json!("/var/lib/longshore/userspace/a/root"))]
+#[case(TREE_DIR, "/step/source", json!("/run/nvidia/userspace/evil/root/usr"))]
+#[case(KERNEL_FS, "/step/target", json!("/sys"))]
+#[case(KERNEL_FS, "/step/target", json!("/run/nvidia/driver/proc"))]
+#[case(KERNEL_FS, "/step/filesystem", json!("proc"))]
 #[case(TMPFS, "/step/target", json!("/etc"))]
 #[case(TMPFS, "/step/target", json!("/run/nvidia/driver/usr"))]
 #[case(SHARE, "/step/target", json!("/run/systemd"))]

@@ -166,11 +166,13 @@ fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str)
     let host = FakeHost::with_dirs([
         "/dev",
         "/run",
-        "/run/nvidia/driver/dev",
-        "/run/nvidia/driver/run",
-        "/run/nvidia/driver/usr/share/nvidia/nvlsm",
+        "/run/nvidia",
         "/usr/share",
-        tree,
+        &format!("{tree}/usr"),
+        &format!("{tree}/lib"),
+        &format!("{tree}/etc"),
+        // Of the tree that is mounted on it: a mount on this host does not show what is in it.
+        "/run/nvidia/driver/usr/share/nvidia/nvlsm",
     ]);
     for name in loads(&plan) {
         let driver = name.starts_with("nvidia");

@@ -1,5 +1,6 @@
 //! The verbs of a simulated host.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -12,8 +13,8 @@ use super::{FakeHost, FakeModule, Ill, Inner};
 use crate::daemon::{Answers, Daemon, DaemonStatus, Ending};
 use crate::gpus::Gpu;
 use crate::verbs::{
-    DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, NodeKeeper, Stage, TMPFS_SOURCE,
-    VerbError, WantedNode,
+    DirId, DriverUsers, FileId, Host, Image, KernelFs, ModuleState, Node, NodeKeeper, Stage,
+    TMPFS_SOURCE, VerbError, WantedNode,
 };
 
 /// Reported waiting time of a call that was not answered.
@@ -178,9 +179,35 @@ impl Host for FakeHost {
         })
     }
 
+    fn mount_root(&self, target: &Path, dirs: &[&str]) -> Result<(), VerbError> {
+        self.path_verb("root", target, |inner| {
+            if !inner.state.dirs.contains(target) {
+                return Err(Errno::ENOENT);
+            }
+            inner.state.mounts.push((TMPFS_SOURCE.to_owned(), target.to_path_buf()));
+            let dirs = dirs.iter().map(|dir| target.join(dir));
+            let dirs: BTreeSet<PathBuf> =
+                dirs.filter(|dir| !inner.state.dirs.contains(dir)).collect();
+            inner.state.dirs.extend(dirs.iter().cloned());
+            inner.state.roots.insert(target.to_path_buf(), dirs);
+            Ok(())
+        })
+    }
+
+    fn mount_kernel_fs(&self, filesystem: KernelFs, target: &Path) -> Result<(), VerbError> {
+        self.path_verb(filesystem.name(), target, |inner| {
+            if !inner.state.dirs.contains(target) {
+                return Err(Errno::ENOENT);
+            }
+            inner.state.mounts.push((TMPFS_SOURCE.to_owned(), target.to_path_buf()));
+            Ok(())
+        })
+    }
+
     fn unmount(&self, target: &Path) -> Result<(), VerbError> {
         self.path_verb("umount", target, |inner| {
-            if inner.busy_mounts.contains(target) {
+            let mut others = inner.state.mounts.iter().filter(|(_, on)| on != target);
+            if inner.busy_mounts.contains(target) || others.any(|(_, on)| on.starts_with(target)) {
                 return Err(Errno::EBUSY);
             }
             inner.unmount(target)

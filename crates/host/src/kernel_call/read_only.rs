@@ -1,4 +1,4 @@
-//! Bind mounts that are read-only in every copy.
+//! Mounts that are read-only in every copy.
 //!
 //! A remount changes one mount and not the copies that propagation has made of it, so a mount that
 //! is to be read-only on the host has to be so before it is attached. The mount is staged in a
@@ -9,7 +9,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -24,25 +24,38 @@ use crate::facts::Propagation;
 use crate::mounts;
 
 /// Mount point of the staged mount. It exists wherever mounts can be read.
-const STAGE: &str = "/proc";
+pub(super) const STAGE: &str = "/proc";
 const STACK: usize = 128 << 10;
 
 /// Mounts `source`, with all mounts below it, on `target`, so that it cannot be written to there.
-///
-/// If the agent may not create a mount namespace, the mount is made and then remounted: the copies
-/// of it in other namespaces can then be written to.
 pub(super) fn bind(source: &Path, target: &Path) -> Result<(), Errno> {
-    if !is_shared(target) || [source, target].iter().any(|path| path.starts_with(STAGE)) {
-        return bind_here(source, target);
+    let here = || bind_here(source, target);
+    if source.starts_with(STAGE) {
+        return here();
+    }
+    staged_or_here(target, |stage| attach(source, stage, MsFlags::MS_BIND | MsFlags::MS_REC), here)
+}
+
+/// Mounts on `target`, read-only in every copy, what `fill` mounts on the stage.
+///
+/// If the agent may not create a mount namespace, or no other one shows the mount, `here` mounts it
+/// and then remounts it: the copies of it in other namespaces can then be written to.
+pub(super) fn staged_or_here(
+    target: &Path,
+    fill: impl Fn(&Path) -> Result<(), Errno> + Send + Sync,
+    here: impl Fn() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    if !is_shared(target) || target.starts_with(STAGE) {
+        return here();
     }
     let staged = thread::scope(|scope| {
         let builder = thread::Builder::new().name("bind".into()).stack_size(STACK);
-        let thread = builder.spawn_scoped(scope, || bind_staged(source, target));
+        let thread = builder.spawn_scoped(scope, || mount_staged(target, fill));
         thread.map_err(|e| errno_of(&e))?.join().unwrap_or(Err(Errno::EIO))
     });
     match staged {
         // These errors do not come from the last call: nothing is attached yet.
-        Err(Errno::EPERM | Errno::ENOSYS | Errno::EAGAIN) => bind_here(source, target),
+        Err(Errno::EPERM | Errno::ENOSYS | Errno::EAGAIN) => here(),
         staged => staged,
     }
 }
@@ -71,6 +84,12 @@ impl MountPoint {
     }
 }
 
+impl AsFd for MountPoint {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// True if the mount that holds `target` propagates to other mounts.
 fn is_shared(target: &Path) -> bool {
     let Ok(real) = fs::canonicalize(target) else { return false };
@@ -84,12 +103,12 @@ fn bind_here(source: &Path, target: &Path) -> Result<(), Errno> {
     remount(source, target)
 }
 
-fn bind_staged(source: &Path, target: &Path) -> Result<(), Errno> {
+fn mount_staged(target: &Path, fill: impl Fn(&Path) -> Result<(), Errno>) -> Result<(), Errno> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let at = MountPoint::open(target)?;
     let stage = Path::new(STAGE);
     attach(stage, stage, MsFlags::MS_PRIVATE)?;
-    attach(source, stage, MsFlags::MS_BIND | MsFlags::MS_REC)?;
+    fill(stage)?;
     // The copy of a shared mount is shared as well, so changes to it would propagate.
     attach(stage, stage, MsFlags::MS_PRIVATE | MsFlags::MS_REC)?;
     remount(stage, stage)?;
@@ -99,8 +118,8 @@ fn bind_staged(source: &Path, target: &Path) -> Result<(), Errno> {
     attach(stage, Path::new("."), MsFlags::MS_BIND | MsFlags::MS_REC)
 }
 
-/// Makes a bind mount read-only and keeps its file system's other restrictions.
-fn remount(source: &Path, target: &Path) -> Result<(), Errno> {
+/// Makes a mount read-only and keeps its other restrictions.
+pub(super) fn remount(source: &Path, target: &Path) -> Result<(), Errno> {
     let mut flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
     let found = statvfs(source)?.flags();
     for (kept, flag) in [
@@ -127,14 +146,17 @@ fn errno_of(error: &io::Error) -> Errno {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::PathBuf;
 
     use super::*;
 
     /// Runs `test` in its own mount namespace: a tmpfs with a tree and a mount point for it, and a
     /// second path to it, which stands for the host's and other containers' view.
-    fn in_scene(propagation: MsFlags, test: impl FnOnce(&Path, &Path) + Send) {
+    pub(in crate::kernel_call) fn in_scene(
+        propagation: MsFlags,
+        test: impl FnOnce(&Path, &Path) + Send,
+    ) {
         let dir = tempfile::tempdir().unwrap();
         let (agents, hosts) = (dir.path().join("agents"), dir.path().join("hosts"));
         thread::scope(|scope| {
@@ -158,7 +180,7 @@ mod tests {
         });
     }
 
-    fn refusal(path: PathBuf) -> Option<Errno> {
+    pub(in crate::kernel_call) fn refusal(path: PathBuf) -> Option<Errno> {
         fs::write(path, "planted").err().and_then(|e| e.raw_os_error()).map(Errno::from_raw)
     }
 
