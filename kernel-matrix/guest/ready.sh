@@ -65,9 +65,17 @@ report_kernel_side() {
     section "$1.root-nodes" nodes "$DRIVER_ROOT/dev"
 }
 
+# Prints the devices of NVIDIA's that the driver root's own sysfs has, as the GPU operator's
+# validator lists them, and the driver's version in its proc.
+root_kernel() {
+    grep -l 0x10de "$DRIVER_ROOT"/sys/bus/pci/devices/*/vendor
+    head -n 1 "$DRIVER_ROOT/proc/driver/nvidia/version"
+}
+
 # report_user_side WHEN: reports the exposed files.
 report_user_side() {
     section "$1.root-files" root_files "$DRIVER_ROOT"
+    section "$1.root-kernel" root_kernel
     section "$1.smi" smi
 }
 

@@ -11,6 +11,7 @@
 . /run/matrix/events.sh
 
 CONFIG=/run/matrix/config
+CONSUMED=/run/matrix/consumed
 LOG=/run/matrix/agent.log
 # More channels than a character device has minor numbers: 550's own init refuses that (EINVAL).
 TOO_MANY='nvidia NVreg_ImexChannelCount=1048577'
@@ -97,10 +98,27 @@ act() {
     TOLD=$(wc -l <$LOG)
 }
 
+# consume: starts a process that has the driver root in a mount namespace of its own, as a container
+# has it that mounts it with HostToContainer, and keeps it.
+consume() {
+    mkdir -p $CONSUMED
+    # shellcheck disable=SC2016
+    unshare --mount --propagation slave sh -c \
+        'mount --rbind "$1" "$2" && exec sleep 86400' sh "$DRIVER_ROOT" $CONSUMED &
+    CONSUMER=$!
+}
+
+# consumed NAME: reports the driver library that the running consumer sees, and a node.
+consumed() {
+    section "$1.consumer" sh -c 'cd "$1" && ls usr/lib/x86_64-linux-gnu/libcuda.so.*.* dev/nvidiactl' \
+        sh "/proc/$CONSUMER/root$CONSUMED"
+}
+
 # loaded NAME: reports an act in which a driver was loaded, which exposes its files again.
 loaded() {
     act "$1"
     report_user_side "$1"
+    consumed "$1"
 }
 
 mkdir $CONFIG
@@ -111,6 +129,7 @@ state before
 # shellcheck disable=SC2086
 configure $DRIVER
 ready
+consume
 loaded installed
 die
 rm /dev/nvidia-uvm-tools
@@ -187,5 +206,7 @@ kill "$HOLDER"
 wait "$HOLDER" || true
 phase terminate
 terminate
+kill "$CONSUMER"
+wait "$CONSUMER" || true
 finish_agent
 after

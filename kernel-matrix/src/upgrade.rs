@@ -216,6 +216,7 @@ impl Act {
         // For other acts the mounts are compared with those before.
         if self.since.map_or(*name == INSTALLED.name, |(_, anew)| anew == ALL) {
             wrong.extend(checks::user_side(driver, records, name));
+            wrong.extend(self.consumer(driver, records));
         }
         wrong.extend(self.record(driver, records));
         wrong.extend(self.exit(records));
@@ -230,6 +231,14 @@ impl Act {
         }
         wrong.extend(self.unsaid(expected, next, records));
         wrong
+    }
+
+    /// Checks that a container that was started with the first driver sees this one alone.
+    fn consumer(&self, driver: &Expected, records: &Records) -> Option<String> {
+        let seen = records.text(&format!("{}.consumer", self.name));
+        let library = format!("usr/lib/x86_64-linux-gnu/libcuda.so.{}", driver.version);
+        let wanted = format!("dev/nvidiactl\n{library}");
+        (seen.trim_end() != wanted).then(|| format!("the running consumer sees {seen}"))
     }
 
     /// Checks that the record has this driver, whole, and nothing else that was loaded.

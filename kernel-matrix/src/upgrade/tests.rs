@@ -59,6 +59,11 @@ fn live(records: &mut Records, act: &str, version: &str) {
         ("host-nodes", nodes("/dev")),
         ("root-nodes", nodes("/run/nvidia/driver/dev")),
         ("root-files", files),
+        (
+            "root-kernel",
+            format!("/run/nvidia/driver/sys/bus/pci/devices/0000:00:02.0/vendor\nNVRM {version}"),
+        ),
+        ("consumer", format!("dev/nvidiactl\n{lib}/libcuda.so.{version}")),
         ("smi", "No devices were found\nrc 6".into()),
     ] {
         put(records, format!("{act}.{name}"), &text);
@@ -174,6 +179,7 @@ fn what_is_wrong_with_an_act_is_found_and_named() {
         ("refused.versions", "nvidia SRC550.2 550.2", "refused: not live: nvidia SRC535.1 535.1"),
         ("adopted.host-nodes", "", "adopted: no node /dev/nvidiactl"),
         ("upgraded.smi", "Driver/library version mismatch\nrc 18", "upgraded: nvidia-smi"),
+        ("upgraded.consumer", "/driver/usr/lib/libcuda.so.535", "upgraded: the running consumer"),
         // Modules.
         ("adopted.identity", "nvidia inode 9 refcount 0 loaded 9.5", "has no nvidia_uvm"),
         ("held.identity", "nvidia inode 9", "held: `held.identity` says: nvidia inode 9"),
