@@ -20,7 +20,7 @@ found() { echo "$when $1 $2" >>user; }
 while [ ! -e over ]; do
     when=early
     [ ! -e opened ] || when=late
-    for place in $(find /var/lib/longshore /run/longshore /run/nvidia -maxdepth 3 2>/dev/null | head -n 200); do
+    for place in $(find /var/lib/longshore /run/longshore /run/nvidia -maxdepth 3 -path /run/nvidia/driver/sys -prune -o -print 2>/dev/null | head -n 200); do
         if [ -f "$place" ] && [ "${place#/run/nvidia/driver}" = "$place" ]; then
             cat "$place" >/dev/null 2>&1 && found read "$place"
         fi

@@ -66,10 +66,9 @@ report_kernel_side() {
 }
 
 # Prints the devices of NVIDIA's that the driver root's own sysfs has, as the GPU operator's
-# validator lists them, and the driver's version in its proc.
+# validator lists them.
 root_kernel() {
     grep -l 0x10de "$DRIVER_ROOT"/sys/bus/pci/devices/*/vendor
-    head -n 1 "$DRIVER_ROOT/proc/driver/nvidia/version"
 }
 
 # report_user_side WHEN: reports the exposed files.

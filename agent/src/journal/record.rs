@@ -14,7 +14,7 @@ use longshore_host::facts::LoadedModule;
 /// Format that this longshore writes, and the newest that it can read.
 ///
 /// 2 added `instance` to entries, `whole` and `previous`, 3 added `made_for`, 4 the steps that mount a
-/// driver root and the kernel's file systems in it; a state of an earlier format is one without them.
+/// driver root and sysfs in it; a state of an earlier format is one without them.
 pub const FORMAT: u32 = 4;
 
 /// Settings that an agent made its entries with: the entries' paths are below these.

@@ -7,14 +7,13 @@ use super::conflicts;
 use super::driver::Choice;
 use crate::config::Config;
 use crate::steps::{
-    Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountKernelFs, MountRoot, MountTmpfs, Step,
-    TREE_DIRS, WriteParameter, dir_of,
+    Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountRoot, MountSysfs, MountTmpfs, Step,
+    TREE_DIRS, WriteParameter,
 };
 use longshore_core::driver_modules;
 use longshore_core::finding::{Code, Finding};
 use longshore_host::HostFacts;
 use longshore_host::places::FIRMWARE_PATH;
-use longshore_host::verbs::KernelFs;
 use longshore_modules::artifact::ModuleEntry;
 
 /// The kernel's modules that NVIDIA's driver uses where they exist, even if no module depends on
@@ -169,10 +168,7 @@ impl Install {
             })),
             None => self.exact = false,
         }
-        self.steps.extend(KernelFs::ALL.map(|filesystem| {
-            let target = root.join(dir_of(filesystem));
-            Step::MountKernelFs(MountKernelFs { filesystem, target })
-        }));
+        self.steps.push(Step::MountSysfs(MountSysfs { target: root.join("sys") }));
         self.steps.push(Step::MountTmpfs(MountTmpfs { target: root.join("dev") }));
         let mut dirs = vec![config.paths.host_root.join("dev")];
         for dir in [PathBuf::from("/dev"), root.join("dev")] {

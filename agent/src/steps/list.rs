@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
-    Applied, Bind, Bounds, EntryState, Intent, Kind, LoadModule, MakeDir, MakeNodes, MountKernelFs,
-    MountRoot, MountTmpfs, Mounted, Observed, Progress, Properties, RemoveLeftover, Seen, Share,
+    Applied, Bind, Bounds, EntryState, Intent, Kind, LoadModule, MakeDir, MakeNodes, MountRoot,
+    MountSysfs, MountTmpfs, Mounted, Observed, Progress, Properties, RemoveLeftover, Seen, Share,
     StartDaemon, Tools, WriteParameter,
 };
 use longshore_core::failure::Failure;
@@ -231,7 +231,7 @@ kinds! {
     LoadModule "load-module" "Load a kernel module."
     MountRoot "mount-root" "Mount the first level of a driver root."
     Bind "bind" "Mount a directory of an assembled tree of the store."
-    MountKernelFs "mount-kernel-fs" "Mount a file system of the kernel's own in the driver root."
+    MountSysfs "mount-sysfs" "Mount sysfs in the driver root."
     MountTmpfs "mount-tmpfs" "Mount a small tmpfs for device nodes."
     RemoveLeftover "remove-leftover" "Remove a leftover of NVIDIA's dead driver container."
     Share "share" "Bind-mount a directory of longshore's on a second path."

@@ -31,8 +31,8 @@ pub(crate) use list::NO_SUCH_STATE;
 pub use list::{Recorded, Step};
 pub use module::{LoadModule, ModuleOrigin, NotLoaded};
 pub(crate) use module::{held, is_owned};
-pub use mount::{Bind, MountKernelFs, MountRoot, MountTmpfs, Mounted, MountedFrom, Mounts, Share};
-pub(crate) use mount::{TREE_DIRS, dir_of, is_another, is_own};
+pub use mount::{Bind, MountRoot, MountSysfs, MountTmpfs, Mounted, MountedFrom, Mounts, Share};
+pub(crate) use mount::{TREE_DIRS, is_another, is_own};
 pub use node::{MakeNodes, NodeBefore, Nodes};
 #[cfg(test)]
 pub(crate) use parameter::OTHERS;

@@ -1,5 +1,5 @@
-//! Mounting: of a driver root, of a tree in it, of a directory on a second path, of a tmpfs, of a
-//! file system of the kernel.
+//! Mounting: of a driver root, of a tree in it, of a directory on a second path, of a tmpfs, of
+//! sysfs.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -13,7 +13,7 @@ use super::{
     Tools, Watch, exposing,
 };
 use longshore_core::failure::Failure;
-use longshore_host::verbs::{KernelFs, TMPFS_SOURCE};
+use longshore_host::verbs::TMPFS_SOURCE;
 use longshore_host::{Host, VerbError};
 
 /// Mount a directory of an assembled tree of the store; undone by unmounting it.
@@ -68,12 +68,10 @@ pub struct MountRoot {
     pub target: PathBuf,
 }
 
-/// Mounts a file system of the kernel's own: an instance of its own, because a recursive unmount of
-/// the driver root would reach the host's through a copy of that one.
+/// Mounts sysfs: an instance of its own, because a recursive unmount of the driver root would reach
+/// the host's through a copy of that one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MountKernelFs {
-    /// File system.
-    pub filesystem: KernelFs,
+pub struct MountSysfs {
     /// Mount point.
     pub target: PathBuf,
 }
@@ -118,9 +116,9 @@ impl fmt::Display for MountRoot {
     }
 }
 
-impl fmt::Display for MountKernelFs {
+impl fmt::Display for MountSysfs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "mount {} on {}", self.filesystem.name(), self.target.display())
+        write!(f, "mount sysfs on {}", self.target.display())
     }
 }
 
@@ -255,12 +253,18 @@ impl Mounting for MountRoot {
         MountedFrom::Fresh("tmpfs")
     }
 
+    /// True if the root has all of its directories as well: those of an older agent may be fewer.
     fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError> {
-        is_own(host, &self.target)
+        let has_all = || {
+            ROOT_DIRS.iter().try_fold(true, |all, dir| {
+                Ok::<_, VerbError>(all && host.has_dir(&self.target.join(dir))?)
+            })
+        };
+        Ok(is_own(host, &self.target)? && has_all()?)
     }
 
     fn is_replaced(&self, host: &dyn Host) -> Result<bool, VerbError> {
-        Ok(!self.is_on(host)?)
+        Ok(!is_own(host, &self.target)?)
     }
 
     fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
@@ -273,13 +277,13 @@ impl Mounting for MountRoot {
     }
 }
 
-impl Mounting for MountKernelFs {
+impl Mounting for MountSysfs {
     fn target(&self) -> &Path {
         &self.target
     }
 
     fn from(&self) -> MountedFrom<'_> {
-        MountedFrom::Fresh(self.filesystem.name())
+        MountedFrom::Fresh("sysfs")
     }
 
     fn is_on(&self, host: &dyn Host) -> Result<bool, VerbError> {
@@ -291,13 +295,12 @@ impl Mounting for MountKernelFs {
     }
 
     fn mount(&self, tools: &Tools<'_>) -> Result<(), Failure> {
-        tools.host.mount_kernel_fs(self.filesystem, &self.target).map_err(exposing)
+        tools.host.mount_sysfs(&self.target).map_err(exposing)
     }
 
-    /// Accepts the file system's own directory of the driver root.
+    /// Accepts `sys` of the driver root.
     fn allowed(&self, bounds: &Bounds) -> Result<(), String> {
-        let dir = dir_of(self.filesystem);
-        let is_one = bounds.driver_roots.iter().any(|root| is(&self.target, &root.join(dir)));
+        let is_one = bounds.driver_roots.iter().any(|root| is(&self.target, &root.join("sys")));
         given(is_one, &self.target)
     }
 }
@@ -394,14 +397,6 @@ impl<M: Mounting> Kind for M {
 
     fn check_before(&self, _: &Mounts, _: &Bounds) -> Result<(), String> {
         Ok(())
-    }
-}
-
-/// Directory of a driver root for a file system of the kernel.
-pub(crate) fn dir_of(filesystem: KernelFs) -> &'static str {
-    match filesystem {
-        KernelFs::Sysfs => "sys",
-        KernelFs::Proc => "proc",
     }
 }
 

@@ -21,7 +21,7 @@
 //! from-host SOURCE NAMESPACE TARGET  its parent's open directory of another mount namespace
 //! try-from-host SOURCE NAMESPACE     the same in a namespace that ends with the call
 //! root TARGET DIRECTORY...           a tmpfs with these directories, read-only in every copy
-//! kernel-fs sysfs|proc TARGET        a file system of the kernel, read-only
+//! sysfs TARGET                       read-only
 //! tmpfs TARGET DATA
 //! mknod PATH DEVICE MODE UID GID ... character devices, each with exactly this mode and owner
 //! chnod PATH DEVICE MODE UID GID     mode and owner of the device that is there

@@ -18,8 +18,7 @@ use super::kernel_call::{Answer, Call, KernelCalls};
 use super::kmsg::KernelLog;
 use super::look::Looker;
 use super::verbs::{
-    DirId, DriverUsers, FileId, Host, Image, KernelFs, ModuleState, Node, Owner, Stage, VerbError,
-    WantedNode,
+    DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Owner, Stage, VerbError, WantedNode,
 };
 use super::{facts, mounts};
 use crate::daemon::output::LastLine;
@@ -347,9 +346,9 @@ impl Host for RealHost {
         self.mount("mount -t tmpfs on", target, call)
     }
 
-    fn mount_kernel_fs(&self, filesystem: KernelFs, target: &Path) -> Result<(), VerbError> {
-        let call = Call::KernelFs { filesystem, target: &self.at(target) };
-        self.mount(call.verb(), target, call)
+    fn mount_sysfs(&self, target: &Path) -> Result<(), VerbError> {
+        let call = Call::Sysfs { target: &self.at(target) };
+        self.mount("mount -t sysfs on", target, call)
     }
 
     fn unmount(&self, target: &Path) -> Result<(), VerbError> {

@@ -78,29 +78,6 @@ pub enum Image<'a> {
 /// Source of longshore's own file systems in the mount table.
 pub const TMPFS_SOURCE: &str = "longshore";
 
-/// A file system of the kernel's own, of which a new instance or view is mounted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum KernelFs {
-    /// sysfs.
-    Sysfs,
-    /// proc, of this process' PID namespace.
-    Proc,
-}
-
-impl KernelFs {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Sysfs, Self::Proc];
-
-    /// Returns its name, as mount(2) has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sysfs => "sysfs",
-            Self::Proc => "proc",
-        }
-    }
-}
-
 /// The state of a loaded module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModuleState {
@@ -309,8 +286,8 @@ pub trait Host: Send + Sync {
     /// Mounts a tmpfs from [`TMPFS_SOURCE`] on `target`, with these empty directories (plain names,
     /// mode 0755), read-only by that mount and every copy of it.
     fn mount_root(&self, target: &Path, dirs: &[&str]) -> Result<(), VerbError>;
-    /// Mounts a file system of the kernel on `target`, from [`TMPFS_SOURCE`], read-only.
-    fn mount_kernel_fs(&self, filesystem: KernelFs, target: &Path) -> Result<(), VerbError>;
+    /// Mounts sysfs on `target`, from [`TMPFS_SOURCE`], read-only.
+    fn mount_sysfs(&self, target: &Path) -> Result<(), VerbError>;
     /// Unmounts the topmost mount on `target`.
     fn unmount(&self, target: &Path) -> Result<(), VerbError>;
     /// Detaches the topmost mount on `target`, and all mounts below it, while it is busy; it is

@@ -59,10 +59,7 @@ fn live(records: &mut Records, act: &str, version: &str) {
         ("host-nodes", nodes("/dev")),
         ("root-nodes", nodes("/run/nvidia/driver/dev")),
         ("root-files", files),
-        (
-            "root-kernel",
-            format!("/run/nvidia/driver/sys/bus/pci/devices/0000:00:02.0/vendor\nNVRM {version}"),
-        ),
+        ("root-kernel", "/run/nvidia/driver/sys/bus/pci/devices/0000:00:02.0/vendor".into()),
         ("consumer", format!("dev/nvidiactl\n{lib}/libcuda.so.{version}")),
         ("smi", "No devices were found\nrc 6".into()),
     ] {

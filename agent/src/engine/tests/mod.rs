@@ -23,12 +23,12 @@ use crate::engine::fake_images::FakeImages;
 use crate::engine::image::ModuleFile;
 use crate::journal::EntryState;
 use crate::steps::{
-    Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountKernelFs, MountRoot, MountTmpfs,
+    Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountRoot, MountSysfs, MountTmpfs,
     NodeBefore, Nodes, Share, StartDaemon, WriteParameter,
 };
 use longshore_host::daemon::Daemon;
 use longshore_host::fake::{FakeHost, FakeModule, FakeState, Fault};
-use longshore_host::verbs::{DriverUser, KernelFs, Node, NodeKeeper, Owner};
+use longshore_host::verbs::{DriverUser, Node, NodeKeeper, Owner};
 
 pub(super) const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
 
@@ -97,10 +97,7 @@ pub(super) fn install() -> Vec<Step> {
         Step::MakeDir(MakeDir { path: "/run/nvidia/driver".into() }),
         Step::MountRoot(MountRoot { target: "/run/nvidia/driver".into() }),
         Step::Bind(Bind { source: "/store/tree".into(), target: "/run/nvidia/driver/usr".into() }),
-        Step::MountKernelFs(MountKernelFs {
-            filesystem: KernelFs::Sysfs,
-            target: "/run/nvidia/driver/sys".into(),
-        }),
+        Step::MountSysfs(MountSysfs { target: "/run/nvidia/driver/sys".into() }),
         Step::WriteParameter(WriteParameter { path: FIRMWARE.into(), value: "/fw".to_owned() }),
     ];
     steps.extend(["drm", "ipmi_msghandler", "nvidia", "nvidia_uvm", "nvidia_modeset"].map(load));

@@ -138,11 +138,7 @@ fn entries() -> Vec<(Value, Value)> {
                    "target": "/run/nvidia/driver/usr"}),
             mounts.clone(),
         ),
-        (
-            json!({"do": "mount-kernel-fs", "filesystem": "sysfs",
-                   "target": "/run/nvidia/driver/sys"}),
-            mounts,
-        ),
+        (json!({"do": "mount-sysfs", "target": "/run/nvidia/driver/sys"}), mounts),
     ]
 }
 
@@ -196,7 +192,7 @@ const LEFT_FILE: usize = 12;
 const LEFT_VALUE: usize = 13;
 const ROOT: usize = 14;
 const TREE_DIR: usize = 15;
-const KERNEL_FS: usize = 16;
+const SYSFS: usize = 16;
 
 #[rstest]
 #[case(DIR, "/step/path", json!("/etc/cron.d"))]
@@ -239,9 +235,8 @@ const KERNEL_FS: usize = 16;
 #[case(TREE_DIR, "/step/source", json!("/var/lib/longshore/userspace/a/root/usr/bin"))]
 #[case(TREE_DIR, "/step/source", json!("/var/lib/longshore/userspace/a/root"))]
 #[case(TREE_DIR, "/step/source", json!("/run/nvidia/userspace/evil/root/usr"))]
-#[case(KERNEL_FS, "/step/target", json!("/sys"))]
-#[case(KERNEL_FS, "/step/target", json!("/run/nvidia/driver/proc"))]
-#[case(KERNEL_FS, "/step/filesystem", json!("proc"))]
+#[case(SYSFS, "/step/target", json!("/sys"))]
+#[case(SYSFS, "/step/target", json!("/run/nvidia/driver/proc"))]
 #[case(TMPFS, "/step/target", json!("/etc"))]
 #[case(TMPFS, "/step/target", json!("/run/nvidia/driver/usr"))]
 #[case(SHARE, "/step/target", json!("/run/systemd"))]

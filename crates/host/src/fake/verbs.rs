@@ -13,8 +13,8 @@ use super::{FakeHost, FakeModule, Ill, Inner};
 use crate::daemon::{Answers, Daemon, DaemonStatus, Ending};
 use crate::gpus::Gpu;
 use crate::verbs::{
-    DirId, DriverUsers, FileId, Host, Image, KernelFs, ModuleState, Node, NodeKeeper, Stage,
-    TMPFS_SOURCE, VerbError, WantedNode,
+    DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, NodeKeeper, Stage, TMPFS_SOURCE,
+    VerbError, WantedNode,
 };
 
 /// Reported waiting time of a call that was not answered.
@@ -189,13 +189,13 @@ impl Host for FakeHost {
             let dirs: BTreeSet<PathBuf> =
                 dirs.filter(|dir| !inner.state.dirs.contains(dir)).collect();
             inner.state.dirs.extend(dirs.iter().cloned());
-            inner.state.roots.insert(target.to_path_buf(), dirs);
+            inner.state.roots.entry(target.to_path_buf()).or_default().extend(dirs);
             Ok(())
         })
     }
 
-    fn mount_kernel_fs(&self, filesystem: KernelFs, target: &Path) -> Result<(), VerbError> {
-        self.path_verb(filesystem.name(), target, |inner| {
+    fn mount_sysfs(&self, target: &Path) -> Result<(), VerbError> {
+        self.path_verb("sysfs", target, |inner| {
             if !inner.state.dirs.contains(target) {
                 return Err(Errno::ENOENT);
             }

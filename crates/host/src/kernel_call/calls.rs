@@ -18,7 +18,7 @@ use nix::unistd::{Gid, Uid, fchownat};
 use sys_mount::{Mount, MountFlags};
 
 use super::{from_host, read_only, root};
-use crate::verbs::{Image, KernelFs, Node, Owner, TMPFS_SOURCE};
+use crate::verbs::{Image, Node, Owner, TMPFS_SOURCE};
 
 /// Maximum length of a call's line: room for a module's parameters and two paths.
 pub(super) const LONGEST_CALL: u64 = 64 << 10;
@@ -43,8 +43,8 @@ pub(crate) enum Call<'a> {
     Tmpfs { target: &'a Path, data: &'a str },
     /// mount(2): a tmpfs from [`TMPFS_SOURCE`] with these empty directories, read-only in every copy.
     Root { target: &'a Path, dirs: &'a [PathBuf] },
-    /// mount(2): a file system of the kernel's own, from [`TMPFS_SOURCE`], read-only.
-    KernelFs { filesystem: KernelFs, target: &'a Path },
+    /// mount(2): sysfs, from [`TMPFS_SOURCE`], read-only.
+    Sysfs { target: &'a Path },
     /// mknod(2) of character devices, one after the other, each with chown(2) and chmod(2), so that
     /// the umask clears no bit of its mode. Stops at the first failure.
     MakeNodes { nodes: &'a [(PathBuf, Node)] },
@@ -82,9 +82,7 @@ impl Call<'_> {
                 let dirs = dirs.iter().map(Into::into);
                 ("root", [target.into()].into_iter().chain(dirs).collect())
             }
-            Call::KernelFs { filesystem, target } => {
-                ("kernel-fs", vec![filesystem.name().into(), target.into()])
-            }
+            Call::Sysfs { target } => ("sysfs", vec![target.into()]),
             Call::MakeNodes { nodes } => {
                 ("mknod", nodes.iter().flat_map(|(path, node)| node_words(path, *node)).collect())
             }
@@ -124,14 +122,14 @@ impl Call<'_> {
                 mounted(tmpfs.mount(TMPFS_SOURCE, at.path()))
             }
             Call::Root { target, dirs } => root::mount_on(target, dirs),
-            Call::KernelFs { filesystem, target } => {
+            Call::Sysfs { target } => {
                 let flags = MountFlags::RDONLY
                     | MountFlags::NOSUID
                     | MountFlags::NODEV
                     | MountFlags::NOEXEC;
-                let fresh = Mount::builder().fstype(filesystem.name()).flags(flags);
+                let sysfs = Mount::builder().fstype("sysfs").flags(flags);
                 let at = read_only::MountPoint::open(target)?;
-                mounted(fresh.mount(TMPFS_SOURCE, at.path()))
+                mounted(sysfs.mount(TMPFS_SOURCE, at.path()))
             }
             Call::MakeNodes { nodes } => {
                 nodes.iter().try_for_each(|(path, node)| make_node(path, *node))
@@ -143,7 +141,7 @@ impl Call<'_> {
 
 impl Call<'_> {
     /// The call's name in messages, before its subject.
-    pub(crate) fn verb(&self) -> &'static str {
+    pub(super) fn verb(&self) -> &'static str {
         match self {
             Call::Load { image: Image::Bytes(_), .. } => "init_module",
             Call::Load { image: Image::File(_), .. } => "finit_module",
@@ -152,8 +150,7 @@ impl Call<'_> {
             Call::Bind { .. } | Call::BindReadOnly { .. } => "mount --rbind on",
             Call::FromHost { .. } => "open_tree and move_mount on",
             Call::Tmpfs { .. } | Call::Root { .. } => "mount -t tmpfs on",
-            Call::KernelFs { filesystem: KernelFs::Sysfs, .. } => "mount -t sysfs on",
-            Call::KernelFs { filesystem: KernelFs::Proc, .. } => "mount -t proc on",
+            Call::Sysfs { .. } => "mount -t sysfs on",
             Call::MakeNodes { .. } => "mknod",
             Call::SetNode { .. } => "chown and chmod",
         }
@@ -345,11 +342,7 @@ fn carry_out(words: &[OsString], rest: &mut impl Read) -> Result<(), Errno> {
             let dirs: Vec<PathBuf> = dirs.iter().map(PathBuf::from).collect();
             Call::Root { target: Path::new(target), dirs: &dirs }.carry_out()
         }
-        [verb, filesystem, target] if verb == "kernel-fs" => {
-            let filesystem = KernelFs::ALL.into_iter().find(|known| filesystem == known.name());
-            let filesystem = filesystem.ok_or(Errno::EINVAL)?;
-            Call::KernelFs { filesystem, target: Path::new(target) }.carry_out()
-        }
+        [verb, target] if verb == "sysfs" => Call::Sysfs { target: Path::new(target) }.carry_out(),
         [verb, nodes @ ..] if verb == "mknod" => {
             let (nodes, []) = nodes.as_chunks() else { return Err(Errno::EINVAL) };
             nodes.iter().try_for_each(|words| {

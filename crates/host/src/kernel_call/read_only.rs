@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
+use nix::fcntl::{OFlag, open, openat};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::Mode;
@@ -66,11 +66,16 @@ pub(super) fn staged_or_here(
 pub(super) struct MountPoint(OwnedFd);
 
 impl MountPoint {
-    /// Opens the directory, which must not be a link. It belongs to the mount namespace of the
-    /// calling thread.
+    /// Opens the directory, which must not be a link, nor its parent: a program that may write to the
+    /// parent of the driver root could lead the mounts in it elsewhere. It belongs to the mount
+    /// namespace of the calling thread.
     pub(super) fn open(target: &Path) -> Result<Self, Errno> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        open(target, flags, Mode::empty()).map(Self)
+        let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
+            return Err(Errno::EINVAL);
+        };
+        let parent = open(parent, flags, Mode::empty())?;
+        openat(&parent, name, flags, Mode::empty()).map(Self)
     }
 
     /// The directory's descriptor.
@@ -226,11 +231,13 @@ pub(super) mod tests {
     #[case(MsFlags::MS_PRIVATE)]
     fn a_link_in_the_place_of_the_mount_point_is_not_followed(#[case] propagation: MsFlags) {
         in_scene(propagation, |agents, _| {
-            fs::create_dir(agents.join("victim")).unwrap();
+            fs::create_dir_all(agents.join("victim/below")).unwrap();
             std::os::unix::fs::symlink(agents.join("victim"), agents.join("link")).unwrap();
-            let refused = bind(&agents.join("tree"), &agents.join("link"));
-            assert_eq!(refused, Err(Errno::ENOTDIR));
-            assert!(fs::read_dir(agents.join("victim")).unwrap().next().is_none());
+            for link in ["link", "link/below"] {
+                let refused = bind(&agents.join("tree"), &agents.join(link));
+                assert_eq!(refused, Err(Errno::ENOTDIR), "{link}");
+            }
+            assert!(fs::read_dir(agents.join("victim/below")).unwrap().next().is_none());
         });
     }
 

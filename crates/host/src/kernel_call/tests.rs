@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::calls::{decoded, encoded, make_all};
 use super::*;
 use crate::real::RealHost;
-use crate::verbs::{Host, KernelFs, Node, Owner};
+use crate::verbs::{Host, Node, Owner};
 
 const AMPLE: Duration = Duration::from_secs(60);
 
@@ -221,8 +221,8 @@ fn answers(input: &[u8]) -> Vec<i32> {
 #[case(b"tmpfs /x %ff\n", &[Errno::EINVAL])]
 #[case(b"root /nonexistent/x dev\n", &[Errno::ENOENT])]
 #[case(b"root /nonexistent/x a/b\n", &[Errno::EINVAL])]
-#[case(b"kernel-fs debugfs /x\n", &[Errno::EINVAL])]
-#[case(b"kernel-fs proc /nonexistent/x\n", &[Errno::ENOENT])]
+#[case(b"sysfs /x /y\n", &[Errno::EINVAL])]
+#[case(b"sysfs /nonexistent/x\n", &[Errno::ENOENT])]
 #[case(b"mknod /x -1 0\n", &[Errno::EINVAL])]
 #[case(b"mknod /nonexistent/x 259 438 0 0\n", &[Errno::ENOENT])]
 #[case(b"chnod /nonexistent/x 259 438 0 0\n", &[Errno::ENOENT])]
@@ -270,10 +270,7 @@ fn words_arrive_as_they_were() {
             Call::Root { target: Path::new("/c"), dirs: &["dev".into(), "a b".into()] },
             "root /c dev a%20b\n",
         ),
-        (
-            Call::KernelFs { filesystem: KernelFs::Sysfs, target: Path::new("/c") },
-            "kernel-fs sysfs /c\n",
-        ),
+        (Call::Sysfs { target: Path::new("/c") }, "sysfs /c\n"),
         (
             Call::MakeNodes {
                 nodes: &[
