@@ -106,7 +106,10 @@ consume() {
     unshare --mount --propagation slave sh -c \
         'mount --rbind "$1" "$2" && exec sleep 86400' sh "$DRIVER_ROOT" $CONSUMED &
     CONSUMER=$!
+    await has_consumed
 }
+
+has_consumed() { [ -e "/proc/$CONSUMER/root$CONSUMED/usr/lib" ]; }
 
 # consumed NAME: reports the driver library that the running consumer sees, and a node.
 consumed() {

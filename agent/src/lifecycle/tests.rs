@@ -17,8 +17,8 @@ use crate::plan::{Acquire, Replaced};
 use crate::provider::{Gathered, Provider};
 use crate::status::status;
 use crate::steps::{
-    Bind, LoadModule, MakeDir, MakeNodes, MissingDirs, ModuleOrigin, MountTmpfs, Step,
-    WriteParameter,
+    Bind, LoadModule, MakeDir, MakeNodes, MissingDirs, ModuleOrigin, MountRoot, MountSysfs,
+    MountTmpfs, Step, WriteParameter,
 };
 use longshore_core::disk::Disk;
 use longshore_core::finding::{Code, Finding};
@@ -38,6 +38,7 @@ mod renewal;
 mod stay;
 mod stuck;
 
+const ROOT: &str = "/run/driver";
 const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
 
 /// Provider that returns scripted plans in order, the last one for ever; it computes itself what
@@ -176,19 +177,46 @@ fn load(name: &str, version: &str) -> Step {
 
 /// Returns the plan for a driver. The fault of `refused` is its module, which no kernel takes.
 fn plan(version: &str) -> Plan {
-    let root = || "/run/driver".into();
+    planned(
+        version,
+        vec![
+            Step::MountRoot(MountRoot { target: ROOT.into() }),
+            show(version),
+            Step::MountTmpfs(MountTmpfs { target: "/run/driver/dev".into() }),
+            Step::MountSysfs(MountSysfs { target: "/run/driver/sys".into() }),
+        ],
+    )
+}
+
+/// Returns the plan of an agent whose records have format 3: the tree itself is on the driver root.
+fn plan_of_format_3(version: &str) -> Plan {
+    planned(
+        version,
+        vec![
+            Step::Bind(Bind { source: format!("/store/{version}").into(), target: ROOT.into() }),
+            Step::MountTmpfs(MountTmpfs { target: "/run/driver/dev".into() }),
+        ],
+    )
+}
+
+/// Returns the mount of a directory of a driver's tree.
+fn show(version: &str) -> Step {
+    let source = format!("/store/{version}/usr").into();
+    Step::Bind(Bind { source, target: "/run/driver/usr".into() })
+}
+
+fn planned(version: &str, mounts: Vec<Step>) -> Plan {
     let mut install = vec![
-        Step::MakeDir(MakeDir { path: root() }),
+        Step::MakeDir(MakeDir { path: ROOT.into() }),
         Step::WriteParameter(WriteParameter {
             path: FIRMWARE.into(),
             value: "/run/driver/fw".to_owned(),
         }),
         load("nvidia", version),
         load("nvidia_uvm", version),
-        Step::Bind(Bind { source: format!("/store/{version}").into(), target: root() }),
-        Step::MountTmpfs(MountTmpfs { target: "/run/driver/dev".into() }),
-        Step::MakeNodes(MakeNodes { dirs: vec!["/dev".into()] }),
     ];
+    install.extend(mounts);
+    install.push(Step::MakeNodes(MakeNodes { dirs: vec!["/dev".into()] }));
     if version == "refused" {
         install.insert(4, load("nvidia_refused", version));
     }
@@ -235,7 +263,8 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let dirs = ["/dev", "/run/driver/dev", "/store/535", "/store/550", "/store/refused"];
+        let dirs =
+            ["/dev", "/run/driver/dev", "/store/535/usr", "/store/550/usr", "/store/refused/usr"];
         let host = FakeHost::with_dirs(dirs);
         host.change(|state| state.parameters.insert(FIRMWARE.into(), "/theirs".to_owned()));
         let node = Node { major: 195, minor: 255, mode: 0o666, owner: Owner::default() };

@@ -242,6 +242,8 @@ pub enum Propagation {
 pub struct Mount {
     /// Mount point.
     pub target: PathBuf,
+    /// Device number of its files (`st_dev`), major and minor.
+    pub device: (u64, u64),
     /// Root of the mount within its file system.
     pub root: PathBuf,
     /// Source as the kernel names it.

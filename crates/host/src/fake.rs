@@ -66,6 +66,38 @@ pub struct FakeState {
 }
 
 impl FakeState {
+    /// Detaches the topmost mount on `target`, with those in it.
+    ///
+    /// # Errors
+    /// EINVAL if nothing is mounted there.
+    pub fn detach(&mut self, target: &Path) -> Result<(), Errno> {
+        let top = self.top_on(target).ok_or(Errno::EINVAL)?;
+        // Mounts in a mount go with it, and those that it covers stay.
+        let covered = self.mounts.drain(top..).skip(1);
+        let stay: Vec<_> = covered.filter(|(_, on)| !on.starts_with(target)).collect();
+        self.mounts.extend(stay);
+        for dir in self.roots.remove(target).unwrap_or_default() {
+            self.dirs.remove(&dir);
+        }
+        Ok(())
+    }
+
+    fn top_on(&self, target: &Path) -> Option<usize> {
+        self.mounts.iter().rposition(|(_, on)| on == target)
+    }
+
+    /// Index of the mount on `target` that no later one on a directory above covers.
+    pub(crate) fn shown_on(&self, target: &Path) -> Option<usize> {
+        let top = self.top_on(target)?;
+        let later = &self.mounts[top + 1..];
+        (!later.iter().any(|(_, on)| target.starts_with(on))).then_some(top)
+    }
+
+    pub(crate) fn has_mount_inside(&self, target: &Path) -> bool {
+        let top = self.top_on(target).map_or(0, |top| top + 1);
+        self.mounts[top..].iter().any(|(_, on)| on.starts_with(target))
+    }
+
     /// The same state without the load numbers of modules and the marks of daemons.
     #[must_use]
     pub fn whichever_loading(&self) -> Self {
@@ -367,16 +399,5 @@ impl Inner {
     fn end(&mut self, mark: &str) {
         self.state.daemons.remove(mark);
         self.open_pipes.remove(mark);
-    }
-
-    fn unmount(&mut self, target: &Path) -> Result<(), Errno> {
-        let top = self.state.mounts.iter().rposition(|(_, on)| on == target);
-        self.state.mounts.remove(top.ok_or(Errno::EINVAL)?);
-        for dir in self.state.roots.remove(target).unwrap_or_default() {
-            self.state.dirs.remove(&dir);
-        }
-        // What is mounted in a mount goes with it.
-        self.state.mounts.retain(|(_, on)| on == target || !on.starts_with(target));
-        Ok(())
     }
 }

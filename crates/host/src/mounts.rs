@@ -38,6 +38,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
     let optional: Vec<String> = head.get(6..)?.iter().map(|field| text(field)).collect();
     Some(Mount {
+        device: device(&text(head.get(2)?))?,
         root: path(head.get(3)?),
         target: path(head.get(4)?),
         options: text(head.get(5)?),
@@ -46,6 +47,11 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         propagation: propagation_of(&optional),
         peer_group: optional.iter().find_map(|o| o.strip_prefix("shared:")?.parse().ok()),
     })
+}
+
+fn device(text: &str) -> Option<(u64, u64)> {
+    let (major, minor) = text.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Propagation of a mount. A slave mount can also be in a peer group: Shared then, because sending

@@ -364,7 +364,9 @@ impl Host for RealHost {
     }
 
     fn mount_source(&self, target: &Path) -> Result<Option<String>, VerbError> {
-        Ok(self.mounted_on(target)?.pop().map(|mount| mount.source))
+        let Some(mount) = self.mounted_on(target)?.pop() else { return Ok(None) };
+        let shown = self.dir(target)?.map(|(device, _)| (major(device), minor(device)));
+        Ok((shown == Some(mount.device)).then_some(mount.source))
     }
 
     fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError> {

@@ -295,7 +295,8 @@ pub trait Host: Send + Sync {
     fn detach(&self, target: &Path) -> Result<(), VerbError>;
     /// Number of mounts on exactly `target`.
     fn mounts_on(&self, target: &Path) -> Result<usize, VerbError>;
-    /// Source of the topmost mount on exactly `target`; None if nothing is mounted there.
+    /// Source of the mount on exactly `target` that a path to it shows; None if nothing is mounted
+    /// there, or only below a mount that came later on a directory above.
     fn mount_source(&self, target: &Path) -> Result<Option<String>, VerbError>;
     /// Makes a character device node with exactly these permissions and this owner.
     fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError>;

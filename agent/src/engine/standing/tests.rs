@@ -3,10 +3,10 @@ use rstest::rstest;
 use super::super::tests::{FIRMWARE, engine, gpu_host, install, load};
 use super::super::{Instances, Standing};
 use crate::journal::{Entry, Journal};
-use crate::steps::Step;
+use crate::steps::{MountSysfs, Step};
 use longshore_core::cancel::CancelFlag;
 use longshore_host::fake::{FakeHost, FakeState};
-use longshore_host::verbs::Node;
+use longshore_host::verbs::{Node, TMPFS_SOURCE};
 
 /// A host with the driver, what it stands on, and its record.
 struct Scene {
@@ -42,8 +42,6 @@ fn an_untouched_driver_stands() {
 }
 
 #[rstest]
-#[case::root(|s: &mut FakeState| s.mounts.retain(|(_, on)| !on.ends_with("driver")),
-    "the tmpfs on /run/nvidia/driver is no longer mounted")]
 #[case::tree(|s: &mut FakeState| s.mounts.retain(|(_, on)| !on.ends_with("usr")),
     "/store/tree is no longer mounted on /run/nvidia/driver/usr")]
 #[case::sysfs(|s: &mut FakeState| s.mounts.retain(|(_, on)| !on.ends_with("sys")),
@@ -78,6 +76,37 @@ fn what_is_gone_is_named_and_can_be_done_again(
     then.mounts.sort();
     assert_eq!(now, then);
     assert!(scene.look().lost.is_empty());
+}
+
+#[test]
+fn a_root_is_gone_with_what_was_mounted_in_it() {
+    let mut scene = Scene::new();
+    scene.host.change(|state| state.detach("/run/nvidia/driver".as_ref()).unwrap());
+    let lost = scene.look().lost;
+    let details: Vec<&str> = lost.iter().map(|lost| lost.detail.as_str()).collect();
+    assert_eq!(
+        details,
+        [
+            "the tmpfs on /run/nvidia/driver is no longer mounted",
+            "/store/tree is no longer mounted on /run/nvidia/driver/usr",
+            "the sysfs on /run/nvidia/driver/sys is no longer mounted",
+        ]
+    );
+    let steps: Vec<Step> = lost.into_iter().map(|lost| lost.step).collect();
+    engine(&scene.host).apply(&steps, &mut scene.journal, &CancelFlag::default()).unwrap();
+    assert!(scene.look().lost.is_empty());
+}
+
+/// As an agent leaves them that lost the record of an older layout.
+#[test]
+fn a_mount_of_longshores_that_another_covers_is_not_there() {
+    let scene = Scene::new();
+    let step = Step::MountSysfs(MountSysfs { target: "/run/nvidia/driver/sys".into() });
+    assert!(step.observe(&scene.host).unwrap().is_none());
+    scene.host.change(|state| {
+        state.mounts.push((TMPFS_SOURCE.to_owned(), "/run/nvidia/driver".into()));
+    });
+    assert!(step.observe(&scene.host).unwrap().is_some());
 }
 
 #[rstest]

@@ -606,9 +606,9 @@ fn a_driver_that_was_put_in_the_place_of_ours_is_neither_waited_for_nor_removed(
 fn what_was_mounted_in_the_place_of_ours_stays() {
     let host = gpu_host();
     let mut journal = installed(&host);
-    let theirs = ("theirs".to_owned(), "/run/nvidia/driver".into());
+    let theirs = ("theirs".to_owned(), std::path::PathBuf::from("/run/nvidia/driver"));
     host.change(|state| {
-        state.mounts.retain(|(_, on)| *on != theirs.1);
+        state.detach(&theirs.1).unwrap();
         state.mounts.push(theirs.clone());
     });
     engine(&host).undo(&mut journal).unwrap();

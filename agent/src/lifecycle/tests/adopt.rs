@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::Plan;
-use crate::steps::{Bind, LoadModule};
+use crate::steps::LoadModule;
 use longshore_core::disk::Disk;
 
 /// Damage done to the host while no agent ran, and the number of repairs it needs.
@@ -118,14 +118,20 @@ async fn another_tree_is_shown_without_touching_a_module() {
     let loads = scene.module_verbs();
     scene.host.change(|state| state.references.insert("nvidia".to_owned(), 3));
     let mut rebuilt = plan("535");
-    rebuilt.install[4] =
-        Step::Bind(Bind { source: "/store/550".into(), target: "/run/driver".into() });
+    let shown = rebuilt.install.iter_mut().find(|step| **step == show("535"));
+    *shown.unwrap() = show("550");
     scene.die_when_ready(rebuilt).await;
     assert_eq!(scene.module_verbs(), loads);
     let mounts = scene.host.state().mounts;
     let mounts: Vec<_> =
         mounts.iter().map(|(from, on)| (from.as_str(), on.to_str().unwrap())).collect();
-    assert_eq!(mounts, [("/store/550", "/run/driver"), ("longshore", "/run/driver/dev")]);
+    let expected = [
+        ("longshore", ROOT),
+        ("longshore", "/run/driver/dev"),
+        ("longshore", "/run/driver/sys"),
+        ("/store/550/usr", "/run/driver/usr"),
+    ];
+    assert_eq!(mounts, expected);
     scene.host.change(|state| state.references.clear());
     scene.uninstall().await;
     assert_eq!(scene.host.state(), before);
@@ -163,7 +169,7 @@ async fn what_is_missing_of_somebody_elses_driver_is_ours_alone() {
         while scene.phase() != Some(Phase::Ready) {
             tokio::task::yield_now().await;
         }
-        assert_eq!(scene.host.state().mounts.len(), 2);
+        assert_eq!(scene.host.state().mounts.len(), 4);
         assert!(scene.host.state().nodes.contains_key(Path::new("/dev/nvidiactl")));
         scene.stop.set();
     };

@@ -41,7 +41,8 @@ fn scene() -> Scene {
 /// Returns the verbs on the daemon and on its mounts, from number `from` on.
 fn verbs(scene: &Scene, from: usize) -> Vec<String> {
     let of_daemon = |verb: &String| {
-        ["start", "end", "bind", "umount", "tmpfs"].contains(&verb.split(' ').next().unwrap_or(""))
+        let verbs = ["start", "end", "bind", "umount", "tmpfs", "root", "sysfs"];
+        verbs.contains(&verb.split(' ').next().unwrap_or(""))
     };
     scene.host.log().into_iter().skip(from).filter(of_daemon).collect()
 }
@@ -69,7 +70,8 @@ async fn daemons_are_brought_back_where_a_change_is_put_off() {
 async fn what_is_shown_elsewhere_goes_before_where_it_lies_and_comes_after_it() {
     let scene = scene();
     let before = scene.host.state();
-    scene.die_when_ready(with_daemon(plan("535"))).await;
+    // The root itself is another one.
+    scene.die_when_ready(with_daemon(plan_of_format_3("535"))).await;
     let from = scene.host.log().len();
     scene.die_when_ready(with_daemon(plan("550"))).await;
     assert_eq!(
@@ -80,13 +82,24 @@ async fn what_is_shown_elsewhere_goes_before_where_it_lies_and_comes_after_it() 
             "umount /run/driver/run",
             "umount /run/driver/dev",
             "umount /run/driver",
-            "bind /run/driver",
+            "root /run/driver",
+            "bind /run/driver/usr",
             "tmpfs /run/driver/dev",
+            "sysfs /run/driver/sys",
             "tmpfs /run/driver/run",
             "bind /run/daemon",
             "start nvidia-persistenced",
         ]
     );
+    let from = scene.host.log().len();
+    scene.die_when_ready(with_daemon(plan("535"))).await;
+    let of_another_tree = [
+        "end nvidia-persistenced",
+        "umount /run/driver/usr",
+        "bind /run/driver/usr",
+        "start nvidia-persistenced",
+    ];
+    assert_eq!(verbs(&scene, from), of_another_tree);
     assert_eq!(scene.host.state().daemons.len(), 1);
     scene.uninstall().await;
     assert_eq!(scene.host.state(), before);

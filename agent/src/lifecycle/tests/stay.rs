@@ -97,14 +97,14 @@ async fn it_is_not_ready_with_a_finding_until_it_is_put_right() {
     scene
         .while_ready(async {
             scene.host.fails(Some(Fault::Refuse(0, nix::errno::Errno::EBUSY)));
-            scene.behind_its_back(|state| state.mounts.clear());
+            scene.behind_its_back(|state| state.detach(ROOT.as_ref()).unwrap());
             scene.until(|live| !live.ready && live.phase == Some(Phase::Ready)).await;
             let live = scene.telemetry.live();
-            assert_eq!(codes(&live), [Code::ExposureLost; 2]);
-            assert!(live.not_ready[0].contains("no longer mounted on /run/driver"), "{live:?}");
+            assert_eq!(codes(&live), [Code::ExposureLost; 4]);
+            assert!(live.not_ready[0].contains("on /run/driver is no longer mounted"), "{live:?}");
             // Without a further event.
             scene.until(|live| live.ready).await;
-            assert_eq!(scene.host.state().mounts.len(), 2);
+            assert_eq!(scene.host.state().mounts.len(), 4);
         })
         .await;
 }
@@ -152,14 +152,14 @@ async fn a_mount_in_the_place_of_ours_is_not_covered() {
     scene
         .while_ready(async {
             let verbs = scene.host.log().len();
-            let theirs = ("/store/550".to_owned(), "/run/driver".into());
-            scene.behind_its_back(|state| state.mounts[0] = theirs);
+            let theirs = ("/store/550/usr".to_owned(), "/run/driver/usr".into());
+            scene.behind_its_back(|state| state.mounts[1] = theirs);
             scene.until(|live| !live.ready).await;
             let live = scene.telemetry.live();
             assert!(live.not_ready[0].contains("something else is mounted on"), "{live:?}");
             assert_eq!(scene.host.log().len(), verbs, "nothing was tried");
-            let ours = ("/store/535".to_owned(), "/run/driver".into());
-            scene.behind_its_back(|state| state.mounts[0] = ours);
+            let ours = ("/store/535/usr".to_owned(), "/run/driver/usr".into());
+            scene.behind_its_back(|state| state.mounts[1] = ours);
             scene.until(|live| live.ready).await;
         })
         .await;

@@ -206,16 +206,15 @@ impl Host for FakeHost {
 
     fn unmount(&self, target: &Path) -> Result<(), VerbError> {
         self.path_verb("umount", target, |inner| {
-            let mut others = inner.state.mounts.iter().filter(|(_, on)| on != target);
-            if inner.busy_mounts.contains(target) || others.any(|(_, on)| on.starts_with(target)) {
+            if inner.busy_mounts.contains(target) || inner.state.has_mount_inside(target) {
                 return Err(Errno::EBUSY);
             }
-            inner.unmount(target)
+            inner.state.detach(target)
         })
     }
 
     fn detach(&self, target: &Path) -> Result<(), VerbError> {
-        self.path_verb("detach", target, |inner| inner.unmount(target))
+        self.path_verb("detach", target, |inner| inner.state.detach(target))
     }
 
     fn mounts_on(&self, target: &Path) -> Result<usize, VerbError> {
@@ -224,8 +223,7 @@ impl Host for FakeHost {
 
     fn mount_source(&self, target: &Path) -> Result<Option<String>, VerbError> {
         let inner = self.lock();
-        let top = inner.state.mounts.iter().rfind(|(_, on)| on == target);
-        Ok(top.map(|(source, _)| source.clone()))
+        Ok(inner.state.shown_on(target).map(|at| inner.state.mounts[at].0.clone()))
     }
 
     fn make_node(&self, path: &Path, node: Node) -> Result<(), VerbError> {
@@ -304,8 +302,7 @@ impl Host for FakeHost {
         let dirs = &inner.state.dirs;
         let inode = |path: &Path| dirs.iter().position(|dir| dir == path).map(|at| (1, at as u64));
         let real = inner.real(path);
-        let top = inner.state.mounts.iter().rposition(|(_, on)| *on == real);
-        Ok(match (inode(&real), top) {
+        Ok(match (inode(&real), inner.state.shown_on(&real)) {
             // The root of a tree is the tree's own directory; other mounts have a root of their
             // own.
             (Some(_), Some(top)) => {
