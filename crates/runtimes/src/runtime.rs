@@ -1,0 +1,66 @@
+//! The runtimes: names, programs, default configurations, restarts.
+
+use std::fmt;
+
+/// A container runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Runtime {
+    /// Docker's daemon.
+    Docker,
+    /// containerd with its CRI plugin, as Kubernetes uses it.
+    Containerd,
+    /// CRI-O.
+    Crio,
+    /// podman.
+    Podman,
+}
+
+impl Runtime {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Docker, Self::Containerd, Self::Crio, Self::Podman];
+
+    /// Returns its name on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Containerd => "containerd",
+            Self::Crio => "crio",
+            Self::Podman => "podman",
+        }
+    }
+
+    /// Returns the program that reads the configuration. Of docker it is the daemon: a client can be
+    /// another program's, podman's for example.
+    pub fn program(self) -> &'static str {
+        match self {
+            Self::Docker => "dockerd",
+            other => other.name(),
+        }
+    }
+
+    /// Returns the path of its configuration on a host.
+    pub fn configuration(self) -> &'static str {
+        match self {
+            Self::Docker => "/etc/docker/daemon.json",
+            Self::Containerd => "/etc/containerd/config.toml",
+            Self::Crio => "/etc/crio/crio.conf",
+            Self::Podman => "/etc/containers/containers.conf",
+        }
+    }
+
+    /// Returns the unit of its service; None where no service has to read a new configuration.
+    pub fn unit(self) -> Option<&'static str> {
+        match self {
+            Self::Docker => Some("docker.service"),
+            Self::Containerd => Some("containerd.service"),
+            Self::Crio => Some("crio.service"),
+            Self::Podman => None,
+        }
+    }
+}
+
+impl fmt::Display for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
