@@ -30,6 +30,8 @@ pub enum ExitCode {
     NoDevice = 17,
     /// The driver is loaded but could not be exposed to the host.
     Expose = 18,
+    /// A container runtime of this host does not read CDI specs, or its configuration is not edited.
+    Runtime = 19,
     /// The driver is in use and was left as it is.
     InUse = 20,
     /// A failure was rolled back, and the rollback left something behind.
@@ -74,6 +76,8 @@ pub enum FailureKind {
     NoDevice,
     /// The driver is loaded but could not be exposed to the host.
     Expose,
+    /// A container runtime of this host does not read CDI specs, or its configuration is not edited.
+    Runtime,
     /// The driver is in use and was left as it is.
     InUse,
     /// A failure was rolled back, and the rollback left something behind.
@@ -98,6 +102,7 @@ impl FailureKind {
             Self::KernelRefused => ExitCode::KernelRefused,
             Self::NoDevice => ExitCode::NoDevice,
             Self::Expose => ExitCode::Expose,
+            Self::Runtime => ExitCode::Runtime,
             Self::InUse => ExitCode::InUse,
             Self::RolledBack => ExitCode::RolledBack,
             Self::NotReady => ExitCode::NotReady,
@@ -130,6 +135,7 @@ impl FailureKind {
             Self::Disk => "see the kernel's log (dmesg) for the disk that the file is on",
             Self::KernelRefused => "see the kernel's log (dmesg)",
             Self::Expose => "check the mounts and files below /run/nvidia",
+            Self::Runtime => "`longshore runtime check` names the configuration of each runtime",
             Self::InUse | Self::RolledBack => {
                 "run `longshore unload` once nothing holds the driver any more"
             }
@@ -311,7 +317,8 @@ mod tests {
             Preflight => KernelRefused,
             KernelRefused => NoDevice,
             NoDevice => Expose,
-            Expose => InUse,
+            Expose => Runtime,
+            Runtime => InUse,
             InUse => RolledBack,
             RolledBack => NotReady,
             NotReady => Bug,
@@ -333,7 +340,8 @@ mod tests {
             Disk => KernelRefused,
             KernelRefused => NoDevice,
             NoDevice => Expose,
-            Expose => InUse,
+            Expose => Runtime,
+            Runtime => InUse,
             InUse => RolledBack,
             RolledBack => NotReady,
             NotReady => Bug,
