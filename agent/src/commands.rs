@@ -2,8 +2,10 @@
 
 mod bundle;
 mod cdi;
+mod docker_args;
 mod doctor;
 mod registry;
+mod runtime;
 mod sign_modules;
 mod status;
 mod store_of_host;
@@ -116,6 +118,11 @@ enum Command {
     /// Show the GPUs that container runtimes can give to containers (CDI)
     #[command(subcommand)]
     Cdi(cdi::Cdi),
+    /// Let container runtimes (docker, containerd) read CDI specs
+    #[command(subcommand)]
+    Runtime(runtime::RuntimeCommand),
+    /// Print the options of `docker run` for GPUs, for docker before 25, which has no CDI
+    DockerArgs(docker_args::DockerArgs),
 }
 
 /// End of a command that did not fail.
@@ -267,6 +274,10 @@ async fn dispatch(
         Command::Unload => lifecycle::unload(config, telemetry).await.map(CommandOutcome::Code),
         Command::Status(asked) => status::status(config, &asked).map(CommandOutcome::Code),
         Command::Cdi(asked) => cdi::cdi(config, &asked).map(CommandOutcome::Code),
+        Command::Runtime(asked) => runtime::runtime(config, asked).await.map(CommandOutcome::Code),
+        Command::DockerArgs(asked) => {
+            docker_args::docker_args(config, &asked).map(CommandOutcome::Code)
+        }
     }
 }
 

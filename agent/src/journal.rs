@@ -9,7 +9,7 @@ mod believed;
 mod host_root;
 mod lock;
 pub mod phase;
-mod private_dir;
+pub(crate) mod private_dir;
 mod record;
 mod seal;
 mod state_file;

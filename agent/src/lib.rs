@@ -21,6 +21,7 @@ pub mod logging;
 pub mod plan;
 pub mod prebuilt;
 pub mod provider;
+pub mod runtimes;
 pub mod serve;
 pub mod status;
 pub mod steps;

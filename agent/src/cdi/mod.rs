@@ -5,6 +5,7 @@
 //! for as long as containers are started; a runtime takes the numbers from the host's node at that
 //! moment, so that they cannot be those of an earlier load.
 
+pub mod docker_args;
 mod host;
 pub mod listing;
 mod parts;

@@ -6,6 +6,7 @@ use super::{print, put_out};
 use crate::cdi::{self, listing};
 use crate::config::Config;
 use crate::status::{LOOK, hangs};
+use longshore_cdi::Spec;
 use longshore_core::bounded_call;
 use longshore_core::failure::{ExitCode, Failure, FailureKind, OrFail};
 use longshore_host::RealHost;
@@ -31,10 +32,14 @@ pub(super) fn cdi(config: &Config, asked: &Cdi) -> Result<ExitCode, Failure> {
     }
 }
 
-fn show(config: &Config) -> Result<ExitCode, Failure> {
+/// Makes the spec of this host's driver.
+pub(super) fn spec(config: &Config) -> Result<Spec, Failure> {
     let (paths, capabilities) = (config.paths.clone(), config.cdi_capabilities.clone());
-    let look = move || cdi::of_host(&paths, &capabilities, &RealHost::new(&paths.root));
-    let spec = in_time(look)?;
+    in_time(move || cdi::of_host(&paths, &capabilities, &RealHost::new(&paths.root)))
+}
+
+fn show(config: &Config) -> Result<ExitCode, Failure> {
+    let spec = spec(config)?;
     put_out(&spec.to_json().or_fail(FailureKind::Bug, || "writing the spec as JSON")?)?;
     Ok(ExitCode::Done)
 }

@@ -70,9 +70,12 @@ fn use_by(command: &Command) -> StoreUse {
         // An unreachable store is no reason to leave the driver on a host.
         Command::Unload => StoreUse::Optional,
         Command::Plan { .. } | Command::Doctor(_) => StoreUse::Foreseen,
-        Command::Verify(_) | Command::GenerateKeyPair(_) | Command::Status(_) | Command::Cdi(_) => {
-            StoreUse::Unused
-        }
+        Command::Verify(_)
+        | Command::GenerateKeyPair(_)
+        | Command::Status(_)
+        | Command::Cdi(_)
+        | Command::Runtime(_)
+        | Command::DockerArgs(_) => StoreUse::Unused,
     }
 }
 

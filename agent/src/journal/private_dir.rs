@@ -22,7 +22,7 @@ const WRITTEN_BY_OTHERS: u32 = 0o022;
 
 /// Reason that a file or directory is not trusted.
 #[derive(Debug)]
-pub(super) struct NotOurs(String);
+pub(crate) struct NotOurs(String);
 
 impl fmt::Display for NotOurs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,14 +34,14 @@ impl Error for NotOurs {}
 
 impl NotOurs {
     /// True if an error has this cause.
-    pub(super) fn is_cause_of(error: &io::Error) -> bool {
+    pub(crate) fn is_cause_of(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|cause| cause.is::<Self>())
     }
 }
 
 /// A directory that only root, or the user of this process, can write to.
 #[derive(Debug)]
-pub(super) struct PrivateDir {
+pub(crate) struct PrivateDir {
     path: PathBuf,
     dir: File,
 }
@@ -51,7 +51,7 @@ impl PrivateDir {
     ///
     /// # Errors
     /// The kernel's error; [`NotOurs`] if it has another owner, or others can have written there.
-    pub(super) fn make(path: &Path) -> io::Result<Self> {
+    pub(crate) fn make(path: &Path) -> io::Result<Self> {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
@@ -70,7 +70,7 @@ impl PrivateDir {
     ///
     /// # Errors
     /// Like [`PrivateDir::make`].
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         // The error of opening a link would only be that it is no directory.
         if fs::symlink_metadata(path)?.is_symlink() {
             return Err(io::Error::other("it is a symbolic link"));
@@ -82,7 +82,7 @@ impl PrivateDir {
     }
 
     /// Returns the path it was opened at.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -90,7 +90,7 @@ impl PrivateDir {
     ///
     /// # Errors
     /// The errno of the system call.
-    pub(super) fn id(&self) -> io::Result<DirId> {
+    pub(crate) fn id(&self) -> io::Result<DirId> {
         self.dir.metadata().map(|found| (found.dev(), found.ino()))
     }
 
@@ -99,7 +99,7 @@ impl PrivateDir {
     ///
     /// # Errors
     /// The kernel's error; [`NotOurs`] if others can have written it, or it has a second name.
-    pub(super) fn read(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
+    pub(crate) fn read(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let file = match openat(&self.dir, name, flags, Mode::empty()) {
             Err(nix::errno::Errno::ENOENT) => return Ok(None),
@@ -127,7 +127,7 @@ impl PrivateDir {
     ///
     /// # Errors
     /// The errno of the system call.
-    pub(super) fn create(&self, name: &str) -> io::Result<File> {
+    pub(crate) fn create(&self, name: &str) -> io::Result<File> {
         let flags =
             OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let file = File::from(openat(&self.dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
@@ -139,7 +139,7 @@ impl PrivateDir {
     ///
     /// # Errors
     /// The errno of the system call.
-    pub(super) fn remove(&self, name: &str) -> io::Result<()> {
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         match unlinkat(&self.dir, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(nix::errno::Errno::ENOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -150,7 +150,7 @@ impl PrivateDir {
     ///
     /// # Errors
     /// The errno of the system call.
-    pub(super) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(renameat(self.dir.as_fd(), from, self.dir.as_fd(), to)?)
     }
 
@@ -158,7 +158,7 @@ impl PrivateDir {
     ///
     /// # Errors
     /// Like [`Disk::sync`].
-    pub(super) fn sync(&self, disk: Disk) -> io::Result<()> {
+    pub(crate) fn sync(&self, disk: Disk) -> io::Result<()> {
         disk.sync(&self.dir)
     }
 }

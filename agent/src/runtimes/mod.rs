@@ -1,0 +1,263 @@
+//! Container runtimes of this host: whether they read CDI specs, and the edit of their configuration.
+//!
+//! The original is saved durably before a file is changed, so that `revert` puts it back byte for byte
+//! however early a process was killed. The edit is no step of the journal: it stays while no agent runs
+//! and over a boot, until it is reverted.
+
+mod host_files;
+mod programs;
+mod saved;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use crate::config::Config;
+use host_files::HostFiles;
+use longshore_core::disk::Disk;
+use longshore_core::failure::{Failure, FailureKind, OrFail};
+use longshore_core::paths::{Paths, STORE};
+use longshore_core::root::{Place, Root};
+use longshore_runtimes::{Assessment, Edit, Files, Runtime, Version};
+use longshore_runtimes::{containerd, difference, docker, readers};
+use saved::{Found, Originals, Saved};
+
+/// Time limit of a program that prints its version or configuration.
+const ASKING: Duration = Duration::from_secs(10);
+/// Time limit of a restart: that of a unit's start by default (systemd-system.conf(5)), and its stop.
+const RESTARTING: Duration = Duration::from_secs(180);
+
+/// The runtimes of one host.
+pub struct HostRuntimes {
+    root: Root,
+    paths: Paths,
+    disk: Disk,
+}
+
+/// Outcome of a revert.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reverted {
+    /// The original is back; the difference.
+    Restored(String),
+    /// The file is as it was before.
+    AsBefore,
+    /// Nothing was configured.
+    Nothing,
+}
+
+impl HostRuntimes {
+    /// Opens the host's root.
+    ///
+    /// # Errors
+    /// Exit code 15 where it cannot be opened.
+    pub fn open(config: &Config) -> Result<Self, Failure> {
+        let (paths, disk) = (config.paths.clone(), config.disk());
+        let root = Root::open(&paths.host_root)
+            .or_fail(FailureKind::Preflight, || "looking at the host")?;
+        Ok(Self { root, paths, disk })
+    }
+
+    /// Returns the runtimes whose program or configuration this host has.
+    pub fn found(&self) -> Vec<Runtime> {
+        let is_found = |runtime: &Runtime| {
+            programs::find(&self.root, runtime.program()).is_some()
+                || self.root.exists(runtime.configuration()).unwrap_or(false)
+        };
+        Runtime::ALL.into_iter().filter(is_found).collect()
+    }
+
+    /// Assesses the configuration of a runtime, in `file` or at its usual path.
+    pub fn assess(&self, runtime: Runtime, file: Option<&Path>) -> Assessment {
+        let version = self.version(runtime);
+        let file = file.unwrap_or(Path::new(runtime.configuration()));
+        let files = HostFiles(&self.root);
+        match runtime {
+            Runtime::Docker => match files.read(file) {
+                Ok(bytes) => docker::assess(version, file, bytes),
+                Err(error) => unreadable(runtime, version, file, &error),
+            },
+            Runtime::Containerd => {
+                let dump = self.dump(file);
+                containerd::assess(version, file, &files, dump.as_deref())
+            }
+            Runtime::Crio => readers::crio(version, &files),
+            Runtime::Podman => readers::podman(version, &files),
+        }
+    }
+
+    fn version(&self, runtime: Runtime) -> Option<Version> {
+        Version::find(&self.output(runtime, &["--version"])?)
+    }
+
+    fn dump(&self, file: &Path) -> Option<String> {
+        if !self.root.exists(file).unwrap_or(false) {
+            return None;
+        }
+        self.output(Runtime::Containerd, &["--config", file.to_str()?, "config", "dump"])
+    }
+
+    /// Asks a runtime's program; None where this host has none, or it does not answer. Those of a captured
+    /// tree are not run.
+    fn output(&self, runtime: Runtime, arguments: &[&str]) -> Option<String> {
+        if self.paths.is_captured() {
+            return None;
+        }
+        let program = programs::find(&self.root, runtime.program())?;
+        let output = programs::output(self.root.path(), &program, arguments, ASKING);
+        output.inspect_err(|error| tracing::warn!("asking {runtime}: {error}")).ok()
+    }
+
+    /// Carries out an edit, after its original was saved.
+    ///
+    /// # Errors
+    /// Exit code 19 where the file is another by now, or cannot be replaced; nothing is changed then.
+    pub fn configure(&self, runtime: Runtime, edit: &Edit) -> Result<(), Failure> {
+        let originals = self.prepare(runtime, edit).map_err(|e| unwritten(&edit.path, e))?;
+        if let Err(error) = self.carry_out(edit) {
+            // The file is as before: nothing is to be reverted.
+            let _ = originals.remove(runtime);
+            return Err(unwritten(&edit.path, error));
+        }
+        Ok(())
+    }
+
+    /// Saves the original.
+    fn prepare(&self, runtime: Runtime, edit: &Edit) -> io::Result<Originals> {
+        let dir = edit.path.parent().unwrap_or(Path::new("/"));
+        let originals = Originals::make(&self.root, Path::new(STORE), self.disk)?;
+        let earlier = originals.read(runtime)?;
+        if let Some(earlier) = earlier.filter(|earlier| earlier.path != edit.path) {
+            return Err(io::Error::other(format!(
+                "{} is configured already: `longshore runtime revert {runtime}` first",
+                earlier.path.display()
+            )));
+        }
+        let made_dir = !self.root.exists(dir)?;
+        originals.write(runtime, &Saved::of(edit, made_dir))?;
+        Ok(originals)
+    }
+
+    fn carry_out(&self, edit: &Edit) -> io::Result<()> {
+        self.make_dir(&edit.path)?;
+        let place = self.root.place(&edit.path)?;
+        let present = host_files::read(&place)?;
+        if present.as_deref() != edit.before.as_deref().map(str::as_bytes) {
+            return Err(io::Error::other("it was changed meanwhile: try again"));
+        }
+        host_files::replace(&place, edit.after.as_bytes(), self.disk)
+    }
+
+    /// Makes the directory of a file, in one that exists.
+    fn make_dir(&self, path: &Path) -> io::Result<()> {
+        let Some(dir) = path.parent().filter(|dir| dir.parent().is_some()) else { return Ok(()) };
+        let Place { dir, name, .. } = self.root.place(dir)?;
+        match mkdirat(&dir, name.as_os_str(), Mode::from_bits_truncate(0o755)) {
+            Ok(()) | Err(Errno::EEXIST) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Puts the original back; with `force` also over a file that was edited since.
+    ///
+    /// # Errors
+    /// Exit code 19 where it was edited since, with the difference, or cannot be replaced.
+    pub fn revert(&self, runtime: Runtime, force: bool) -> Result<Reverted, Failure> {
+        let unread = |error| unwritten(&Path::new(STORE).join("runtimes"), error);
+        let originals = Originals::open(&self.root, Path::new(STORE), self.disk).map_err(unread)?;
+        let Some(originals) = originals else { return Ok(Reverted::Nothing) };
+        let Some(saved) = originals.read(runtime).map_err(unread)? else {
+            return Ok(Reverted::Nothing);
+        };
+        let failed = |error| unwritten(&saved.path, error);
+        let place = self.root.place(&saved.path).map_err(failed)?;
+        let present = host_files::clear(&place).and_then(|()| host_files::read(&place));
+        let present = present.map_err(failed)?;
+        let reverted = match saved.compare(present.as_deref()) {
+            Found::Before => Reverted::AsBefore,
+            Found::Changed if !force => return Err(edited(runtime, &saved, present)),
+            Found::After | Found::Changed => {
+                self.restore(&saved, &place).map_err(failed)?;
+                Reverted::Restored(shown(&saved, present))
+            }
+        };
+        originals.remove(runtime).map_err(unread)?;
+        Ok(reverted)
+    }
+
+    fn restore(&self, saved: &Saved, place: &Place) -> io::Result<()> {
+        if let Some(before) = &saved.before {
+            return host_files::replace(place, before.as_bytes(), self.disk);
+        }
+        host_files::remove(place, self.disk)?;
+        if let (true, Some(dir)) = (saved.made_dir, saved.path.parent()) {
+            let Place { dir, name, .. } = self.root.place(dir)?;
+            // It stays where others have files in it.
+            let _ = unlinkat(&dir, name.as_os_str(), UnlinkatFlags::RemoveDir);
+        }
+        Ok(())
+    }
+
+    /// Restarts the service of a runtime.
+    ///
+    /// # Errors
+    /// Exit code 19 where it fails.
+    pub fn restart(&self, runtime: Runtime) -> Result<(), Failure> {
+        let Some(unit) = runtime.unit() else { return Ok(()) };
+        let failed = |error: io::Error| {
+            Failure::new(FailureKind::Runtime, format!("restarting {unit}"))
+                .with_source(error)
+                .remedy(format!("see `journalctl -u {unit}`; `longshore runtime revert {runtime}` undoes the edit"))
+        };
+        let none = || failed(io::Error::other("this host has no systemctl"));
+        let program = programs::find(&self.root, "systemctl").ok_or_else(none)?;
+        programs::output(self.root.path(), &program, &["restart", unit], RESTARTING)
+            .map_err(failed)?;
+        Ok(())
+    }
+}
+
+fn shown(saved: &Saved, present: Option<Vec<u8>>) -> String {
+    let present = present.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    difference(&saved.path.to_string_lossy(), present.as_deref(), saved.before.as_deref())
+}
+
+fn unreadable(
+    runtime: Runtime,
+    version: Option<Version>,
+    file: &Path,
+    error: &io::Error,
+) -> Assessment {
+    let reason = format!("reading {}: {error}", file.display());
+    let remedy = "make it a readable file of less than 1 MiB".to_owned();
+    let state = longshore_runtimes::State::Refused { reason, remedy };
+    Assessment { runtime, version, state, notes: Vec::new() }
+}
+
+fn unwritten(path: &Path, error: io::Error) -> Failure {
+    let remedy = match error.kind() {
+        io::ErrorKind::ResourceBusy => "the file itself is a mount: edit it where it comes from",
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+            "run as root with the host's root writable; see `lsattr` for an immutable file"
+        }
+        _ => "correct that, and run the command again; the file is as it was",
+    };
+    let cause = format!("editing {}", path.display());
+    Failure::new(FailureKind::Runtime, cause).with_source(error).remedy(remedy)
+}
+
+fn edited(runtime: Runtime, saved: &Saved, present: Option<Vec<u8>>) -> Failure {
+    let cause = format!(
+        "{} was edited since longshore configured {runtime}; putting the original back would change:\n{}",
+        saved.path.display(),
+        shown(saved, present)
+    );
+    Failure::new(FailureKind::Runtime, cause).remedy(format!(
+        "edit the file by hand, or lose these edits with `longshore runtime revert {runtime} --force`"
+    ))
+}

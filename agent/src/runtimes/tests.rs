@@ -1,0 +1,244 @@
+//! Configure and revert over the fixtures of the crate, and over what others leave in the way.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::PathBuf;
+
+use super::*;
+use longshore_core::digest::digest_of;
+use longshore_runtimes::State;
+use rstest::rstest;
+
+/// A host in a directory.
+struct Scene {
+    dir: tempfile::TempDir,
+    host: HostRuntimes,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        for made in ["etc", "var/lib"] {
+            fs::create_dir_all(dir.path().join(made)).expect("made");
+        }
+        let paths = Paths::of(dir.path(), dir.path());
+        let root = Root::open(dir.path()).expect("root");
+        Self { dir, host: HostRuntimes { root, paths, disk: Disk::default() } }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path.trim_start_matches('/'))
+    }
+
+    fn write(&self, path: &str, bytes: &[u8]) {
+        fs::create_dir_all(self.at(path).parent().expect("parent")).expect("made");
+        fs::write(self.at(path), bytes).expect("written");
+    }
+
+    fn edit(&self, runtime: Runtime) -> Option<Edit> {
+        match self.host.assess(runtime, None).state {
+            State::Off { edit, .. } => Some(edit),
+            _ => None,
+        }
+    }
+
+    fn configure(&self, runtime: Runtime) {
+        let edit = self.edit(runtime).expect("an edit");
+        self.host.configure(runtime, &edit).expect("configured");
+    }
+
+    fn sha256(&self, path: &str) -> String {
+        digest_of(fs::read(self.at(path)).expect("read").as_slice()).expect("digest")
+    }
+
+    fn saved(&self) -> usize {
+        fs::read_dir(self.at("var/lib/longshore/runtimes")).map_or(0, Iterator::count)
+    }
+}
+
+const DAEMON: &str = "/etc/docker/daemon.json";
+
+fn fixtures(kind: &str) -> Vec<(String, Vec<u8>)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/runtimes/fixtures").join(kind);
+    let entries = fs::read_dir(dir).expect("fixtures").map(|entry| entry.expect("entry").path());
+    entries.map(|path| (path.display().to_string(), fs::read(&path).expect("read"))).collect()
+}
+
+#[rstest]
+#[case(Runtime::Docker)]
+#[case(Runtime::Containerd)]
+fn every_configuration_is_back_byte_for_byte(#[case] runtime: Runtime) {
+    let mut edited = 0;
+    for (name, bytes) in fixtures(runtime.name()) {
+        let scene = Scene::new();
+        let file = runtime.configuration();
+        scene.write(file, &bytes);
+        let before = scene.sha256(file);
+        if let Some(edit) = scene.edit(runtime) {
+            scene.host.configure(runtime, &edit).expect("configured");
+            let after = scene.sha256(file);
+            assert_ne!(after, before, "{name}");
+            assert_eq!(scene.edit(runtime), None, "{name}: a second time");
+            assert!(scene.host.assess(runtime, None).state.is_well(), "{name}");
+            assert_eq!(scene.sha256(file), after, "{name}");
+            edited += 1;
+        }
+        scene.host.revert(runtime, false).expect("reverted");
+        assert_eq!((scene.sha256(file), scene.saved()), (before, 0), "{name}");
+    }
+    assert!(edited > 15, "{edited}");
+}
+
+#[test]
+fn an_absent_file_is_absent_again() {
+    for with_dir in [false, true] {
+        let scene = Scene::new();
+        if with_dir {
+            fs::create_dir(scene.at("etc/docker")).expect("made");
+        }
+        scene.configure(Runtime::Docker);
+        assert_eq!(fs::metadata(scene.at(DAEMON)).expect("made").mode() & 0o7777, 0o644);
+        let reverted = scene.host.revert(Runtime::Docker, false).expect("reverted");
+        assert!(matches!(reverted, Reverted::Restored(_)));
+        assert_eq!(scene.at("etc/docker").exists(), with_dir);
+        assert_eq!(scene.host.revert(Runtime::Docker, false).expect("reverted"), Reverted::Nothing);
+    }
+}
+
+#[test]
+fn mode_and_owner_stay() {
+    let scene = Scene::new();
+    scene.write(DAEMON, b"{}");
+    chown(scene.at(DAEMON), Some(4711), Some(4712)).expect("as root");
+    fs::set_permissions(scene.at(DAEMON), fs::Permissions::from_mode(0o640)).expect("mode");
+    scene.configure(Runtime::Docker);
+    let of = || {
+        fs::metadata(scene.at(DAEMON))
+            .map(|found| (found.uid(), found.gid(), found.mode() & 0o7777))
+    };
+    assert_eq!(of().expect("there"), (4711, 4712, 0o640));
+    scene.host.revert(Runtime::Docker, false).expect("reverted");
+    assert_eq!(of().expect("there"), (4711, 4712, 0o640));
+}
+
+#[test]
+fn a_link_stays_and_its_file_inside_the_root_is_edited() {
+    let scene = Scene::new();
+    scene.write("/srv/daemon.json", b"{}");
+    fs::create_dir(scene.at("etc/docker")).expect("made");
+    symlink("/srv/daemon.json", scene.at(DAEMON)).expect("link");
+    scene.configure(Runtime::Docker);
+    assert_eq!(fs::read_link(scene.at(DAEMON)).expect("a link"), Path::new("/srv/daemon.json"));
+    assert_ne!(fs::read(scene.at("srv/daemon.json")).expect("read"), b"{}");
+    scene.host.revert(Runtime::Docker, false).expect("reverted");
+    assert_eq!(fs::read(scene.at("srv/daemon.json")).expect("read"), b"{}");
+}
+
+#[test]
+fn an_edit_of_others_is_not_lost_unless_forced() {
+    let scene = Scene::new();
+    scene.write(DAEMON, b"{}");
+    scene.configure(Runtime::Docker);
+    scene.write(DAEMON, b"{\"debug\": true}\n");
+    let failure = scene.host.revert(Runtime::Docker, false).expect_err("it was edited");
+    assert_eq!(failure.code().number(), 19);
+    assert!(failure.to_string().contains("-{\"debug\": true}"), "{failure}");
+    assert_eq!(fs::read(scene.at(DAEMON)).expect("read"), b"{\"debug\": true}\n");
+    scene.host.revert(Runtime::Docker, true).expect("forced");
+    assert_eq!(fs::read(scene.at(DAEMON)).expect("read"), b"{}");
+}
+
+/// A process that was killed at each point between two changes of the disk.
+#[test]
+fn a_killed_process_leaves_a_host_that_reverts_and_configures() {
+    for point in 0..5 {
+        for again in [Scene::configure_again, Scene::revert_again] {
+            let scene = Scene::new();
+            scene.write(DAEMON, b"{}");
+            let edit = scene.edit(Runtime::Docker).expect("an edit");
+            match point {
+                0 => scene.write("/var/lib/longshore/runtimes/docker.next", b"{"),
+                1 => {
+                    scene.host.prepare(Runtime::Docker, &edit).expect("saved");
+                }
+                2 => {
+                    scene.host.prepare(Runtime::Docker, &edit).expect("saved");
+                    scene.write("/etc/docker/.daemon.json.longshore-new", b"{\"fea");
+                }
+                3 => scene.configure(Runtime::Docker),
+                // In a revert, before its original is removed.
+                _ => {
+                    scene.host.prepare(Runtime::Docker, &edit).expect("saved");
+                    scene.host.carry_out(&edit).expect("carried out");
+                    scene.write(DAEMON, b"{}");
+                }
+            }
+            again(&scene);
+        }
+    }
+}
+
+impl Scene {
+    fn configure_again(&self) {
+        if self.edit(Runtime::Docker).is_some() {
+            self.configure(Runtime::Docker);
+        }
+        assert!(self.host.assess(Runtime::Docker, None).state.is_well());
+        self.revert_again();
+    }
+
+    fn revert_again(&self) {
+        self.host.revert(Runtime::Docker, false).expect("reverted");
+        assert_eq!(fs::read(self.at(DAEMON)).expect("read"), b"{}");
+        assert_eq!(self.host.revert(Runtime::Docker, false).expect("reverted"), Reverted::Nothing);
+        let left = fs::read_dir(self.at("etc/docker")).expect("listed").count();
+        assert_eq!(left, 1, "the configuration alone");
+    }
+}
+
+#[test]
+fn a_file_that_changed_meanwhile_is_left() {
+    let scene = Scene::new();
+    scene.write(DAEMON, b"{}");
+    let edit = scene.edit(Runtime::Docker).expect("an edit");
+    scene.write(DAEMON, b"{ }");
+    let failure = scene.host.configure(Runtime::Docker, &edit).expect_err("it changed");
+    assert!(failure.one_line().contains("changed meanwhile"), "{}", failure.one_line());
+    assert_eq!((fs::read(scene.at(DAEMON)).expect("read"), scene.saved()), (b"{ }".to_vec(), 0));
+}
+
+#[rstest]
+#[case::a_pipe(|path: &Path| nix::unistd::mkfifo(path, Mode::S_IRWXU).expect("pipe"))]
+#[case::a_directory(|path: &Path| fs::create_dir(path).expect("made"))]
+#[case::too_large(|path: &Path| fs::write(path, vec![b' '; (1 << 20) + 1]).expect("written"))]
+fn odd_files_are_refused(#[case] make: fn(&Path)) {
+    let scene = Scene::new();
+    fs::create_dir(scene.at("etc/docker")).expect("made");
+    make(&scene.at(DAEMON));
+    let state = scene.host.assess(Runtime::Docker, None).state;
+    assert!(matches!(state, State::Refused { .. }), "{state:?}");
+}
+
+#[test]
+fn a_forged_original_is_not_put_back() {
+    let scene = Scene::new();
+    scene.write(DAEMON, b"{}");
+    scene.configure(Runtime::Docker);
+    let record = "/var/lib/longshore/runtimes/docker.json";
+    let text = fs::read_to_string(scene.at(record)).expect("read");
+    scene.write(record, text.replace("\"before\":\"{}\"", "\"before\":\"{ }\"").as_bytes());
+    let failure = scene.host.revert(Runtime::Docker, true).expect_err("another digest");
+    assert!(failure.one_line().contains("digest"), "{}", failure.one_line());
+    fs::set_permissions(scene.at(record), fs::Permissions::from_mode(0o666)).expect("mode");
+    scene.write(record, text.as_bytes());
+    let failure = scene.host.revert(Runtime::Docker, true).expect_err("others can write");
+    assert!(failure.one_line().contains("others can write"), "{}", failure.one_line());
+}
+
+#[test]
+fn found_are_those_with_a_program_or_a_configuration() {
+    let scene = Scene::new();
+    scene.write("/usr/bin/podman", b"");
+    scene.write("/etc/containerd/config.toml", b"version = 3\n");
+    assert_eq!(scene.host.found(), [Runtime::Containerd, Runtime::Podman]);
+}
