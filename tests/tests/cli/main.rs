@@ -14,6 +14,7 @@ mod observability;
 mod panics;
 mod process_one;
 mod proxies;
+mod runtime;
 mod signals;
 mod store_of_host;
 mod streams;
