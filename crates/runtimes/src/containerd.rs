@@ -121,7 +121,8 @@ impl Computed {
         }
         let is_new = layers.first().and_then(Layer::format) == Some(3);
         let on = version.map_or(is_new, |version| version >= DEFAULT);
-        let by = version.map_or_else(|| "this".to_owned(), |version| version.to_string());
+        let by =
+            version.map_or_else(|| "of unknown version".to_owned(), |version| version.to_string());
         let state = if on { "on" } else { "off" };
         Self { on, reason: format!("{KEY} is not set, and {state} by default in containerd {by}") }
     }
