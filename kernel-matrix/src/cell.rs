@@ -204,6 +204,7 @@ fn scenario(cell: &Cell) -> &'static str {
         Scenario::Attacked => include_str!("../guest/attacked.sh"),
         Scenario::Killed => include_str!("../guest/killed.sh"),
         Scenario::Upgrade => include_str!("../guest/upgrade.sh"),
+        Scenario::Nouveau => include_str!("../guest/nouveau.sh"),
     }
 }
 

@@ -191,8 +191,10 @@ impl<'a> Guest<'a> {
             ("seccomp.json", 0o644, SECCOMP.as_bytes()),
         ];
         files.extend(LIBRARIES.map(|(name, text)| (name, 0o644, text.as_bytes())));
+        let Prepared { kernel, rootfs, stand_in, .. } = &self.prepared;
+        let stand_in = stand_in.as_ref().map(|path| fs::read(path).at("read", path)).transpose()?;
+        files.extend(stand_in.as_deref().map(|module| ("nouveau.ko", 0o644, module)));
         let payload = initramfs::payload(&files);
-        let Prepared { kernel, rootfs, .. } = &self.prepared;
         let modules = Modules::open(&kernel.modules)?;
         let mut initrd = initramfs::base(&rootfs.busybox, INIT, &modules)?;
         initrd.extend(payload);

@@ -11,6 +11,7 @@ use crate::dead_disk;
 use crate::event::Outcome;
 use crate::in_use;
 use crate::matrix::{Cell, Scenario};
+use crate::nouveau;
 use crate::records::Records;
 use crate::restored;
 use crate::scene::Scene;
@@ -146,6 +147,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::Attacked => wrong.extend(attacked::wrong(expected, records)),
         Scenario::Killed => wrong.extend(killed(records)),
         Scenario::Upgrade => wrong.extend(upgrade::wrong(expected, records)),
+        Scenario::Nouveau => wrong.extend(nouveau::wrong(expected, records)),
         Scenario::Refused | Scenario::PowerCut | Scenario::Build => {}
     }
     wrong

@@ -101,6 +101,8 @@ pub enum Scenario {
     Upgrade,
     /// As a round trip, while an unprivileged user and a container with /run/nvidia attack the agent.
     Attacked,
+    /// The GPU is bound to nouveau: first held by a process, then unused.
+    Nouveau,
     /// SIGKILL at many points, one agent run after the other.
     Killed,
     /// Losses of power while the store is filled and the driver installed, one boot after the other.

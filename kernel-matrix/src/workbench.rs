@@ -12,12 +12,13 @@ use crate::error::{At, Error};
 use crate::event::{Resolved, Sink, What};
 use crate::image::{self, Image};
 use crate::kernel::{self, Kernel};
-use crate::matrix::{Cell, Guest, Supply};
+use crate::matrix::{Cell, Guest, Scenario, Supply};
 use crate::relay;
 use crate::rootfs::{self, Rootfs};
 use crate::runfile::{self, RunFile};
 use crate::secure_boot::{self, Firmware};
 use crate::seed::{self, Fetch, Seed};
+use crate::stand_in;
 
 /// Time after which unused products are removed: kernels and images that a newer one has replaced.
 const UNUSED: Duration = Duration::from_secs(14 * 86_400);
@@ -53,6 +54,8 @@ pub struct Prepared {
     pub seed: Seed,
     /// The .run file, where the driver is from one.
     pub run_file: Option<RunFile>,
+    /// Stand-in for nouveau, if the cell has it.
+    pub stand_in: Option<PathBuf>,
     /// Firmware with Secure Boot on, if the cell requires it.
     pub firmware: Option<Firmware>,
 }
@@ -143,6 +146,8 @@ impl Workbench {
         let rootfs = self.rootfs()?;
         sink.tell(What::Preparing("agent's image".into()));
         let image = self.image()?;
+        let stand_in = (cell.scenario == Scenario::Nouveau)
+            .then(|| stand_in::make(&self.cache, &self.bits, &cell.kernel.suite, &kernel.release));
         let driver = &cell.driver;
         let (branch, flavour) = (&driver.branch, driver.flavour_name());
         sink.tell(What::Preparing(format!("driver {branch} {flavour} for {}", kernel.release)));
@@ -177,7 +182,8 @@ impl Workbench {
         resolved.driver_sha256.clone_from(&seed.set.key.driver_digest);
         resolved.image_sha256.clone_from(&image.sha256);
         sink.tell(What::Resolved(resolved));
-        Ok(Prepared { kernel, rootfs, image, seed, run_file, firmware })
+        let stand_in = stand_in.transpose()?;
+        Ok(Prepared { kernel, rootfs, image, seed, run_file, stand_in, firmware })
     }
 
     fn run_file(&self, cell: &Cell) -> Result<Option<RunFile>, Error> {

@@ -11,8 +11,8 @@ use super::daemons::Mode;
 use super::deadlines::SecondOrMore;
 use super::environment::get;
 use super::values::{
-    BoundedDuration, DriverSelector, FlavourSelector, MissingGpus, ModuleName, OnBusy, SizeBound,
-    parse_bool,
+    BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, MissingGpus, ModuleName,
+    OnBusy, SizeBound, parse_bool,
 };
 use super::{Listen, TerminationMessage};
 use longshore_build::build::BuildUser;
@@ -256,6 +256,7 @@ macro_rules! parsed_alike {
 parsed_alike!(
     BoundedDuration,
     BuildUser,
+    ConflictingDrivers,
     DriverCapability,
     DriverSelector,
     Hash,

@@ -41,8 +41,8 @@ pub use serving::{Listen, TerminationMessage};
 pub use store_place::{StoreChoice, StorePlace};
 pub use table::Fragment;
 pub use values::{
-    BoundedDuration, DriverSelector, FlavourSelector, MissingGpus, ModuleName, ModuleParameter,
-    OnBusy, SizeBound,
+    BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, MissingGpus, ModuleName,
+    ModuleParameter, OnBusy, SizeBound,
 };
 
 use self::layer::{FromEnv, Over};
@@ -104,6 +104,8 @@ pub struct Config {
     pub cdi_capabilities: Vec<DriverCapability>,
     /// Reaction to a GPU that the driver did not take.
     pub missing_gpus: MissingGpus,
+    /// Reaction to a driver of the kernel's own that is bound to a GPU.
+    pub conflicting_drivers: ConflictingDrivers,
     /// Directories of longshore and of the host.
     pub paths: Paths,
     /// Place of the store, as found when the program started.
@@ -245,6 +247,7 @@ impl Config {
             daemons: all.daemons.with_defaults(),
             cdi_capabilities: all.cdi_capabilities.unwrap_or_else(DriverCapability::usual),
             missing_gpus: all.missing_gpus.unwrap_or_default(),
+            conflicting_drivers: all.conflicting_drivers.unwrap_or_default(),
             store_max_size: all.store_max_size.map_or(Some(STORE_MAX_SIZE), SizeBound::bytes),
             listen: all.listen.unwrap_or_default(),
             termination_message: TerminationMessage::path_of(all.termination_message.as_ref()),

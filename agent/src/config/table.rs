@@ -15,8 +15,8 @@ use super::patches::PatchFragment;
 use super::publish::PublishFragment;
 use super::run_file::absolute_place;
 use super::values::{
-    BoundedDuration, DriverSelector, FlavourSelector, MissingGpus, ModuleName, ModuleParameter,
-    OnBusy, SizeBound,
+    BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, MissingGpus, ModuleName,
+    ModuleParameter, OnBusy, SizeBound,
 };
 use super::{Listen, TerminationMessage};
 use longshore_build::build::BuildUser;
@@ -234,6 +234,12 @@ settings! {
         key "missing-gpus" flag "missing-gpus" "warn|refuse" env "LONGSHORE_MISSING_GPUS"
         default "`warn`"
         means "reaction to a GPU on the PCI bus that the loaded driver did not take ([gpu-missing](errors.md#gpu-missing)): `warn` logs it and continues with the others; `refuse` rolls the installation back with exit code 17, and makes a driver that is already ready not ready: [lifecycle.md](lifecycle.md#every-gpu-or-a-finding)"
+    /// Reaction to nouveau or nova_core bound to a GPU: unload-idle or refuse
+    conflicting_drivers: Option<ConflictingDrivers>;
+        key "conflicting-drivers" flag "conflicting-drivers" "unload-idle|refuse"
+        env "LONGSHORE_CONFLICTING_DRIVERS"
+        default "`unload-idle`"
+        means "reaction to the kernel's own driver of a GPU, nouveau or nova_core: `unload-idle` unloads it if no process, module or console uses it, and loads it again on removal; `refuse` leaves it and ends with exit code 15; other drivers, as vfio-pci, are never unbound: [lifecycle.md](lifecycle.md#nouveau-bound-to-a-gpu)"
     /// Reaction of SIGTERM to a driver in use: leave, wait, or wait:SPAN
     on_busy: Option<OnBusy>;
         key "on-busy" flag "on-busy" "leave|wait[:SPAN]" env "LONGSHORE_ON_BUSY"

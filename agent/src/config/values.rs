@@ -236,6 +236,36 @@ impl FromStr for MissingGpus {
     }
 }
 
+/// Reaction to a driver of the kernel's own that is bound to a GPU: nouveau or nova_core.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum ConflictingDrivers {
+    /// Unload it if nobody uses it.
+    #[default]
+    UnloadIdle,
+    /// Leave it, and refuse to install the driver.
+    Refuse,
+}
+
+impl ConflictingDrivers {
+    /// True for `unload-idle`.
+    pub fn unloads_idle(self) -> bool {
+        self == Self::UnloadIdle
+    }
+}
+
+impl FromStr for ConflictingDrivers {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        match text {
+            "unload-idle" => Ok(Self::UnloadIdle),
+            "refuse" => Ok(Self::Refuse),
+            _ => Err(bad(text, "unload-idle or refuse")),
+        }
+    }
+}
+
 /// A time span such as `20s`, `1m30s` or `500ms`, of at most an hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -286,6 +316,7 @@ macro_rules! from_string {
 }
 
 from_string!(
+    ConflictingDrivers,
     DriverSelector,
     FlavourSelector,
     MissingGpus,

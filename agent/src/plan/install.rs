@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::acquire::Supply;
 use super::conflicts;
 use super::driver::Choice;
+use super::in_tree;
 use crate::config::Config;
 use crate::steps::{
     Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountRoot, MountSysfs, MountTmpfs, Step,
@@ -56,6 +57,8 @@ pub(super) fn install(
     }));
     let entries = install.entries(choice, supply, wanted);
     install.loads_from_kernel(facts, choice, supply, &entries);
+    // Right before the load: no GPU is without a driver for longer than that.
+    install.steps.extend(in_tree::steps(config, facts));
     for entry in &entries {
         install.steps.push(load(entry, config));
     }

@@ -7,6 +7,7 @@ mod conflicts;
 mod daemons;
 mod driver;
 pub mod gpu;
+mod in_tree;
 mod install;
 mod live;
 mod preflight;
@@ -133,6 +134,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     reasons.extend(live.reason);
     reasons.extend(daemons.reasons);
     reasons.extend(preflight::store_of_host(config));
+    reasons.extend(in_tree::reasons(config, facts));
     Ok(Plan {
         driver_version: choice.version,
         flavour: choice.flavour,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::conflicts;
 use super::driver::name_of;
-use super::{Acquire, Reason, gpu};
+use super::{Acquire, Reason, gpu, in_tree};
 use crate::config::{Config, StorePlace};
 use longshore_core::finding::{Code, Finding};
 use longshore_core::machine::Machine;
@@ -20,7 +20,7 @@ pub(super) fn findings(config: &Config, facts: &HostFacts) -> Vec<Finding> {
     let mut found = Vec::new();
     found.extend(arch(facts));
     found.extend(devices(facts));
-    found.extend(bound_elsewhere(facts));
+    found.extend(bound_elsewhere(config, facts));
     found.extend(unknown_gpus(facts));
     found.extend(privileges(facts));
     found.extend(module_loading(facts));
@@ -57,25 +57,30 @@ fn devices(facts: &HostFacts) -> Option<Finding> {
 
 /// Refuses where every device is bound to another driver: the driver loads as long as it can have
 /// one.
-fn bound_elsewhere(facts: &HostFacts) -> Option<Finding> {
-    let own =
-        |d: &PciDevice| matches!(d.driver.as_deref(), None | Some("nvidia" | "nvidia-nvswitch"));
+fn bound_elsewhere(config: &Config, facts: &HostFacts) -> Option<Finding> {
+    let own = |d: &PciDevice| {
+        matches!(d.driver.as_deref(), None | Some("nvidia" | "nvidia-nvswitch"))
+            || in_tree::releases(config, facts, d)
+    };
     let (free, taken): (Vec<&PciDevice>, Vec<&PciDevice>) =
         facts.devices.iter().partition(|d| own(d));
     let first = taken.first().and_then(|d| d.driver.as_deref())?;
+    let stays = taken.first().and_then(|device| in_tree::stays(config, facts, device));
     let list: Vec<String> = taken
         .iter()
         .map(|d| format!("{} by {}", name_of(d), d.driver.as_deref().unwrap_or("?")))
         .collect();
-    let seen = format!("bound to another driver: {}", list.join(", "));
+    let why = stays.as_ref().map_or_else(String::new, |stays| format!("; {}", stays.why));
+    let seen = format!("bound to another driver: {}{why}", list.join(", "));
+    let remedy = stays.map_or_else(|| unbind_remedy(first), |stays| stays.remedy);
     // NVSwitches alone suffice where the GPUs are passed through to virtual machines.
     let passed_through = is_pass_through(first);
     if free.iter().any(|d| d.kind == DeviceKind::Gpu || passed_through) {
         let seen = format!("{seen}; the driver takes only the others");
         let found = Finding::warning(Code::GpuBoundElsewhere, seen);
-        return Some(found.remedy(unbind_remedy(first)));
+        return Some(found.remedy(remedy));
     }
-    Some(Finding::refusal(Code::GpuBoundElsewhere, seen).remedy(unbind_remedy(first)))
+    Some(Finding::refusal(Code::GpuBoundElsewhere, seen).remedy(remedy))
 }
 
 /// Finds GPUs that the loaded driver did not take. Before it is loaded this is unknown.
@@ -86,13 +91,9 @@ pub(super) fn missing_gpus(config: &Config, facts: &HostFacts) -> Vec<Finding> {
 }
 
 fn unbind_remedy(driver: &str) -> String {
-    // The PCI driver of nova_core is named NovaCore, in some kernels nova-core.
-    let module = match driver {
-        "NovaCore" => "nova_core".to_owned(),
-        other => other.replace('-', "_"),
-    };
+    let module = driver.replace('-', "_");
     match module.as_str() {
-        "nouveau" | "nova_core" | "nova" | "nvidiafb" => format!(
+        "nova" | "nvidiafb" => format!(
             "unload {module} (modprobe -r {module}) and blacklist it: `blacklist {module}` in /etc/modprobe.d, then renew the initramfs"
         ),
         _ if is_pass_through(driver) => format!(

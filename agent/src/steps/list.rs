@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
     Applied, Bind, Bounds, EntryState, Intent, Kind, LoadModule, MakeDir, MakeNodes, MountRoot,
-    MountSysfs, MountTmpfs, Mounted, Observed, Progress, Properties, RemoveLeftover, Seen, Share,
-    StartDaemon, Tools, WriteParameter,
+    MountSysfs, MountTmpfs, Mounted, Observed, Progress, Properties, RemoveLeftover, ReserveDevice,
+    Seen, Share, StartDaemon, Tools, UnloadConflicting, WriteParameter,
 };
 use longshore_core::failure::Failure;
 use longshore_host::{Host, VerbError};
@@ -237,6 +237,8 @@ kinds! {
     Share "share" "Bind-mount a directory of longshore's on a second path."
     StartDaemon "start-daemon" "Start a daemon of the driver."
     MakeNodes "make-nodes" "Make the character device nodes of a loaded driver."
+    ReserveDevice "reserve-device" "Reserve a GPU for NVIDIA's driver."
+    UnloadConflicting "unload-conflicting" "Unload a driver of the kernel's own that nobody uses."
 }
 
 /// Refusal of a state that belongs to another kind of step.

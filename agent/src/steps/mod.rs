@@ -18,6 +18,8 @@ mod mount;
 mod node;
 mod parameter;
 mod properties;
+mod reserve;
+mod unload;
 
 pub use bounds::{Bounds, is_below_root, is_plain};
 pub use daemon::{NoDaemon, StartDaemon};
@@ -38,3 +40,5 @@ pub use node::{MakeNodes, NodeBefore, Nodes};
 pub(crate) use parameter::OTHERS;
 pub use parameter::{Value, WriteParameter};
 pub use properties::{Content, Next, Properties, Recheck, Watch};
+pub use reserve::{BoundElsewhere, ReserveDevice};
+pub use unload::{UnloadConflicting, WasLoaded};

@@ -3,7 +3,7 @@
 mod handover;
 mod load;
 mod readback;
-mod rules;
+pub(super) mod rules;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,6 +11,8 @@ use std::path::PathBuf;
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
+
+use handover::{NotTaken, hand_over};
 
 use super::{
     Applied, Bounds, Content, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
@@ -194,6 +196,20 @@ impl Kind for LoadModule {
 
     fn check_before(&self, _: &NotLoaded, _: &Bounds) -> Result<(), String> {
         Ok(())
+    }
+}
+
+/// Loads a module of the kernel's own again that was unloaded; one that another program loaded
+/// meanwhile counts as loaded.
+pub(super) fn load_again(step: &LoadModule, tools: &Tools<'_>) -> Result<(), VerbError> {
+    match hand_over(step, tools) {
+        Ok(_) => Ok(()),
+        Err(NotTaken::Refused(e)) if e.errno == Errno::EEXIST => Ok(()),
+        Err(NotTaken::Refused(e)) => Err(e),
+        Err(NotTaken::Absent(failure)) => {
+            let subject = format!("{}: {}", step.name, failure.one_line());
+            Err(VerbError::new("load", subject, Errno::ENOENT))
+        }
     }
 }
 

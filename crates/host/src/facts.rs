@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::conflicting::ConflictingModule;
 use super::gpus::Gpu;
 use super::module_files::ModuleFiles;
 use crate::verbs::FileId;
@@ -33,6 +34,9 @@ pub struct HostFacts {
     /// The GPUs among `devices` that nvidia.ko may drive, each with the driver bound to it.
     #[serde(default)]
     pub gpus: Vec<Gpu>,
+    /// The kernel's own drivers that are bound to `devices`, by module.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub conflicting: BTreeMap<String, ConflictingModule>,
     /// Loaded modules, by kernel name.
     pub loaded: BTreeMap<String, LoadedModule>,
     /// Driver modules that an agent with this store loaded, by its journal: kernel name -> the
@@ -78,7 +82,7 @@ pub struct HostFacts {
     pub places: DriverRootState,
     /// Sources of the lists above that could not be read, with the reason: the list they fill is
     /// then unknown, not empty. Keys: `pci`, `loaded`, `builtin`, `available`, `mounts`,
-    /// `os-release`, `installed`, `autoload`, `places`, `switch-managers`, `gpus`.
+    /// `os-release`, `installed`, `autoload`, `places`, `switch-managers`, `gpus`, `conflicting`.
     pub unread: BTreeMap<String, String>,
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::errno::Errno;
 
 use super::gpus::Gpu;
-use super::verbs::{DriverUser, FileId, Node, NodeKeeper, Stage, VerbError};
+use super::verbs::{Binding, DriverUser, FileId, Node, NodeKeeper, Stage, VerbError};
 
 pub use stuck::Stuck;
 
@@ -32,6 +32,8 @@ pub struct FakeModule {
     pub hangs: Option<Stage>,
     /// True if it has no exit function and so cannot be unloaded.
     pub permanent: bool,
+    /// True if it binds to the host's PCI devices, as the driver of its name.
+    pub drives: bool,
     /// Nodes that the loaded module needs.
     pub nodes: Vec<(PathBuf, Node)>,
 }
@@ -61,6 +63,8 @@ pub struct FakeState {
     pub files: BTreeMap<PathBuf, FileId>,
     /// GPUs on the PCI bus.
     pub gpus: Vec<Gpu>,
+    /// PCI devices by address, with their drivers.
+    pub bindings: BTreeMap<String, Binding>,
     /// Daemons: mark -> name.
     pub daemons: BTreeMap<String, String>,
 }

@@ -34,8 +34,30 @@ const TEXT: u64 = 64 << 10;
 /// # Errors
 /// If /proc cannot be listed, or /proc/devices cannot be read.
 pub fn driver_users(root: &Path, limit: Duration, looker: &Looker) -> io::Result<DriverUsers> {
-    let devices = DriverDevices::read(root)?;
-    let processes = processes(root)?;
+    users_among(DriverDevices::read(root)?, limit, looker)
+}
+
+/// Returns the processes that hold a device with one of these numbers, as [`driver_users`] does.
+///
+/// # Errors
+/// If /proc cannot be listed.
+pub(crate) fn users_of(
+    root: &Path,
+    numbers: BTreeSet<(u32, u32)>,
+    limit: Duration,
+    looker: &Looker,
+) -> io::Result<DriverUsers> {
+    let devices = DriverDevices { root: root.to_path_buf(), majors: BTreeSet::new(), numbers };
+    users_among(devices, limit, looker)
+}
+
+fn users_among(
+    devices: DriverDevices,
+    limit: Duration,
+    looker: &Looker,
+) -> io::Result<DriverUsers> {
+    let root = devices.root.clone();
+    let processes = processes(&root)?;
     let (sender, receiver) = mpsc::channel();
     let look = move || look_at(&devices, &processes, &sender);
     let mut seen = Seen::default();
@@ -133,6 +155,8 @@ fn processes(root: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
 struct DriverDevices {
     root: PathBuf,
     majors: BTreeSet<u32>,
+    /// Major and minor numbers of further devices.
+    numbers: BTreeSet<(u32, u32)>,
 }
 
 impl DriverDevices {
@@ -140,7 +164,7 @@ impl DriverDevices {
         let devices = character_majors(root)?;
         let nvidia = devices.into_iter().filter(|(name, _)| name.starts_with("nvidia"));
         let majors = nvidia.map(|(_, major)| major).collect();
-        Ok(Self { root: root.to_path_buf(), majors })
+        Ok(Self { root: root.to_path_buf(), majors, numbers: BTreeSet::new() })
     }
 
     /// Devices that a process has open in its first thread's table, or mapped.
@@ -205,7 +229,9 @@ impl DriverDevices {
             return false;
         }
         let (major, minor) = (file.stx_rdev_major, file.stx_rdev_minor);
-        self.majors.contains(&major) || (major == DRM_MAJOR && self.is_nvidia_drm(minor))
+        self.majors.contains(&major)
+            || self.numbers.contains(&(major, minor))
+            || (major == DRM_MAJOR && self.is_nvidia_drm(minor))
     }
 
     fn is_nvidia_drm(&self, minor: u32) -> bool {

@@ -25,6 +25,7 @@
 //! tmpfs TARGET DATA
 //! mknod PATH DEVICE MODE UID GID ... character devices, each with exactly this mode and owner
 //! chnod PATH DEVICE MODE UID GID     mode and owner of the device that is there
+//! write PATH VALUE                   to an attribute of sysfs
 //! ```
 //!
 //! Its answer is a line with the errno, or 0. In a word, `%XX` stands for any byte that is not a

@@ -6,6 +6,7 @@
 //! `fake` has a host in memory that fails, or dies, at the n-th verb.
 
 mod cgroup;
+pub mod conflicting;
 pub mod daemon;
 mod fabric;
 pub mod facts;
@@ -26,7 +27,7 @@ pub mod modules;
 pub mod mount_from_host;
 pub mod mounts;
 pub mod nodes;
-mod pci;
+pub mod pci;
 pub mod places;
 pub mod process;
 mod read;

@@ -78,6 +78,28 @@ fn low_half(number: u32) -> u16 {
     (number & 0xffff) as u16
 }
 
+/// True for the address of a PCI function as sysfs has it: `0000:01:00.0`, with a domain of four
+/// digits or more.
+pub fn is_address(text: &str) -> bool {
+    let is_hex = |part: &str, digits: std::ops::RangeInclusive<usize>| {
+        let lower = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        digits.contains(&part.len()) && part.bytes().all(lower)
+    };
+    let parts: Vec<&str> = text.split([':', '.']).collect();
+    let [domain, bus, slot, function] = parts[..] else { return false };
+    text == format!("{domain}:{bus}:{slot}.{function}")
+        && is_hex(domain, 4..=8)
+        && is_hex(bus, 2..=2)
+        && is_hex(slot, 2..=2)
+        && matches!(function.as_bytes(), [b'0'..=b'7'])
+}
+
+/// True for a name that a PCI driver can have.
+pub fn is_driver_name(text: &str) -> bool {
+    let is_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    (1..=64).contains(&text.len()) && text.bytes().all(is_byte)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,6 +126,20 @@ mod tests {
     #[case(0x06_8001, None)]
     fn classes(#[case] class: u32, #[case] wanted: Option<DeviceKind>) {
         assert_eq!(kind_of(class), wanted);
+    }
+
+    #[rstest]
+    #[case("0000:01:00.0", true)]
+    #[case("10000:e1:1f.7", true)]
+    #[case("0000:01:00.8", false)]
+    #[case("0000:01:00:0", false)]
+    #[case("0000.01:00.0", false)]
+    #[case("../../0000:01:00.0", false)]
+    #[case("0000:01:00.0/", false)]
+    #[case("0000:01:00.0\n", false)]
+    #[case("", false)]
+    fn addresses(#[case] text: &str, #[case] wanted: bool) {
+        assert_eq!(is_address(text), wanted);
     }
 
     #[test]

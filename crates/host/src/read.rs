@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use super::facts::{DriverRootState, HostFacts, Mount, Probe};
 use super::process::FirstProcess;
 use super::{
-    daemon, fabric, gpus, installed, kernel, modules, mounts, pci, places, process, security,
+    conflicting, daemon, fabric, gpus, installed, kernel, modules, mounts, pci, places, process,
+    security,
 };
 use crate::places::Recorded;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -33,9 +34,11 @@ impl HostFacts {
         let release = kernel.release.as_str();
         let loaded = unread.keep("loaded", modules::read_loaded(&root));
         let mounts = unread.keep("mounts", mounts::read(&root));
+        let devices = unread.keep("pci", pci::read(&root));
         Ok(Self {
             os: unread.keep("os-release", kernel::read_os_release(&root, &host)),
-            devices: unread.keep("pci", pci::read(&root)),
+            conflicting: unread.keep("conflicting", conflicting::read(&root, &devices, &loaded)),
+            devices,
             gpus: unread.keep("gpus", gpus::read(&root)),
             live_driver: modules::read_live_driver(&root, &loaded),
             loaded,

@@ -18,7 +18,8 @@ use super::kernel_call::{Answer, Call, KernelCalls};
 use super::kmsg::KernelLog;
 use super::look::Looker;
 use super::verbs::{
-    DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Owner, Stage, VerbError, WantedNode,
+    Binding, DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Owner, Stage, VerbError,
+    WantedNode,
 };
 use super::{facts, mounts};
 use crate::daemon::output::LastLine;
@@ -481,6 +482,27 @@ impl Host for RealHost {
             .map_err(|e| VerbError::on_path("read", &self.root.join("proc/devices"), &e))
     }
 
+    fn binding(&self, address: &str) -> Result<Option<Binding>, VerbError> {
+        bindings::of(&self.root, address)
+    }
+
+    fn set_only_driver(&self, address: &str, driver: &str) -> Result<(), VerbError> {
+        let file = bindings::only_driver(address, driver)?;
+        // A lone newline clears it (drivers/base/driver.c, driver_set_override).
+        let value = if driver.is_empty() { "\n" } else { driver };
+        let call = Call::WriteAttribute { path: &self.at(&file), value: value.as_ref() };
+        let is_set = || Ok(self.binding(address)?.is_some_and(|found| found.only == driver));
+        self.call("write", &format!("{driver:?} to {}", file.display()), call, is_set)
+    }
+
+    fn bind_device(&self, address: &str, driver: &str) -> Result<(), VerbError> {
+        let file = bindings::bind(address, driver)?;
+        let call = Call::WriteAttribute { path: &self.at(&file), value: address.as_ref() };
+        let is_bound =
+            || Ok(self.binding(address)?.is_some_and(|it| it.driver.as_deref() == Some(driver)));
+        self.call("write", &format!("{address} to {}", file.display()), call, is_bound)
+    }
+
     fn gpus(&self) -> Result<Vec<Gpu>, VerbError> {
         Root::open(&self.root)
             .and_then(|root| gpus::read(&root))
@@ -533,6 +555,8 @@ fn names_in(dir: &Path) -> Result<Vec<String>, VerbError> {
 fn refuse_nul(verb: &'static str, subject: &str, text: &str) -> Result<(), VerbError> {
     if text.contains('\0') { Err(VerbError::new(verb, subject, Errno::EINVAL)) } else { Ok(()) }
 }
+
+mod bindings;
 
 #[cfg(test)]
 mod tests;

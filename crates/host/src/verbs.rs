@@ -247,6 +247,15 @@ pub struct DriverUsers {
     pub unseen: Option<String>,
 }
 
+/// Driver of a PCI device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Binding {
+    /// The driver bound to it.
+    pub driver: Option<String>,
+    /// The only driver that may bind to it (driver_override); empty for any.
+    pub only: String,
+}
+
 /// Operations that change or observe a host. All paths are absolute.
 pub trait Host: Send + Sync {
     /// Releases what is only needed while the host is being changed (the helper process).
@@ -334,6 +343,13 @@ pub trait Host: Send + Sync {
     fn daemon(&self, daemon: &Daemon, mark: &str) -> Result<DaemonStatus, VerbError>;
     /// The device nodes that the loaded driver needs below a /dev.
     fn wanted_nodes(&self) -> Result<Vec<WantedNode>, VerbError>;
+    /// The driver of the PCI device at this address; None if there is no such device.
+    fn binding(&self, address: &str) -> Result<Option<Binding>, VerbError>;
+    /// Lets only this driver bind to the PCI device from now on; an empty name lets any. A driver that
+    /// is bound stays so.
+    fn set_only_driver(&self, address: &str, driver: &str) -> Result<(), VerbError>;
+    /// Binds a loaded driver to the PCI device.
+    fn bind_device(&self, address: &str, driver: &str) -> Result<(), VerbError>;
     /// The GPUs on the PCI bus that nvidia.ko may drive, each with the driver bound to it.
     fn gpus(&self) -> Result<Vec<Gpu>, VerbError>;
 }

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 
 use nix::errno::Errno;
 
-use super::{FIRMWARE, engine, gpu_host, install};
+use super::{FIRMWARE, engine, gpu_host, install, nouveau};
 use crate::engine::*;
 use crate::journal::State;
 use crate::journal::phase::Phase;
@@ -297,12 +297,21 @@ fn refusing_host() -> FakeHost {
     host
 }
 
+/// Returns a host with nouveau whose kernel refuses nvidia.
+fn refused_after_nouveau() -> FakeHost {
+    let host = nouveau::host();
+    host.teach("nvidia", |nvidia| nvidia.refused = Some(Errno::ENODEV));
+    host
+}
+
 #[test]
 fn a_death_at_any_point_and_another_in_the_recovery_are_recovered_from() {
     let scenes = [
         (Scene::new("an empty host", gpu_host()), true),
         (Scene::new("a host with others' things", crowded_host()), true),
         (Scene::new("an installation that fails", refusing_host()), false),
+        (Scene::new("a host with nouveau", nouveau::host()), true),
+        (Scene::new("nouveau, and an installation that fails", refused_after_nouveau()), false),
     ];
     let mut total = Count::default();
     for (scene, installs) in &scenes {

@@ -4,6 +4,7 @@ mod crashes;
 mod handover;
 mod leftover;
 mod links;
+mod nouveau;
 mod properties;
 mod rivals;
 mod unrecorded;
@@ -100,7 +101,10 @@ pub(super) fn install() -> Vec<Step> {
         Step::MountSysfs(MountSysfs { target: "/run/nvidia/driver/sys".into() }),
         Step::WriteParameter(WriteParameter { path: FIRMWARE.into(), value: "/fw".to_owned() }),
     ];
-    steps.extend(["drm", "ipmi_msghandler", "nvidia", "nvidia_uvm", "nvidia_modeset"].map(load));
+    steps.extend(["drm", "ipmi_msghandler"].map(load));
+    // Without effect on a host without nouveau.
+    steps.extend(nouveau::steps());
+    steps.extend(["nvidia", "nvidia_uvm", "nvidia_modeset"].map(load));
     steps.push(Step::MountTmpfs(MountTmpfs { target: "/store/tree/dev".into() }));
     steps.push(Step::MakeNodes(MakeNodes { dirs: vec!["/dev".into(), "/store/tree/dev".into()] }));
     let (source, target) = ("/run/nvidia/daemon".into(), "/run/daemon".into());

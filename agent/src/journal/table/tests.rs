@@ -139,6 +139,15 @@ fn entries() -> Vec<(Value, Value)> {
             mounts.clone(),
         ),
         (json!({"do": "mount-sysfs", "target": "/run/nvidia/driver/sys"}), mounts),
+        (
+            json!({"do": "reserve-device", "address": "0000:01:00.0", "driver": "nouveau"}),
+            json!({"was": "bound-elsewhere", "only": "nouveau"}),
+        ),
+        (
+            json!({"do": "unload-conflicting", "name": "nouveau", "parameters": "modeset=1",
+                   "file": "kernel/drivers/gpu/drm/nouveau/nouveau.ko.xz"}),
+            json!({"was": "loaded"}),
+        ),
     ]
 }
 
@@ -193,6 +202,8 @@ const LEFT_VALUE: usize = 13;
 const ROOT: usize = 14;
 const TREE_DIR: usize = 15;
 const SYSFS: usize = 16;
+const RESERVED: usize = 17;
+const UNLOADED: usize = 18;
 
 #[rstest]
 #[case(DIR, "/step/path", json!("/etc/cron.d"))]
@@ -237,6 +248,17 @@ const SYSFS: usize = 16;
 #[case(TREE_DIR, "/step/source", json!("/run/nvidia/userspace/evil/root/usr"))]
 #[case(SYSFS, "/step/target", json!("/sys"))]
 #[case(SYSFS, "/step/target", json!("/run/nvidia/driver/proc"))]
+#[case(RESERVED, "/step/address", json!("../../../../etc/cron.d"))]
+#[case(RESERVED, "/step/address", json!("0000:01:00.0/../0000:02:00.0"))]
+#[case(RESERVED, "/step/driver", json!("vfio-pci"))]
+#[case(RESERVED, "/step/driver", json!("../../nouveau"))]
+#[case(RESERVED, "/before/only", json!("a\nb"))]
+#[case(RESERVED, "/before/only", json!("../x"))]
+#[case(UNLOADED, "/step/name", json!("kvm"))]
+#[case(UNLOADED, "/step/name", json!("nvidia"))]
+#[case(UNLOADED, "/step/file", json!("../../../run/nvidia/nouveau.ko"))]
+#[case(UNLOADED, "/step/file", json!("kernel/evil.ko"))]
+#[case(UNLOADED, "/step/parameters", json!("a=1\nb=2"))]
 #[case(TMPFS, "/step/target", json!("/etc"))]
 #[case(TMPFS, "/step/target", json!("/run/nvidia/driver/usr"))]
 #[case(SHARE, "/step/target", json!("/run/systemd"))]

@@ -3,6 +3,7 @@
 mod capabilities;
 mod daemons;
 mod decisions;
+mod in_tree;
 mod json;
 mod live;
 mod prebuilt;

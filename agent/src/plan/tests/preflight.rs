@@ -25,7 +25,11 @@ fn a_bound_device_is_named_with_its_driver_and_the_way_out() {
     let plan = plan(&config("535", "auto"), &facts("bookworm-nouveau"), &archives()).unwrap();
     let finding = &plan.findings[0];
     assert!(finding.detail.contains("0000:01:00.0 (10de:1eb8) by nouveau"), "{}", finding.detail);
-    assert!(finding.remedy.contains("modprobe -r nouveau"), "{}", finding.remedy);
+    let who = "nouveau is in use: console vtcon1 (frame buffer device) on fb0";
+    assert!(finding.detail.contains(who), "{}", finding.detail);
+    for part in ["/sys/class/vtconsole/vtcon1/bind", "modprobe -r nouveau"] {
+        assert!(finding.remedy.contains(part), "{}", finding.remedy);
+    }
 }
 
 #[test]

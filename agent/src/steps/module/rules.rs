@@ -14,7 +14,7 @@ const MODULE_NAME: usize = 55;
 const PARAMETERS: usize = 64 << 10;
 
 /// Checks the module's name and file, and that its parameters and versions are single lines.
-pub(super) fn check(step: &LoadModule) -> Result<(), String> {
+pub(in crate::steps) fn check(step: &LoadModule) -> Result<(), String> {
     let LoadModule { name, origin, parameters, version, srcversion } = step;
     module(name, origin)?;
     let versions = [version, srcversion].into_iter().flatten().map(String::as_str);

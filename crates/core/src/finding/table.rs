@@ -63,9 +63,9 @@ codes! {
         matters "the module would load and leave that GPU without a driver, or not load at all"
         remedy "select the branch or flavour that the finding names"
     GpuBoundElsewhere "gpu-bound-elsewhere" OtherDrivers RefusesOrWarns Preflight
-        means "nouveau, nova, vfio-pci or another driver is bound to a device; a warning where other devices are free"
+        means "a driver that longshore does not unload is bound to a device: vfio-pci or another one, or nouveau or nova while it is in use; a warning where other devices are free"
         matters "a device has one driver at a time, and the kernel never offers a bound device to NVIDIA's"
-        remedy "unbind the device from that driver"
+        remedy "end the users of nouveau, which the finding names; unbind the device from any other driver"
     GpuMissing "gpu-missing" Devices RefusesOrWarns NoDevice
         means "a GPU on the PCI bus is bound to no other driver, and the loaded driver did not take it or the GPU has left the bus since; a refusal with missing-gpus = refuse"
         matters "the driver serves the other GPUs, and programs find fewer GPUs than the host has"

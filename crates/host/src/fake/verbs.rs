@@ -13,8 +13,8 @@ use super::{FakeHost, FakeModule, Ill, Inner};
 use crate::daemon::{Answers, Daemon, DaemonStatus, Ending};
 use crate::gpus::Gpu;
 use crate::verbs::{
-    DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, NodeKeeper, Stage, TMPFS_SOURCE,
-    VerbError, WantedNode,
+    Binding, DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, NodeKeeper, Stage,
+    TMPFS_SOURCE, VerbError, WantedNode,
 };
 
 /// Reported waiting time of a call that was not answered.
@@ -33,6 +33,21 @@ impl Inner {
         self.loadings += 1;
         self.state.instances.insert(name.to_owned(), self.loadings);
         self.state.loaded.insert(name.to_owned(), parameters.to_owned());
+    }
+
+    /// Binds a driver to each device that has none and may have it.
+    fn probe(&mut self, driver: &str) {
+        let free =
+            |it: &&mut Binding| it.driver.is_none() && (it.only.is_empty() || it.only == driver);
+        let drives = self.kernel.get(driver).is_some_and(|module| module.drives);
+        for device in self.state.bindings.values_mut().filter(free).filter(|_| drives) {
+            device.driver = Some(driver.to_owned());
+        }
+    }
+
+    fn release(&mut self, driver: &str) {
+        let is_bound = |it: &&mut Binding| it.driver.as_deref() == Some(driver);
+        self.state.bindings.values_mut().filter(is_bound).for_each(|it| it.driver = None);
     }
 
     fn hang(&mut self, name: &str, module: &FakeModule, at: Stage) -> Result<(), Errno> {
@@ -84,6 +99,7 @@ impl Host for FakeHost {
                 return Err(Errno::ENOENT);
             }
             inner.put(name, parameters);
+            inner.probe(name);
             inner.hang(name, &module, Stage::Coming)
         });
         answer.map(|()| Vec::new()).map_err(no_answer)
@@ -108,6 +124,7 @@ impl Host for FakeHost {
             }
             inner.state.loaded.remove(name);
             inner.state.instances.remove(name);
+            inner.release(name);
             Ok(())
         })
         .map_err(no_answer)
@@ -371,6 +388,32 @@ impl Host for FakeHost {
             WantedNode { name: name.clone(), node: *node, keeper }
         };
         Ok(loaded.flat_map(|module| module.nodes.iter().map(wanted)).collect())
+    }
+
+    fn binding(&self, address: &str) -> Result<Option<Binding>, VerbError> {
+        Ok(self.lock().state.bindings.get(address).cloned())
+    }
+
+    fn set_only_driver(&self, address: &str, driver: &str) -> Result<(), VerbError> {
+        self.verb("override", address, |inner| {
+            let device = inner.state.bindings.get_mut(address).ok_or(Errno::ENOENT)?;
+            driver.clone_into(&mut device.only);
+            Ok(())
+        })
+    }
+
+    fn bind_device(&self, address: &str, driver: &str) -> Result<(), VerbError> {
+        self.verb("bind-device", address, |inner| {
+            if !inner.state.loaded.contains_key(driver) {
+                return Err(Errno::ENODEV);
+            }
+            let device = inner.state.bindings.get_mut(address).ok_or(Errno::ENODEV)?;
+            if device.driver.is_some() || !(device.only.is_empty() || device.only == driver) {
+                return Err(Errno::ENODEV);
+            }
+            device.driver = Some(driver.to_owned());
+            Ok(())
+        })
     }
 
     fn gpus(&self) -> Result<Vec<Gpu>, VerbError> {

@@ -191,7 +191,8 @@ fn however_often_it_is_looked_there_is_one_thread_for_a_process_that_hangs() {
 /// The machine this runs on: this process, which holds a device.
 #[test]
 fn this_process_is_seen_to_hold_what_it_holds() {
-    let devices = DriverDevices { root: "/".into(), majors: BTreeSet::from([1]) };
+    let devices =
+        DriverDevices { root: "/".into(), majors: BTreeSet::from([1]), numbers: BTreeSet::new() };
     let null = fs::File::open("/dev/null").unwrap();
     let me = PathBuf::from(format!("/proc/{}", std::process::id()));
     let held = devices.held_by_process(&me).unwrap();

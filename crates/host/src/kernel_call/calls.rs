@@ -6,7 +6,7 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -50,6 +50,8 @@ pub(crate) enum Call<'a> {
     MakeNodes { nodes: &'a [(PathBuf, Node)] },
     /// chown(2) and chmod(2) of a character device, if it is this device.
     SetNode { path: &'a Path, node: Node },
+    /// open(2) and write(2): a value to an attribute of sysfs, in one write.
+    WriteAttribute { path: &'a Path, value: &'a OsStr },
 }
 
 impl Call<'_> {
@@ -87,6 +89,7 @@ impl Call<'_> {
                 ("mknod", nodes.iter().flat_map(|(path, node)| node_words(path, *node)).collect())
             }
             Call::SetNode { path, node } => ("chnod", node_words(path, *node).into()),
+            Call::WriteAttribute { path, value } => ("write", vec![path.into(), value.into()]),
         };
         let words: Vec<String> = words.iter().map(|word| encoded(word)).collect();
         format!("{verb} {}\n", words.join(" "))
@@ -135,6 +138,7 @@ impl Call<'_> {
                 nodes.iter().try_for_each(|(path, node)| make_node(path, *node))
             }
             Call::SetNode { path, node } => set_node(path, *node),
+            Call::WriteAttribute { path, value } => write_attribute(path, value),
         }
     }
 }
@@ -153,6 +157,7 @@ impl Call<'_> {
             Call::Sysfs { .. } => "mount -t sysfs on",
             Call::MakeNodes { .. } => "mknod",
             Call::SetNode { .. } => "chown and chmod",
+            Call::WriteAttribute { .. } => "write",
         }
     }
 }
@@ -194,6 +199,16 @@ fn set_node(path: &Path, node: Node) -> Result<(), Errno> {
     // fchmod(2) does not accept an O_PATH descriptor.
     let by_fd = format!("/proc/self/fd/{}", there.as_raw_fd());
     fs::set_permissions(by_fd, Permissions::from_mode(node.mode)).map_err(|e| errno_of(&e))
+}
+
+fn write_attribute(path: &Path, value: &OsStr) -> Result<(), Errno> {
+    let mut options = File::options();
+    let mut file = options
+        .write(true)
+        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
+        .open(path)
+        .map_err(|e| errno_of(&e))?;
+    file.write_all(value.as_bytes()).map_err(|e| errno_of(&e))
 }
 
 /// Encodes a node as words of a call's line: path, device, mode, user and group.
@@ -353,6 +368,9 @@ fn carry_out(words: &[OsString], rest: &mut impl Read) -> Result<(), Errno> {
         [verb, node @ ..] if verb == "chnod" => {
             let (path, node) = node_of(node.try_into().map_err(|_| Errno::EINVAL)?)?;
             Call::SetNode { path, node }.carry_out()
+        }
+        [verb, path, value] if verb == "write" => {
+            Call::WriteAttribute { path: Path::new(path), value }.carry_out()
         }
         _ => Err(Errno::EINVAL),
     }

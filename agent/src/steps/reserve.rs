@@ -1,0 +1,151 @@
+//! Reservation of a GPU for NVIDIA's driver, while another driver of the kernel's is bound to it.
+//!
+//! `driver_override` keeps every other driver from the device, also one that udev loads between the
+//! unload of the bound driver and the load of NVIDIA's. The bound driver stays until its module is
+//! unloaded: that the kernel refuses while it is in use, while an unbind of a device in use succeeds.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::bounds::given;
+use super::{
+    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
+    Tools, Watch, exposing,
+};
+use longshore_core::failure::{Failure, FailureKind};
+use longshore_host::conflicting;
+use longshore_host::pci::{is_address, is_driver_name};
+use longshore_host::{Host, VerbError};
+
+/// Name of NVIDIA's PCI driver (kernel-open/nvidia/nv-pci.c).
+const NVIDIA: &str = "nvidia";
+
+/// Reserve a GPU for NVIDIA's driver; undone by binding it to its earlier driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReserveDevice {
+    /// PCI address.
+    pub address: String,
+    /// Driver that is bound to it.
+    pub driver: String,
+}
+
+/// The device was bound to another driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoundElsewhere {
+    /// Only driver that could bind to it (driver_override); empty for any.
+    pub only: String,
+}
+
+impl fmt::Display for ReserveDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "reserve GPU {} for {NVIDIA}, now bound to {}", self.address, self.driver)
+    }
+}
+
+impl Kind for ReserveDevice {
+    type Before = BoundElsewhere;
+    const WAS: &'static str = "bound-elsewhere";
+
+    fn subject(&self) -> String {
+        self.address.clone()
+    }
+
+    fn planned(&self) -> String {
+        self.to_string()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.address == other.address
+    }
+
+    fn properties(&self) -> Properties<'_> {
+        Properties {
+            for_good: None,
+            // A second entry would take the reservation for the host's own.
+            resumed: true,
+            verified: true,
+            recheck: Recheck::Never,
+            carries_daemons: false,
+            next: Next::AnyDriver,
+            content: None,
+            watch: Watch::Nothing,
+        }
+    }
+
+    fn observe(&self, host: &dyn Host) -> Result<Option<BoundElsewhere>, Failure> {
+        let found = host.binding(&self.address).map_err(exposing)?;
+        let elsewhere = found.filter(|found| found.only != NVIDIA);
+        Ok(elsewhere.map(|found| BoundElsewhere { only: found.only }))
+    }
+
+    fn apply(
+        &self,
+        _: &BoundElsewhere,
+        tools: &Tools<'_>,
+        intent: Intent<'_>,
+    ) -> Result<Applied, Failure> {
+        tools.host.set_only_driver(&self.address, NVIDIA).map_err(exposing)?;
+        if self.observe(tools.host)?.is_none() {
+            return Ok(intent.done());
+        }
+        let cause = format!("{self}: its driver_override does not keep the value");
+        Err(Failure::new(FailureKind::Expose, cause))
+    }
+
+    fn is_there(
+        &self,
+        _: &BoundElsewhere,
+        _: &Progress<'_>,
+        host: &dyn Host,
+    ) -> Result<bool, Failure> {
+        Ok(self.observe(host)?.is_none())
+    }
+
+    fn undo(
+        &self,
+        before: &BoundElsewhere,
+        _: &Progress<'_>,
+        tools: &Tools<'_>,
+    ) -> Result<EntryState, VerbError> {
+        let Self { address, driver } = self;
+        let Some(found) = tools.host.binding(address)? else { return Ok(EntryState::Undone) };
+        if found.only == NVIDIA {
+            tools.host.set_only_driver(address, &before.only)?;
+        }
+        match found.driver {
+            Some(bound) if bound == *driver => Ok(EntryState::Undone),
+            Some(bound) => Ok(EntryState::Kept(format!("{address} is bound to {bound}"))),
+            None => bind_back(address, driver, tools.host),
+        }
+    }
+
+    fn seen(&self, now: &BoundElsewhere) -> Seen {
+        Seen::gone(format!("{}: its driver_override is {:?}", self.address, now.only))
+    }
+
+    fn mounted<'a>(&'a self, _: &'a BoundElsewhere) -> Option<Mounted<'a>> {
+        None
+    }
+
+    fn check(&self, _: &Bounds) -> Result<(), String> {
+        let holds = is_address(&self.address) && conflicting::module_of(&self.driver).is_some();
+        given(holds, Path::new(&self.address))
+    }
+
+    fn check_before(&self, before: &BoundElsewhere, _: &Bounds) -> Result<(), String> {
+        let only = before.only.as_str();
+        given(only.is_empty() || is_driver_name(only), Path::new(only))
+    }
+}
+
+/// Binds the device to its earlier driver, if that is loaded.
+fn bind_back(address: &str, driver: &str, host: &dyn Host) -> Result<EntryState, VerbError> {
+    let module = conflicting::module_of(driver).unwrap_or(driver);
+    if host.module(module)?.is_none() {
+        return Ok(EntryState::Kept(format!("{module} is not loaded")));
+    }
+    host.bind_device(address, driver)?;
+    Ok(EntryState::Undone)
+}

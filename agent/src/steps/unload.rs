@@ -1,0 +1,186 @@
+//! Unloading of a driver of the kernel's own that is bound to the GPUs and that nobody uses.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::module::{load_again, rules};
+use super::{
+    Applied, Bounds, EntryState, Intent, Kind, LoadModule, ModuleOrigin, Mounted, NEEDS_REBOOT,
+    Next, Progress, Properties, Recheck, Seen, Tools, Watch, held,
+};
+use longshore_core::failure::{Failure, FailureKind};
+use longshore_host::conflicting;
+use longshore_host::in_use::Held;
+use longshore_host::verbs::Stage;
+use longshore_host::{Host, VerbError};
+
+/// Module that has to be unloaded before another driver takes its devices.
+const NVIDIA: &str = "nvidia";
+
+/// Unload a driver of the kernel's own; undone by loading it again from its file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnloadConflicting {
+    /// Kernel name.
+    pub name: String,
+    /// Path of its file relative to `/lib/modules/RELEASE`.
+    pub file: PathBuf,
+    /// Parameters that it had, as on insmod's command line.
+    pub parameters: String,
+}
+
+/// The module was loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WasLoaded {}
+
+impl UnloadConflicting {
+    fn as_load(&self) -> LoadModule {
+        LoadModule {
+            name: self.name.clone(),
+            origin: ModuleOrigin::Kernel { file: self.file.clone() },
+            parameters: self.parameters.clone(),
+            version: None,
+            srcversion: None,
+        }
+    }
+
+    fn failed(&self, error: VerbError) -> Failure {
+        let hangs = error.unanswered.is_some();
+        let by_hand =
+            format!("end the users of {0}, or unload it by hand: modprobe -r {0}", self.name);
+        let (kind, remedy) = match hangs {
+            true => (FailureKind::RolledBack, NEEDS_REBOOT),
+            false => (FailureKind::Preflight, by_hand.as_str()),
+        };
+        Failure::new(kind, self.to_string()).with_source(error).remedy(remedy)
+    }
+
+    /// A module whose exit function has not come back is still to be loaded again.
+    fn still_there(&self, stage: Stage) -> Result<EntryState, VerbError> {
+        match stage {
+            Stage::Going => {
+                let subject = format!("{} (called before)", self.name);
+                Err(VerbError::unanswered("delete_module", subject, Duration::ZERO))
+            }
+            Stage::Coming | Stage::Live => Ok(EntryState::Undone),
+        }
+    }
+
+    fn in_use(&self, held: &Held) -> Failure {
+        let cause = format!("{held}, and was unused when the host was read");
+        Failure::new(FailureKind::Preflight, cause)
+            .remedy(format!("end the users of {}, then start longshore again", self.name))
+    }
+
+    fn held(&self, host: &dyn Host) -> Result<Option<Held>, Failure> {
+        held(host, &self.name, &BTreeSet::new()).map_err(|e| self.failed(e))
+    }
+}
+
+impl fmt::Display for UnloadConflicting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unload {}, which nobody uses", self.name)
+    }
+}
+
+impl Kind for UnloadConflicting {
+    type Before = WasLoaded;
+    const WAS: &'static str = "loaded";
+
+    fn subject(&self) -> String {
+        self.name.clone()
+    }
+
+    fn planned(&self) -> String {
+        let Self { name, parameters, .. } = self;
+        let blank = if parameters.is_empty() { "" } else { " " };
+        format!("unload {name} (loaded again on removal{blank}{parameters})")
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+
+    fn properties(&self) -> Properties<'_> {
+        Properties {
+            for_good: None,
+            resumed: false,
+            // Another program may load it again: reserved devices are not bound to it.
+            verified: false,
+            recheck: Recheck::Never,
+            carries_daemons: false,
+            next: Next::AnyDriver,
+            content: None,
+            watch: Watch::Nothing,
+        }
+    }
+
+    fn observe(&self, host: &dyn Host) -> Result<Option<WasLoaded>, Failure> {
+        if host.module(&self.name).map_err(|e| self.failed(e))?.is_none() {
+            return Ok(None);
+        }
+        self.held(host)?.map_or(Ok(Some(WasLoaded {})), |held| Err(self.in_use(&held)))
+    }
+
+    fn apply(
+        &self,
+        _: &WasLoaded,
+        tools: &Tools<'_>,
+        intent: Intent<'_>,
+    ) -> Result<Applied, Failure> {
+        match tools.host.unload_module(&self.name) {
+            Ok(()) => Ok(intent.done()),
+            Err(e) if e.errno == Errno::ENOENT => {
+                intent.left_to_others("another program unloaded it just before us")
+            }
+            Err(e) if e.unanswered.is_some() => Err(self.failed(e)),
+            Err(e) => {
+                intent.not_done();
+                Err(self.held(tools.host)?.map_or_else(|| self.failed(e), |h| self.in_use(&h)))
+            }
+        }
+    }
+
+    fn is_there(&self, _: &WasLoaded, _: &Progress<'_>, host: &dyn Host) -> Result<bool, Failure> {
+        Ok(host.module(&self.name).map_err(|e| self.failed(e))?.is_none())
+    }
+
+    fn undo(
+        &self,
+        _: &WasLoaded,
+        _: &Progress<'_>,
+        tools: &Tools<'_>,
+    ) -> Result<EntryState, VerbError> {
+        if let Some(there) = tools.host.module(&self.name)? {
+            return self.still_there(there.stage);
+        }
+        if tools.host.module(NVIDIA)?.is_some() {
+            return Ok(EntryState::Kept(format!("{NVIDIA} is loaded")));
+        }
+        load_again(&self.as_load(), tools)?;
+        Ok(EntryState::Undone)
+    }
+
+    fn seen(&self, _: &WasLoaded) -> Seen {
+        Seen::gone(format!("{} is loaded", self.name))
+    }
+
+    fn mounted<'a>(&'a self, _: &'a WasLoaded) -> Option<Mounted<'a>> {
+        None
+    }
+
+    fn check(&self, _: &Bounds) -> Result<(), String> {
+        if !conflicting::MODULES.contains(&self.name.as_str()) {
+            return Err(format!("no module is unloaded as {:?} is", self.name));
+        }
+        rules::check(&self.as_load())
+    }
+
+    fn check_before(&self, _: &WasLoaded, _: &Bounds) -> Result<(), String> {
+        Ok(())
+    }
+}
