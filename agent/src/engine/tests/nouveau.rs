@@ -66,7 +66,10 @@ fn it_gets_no_gpu_if_another_program_loads_it_again() {
     engine(&host).apply(&steps(), &mut journal, &CancelFlag::default()).unwrap();
     host.load_module("nouveau", Image::Bytes(b"nouveau"), "").unwrap();
     assert_eq!(drivers(&host), ["", ""]);
-    engine(&host).apply(&install(), &mut journal, &CancelFlag::default()).unwrap_err();
+    engine(&host).apply(&install(), &mut journal, &CancelFlag::default()).unwrap();
+    assert_eq!(drivers(&host), ["nvidia", "nvidia"]);
+    engine(&host).undo(&mut journal).unwrap();
+    assert_eq!(drivers(&host), ["nouveau", "nouveau"]);
 }
 
 #[test]
