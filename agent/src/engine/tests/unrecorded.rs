@@ -40,7 +40,8 @@ fn a_last_step_that_the_journal_cannot_record_is_undone() {
     let before = host.state();
     let (dir, mut journal) = journal_on_disk();
     let writes = AtomicUsize::new(0);
-    let intents = install().len();
+    // The steps for nouveau have no effect on this host, and no entry.
+    let intents = install().len() - super::nouveau::steps().len();
     journal.at_point(Box::new(move |point| {
         let begun = point == Point::Begun;
         let writes = writes.fetch_add(usize::from(begun), Ordering::Relaxed);
