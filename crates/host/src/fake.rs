@@ -61,6 +61,10 @@ pub struct FakeState {
     pub nodes: BTreeMap<PathBuf, Node>,
     /// Files.
     pub files: BTreeMap<PathBuf, FileId>,
+    /// Symbolic links, with their targets.
+    pub links: BTreeMap<PathBuf, PathBuf>,
+    /// Published files, and those that were not renamed yet, with their contents.
+    pub published: BTreeMap<PathBuf, Vec<u8>>,
     /// GPUs on the PCI bus.
     pub gpus: Vec<Gpu>,
     /// PCI devices by address, with their drivers.
@@ -138,6 +142,8 @@ type AtPoint = Arc<dyn Fn(&FakeHost) + Send + Sync>;
 #[derive(Default)]
 pub struct FakeHost {
     inner: Arc<Mutex<Inner>>,
+    /// Root of the files that no verb is for; None where there are none.
+    root: Option<PathBuf>,
 }
 
 #[derive(Default)]
@@ -158,6 +164,7 @@ struct Inner {
     on_look: Option<Look>,
     log: Vec<String>,
     no_files: Option<Errno>,
+    no_space: Option<Errno>,
     ill: BTreeMap<String, Ill>,
     /// Mark -> pipes that are closed when the daemon ends.
     open_pipes: BTreeMap<String, Vec<io::PipeWriter>>,
@@ -194,7 +201,7 @@ impl FakeHost {
     /// A second handle of the same host.
     #[must_use]
     pub fn share(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner) }
+        Self { inner: Arc::clone(&self.inner), root: self.root.clone() }
     }
 
     /// Adds a module that the kernel can load.
@@ -232,6 +239,17 @@ impl FakeHost {
     /// Makes the kernel return `errno` for every module that is passed as a file.
     pub fn takes_no_files(&self, errno: Errno) {
         self.lock().no_files = Some(errno);
+    }
+
+    /// The same host with the files below `root` that no verb is for.
+    #[must_use]
+    pub fn with_files_below(self, root: &Path) -> Self {
+        Self { root: Some(root.to_path_buf()), ..self }
+    }
+
+    /// Makes every file that is published fail with `errno`; None for none.
+    pub fn publishes_nothing(&self, errno: Option<Errno>) {
+        self.lock().no_space = errno;
     }
 
     /// Sets the processes reported as holding the driver.
@@ -385,7 +403,10 @@ impl Inner {
     }
 
     fn is_free(&self, path: &Path) -> Result<(), Errno> {
-        let taken = self.state.dirs.contains(path) || self.state.nodes.contains_key(path);
+        let state = &self.state;
+        let taken = state.dirs.contains(path)
+            || state.nodes.contains_key(path)
+            || state.links.contains_key(path);
         if taken { Err(Errno::EEXIST) } else { Ok(()) }
     }
 

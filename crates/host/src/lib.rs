@@ -30,6 +30,7 @@ pub mod nodes;
 pub mod pci;
 pub mod places;
 pub mod process;
+pub mod published;
 mod read;
 pub mod real;
 pub mod refusal;

@@ -104,12 +104,16 @@ impl Permissions {
 
     fn of(text: &str, mode: u32) -> Self {
         let id = |name| field(text, name).unwrap_or(0);
-        let modify = field(text, "ModifyDeviceFiles").or(field(text, "DeviceFileModify"));
-        let managed = modify.is_none_or(|modify| modify == 1);
+        let refused = |name| field(text, name).is_some_and(|modify| modify != 1);
+        let keeper = match (refused("ModifyDeviceFiles"), refused("DeviceFileModify")) {
+            (true, _) => NodeKeeper::Loader,
+            (false, true) => NodeKeeper::Admin,
+            (false, false) => NodeKeeper::Installer,
+        };
         Self {
             mode: field(text, "DeviceFileMode").unwrap_or(mode) & 0o777,
             owner: Owner { uid: id("DeviceFileUID"), gid: id("DeviceFileGID") },
-            keeper: if managed { NodeKeeper::Installer } else { NodeKeeper::Admin },
+            keeper,
         }
     }
 }
@@ -384,7 +388,7 @@ mod tests {
     #[case::user("DeviceFileUID: 1000\nDeviceFileGID: 100\n", "666 1000:100")]
     #[case::odd_bits("DeviceFileMode: 2558\n", "776")]
     #[case::managed("ModifyDeviceFiles: 1\n", "666")]
-    #[case::not_managed("ModifyDeviceFiles: 0\nDeviceFileGID: 44\n", "666 0:44 Admin")]
+    #[case::not_managed("ModifyDeviceFiles: 0\nDeviceFileGID: 44\n", "666 0:44 Loader")]
     #[case::unreadable("nonsense\nDeviceFileUID: -1\n", "666")]
     fn a_node_has_the_owner_and_mode_that_the_driver_was_given(
         #[case] params: &str,

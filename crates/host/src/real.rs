@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use super::gpus::{self, Gpu};
 use super::kernel_call::{Answer, Call, KernelCalls};
 use super::kmsg::KernelLog;
 use super::look::Looker;
+use super::published::{self, Place, Published};
 use super::verbs::{
     Binding, DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Owner, Stage, VerbError,
     WantedNode,
@@ -224,6 +225,17 @@ impl RealHost {
         }
     }
 
+    fn in_place<T>(
+        &self,
+        verb: &'static str,
+        place: &Place<'_>,
+        act: impl FnOnce(&Root) -> io::Result<T>,
+    ) -> Result<T, VerbError> {
+        let root = Root::open(&self.at(place.root));
+        root.and_then(|root| act(&root))
+            .map_err(|e| VerbError::new(verb, place.shown(), published::errno(&e)))
+    }
+
     /// Reads a value of /proc/driver/nvidia/params, which has what sysfs lacks: the driver gives
     /// its NVreg_ parameters no file below /sys/module/nvidia/parameters (nv-reg.h).
     fn nvidia_registry(&self, name: &str) -> Result<Option<String>, VerbError> {
@@ -420,6 +432,22 @@ impl Host for RealHost {
         }))
     }
 
+    fn link(&self, path: &Path) -> Result<Option<PathBuf>, VerbError> {
+        match fs::read_link(self.at(path)) {
+            Ok(target) => Ok(Some(target)),
+            Err(e) if is_absent(&e) => Ok(None),
+            Err(e) if e.raw_os_error() == Some(Errno::EINVAL as i32) => {
+                let what = format!("{} (no symbolic link)", path.display());
+                Err(VerbError::new("symlink", what, Errno::EEXIST))
+            }
+            Err(e) => Err(VerbError::on_path("readlink", path, &e)),
+        }
+    }
+
+    fn make_link(&self, path: &Path, target: &Path) -> Result<(), VerbError> {
+        symlink(target, self.at(path)).map_err(|e| VerbError::on_path("symlink", path, &e))
+    }
+
     fn remove_file(&self, path: &Path) -> Result<(), VerbError> {
         fs::remove_file(self.at(path)).map_err(|e| VerbError::on_path("unlink", path, &e))
     }
@@ -450,6 +478,30 @@ impl Host for RealHost {
             Err(e) if is_absent(&e) => Ok(None),
             Err(e) => Err(VerbError::on_path("stat", path, &e)),
         }
+    }
+
+    fn published(&self, place: &Place<'_>) -> Result<Published, VerbError> {
+        self.in_place("read", place, |root| published::read(root, place))
+    }
+
+    fn make_place(&self, place: &Place<'_>) -> Result<(), VerbError> {
+        self.in_place("make the directory of", place, |root| published::make_dir(root, place))
+    }
+
+    fn publish(&self, place: &Place<'_>, bytes: &[u8]) -> Result<(), VerbError> {
+        self.in_place("write", place, |root| published::write(root, place, bytes, || {}))
+    }
+
+    fn withdraw(&self, place: &Place<'_>, keeps: bool) -> Result<(), VerbError> {
+        self.in_place("remove", place, |root| published::withdraw(root, place, keeps))
+    }
+
+    fn remove_place(&self, place: &Place<'_>) -> Result<(), VerbError> {
+        self.in_place("remove the directory of", place, |root| published::remove_dir(root, place))
+    }
+
+    fn root(&self) -> &Path {
+        &self.root
     }
 
     fn start_daemon(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError> {

@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::gpus::Gpu;
+use super::published::{Place, Published};
 use crate::daemon::{Daemon, DaemonStatus, Ending};
 use longshore_core::deadlines::Deadlines;
 use longshore_core::sanitize::in_line;
@@ -172,8 +173,11 @@ pub struct WantedNode {
 pub enum NodeKeeper {
     /// The driver's installer: the node is made, and its mode and owner are put right.
     Installer,
-    /// Another program (NVreg_ModifyDeviceFiles=0, DeviceFileModify: 0): it is neither made nor
-    /// changed. The driver root's own /dev, which no other program fills, gets a copy of it.
+    /// The program that loaded the driver with NVreg_ModifyDeviceFiles=0: longshore, which does so to
+    /// keep the driver's libraries from it, or where it was asked for that, as for [`Self::Admin`].
+    Loader,
+    /// Another program (DeviceFileModify: 0): it is neither made nor changed. The driver root's own
+    /// /dev, which no other program fills, gets a copy of it.
     Admin,
     /// The kernel's devtmpfs: the node is made if it is missing, for example in a container's /dev
     /// that was filled before the device appeared, and not changed. The driver root does without
@@ -318,7 +322,11 @@ pub trait Host: Send + Sync {
     fn set_node(&self, path: &Path, node: Node) -> Result<(), VerbError>;
     /// The node at `path`, or None if nothing is there; EEXIST if it is not a node.
     fn node(&self, path: &Path) -> Result<Option<Node>, VerbError>;
-    /// Removes a file or node.
+    /// The target of the symbolic link at `path`, or None if nothing is there; EEXIST if it is no link.
+    fn link(&self, path: &Path) -> Result<Option<PathBuf>, VerbError>;
+    /// Makes a symbolic link.
+    fn make_link(&self, path: &Path, target: &Path) -> Result<(), VerbError>;
+    /// Removes a file, node or link.
     fn remove_file(&self, path: &Path) -> Result<(), VerbError>;
     /// Identity of the file at `path`, links not followed; None for nothing or a directory.
     fn file(&self, path: &Path) -> Result<Option<FileId>, VerbError>;
@@ -332,6 +340,20 @@ pub trait Host: Send + Sync {
     fn has_dir(&self, path: &Path) -> Result<bool, VerbError> {
         Ok(self.dir(path)?.is_some())
     }
+    /// The contents of a published file.
+    fn published(&self, place: &Place<'_>) -> Result<Published, VerbError>;
+    /// Makes the directory of a published file, mode 0755, in the parent that it has; one that is there
+    /// stays as it is.
+    fn make_place(&self, place: &Place<'_>) -> Result<(), VerbError>;
+    /// Replaces a published file by these bytes, at once for its readers.
+    fn publish(&self, place: &Place<'_>, bytes: &[u8]) -> Result<(), VerbError>;
+    /// Removes a published file, and one that an agent died over before it was published; where
+    /// `keeps`, the second alone.
+    fn withdraw(&self, place: &Place<'_>, keeps: bool) -> Result<(), VerbError>;
+    /// Removes the directory of a published file; ENOTEMPTY if others use it.
+    fn remove_place(&self, place: &Place<'_>) -> Result<(), VerbError>;
+    /// The directory that all paths are below: `/`, except in tests.
+    fn root(&self) -> &Path;
     /// Starts a daemon under a mark; returns once its program is being executed.
     fn start_daemon(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError>;
     /// Signals every process that has the mark, and no other; returns a descriptor for each, which

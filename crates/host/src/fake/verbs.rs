@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use super::{FakeHost, FakeModule, Ill, Inner};
 use crate::daemon::{Answers, Daemon, DaemonStatus, Ending};
 use crate::gpus::Gpu;
+use crate::published::{Place, Published};
 use crate::verbs::{
     Binding, DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, NodeKeeper, Stage,
     TMPFS_SOURCE, VerbError, WantedNode,
@@ -273,9 +274,27 @@ impl Host for FakeHost {
         Ok(inner.state.nodes.get(&inner.real(path)).copied())
     }
 
+    fn link(&self, path: &Path) -> Result<Option<PathBuf>, VerbError> {
+        let inner = self.lock();
+        Ok(inner.state.links.get(&inner.real(path)).cloned())
+    }
+
+    fn make_link(&self, path: &Path, target: &Path) -> Result<(), VerbError> {
+        self.path_verb("symlink", path, |inner| {
+            let path = inner.real(path);
+            inner.parent_is_dir(&path)?;
+            inner.is_free(&path)?;
+            inner.state.links.insert(path, target.to_path_buf());
+            Ok(())
+        })
+    }
+
     fn remove_file(&self, path: &Path) -> Result<(), VerbError> {
         self.path_verb("unlink", path, |inner| {
             let path = inner.real(path);
+            if inner.state.links.remove(&path).is_some() {
+                return Ok(());
+            }
             if inner.state.files.remove(&path).is_some() {
                 return Ok(());
             }
@@ -304,7 +323,9 @@ impl Host for FakeHost {
         self.path_verb("rmdir", path, |inner| {
             let path = inner.real(path);
             let is_inside = |other: &PathBuf| *other != path && other.starts_with(&path);
-            if inner.state.dirs.iter().chain(inner.state.nodes.keys()).any(is_inside) {
+            let state = &inner.state;
+            let files = state.nodes.keys().chain(state.links.keys()).chain(state.published.keys());
+            if state.dirs.iter().chain(files).any(is_inside) {
                 return Err(Errno::ENOTEMPTY);
             }
             if inner.state.mounts.iter().any(|(_, on)| on.starts_with(&path)) {
@@ -327,6 +348,63 @@ impl Host for FakeHost {
             }
             (found, _) => found,
         })
+    }
+
+    fn published(&self, place: &Place<'_>) -> Result<Published, VerbError> {
+        let inner = self.lock();
+        if !inner.state.dirs.contains(place.dir) {
+            return Ok(Published::NoDirectory);
+        }
+        let found = inner.state.published.get(&place.dir.join(place.name));
+        Ok(found.map_or(Published::Nothing, |bytes| Published::File(bytes.clone())))
+    }
+
+    fn make_place(&self, place: &Place<'_>) -> Result<(), VerbError> {
+        self.path_verb("mkdir", place.dir, |inner| {
+            inner.parent_is_dir(place.dir)?;
+            inner.state.dirs.insert(place.dir.to_path_buf());
+            Ok(())
+        })
+    }
+
+    fn publish(&self, place: &Place<'_>, bytes: &[u8]) -> Result<(), VerbError> {
+        let (path, temporary) = (place.dir.join(place.name), place.dir.join(place.temporary()));
+        self.path_verb("write", &temporary, |inner| {
+            inner.parent_is_dir(&temporary)?;
+            if let Some(errno) = inner.no_space {
+                return Err(errno);
+            }
+            inner.state.published.insert(temporary.clone(), bytes.to_vec());
+            Ok(())
+        })?;
+        let renamed = self.path_verb("rename", &path, |inner| {
+            let bytes = inner.state.published.remove(&temporary).ok_or(Errno::ENOENT)?;
+            inner.state.published.insert(path.clone(), bytes);
+            Ok(())
+        });
+        renamed.inspect_err(|_| drop(self.lock().state.published.remove(&temporary)))
+    }
+
+    fn withdraw(&self, place: &Place<'_>, keeps: bool) -> Result<(), VerbError> {
+        let path = place.dir.join(place.name);
+        self.path_verb("withdraw", &path, |inner| {
+            inner.state.published.remove(&place.dir.join(place.temporary()));
+            if !keeps {
+                inner.state.published.remove(&path);
+            }
+            Ok(())
+        })
+    }
+
+    fn remove_place(&self, place: &Place<'_>) -> Result<(), VerbError> {
+        match self.remove_dir(place.dir) {
+            Err(e) if e.errno == Errno::ENOENT => Ok(()),
+            removed => removed,
+        }
+    }
+
+    fn root(&self) -> &Path {
+        self.root.as_deref().unwrap_or(Path::new("/nonexistent"))
     }
 
     fn start_daemon(&self, daemon: &Daemon, mark: &str) -> Result<(), VerbError> {
