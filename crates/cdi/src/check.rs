@@ -1,5 +1,6 @@
 //! The check that a reader makes of every spec (pkg/cdi/spec.go, pkg/cdi/container-edits.go).
 
+mod annotations;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,12 @@ pub enum Refusal {
     /// A kind that is not `vendor/class`.
     #[error("kind {0:?} is not VENDOR/CLASS, each of letters, digits, '.', '-' and '_'")]
     Kind(String),
+    /// A key of an annotation that is no qualified name.
+    #[error("the key {0:?} of an annotation is not NAME or DOMAIN/NAME, as in Kubernetes")]
+    AnnotationKey(String),
+    /// Annotations above the limit.
+    #[error("the annotations have {0} bytes, and 262144 are the most")]
+    LargeAnnotations(usize),
     /// A spec without devices.
     #[error("it has no devices")]
     NoDevices,
@@ -102,6 +109,7 @@ impl Spec {
     pub fn check(&self) -> Result<(), Refusal> {
         self.check_version()?;
         self.check_kind()?;
+        annotations::check(&self.annotations)?;
         self.container_edits.check()?;
         let mut names = BTreeSet::new();
         for device in &self.devices {
@@ -138,7 +146,10 @@ impl Device {
             return Err(Refusal::DeviceName(self.name.clone()));
         }
         let edits = &self.container_edits;
-        let checked = if edits.is_empty() { Err(Refusal::NoEdits) } else { edits.check() };
+        let checked = annotations::check(&self.annotations).and_then(|()| match edits.is_empty() {
+            true => Err(Refusal::NoEdits),
+            false => edits.check(),
+        });
         checked.map_err(|reason| Refusal::OfDevice {
             device: self.name.clone(),
             reason: Box::new(reason),

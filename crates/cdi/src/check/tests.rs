@@ -197,3 +197,22 @@ fn edits_that_are_refused(#[case] edits: &str, #[case] reason: &str) {
 fn edits_that_are_accepted(#[case] edits: &str) {
     spec("1.1.0", "a", edits).check().expect("accepted");
 }
+
+#[rstest]
+#[case::of_spec("a/", "", "the key \"a/\" of an annotation")]
+#[case::of_device("", "b c", "device \"a\": the key \"b c\" of an annotation")]
+fn annotations_of_specs_and_devices_are_checked(
+    #[case] of_spec: &str,
+    #[case] of_device: &str,
+    #[case] reason: &str,
+) {
+    let annotations = |key: &str| match key {
+        "" => Default::default(),
+        key => [(key.to_owned(), String::new())].into(),
+    };
+    let mut spec = spec("0.6.0", "a", "\"env\": [\"A=1\"]");
+    spec.annotations = annotations(of_spec);
+    spec.devices[0].annotations = annotations(of_device);
+    let refusal = refusal(&spec);
+    assert!(refusal.starts_with(reason), "{refusal}");
+}
