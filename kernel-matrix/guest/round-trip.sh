@@ -33,12 +33,17 @@ served() {
     wait $holder || true
 }
 
-# Starts a container with all GPUs by CDI alone, from the spec that the agent shows, and prints its
-# nodes, the loader's complaint about a library that it cannot load, and the answer of nvidia-smi.
+# Starts a container with all GPUs by CDI alone, from the spec that the agent published, and prints the
+# driver's permission to make nodes, the links to nodes, the container's nodes, the loader's complaint
+# about a library that it cannot load, and the answer of nvidia-smi.
 cdi() {
-    mkdir -p /var/run/cdi
-    pod exec longshore longshore cdi show >/var/run/cdi/nvidia.tmp
-    mv /var/run/cdi/nvidia.tmp /var/run/cdi/nvidia.json
+    pod exec longshore longshore cdi show >/run/matrix/shown.json
+    cmp /run/matrix/shown.json "$SPEC" && echo 'published as shown'
+    grep ModifyDeviceFiles /proc/driver/nvidia/params
+    for node in /dev/nvidia*; do
+        link=/dev/char/$(stat -c '%Hr:%Lr' "$node")
+        [ "$(readlink "$link")" = "../${node#/dev/}" ] && echo "linked $node"
+    done
     # shellcheck disable=SC2086,SC2016
     pod run --rm --network none --device nvidia.com/gpu=all --entrypoint /bin/sh $IMAGE -c '
         for node in /dev/nvidia*; do [ -c "$node" ] && echo "node $node"; done
@@ -47,8 +52,6 @@ cdi() {
         done
         /usr/bin/nvidia-smi
         echo "rc $?"'
-    rm /var/run/cdi/nvidia.json
-    rmdir /var/run/cdi
 }
 
 # Verifies the store by a container that has no volume for it, as an operator's pod has none.

@@ -117,11 +117,17 @@ consumed() {
         sh "/proc/$CONSUMER/root$CONSUMED"
 }
 
+# published NAME: reports the driver library that the CDI spec names.
+published() {
+    section "$1.spec" sh -c 'grep -o "libcuda\.so\.[0-9]*\.[0-9.]*[0-9]" "$1" | sort -u' sh "$SPEC"
+}
+
 # loaded NAME: reports an act in which a driver was loaded, which exposes its files again.
 loaded() {
     act "$1"
     report_user_side "$1"
     consumed "$1"
+    published "$1"
 }
 
 mkdir $CONFIG

@@ -24,6 +24,16 @@ pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
             wrong.push(format!("no node /dev/{node}"));
         }
     }
+    for line in ["published as shown", "ModifyDeviceFiles: 0"] {
+        if !has(line) {
+            wrong.push(format!("not `{line}`"));
+        }
+    }
+    for node in CONTROL_NODES.into_iter().chain(["nvidia0"]) {
+        if !has(&format!("linked /dev/{node}")) {
+            wrong.push(format!("no link to /dev/{node} in /dev/char"));
+        }
+    }
     let is_gpu = |line: &&String| {
         let number = line.strip_prefix("node /dev/nvidia");
         number.is_some_and(|number| number.parse::<u32>().is_ok())
@@ -56,7 +66,9 @@ fn is_refusal(line: &str, library: &str) -> bool {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "node /dev/nvidia-modeset\nnode /dev/nvidia-uvm\nnode /dev/nvidia-uvm-tools\n\
+    const GOOD: &str = "published as shown\nModifyDeviceFiles: 0\nlinked /dev/nvidia-modeset\n\
+        linked /dev/nvidia-uvm\nlinked /dev/nvidia-uvm-tools\nlinked /dev/nvidia0\n\
+        linked /dev/nvidiactl\nnode /dev/nvidia-modeset\nnode /dev/nvidia-uvm\nnode /dev/nvidia-uvm-tools\n\
         node /dev/nvidia0\nnode /dev/nvidiactl\ntried libcuda.so.1\ntried libnvidia-ml.so.1\n\
         No devices were found\nrc 6";
 
@@ -71,8 +83,11 @@ mod tests {
                        tried libcuda.so.1";
         let cases = [
             ("", "", ""),
-            ("node /dev/nvidiactl\n", "", "no node /dev/nvidiactl"),
-            ("node /dev/nvidia0\n", "", "0 nodes of GPUs, not 1"),
+            ("published as shown\n", "", "not `published as shown`"),
+            ("ModifyDeviceFiles: 0", "ModifyDeviceFiles: 1", "not `ModifyDeviceFiles: 0`"),
+            ("linked /dev/nvidia0\n", "", "no link to /dev/nvidia0 in /dev/char"),
+            ("\nnode /dev/nvidiactl\n", "\n", "no node /dev/nvidiactl"),
+            ("\nnode /dev/nvidia0\n", "\n", "0 nodes of GPUs, not 1"),
             ("node /dev/nvidia0", "node /dev/nvidia0\nnode /dev/nvidia1", "2 nodes of GPUs"),
             ("tried libcuda.so.1\n", "", "libcuda.so.1 cannot be loaded"),
             ("tried libcuda.so.1", refused, "libcuda.so.1 cannot be loaded"),

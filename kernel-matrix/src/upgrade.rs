@@ -217,6 +217,7 @@ impl Act {
         if self.since.map_or(*name == INSTALLED.name, |(_, anew)| anew == ALL) {
             wrong.extend(checks::user_side(driver, records, name));
             wrong.extend(self.consumer(driver, records));
+            wrong.extend(self.spec(driver, records));
         }
         wrong.extend(self.record(driver, records));
         wrong.extend(self.exit(records));
@@ -239,6 +240,13 @@ impl Act {
         let library = format!("usr/lib/x86_64-linux-gnu/libcuda.so.{}", driver.version);
         let wanted = format!("dev/nvidiactl\n{library}");
         (seen.trim_end() != wanted).then(|| format!("the running consumer sees {seen}"))
+    }
+
+    /// Checks that the CDI spec names the files of this driver alone.
+    fn spec(&self, driver: &Expected, records: &Records) -> Option<String> {
+        let seen = records.text(&format!("{}.spec", self.name));
+        let wanted = format!("libcuda.so.{}", driver.version);
+        (seen.trim_end() != wanted).then(|| format!("the CDI spec names {seen:?}, not {wanted}"))
     }
 
     /// Checks that the record has this driver, whole, and nothing else that was loaded.

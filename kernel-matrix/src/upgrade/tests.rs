@@ -61,6 +61,7 @@ fn live(records: &mut Records, act: &str, version: &str) {
         ("root-files", files),
         ("root-kernel", "/run/nvidia/driver/sys/bus/pci/devices/0000:00:02.0/vendor".into()),
         ("consumer", format!("dev/nvidiactl\n{lib}/libcuda.so.{version}")),
+        ("spec", format!("libcuda.so.{version}")),
         ("smi", "No devices were found\nrc 6".into()),
     ] {
         put(records, format!("{act}.{name}"), &text);
@@ -176,6 +177,7 @@ fn what_is_wrong_with_an_act_is_found_and_named() {
         ("refused.versions", "nvidia SRC550.2 550.2", "refused: not live: nvidia SRC535.1 535.1"),
         ("adopted.host-nodes", "", "adopted: no node /dev/nvidiactl"),
         ("upgraded.smi", "Driver/library version mismatch\nrc 18", "upgraded: nvidia-smi"),
+        ("upgraded.spec", "libcuda.so.535.1", "upgraded: the CDI spec names"),
         ("upgraded.consumer", "/driver/usr/lib/libcuda.so.535", "upgraded: the running consumer"),
         // Modules.
         ("adopted.identity", "nvidia inode 9 refcount 0 loaded 9.5", "has no nvidia_uvm"),
