@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::endpoint::client;
 use crate::journal::phase::Phase;
 use crate::journal::{self, Entry, EntryState, State};
-use crate::steps::{LoadModule, Mounted, Observed, Recorded};
+use crate::steps::{LoadModule, MakeNodes, Mounted, Observed, Recorded};
 use crate::telemetry::{FailureRecord, Live};
 use crate::termination::{self, LastFailure};
 use longshore_core::bounded_call;
@@ -271,7 +271,9 @@ fn mounts(host: &dyn Host, live: &[&Entry]) -> Result<Vec<MountStatus>, VerbErro
 fn nodes(paths: &Paths, host: &dyn Host, live: &[&Entry]) -> Result<Vec<NodeStatus>, VerbError> {
     let mut wanted = BTreeMap::new();
     for WantedNode { name, node, keeper } in host.wanted_nodes()? {
-        if keeper == NodeKeeper::Installer {
+        let is_installers = keeper == NodeKeeper::Installer
+            || (keeper == NodeKeeper::Loader && !live.iter().any(|e| is_left_to_admin(e)));
+        if is_installers {
             wanted.insert(paths.host_root.join("dev").join(name), (node, false));
         }
     }
@@ -287,6 +289,11 @@ fn nodes(paths: &Paths, host: &dyn Host, live: &[&Entry]) -> Result<Vec<NodeStat
         NodeStatus { path, correct, owned }
     };
     Ok(wanted.into_iter().map(status).collect())
+}
+
+/// True if the nodes of the loaded driver are the administrator's.
+fn is_left_to_admin(entry: &Entry) -> bool {
+    MakeNodes::recorded(&entry.step).is_some_and(|nodes| nodes.left_to_admin)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The specs that runtimes of this host read, whichever program wrote them.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use longshore_cdi::Spec;
@@ -11,6 +11,10 @@ use longshore_core::sanitize::in_line;
 
 /// Directories of specs; one takes precedence over those before it (pkg/cdi/spec-dirs.go).
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+
+/// Size limit of a spec, and limit of the files of a directory.
+const LARGEST: u64 = 4 << 20;
+const MOST: usize = 1000;
 
 /// A file of one of the directories.
 #[derive(Debug)]
@@ -58,6 +62,11 @@ pub fn read(host_root: &Path) -> Result<Vec<SpecFile>, Failure> {
             Err(e) if is_absent(&e) => continue,
             other => other.or_fail(FailureKind::Preflight, || format!("listing {path}"))?,
         };
+        if names.len() > MOST {
+            let cause = format!("{path} has {} files, and {MOST} are the most", names.len());
+            return Err(Failure::new(FailureKind::Preflight, cause)
+                .remedy("remove files that are no CDI specs"));
+        }
         for name in names {
             let path = Path::new(path).join(name);
             let contents = contents(&root, &path);
@@ -73,12 +82,30 @@ fn contents(root: &Root, path: &Path) -> Option<Contents> {
     if !["json", "yaml"].contains(&ending) {
         return None;
     }
-    let text = match root.read(path) {
+    let text = match read_bounded(root, path) {
         Err(e) if e.kind() == io::ErrorKind::IsADirectory => return None,
         Err(e) => return Some(Contents::Unreadable(e.to_string())),
         Ok(text) => text,
     };
     Some(parsed(&text, ending == "yaml"))
+}
+
+/// Reads a regular file: containers with a mount of the directory can put anything there.
+fn read_bounded(root: &Root, path: &Path) -> io::Result<Vec<u8>> {
+    let file = root.file(path)?;
+    let found = file.metadata()?;
+    if found.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let mut text = Vec::new();
+    if found.is_file() {
+        file.take(LARGEST + 1).read_to_end(&mut text)?;
+    }
+    if !found.is_file() || text.len() as u64 > LARGEST {
+        let why = format!("no regular file of at most {} MiB", LARGEST >> 20);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    Ok(text)
 }
 
 /// Parses a spec. Readers take each ending for YAML, of which JSON is a part.

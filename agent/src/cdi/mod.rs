@@ -9,6 +9,7 @@ pub mod docker_args;
 mod host;
 pub mod listing;
 mod parts;
+mod rivals;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -22,12 +23,18 @@ use longshore_host::gpus::{Gpu, Taken};
 use longshore_host::verbs::WantedNode;
 
 pub use host::of_host;
+pub use rivals::{below, is_conflict, rivals};
 pub use tree::Tree;
 
 /// Version of the specification: podman 4.3 reads none above it, and names that are numbers need it.
 const VERSION: &str = "0.5.0";
 /// Kind of the devices: NVIDIA's own, so that a container's command line is the same as with its toolkit.
 pub const KIND: &str = "nvidia.com/gpu";
+
+/// Directory of the host that its spec is published in.
+pub const DIRECTORY: &str = "/var/run/cdi";
+/// Name of the file, which no other program's has: vendor and class follow, as in the names of others.
+pub const FILE: &str = "longshore-nvidia.com-gpu.json";
 
 /// The host's directory of device nodes, and the container's.
 const DEV: &str = "/dev";

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
-use super::cdi::DriverCapability;
+use super::cdi::{CdiSpecs, DriverCapability};
 use super::daemons::Mode;
 use super::deadlines::SecondOrMore;
 use super::environment::get;
@@ -258,6 +258,7 @@ parsed_alike!(
     BuildUser,
     ConflictingDrivers,
     DriverCapability,
+    CdiSpecs,
     DriverSelector,
     Hash,
     Host,

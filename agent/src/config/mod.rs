@@ -30,7 +30,7 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use cdi::DriverCapability;
+pub use cdi::{CdiSpecs, DriverCapability};
 pub use daemons::{DaemonConfig, DaemonFragment, Mode};
 pub use deadlines::SecondOrMore;
 pub use downloads::DownloadFragment;
@@ -102,6 +102,8 @@ pub struct Config {
     pub daemons: DaemonConfig,
     /// Parts of the driver that CDI specs give to containers.
     pub cdi_capabilities: Vec<DriverCapability>,
+    /// Publication of the CDI spec.
+    pub cdi_spec: CdiSpecs,
     /// Reaction to a GPU that the driver did not take.
     pub missing_gpus: MissingGpus,
     /// Reaction to a driver of the kernel's own that is bound to a GPU.
@@ -246,6 +248,7 @@ impl Config {
             patches: all.patches.with_defaults(),
             daemons: all.daemons.with_defaults(),
             cdi_capabilities: all.cdi_capabilities.unwrap_or_else(DriverCapability::usual),
+            cdi_spec: all.cdi_spec.unwrap_or_default(),
             missing_gpus: all.missing_gpus.unwrap_or_default(),
             conflicting_drivers: all.conflicting_drivers.unwrap_or_default(),
             store_max_size: all.store_max_size.map_or(Some(STORE_MAX_SIZE), SizeBound::bytes),

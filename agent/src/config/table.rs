@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
-use super::cdi::DriverCapability;
+use super::cdi::{CdiSpecs, DriverCapability};
 use super::daemons::DaemonFragment;
 use super::downloads::DownloadFragment;
 use super::fragment::decided;
@@ -197,6 +197,11 @@ settings! {
         key "cdi-capabilities" flag "cdi-capability" "NAME" env "LONGSHORE_CDI_CAPABILITIES"
         default "`compute`, `utility`, `video`"
         means "parts of the driver that [CDI specs](containers.md#libraries-and-tools) give to containers, named as in `NVIDIA_DRIVER_CAPABILITIES`: `compute`, `utility`, `video`, `graphics`"
+    /// Publication of the CDI spec in the host's /var/run/cdi: auto or off
+    cdi_spec: Option<CdiSpecs>;
+        key "cdi-spec" flag "cdi-spec" "auto|off" env "LONGSHORE_CDI_SPEC"
+        default "`auto`"
+        means "publication of the driver's [CDI spec](containers.md#the-published-spec) in the host's `/var/run/cdi`: `auto` publishes it where that can be reached, and goes on without it where not; `off` leaves the directory alone"
     /// Time limits of downloads.
     downloads: DownloadFragment; section "downloads"
     /// Store, on the host's disk

@@ -11,6 +11,7 @@ use super::agent::Notes;
 use super::host::{day, nodes};
 use super::kernel_config::KernelConfig;
 use super::{Check, Look, NOT_ASKED};
+use crate::config::CdiSpecs;
 use crate::plan::{self, Plan};
 use longshore_core::finding::{Area, Code, Finding};
 use longshore_host::facts::{Probe, RootKind};
@@ -36,7 +37,7 @@ pub(super) struct Definition {
 }
 
 /// All checks, in display order.
-pub(super) const ALL: [Definition; 29] = [
+pub(super) const ALL: [Definition; 30] = [
     check(Area::Devices, "machine", &[Code::ArchUnsupported], |s| {
         Ok(s.look.facts.kernel.arch.clone())
     }),
@@ -202,6 +203,13 @@ pub(super) const ALL: [Definition; 29] = [
             _ if s.look.hidden => Err(HIDDEN.to_owned()),
             true => Ok("every node of the driver has one".to_owned()),
             false => Err("no driver is loaded".to_owned()),
+        }
+    }),
+    check(Area::Places, "CDI spec", &[Code::CdiUnpublished, Code::CdiConflict], |s| {
+        match s.look.config.cdi_spec {
+            CdiSpecs::Off => Err("cdi-spec is off".to_owned()),
+            CdiSpecs::Auto if s.look.hidden => Err(HIDDEN.to_owned()),
+            CdiSpecs::Auto => Ok("no other spec has devices of nvidia.com/gpu".to_owned()),
         }
     }),
     check(

@@ -10,6 +10,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::{major, minor};
 
 use super::Look;
+use crate::cdi;
 use longshore_core::finding::{Code, Finding};
 use longshore_host::facts::{DeviceKind, Probe};
 
@@ -29,6 +30,7 @@ pub(super) fn findings(look: &Look<'_>) -> Vec<Finding> {
         found.extend(in_tree_at_boot(look));
         found.extend(stale_nodes(look));
         found.extend(dev_char(look));
+        found.extend(cdi::rivals(look.host.path()));
     }
     found
 }

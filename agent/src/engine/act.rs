@@ -78,7 +78,11 @@ impl Engine<'_> {
     /// Checks that everything the steps made is there and whole: nodes with the right numbers,
     /// mounts, parameters, modules.
     pub(super) fn verify(&self, steps: &[Step], journal: &Journal) -> Result<(), Failure> {
-        for step in steps.iter().filter(|step| step.properties().verified) {
+        let is_verified = |step: &&Step| {
+            let properties = step.properties();
+            properties.verified && properties.optional.is_none()
+        };
+        for step in steps.iter().filter(is_verified) {
             let ours = match journal.live().rfind(|e| e.step.is_same(step)) {
                 Some(entry) => self.is_there(entry)?,
                 None => false,

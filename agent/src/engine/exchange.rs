@@ -111,6 +111,8 @@ impl Engine<'_> {
     fn make_room(&self, before: &[Step], journal: &mut Journal) -> Result<(), Failure> {
         let stays = |entry: &Entry| match entry.step.properties().next {
             Next::AnyDriver | Next::Overwritten(_) => true,
+            // The new driver's spec is not to outlast it.
+            Next::RewrittenUnlessReplaced(..) => false,
             Next::Wanted | Next::WantedUnlessReplaced(_) | Next::UnlessReplaced(_) => {
                 before.iter().any(|was| entry.step.is_same(was))
             }

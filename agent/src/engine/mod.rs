@@ -101,14 +101,21 @@ impl Engine<'_> {
             if cancel.is_set() {
                 return Err(Stopped::Cancelled);
             }
-            self.act_and_tell(step, journal, cancel).map_err(Stopped::Failed)?;
+            match (self.act_and_tell(step, journal, cancel), step.properties().optional) {
+                (Err(failure), Some(code)) => {
+                    tracing::warn!(%code, "{code}: going on without it: {}", failure.one_line());
+                }
+                (acted, _) => acted.map_err(Stopped::Failed)?,
+            }
         }
         if cancel.is_set() { Err(Stopped::Cancelled) } else { Ok(()) }
     }
 
     /// True if everything that `steps` make is there and whole; does not say why not.
     pub fn holds(&self, steps: &[Step], journal: &Journal) -> bool {
-        self.verify(steps, journal).is_ok()
+        let entries: Vec<_> = journal.live().cloned().collect();
+        let mut optional = steps.iter().filter(|step| step.properties().optional.is_some());
+        self.verify(steps, journal).is_ok() && optional.all(|s| self.lost(s, &entries).is_none())
     }
 
     /// Acts, and logs the outcome in one line.

@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Engine;
 use crate::journal::Entry;
-use crate::steps::{LoadModule, Mounted, MountedFrom, Recheck, Step, exposing, is_another, is_own};
+use crate::steps::{
+    LoadModule, Mounted, MountedFrom, PublishSpec, Recheck, Step, exposing, is_another, is_own,
+};
 use longshore_core::driver_modules;
 use longshore_core::failure::Failure;
+use longshore_core::finding::Finding;
 use longshore_host::VerbError;
 use longshore_host::gpus::Gpu;
 use longshore_host::verbs::Stage;
@@ -22,6 +25,8 @@ pub struct Standing {
     pub modules: Vec<String>,
     /// Steps whose effect is gone.
     pub lost: Vec<Lost>,
+    /// Findings about other programs' specs.
+    pub rivals: Vec<Finding>,
     /// The GPUs, or why they could not be read.
     pub gpus: Result<Vec<Gpu>, VerbError>,
 }
@@ -35,6 +40,8 @@ pub struct Lost {
     pub detail: String,
     /// True if something else is in the effect's place: doing the step again would cover it.
     pub covered: bool,
+    /// True if doing the step again may help.
+    pub repairable: bool,
 }
 
 impl Engine<'_> {
@@ -75,7 +82,9 @@ impl Engine<'_> {
         };
         let lost =
             steps.iter().filter(is_looked_at).filter_map(|s| self.lost(s, entries)).collect();
-        Standing { modules, lost, gpus: self.gpus(steps) }
+        let published = steps.iter().filter_map(PublishSpec::of);
+        let rivals = published.flat_map(|spec| spec.rivals(self.host)).collect();
+        Standing { modules, lost, rivals, gpus: self.gpus(steps) }
     }
 
     fn module_lost(&self, name: &str, then: Option<u64>) -> Option<String> {
@@ -92,15 +101,20 @@ impl Engine<'_> {
         }
     }
 
-    fn lost(&self, step: &Step, entries: &[Entry]) -> Option<Lost> {
-        let lost = |detail, covered| Some(Lost { step: step.clone(), detail, covered });
+    pub(super) fn lost(&self, step: &Step, entries: &[Entry]) -> Option<Lost> {
+        let lost =
+            |detail, covered| Some(Lost { step: step.clone(), detail, covered, repairable: true });
         match self.effect(step, entries) {
             Ok(Effect::There) => None,
             Ok(Effect::Gone(instead)) => lost(instead, false),
             Ok(Effect::Covered) => {
                 lost(format!("something else is mounted on {}", step.subject()), true)
             }
-            Err(failure) => lost(failure.one_line(), false),
+            Err(failure) => {
+                let repairable = step.properties().optional.is_none();
+                let detail = failure.one_line();
+                Some(Lost { step: step.clone(), detail, covered: false, repairable })
+            }
         }
     }
 

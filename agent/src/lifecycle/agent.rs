@@ -218,7 +218,7 @@ impl Agent {
         };
         let is_ours = !of_driver.is_empty();
         self.world.telemetry.driver(installed(plan, &self.journal, first));
-        self.base = Base::of(&plan.install);
+        self.base = Base::of(plan);
         self.enter(Phase::Ready)?;
         let version = &plan.driver_version;
         let (what, since) = self.asked;

@@ -35,6 +35,7 @@ mod crash;
 mod daemons;
 mod fabric;
 mod renewal;
+mod spec;
 mod stay;
 mod stuck;
 
@@ -154,8 +155,8 @@ fn catalog() -> Catalog {
 /// where all are ours.
 fn replaced(state: &FakeState, plan: &Plan) -> Vec<Replaced> {
     let stays = |(name, given): (&String, &String)| {
-        let is_it = |step: &Step| matches!(step, Step::LoadModule(LoadModule { name: n, parameters, .. }) if n == name && parameters == given);
-        plan.install.iter().any(is_it)
+        let mut loads = plan.install.iter().filter_map(LoadModule::of);
+        loads.any(|module| module.name == *name && module.given() == *given)
     };
     let going = state.loaded.iter().filter(|loaded| !stays(*loaded));
     going
@@ -216,7 +217,7 @@ fn planned(version: &str, mounts: Vec<Step>) -> Plan {
         load("nvidia_uvm", version),
     ];
     install.extend(mounts);
-    install.push(Step::MakeNodes(MakeNodes { dirs: vec!["/dev".into()] }));
+    install.push(Step::MakeNodes(MakeNodes { dirs: vec!["/dev".into()], left_to_admin: false }));
     if version == "refused" {
         install.insert(4, load("nvidia_refused", version));
     }
@@ -332,7 +333,8 @@ impl Scene {
 
     /// Returns the loaded driver.
     fn live_driver(&self) -> Option<String> {
-        self.host.state().loaded.get("nvidia").map(|given| given.replace("driver=", ""))
+        let given = self.host.state().loaded.get("nvidia").cloned();
+        given.map(|given| given.replace("NVreg_ModifyDeviceFiles=0 driver=", ""))
     }
 
     /// Returns the loads and unloads so far.

@@ -6,13 +6,15 @@ use super::acquire::Supply;
 use super::conflicts;
 use super::driver::Choice;
 use super::in_tree;
+use super::preflight::has_hosts_dev;
 use crate::config::Config;
 use crate::steps::{
-    Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountRoot, MountSysfs, MountTmpfs, Step,
-    TREE_DIRS, WriteParameter,
+    Bind, DEVICE_FILES, LinkNodes, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountRoot,
+    MountSysfs, MountTmpfs, Step, TREE_DIRS, WriteParameter,
 };
 use longshore_core::driver_modules;
 use longshore_core::finding::{Code, Finding};
+use longshore_core::module_parameters;
 use longshore_host::HostFacts;
 use longshore_host::places::FIRMWARE_PATH;
 use longshore_modules::artifact::ModuleEntry;
@@ -64,6 +66,7 @@ pub(super) fn install(
     }
     install.unused_parameters(config, wanted);
     install.user_mode(config, supply);
+    install.nodes(config, facts);
     install
 }
 
@@ -173,7 +176,12 @@ impl Install {
         }
         self.steps.push(Step::MountSysfs(MountSysfs { target: root.join("sys") }));
         self.steps.push(Step::MountTmpfs(MountTmpfs { target: root.join("dev") }));
-        let mut dirs = vec![config.paths.host_root.join("dev")];
+    }
+
+    fn nodes(&mut self, config: &Config, facts: &HostFacts) {
+        let root = &config.paths.driver_root;
+        let host = config.paths.host_root.join("dev");
+        let mut dirs = vec![host.clone()];
         for dir in [PathBuf::from("/dev"), root.join("dev")] {
             if !dirs.contains(&dir) {
                 dirs.push(dir);
@@ -182,8 +190,20 @@ impl Install {
         if config.paths.is_captured() {
             dirs.retain(|dir| dir != Path::new("/dev"));
         }
-        self.steps.push(Step::MakeNodes(MakeNodes { dirs }));
+        let left_to_admin = are_nodes_left(config, facts);
+        self.steps.push(Step::MakeNodes(MakeNodes { dirs, left_to_admin }));
+        if !left_to_admin && has_hosts_dev(config, facts) {
+            self.steps.push(Step::LinkNodes(LinkNodes { dev: host }));
+        }
     }
+}
+
+/// True if the driver's nodes in the host's /dev are the administrator's where it was loaded with
+/// NVreg_ModifyDeviceFiles=0: a setting has that parameter, or another program loaded the driver.
+fn are_nodes_left(config: &Config, facts: &HostFacts) -> bool {
+    let given = config.driver.parameters.get("nvidia").map_or("", String::as_str);
+    let is_given = module_parameters::split(given).iter().any(|(name, _)| *name == DEVICE_FILES);
+    is_given || (facts.loaded.contains_key("nvidia") && !facts.ours.contains_key("nvidia"))
 }
 
 fn load(entry: &ModuleEntry, config: &Config) -> Step {

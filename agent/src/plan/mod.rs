@@ -3,6 +3,7 @@
 mod acquire;
 mod acquisition;
 mod candidate;
+mod cdi;
 mod conflicts;
 mod daemons;
 mod driver;
@@ -105,6 +106,10 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     let daemons = daemons::daemons(config, facts, supply.userspace);
     install.steps.extend(daemons.steps);
     install.findings.extend(daemons.findings);
+    // Last: a container that gets the driver by it finds the whole driver.
+    let publishing = cdi::publishing(config, facts);
+    install.steps.extend(publishing.step);
+    install.findings.extend(publishing.finding);
 
     let mut findings = preflight::findings(config, facts);
     findings.append(&mut choice.findings);
@@ -135,6 +140,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     reasons.extend(daemons.reasons);
     reasons.extend(preflight::store_of_host(config));
     reasons.extend(in_tree::reasons(config, facts));
+    reasons.extend(publishing.reason);
     Ok(Plan {
         driver_version: choice.version,
         flavour: choice.flavour,

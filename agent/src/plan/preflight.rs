@@ -202,6 +202,12 @@ pub(crate) fn is_host_hidden(config: &Config, facts: &HostFacts) -> bool {
     config.paths.host_root == config.paths.root && in_container(config, facts)
 }
 
+/// True if the device nodes that are made for the host are in its own /dev.
+pub(super) fn has_hosts_dev(config: &Config, facts: &HostFacts) -> bool {
+    let dev = mounts::containing(&facts.mounts, Path::new("/dev"));
+    !is_host_hidden(config, facts) || dev.is_some_and(|dev| dev.fstype == "devtmpfs")
+}
+
 /// Warns that the host's own /dev gets no nodes, which is all that programs without the driver root
 /// see.
 fn host_root_hidden(config: &Config, facts: &HostFacts) -> Option<Finding> {

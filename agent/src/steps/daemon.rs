@@ -59,6 +59,8 @@ impl Kind for StartDaemon {
             resumed: true,
             // A driver is ready without a daemon that it can do without.
             verified: self.daemon.required,
+            optional: None,
+            withdrawn: false,
             recheck: Recheck::Never,
             carries_daemons: false,
             next: Next::Wanted,

@@ -55,6 +55,8 @@ impl Kind for MakeDir {
             for_good: None,
             resumed: false,
             verified: true,
+            optional: None,
+            withdrawn: false,
             recheck: Recheck::Always,
             carries_daemons: false,
             next: Next::Wanted,
@@ -146,15 +148,26 @@ pub(super) fn remove(host: &dyn Host, dirs: &[PathBuf]) -> Result<EntryState, Ve
         if !host.has_dir(dir)? {
             continue;
         }
-        let theirs = [Errno::ENOTEMPTY, Errno::EEXIST, Errno::EBUSY, Errno::ENOTDIR];
-        match host.remove_dir(dir) {
-            // In it, on it, or (a link) in its place.
-            Err(e) if theirs.contains(&e.errno) => {
-                tracing::warn!("{} stays: another program uses it", dir.display());
-                return Ok(EntryState::Kept(e.to_string()));
-            }
-            result => result?,
+        let removed = kept_if_used(dir, host.remove_dir(dir))?;
+        if removed != EntryState::Undone {
+            return Ok(removed);
         }
     }
     Ok(EntryState::Undone)
+}
+
+/// Returns the state of an entry whose directory was to be removed: it is kept if others put something
+/// into it, on it, or (a link) in its place.
+pub(super) fn kept_if_used(
+    dir: &Path,
+    removed: Result<(), VerbError>,
+) -> Result<EntryState, VerbError> {
+    let theirs = [Errno::ENOTEMPTY, Errno::EEXIST, Errno::EBUSY, Errno::ENOTDIR];
+    match removed {
+        Err(e) if theirs.contains(&e.errno) => {
+            tracing::warn!("{} stays: another program uses it", dir.display());
+            Ok(EntryState::Kept(e.to_string()))
+        }
+        removed => removed.map(|()| EntryState::Undone),
+    }
 }

@@ -105,6 +105,8 @@ impl Kind for RemoveLeftover {
             resumed: false,
             // The place of a leftover is taken by now.
             verified: false,
+            optional: None,
+            withdrawn: false,
             recheck: Recheck::Never,
             carries_daemons: false,
             next: Next::Wanted,

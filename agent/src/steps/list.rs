@@ -6,9 +6,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
-    Applied, Bind, Bounds, EntryState, Intent, Kind, LoadModule, MakeDir, MakeNodes, MountRoot,
-    MountSysfs, MountTmpfs, Mounted, Observed, Progress, Properties, RemoveLeftover, ReserveDevice,
-    Seen, Share, StartDaemon, Tools, UnloadConflicting, WriteParameter,
+    Applied, Bind, Bounds, EntryState, Intent, Kind, LinkNodes, LoadModule, MakeDir, MakeNodes,
+    MountRoot, MountSysfs, MountTmpfs, Mounted, Observed, Progress, Properties, PublishSpec,
+    RemoveLeftover, ReserveDevice, Seen, Share, StartDaemon, Tools, UnloadConflicting,
+    WriteParameter,
 };
 use longshore_core::failure::Failure;
 use longshore_host::{Host, VerbError};
@@ -239,6 +240,8 @@ kinds! {
     MakeNodes "make-nodes" "Make the character device nodes of a loaded driver."
     ReserveDevice "reserve-device" "Reserve a GPU for NVIDIA's driver."
     UnloadConflicting "unload-conflicting" "Unload a driver of the kernel's own that nobody uses."
+    LinkNodes "link-nodes" "Make the links to these nodes in /dev/char."
+    PublishSpec "cdi-spec" "Publish the CDI spec of a driver."
 }
 
 /// Refusal of a state that belongs to another kind of step.

@@ -24,6 +24,11 @@ use longshore_host::in_use::Held;
 use longshore_host::verbs::{ModuleState, Stage};
 use longshore_host::{Host, VerbError, refusal};
 
+/// Parameter of nvidia by which its libraries make and change device nodes in any /dev, also a
+/// container's (nv-reg.h). longshore, which makes the nodes, loads the driver without that, unless a
+/// setting has the parameter.
+pub const DEVICE_FILES: &str = "NVreg_ModifyDeviceFiles";
+
 /// Load a kernel module; undone by unloading it, if this step loaded it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadModule {
@@ -73,6 +78,18 @@ impl LoadModule {
         }
     }
 
+    /// Returns the parameters that the kernel is given. Those that no setting has are not compared with
+    /// the loaded module's: without them it is the same driver.
+    pub fn given(&self) -> String {
+        let is_set =
+            || module_parameters::split(&self.parameters).iter().any(|(n, _)| *n == DEVICE_FILES);
+        if self.name != "nvidia" || !self.is_of_driver() || is_set() {
+            return self.parameters.clone();
+        }
+        let blank = if self.parameters.is_empty() { "" } else { " " };
+        format!("{DEVICE_FILES}=0{blank}{}", self.parameters)
+    }
+
     fn state(&self, host: &dyn Host) -> Result<Option<ModuleState>, Failure> {
         host.module(&self.name).map_err(|e| refusal::explain(&self.name, &e))
     }
@@ -109,7 +126,7 @@ impl Kind for LoadModule {
     }
 
     fn planned(&self) -> String {
-        let Self { name, parameters, .. } = self;
+        let (name, parameters) = (&self.name, self.given());
         let from = match &self.origin {
             ModuleOrigin::Kernel { .. } => " (the kernel's own)".to_owned(),
             ModuleOrigin::Driver { .. } => {
@@ -135,6 +152,8 @@ impl Kind for LoadModule {
             for_good: None,
             resumed: false,
             verified: true,
+            optional: None,
+            withdrawn: false,
             // The engine compares the driver's modules by their loadings, and the kernel's own
             // cannot be unloaded while the driver uses them.
             recheck: Recheck::Never,

@@ -330,6 +330,8 @@ impl<M: Mounting> Kind for M {
             for_good: None,
             resumed: false,
             verified: true,
+            optional: None,
+            withdrawn: false,
             recheck: Recheck::Always,
             carries_daemons: true,
             next: Next::Wanted,

@@ -17,6 +17,8 @@ use longshore_core::failure::Failure;
 use longshore_host::verbs::Node;
 use longshore_host::{Host, VerbError};
 
+pub(super) use rules::is_node_name;
+
 /// Number of nodes that are named in one line.
 const NAMED: usize = 4;
 
@@ -28,6 +30,10 @@ const NAMED: usize = 4;
 pub struct MakeNodes {
     /// Directories for the nodes, for example `/dev` of the host and of the driver root.
     pub dirs: Vec<PathBuf>,
+    /// True if the nodes of a driver that was loaded with NVreg_ModifyDeviceFiles=0 are the
+    /// administrator's: a setting asked for it, or another program loaded the driver.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub left_to_admin: bool,
 }
 
 /// Directories that were missing, and nodes that were missing, another device's, or had other
@@ -92,6 +98,8 @@ impl Kind for MakeNodes {
             for_good: None,
             resumed: false,
             verified: true,
+            optional: None,
+            withdrawn: false,
             // Node numbers are those of the loaded driver: nodes of another driver are not ours to
             // make.
             recheck: Recheck::WhileLoaded,
@@ -104,7 +112,7 @@ impl Kind for MakeNodes {
     }
 
     fn observe(&self, host: &dyn Host) -> Result<Option<Nodes>, Failure> {
-        make::observe(host, &self.dirs)
+        make::observe(host, self)
     }
 
     fn apply(

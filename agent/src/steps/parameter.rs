@@ -56,6 +56,8 @@ impl Kind for WriteParameter {
             for_good: None,
             resumed: false,
             verified: true,
+            optional: None,
+            withdrawn: false,
             recheck: Recheck::Always,
             carries_daemons: false,
             // The next value is written over it, so that the kernel always has a usable one.

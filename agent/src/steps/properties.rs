@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::LoadModule;
+use longshore_core::finding::Code;
 
 /// Properties of a step.
 #[derive(Debug, Clone, Copy)]
@@ -14,6 +15,11 @@ pub struct Properties<'a> {
     pub resumed: bool,
     /// True if an installation verifies its effect at the end.
     pub verified: bool,
+    /// Code of the finding that its failure is, where a driver is installed without it all the same;
+    /// None for a step that every installation needs.
+    pub optional: Option<Code>,
+    /// True if it is undone before the driver's modules are unloaded.
+    pub withdrawn: bool,
     /// Part of its effect in the rechecks of a Ready driver.
     pub recheck: Recheck,
     /// True if daemons of the driver run on its effect, and end before it is undone.
@@ -46,6 +52,8 @@ pub enum Next<'a> {
     Overwritten(&'a Path),
     /// Of use unless this module is replaced.
     UnlessReplaced(&'a str),
+    /// Rewritten by the next driver's spec for the host with this root, unless this module is replaced.
+    RewrittenUnlessReplaced(&'a Path, &'a str),
     /// Of use if the next driver has the same step.
     Wanted,
     /// Of use if the next driver has the same step and this module is not replaced.
@@ -70,4 +78,8 @@ pub enum Watch<'a> {
     File(&'a Path),
     /// Directories with device nodes.
     Nodes(&'a [PathBuf]),
+    /// The directory of a /dev with links to device nodes.
+    Links(&'a Path),
+    /// The directory of CDI specs below this root of the host.
+    Specs(&'a Path),
 }

@@ -66,6 +66,8 @@ impl Kind for ReserveDevice {
             // A second entry would take the reservation for the host's own.
             resumed: true,
             verified: true,
+            optional: None,
+            withdrawn: false,
             recheck: Recheck::Never,
             carries_daemons: false,
             next: Next::AnyDriver,

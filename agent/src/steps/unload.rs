@@ -111,6 +111,8 @@ impl Kind for UnloadConflicting {
             resumed: false,
             // Another program may load it again: reserved devices are not bound to it.
             verified: false,
+            optional: None,
+            withdrawn: false,
             recheck: Recheck::Never,
             carries_daemons: false,
             next: Next::AnyDriver,

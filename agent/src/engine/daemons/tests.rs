@@ -64,8 +64,10 @@ impl Scene {
 
 fn wished(required: bool) -> Vec<Step> {
     let mut steps = install();
-    if let Some(Step::StartDaemon(StartDaemon { daemon })) = steps.last_mut() {
-        daemon.required = required;
+    for step in &mut steps {
+        if let Step::StartDaemon(StartDaemon { daemon }) = step {
+            daemon.required = required;
+        }
     }
     steps
 }

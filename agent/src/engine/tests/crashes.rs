@@ -300,6 +300,11 @@ fn crowded_host() -> FakeHost {
         let node = |major, minor| Node { major, minor, mode: 0o600, owner: Owner::default() };
         state.nodes.insert("/dev/nvidia0".into(), node(195, 0));
         state.nodes.insert("/dev/nvidia-uvm".into(), node(400, 0));
+        state.dirs.extend(["/dev/char", "/var/run/cdi"].map(Into::into));
+        for (path, target) in [("195:0", "/dev/nvidia0"), ("511:0", "../nvidia-caps/nvidia-cap1")] {
+            state.links.insert(Path::new("/dev/char").join(path), target.into());
+        }
+        state.published.insert("/var/run/cdi/theirs.json".into(), b"{}".to_vec());
     });
     host
 }

@@ -7,6 +7,7 @@ mod links;
 mod nouveau;
 mod properties;
 mod rivals;
+mod spec;
 mod unrecorded;
 mod waiting;
 mod wedged;
@@ -14,21 +15,24 @@ mod wedged;
 use longshore_core::failure::ExitCode;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use rstest::rstest;
 
 use super::*;
+use crate::config::DriverCapability;
 use crate::engine::fake_images::FakeImages;
 use crate::engine::image::ModuleFile;
 use crate::journal::EntryState;
 use crate::steps::{
-    Bind, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountRoot, MountSysfs, MountTmpfs,
-    NodeBefore, Nodes, Share, StartDaemon, WriteParameter,
+    Bind, LinkNodes, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountRoot, MountSysfs,
+    MountTmpfs, NodeBefore, Nodes, PublishSpec, Share, StartDaemon, WriteParameter,
 };
 use longshore_host::daemon::Daemon;
 use longshore_host::fake::{FakeHost, FakeModule, FakeState, Fault};
+use longshore_host::gpus::{Gpu, Taken};
 use longshore_host::verbs::{DriverUser, Node, NodeKeeper, Owner};
 
 pub(super) const FIRMWARE: &str = "/sys/module/firmware_class/parameters/path";
@@ -61,9 +65,35 @@ pub(super) fn module(depends: &[&str], nodes: &[(&str, u32, u32)]) -> FakeModule
     }
 }
 
+/// Returns a directory with the exposed driver's CUDA library, and its list of GPUs.
+fn exposed() -> &'static tempfile::TempDir {
+    static EXPOSED: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let triplet = longshore_core::machine::Machine::this().unwrap().triplet;
+        let library = format!("run/nvidia/driver/usr/lib/{triplet}/libcuda.so.535.1");
+        let information = "proc/driver/nvidia/gpus/0000:01:00.0/information".to_owned();
+        for (path, text) in [(library, ""), (information, "Device Minor: \t 0\n")] {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        dir
+    });
+    &EXPOSED
+}
+
 /// Returns a host like a Debian one with a GPU and no driver.
 pub(super) fn gpu_host() -> FakeHost {
-    let host = FakeHost::with_dirs(["/dev", "/run", "/store/tree/dev"]);
+    let host = FakeHost::with_dirs(["/dev", "/run", "/store/tree/dev", "/var/run"])
+        .with_files_below(exposed().path());
+    host.change(|state| {
+        state.gpus.push(Gpu {
+            address: "0000:01:00.0".to_owned(),
+            device: 0x1eb8,
+            taken: Taken::Driver,
+            kernel_message: None,
+        });
+    });
     host.change(|state| state.parameters.insert(FIRMWARE.into(), String::new()));
     host.knows("drm", module(&[], &[]));
     host.knows("ipmi_msghandler", module(&[], &[]));
@@ -106,13 +136,26 @@ pub(super) fn install() -> Vec<Step> {
     steps.extend(nouveau::steps());
     steps.extend(["nvidia", "nvidia_uvm", "nvidia_modeset"].map(load));
     steps.push(Step::MountTmpfs(MountTmpfs { target: "/store/tree/dev".into() }));
-    steps.push(Step::MakeNodes(MakeNodes { dirs: vec!["/dev".into(), "/store/tree/dev".into()] }));
+    steps.push(Step::MakeNodes(MakeNodes {
+        dirs: vec!["/dev".into(), "/store/tree/dev".into()],
+        left_to_admin: false,
+    }));
+    steps.push(Step::LinkNodes(LinkNodes { dev: "/dev".into() }));
     let (source, target) = ("/run/nvidia/daemon".into(), "/run/daemon".into());
     steps.push(Step::MakeDir(MakeDir { path: "/run/nvidia/daemon".into() }));
     steps.push(Step::MakeDir(MakeDir { path: "/run/daemon".into() }));
     steps.push(Step::Share(Share { source, target }));
     steps.push(Step::StartDaemon(StartDaemon { daemon: daemon("nvidia-persistenced") }));
+    steps.push(spec());
     steps
+}
+
+pub(super) fn spec() -> Step {
+    Step::PublishSpec(PublishSpec {
+        host_root: "/".into(),
+        driver_root: "/run/nvidia/driver".into(),
+        capabilities: vec![DriverCapability::Compute],
+    })
 }
 
 pub(super) fn daemon(name: &str) -> Daemon {
@@ -213,7 +256,7 @@ fn directories_that_are_the_same_get_their_nodes_once() {
     host.alias("/host/dev", "/dev");
     let dirs = vec!["/host/dev".into(), "/dev".into()];
     let steps: Vec<_> = ["drm", "ipmi_msghandler", "nvidia"].map(load).into();
-    let steps = [steps, vec![Step::MakeNodes(MakeNodes { dirs })]].concat();
+    let steps = [steps, vec![Step::MakeNodes(MakeNodes { dirs, left_to_admin: false })]].concat();
     let before = host.state();
     let mut journal = Journal::in_memory();
     engine(&host).apply(&steps, &mut journal, &CancelFlag::default()).unwrap();
@@ -278,7 +321,9 @@ fn permissions_are_given_back_wherever_setting_them_broke_off(
     let mut journal = Journal::in_memory();
     let node = NodeBefore { path: path.clone(), made, was: Some(was) };
     let before = Nodes { missing_dirs: Vec::new(), nodes: vec![node] };
-    journal.intend(MakeNodes { dirs: vec!["/dev".into()] }.observed(before)).unwrap();
+    journal
+        .intend(MakeNodes { dirs: vec!["/dev".into()], left_to_admin: false }.observed(before))
+        .unwrap();
     engine(&host).undo(&mut journal).unwrap();
     assert_eq!(host.state().nodes[&path], if ours { was } else { found });
 }
@@ -341,7 +386,7 @@ fn nodes_of_the_kernels_own_are_made_where_they_are_missing_and_never_changed() 
     let before = host.state();
     let mut steps = install();
     for step in &mut steps {
-        if let Step::MakeNodes(MakeNodes { dirs }) = step {
+        if let Step::MakeNodes(MakeNodes { dirs, .. }) = step {
             dirs.insert(0, "/host/dev".into());
         }
     }

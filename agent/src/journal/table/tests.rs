@@ -148,6 +148,19 @@ fn entries() -> Vec<(Value, Value)> {
                    "file": "kernel/drivers/gpu/drm/nouveau/nouveau.ko.xz"}),
             json!({"was": "loaded"}),
         ),
+        (
+            json!({"do": "link-nodes", "dev": "/proc/1/root/dev"}),
+            json!({"was": "links", "missing_dirs": ["/proc/1/root/dev/char"], "links": [
+                {"path": "/proc/1/root/dev/char/195:0", "target": "../nvidia0", "was": null},
+                {"path": "/proc/1/root/dev/char/511:0", "target": "../nvidia-uvm",
+                 "was": "../nvidia-caps/nvidia-cap1"},
+            ]}),
+        ),
+        (
+            json!({"do": "cdi-spec", "host_root": "/proc/1/root",
+                   "driver_root": "/run/nvidia/driver", "capabilities": ["compute", "utility"]}),
+            json!({"was": "not-published", "sha256": HEX, "makes_dir": true}),
+        ),
     ]
 }
 
@@ -204,6 +217,8 @@ const TREE_DIR: usize = 15;
 const SYSFS: usize = 16;
 const RESERVED: usize = 17;
 const UNLOADED: usize = 18;
+const LINKS: usize = 19;
+const SPEC: usize = 20;
 
 #[rstest]
 #[case(DIR, "/step/path", json!("/etc/cron.d"))]
@@ -296,6 +311,20 @@ const UNLOADED: usize = 18;
 #[case(MADE_NODES, "/before/nodes/0/was", json!({"major": 1, "minor": 1, "mode": 0o666}))]
 #[case(MADE_NODES, "/before/nodes/0/was", json!({"major": 8, "minor": 0, "mode": 0o666}))]
 #[case(MADE_NODES, "/before/nodes/0/made/mode", json!(0o4666))]
+#[case(LINKS, "/step/dev", json!("/etc"))]
+#[case(LINKS, "/before/missing_dirs", json!(["/etc/char"]))]
+#[case(LINKS, "/before/links/0/path", json!("/etc/passwd"))]
+#[case(LINKS, "/before/links/0/path", json!("/proc/1/root/dev/char/../mem"))]
+#[case(LINKS, "/before/links/0/path", json!("/proc/1/root/dev/char/195:"))]
+#[case(LINKS, "/before/links/0/target", json!("../mem"))]
+#[case(LINKS, "/before/links/0/target", json!("/dev/nvidia0"))]
+#[case(LINKS, "/before/links/0/was", json!("/etc/shadow"))]
+#[case(LINKS, "/before/links/0/was", json!("/dev/../etc/shadow"))]
+#[case(LINKS, "/before/links/0/was", json!("../../etc/shadow"))]
+#[case(SPEC, "/step/host_root", json!("/proc/77/root"))]
+#[case(SPEC, "/step/host_root", json!("/proc/1/root/../.."))]
+#[case(SPEC, "/step/driver_root", json!("/etc"))]
+#[case(SPEC, "/before/sha256", json!("0"))]
 #[case(LEFT_MOUNT, "/step/what/target", json!("/"))]
 #[case(LEFT_FILE, "/step/what/path", json!("/etc/passwd"))]
 #[case(LEFT_FILE, "/step/what/path", json!("/run/nvidia/../../etc/nvidia-driver.pid"))]

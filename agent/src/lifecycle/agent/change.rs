@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Agent, Base, Outcome, is_of_driver, or_stop};
+use super::{Agent, Outcome, is_of_driver, or_stop};
 use crate::config::Config;
 use crate::engine::{Engine, NotExchanged, verify_available, with_mounts_on};
 use crate::journal::phase::Phase;
 use crate::journal::{Journal, PlanSummary, Refused};
 use crate::plan::Plan;
 use crate::provider::{Configurations, Provider};
-use crate::steps::{Next, Recorded, Step, WriteParameter};
+use crate::steps::{Next, PublishSpec, Recorded, Step, WriteParameter};
 use longshore_core::bounded_call::{self, NoResult};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_host::in_use::InUse;
@@ -55,7 +55,7 @@ impl Agent {
                 warn_of(&failure, "the running configuration and its driver stay");
                 if self.journal.phase() != Phase::Ready {
                     // The modules were loaded anew.
-                    self.base = Base::of(&self.base.steps);
+                    self.base = self.base.anew();
                     self.enter(Phase::Ready)?;
                 }
                 return Ok(());
@@ -75,7 +75,7 @@ impl Agent {
         if going.is_empty() && self.holds(&plan).await? {
             tracing::info!("driver {} is already the wanted one", plan.driver_version);
             self.journal.carry_out(PlanSummary::from(&plan))?;
-            self.base.follow(&plan.install);
+            self.base.follow(&plan);
             return Ok(());
         }
         self.verify_available(&plan).await?;
@@ -201,6 +201,10 @@ fn stays(step: &Recorded, plan: &Plan) -> bool {
     match step.properties().next {
         Next::AnyDriver => true,
         Next::Overwritten(path) => written.any(|wanted| wanted.path == path),
+        Next::RewrittenUnlessReplaced(root, module) => {
+            let mut published = plan.install.iter().filter_map(PublishSpec::of);
+            published.any(|wanted| wanted.host_root == root) && !replaced(module)
+        }
         Next::UnlessReplaced(module) => !replaced(module),
         Next::Wanted => wanted(),
         Next::WantedUnlessReplaced(module) => wanted() && !replaced(module),

@@ -10,6 +10,7 @@ use crate::daemons::{Keeper, Kept};
 use crate::engine::{Engine, Instances, Lost, Standing, Stopped, kept};
 use crate::journal::Entry;
 use crate::journal::phase::Phase;
+use crate::plan::Plan;
 use crate::steps::Step;
 use crate::telemetry::{Condition, GpuCount};
 use longshore_core::failure::Failure;
@@ -41,6 +42,8 @@ pub(super) enum Next {
 pub(super) struct Base {
     /// The steps that are in effect.
     pub(super) steps: Vec<Step>,
+    /// Findings of its plan that hold while it is Ready.
+    pub(super) findings: Vec<Finding>,
     /// Loadings of the modules that it became Ready with; None before the first check.
     instances: Option<Instances>,
     /// The GPUs it had at any time since.
@@ -49,13 +52,22 @@ pub(super) struct Base {
 
 impl Base {
     /// Returns the base of a driver that has just become Ready.
-    pub(super) fn of(steps: &[Step]) -> Self {
-        Self { steps: steps.to_vec(), ..Self::default() }
+    pub(super) fn of(plan: &Plan) -> Self {
+        let mut base = Self::default();
+        base.follow(plan);
+        base
+    }
+
+    /// Returns that of the same driver after its modules were loaded anew.
+    pub(super) fn anew(&self) -> Self {
+        Self { steps: self.steps.clone(), findings: self.findings.clone(), ..Self::default() }
     }
 
     /// Replaces the steps: the same driver, under a newer plan.
-    pub(super) fn follow(&mut self, steps: &[Step]) {
-        self.steps = steps.to_vec();
+    pub(super) fn follow(&mut self, plan: &Plan) {
+        self.steps.clone_from(&plan.install);
+        let unpublished = plan.findings.iter().filter(|f| f.code == Code::CdiUnpublished);
+        self.findings = unpublished.cloned().collect();
     }
 
     /// Returns the present GPUs, and the driver's former ones that are no longer on the bus.
@@ -239,10 +251,15 @@ impl Agent {
 
     /// Judges the findings of a check.
     fn judge(&mut self, standing: Standing, left_out: &[Finding]) -> Seen {
-        let Standing { modules, lost, gpus } = standing;
+        let Standing { modules, lost, rivals, gpus } = standing;
         let mut findings: Vec<Finding> =
             modules.iter().map(|seen| Finding::warning(Code::ModuleReplaced, seen)).collect();
-        findings.extend(lost.iter().map(|lost| Finding::warning(Code::ExposureLost, &lost.detail)));
+        findings.extend(lost.iter().map(|lost| {
+            let code = lost.step.properties().optional.unwrap_or(Code::ExposureLost);
+            Finding::warning(code, &lost.detail)
+        }));
+        findings.extend(rivals);
+        findings.extend_from_slice(&self.base.findings);
         let mut count = None;
         match gpus {
             // Without its modules the driver has no GPUs.
@@ -265,7 +282,8 @@ impl Agent {
         findings.extend_from_slice(left_out);
         let is_right = modules.is_empty() && lost.is_empty();
         let is_safe = modules.is_empty() && !lost.iter().any(|lost| lost.covered);
-        let steps = lost.into_iter().filter(|_| is_safe).map(|Lost { step, .. }| step);
+        let lost = lost.into_iter().filter(|lost| is_safe && lost.repairable);
+        let steps = lost.map(|Lost { step, .. }| step);
         let repairable = steps.collect();
         Seen { condition: Condition { gpus: count, findings, not_ready }, repairable, is_right }
     }
@@ -273,6 +291,11 @@ impl Agent {
     /// Carries out these steps once more, and returns whether they are in effect. The daemons'
     /// keeper is idle meanwhile: daemons may depend on these steps.
     async fn repair(&mut self, steps: &[Step], keeper: &mut Keeper) -> Result<bool, Outcome> {
+        if steps.iter().all(|step| step.properties().optional.is_some()) {
+            let repaired = self.repair_optional(steps).await?;
+            self.repairs.ended(repaired, Instant::now());
+            return Ok(repaired);
+        }
         self.world.rest.is(false);
         let idle = self.keep_running(Vec::new());
         std::mem::replace(keeper, idle).end().await;
@@ -281,6 +304,30 @@ impl Agent {
         *keeper = self.keep();
         self.world.rest.is(true);
         repaired
+    }
+
+    /// Carries out steps without which the driver is Ready, and stays so meanwhile.
+    async fn repair_optional(&mut self, steps: &[Step]) -> Result<bool, Outcome> {
+        self.world.rest.is(false);
+        let (steps, stop) = (steps.to_vec(), self.stop.clone());
+        let applied = self.on_engine(move |engine, journal| {
+            let engine = Engine { refuses_missing_gpus: false, ..*engine };
+            engine.apply(&steps, journal, &stop).map(|()| engine.holds(&steps, journal))
+        });
+        let repaired = match applied.await? {
+            Ok(holds) => holds,
+            Err(Stopped::Cancelled) => return Err(Outcome::Stopped),
+            Err(Stopped::Failed(failure)) => {
+                tracing::warn!("repair failed: {}", with_remedy(&failure));
+                false
+            }
+        };
+        // The driver itself was not touched.
+        if let Err(failure) = self.journal.restored() {
+            tracing::warn!("{}", failure.one_line());
+        }
+        self.world.rest.is(true);
+        Ok(repaired)
     }
 
     async fn do_again(&mut self, steps: &[Step]) -> Result<bool, Outcome> {

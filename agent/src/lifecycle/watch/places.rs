@@ -27,7 +27,10 @@ const MOST: usize = 64;
 /// Directories of a /dev with nodes of the driver and of its fabric (expose/nodes.rs).
 const NODE_DIRS: [&str; 3] = ["nvidia-caps", "nvidia-caps-imex-channels", "infiniband"];
 /// Prefixes of the names of these nodes and directories.
-const NODE_NAMES: [&[u8]; 4] = [b"nvidia", b"channel", b"umad", b"infiniband"];
+const NODE_NAMES: [&[u8]; 3] = [b"channel", b"umad", b"infiniband"];
+/// Directory of specs below the host's root: a link in /var/run would be followed below this
+/// process's own root.
+const SPECS: &str = "run/cdi";
 
 /// Watches on the places of an installed driver.
 #[derive(Debug)]
@@ -52,6 +55,10 @@ impl Places {
             match step.properties().watch {
                 Watch::Nothing => {}
                 Watch::File(path) => self.add(path, AddWatchFlags::IN_MODIFY),
+                Watch::Links(dev) => self.add(&dev.join("char"), in_dir()),
+                Watch::Specs(root) => {
+                    self.add(&root.join(SPECS), in_dir() | AddWatchFlags::IN_CLOSE_WRITE)
+                }
                 Watch::Nodes(dirs) => {
                     for dir in dirs {
                         self.add(dir, in_dir());
@@ -126,6 +133,10 @@ pub(super) fn read(mut guard: Guard<'_>) -> bool {
 /// True if an event is about one of the driver's names, or, without a name, about a watched place
 /// itself or an overflown queue.
 fn is_of_driver(name: Option<&OsStr>) -> bool {
-    let is_node = |name: &OsStr| NODE_NAMES.iter().any(|start| name.as_bytes().starts_with(start));
-    name.is_none_or(is_node)
+    let is_node = |name: &[u8]| NODE_NAMES.iter().any(|start| name.starts_with(start));
+    // A link to a node is named by numbers, a spec by its vendor.
+    let is_link = |name: &[u8]| name.iter().all(|b| b.is_ascii_digit() || *b == b':');
+    let is_named = |name: &[u8]| name.windows(6).any(|part| part == b"nvidia");
+    let tells = |name: &[u8]| is_node(name) || is_link(name) || is_named(name);
+    name.is_none_or(|name| tells(name.as_bytes()))
 }

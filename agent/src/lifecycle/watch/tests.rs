@@ -22,7 +22,7 @@ const AMPLE: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(100);
 
 fn of_nodes(dir: &Path) -> Vec<Step> {
-    vec![Step::MakeNodes(MakeNodes { dirs: vec![dir.to_path_buf()] })]
+    vec![Step::MakeNodes(MakeNodes { dirs: vec![dir.to_path_buf()], left_to_admin: false })]
 }
 
 #[tokio::test]
@@ -59,7 +59,10 @@ async fn a_value_that_is_written_is_told() {
     fs::write(&path, "/run/nvidia/driver/lib/firmware").unwrap();
     let mut places = Places::open().unwrap();
     let step = Step::WriteParameter(WriteParameter { path: path.clone(), value: String::new() });
-    places.arm(&[step.clone(), Step::MakeNodes(MakeNodes { dirs: vec!["/nonexistent".into()] })]);
+    places.arm(&[
+        step.clone(),
+        Step::MakeNodes(MakeNodes { dirs: vec!["/nonexistent".into()], left_to_admin: false }),
+    ]);
     places.arm(&[step]);
     fs::write(&path, "/elsewhere").unwrap();
     let guard = timeout(AMPLE, places::readable(Some(&places))).await.unwrap();

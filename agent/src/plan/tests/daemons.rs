@@ -58,10 +58,10 @@ fn daemons_are_started_where_there_is_a_use_for_them(
 }
 
 #[test]
-fn a_daemon_comes_after_all_else_and_clients_see_its_socket_below_the_driver_root() {
+fn a_daemon_comes_after_all_else_but_the_spec_and_clients_see_its_socket_below_the_driver_root() {
     let plan = planned(T4, &["nvidia-persistenced"], AUTO);
     let nodes = plan.install.iter().position(|s| matches!(s, Step::MakeNodes(_))).unwrap();
-    let lines: Vec<String> = plan.install[nodes + 1..].iter().map(ToString::to_string).collect();
+    let lines: Vec<String> = plan.install[nodes + 2..].iter().map(ToString::to_string).collect();
     assert_eq!(
         lines,
         [
@@ -70,6 +70,7 @@ fn a_daemon_comes_after_all_else_and_clients_see_its_socket_below_the_driver_roo
             "make directory /run/nvidia-persistenced",
             "bind-mount /run/nvidia/driver/run/nvidia-persistenced on /run/nvidia-persistenced",
             "start nvidia-persistenced",
+            "publish the CDI spec /var/run/cdi/longshore-nvidia.com-gpu.json",
         ]
     );
     let daemon = started(&plan).remove(0);
@@ -112,7 +113,7 @@ fn on_nvlink5_the_subnet_manager_is_started_first_and_both_get_the_port() {
     assert!(loads(&with).contains(&"ib_umad".to_owned()) == facts.available.has("ib_umad"));
     // One directory is mounted once, and each daemon's files exist before it starts.
     let nodes = with.install.iter().position(|s| matches!(s, Step::MakeNodes(_))).unwrap();
-    let lines: Vec<String> = with.install[nodes + 1..].iter().map(ToString::to_string).collect();
+    let lines: Vec<String> = with.install[nodes + 2..].iter().map(ToString::to_string).collect();
     assert_eq!(
         lines,
         [
@@ -124,6 +125,7 @@ fn on_nvlink5_the_subnet_manager_is_started_first_and_both_get_the_port() {
             "bind-mount /run/nvidia/driver/usr/share/nvidia/nvlsm on /usr/share/nvidia/nvlsm",
             "start nvlsm",
             "start nv-fabricmanager",
+            "publish the CDI spec /var/run/cdi/longshore-nvidia.com-gpu.json",
         ]
     );
 }

@@ -1,6 +1,7 @@
 //! Plans for every host tree.
 
 mod capabilities;
+mod cdi;
 mod daemons;
 mod decisions;
 mod in_tree;

@@ -98,8 +98,8 @@ fn in_a_container_mounts_must_reach_the_host(
     let plan = plan(&config, &facts, &archives()).unwrap();
     let found = codes(&plan, Severity::Refusal).contains(&"run-nvidia-not-shared");
     assert_eq!(found, refused, "{:?}", plan.findings);
-    let Some(Step::MakeNodes(MakeNodes { dirs })) = plan.install.last() else {
-        panic!("nodes last")
+    let Some(MakeNodes { dirs, .. }) = plan.install.iter().find_map(MakeNodes::of) else {
+        panic!("nodes")
     };
     assert_eq!(dirs[0], PathBuf::from("/proc/1/root/dev"));
 }

@@ -31,8 +31,8 @@ fn a_stocked_store_gives_an_exact_plan_in_load_order() {
         panic!("firmware path")
     };
     assert_eq!(value, "/run/nvidia/driver/lib/firmware");
-    let Some(Step::MakeNodes(MakeNodes { dirs })) = plan.install.last() else {
-        panic!("nodes last")
+    let Some(MakeNodes { dirs, .. }) = plan.install.iter().find_map(MakeNodes::of) else {
+        panic!("nodes")
     };
     assert_eq!(dirs, &[PathBuf::from("/dev"), PathBuf::from("/run/nvidia/driver/dev")]);
 }
@@ -215,7 +215,8 @@ fn what_a_plan_does_is_believed_and_undone_by_the_next_agent(#[case] tree: &str)
     engine.apply(&plan.install, &mut journal, &CancelFlag::default()).unwrap();
     drop(journal);
     let mut journal = Journal::open(&paths, Disk::default()).unwrap();
-    assert!(journal.live().count() >= plan.install.len() - 1);
+    // No files are exposed on this host, which a spec could name.
+    assert!(journal.live().count() >= plan.install.len() - 2);
     engine.undo(&mut journal).unwrap();
     assert_eq!(host.state().whichever_loading(), before.whichever_loading());
 }

@@ -26,10 +26,11 @@ pub(super) enum NotTaken {
 
 /// Loads a module.
 pub(super) fn hand_over(step: &LoadModule, tools: &Tools<'_>) -> Result<Taken, NotTaken> {
-    let LoadModule { name, origin, parameters, .. } = step;
+    let LoadModule { name, origin, .. } = step;
+    let parameters = step.given();
     let mut refused = Vec::new();
     if let Some(file) = tools.images.file(name, origin).map_err(NotTaken::Absent)? {
-        match tools.host.load_module(name, Image::File(file.file()), parameters) {
+        match tools.host.load_module(name, Image::File(file.file()), &parameters) {
             Ok(kernel_log) => return Ok(Taken { file: Some(file), kernel_log }),
             Err(e) if e.unanswered.is_none() && is_about_the_file(e.errno) => {
                 tracing::info!("{e}: loading it from memory instead of its file");
@@ -39,7 +40,7 @@ pub(super) fn hand_over(step: &LoadModule, tools: &Tools<'_>) -> Result<Taken, N
         }
     }
     let bytes = tools.images.image(name, origin).map_err(NotTaken::Absent)?;
-    match tools.host.load_module(name, Image::Bytes(&bytes), parameters) {
+    match tools.host.load_module(name, Image::Bytes(&bytes), &parameters) {
         Ok(kernel_log) => Ok(Taken { file: None, kernel_log }),
         Err(mut error) => {
             // A policy (LoadPin, IMA) logs its reason only for the file.

@@ -6,15 +6,18 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use super::super::{directory, exposing};
-use super::{NodeBefore, Nodes};
+use super::{MakeNodes, NodeBefore, Nodes};
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::verbs::{Node, NodeKeeper, TMPFS_SOURCE, WantedNode};
 use longshore_host::{Host, VerbError};
 
 /// Returns the nodes that are missing, are another device's, or have other permissions than they
 /// should.
-pub(super) fn observe(host: &dyn Host, dirs: &[PathBuf]) -> Result<Option<Nodes>, Failure> {
-    let wanted = host.wanted_nodes().map_err(exposing)?;
+pub(super) fn observe(host: &dyn Host, step: &MakeNodes) -> Result<Option<Nodes>, Failure> {
+    let mut wanted = host.wanted_nodes().map_err(exposing)?;
+    for node in wanted.iter_mut().filter(|node| node.keeper == NodeKeeper::Loader) {
+        node.keeper = if step.left_to_admin { NodeKeeper::Admin } else { NodeKeeper::Installer };
+    }
     if wanted.is_empty() {
         return Err(Failure::new(
             FailureKind::Expose,
@@ -23,7 +26,7 @@ pub(super) fn observe(host: &dyn Host, dirs: &[PathBuf]) -> Result<Option<Nodes>
     }
     let mut nodes = Vec::new();
     let mut missing = BTreeSet::new();
-    let dirs = distinct(host, dirs)?;
+    let dirs = distinct(host, &step.dirs)?;
     for dir in &dirs {
         let source = host.mount_source(dir).map_err(exposing)?;
         let own = source.as_deref() == Some(TMPFS_SOURCE);
@@ -52,17 +55,21 @@ fn before(
 ) -> Result<Option<NodeBefore>, VerbError> {
     let made = match (wanted.keeper, own) {
         (NodeKeeper::Installer, _) | (NodeKeeper::Kernel, false) => wanted.node,
-        (NodeKeeper::Kernel, true) | (NodeKeeper::Admin, false) => return Ok(None),
-        (NodeKeeper::Admin, true) => match of_admin(host, dir, wanted, dirs)? {
-            Some(theirs) => theirs,
-            None => return Ok(None),
-        },
+        (NodeKeeper::Kernel, true) | (NodeKeeper::Admin | NodeKeeper::Loader, false) => {
+            return Ok(None);
+        }
+        (NodeKeeper::Admin | NodeKeeper::Loader, true) => {
+            match of_admin(host, dir, wanted, dirs)? {
+                Some(theirs) => theirs,
+                None => return Ok(None),
+            }
+        }
     };
     let path = dir.join(&wanted.name);
     let was = host.node(&path)?;
     let right = match wanted.keeper {
         NodeKeeper::Kernel => was.is_some_and(|was| was.same_device(&made)),
-        NodeKeeper::Installer | NodeKeeper::Admin => was == Some(made),
+        NodeKeeper::Installer | NodeKeeper::Admin | NodeKeeper::Loader => was == Some(made),
     };
     Ok((!right).then_some(NodeBefore { path, made, was }))
 }

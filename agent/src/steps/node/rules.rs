@@ -41,7 +41,7 @@ pub(super) fn missing_below(dirs: &[PathBuf], missing: &Path) -> Result<(), Stri
 
 /// True for `nvidia0`, `nvidia-caps/nvidia-cap1`, `nvidia-caps-imex-channels/channel0`,
 /// `infiniband/umad0`.
-fn is_node_name(name: &Path) -> bool {
+pub(in super::super) fn is_node_name(name: &Path) -> bool {
     let parts: Vec<&OsStr> = name.components().map(Component::as_os_str).collect();
     match parts.as_slice() {
         [name] => is_device_name(name) && *name != OsStr::new("infiniband"),

@@ -70,6 +70,8 @@ pub enum Severities {
     RefusesOrWarns,
     /// Warning only.
     Warns,
+    /// Warning, or a note where nothing is lost by it.
+    WarnsOrNotes,
     /// Note only.
     Notes,
 }
@@ -79,8 +81,10 @@ impl Severities {
     pub fn has(self, severity: Severity) -> bool {
         match severity {
             Severity::Refusal => matches!(self, Self::Refuses | Self::RefusesOrWarns),
-            Severity::Warning => matches!(self, Self::Warns | Self::RefusesOrWarns),
-            Severity::Note => self == Self::Notes,
+            Severity::Warning => {
+                matches!(self, Self::Warns | Self::RefusesOrWarns | Self::WarnsOrNotes)
+            }
+            Severity::Note => matches!(self, Self::Notes | Self::WarnsOrNotes),
         }
     }
 
@@ -89,6 +93,7 @@ impl Severities {
         match self {
             Self::Refuses => "refusal",
             Self::RefusesOrWarns => "refusal or warning",
+            Self::WarnsOrNotes => "warning or note",
             Self::Warns => "warning",
             Self::Notes => "note",
         }

@@ -302,6 +302,14 @@ codes! {
         means "a mount, a directory, a device node or the firmware path that the agent had made disappeared or changed while the agent was Ready"
         matters "containers that start now do not get the driver; it is restored where nothing else has taken its place"
         remedy "find what removes it (another installer, a clean-up job, udev rules); where it was not restored, remove what is there in its place"
+    CdiUnpublished "cdi-unpublished" Places WarnsOrNotes Expose
+        means "the driver's CDI spec is not in the host's /var/run/cdi, or is not the present driver's"
+        matters "containers that ask for nvidia.com/gpu by CDI do not get the driver; everything else works, and the agent is Ready"
+        remedy "make /var/run/cdi writable on the host (space, a mount that is not read-only), or set cdi-spec to off; the agent publishes it as soon as it can"
+    CdiConflict "cdi-conflict" Places WarnsOrNotes Expose
+        means "another program's CDI spec has devices of nvidia.com/gpu, too"
+        matters "a device that two files of one directory have is unresolvable for container runtimes; one in /etc/cdi gives way to that of /var/run/cdi"
+        remedy "remove the other file and stop the program that writes it (NVIDIA's toolkit: nvidia-cdi-refresh), or set cdi-spec to off"
     WatchLimited "watch-limited" Agent Notes Preflight
         means "some of the kernel's events about changes to the driver cannot be received, or the host could not be probed"
         matters "such a change is found only with the next event of another kind, and not within a second"

@@ -34,8 +34,10 @@ fn a_file_is_written_whole_and_removed_again() {
     let place = place(&root);
     assert_eq!(read(&root, &place).unwrap(), Published::Nothing);
     for text in ["one", "another, which is longer"] {
-        write(&root, &place, text.as_bytes(), || assert!(names(&root).contains(&place.temporary())))
-            .unwrap();
+        write(&root, &place, text.as_bytes(), || {
+            assert!(names(&root).contains(&place.temporary()))
+        })
+        .unwrap();
         assert_eq!(read(&root, &place).unwrap(), Published::File(text.into()));
         assert_eq!(names(&root), [NAME]);
     }
