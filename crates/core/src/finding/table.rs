@@ -285,7 +285,7 @@ codes! {
     DevCharLinksMissing "dev-char-links-missing" Places Notes Preflight
         means "/dev/char has no links to the driver's device nodes"
         matters "with cgroups made by systemd, containers can lose access to their GPUs when systemd reloads its units"
-        remedy "`nvidia-ctk system create-dev-char-symlinks --create-all` on the host (the GPU operator's validator does it)"
+        remedy "let longshore make the nodes, which makes the links, too (not where NVreg_ModifyDeviceFiles is set, or another program loaded the driver); else `nvidia-ctk system create-dev-char-symlinks --create-all` on the host"
     DriverInUse "driver-in-use" Agent Notes InUse
         means "processes or modules hold the driver"
         matters "it cannot be unloaded or changed while they do"
