@@ -113,12 +113,14 @@ has_consumed() { [ -e "/proc/$CONSUMER/root$CONSUMED/usr/lib" ]; }
 
 # consumed NAME: reports the driver library that the running consumer sees, and a node.
 consumed() {
+    # shellcheck disable=SC2016
     section "$1.consumer" sh -c 'cd "$1" && ls usr/lib/x86_64-linux-gnu/libcuda.so.*.* dev/nvidiactl' \
         sh "/proc/$CONSUMER/root$CONSUMED"
 }
 
 # published NAME: reports the driver library that the CDI spec names.
 published() {
+    # shellcheck disable=SC2016
     section "$1.spec" sh -c 'grep -o "libcuda\.so\.[0-9]*\.[0-9.]*[0-9]" "$1" | sort -u' sh "$SPEC"
 }
 

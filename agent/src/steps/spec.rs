@@ -86,16 +86,9 @@ impl PublishSpec {
         }
         let place = self.place();
         if before.makes_dir {
-            host.make_place(&place).map_err(|e| self.unpublished(e))?;
+            host.make_place(&place).map_err(unpublished)?;
         }
-        host.publish(&place, &content).map_err(|e| self.unpublished(e))
-    }
-
-    fn unpublished(&self, error: VerbError) -> Failure {
-        Failure::new(FailureKind::Expose, "publishing the CDI spec").with_source(error).remedy(
-            "allow writes to /var/run/cdi on the host (space, a mount that is not read-only, a \
-             directory of root's), or set cdi-spec to off",
-        )
+        host.publish(&place, &content).map_err(unpublished)
     }
 }
 
@@ -134,7 +127,7 @@ impl Kind for PublishSpec {
     /// Never finds the step unneeded: a file of this name is an agent's whose record was lost.
     fn observe(&self, host: &dyn Host) -> Result<Option<NotPublished>, Failure> {
         let content = self.content(host)?;
-        let found = host.published(&self.place()).map_err(|e| self.unpublished(e))?;
+        let found = host.published(&self.place()).map_err(unpublished)?;
         if matches!(found, Published::NoDirectory | Published::Nothing) {
             self.check_rivals(host)?;
         }
@@ -167,7 +160,7 @@ impl Kind for PublishSpec {
         _: &Progress<'_>,
         host: &dyn Host,
     ) -> Result<bool, Failure> {
-        let found = host.published(&self.place()).map_err(|e| self.unpublished(e))?;
+        let found = host.published(&self.place()).map_err(unpublished)?;
         let Published::File(found) = found else { return Ok(false) };
         Ok(digest(&found) == before.sha256 && self.content(host)? == found)
     }
@@ -218,6 +211,13 @@ impl Kind for PublishSpec {
     fn check_before(&self, before: &NotPublished, _: &Bounds) -> Result<(), String> {
         given(is_hex(&before.sha256, 64), &self.host_root)
     }
+}
+
+fn unpublished(error: VerbError) -> Failure {
+    Failure::new(FailureKind::Expose, "publishing the CDI spec").with_source(error).remedy(
+        "allow writes to /var/run/cdi on the host (space, a mount that is not read-only, a \
+         directory of root's), or set cdi-spec to off",
+    )
 }
 
 /// State of an entry in whose place another file is: one that was not published yet did nothing.
