@@ -33,7 +33,8 @@ fn tree(name: &str) -> PathBuf {
 #[case("bookworm-h100-nvswitch", 0, &["nouveau-at-boot"])]
 #[case("bookworm-secure-boot", 15, &["signature-required", "nouveau-at-boot"])]
 #[case("bookworm-t4-container", 15, &[
-    "missing-capability", "run-nvidia-not-shared", "host-root-hidden", "lost-with-container"])]
+    "missing-capability", "run-nvidia-not-shared", "host-root-hidden", "lost-with-container",
+    "cdi-unpublished"])]
 #[case("bookworm-t4-host-driver", 0, &["host-driver-installed", "driver-autoloads"])]
 #[case("bookworm-t4-leftovers", 0, &["leftovers"])]
 #[case("bookworm-t4-live", 0, &["nouveau-at-boot"])]
