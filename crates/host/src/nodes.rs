@@ -77,7 +77,7 @@ pub fn wanted(root: &Path) -> io::Result<Vec<WantedNode>> {
         nodes.add("nvidia-uvm-tools", major, 1, of_gpus);
     }
     if let Some(&major) = majors.get("nvidia-caps") {
-        nodes.capabilities(root, major)?;
+        nodes.capabilities(root, major, of_gpus.keeper)?;
     }
     if let Some(&major) = majors.get("nvidia-caps-imex-channels")
         && creates_imex_channel(root)
@@ -130,12 +130,17 @@ impl Nodes {
 
     /// Adds the capabilities' nodes. libnvidia-ml and the fabric's daemons make them when root
     /// first uses them; the agent makes them itself, so that it can remove them.
-    fn capabilities(&mut self, root: &Path, major: u32) -> io::Result<()> {
+    ///
+    /// Their files take `DeviceFileModify` from the driver's own parameter (nv-caps.c).
+    fn capabilities(&mut self, root: &Path, major: u32, of_driver: NodeKeeper) -> io::Result<()> {
         for place in CAPABILITIES {
             for capability in files(&root.join(place))? {
                 let Ok(text) = fs::read_to_string(capability) else { continue };
                 let Some(minor) = field(&text, "DeviceFileMinor") else { continue };
-                let permissions = Permissions::of(&text, CAPABILITY_MODE);
+                let mut permissions = Permissions::of(&text, CAPABILITY_MODE);
+                if of_driver == NodeKeeper::Loader {
+                    permissions.keeper = NodeKeeper::Loader;
+                }
                 self.add(&format!("nvidia-caps/nvidia-cap{minor}"), major, minor, permissions);
             }
         }
