@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::Fragment;
 use super::values::{BoundedDuration, OnBusy};
+use super::{Fragment, OperatorConfig};
 use longshore_core::deadlines::Deadlines;
 use longshore_core::value::BadValue;
 
@@ -17,7 +17,7 @@ pub(super) fn deadlines(all: &Fragment) -> Deadlines {
         |given: Option<BoundedDuration>, default| given.map_or(default, BoundedDuration::duration);
     let unload_said = or(all.unload_deadline, default.unload);
     Deadlines {
-        users: all.on_busy.unwrap_or(OnBusy::Wait(None)).users_deadline(unload_said),
+        users: all.on_busy.unwrap_or(usual(all)).users_deadline(unload_said),
         // A module that is given no time at all would count as hanging.
         unload: unload_said.max(LEAST),
         load: or(all.load_deadline, default.load).max(LEAST),
@@ -27,6 +27,12 @@ pub(super) fn deadlines(all: &Fragment) -> Deadlines {
         disk: or(all.disk_deadline, default.disk).max(LEAST),
         step: or(all.step_deadline, default.step).max(LEAST),
     }
+}
+
+/// Returns the default of `on-busy`: the pods that use the driver outlive the operator's driver pod,
+/// and its successor adopts the driver.
+fn usual(all: &Fragment) -> OnBusy {
+    if OperatorConfig::of(all).enabled { OnBusy::Leave } else { OnBusy::Wait(None) }
 }
 
 /// A duration of at least a second, for the download and lease settings. Below that no server could

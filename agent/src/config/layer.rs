@@ -10,6 +10,7 @@ use super::cdi::{CdiSpecs, DriverCapability};
 use super::daemons::Mode;
 use super::deadlines::SecondOrMore;
 use super::environment::get;
+use super::operator::ConfigDigest;
 use super::values::{
     BoundedDuration, ConflictingDrivers, DriverSelector, FlavourSelector, MissingGpus, ModuleName,
     OnBusy, SizeBound, parse_bool,
@@ -257,6 +258,7 @@ parsed_alike!(
     BoundedDuration,
     BuildUser,
     ConflictingDrivers,
+    ConfigDigest,
     DriverCapability,
     CdiSpecs,
     DriverSelector,

@@ -9,6 +9,7 @@ mod fragment;
 mod layer;
 mod malformed;
 mod module_signing;
+mod operator;
 #[cfg(test)]
 mod page;
 pub mod parameters;
@@ -35,6 +36,10 @@ pub use daemons::{DaemonConfig, DaemonFragment, Mode};
 pub use deadlines::SecondOrMore;
 pub use downloads::DownloadFragment;
 pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
+pub use operator::{
+    ConfigDigest, FABRIC_VARIABLES, OPERATOR_FILE, OPERATOR_VARIABLES, OperatorConfig,
+    OperatorFragment, OwnImage, UnknownImage, driver_of_tag, unknown_fabric_variable, usual_file,
+};
 pub use patches::PatchFragment;
 pub use publish::{PublishConfig, PublishFragment};
 pub use serving::{Listen, TerminationMessage};
@@ -100,6 +105,8 @@ pub struct Config {
     pub patches: PatchConfig,
     /// Daemons of the driver to run.
     pub daemons: DaemonConfig,
+    /// Settings of the GPU operator.
+    pub operator: OperatorConfig,
     /// Parts of the driver that CDI specs give to containers.
     pub cdi_capabilities: Vec<DriverCapability>,
     /// Publication of the CDI spec.
@@ -191,9 +198,11 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     parameters::merge(&mut parameters, &parameters::read_operator_files(&dir)?);
     parameters::merge(&mut parameters, &above.kernel_parameters());
     parameters::check(&parameters)?;
-    let all = above.over(below);
+    let mut all = above.over(below);
+    operator::name_driver(&mut all, &UnknownImage);
     let insecure = all.insecure_registries.clone().unwrap_or_default();
-    let config = Config::with_defaults(all, parameters)?;
+    let mut config = Config::with_defaults(all, parameters)?;
+    config.operator = config.operator.with_files(&dir);
     places::check(&config.paths)?;
     check_signatures(&config.signatures)?;
     if !config.signatures.required {
@@ -233,6 +242,7 @@ impl Config {
             driver: DriverConfig::with_defaults(&all, parameters),
             archives: archives(&all),
             run_files: all.all_run_files()?,
+            operator: OperatorConfig::of(&all),
             paths: places::paths(&all),
             store_place: StorePlace::default(),
             deadlines: deadlines::deadlines(&all),
@@ -264,7 +274,7 @@ impl DriverConfig {
         Self {
             version: all.driver.as_ref().and_then(|d| d.version().map(str::to_owned)),
             flavour: all.flavour.and_then(FlavourSelector::flavour),
-            extra_modules: extra_modules(all.extra_modules.as_deref().unwrap_or_default()),
+            extra_modules: extra_modules(all),
             parameters,
         }
     }
@@ -279,6 +289,7 @@ fn archives(all: &Fragment) -> ArchiveConfig {
         host_components: components
             .unwrap_or_else(|| DRIVER_COMPONENTS.map(str::to_owned).to_vec()),
         host_suites: all.archive_suites.clone().unwrap_or_default(),
+        container_lists: OperatorConfig::of(all).enabled.then(|| PathBuf::from("/")),
         frozen: all.archive_frozen.unwrap_or(false),
     }
 }
@@ -317,9 +328,10 @@ impl Config {
 }
 
 /// Returns each module once, in the order given, without the three that are always loaded.
-fn extra_modules(names: &[ModuleName]) -> Vec<String> {
+fn extra_modules(all: &Fragment) -> Vec<String> {
     let mut extra: Vec<String> = Vec::new();
-    for name in names.iter().map(ModuleName::as_str) {
+    let names = all.extra_modules.iter().flatten().map(ModuleName::as_str);
+    for name in names.chain(all.operator.extra_modules()) {
         let always = driver_modules::always().any(|module| module == name);
         if !always && !extra.iter().any(|e| e == name) {
             extra.push(name.to_owned());

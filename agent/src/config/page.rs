@@ -46,8 +46,9 @@ impl Row {
     }
 
     fn variables(&self) -> String {
-        // Each module has one of its own; of the others one counts.
-        let between = if self.kind.contains("BTreeMap") { ", " } else { ", else " };
+        // Each module, and each value, has one of its own; of the others one counts.
+        let each = self.kind.contains("BTreeMap") || self.kind == "FabricSettings";
+        let between = if each { ", " } else { ", else " };
         let named: Vec<_> = self.variables.iter().map(|name| format!("`{name}`")).collect();
         named.join(between)
     }

@@ -11,6 +11,7 @@ use super::downloads::DownloadFragment;
 use super::fragment::decided;
 use super::layer::settings;
 use super::module_signing::ModuleSigningFragment;
+use super::operator::OperatorFragment;
 use super::patches::PatchFragment;
 use super::publish::PublishFragment;
 use super::run_file::absolute_place;
@@ -191,6 +192,8 @@ settings! {
     patches: PatchFragment; section "patches"
     /// The driver's daemons.
     daemons: DaemonFragment; section "daemons"
+    /// The GPU operator.
+    operator: OperatorFragment; section "operator"
     /// Part of the driver that CDI specs give to containers: compute, utility, video or graphics
     /// (repeatable)
     cdi_capabilities: Option<Vec<DriverCapability>>;
