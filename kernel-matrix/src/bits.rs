@@ -38,6 +38,7 @@ impl Bits {
             use_host_apt: true,
             host_components: DRIVERS_ARE_IN.map(str::to_owned).into(),
             host_suites: suites.to_vec(),
+            container_lists: None,
             frozen,
         };
         let opened = Archive::open(&config, Path::new("/"), &store, &Silent);

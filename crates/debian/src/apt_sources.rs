@@ -37,6 +37,9 @@ pub struct SignedBy {
     pub signers: Vec<Signer>,
 }
 
+/// Directory of apt's further lists.
+const LISTS: &str = "/etc/apt/sources.list.d";
+
 /// Contents of a host's apt files.
 #[derive(Debug, Default)]
 pub struct AptSources {
@@ -51,9 +54,25 @@ pub struct AptSources {
 /// Silently left out: source packages, disabled entries, flat repositories, entries for other
 /// architectures, and transports other than http, https, file and mirror+file.
 pub fn read(root: &Path, arch: &str) -> AptSources {
+    read_files(root, source_files(root), root, arch)
+}
+
+/// Like [`read`], after the lists of sources.list.d below `lists`, whose keyrings and directories are
+/// those below `root`.
+pub fn read_with(lists: Option<&Path>, root: &Path, arch: &str) -> AptSources {
+    let host = read(root, arch);
+    let Some(lists) = lists.filter(|lists| *lists != root) else { return host };
+    let files = source_files(lists).into_iter().filter(|file| file.starts_with(LISTS));
+    let mut found = read_files(lists, files.collect(), root, arch);
+    found.sources.extend(host.sources);
+    found.problems.extend(host.problems);
+    found
+}
+
+fn read_files(lists: &Path, files: Vec<PathBuf>, root: &Path, arch: &str) -> AptSources {
     let mut found = AptSources::default();
-    for file in source_files(root) {
-        let parsed = read_below(root, &file)
+    for file in files {
+        let parsed = read_below(lists, &file)
             .or_fail(FailureKind::Usage, || format!("reading {}", file.display()))
             .and_then(|bytes| {
                 parse(&file, &String::from_utf8_lossy(&bytes), arch).map_err(|bad| {
@@ -82,13 +101,16 @@ fn parse(file: &Path, text: &str, arch: &str) -> Result<Vec<AptSource>, BadLine>
 
 /// Lists the files apt reads, in its order: names with odd characters are ignored, as by apt.
 fn source_files(root: &Path) -> Vec<PathBuf> {
-    let dir = Path::new("etc/apt/sources.list.d");
-    let names = fs::read_dir(root.join(dir)).into_iter().flatten().flatten();
+    let dir = Path::new(LISTS);
+    let names = fs::read_dir(root.join(dir.strip_prefix("/").unwrap_or(dir)))
+        .into_iter()
+        .flatten()
+        .flatten();
     let mut files: Vec<PathBuf> = names
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter(|name| name.ends_with(".list") || name.ends_with(".sources"))
         .filter(|name| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b)))
-        .map(|name| Path::new("/").join(dir).join(name))
+        .map(|name| dir.join(name))
         .collect();
     files.sort();
     let main = Path::new("/etc/apt/sources.list");

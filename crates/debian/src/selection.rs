@@ -118,7 +118,7 @@ impl Selection {
         arch: &str,
     ) -> Result<(), Failure> {
         let os = Os::read(host_root);
-        let found = apt_sources::read(host_root, arch);
+        let found = apt_sources::read_with(config.container_lists.as_deref(), host_root, arch);
         self.problems.extend(found.problems);
         let mut own: Vec<(AptSource, Place)> = Vec::new();
         for mut source in found.sources {
@@ -345,6 +345,7 @@ mod tests {
             use_host_apt: true,
             host_components: Vec::new(),
             host_suites: Vec::new(),
+            container_lists: None,
             frozen: false,
         };
         let failure = select(&config, root.path(), "amd64").expect_err("refused");

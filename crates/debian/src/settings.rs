@@ -19,6 +19,9 @@ pub struct ArchiveConfig {
     /// Suites to look for in the host's apt sources beyond those they name, for example
     /// `trixie-security`.
     pub host_suites: Vec<String>,
+    /// Root below which apt's lists were mounted for this container; they come before the host's, and
+    /// their keyrings and directories are the host's.
+    pub container_lists: Option<PathBuf>,
     /// Accept metadata past its Valid-Until, or older than what was read before: the archive is a
     /// frozen mirror on purpose.
     pub frozen: bool,

@@ -1,5 +1,6 @@
 //! Downloads over http and https, and copies from file URLs.
 
+mod certificates;
 mod client_error;
 mod download;
 mod local;
@@ -123,7 +124,7 @@ impl Fetcher {
             with(client)
         };
         let client = builder()
-            .tls_certs_merge(host_certificates(host_root))
+            .tls_certs_merge(beside_the_own(host_root))
             .build()
             // An image without any certificate can still fetch over http: files are verified by
             // signature and digest anyway.
@@ -284,6 +285,12 @@ impl Fetcher {
 /// Paths of certificate bundles: Debian's, and Red Hat's (a link to an absolute path).
 const BUNDLES: [&str; 2] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
+
+/// Returns the certificates beside those of this file system's bundle.
+fn beside_the_own(host_root: &Path) -> Vec<reqwest::Certificate> {
+    let mounted = certificates::mounted(Path::new(certificates::DIR));
+    host_certificates(host_root).into_iter().chain(mounted).collect()
+}
 
 /// Reads the host's certificate bundle, if it differs from this file system's. Links are resolved
 /// within the host's root.

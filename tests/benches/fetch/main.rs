@@ -132,6 +132,7 @@ async fn ours(url: &str, suite: &Suite, keyring: &Path, work: &Path) -> Result<(
         use_host_apt: false,
         host_components: Vec::new(),
         host_suites: Vec::new(),
+        container_lists: None,
         frozen: false,
     };
     let store = Store::open(&work.join("store"), disk())?;

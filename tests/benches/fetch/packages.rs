@@ -23,6 +23,7 @@ pub(crate) fn suite(runtime: &Runtime, dir: &Path) -> Result<Suite, Failure> {
         use_host_apt: true,
         host_components: Vec::new(),
         host_suites: Vec::new(),
+        container_lists: None,
         frozen: true,
     };
     let packages = runtime.block_on(async {

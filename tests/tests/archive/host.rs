@@ -36,6 +36,7 @@ async fn open(
         use_host_apt: true,
         host_components: owned(components),
         host_suites: owned(suites),
+        container_lists: None,
         frozen: false,
     };
     let root = scene.dir.path().join("host");

@@ -72,6 +72,7 @@ impl Scene {
             use_host_apt: false,
             host_components: Vec::new(),
             host_suites: Vec::new(),
+            container_lists: None,
             frozen: false,
         }
     }

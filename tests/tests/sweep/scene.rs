@@ -115,6 +115,7 @@ impl Scene {
             use_host_apt: false,
             host_components: Vec::new(),
             host_suites: Vec::new(),
+            container_lists: None,
             frozen: false,
         };
         let (policy, root) = (self.policy.clone(), Path::new("/"));

@@ -140,6 +140,28 @@ fn a_hosts_files_are_read_in_order_and_a_bad_one_does_not_spoil_the_rest() {
 }
 
 #[test]
+fn lists_that_were_mounted_for_the_container_come_first_and_use_the_hosts_files() {
+    let own = host(&[
+        ("etc/apt/sources.list", "deb https://image.example.com a main\n"),
+        (
+            "etc/apt/sources.list.d/site.list",
+            "deb https://mirror.example.com a main\ndeb file:/srv a main\n",
+        ),
+        ("etc/apt/sources.list.d/bad.list", "deb nonsense\n"),
+    ]);
+    let root = host(&[("etc/apt/sources.list", "deb https://host.example.com a main\n")]);
+    let urls = |lists| -> Vec<String> {
+        read_with(lists, root.path(), "amd64").sources.into_iter().map(|s| s.url).collect()
+    };
+    let mirror = format!("file://{}/srv", root.path().display());
+    let all = ["https://mirror.example.com", &mirror, "https://host.example.com"];
+    assert_eq!(urls(Some(own.path())), all);
+    assert_eq!(urls(None), ["https://host.example.com"]);
+    assert_eq!(urls(Some(root.path())), ["https://host.example.com"]);
+    assert_eq!(read_with(Some(own.path()), root.path(), "amd64").problems.len(), 1);
+}
+
+#[test]
 fn a_host_without_apt_has_no_sources() {
     let root = host(&[]);
     let found = read(root.path(), "amd64");
