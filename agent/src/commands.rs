@@ -1,9 +1,11 @@
 //! Commands of the command line, dispatched to the modules that implement them.
 
 mod bundle;
+pub mod called;
 mod cdi;
 mod docker_args;
 mod doctor;
+pub mod peermem;
 mod registry;
 mod runtime;
 mod sign_modules;
@@ -16,7 +18,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
@@ -25,8 +27,10 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::{emulate_default_handler, signal_name};
 use signal_hook_tokio::Signals;
 
+pub use called::Called;
 pub use usage::{is_wrong_usage, without_secrets, wrong_usage};
 
+use self::peermem::SideCar;
 use crate::build_lease::Claims;
 use crate::config::{self, Config, Fragment, StorePlace, TerminationMessage};
 use crate::lifecycle::{self, signals};
@@ -203,7 +207,7 @@ pub fn execute(
 
 /// Reads the current configuration.
 fn load(flags: &Fragment, env: Env<'_>) -> Result<Config, Failure> {
-    config::load(flags.clone(), env, Some(Path::new(config::DEFAULT_FILE)))
+    config::load(flags.clone(), env, Some(&config::usual_file()))
 }
 
 /// Configurations of `run`: read again with the flags and the environment of its start.
@@ -320,6 +324,17 @@ fn release(text: &str) -> Result<String, &'static str> {
     }
 }
 
+/// Runs a command of the operator's side container.
+///
+/// # Errors
+/// The failure to report and exit with.
+pub fn execute_side_car(command: SideCar, log: &Log) -> Result<ExitCode, Failure> {
+    let env = |name: &str| std::env::var(name).ok();
+    log.fix_format(None, &env)?;
+    log.start(&env)?;
+    command.run()
+}
+
 /// Warns about unknown settings in the environment, which may be misspelt; refuses one about
 /// signatures, because ignoring it could permit unsigned modules.
 fn check_unknown(asked: &BTreeSet<String>) -> Result<(), Failure> {
@@ -327,6 +342,9 @@ fn check_unknown(asked: &BTreeSet<String>) -> Result<(), Failure> {
         let name = name.to_string_lossy();
         if asked.contains(&*name) || !is_meant_for_us(&name) {
             continue;
+        }
+        if name.starts_with(config::FABRIC_VARIABLES) {
+            return Err(config::unknown_fabric_variable(&name));
         }
         let cause = format!("the environment variable {name} is not a setting of longshore");
         if name.contains("SIGNATURE") {
@@ -343,12 +361,12 @@ fn check_unknown(asked: &BTreeSet<String>) -> Result<(), Failure> {
 fn is_meant_for_us(name: &str) -> bool {
     // Kubernetes sets these for every service whose name begins with `longshore`.
     let of_service = name.contains("_SERVICE_") || name.contains("_PORT");
-    name.starts_with("LONGSHORE_") && !of_service
+    name.starts_with(config::FABRIC_VARIABLES) || name.starts_with("LONGSHORE_") && !of_service
 }
 
 /// Refuses settings that are not UTF-8, which would otherwise count as absent.
 fn check_environment() -> Result<(), Failure> {
-    let theirs = ["DRIVER_VERSION", "KERNEL_MODULE_TYPE", "OPEN_KERNEL_MODULES_ENABLED"];
+    let theirs = config::OPERATOR_VARIABLES;
     for (name, value) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if value.to_str().is_none() && (name.starts_with("LONGSHORE_") || theirs.contains(&&*name))
@@ -444,13 +462,14 @@ fn usual_message(settings: &Fragment) -> Option<PathBuf> {
 /// Sets the termination message and failure record for an agent that was started as a child of this
 /// process.
 pub fn prepare_termination_record(termination: &TerminationRecord) {
-    let Ok(cli) = Cli::try_parse() else { return };
+    let Ok(Called::Longshore(line)) = Called::by(std::env::args_os()) else { return };
+    let Ok(cli) = Cli::try_parse_from(line) else { return };
     if !matches!(cli.command, Command::Run) {
         return;
     }
     termination.leave_message(usual_message(&cli.settings));
     let env = |name: &str| std::env::var(name).ok();
-    let config = config::load(cli.settings, &env, Some(Path::new(config::DEFAULT_FILE)));
+    let config = config::load(cli.settings, &env, Some(&config::usual_file()));
     if let Ok(config) = config {
         termination.leave_message(config.termination_message.clone());
         termination.keep_record(&config, &Telemetry::default());

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode as ProcessExit;
 
 use clap::Parser;
-use longshore::commands::{self, Cli, CommandOutcome};
+use longshore::commands::{self, Called, Cli, CommandOutcome};
 use longshore::lifecycle::{init, signals};
 use longshore::logging::{Log, LogFormat};
 use longshore::termination::TerminationRecord;
@@ -56,7 +56,14 @@ fn main() -> ProcessExit {
             return ProcessExit::from(failure.code().number());
         }
     }
-    let cli = match Cli::try_parse() {
+    let line = match Called::by(std::env::args_os()) {
+        Ok(Called::Longshore(line)) => line,
+        Ok(Called::SideCar(command)) => {
+            return ended(commands::execute_side_car(command, &log), &log);
+        }
+        Err(failure) => return ended(Err(failure), &log),
+    };
+    let cli = match Cli::try_parse_from(line) {
         Ok(cli) => cli,
         Err(error) => return refuse(commands::without_secrets(error), &log),
     };
@@ -69,6 +76,15 @@ fn main() -> ProcessExit {
             ProcessExit::from(failure.code().number())
         }
     }
+}
+
+/// Ends a command that leaves no termination message.
+fn ended(result: Result<ExitCode, Failure>, log: &Log) -> ProcessExit {
+    let code = result.unwrap_or_else(|failure| {
+        log.report(&failure);
+        failure.code()
+    });
+    ProcessExit::from(code.number())
 }
 
 /// Reports a wrong command line, or prints the requested help page.
