@@ -65,6 +65,8 @@ pub struct FakeState {
     pub links: BTreeMap<PathBuf, PathBuf>,
     /// Published files, and those that were not renamed yet, with their contents.
     pub published: BTreeMap<PathBuf, Vec<u8>>,
+    /// Status files.
+    pub statuses: BTreeMap<PathBuf, String>,
     /// GPUs on the PCI bus.
     pub gpus: Vec<Gpu>,
     /// PCI devices by address, with their drivers.

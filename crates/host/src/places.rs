@@ -44,6 +44,8 @@ const LIMIT: Duration = Duration::from_secs(3);
 pub struct Recorded {
     /// Mount points of live mounts.
     pub mounts: Vec<PathBuf>,
+    /// Status files of live steps.
+    pub files: Vec<PathBuf>,
     /// True if the firmware path is set by a live step.
     pub firmware_path: bool,
 }
@@ -96,7 +98,8 @@ impl Look<'_> {
 
     fn files(&self) -> io::Result<Vec<PlacedFile>> {
         let mut files = Vec::new();
-        for path in FILES.iter().map(|name| self.beside(name)) {
+        let all = FILES.iter().map(|name| self.beside(name));
+        for path in all.filter(|path| !self.recorded.files.contains(path)) {
             match fs::symlink_metadata(self.root.display(&path)) {
                 // A directory with such a name is not one of that container's files.
                 Ok(found) if found.is_dir() => {}

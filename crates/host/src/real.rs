@@ -18,6 +18,7 @@ use super::kernel_call::{Answer, Call, KernelCalls};
 use super::kmsg::KernelLog;
 use super::look::Looker;
 use super::published::{self, Place, Published};
+use super::status_file::{self, Status};
 use super::verbs::{
     Binding, DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, Owner, Stage, VerbError,
     WantedNode,
@@ -458,6 +459,18 @@ impl Host for RealHost {
             Err(e) if is_absent(&e) => Ok(None),
             Err(e) => Err(VerbError::on_path("lstat", path, &e)),
         }
+    }
+
+    fn status(&self, path: &Path) -> Result<Option<Status>, VerbError> {
+        status_file::read(&self.at(path)).map_err(status_file::failed("read", path))
+    }
+
+    fn write_status(&self, path: &Path, text: &str) -> Result<(), VerbError> {
+        status_file::write(&self.at(path), text).map_err(status_file::failed("write", path))
+    }
+
+    fn remove_status(&self, path: &Path) -> Result<(), VerbError> {
+        status_file::remove(&self.at(path)).map_err(status_file::failed("unlink", path))
     }
 
     fn make_dir(&self, path: &Path) -> Result<(), VerbError> {

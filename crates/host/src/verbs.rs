@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::gpus::Gpu;
 use super::published::{Place, Published};
+use super::status_file::Status;
 use crate::daemon::{Daemon, DaemonStatus, Ending};
 use longshore_core::deadlines::Deadlines;
 use longshore_core::sanitize::in_line;
@@ -330,6 +331,12 @@ pub trait Host: Send + Sync {
     fn remove_file(&self, path: &Path) -> Result<(), VerbError>;
     /// Identity of the file at `path`, links not followed; None for nothing or a directory.
     fn file(&self, path: &Path) -> Result<Option<FileId>, VerbError>;
+    /// The status file at `path`; None where there is nothing.
+    fn status(&self, path: &Path) -> Result<Option<Status>, VerbError>;
+    /// Writes a status file whole, with its directory; replaces what is there, follows no link.
+    fn write_status(&self, path: &Path, text: &str) -> Result<(), VerbError>;
+    /// Removes what is at the path of a status file, unless that is a directory.
+    fn remove_status(&self, path: &Path) -> Result<(), VerbError>;
     /// Makes one directory, mode 0755.
     fn make_dir(&self, path: &Path) -> Result<(), VerbError>;
     /// Removes an empty directory.

@@ -13,6 +13,7 @@ use super::{FakeHost, FakeModule, Ill, Inner};
 use crate::daemon::{Answers, Daemon, DaemonStatus, Ending};
 use crate::gpus::Gpu;
 use crate::published::{Place, Published};
+use crate::status_file::Status;
 use crate::verbs::{
     Binding, DirId, DriverUsers, FileId, Host, Image, ModuleState, Node, NodeKeeper, Stage,
     TMPFS_SOURCE, VerbError, WantedNode,
@@ -307,6 +308,24 @@ impl Host for FakeHost {
         let path = inner.real(path);
         let node = || inner.state.nodes.contains_key(&path).then(FileId::default);
         Ok(inner.state.files.get(&path).copied().or_else(node))
+    }
+
+    fn status(&self, path: &Path) -> Result<Option<Status>, VerbError> {
+        Ok(self.lock().state.statuses.get(path).cloned().map(Status::Text))
+    }
+
+    fn write_status(&self, path: &Path, text: &str) -> Result<(), VerbError> {
+        self.path_verb("status", path, |inner| {
+            inner.state.statuses.insert(path.to_path_buf(), text.to_owned());
+            Ok(())
+        })
+    }
+
+    fn remove_status(&self, path: &Path) -> Result<(), VerbError> {
+        self.path_verb("unlink", path, |inner| {
+            inner.state.statuses.remove(path);
+            Ok(())
+        })
     }
 
     fn make_dir(&self, path: &Path) -> Result<(), VerbError> {

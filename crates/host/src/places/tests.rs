@@ -142,9 +142,23 @@ fn ours_is_told_from_others() {
     }
     let other = "60 26 254:1 /srv /run/nvidia/driver/srv rw - ext4 /dev/vda1 rw\n";
     assert_eq!(owners(&scene.look(other)), [RootMountOwner::Unknown]);
-    let recorded = Recorded { mounts: vec!["/run/nvidia/driver/srv".into()], firmware_path: true };
+    let recorded = Recorded {
+        mounts: vec!["/run/nvidia/driver/srv".into()],
+        firmware_path: true,
+        ..Recorded::default()
+    };
     assert_eq!(owners(&scene.look_with(other, &recorded)), [RootMountOwner::Ours]);
     assert_eq!(owners(&scene.look("60 26 0:9 / /run/nvidia/driver2 rw - ext4 d rw\n")), []);
+}
+
+#[test]
+fn files_of_the_record_are_no_leftovers() {
+    let scene = Scene::new();
+    scene.write("run/nvidia/nvidia-driver.state", "2166136261\n");
+    assert_eq!(scene.look("").files.len(), 1);
+    let files = vec!["/run/nvidia/nvidia-driver.state".into()];
+    let recorded = Recorded { files, ..Recorded::default() };
+    assert_eq!(scene.look_with("", &recorded).files.len(), 0);
 }
 
 #[test]
