@@ -24,7 +24,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::journal::phase::Phase;
-use crate::steps::{Mounted, MountedFrom, Recorded as RecordedStep, WriteParameter};
+use crate::steps::{Mounted, MountedFrom, Recorded as RecordedStep, WriteParameter, WriteStatus};
 use longshore_core::disk::Disk;
 use longshore_core::durable::write_remedy;
 use longshore_core::failure::{Failure, FailureKind, OrFail};
@@ -257,6 +257,9 @@ pub fn recorded(paths: &Paths) -> Recorded {
                 MountedFrom::Tree(_) | MountedFrom::Fresh(_) => recorded.mounts.push(target.into()),
                 MountedFrom::Directory(_) => {}
             }
+        }
+        if let Some(WriteStatus { path, confirmed_by, .. }) = WriteStatus::recorded(&entry.step) {
+            recorded.files.extend([path].into_iter().chain(confirmed_by).cloned());
         }
         let written = WriteParameter::recorded(&entry.step);
         recorded.firmware_path |= written.is_some_and(|it| it.path == Path::new(FIRMWARE_PATH));

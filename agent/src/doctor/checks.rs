@@ -232,7 +232,7 @@ pub(super) const ALL: [Definition; 30] = [
         ],
         sources,
     ),
-    check(Area::Configuration, "settings", &[Code::ParametersUnused], |s| {
+    check(Area::Configuration, "settings", &SETTINGS, |s| {
         let driver = s.look.config.driver.version.as_deref().unwrap_or("newest");
         Ok(format!("driver = {driver}; every parameter belongs to a loaded module"))
     }),
@@ -260,6 +260,12 @@ pub(super) const ALL: [Definition; 30] = [
     }),
 ];
 
+const SETTINGS: [Code; 4] = [
+    Code::DriverSourcesMissing,
+    Code::VgpuUnsupported,
+    Code::DrmUnderOperator,
+    Code::ParametersUnused,
+];
 const CAPTURED: &str = "the tree was captured on another machine";
 const HIDDEN: &str = "the host's own files are not accessible";
 

@@ -54,8 +54,9 @@ impl Engine<'_> {
             }
         });
         let why = match done {
-            // The daemons were ended, because they use the modules to unload.
-            Ok(Some(in_use)) if was_whole && !journal.state().whole => {
+            // The daemons were ended, because they use the modules to unload; and another program
+            // may have removed its mounts since the last agent ended.
+            Ok(Some(in_use)) if was_whole => {
                 return Err(self.bring_back(journal).map_or_else(NotExchanged::Lost, |()| in_use));
             }
             Ok(Some(in_use)) => return Err(in_use),

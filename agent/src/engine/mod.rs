@@ -1,6 +1,7 @@
 //! Carries steps out, with the intent in the journal before the act, and undoes them.
 
 mod act;
+mod announced;
 mod daemons;
 mod exchange;
 pub mod fake_images;

@@ -48,7 +48,7 @@ impl Engine<'_> {
             if let Err(not) = self.wait_for_users(&wait, going, journal) {
                 break not;
             }
-            withdrawn.extend(self.withdraw(going, journal));
+            withdrawn.extend(self.withdraw_for(going, journal));
             match self.unload_modules(&wait, going, journal) {
                 Unloaded::All => return Ok(Vec::new()),
                 Unloaded::Wedged(left) => return Ok(vec![left]),
@@ -59,41 +59,8 @@ impl Engine<'_> {
                 }
             }
         };
-        self.redo_withdrawn(&withdrawn, journal);
+        self.announce_again(&withdrawn, journal);
         Err(why)
-    }
-
-    /// Undoes the steps that give the driver to further users, and returns their entries. One that
-    /// cannot be undone is reported with the others, after the modules.
-    fn withdraw(&self, going: Going<'_>, journal: &mut Journal) -> Vec<Entry> {
-        let is_withdrawn = |entry: &&Entry| going(entry) && entry.step.properties().withdrawn;
-        let entries: Vec<Entry> = journal.live().rev().filter(is_withdrawn).cloned().collect();
-        let mut withdrawn = Vec::new();
-        for entry in entries {
-            match self.undo_entry(&entry, None) {
-                Ok(EntryState::Undone) => {
-                    record(journal, entry.seq, EntryState::Undone);
-                    withdrawn.push(entry);
-                }
-                Ok(state) => record(journal, entry.seq, state),
-                Err(error) => tracing::warn!("{}: {error}", entry.step),
-            }
-        }
-        withdrawn
-    }
-
-    /// Carries them out again: the driver stays.
-    fn redo_withdrawn(&self, withdrawn: &[Entry], journal: &mut Journal) {
-        for entry in withdrawn.iter().rev().filter(|entry| is_done(entry)) {
-            record(journal, entry.seq, EntryState::Intended);
-            let cancel = CancelFlag::default();
-            if let Err(failure) = self.carry_out(&entry.step, entry.seq, journal, &cancel) {
-                tracing::warn!("{}", failure.one_line());
-            }
-        }
-        if let Err(failure) = journal.flush() {
-            tracing::warn!("{}", failure.one_line());
-        }
     }
 
     /// Unloads the modules we loaded, in reverse. Where one cannot be unloaded, loads those already

@@ -61,7 +61,9 @@ impl Phase {
             Ready => &[Changing, Removing],
             Removing => &[Removed, InUse, Failed],
             Removed => &[Probing],
-            InUse | Failed => &[Removing],
+            // Its users may end, or another driver be wanted.
+            InUse => &[Planning, Removing],
+            Failed => &[Removing],
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Entry, EntryState, Journal, PlanSummary, Refused};
 use crate::journal::phase::{IllegalTransition, Phase};
-use crate::steps::{Entries, Recorded};
+use crate::steps::{Announces, Entries, Recorded};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 impl Journal {
@@ -95,7 +95,7 @@ impl Journal {
     pub fn intend(&mut self, step: Recorded) -> Result<u64, Failure> {
         self.check(&step)?;
         let seq = self.next_seq();
-        self.state.whole = false;
+        self.state.whole &= announces(&step);
         let state = EntryState::Intended;
         self.state.entries.push(Entry { seq, step, state, instance: None });
         if let Err(failure) = self.save() {
@@ -118,8 +118,10 @@ impl Journal {
     /// step's intent, or [`Journal::flush`]. A reader of the file before that finds the entry
     /// intended, and inspects the host for the result, as after a death right after the act.
     pub fn record(&mut self, seq: u64, state: EntryState) {
-        self.state.whole &= matches!(state, EntryState::Done);
-        if let Some(entry) = self.state.entries.iter_mut().find(|e| e.seq == seq) {
+        let entry = self.state.entries.iter_mut().find(|e| e.seq == seq);
+        let is_announcement = entry.as_ref().is_some_and(|entry| announces(&entry.step));
+        self.state.whole &= is_announcement || matches!(state, EntryState::Done);
+        if let Some(entry) = entry {
             entry.state = state;
         }
         self.unwritten = true;
@@ -141,6 +143,11 @@ impl Journal {
     pub fn flush(&mut self) -> Result<(), Failure> {
         if self.unwritten { self.save() } else { Ok(()) }
     }
+}
+
+/// True for an announcement: the driver is whole without it.
+fn announces(step: &Recorded) -> bool {
+    step.properties().announces != Announces::Nothing
 }
 
 impl Entries for Journal {

@@ -1,6 +1,7 @@
 //! One agent run, over a host and a provider that may be the real ones or a test's.
 
 mod change;
+mod held;
 mod stay;
 
 use std::future::Future;
@@ -15,8 +16,9 @@ use crate::journal::phase::Phase;
 use crate::journal::{Entry, Journal, PlanSummary};
 use crate::plan::{Plan, Severity};
 use crate::provider::{Configurations, Gathered, Provider};
-use crate::steps::{LoadModule, Step};
+use crate::steps::{Announces, LoadModule, Step};
 use crate::telemetry::{DriverInfo, Origin, Telemetry};
+pub use held::{Conduct, HeldChange, OnlyLogged};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::FailureKind;
 use longshore_core::failure::{ExitCode, Failure, OrFail};
@@ -43,6 +45,8 @@ pub struct Context {
     pub missing_gpus: MissingGpus,
     /// Sources of events about the driver that is Ready.
     pub triggers: Triggers,
+    /// Conduct in the driver pod of the GPU operator.
+    pub conduct: Conduct,
 }
 
 impl Context {
@@ -51,6 +55,7 @@ impl Context {
         self.in_use_wait = super::in_use_wait(config);
         self.step_limit = config.step_limit();
         self.missing_gpus = config.missing_gpus;
+        self.conduct = self.conduct.follow(config);
         if let Some(host) = self.host.within(&config.deadlines) {
             self.host = host;
         }
@@ -84,12 +89,19 @@ pub struct Agent {
     /// Basis of the driver that is Ready.
     base: Base,
     repairs: Repairs,
+    /// Wait before the next try of a change that is held.
+    held_for: Option<Duration>,
 }
 
 /// Reason that a run did not reach Ready.
 enum Outcome {
     /// A stop was requested.
     Stopped,
+    /// The change that was held is to be planned again.
+    Again {
+        /// True if the configuration is to be read before.
+        renewed: bool,
+    },
     /// Something failed. The journal records whether the previous driver is there, whole.
     Failed(Failure),
 }
@@ -113,7 +125,7 @@ impl Agent {
     ) -> Self {
         let (asked, entered) = (("the start", started), Instant::now());
         let (base, repairs) = (Base::default(), Repairs::default());
-        Self { world, journal, stop, renewal, asked, entered, base, repairs }
+        Self { world, journal, stop, renewal, asked, entered, base, repairs, held_for: None }
     }
 
     /// Runs: installs the driver that `config` wants, stays, uninstalls. A provider, which may hold
@@ -137,14 +149,12 @@ impl Agent {
         configurations: &impl Configurations,
     ) -> Result<ExitCode, Failure> {
         self.begin()?;
-        let mut lived = {
-            let provider = configurations.provider(&config);
-            self.install(&provider).await
-        };
+        self.withdraw_at_start().await?;
+        let mut lived = self.install_wanted(&mut config, configurations).await;
         loop {
             match lived {
                 Ok(()) => {}
-                Err(Outcome::Stopped) => return self.uninstall().await,
+                Err(Outcome::Stopped | Outcome::Again { .. }) => return self.uninstall().await,
                 Err(Outcome::Failed(failure)) => return Err(self.fail(failure).await),
             }
             lived = match self.stay().await {
@@ -152,6 +162,21 @@ impl Agent {
                 Ok(Next::Renew) => self.renew(&mut config, configurations).await,
                 Err(end) => Err(end),
             };
+        }
+    }
+
+    /// Installs the driver that the configuration wants, which may change while that is held.
+    async fn install_wanted(
+        &mut self,
+        config: &mut Config,
+        configurations: &impl Configurations,
+    ) -> Result<(), Outcome> {
+        loop {
+            let installed = self.install(&configurations.provider(config)).await;
+            let Err(Outcome::Again { renewed }) = installed else { return installed };
+            if renewed {
+                self.read_again(config, configurations);
+            }
         }
     }
 
@@ -166,6 +191,7 @@ impl Agent {
         } else {
             self.exchange(&plan, going, Phase::InUse).await?;
         }
+        self.held_for = None;
         self.ready(&plan, first)?;
         self.tell(provider).await;
         Ok(())
@@ -338,7 +364,19 @@ impl Agent {
         if let Some(journal) = journal {
             self.journal = journal;
         }
-        result
+        match result {
+            Err(failure) if failure.kind() == FailureKind::InUse && self.is_of_operator() => {
+                let left = failure.one_line();
+                tracing::info!("{left}; it is left to the operator's next driver pod");
+                Ok(ExitCode::Done)
+            }
+            result => result,
+        }
+    }
+
+    /// True in the driver pod of the GPU operator: its pods use the driver across the agent's end.
+    fn is_of_operator(&self) -> bool {
+        self.world.conduct.parent.is_some()
     }
 
     async fn on_engine<T: Send + 'static>(
@@ -383,7 +421,14 @@ pub(super) async fn remove(
     journal: Journal,
 ) -> (Option<Journal>, Result<ExitCode, Failure>) {
     let since = Instant::now();
-    let undone = on_engine(world, journal, |engine, journal| engine.undo(journal)).await;
+    let undo = |engine: &Engine<'_>, journal: &mut Journal| {
+        let undone = engine.undo(journal);
+        if matches!(undone, Err(NotUndone::InUse(_))) {
+            engine.withdraw(Announces::Agent, journal);
+        }
+        undone
+    };
+    let undone = on_engine(world, journal, undo).await;
     let (mut journal, undone) = match undone {
         Ok(undone) => undone,
         Err(bug) => return (None, Err(bug)),

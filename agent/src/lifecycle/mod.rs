@@ -13,7 +13,7 @@ mod watchdog;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use agent::{Agent, Context};
+pub use agent::{Agent, Conduct, Context, HeldChange, OnlyLogged};
 pub use signals::Renewal;
 pub use watch::Triggers;
 use watchdog::Asked;
@@ -159,6 +159,7 @@ fn world(
         rest: Idle::default(),
         missing_gpus: config.missing_gpus,
         triggers: Triggers { kernel: true, ..Triggers::default() },
+        conduct: Conduct::default().follow(config),
     }
 }
 

@@ -34,6 +34,7 @@ mod change;
 mod crash;
 mod daemons;
 mod fabric;
+mod operator;
 mod renewal;
 mod spec;
 mod stay;
@@ -260,6 +261,7 @@ struct Scene {
     missing_gpus: MissingGpus,
     /// Requests a check of the driver, as an event of the kernel does.
     again: Renewal,
+    conduct: Conduct,
 }
 
 impl Scene {
@@ -290,6 +292,7 @@ impl Scene {
             step_limit: Duration::from_secs(600),
             missing_gpus: MissingGpus::Warn,
             again: Renewal::default(),
+            conduct: Conduct::default(),
         }
     }
 
@@ -303,6 +306,7 @@ impl Scene {
             rest: Idle::default(),
             missing_gpus: self.missing_gpus,
             triggers: Triggers { again: self.again.clone(), kernel: false },
+            conduct: self.conduct.clone(),
         }
     }
 

@@ -195,6 +195,7 @@ fn is_foreign(facts: &HostFacts, socket: &str) -> bool {
 /// lack the mode and owner in /proc themselves (nvidia-modprobe-utils.c, `mknod_helper`). They are
 /// made before it starts, so that it needs no CAP_MKNOD.
 fn fabric_manager(place: &Place<'_>) -> Daemon {
+    let given = &place.config.operator.fabric;
     let share = place.driver_root().join("usr/share/nvidia/nvswitch");
     let run = Path::new(FABRICMANAGER_SOCKET).parent().unwrap_or(Path::new("/run"));
     let file = run.join("fabricmanager.cfg");
@@ -203,7 +204,7 @@ fn fabric_manager(place: &Place<'_>) -> Daemon {
         arguments: vec!["-c".to_owned(), file.display().to_string()],
         settings: Some(Settings {
             template: share.join("fabricmanager.cfg"),
-            set: vec![
+            set: [
                 set("DAEMONIZE", "0"),
                 // Empty: it then logs to standard error.
                 set("LOG_FILE_NAME", ""),
@@ -212,7 +213,10 @@ fn fabric_manager(place: &Place<'_>) -> Daemon {
                 set("TOPOLOGY_FILE_PATH", &share.display().to_string()),
                 set("STATE_FILE_NAME", &run.join("fabricmanager.state").display().to_string()),
                 set("DATABASE_PATH", &share.display().to_string()),
-            ],
+            ]
+            .into_iter()
+            .chain(given.iter().map(|(key, value)| set(key, value)))
+            .collect(),
             file,
         }),
         // Required by the switches' driver (nvswitch_os_is_admin).

@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::acquire::Supply;
-use super::conflicts;
 use super::driver::Choice;
-use super::in_tree;
 use super::preflight::has_hosts_dev;
+use super::{conflicts, in_tree, operator};
 use crate::config::Config;
 use crate::steps::{
     Bind, DEVICE_FILES, LinkNodes, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountRoot,
@@ -51,6 +50,7 @@ pub(super) fn install(
 ) -> Install {
     let root = &config.paths.driver_root;
     let mut install = Install { exact: !supply.builds && !supply.signs, ..Install::default() };
+    install.steps.extend(operator::first(config));
     install.steps.extend(conflicts::take_over(config, facts));
     install.steps.push(Step::MakeDir(MakeDir { path: root.clone() }));
     install.steps.push(Step::WriteParameter(WriteParameter {

@@ -11,6 +11,7 @@ pub mod gpu;
 mod in_tree;
 mod install;
 mod live;
+mod operator;
 mod preflight;
 mod render;
 mod signing;
@@ -110,6 +111,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     let publishing = cdi::publishing(config, facts);
     install.steps.extend(publishing.step);
     install.findings.extend(publishing.finding);
+    install.steps.extend(operator::last(config));
 
     let mut findings = preflight::findings(config, facts);
     findings.append(&mut choice.findings);
@@ -129,6 +131,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     findings.extend(preflight::room(facts, &supply.acquire));
     findings.append(&mut supply.findings);
     findings.extend(install.findings);
+    findings.extend(operator::findings(config));
     if !findings.iter().any(|f| f.code == Code::KernelUnknown) {
         findings.extend(preflight::kernel_unknown(facts));
     }
@@ -138,6 +141,7 @@ pub fn plan(config: &Config, facts: &HostFacts, catalog: &Catalog) -> Result<Pla
     reasons.append(&mut supply.reasons);
     reasons.extend(live.reason);
     reasons.extend(daemons.reasons);
+    reasons.extend(operator::reason(config));
     reasons.extend(preflight::store_of_host(config));
     reasons.extend(in_tree::reasons(config, facts));
     reasons.extend(publishing.reason);

@@ -7,8 +7,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
-    Tools, Watch, exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
+    Recheck, Seen, Tools, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 use longshore_host::daemon::{Answers, Daemon};
@@ -60,12 +60,12 @@ impl Kind for StartDaemon {
             // A driver is ready without a daemon that it can do without.
             verified: self.daemon.required,
             optional: None,
-            withdrawn: false,
             recheck: Recheck::Never,
             carries_daemons: false,
             next: Next::Wanted,
             content: None,
             watch: Watch::Nothing,
+            announces: Announces::Nothing,
         }
     }
 

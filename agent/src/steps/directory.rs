@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{self, given, is, is_plain};
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
-    Tools, Watch, exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
+    Recheck, Seen, Tools, Watch, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::{Host, VerbError};
@@ -56,12 +56,12 @@ impl Kind for MakeDir {
             resumed: false,
             verified: true,
             optional: None,
-            withdrawn: false,
             recheck: Recheck::Always,
             carries_daemons: false,
             next: Next::Wanted,
             content: None,
             watch: Watch::Nothing,
+            announces: Announces::Nothing,
         }
     }
 

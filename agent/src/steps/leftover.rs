@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is};
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
-    Tools, Watch, exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
+    Recheck, Seen, Tools, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::verbs::FileId;
@@ -106,12 +106,12 @@ impl Kind for RemoveLeftover {
             // The place of a leftover is taken by now.
             verified: false,
             optional: None,
-            withdrawn: false,
             recheck: Recheck::Never,
             carries_daemons: false,
             next: Next::Wanted,
             content: None,
             watch: Watch::Nothing,
+            announces: Announces::Nothing,
         }
     }
 

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::bounds::{given, is_plain};
 use super::node::is_node_name;
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
-    Tools, Watch, directory, exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
+    Recheck, Seen, Tools, Watch, directory, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::verbs::{NodeKeeper, WantedNode};
@@ -110,7 +110,7 @@ impl Kind for LinkNodes {
             resumed: false,
             verified: true,
             optional: None,
-            withdrawn: false,
+            announces: Announces::Nothing,
             recheck: Recheck::WhileLoaded,
             carries_daemons: false,
             // Another driver has other numbers.

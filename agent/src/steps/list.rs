@@ -9,7 +9,7 @@ use super::{
     Applied, Bind, Bounds, EntryState, Intent, Kind, LinkNodes, LoadModule, MakeDir, MakeNodes,
     MountRoot, MountSysfs, MountTmpfs, Mounted, Observed, Progress, Properties, PublishSpec,
     RemoveLeftover, ReserveDevice, Seen, Share, StartDaemon, Tools, UnloadConflicting,
-    WriteParameter,
+    WriteParameter, WriteStatus,
 };
 use longshore_core::failure::Failure;
 use longshore_host::{Host, VerbError};
@@ -242,6 +242,7 @@ kinds! {
     UnloadConflicting "unload-conflicting" "Unload a driver of the kernel's own that nobody uses."
     LinkNodes "link-nodes" "Make the links to these nodes in /dev/char."
     PublishSpec "cdi-spec" "Publish the CDI spec of a driver."
+    WriteStatus "write-status" "Write a file by which the GPU operator follows the driver."
 }
 
 /// Refusal of a state that belongs to another kind of step.

@@ -21,6 +21,7 @@ mod parameter;
 mod properties;
 mod reserve;
 mod spec;
+mod status_file;
 mod unload;
 
 pub use bounds::{Bounds, is_below_root, is_plain};
@@ -42,7 +43,8 @@ pub use node::{MakeNodes, NodeBefore, Nodes};
 #[cfg(test)]
 pub(crate) use parameter::OTHERS;
 pub use parameter::{Value, WriteParameter};
-pub use properties::{Content, Next, Properties, Recheck, Watch};
+pub use properties::{Announces, Content, Next, Properties, Recheck, Watch};
 pub use reserve::{BoundElsewhere, ReserveDevice};
 pub use spec::{NotPublished, PublishSpec};
+pub use status_file::{StatusBefore, WriteStatus};
 pub use unload::{UnloadConflicting, WasLoaded};

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use handover::{NotTaken, hand_over};
 
 use super::{
-    Applied, Bounds, Content, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
-    Recheck, Seen, Tools, Watch,
+    Announces, Applied, Bounds, Content, EntryState, Intent, Kind, Mounted, Next, Progress,
+    Properties, Recheck, Seen, Tools, Watch,
 };
 use longshore_core::failure::Failure;
 use longshore_core::module_parameters;
@@ -153,7 +153,6 @@ impl Kind for LoadModule {
             resumed: false,
             verified: true,
             optional: None,
-            withdrawn: false,
             // The engine compares the driver's modules by their loadings, and the kernel's own
             // cannot be unloaded while the driver uses them.
             recheck: Recheck::Never,
@@ -164,6 +163,7 @@ impl Kind for LoadModule {
             },
             content: Some(Content::Module(self)),
             watch: Watch::Nothing,
+            announces: Announces::Nothing,
         }
     }
 

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{self, given, is, is_plain};
 use super::{
-    Applied, Bounds, Content, EntryState, Intent, Kind, Next, Progress, Properties, Recheck, Seen,
-    Tools, Watch, exposing,
+    Announces, Applied, Bounds, Content, EntryState, Intent, Kind, Next, Progress, Properties,
+    Recheck, Seen, Tools, Watch, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::verbs::TMPFS_SOURCE;
@@ -331,12 +331,12 @@ impl<M: Mounting> Kind for M {
             resumed: false,
             verified: true,
             optional: None,
-            withdrawn: false,
             recheck: Recheck::Always,
             carries_daemons: true,
             next: Next::Wanted,
             content,
             watch: Watch::Nothing,
+            announces: Announces::Nothing,
         }
     }
 

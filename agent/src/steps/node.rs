@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
-    Tools, Watch, directory, exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
+    Recheck, Seen, Tools, Watch, directory, exposing,
 };
 use longshore_core::failure::Failure;
 use longshore_host::verbs::Node;
@@ -99,7 +99,6 @@ impl Kind for MakeNodes {
             resumed: false,
             verified: true,
             optional: None,
-            withdrawn: false,
             // Node numbers are those of the loaded driver: nodes of another driver are not ours to
             // make.
             recheck: Recheck::WhileLoaded,
@@ -108,6 +107,7 @@ impl Kind for MakeNodes {
             next: Next::WantedUnlessReplaced("nvidia"),
             content: None,
             watch: Watch::Nodes(&self.dirs),
+            announces: Announces::Nothing,
         }
     }
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
-    Tools, Watch, exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
+    Recheck, Seen, Tools, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::{Host, VerbError};
@@ -57,13 +57,13 @@ impl Kind for WriteParameter {
             resumed: false,
             verified: true,
             optional: None,
-            withdrawn: false,
             recheck: Recheck::Always,
             carries_daemons: false,
             // The next value is written over it, so that the kernel always has a usable one.
             next: Next::Overwritten(&self.path),
             content: None,
             watch: Watch::File(&self.path),
+            announces: Announces::Nothing,
         }
     }
 

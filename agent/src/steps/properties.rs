@@ -18,8 +18,6 @@ pub struct Properties<'a> {
     /// Code of the finding that its failure is, where a driver is installed without it all the same;
     /// None for a step that every installation needs.
     pub optional: Option<Code>,
-    /// True if it is undone before the driver's modules are unloaded.
-    pub withdrawn: bool,
     /// Part of its effect in the rechecks of a Ready driver.
     pub recheck: Recheck,
     /// True if daemons of the driver run on its effect, and end before it is undone.
@@ -30,6 +28,8 @@ pub struct Properties<'a> {
     pub content: Option<Content<'a>>,
     /// Places in which the kernel reports changes to its effect.
     pub watch: Watch<'a>,
+    /// Subject that its effect announces to other programs: it is undone before that changes.
+    pub announces: Announces,
 }
 
 /// Part of a step's effect in the rechecks of a Ready driver.
@@ -82,4 +82,18 @@ pub enum Watch<'a> {
     Links(&'a Path),
     /// The directory of CDI specs below this root of the host.
     Specs(&'a Path),
+}
+
+/// Subject of an announcement to other programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Announces {
+    /// None.
+    Nothing,
+    /// An agent that serves the driver: it is over when the agent ends.
+    Agent,
+    /// The loaded driver: it is over when that is unloaded, or is another one.
+    Driver,
+    /// The driver's files and nodes, to programs that give them to containers: over when the driver is
+    /// unloaded.
+    Files,
 }

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::given;
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
-    Tools, Watch, exposing,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
+    Recheck, Seen, Tools, Watch, exposing,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::conflicting;
@@ -67,7 +67,7 @@ impl Kind for ReserveDevice {
             resumed: true,
             verified: true,
             optional: None,
-            withdrawn: false,
+            announces: Announces::Nothing,
             recheck: Recheck::Never,
             carries_daemons: false,
             next: Next::AnyDriver,

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{given, is_hex};
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties, Recheck, Seen,
-    Tools, Watch,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
+    Recheck, Seen, Tools, Watch,
 };
 use crate::cdi::{self, DIRECTORY, FILE};
 use crate::config::DriverCapability;
@@ -115,7 +115,7 @@ impl Kind for PublishSpec {
             verified: true,
             optional: Some(Code::CdiUnpublished),
             // No container is to get a driver that is being unloaded.
-            withdrawn: true,
+            announces: Announces::Files,
             recheck: Recheck::WhileLoaded,
             carries_daemons: false,
             next: Next::RewrittenUnlessReplaced(&self.host_root, "nvidia"),

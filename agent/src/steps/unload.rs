@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::module::{load_again, rules};
 use super::{
-    Applied, Bounds, EntryState, Intent, Kind, LoadModule, ModuleOrigin, Mounted, NEEDS_REBOOT,
-    Next, Progress, Properties, Recheck, Seen, Tools, Watch, held,
+    Announces, Applied, Bounds, EntryState, Intent, Kind, LoadModule, ModuleOrigin, Mounted,
+    NEEDS_REBOOT, Next, Progress, Properties, Recheck, Seen, Tools, Watch, held,
 };
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::conflicting;
@@ -112,7 +112,7 @@ impl Kind for UnloadConflicting {
             // Another program may load it again: reserved devices are not bound to it.
             verified: false,
             optional: None,
-            withdrawn: false,
+            announces: Announces::Nothing,
             recheck: Recheck::Never,
             carries_daemons: false,
             next: Next::AnyDriver,

@@ -28,7 +28,7 @@ use crate::engine::image::ModuleFile;
 use crate::journal::EntryState;
 use crate::steps::{
     Bind, LinkNodes, LoadModule, MakeDir, MakeNodes, ModuleOrigin, MountRoot, MountSysfs,
-    MountTmpfs, NodeBefore, Nodes, PublishSpec, Share, StartDaemon, WriteParameter,
+    MountTmpfs, NodeBefore, Nodes, PublishSpec, Share, StartDaemon, WriteParameter, WriteStatus,
 };
 use longshore_host::daemon::Daemon;
 use longshore_host::fake::{FakeHost, FakeModule, FakeState, Fault};
@@ -124,7 +124,9 @@ pub(super) fn load(name: &str) -> Step {
 
 /// Returns the steps of a plan for [`gpu_host`].
 pub(super) fn install() -> Vec<Step> {
+    let parent = Path::new("/run/nvidia");
     let mut steps = vec![
+        Step::WriteStatus(WriteStatus::not_ready(parent)),
         Step::MakeDir(MakeDir { path: "/run/nvidia/driver".into() }),
         Step::MountRoot(MountRoot { target: "/run/nvidia/driver".into() }),
         Step::Bind(Bind { source: "/store/tree".into(), target: "/run/nvidia/driver/usr".into() }),
@@ -147,6 +149,8 @@ pub(super) fn install() -> Vec<Step> {
     steps.push(Step::Share(Share { source, target }));
     steps.push(Step::StartDaemon(StartDaemon { daemon: daemon("nvidia-persistenced") }));
     steps.push(spec());
+    let announced = [WriteStatus::ready(parent), WriteStatus::digest(parent, "2166136261")];
+    steps.extend(announced.map(Step::WriteStatus));
     steps
 }
 

@@ -161,6 +161,17 @@ fn entries() -> Vec<(Value, Value)> {
                    "driver_root": "/run/nvidia/driver", "capabilities": ["compute", "utility"]}),
             json!({"was": "not-published", "sha256": HEX, "makes_dir": true}),
         ),
+        (
+            json!({"do": "write-status", "path": "/run/nvidia/validations/.driver-daemons-status",
+                   "text": "Ready",
+                   "confirmed_by": "/run/nvidia/validations/.driver-ctr-ready"}),
+            json!({"was": "status", "same": false}),
+        ),
+        (
+            json!({"do": "write-status", "path": "/run/nvidia/nvidia-driver.state",
+                   "text": "2166136261"}),
+            json!({"was": "status", "same": true}),
+        ),
     ]
 }
 
@@ -219,6 +230,8 @@ const RESERVED: usize = 17;
 const UNLOADED: usize = 18;
 const LINKS: usize = 19;
 const SPEC: usize = 20;
+const READY: usize = 21;
+const DIGEST: usize = 22;
 
 #[rstest]
 #[case(DIR, "/step/path", json!("/etc/cron.d"))]
@@ -274,6 +287,16 @@ const SPEC: usize = 20;
 #[case(UNLOADED, "/step/file", json!("../../../run/nvidia/nouveau.ko"))]
 #[case(UNLOADED, "/step/file", json!("kernel/evil.ko"))]
 #[case(UNLOADED, "/step/parameters", json!("a=1\nb=2"))]
+#[case(READY, "/step/path", json!("/etc/cron.d/evil"))]
+#[case(READY, "/step/path", json!("/run/nvidia/validations/driver-ready"))]
+#[case(READY, "/step/path", json!("/run/nvidia/validations/../../../etc/.driver-daemons-status"))]
+#[case(READY, "/step/text", json!("evil"))]
+#[case(READY, "/step/text", json!("Ready\nevil"))]
+#[case(READY, "/step/confirmed_by", json!("/etc/passwd"))]
+#[case(DIGEST, "/step/path", json!("/run/nvidia/nvidia-driver.pid"))]
+#[case(DIGEST, "/step/path", json!("/run/nvidia//nvidia-driver.state"))]
+#[case(DIGEST, "/step/text", json!("1\n2"))]
+#[case(DIGEST, "/step/text", json!(""))]
 #[case(TMPFS, "/step/target", json!("/etc"))]
 #[case(TMPFS, "/step/target", json!("/run/nvidia/driver/usr"))]
 #[case(SHARE, "/step/target", json!("/run/systemd"))]

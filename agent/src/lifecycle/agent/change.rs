@@ -66,6 +66,26 @@ impl Agent {
         Ok(())
     }
 
+    /// Reads the configuration again where that was requested while a change was held.
+    pub(super) fn read_again(
+        &mut self,
+        running: &mut Config,
+        configurations: &impl Configurations,
+    ) {
+        match configurations.read() {
+            Ok(next) if takes_restart(running, &next).is_none() => {
+                self.follow(&next);
+                *running = next;
+            }
+            Ok(_) => {
+                tracing::warn!("keeping the running configuration: the change needs a restart")
+            }
+            Err(failure) => {
+                warn_of(&failure, "the new configuration is wrong, keeping the running one")
+            }
+        }
+    }
+
     /// Goes from Ready to Ready with the driver that another configuration wants. Until that is
     /// available completely, the installed driver stays as it is, and Ready.
     async fn change(&mut self, provider: &impl Provider) -> Result<(), Outcome> {
@@ -145,6 +165,12 @@ impl Agent {
                     self.journal.refuse(Refused { loads, why, no_device })?;
                 }
                 Err(Outcome::Failed(failure))
+            }
+            Err(NotExchanged::InUse(in_use))
+                if busy == Phase::InUse && self.world.conduct.waits =>
+            {
+                self.enter(busy)?;
+                Err(self.hold(&in_use, plan).await)
             }
             Err(NotExchanged::InUse(in_use)) => {
                 self.enter(busy)?;

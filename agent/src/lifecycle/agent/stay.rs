@@ -149,6 +149,8 @@ struct Seen {
     /// Steps to carry out again; empty if that is not safe.
     repairable: Vec<Step>,
     is_right: bool,
+    /// The loaded modules are not the driver's.
+    is_replaced: bool,
 }
 
 impl Agent {
@@ -162,7 +164,7 @@ impl Agent {
         next
     }
 
-    fn keep(&self) -> Keeper {
+    pub(super) fn keep(&self) -> Keeper {
         self.keep_running(kept(&self.journal))
     }
 
@@ -183,6 +185,9 @@ impl Agent {
                 Err(next) => return Ok(next),
             };
             self.tell_condition(seen.condition);
+            if seen.is_replaced {
+                self.withdraw_all().await?;
+            }
             if !seen.repairable.is_empty()
                 && self.repairs.take(Instant::now())
                 && self.repair(&seen.repairable, keeper).await?
@@ -285,7 +290,8 @@ impl Agent {
         let lost = lost.into_iter().filter(|lost| is_safe && lost.repairable);
         let steps = lost.map(|Lost { step, .. }| step);
         let repairable = steps.collect();
-        Seen { condition: Condition { gpus: count, findings, not_ready }, repairable, is_right }
+        let condition = Condition { gpus: count, findings, not_ready };
+        Seen { condition, repairable, is_right, is_replaced: !modules.is_empty() }
     }
 
     /// Carries out these steps once more, and returns whether they are in effect. The daemons'
@@ -392,7 +398,7 @@ fn unseen(error: &dyn std::fmt::Display, left_out: &[Finding]) -> Seen {
     let mut findings = vec![limited(format!("the driver could not be checked: {error}"))];
     findings.extend_from_slice(left_out);
     let condition = Condition { findings, ..Condition::default() };
-    Seen { condition, repairable: Vec::new(), is_right: false }
+    Seen { condition, repairable: Vec::new(), is_right: false, is_replaced: false }
 }
 
 /// Returns the condition during a check that hangs.

@@ -36,7 +36,7 @@ impl Scene {
     }
 
     /// Waits until the first check is done: the GPUs are counted then.
-    async fn until_looked(&self) {
+    pub(super) async fn until_looked(&self) {
         self.until(|live| live.ready && live.gpus.is_some()).await;
     }
 

@@ -7,6 +7,7 @@ mod decisions;
 mod in_tree;
 mod json;
 mod live;
+mod operator;
 mod prebuilt;
 mod preflight;
 mod run_files;

@@ -210,6 +210,18 @@ codes! {
         means "the host loads its own driver by itself: at boot, or when udev sees the device"
         matters "it can be loaded before longshore's, or between the check and the load, with other parameters than the configured ones"
         remedy "prevent it: blacklist its modules in /etc/modprobe.d and name none of them in /etc/modules-load.d, then renew the initramfs"
+    DriverSourcesMissing "driver-sources-missing" Configuration Refuses Preflight
+        means "GPUDirect Storage or GDRCopy is on, and the driver root has no sources of the driver"
+        matters "the operator's containers for them compile against `usr/src` of the driver root, and would wait for it for ever"
+        remedy "set gds.enabled and gdrcopy.enabled to false in the operator's configuration (GDS_ENABLED, GDRCOPY_ENABLED)"
+    VgpuUnsupported "vgpu-unsupported" Configuration Warns HostUnsupported
+        means "settings of a vGPU guest are there (gridd.conf beside the operator's parameter files)"
+        matters "longshore installs neither a vGPU guest driver nor nvidia-gridd: they have no effect"
+        remedy "remove licensingConfig from the operator's configuration, or use NVIDIA's image for vGPU guests"
+    DrmUnderOperator "drm-under-operator" Configuration Warns InUse
+        means "nvidia_drm is among the modules to load under the GPU operator"
+        matters "the operator's driver manager does not unload it: while it is loaded, the driver is not changed for another"
+        remedy "remove nvidia-drm from extra-modules, or change drivers by `longshore unload`"
     ParametersUnused "parameters-unused" Configuration Warns Usage
         means "parameters are given for a module that is not loaded"
         matters "they have no effect"

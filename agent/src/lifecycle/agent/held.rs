@@ -1,0 +1,175 @@
+//! A wanted driver that cannot replace the installed one, because that is in use: the installed one
+//! is served until its users are gone. An agent that ended instead would be started again, and end
+//! again.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Agent, Outcome};
+use crate::config::Config;
+use crate::engine::kept;
+use crate::journal::Entry;
+use crate::plan::Plan;
+use crate::steps::{Announces, WriteStatus};
+use longshore_core::failure::Failure;
+use longshore_core::privileges;
+use longshore_host::in_use::InUse;
+use longshore_host::verbs::DriverUsers;
+
+/// Wait before the first look at the users.
+const FIRST: Duration = Duration::from_secs(2);
+/// Longest wait between two tries: a try ends the driver's daemons for a moment.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Longest wait between two looks at users that do not change.
+const LONGEST_LOOK: Duration = Duration::from_secs(10);
+
+/// Receiver of changes that wait for the users of a driver: in a cluster, it asks for the node to be
+/// drained.
+pub trait HeldChange: Send + Sync {
+    /// The change waits for these users. Called again when they change.
+    fn waits(&self, in_use: &InUse);
+    /// The change is tried again, or no longer wanted.
+    fn over(&self);
+}
+
+/// Nobody is told but the log and the status.
+#[derive(Debug, Clone, Copy)]
+pub struct OnlyLogged;
+
+impl HeldChange for OnlyLogged {
+    fn waits(&self, _: &InUse) {}
+    fn over(&self) {}
+}
+
+/// Conduct of an agent in the driver pod of the GPU operator.
+#[derive(Clone)]
+pub struct Conduct {
+    /// Directory of the operator's files; None without an operator.
+    pub parent: Option<PathBuf>,
+    /// Waits for the users of an installed driver that another one is to replace.
+    pub waits: bool,
+    /// Wait before the first look at the users of the driver.
+    pub interval: Duration,
+    /// Receives changes that wait.
+    pub held: Arc<dyn HeldChange>,
+}
+
+impl Default for Conduct {
+    fn default() -> Self {
+        Self { parent: None, waits: false, interval: FIRST, held: Arc::new(OnlyLogged) }
+    }
+}
+
+impl Conduct {
+    /// Returns the conduct by these settings, with the same receiver.
+    #[must_use]
+    pub fn follow(&self, config: &Config) -> Self {
+        let operator = &config.operator;
+        let parent = config.paths.driver_root.parent().filter(|_| operator.enabled);
+        let parent = parent.map(PathBuf::from);
+        Self { parent, waits: operator.wait_to_change, ..self.clone() }
+    }
+}
+
+impl Agent {
+    /// Removes what an earlier agent announced about itself, and its confirmation by the startup
+    /// probe: the probe would otherwise find a driver ready that is not.
+    pub(super) async fn withdraw_at_start(&mut self) -> Result<(), Failure> {
+        let Some(parent) = self.world.conduct.parent.clone() else { return Ok(()) };
+        self.on_engine(move |engine, journal| {
+            engine.withdraw(Announces::Agent, journal);
+            for path in WriteStatus::of_agent(&parent) {
+                let is_there = engine.host.status(&path).map(|found| found.is_some());
+                let removed = is_there
+                    .and_then(|is| if is { engine.host.remove_status(&path) } else { Ok(()) });
+                if let Err(error) = removed {
+                    tracing::warn!("a stale file of an earlier driver stays: {error}");
+                }
+            }
+        })
+        .await
+    }
+
+    /// Withdraws all announcements of a driver that is no longer the one that was installed.
+    pub(super) async fn withdraw_all(&mut self) -> Result<(), Failure> {
+        let announces = |e: &Entry| e.step.properties().announces != Announces::Nothing;
+        if !self.journal.live().any(announces) {
+            return Ok(());
+        }
+        self.on_engine(|engine, journal| {
+            engine.withdraw(Announces::Agent, journal);
+            engine.withdraw(Announces::Driver, journal);
+        })
+        .await
+    }
+
+    /// Serves the installed driver, which is in use, until its users are gone or the configuration is
+    /// to be read again; returns the reason to go on.
+    pub(super) async fn hold(&mut self, in_use: &InUse, plan: &Plan) -> Outcome {
+        if let Err(failure) = self.withdraw_all().await {
+            return Outcome::Failed(failure);
+        }
+        let version = &plan.driver_version;
+        tracing::warn!(
+            "driver {version} waits for the users of the installed driver, which stays usable: {in_use}"
+        );
+        self.world.conduct.held.waits(in_use);
+        let keeper = self.keep();
+        self.world.rest.is(true);
+        let ended = self.until_free(in_use).await;
+        self.world.rest.is(false);
+        keeper.end().await;
+        self.world.conduct.held.over();
+        ended
+    }
+
+    async fn until_free(&mut self, in_use: &InUse) -> Outcome {
+        let mut last = in_use.clone();
+        // Users that /proc does not show are found out only by another try.
+        let first = self.world.conduct.interval;
+        let mut wait = self.held_for.unwrap_or(first);
+        self.held_for = Some((wait * 2).min(LONGEST));
+        loop {
+            let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
+            tokio::select! {
+                biased;
+                () = stop.wait() => return Outcome::Stopped,
+                () = renewal.asked() => return Outcome::Again { renewed: true },
+                () = tokio::time::sleep(wait) => {}
+            }
+            let users = self.users().await;
+            if users.users.is_empty() {
+                return Outcome::Again { renewed: false };
+            }
+            self.held_for = None;
+            wait = (wait * 2).min(LONGEST_LOOK);
+            if users.users != last.users {
+                wait = first;
+                last = InUse { users: users.users, unseen: users.unseen, ..last };
+                tracing::warn!("still waiting for the users of the installed driver: {last}");
+                self.world.telemetry.holders(Some(&last));
+                self.world.conduct.held.waits(&last);
+            }
+        }
+    }
+
+    /// Returns the processes that hold the driver, without its own daemons.
+    async fn users(&self) -> DriverUsers {
+        let (host, daemons) = (Arc::clone(&self.world.host), kept(&self.journal));
+        let look = move || {
+            let mut found = host.driver_users()?;
+            for kept in &daemons {
+                let own = host.daemon(&kept.daemon, &kept.mark)?.processes;
+                found.users.retain(|user| !own.contains(&user.pid));
+            }
+            Ok::<_, longshore_host::VerbError>(found)
+        };
+        match privileges::run_privileged(look).await {
+            Ok(Ok(found)) => found,
+            // The next try shows it.
+            Ok(Err(_)) | Err(_) => DriverUsers::default(),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The plan's part for NVIDIA's GPU operator: files that announce the driver, reasons and findings
+//! (docs/gpu-operator.md).
+
+use std::path::Path;
+
+use super::Reason;
+use crate::config::Config;
+use crate::steps::{Step, WriteStatus};
+use longshore_core::finding::{Code, Finding};
+
+const DRM: &str = "nvidia_drm";
+
+/// Returns the step before all others: the startup probe waits from then on.
+pub(super) fn first(config: &Config) -> Option<Step> {
+    let parent = parent(config)?;
+    Some(Step::WriteStatus(WriteStatus::not_ready(parent)))
+}
+
+/// Returns the steps after all others, which announce a driver that is there, whole.
+pub(super) fn last(config: &Config) -> Vec<Step> {
+    let Some(parent) = parent(config) else { return Vec::new() };
+    let digest = config.operator.digest.as_deref();
+    let stored = digest.map(|digest| WriteStatus::digest(parent, digest));
+    let all = [Some(WriteStatus::ready(parent)), stored];
+    all.into_iter().flatten().map(Step::WriteStatus).collect()
+}
+
+/// Returns the directory of the driver root and of the operator's files; None without an operator.
+fn parent(config: &Config) -> Option<&Path> {
+    config.paths.driver_root.parent().filter(|_| config.operator.enabled)
+}
+
+/// Returns the findings about settings of the operator.
+pub(super) fn findings(config: &Config) -> Vec<Finding> {
+    let operator = &config.operator;
+    let wanted = [("GPUDirect Storage", operator.gds), ("GDRCopy", operator.gdrcopy)];
+    let names: Vec<&str> = wanted.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect();
+    let mut found = Vec::new();
+    if !names.is_empty() {
+        let seen = format!("{} needs the driver's sources in the driver root", names.join(" and "));
+        found.push(Finding::refusal(Code::DriverSourcesMissing, seen));
+    }
+    if operator.vgpu {
+        let seen = "vGPU is not supported: gridd.conf has no effect";
+        found.push(Finding::warning(Code::VgpuUnsupported, seen));
+    }
+    if operator.enabled && config.driver.extra_modules.iter().any(|name| name == DRM) {
+        let seen = format!("{DRM} is to be loaded, and the driver manager does not unload it");
+        found.push(Finding::warning(Code::DrmUnderOperator, seen));
+    }
+    found
+}
+
+/// Returns the reason for the operator's part of the plan.
+pub(super) fn reason(config: &Config) -> Option<Reason> {
+    let operator = &config.operator;
+    let openshift = operator.openshift.as_ref();
+    let on = openshift.map(|version| format!(" on OpenShift {version}")).unwrap_or_default();
+    let reason = match &operator.digest {
+        Some(digest) => format!("its driver manager keeps a driver with the digest {digest}"),
+        None => "without DRIVER_CONFIG_DIGEST its driver manager unloads any driver".to_owned(),
+    };
+    operator.enabled.then(|| Reason { topic: format!("for NVIDIA's GPU operator{on}"), reason })
+}

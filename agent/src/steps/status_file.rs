@@ -1,0 +1,193 @@
+//! Writing of the files by which the GPU operator follows a driver (docs/gpu-operator.md).
+//!
+//! Containers write to their directory as well. The file before is not restored: it described
+//! another driver, or another agent.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::bounds::{given, is};
+use super::{
+    Announces, Applied, Bounds, EntryState, Intent, Kind, Mounted, Next, Progress, Properties,
+    Recheck, Seen, Tools, Watch, exposing,
+};
+use crate::config::ConfigDigest;
+use longshore_core::failure::Failure;
+use longshore_host::status_file::Status;
+use longshore_host::{Host, VerbError};
+
+/// File of the driver's container, beside the driver root: whether its daemons run.
+const DAEMONS: &str = "validations/.driver-daemons-status";
+/// File of the operator's startup probe, beside the driver root: the driver is ready.
+const CONFIRMED: &str = "validations/.driver-ctr-ready";
+/// File with the digest of the loaded driver's configuration.
+const DIGEST: &str = "nvidia-driver.state";
+const READY: &str = "Ready";
+const NOT_READY: &str = "NotReady";
+
+/// Write a status file; undone by removing it, and the file by which another program confirmed it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteStatus {
+    /// Absolute path.
+    pub path: PathBuf,
+    /// One line of text.
+    pub text: String,
+    /// File that is void without this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmed_by: Option<PathBuf>,
+}
+
+/// The file before: it is not restored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusBefore {
+    /// True if it had the same text.
+    pub same: bool,
+}
+
+impl WriteStatus {
+    /// Returns the step for a driver that is about to be installed, with the driver root's parent.
+    pub fn not_ready(parent: &Path) -> Self {
+        Self { path: parent.join(DAEMONS), text: NOT_READY.to_owned(), confirmed_by: None }
+    }
+
+    /// Returns the step for a driver whose daemons run.
+    pub fn ready(parent: &Path) -> Self {
+        let confirmed_by = Some(parent.join(CONFIRMED));
+        Self { path: parent.join(DAEMONS), text: READY.to_owned(), confirmed_by }
+    }
+
+    /// Returns the step that stores the digest of the driver's configuration.
+    pub fn digest(parent: &Path, digest: &str) -> Self {
+        Self { path: parent.join(DIGEST), text: digest.to_owned(), confirmed_by: None }
+    }
+
+    /// Returns the files that an agent without a driver may have left behind: its own status, and
+    /// the confirmation.
+    pub fn of_agent(parent: &Path) -> [PathBuf; 2] {
+        [CONFIRMED, DAEMONS].map(|name| parent.join(name))
+    }
+
+    fn is_final(&self) -> bool {
+        self.text != NOT_READY
+    }
+
+    fn is_as_written(&self, host: &dyn Host) -> Result<bool, VerbError> {
+        Ok(host.status(&self.path)? == Some(Status::Text(self.text.clone())))
+    }
+}
+
+impl fmt::Display for WriteStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "write {} to {}", self.text, self.path.display())
+    }
+}
+
+impl Kind for WriteStatus {
+    type Before = StatusBefore;
+    const WAS: &'static str = "status";
+
+    fn subject(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn planned(&self) -> String {
+        format!("{self} (for the GPU operator)")
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn properties(&self) -> Properties<'_> {
+        let of_driver = self.path.ends_with(DIGEST);
+        Properties {
+            for_good: None,
+            resumed: false,
+            // The first one is overwritten by the last.
+            verified: self.is_final(),
+            optional: None,
+            // The operator removes the other file before it stops the agent.
+            recheck: if of_driver { Recheck::WhileLoaded } else { Recheck::Never },
+            carries_daemons: false,
+            next: Next::Wanted,
+            content: None,
+            watch: Watch::Nothing,
+            announces: if of_driver { Announces::Driver } else { Announces::Agent },
+        }
+    }
+
+    /// A file that has the same text is written again: whoever wrote it, it is ours to remove.
+    fn observe(&self, host: &dyn Host) -> Result<Option<StatusBefore>, Failure> {
+        let same = self.is_as_written(host).map_err(exposing)?;
+        Ok(Some(StatusBefore { same }))
+    }
+
+    fn apply(
+        &self,
+        _: &StatusBefore,
+        tools: &Tools<'_>,
+        intent: Intent<'_>,
+    ) -> Result<Applied, Failure> {
+        tools.host.write_status(&self.path, &self.text).map_err(exposing)?;
+        Ok(intent.done())
+    }
+
+    fn is_there(
+        &self,
+        _: &StatusBefore,
+        _: &Progress<'_>,
+        host: &dyn Host,
+    ) -> Result<bool, Failure> {
+        self.is_as_written(host).map_err(exposing)
+    }
+
+    fn undo(
+        &self,
+        _: &StatusBefore,
+        _: &Progress<'_>,
+        tools: &Tools<'_>,
+    ) -> Result<EntryState, VerbError> {
+        if let Some(path) = &self.confirmed_by
+            && tools.host.status(path)?.is_some()
+        {
+            tools.host.remove_status(path)?;
+        }
+        if self.is_as_written(tools.host)? {
+            tools.host.remove_status(&self.path)?;
+        }
+        Ok(EntryState::Undone)
+    }
+
+    fn seen(&self, now: &StatusBefore) -> Seen {
+        match now.same {
+            true => Seen::default(),
+            false => Seen::gone(format!("{} is not {:?}", self.path.display(), self.text)),
+        }
+    }
+
+    fn mounted<'a>(&'a self, _: &'a StatusBefore) -> Option<Mounted<'a>> {
+        None
+    }
+
+    fn check(&self, bounds: &Bounds) -> Result<(), String> {
+        let parents = bounds.driver_roots.iter().filter_map(|root| root.parent());
+        let written = |parent: &Path| {
+            [Self::not_ready(parent), Self::ready(parent), Self::digest(parent, &self.text)]
+        };
+        let is_one = |one: Self| {
+            let confirmed = match (&one.confirmed_by, &self.confirmed_by) {
+                (Some(wanted), Some(path)) => is(path, wanted),
+                (wanted, path) => wanted.is_none() && path.is_none(),
+            };
+            confirmed && is(&self.path, &one.path) && self.text == one.text
+        };
+        let is_written = parents.flat_map(written).any(is_one);
+        given(is_written && ConfigDigest::is_valid(&self.text), &self.path)
+    }
+
+    fn check_before(&self, _: &StatusBefore, _: &Bounds) -> Result<(), String> {
+        Ok(())
+    }
+}
