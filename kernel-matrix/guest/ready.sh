@@ -87,3 +87,10 @@ report_ready() {
     section "$1.firmware-path" firmware_path
     section "$1.neighbour" neighbour
 }
+
+# memory: reports the memory of the agent, under the name of the command that started it.
+memory() {
+    for pid in $(pgrep -x 'longshore|nvidia-driver'); do
+        grep -E '^(VmRSS|VmHWM)' "/proc/$pid/status"
+    done
+}

@@ -5,12 +5,6 @@
 # shellcheck source=ready.sh
 . /run/matrix/ready.sh
 
-memory() {
-    for pid in $(pgrep -x longshore); do
-        grep -E '^(VmRSS|VmHWM)' "/proc/$pid/status"
-    done
-}
-
 # Prints the kernel's confinement of the agent and the driver's daemons; a name is cut off at 15
 # characters.
 confinement() {

@@ -11,6 +11,7 @@ use crate::guest::{Boot, Guest};
 use crate::in_use;
 use crate::judge::{self, Evidence};
 use crate::matrix::{Cell, Scenario, Supply};
+use crate::operator;
 use crate::power;
 use crate::records::Records;
 use crate::rest::Rest;
@@ -67,6 +68,11 @@ fn boot(cell: &Cell, workbench: &Mutex<Workbench>, sink: &Sink<'_>) -> Result<Ou
     }
     if cell.scenario == Scenario::Upgrade {
         for (what, value) in upgrade::measured(&evidence.records) {
+            sink.tell(What::Measured { what, value });
+        }
+    }
+    if cell.scenario == Scenario::Operator {
+        for (what, value) in operator::measured(&evidence.records) {
             sink.tell(What::Measured { what, value });
         }
     }
@@ -205,6 +211,7 @@ fn scenario(cell: &Cell) -> &'static str {
         Scenario::Killed => include_str!("../guest/killed.sh"),
         Scenario::Upgrade => include_str!("../guest/upgrade.sh"),
         Scenario::Nouveau => include_str!("../guest/nouveau.sh"),
+        Scenario::Operator => include_str!("../guest/operator.sh"),
     }
 }
 

@@ -12,7 +12,8 @@ use crate::event::{Sink, What};
 use crate::image;
 use crate::initramfs::{self, Modules};
 use crate::judge::Evidence;
-use crate::matrix::{Cell, DriverWanted};
+use crate::matrix::{Cell, DriverWanted, Scenario};
+use crate::operator;
 use crate::power;
 use crate::records::Taken;
 use crate::registry;
@@ -145,11 +146,12 @@ impl<'a> Guest<'a> {
             ),
         };
         format!(
-            "NONCE={nonce}\nIMAGE={}\n{drivers}\
+            "NONCE={nonce}\nIMAGE={}\nVERSION={}\n{drivers}\
              AGENT_ARGUMENTS='run{flags}{host_apt}{arguments}'\n\
              IMPORT='{}'\nPRIVILEGES='{}'\nPRELOAD='{}'\nPERSISTENCED={}\nMEDIA={}\nNETWORK={}\nARCHIVE={}\nSUITE={}\n\
              LOSES_POWER={}\nAFTER={}\nCUT={}\nROUNDS={}\n",
             image::NAME,
+            self.prepared.seed.set.key.driver_version,
             delivery.import.join(" "),
             cell.privileges.join("\n"),
             cell.preload.join(" "),
@@ -190,6 +192,14 @@ impl<'a> Guest<'a> {
             ("scenario.sh", 0o644, boot.script.as_bytes()),
             ("seccomp.json", 0o644, SECCOMP.as_bytes()),
         ];
+        let stand_in = match self.cell.scenario {
+            Scenario::Operator => Some(operator::stand_in(
+                &self.prepared.seed.set.key.driver_version,
+                self.work.path(),
+            )?),
+            _ => None,
+        };
+        files.extend(stand_in.iter().map(|l| ("libnvidia-ml.so.1", 0o644, l.as_slice())));
         files.extend(LIBRARIES.map(|(name, text)| (name, 0o644, text.as_bytes())));
         let Prepared { kernel, rootfs, stand_in, .. } = &self.prepared;
         let stand_in = stand_in.as_ref().map(|path| fs::read(path).at("read", path)).transpose()?;

@@ -12,6 +12,7 @@ use crate::event::Outcome;
 use crate::in_use;
 use crate::matrix::{Cell, Scenario};
 use crate::nouveau;
+use crate::operator;
 use crate::records::Records;
 use crate::restored;
 use crate::scene::Scene;
@@ -148,6 +149,7 @@ fn scenario(cell: &Cell, expected: &Expected, records: &Records) -> Vec<String> 
         Scenario::Killed => wrong.extend(killed(records)),
         Scenario::Upgrade => wrong.extend(upgrade::wrong(expected, records)),
         Scenario::Nouveau => wrong.extend(nouveau::wrong(expected, records)),
+        Scenario::Operator => wrong.extend(operator::wrong(expected, records)),
         Scenario::Refused | Scenario::PowerCut | Scenario::Build => {}
     }
     wrong

@@ -37,6 +37,7 @@ pub mod judge;
 pub mod kernel;
 pub mod matrix;
 pub mod nouveau;
+pub mod operator;
 pub mod power;
 pub mod process;
 pub mod proxy;

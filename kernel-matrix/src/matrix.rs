@@ -99,6 +99,8 @@ pub enum Scenario {
     /// Change to the next driver and back, by SIGHUP and by a start; change to a driver that the
     /// kernel refuses; and change while a process holds the driver.
     Upgrade,
+    /// A driver pod of the GPU operator: its gates, deletions of the pod, changes of configuration.
+    Operator,
     /// As a round trip, while an unprivileged user and a container with /run/nvidia attack the agent.
     Attacked,
     /// The GPU is bound to nouveau: first held by a process, then unused.

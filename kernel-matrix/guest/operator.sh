@@ -1,0 +1,228 @@
+# shellcheck shell=sh
+# Driver pod of the GPU operator: the container with the operator's environment, mounts and command,
+# and no volume for the store. The gates that the operator has are asked one after the other, by
+# re-enactments written from its behaviour: startup probe, driver manager, validator, and the
+# toolkit's search. Where a gate runs nvidia-smi, it is asked twice: with the real libnvidia-ml, which
+# cannot initialise a simulated GPU, and with a stand-in.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. /run/matrix/lib.sh
+# shellcheck source=ready.sh
+. /run/matrix/ready.sh
+# shellcheck source=events.sh
+. /run/matrix/events.sh
+
+RUN_DIR=/run/nvidia
+FILES=/run/matrix/operator
+STANDIN=/run/matrix/libnvidia-ml.so.1
+# Directories of libraries and tools, in the order in which the validator searches a root.
+LIBRARY_DIRS='. usr/lib64 usr/lib/x86_64-linux-gnu usr/lib/aarch64-linux-gnu lib64 lib/x86_64-linux-gnu lib/aarch64-linux-gnu'
+TOOL_DIRS='. usr/bin usr/sbin bin sbin'
+
+# kubelet: makes the host's directories of the pod's volumes.
+kubelet() {
+    mkdir -p $RUN_DIR/driver/lib/firmware /run/nvidia-fabricmanager /run/nvidia-topologyd \
+        /run/mellanox/drivers/usr/src
+}
+
+# configure [LINE]: writes the ConfigMap that is mounted on /drivers.
+configure() {
+    mkdir -p $FILES/drivers
+    printf 'host-apt = false\n%s\n' "$*" >$FILES/drivers/longshore.toml
+}
+
+# driver_container DIGEST: runs the pod's main container until it ends.
+driver_container() {
+    # shellcheck disable=SC2086
+    pod run --rm --name driver --privileged --pid host --network host \
+        -v $RUN_DIR:$RUN_DIR:rshared \
+        -v /run/nvidia-fabricmanager:/run/nvidia-fabricmanager \
+        -v /run/nvidia-topologyd:/run/nvidia-topologyd \
+        -v /var/log:/var/log \
+        -v /etc/os-release:/host-etc/os-release:ro \
+        -v /run/mellanox/drivers:/run/mellanox/drivers:rslave \
+        -v /run/mellanox/drivers/usr/src:/run/mellanox/drivers/usr/src:rslave \
+        -v /sys/module/firmware_class/parameters/path:/sys/module/firmware_class/parameters/path \
+        -v /sys/devices/system:/sys/devices/system \
+        -v $RUN_DIR/driver/lib/firmware:/lib/firmware \
+        -v $FILES/drivers:/drivers:ro \
+        -v $STANDIN:/test/libnvidia-ml.so.1:ro \
+        -e NVIDIA_VISIBLE_DEVICES=void -e NODE_NAME=node -e NODE_IP=127.0.0.1 \
+        -e DRIVER_CONFIG_DIGEST="$1" -e KERNEL_MODULE_TYPE=open -e DRIVER_VERSION="$VERSION" \
+        -e LONGSHORE_LOG_FORMAT=pretty -e LONGSHORE_PERSISTENCED=off \
+        --entrypoint nvidia-driver $IMAGE init >/run/matrix/agent.log 2>&1
+}
+
+# pod_start DIGEST: starts the pod's main container after its driver manager.
+pod_start() {
+    manager "$1"
+    kubelet
+    phase start
+    now
+    begun=$NOW
+    driver_container "$1" &
+    RUN=$!
+    await is_ready "$1"
+    now
+    fact "start.$1.seconds" "$begun $NOW"
+}
+
+has_state_file() { [ "$(cat $RUN_DIR/nvidia-driver.state 2>/dev/null)" = "$1" ]; }
+
+is_ready() { has_phase ready && has_state_file "$1"; }
+
+# pod_delete NAME: deletes the pod, with the operator's preStop, and reports the exit code.
+pod_delete() {
+    pod exec driver sh -c 'cd /run/nvidia/validations && rm -f .driver-ctr-ready .driver-daemons-status' ||
+        true
+    pod kill -s TERM driver >/dev/null
+    code=0
+    wait "$RUN" || code=$?
+    fact "$1.exit-code" "$code"
+}
+
+# manager DIGEST: acts as the driver manager does before the container. With the digest of the state
+# file it leaves the modules, and unmounts the driver root all the same.
+manager() {
+    if [ -e /sys/module/nvidia/refcnt ] && ! has_state_file "$1"; then
+        for module in nvidia_modeset nvidia_uvm nvidia_peermem nvidia; do
+            [ ! -e "/sys/module/$module" ] || rmmod "$module" || return 1
+        done
+    fi
+    while grep -q " $DRIVER_ROOT " /proc/self/mountinfo; do
+        umount -R $DRIVER_ROOT
+    done
+    rm -f $RUN_DIR/nvidia-driver.pid
+}
+
+# probe [LIBRARY]: asks the startup probe in the container, as its ConfigMap has it.
+probe() {
+    code=0
+    # shellcheck disable=SC2016
+    pod exec -e "PRELOAD=${1:-}" driver sh -eu -c '
+        dir=/run/nvidia/validations
+        mkdir -p $dir
+        [ -f /sys/module/nvidia/refcnt ] || { echo "no module"; exit 1; }
+        [ ! -f $dir/.driver-daemons-status ] || [ "$(cat $dir/.driver-daemons-status)" = Ready ] ||
+            { echo "daemons: $(cat $dir/.driver-daemons-status)"; exit 1; }
+        LD_PRELOAD=$PRELOAD nvidia-smi >/dev/null || { echo "nvidia-smi: rc $?"; exit 1; }
+        {
+            echo "GDRCOPY_ENABLED: ${GDRCOPY_ENABLED:-false}"
+            echo "GDS_ENABLED: ${GDS_ENABLED:-false}"
+            echo "GPU_DIRECT_RDMA_ENABLED: ${GPU_DIRECT_RDMA_ENABLED:-false}"
+        } >$dir/.driver-ctr-ready.tmp
+        mv $dir/.driver-ctr-ready.tmp $dir/.driver-ctr-ready
+        cat $dir/.driver-ctr-ready' || code=$?
+    echo "rc $code"
+}
+
+# first NAME DIR...: prints the first file of that name in directories of the driver root, links
+# resolved.
+first() {
+    name=$1
+    shift
+    for dir in "$@"; do
+        found=$(realpath -e "$DRIVER_ROOT/$dir/$name" 2>/dev/null) && echo "$found" && return
+    done
+    echo "no $name"
+}
+
+# validator [LIBRARY]: asks the validator's gates, in its order.
+validator() {
+    [ -e $RUN_DIR/validations/.driver-ctr-ready ] && echo 'container ready'
+    # shellcheck disable=SC2086
+    library=$(first libnvidia-ml.so.1 $LIBRARY_DIRS)
+    # shellcheck disable=SC2086
+    tool=$(first nvidia-smi $TOOL_DIRS)
+    echo "library $library"
+    echo "tool $tool"
+    code=0
+    LD_PRELOAD=${1:-$library} "$tool" >/dev/null || code=$?
+    echo "nvidia-smi rc $code"
+    [ -d $DRIVER_ROOT/dev ] && echo "device root $DRIVER_ROOT"
+    for device in "$DRIVER_ROOT"/sys/bus/pci/devices/*; do
+        [ "$(cat "$device/vendor")" = 0x10de ] && echo "gpu ${device##*/}"
+    done
+    awk '$2 ~ /^nvidia(-frontend|-uvm)?$/ { print "major " $2 }' /proc/devices | sort
+    for node in nvidia0 nvidiactl nvidia-uvm nvidia-uvm-tools nvidia-modeset; do
+        number=$(stat -c '%Hr:%Lr' $DRIVER_ROOT/dev/$node) || continue
+        echo "link $node $(readlink "/dev/char/$number")"
+    done
+}
+
+# toolkit: prints the version that the toolkit reads from the library's name, and the number of
+# libraries of that version that it finds.
+toolkit() {
+    for dir in usr/lib64 usr/lib/x86_64-linux-gnu usr/lib/x86_64-linux-gnu/nvidia/current lib64; do
+        for library in "$DRIVER_ROOT/$dir"/libcuda.so.*.*; do
+            [ -e "$library" ] || continue
+            echo "version ${library##*libcuda.so.}"
+            echo "libraries $(find "$DRIVER_ROOT/$dir/" -name "lib*.so.${library##*libcuda.so.}" | wc -l)"
+            return
+        done
+    done
+}
+
+hold() {
+    # shellcheck disable=SC2217
+    sleep 86400 </dev/nvidiactl &
+    HOLDER=$!
+}
+
+let_go() {
+    kill "$HOLDER"
+    wait "$HOLDER" || true
+}
+
+prefetch() { cat /sys/module/nvidia_uvm/parameters/uvm_perf_prefetch_enable; }
+
+mkdir -p $FILES/drivers
+kubelet
+prepare
+state before
+configure
+pod_start one
+phase ready
+report_ready ready
+section ready.memory memory
+section ready.probe probe
+section ready.probe-standin probe /test/libnvidia-ml.so.1
+section ready.validator validator
+section ready.validator-standin validator $STANDIN
+section ready.toolkit toolkit
+section ready.files find $RUN_DIR -maxdepth 2 -xdev -type f
+
+# The pod is deleted while a process holds the driver, ten times.
+phase held
+hold
+section held.identity identity
+for turn in 1 2 3 4 5 6 7 8 9 10; do
+    pod_delete "held-$turn"
+    pod_start one
+done
+section adopted.identity identity
+report_ready adopted
+let_go
+
+# Another configuration, which the digest does not tell.
+phase changed
+configure '[parameters]
+nvidia-uvm = "uvm_perf_prefetch_enable=0"'
+fact prefetch.before "$(prefetch)"
+pod_delete idle
+pod_start one
+fact prefetch.after "$(prefetch)"
+
+# Another digest: the driver manager unloads before the container is started.
+phase other
+configure
+pod kill -s KILL driver >/dev/null
+wait "$RUN" || true
+pod_start two
+report_ready other
+phase terminate
+pod_delete last
+phase stopped
+fact exit-code "$code"
+section agent-log cat /run/matrix/agent.log
+rmdir $RUN_DIR/validations
+after
