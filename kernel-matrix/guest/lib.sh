@@ -21,7 +21,8 @@ section() {
     echo "@end $section_name" >&3
 }
 
-pod() { podman --cgroup-manager cgroupfs --events-backend file --storage-driver vfs "$@"; }
+# shellcheck source-path=SCRIPTDIR source=engines.sh
+. /run/matrix/engines.sh
 
 firmware_path() { cat /sys/module/firmware_class/parameters/path 2>/dev/null; }
 
@@ -39,7 +40,8 @@ state() {
     section "$1.dev" find /dev -path /dev/pts -prune -o -printf '%y %m %p %l\n'
     section "$1.firmware-path" firmware_path
     section "$1.run" find /run -xdev -path /run/containers -prune -o -path /run/crun -prune \
-        -o -path /run/libpod -prune -o -path /run/matrix -prune -o -printf '%y %m %p %l\n'
+        -o -path /run/libpod -prune -o -path /run/docker -prune -o -path /run/containerd -prune \
+        -o -path /run/matrix -prune -o -printf '%y %m %p %l\n'
     section "$1.majors" cat /proc/devices
     section "$1.processes" processes
 }
@@ -78,6 +80,7 @@ preload() {
 # prepare: brings the host to its state before any driver. podman's first container leaves lock
 # files of podman's own, so one is run before.
 prepare() {
+    start_daemons
     # shellcheck disable=SC2086
     pod run --rm --privileged --network host --entrypoint /bin/sh $IMAGE -c :
     preload

@@ -4,6 +4,8 @@
 . /run/matrix/lib.sh
 # shellcheck source=ready.sh
 . /run/matrix/ready.sh
+# shellcheck source=consumers.sh
+. /run/matrix/consumers.sh
 
 # Prints the kernel's confinement of the agent and the driver's daemons; a name is cut off at 15
 # characters.
@@ -11,6 +13,11 @@ confinement() {
     for pid in $(pgrep -x 'longshore|nvidia-persiste'); do
         grep -E '^(Name|CapPrm|CapEff|CapBnd|NoNewPrivs|Seccomp|SigBlk):' "/proc/$pid/status"
     done
+}
+
+# Prints the guest's memory in use, with the daemons and the agent.
+guest_memory() {
+    free -k | awk '/^Mem:/ { print "guest memory in use: " $3 " kB" }'
 }
 
 # Reports the agent's answers while no process holds the driver, and its metrics while a process of
@@ -27,10 +34,9 @@ served() {
     wait $holder || true
 }
 
-# Starts a container with all GPUs by CDI alone, from the spec that the agent published, and prints the
-# driver's permission to make nodes, the links to nodes, the container's nodes, the loader's complaint
-# about a library that it cannot load, and the answer of nvidia-smi.
-cdi() {
+# Compares the published spec with the one that the agent shows, and prints the driver's permission to
+# make nodes, and the links to nodes.
+published() {
     pod exec longshore longshore cdi show >/run/matrix/shown.json
     cmp /run/matrix/shown.json "$SPEC" && echo 'published as shown'
     grep ModifyDeviceFiles /proc/driver/nvidia/params
@@ -38,14 +44,6 @@ cdi() {
         link=/dev/char/$(stat -c '%Hr:%Lr' "$node")
         [ "$(readlink "$link")" = "../${node#/dev/}" ] && echo "linked $node"
     done
-    # shellcheck disable=SC2086,SC2016
-    pod run --rm --network none --device nvidia.com/gpu=all --entrypoint /bin/sh $IMAGE -c '
-        for node in /dev/nvidia*; do [ -c "$node" ] && echo "node $node"; done
-        for library in libcuda.so.1 libnvidia-ml.so.1; do
-            LD_PRELOAD=$library busybox true && echo "tried $library"
-        done
-        /usr/bin/nvidia-smi
-        echo "rc $?"'
 }
 
 # Verifies the store by a container that has no volume for it, as an operator's pod has none.
@@ -77,16 +75,17 @@ if await has_phase ready; then
     phase ready
     report_ready ready
     section ready.memory memory
+    section ready.guest-memory guest_memory
     section ready.confinement confinement
     section ready.state cat "$STATE"
     section ready.look look_at_driver
-    section ready.cdi cdi
+    consume
     section ready.store store_of_host
     served
     section agent-log cat /run/matrix/agent.log
     [ -z "$LOSES_POWER" ] || exit 0
     phase terminate
-    pod kill -s TERM longshore >/dev/null
+    stop_agent
 fi
 finish_agent
 after

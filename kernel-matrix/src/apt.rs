@@ -7,14 +7,20 @@ use longshore_debian::apt_sources::{self, AptSource};
 use crate::error::Error;
 
 /// Returns a deb822 stanza of the first of the machine's apt sources (below `root`) that serves
-/// `suite`, reduced to that suite and component main.
+/// `suite`, reduced to that suite and component main. A release that none names is taken from the
+/// first source of a release. With `frozen`, expired lists are accepted.
 ///
 /// # Errors
 /// No source serves the suite.
-pub fn source_for(suite: &str, root: &Path) -> Result<String, Error> {
+pub fn source_for(suite: &str, frozen: bool, root: &Path) -> Result<String, Error> {
     let sources = apt_sources::read(root, "amd64").sources;
-    let serving = sources.iter().find(|source| source.suites.iter().any(|s| s == suite));
-    serving.map(|source| stanza(source, suite)).ok_or_else(|| {
+    let of =
+        |serves: &dyn Fn(&String) -> bool| sources.iter().find(|s| s.suites.iter().any(serves));
+    let is_release = |suite: &str| !suite.contains('-');
+    let serving =
+        of(&|s| s == suite).or_else(|| of(&|s| is_release(s)).filter(|_| is_release(suite)));
+    let options = if frozen { "Check-Valid-Until: no\n" } else { "" };
+    serving.map(|source| stanza(source, suite) + options).ok_or_else(|| {
         Error::Unexpected(format!("no apt source of {} serves {suite}", root.display()))
     })
 }
@@ -48,12 +54,13 @@ mod tests {
         std::fs::create_dir_all(&parts).unwrap();
         std::fs::write(parts.join("a.sources"), SOURCES).unwrap();
         assert_eq!(
-            source_for("bookworm", dir.path()).unwrap().replace("debian/\n", "debian\n"),
+            source_for("bookworm", false, dir.path()).unwrap().replace("debian/\n", "debian\n"),
             "Types: deb\nURIs: http://archive.example.com/debian\nSuites: bookworm\n\
              Components: main\nSigned-By: /usr/share/keyrings/k.gpg\n"
         );
-        for other in ["trixie", "bookworm-security"] {
-            assert!(source_for(other, dir.path()).unwrap_err().to_string().contains(other));
-        }
+        let trixie = source_for("trixie", true, dir.path()).unwrap();
+        assert!(trixie.contains("Suites: trixie\n") && trixie.ends_with("Check-Valid-Until: no\n"));
+        let error = source_for("bookworm-security", false, dir.path()).unwrap_err();
+        assert!(error.to_string().contains("bookworm-security"));
     }
 }

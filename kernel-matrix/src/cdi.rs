@@ -1,5 +1,6 @@
-//! Judges a container that got the GPUs by CDI alone (guest/round-trip.sh).
+//! Judges the containers that got the GPUs by CDI alone (guest/consumers.sh).
 
+use crate::guests::Consumer;
 use crate::matrix::Cell;
 use crate::records::Records;
 use crate::served;
@@ -7,13 +8,19 @@ use crate::served;
 /// Nodes of every container with a GPU.
 const CONTROL_NODES: [&str; 4] = ["nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl"];
 
-/// Returns the faults of the container.
+/// Returns the faults of the containers.
 pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
     let driven = served::gpus(cell).1;
     if driven == 0 {
         return Vec::new();
     }
-    let seen = match records.section("ready.cdi") {
+    let faults = |consumer: &Consumer| container(*consumer, driven, records);
+    cell.consumers.iter().flat_map(faults).collect()
+}
+
+/// Returns the faults of the container of one consumer.
+fn container(consumer: Consumer, driven: usize, records: &Records) -> Vec<String> {
+    let seen = match records.section(&consumer.section()) {
         Ok(seen) => seen,
         Err(missing) => return vec![missing],
     };
@@ -54,7 +61,8 @@ pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
     if !wrong.is_empty() {
         wrong.extend(seen.iter().map(|line| format!("it says: {line}")));
     }
-    wrong.into_iter().map(|why| format!("container by CDI: {why}")).collect()
+    let name = consumer.name();
+    wrong.into_iter().map(|why| format!("container by CDI and {name}: {why}")).collect()
 }
 
 /// True for the loader's message about a library that it cannot load.
@@ -96,7 +104,7 @@ mod tests {
         for (what, by, reason) in cases {
             let mut records = Records::default();
             let lines = GOOD.replacen(what, by, 1).lines().map(str::to_owned).collect();
-            records.sections.insert("ready.cdi".to_owned(), lines);
+            records.sections.insert(Consumer::Podman.section(), lines);
             let wrong = wrong(&cell, &records).join("\n");
             assert_eq!(wrong.is_empty(), reason.is_empty(), "{wrong}");
             assert!(wrong.contains(reason), "{wrong}");

@@ -226,6 +226,11 @@ fn measure(evidence: &Evidence, sink: &Sink<'_>) {
         let value = format!("{:.1} s", ready.saturating_sub(start).as_secs_f64());
         sink.tell(What::Measured { what: "start to Ready".into(), value });
     }
+    for line in evidence.records.section("ready.guest-memory").unwrap_or_default() {
+        if let Some((what, value)) = line.split_once(": ") {
+            sink.tell(What::Measured { what: what.to_owned(), value: value.to_owned() });
+        }
+    }
     for line in evidence.records.section("ready.memory").unwrap_or_default() {
         if let Some((what, value)) = line.split_once(':') {
             sink.tell(What::Measured {

@@ -26,8 +26,10 @@ const STAGE: &str = include_str!("../guest/stage.sh");
 /// The seccomp profile in deploy/; /run/matrix/seccomp.json in the guest.
 const SECCOMP: &str = include_str!("../../deploy/seccomp/longshore.json");
 /// Shell libraries that scenarios source, by name.
-const LIBRARIES: [(&str, &str); 4] = [
+const LIBRARIES: [(&str, &str); 6] = [
     ("lib.sh", include_str!("../guest/lib.sh")),
+    ("engines.sh", include_str!("../guest/engines.sh")),
+    ("consumers.sh", include_str!("../guest/consumers.sh")),
     ("ready.sh", include_str!("../guest/ready.sh")),
     ("events.sh", include_str!("../guest/events.sh")),
     ("rounds.sh", include_str!("../guest/rounds.sh")),
@@ -149,7 +151,7 @@ impl<'a> Guest<'a> {
             "NONCE={nonce}\nIMAGE={}\nVERSION={}\n{drivers}\
              AGENT_ARGUMENTS='run{flags}{host_apt}{arguments}'\n\
              IMPORT='{}'\nPRIVILEGES='{}'\nPRELOAD='{}'\nPERSISTENCED={}\nMEDIA={}\nNETWORK={}\nARCHIVE={}\nSUITE={}\n\
-             LOSES_POWER={}\nAFTER={}\nCUT={}\nROUNDS={}\n",
+             LOSES_POWER={}\nAFTER={}\nCUT={}\nROUNDS={}\nENGINE={}\nDAEMONS='{}'\nCONSUMERS='{}'\n",
             image::NAME,
             self.prepared.seed.set.key.driver_version,
             delivery.import.join(" "),
@@ -164,6 +166,9 @@ impl<'a> Guest<'a> {
             boot.after,
             boot.cut,
             if boot.rounds > 0 { boot.rounds.to_string() } else { String::new() },
+            cell.engine.name(),
+            cell.daemons().join(" "),
+            cell.consumers.iter().map(|consumer| consumer.name()).collect::<Vec<_>>().join(" "),
         )
     }
 

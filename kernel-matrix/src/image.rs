@@ -1,4 +1,5 @@
-//! The agent's image in podman's storage, as an ext4 image for the guests.
+//! The agent's image in podman's storage, as an ext4 image for the guests; for other engines the
+//! image's archive is beside it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -25,6 +26,9 @@ exec podman --cgroup-manager cgroupfs --events-backend file --storage-driver vfs
     load --quiet --input \"$2\"
 ";
 
+/// File in /var/lib/containers that guests with other engines load the image from.
+const FOR_OTHERS: &str = "agent.tar";
+
 /// podman's storage with the image in it.
 #[derive(Debug)]
 pub struct Image {
@@ -34,20 +38,23 @@ pub struct Image {
     pub sha256: String,
 }
 
-/// Loads the OCI archive `archive`, or returns the cached result.
+/// Loads the OCI archive `archive`, or returns the cached result. With `for_others`, docker and
+/// containerd can load it, too.
 ///
 /// # Errors
-/// The archive cannot be read, has no image of that name, or podman or mke2fs failed.
-pub fn load(cache: &Cache, archive: &Path) -> Result<Image, Error> {
+/// The archive cannot be read, has no image of that name, or podman, skopeo or mke2fs failed.
+pub fn load(cache: &Cache, archive: &Path, for_others: bool) -> Result<Image, Error> {
     let sha256 = File::open(archive)
         .and_then(longshore_core::digest::digest_of)
         .at("read the agent's image", archive)?;
     let archive = archive.canonicalize().at("find", archive)?;
-    let dir = cache.produce("image", &[&sha256, LOAD], |dir| fill(dir, &archive))?;
+    let mut inputs = vec![sha256.as_str(), LOAD];
+    inputs.extend(for_others.then_some(FOR_OTHERS));
+    let dir = cache.produce("image", &inputs, |dir| fill(dir, &archive, for_others))?;
     Ok(Image { disk: dir.join("containers.ext4"), sha256 })
 }
 
-fn fill(dir: &Path, archive: &Path) -> Result<(), Error> {
+fn fill(dir: &Path, archive: &Path, for_others: bool) -> Result<(), Error> {
     let containers = dir.join("containers");
     fs::create_dir(&containers).at("make", &containers)?;
     let loaded = run(
@@ -62,6 +69,18 @@ fn fill(dir: &Path, archive: &Path) -> Result<(), Error> {
         let path = archive.display();
         return Err(Error::Unexpected(format!("{path} holds {}, not {NAME}", said.trim())));
     }
+    if for_others {
+        convert(archive, &containers.join(FOR_OTHERS))?;
+    }
     disk::make(&containers, &dir.join("containers.ext4"), 256)?;
     fs::remove_dir_all(&containers).at("remove", &containers)
+}
+
+/// Converts the OCI archive into the form that docker 20.10 and containerd load.
+fn convert(archive: &Path, to: &Path) -> Result<(), Error> {
+    let mut copy = Command::new("skopeo");
+    copy.args(["copy", "--quiet", "--insecure-policy"])
+        .arg(format!("oci-archive:{}", archive.display()))
+        .arg(format!("docker-archive:{}:{NAME}", to.display()));
+    run(&mut copy, LIMIT).map(drop)
 }

@@ -28,6 +28,7 @@ pub mod error;
 pub mod event;
 pub mod gpu;
 pub mod guest;
+pub mod guests;
 pub mod heartbeat;
 pub mod identity;
 pub mod image;

@@ -14,8 +14,9 @@ use kernel_matrix::cache::Cache;
 use kernel_matrix::ending::Ending;
 use kernel_matrix::error::Error;
 use kernel_matrix::event::{Event, Outcome, Sink, What};
+use kernel_matrix::guests::Guests;
 use kernel_matrix::heartbeat::Heartbeat;
-use kernel_matrix::matrix::{Cell, Guest, Matrix};
+use kernel_matrix::matrix::{Cell, Matrix};
 use kernel_matrix::process;
 use kernel_matrix::report::Report;
 use kernel_matrix::show::Detail;
@@ -207,7 +208,7 @@ fn run(matrix: Matrix, options: &Run, ending: &Ending) -> Result<bool, Error> {
         }
         report.take(&event, after);
     };
-    match open(matrix.guest, &cells, &options.agent) {
+    match open(matrix.guests(), &cells, &options.agent) {
         Ok(workbench) => run_all(&cells, options.jobs(), &Mutex::new(workbench), ending, &take),
         Err(error) => cells.iter().for_each(|cell| {
             let outcome = Outcome::NotRun(error.to_string());
@@ -231,7 +232,7 @@ fn alone<T>(
     act: impl FnOnce(&Cell, Workbench, &Sink<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let cell = matrix.select(&[name.to_owned()])?[0].clone();
-    let workbench = open(matrix.guest, &[&cell], options)?;
+    let workbench = open(matrix.guests(), &[&cell], options)?;
     let began = Instant::now();
     let take = |event: Event| {
         if let Some(line) = kernel_matrix::show::line(&event, began.elapsed(), Detail::default()) {
@@ -263,8 +264,8 @@ fn run_all(
     });
 }
 
-fn open(guest: Guest, cells: &[&Cell], options: &AgentOptions) -> Result<Workbench, Error> {
-    Workbench::open(Cache::of_user()?, guest, cells, agent(options)?)
+fn open(guests: Guests, cells: &[&Cell], options: &AgentOptions) -> Result<Workbench, Error> {
+    Workbench::open(Cache::of_user()?, guests, cells, agent(options)?)
 }
 
 /// Returns the agent's image and program: those given, else the result of scripts/image for this

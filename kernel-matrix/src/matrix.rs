@@ -1,6 +1,6 @@
 //! matrix.toml: the declared cells.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,26 +9,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{At, Error};
 use crate::gpu;
+use crate::guests::{self, Consumer, Engine, Guest, Guests};
 
 /// The whole matrix.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Matrix {
-    /// The guests' root file system.
+    /// Root file system of the guests of cells that name none.
     pub guest: Guest,
+    /// Further root file systems, by name.
+    #[serde(default)]
+    pub guests: BTreeMap<String, Guest>,
     /// The cells, in order.
     #[serde(rename = "cell")]
     pub cells: Vec<Cell>,
-}
-
-/// The guests' root file system.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Guest {
-    /// Suite.
-    pub suite: String,
-    /// Packages beyond the essential ones.
-    pub packages: Vec<String>,
 }
 
 /// One cell.
@@ -51,6 +45,15 @@ pub struct Cell {
     /// Source of the guest's driver.
     #[serde(default)]
     pub from: Supply,
+    /// Name of its guest's root file system; empty for the default.
+    #[serde(default)]
+    pub guest: String,
+    /// Container engine that runs the agent.
+    #[serde(default)]
+    pub engine: Engine,
+    /// Programs that each give a container the GPUs.
+    #[serde(default = "default_consumers")]
+    pub consumers: Vec<Consumer>,
     /// Simulated devices.
     #[serde(default)]
     pub gpus: Vec<gpu::Spec>,
@@ -177,6 +180,10 @@ fn default_privileges() -> Vec<String> {
     vec!["--privileged".to_owned()]
 }
 
+fn default_consumers() -> Vec<Consumer> {
+    vec![Consumer::Podman]
+}
+
 fn default_deadline() -> u64 {
     600
 }
@@ -185,6 +192,11 @@ impl Cell {
     /// Returns the deadline as a duration.
     pub fn deadline(&self) -> Duration {
         Duration::from_secs(self.deadline_seconds)
+    }
+
+    /// Returns the daemons that its guest starts before the agent.
+    pub fn daemons(&self) -> Vec<&'static str> {
+        guests::daemons(self.engine, &self.consumers)
     }
 
     /// Returns the cell with its next driver as its driver.
@@ -247,6 +259,9 @@ impl Matrix {
             if !names.insert(&cell.name) {
                 return Err(format!("two cells are named `{}`", cell.name));
             }
+            if !cell.guest.is_empty() && !matrix.guests.contains_key(&cell.guest) {
+                return Err(format!("{}: no guest `{}`", cell.name, cell.guest));
+            }
             if cell.from != Supply::Archive && cell.scenario == Scenario::Build {
                 return Err(format!("{}: a build has no guest to supply", cell.name));
             }
@@ -262,6 +277,11 @@ impl Matrix {
             }
         }
         Ok(matrix)
+    }
+
+    /// Returns all guests.
+    pub fn guests(&self) -> Guests {
+        Guests { default: self.guest.clone(), named: self.guests.clone() }
     }
 
     /// Returns the cells of the core set, in the order of the matrix.

@@ -1,4 +1,4 @@
-//! The guests' real root file system: a small Debian with podman, as an ext4 image.
+//! The guests' real root file systems: a small Debian with container engines, as an ext4 image.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::apt;
 use crate::cache::Cache;
 use crate::disk;
 use crate::error::{At, Error};
-use crate::matrix::Guest;
+use crate::guests::Guest;
 use crate::process::{LIMIT, run};
 
 /// Paths that are of no use in a guest.
@@ -38,7 +38,7 @@ pub fn make(cache: &Cache, guest: &Guest, versions: &str) -> Result<Rootfs, Erro
 
 fn fill(dir: &Path, guest: &Guest, packages: &str) -> Result<(), Error> {
     let sources = dir.join("guest.sources");
-    let stanza = apt::source_for(&guest.suite, Path::new("/"))?;
+    let stanza = apt::source_for(&guest.suite, guest.archive_frozen, Path::new("/"))?;
     fs::write(&sources, stanza).at("write", &sources)?;
     let tree = dir.join("tree");
     run(

@@ -1,5 +1,6 @@
 //! Files that cells are made from, made on first use and shared between them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,9 +11,10 @@ use crate::bits::Bits;
 use crate::cache::Cache;
 use crate::error::{At, Error};
 use crate::event::{Resolved, Sink, What};
+use crate::guests::Guests;
 use crate::image::{self, Image};
 use crate::kernel::{self, Kernel};
-use crate::matrix::{Cell, Guest, Scenario, Supply};
+use crate::matrix::{Cell, Scenario, Supply};
 use crate::relay;
 use crate::rootfs::{self, Rootfs};
 use crate::runfile::{self, RunFile};
@@ -35,11 +37,11 @@ pub struct Agent {
 /// The archives and the cache from which cells are prepared.
 pub struct Workbench {
     cache: Cache,
-    guest: Guest,
+    guests: Guests,
     agent: Agent,
     bits: Bits,
-    rootfs: Option<Arc<Rootfs>>,
-    image: Option<Arc<Image>>,
+    rootfs: BTreeMap<String, Arc<Rootfs>>,
+    image: BTreeMap<bool, Arc<Image>>,
 }
 
 /// Files on disk that a cell in a VM needs.
@@ -65,15 +67,25 @@ impl Workbench {
     ///
     /// # Errors
     /// The archives cannot be read or do not verify.
-    pub fn open(cache: Cache, guest: Guest, cells: &[&Cell], agent: Agent) -> Result<Self, Error> {
-        let mut suites = vec![guest.suite.clone()];
+    pub fn open(
+        cache: Cache,
+        guests: Guests,
+        cells: &[&Cell],
+        agent: Agent,
+    ) -> Result<Self, Error> {
+        let mut suites = Vec::new();
+        let mut frozen = cells.iter().any(|cell| cell.driver.archive_frozen);
+        for cell in cells {
+            let guest = guests.of(&cell.guest)?;
+            suites.push(guest.suite.clone());
+            frozen |= guest.archive_frozen;
+        }
         suites.extend(cells.iter().flat_map(|cell| cell.suites()).map(str::to_owned));
         suites.sort();
         suites.dedup();
         cache.prune(UNUSED)?;
-        let frozen = cells.iter().any(|cell| cell.driver.archive_frozen);
         let bits = Bits::open(&cache.dir("packages"), &suites, frozen)?;
-        Ok(Self { cache, guest, agent, bits, rootfs: None, image: None })
+        Ok(Self { cache, guests, agent, bits, rootfs: BTreeMap::new(), image: BTreeMap::new() })
     }
 
     /// Returns the cache of all products.
@@ -143,9 +155,9 @@ impl Workbench {
         sink.tell(What::Preparing(format!("kernel {}", resolved.kernel_release)));
         let kernel = kernel::make(&self.cache, &self.bits, &packages)?;
         sink.tell(What::Preparing("root file system".into()));
-        let rootfs = self.rootfs()?;
+        let rootfs = self.rootfs(&cell.guest)?;
         sink.tell(What::Preparing("agent's image".into()));
-        let image = self.image()?;
+        let image = self.image(!cell.daemons().is_empty())?;
         let stand_in = (cell.scenario == Scenario::Nouveau)
             .then(|| stand_in::make(&self.cache, &self.bits, &cell.kernel.suite, &kernel.release));
         let driver = &cell.driver;
@@ -194,26 +206,27 @@ impl Workbench {
         runfile::make(&self.cache, &self.bits, suite, &cell.driver.branch).map(Some)
     }
 
-    fn rootfs(&mut self) -> Result<Arc<Rootfs>, Error> {
-        if let Some(made) = &self.rootfs {
+    fn rootfs(&mut self, name: &str) -> Result<Arc<Rootfs>, Error> {
+        if let Some(made) = self.rootfs.get(name) {
             return Ok(Arc::clone(made));
         }
+        let guest = self.guests.of(name)?;
         let mut versions = String::new();
-        for name in &self.guest.packages {
-            let package = self.bits.newest(name, &self.guest.suite)?;
+        for name in &guest.packages {
+            let package = self.bits.newest(name, &guest.suite)?;
             versions.push_str(&format!("{name}={} ", package.version));
         }
-        let made = Arc::new(rootfs::make(&self.cache, &self.guest, &versions)?);
-        self.rootfs = Some(Arc::clone(&made));
+        let made = Arc::new(rootfs::make(&self.cache, guest, &versions)?);
+        self.rootfs.insert(name.to_owned(), Arc::clone(&made));
         Ok(made)
     }
 
-    fn image(&mut self) -> Result<Arc<Image>, Error> {
-        if let Some(made) = &self.image {
+    fn image(&mut self, for_others: bool) -> Result<Arc<Image>, Error> {
+        if let Some(made) = self.image.get(&for_others) {
             return Ok(Arc::clone(made));
         }
-        let made = Arc::new(image::load(&self.cache, &self.agent.image)?);
-        self.image = Some(Arc::clone(&made));
+        let made = Arc::new(image::load(&self.cache, &self.agent.image, for_others)?);
+        self.image.insert(for_others, Arc::clone(&made));
         Ok(made)
     }
 }

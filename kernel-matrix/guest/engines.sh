@@ -1,0 +1,59 @@
+# shellcheck shell=sh
+# The container engines of a guest. Sourced by lib.sh. ENGINE runs the agent; DAEMONS are started
+# before it, and have the agent's image.
+
+OTHERS_IMAGE=/var/lib/containers/agent.tar
+
+# pod ARGUMENTS...: calls the engine that runs the agent.
+pod() { "pod_$ENGINE" "$@"; }
+
+pod_podman() {
+    podman --cgroup-manager cgroupfs --events-backend file --storage-driver vfs "$@"
+}
+
+pod_docker() { docker "$@"; }
+
+# stop_agent: stops the agent's container in its engine's way.
+stop_agent() { "stop_agent_$ENGINE"; }
+
+stop_agent_podman() { pod kill -s TERM longshore >/dev/null; }
+
+stop_agent_docker() { docker stop --time 60 longshore >/dev/null; }
+
+# patiently COMMAND...: waits until it succeeds; the harness enforces the deadline.
+patiently() {
+    until "$@" >/dev/null 2>&1; do sleep 0.2; done
+}
+
+start_daemons() {
+    for daemon in $DAEMONS; do
+        "start_$daemon"
+        phase "$daemon"
+    done
+}
+
+# Neither of them needs a network: containers have the host's or none.
+start_docker() {
+    modprobe overlay
+    case " $CONSUMERS " in
+        *' docker '*) allow_cdi_in_docker ;;
+    esac
+    dockerd --data-root /var/lib/containers/docker --storage-driver overlay2 \
+        --bridge none --iptables=false --ip6tables=false >/run/matrix/dockerd.log 2>&1 &
+    patiently docker version
+    docker load --quiet --input "$OTHERS_IMAGE"
+}
+
+# Before docker 28.2 CDI is off by default.
+allow_cdi_in_docker() {
+    mkdir -p /etc/docker
+    echo '{ "features": { "cdi": true } }' >/etc/docker/daemon.json
+}
+
+start_containerd() {
+    modprobe overlay
+    mkdir -p /var/lib/containers/containerd
+    containerd --root /var/lib/containers/containerd >/run/matrix/containerd.log 2>&1 &
+    patiently ctr version
+    ctr images import "$OTHERS_IMAGE"
+}

@@ -1,0 +1,150 @@
+//! Root file systems of the guests, and the container engines in them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// A guest's root file system.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Guest {
+    /// Suite.
+    pub suite: String,
+    /// Packages beyond the essential ones.
+    pub packages: Vec<String>,
+    /// True if expired package lists are accepted, as of a driver's suite.
+    #[serde(default)]
+    pub archive_frozen: bool,
+}
+
+/// All declared guests.
+#[derive(Debug, Clone)]
+pub struct Guests {
+    /// Guest of the cells that name none.
+    pub default: Guest,
+    /// The others, by name.
+    pub named: BTreeMap<String, Guest>,
+}
+
+impl Guests {
+    /// Returns the guest `name`; an empty name is the default guest.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn of(&self, name: &str) -> Result<&Guest, Error> {
+        if name.is_empty() {
+            return Ok(&self.default);
+        }
+        let known = || self.named.keys().cloned().collect::<Vec<_>>().join(", ");
+        let unknown = || Error::Matrix(format!("no guest `{name}`; there are: {}", known()));
+        self.named.get(name).ok_or_else(unknown)
+    }
+}
+
+/// Container engine that runs the agent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// podman.
+    #[default]
+    Podman,
+    /// dockerd, with a containerd of its own.
+    Docker,
+}
+
+impl Engine {
+    /// Returns its name in the guest's scripts (guest/engines.sh).
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Podman => "podman",
+            Self::Docker => "docker",
+        }
+    }
+}
+
+/// Program that gives a container the GPUs of the spec (guest/consumers.sh).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Consumer {
+    /// `podman run --device nvidia.com/gpu=all`.
+    Podman,
+    /// `podman run --device nvidia.com/gpu=0`.
+    PodmanByIndex,
+    /// `docker run --device nvidia.com/gpu=all`.
+    Docker,
+    /// `docker run` with the spec's nodes and files as options, for a docker without CDI.
+    DockerOptions,
+    /// `ctr run --device nvidia.com/gpu=0`.
+    Ctr,
+}
+
+impl Consumer {
+    /// Returns its name in the guest's scripts and in their sections.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Podman => "podman",
+            Self::PodmanByIndex => "podman-by-index",
+            Self::Docker => "docker",
+            Self::DockerOptions => "docker-options",
+            Self::Ctr => "ctr",
+        }
+    }
+
+    /// Returns the section that the guest reports of its container.
+    pub fn section(self) -> String {
+        format!("ready.cdi-{}", self.name())
+    }
+
+    /// Returns the daemon that it needs.
+    fn daemon(self) -> Option<&'static str> {
+        match self {
+            Self::Podman | Self::PodmanByIndex => None,
+            Self::Docker | Self::DockerOptions => Some("docker"),
+            Self::Ctr => Some("containerd"),
+        }
+    }
+}
+
+/// Returns the daemons that a guest starts before the agent, each once.
+pub fn daemons(engine: Engine, consumers: &[Consumer]) -> Vec<&'static str> {
+    let of_engine = (engine == Engine::Docker).then_some("docker");
+    let mut daemons: Vec<&str> = of_engine.into_iter().collect();
+    daemons.extend(consumers.iter().filter_map(|consumer| consumer.daemon()));
+    daemons.sort_unstable();
+    daemons.dedup();
+    daemons
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_daemon_is_started_once() {
+        for (engine, consumers, expected) in [
+            (Engine::Podman, &[Consumer::Podman][..], ""),
+            (Engine::Docker, &[Consumer::Podman], "docker"),
+            (Engine::Docker, &[Consumer::DockerOptions, Consumer::Docker], "docker"),
+            (Engine::Podman, &[Consumer::Docker, Consumer::Ctr], "containerd docker"),
+        ] {
+            assert_eq!(daemons(engine, consumers).join(" "), expected);
+        }
+    }
+
+    #[test]
+    fn a_guest_is_found_by_its_name() {
+        let guest = |suite: &str| Guest {
+            suite: suite.into(),
+            packages: Vec::new(),
+            archive_frozen: false,
+        };
+        let named = BTreeMap::from([("new".to_owned(), guest("trixie"))]);
+        let guests = Guests { default: guest("bookworm"), named };
+        assert_eq!(guests.of("").unwrap().suite, "bookworm");
+        assert_eq!(guests.of("new").unwrap().suite, "trixie");
+        let error = guests.of("other").unwrap_err().to_string();
+        assert!(error.contains("`other`") && error.contains("new"), "{error}");
+    }
+}
