@@ -1,7 +1,6 @@
 # shellcheck shell=sh
-# Containers that are given the GPUs by the agent's spec alone. Sourced after lib.sh. The functions
-# are called by their names in CONSUMERS.
-# shellcheck disable=SC2086
+# Containers that are given the GPUs by the agent's spec alone. Sourced by lib.sh. The functions
+# `consume_*` are called by their names in CONSUMERS.
 
 SPEC_DIR=/var/run/cdi
 SPEC=$SPEC_DIR/longshore-nvidia.com-gpu.json
@@ -18,6 +17,25 @@ unpublish() {
     rmdir "$SPEC_DIR"
 }
 
+# in_PROGRAM COMMAND OPTION...: runs a shell's command in a container of the agent's image.
+in_podman() {
+    in_command=$1
+    shift
+    pod_podman run --rm --network none "$@" --entrypoint /bin/sh "$IMAGE" -c "$in_command"
+}
+
+in_docker() {
+    in_command=$1
+    shift
+    docker run --rm --network none "$@" --entrypoint /bin/sh "$IMAGE" -c "$in_command"
+}
+
+in_ctr() {
+    in_command=$1
+    shift
+    ctr run --rm "$@" "$IMAGE" consumer /bin/sh -c "$in_command"
+}
+
 # In the container: prints its nodes, the loader's complaint about a library that it cannot load, and
 # the answer of nvidia-smi.
 # shellcheck disable=SC2016
@@ -29,6 +47,13 @@ LOOK='
     /usr/bin/nvidia-smi
     echo "rc $?"'
 
+# prepare_consumers: lets each program but the engine run a container: its first one leaves files.
+prepare_consumers() {
+    for consumer in $CONSUMERS; do
+        [ "${consumer%%-*}" = "$ENGINE" ] || "in_${consumer%%-*}" :
+    done
+}
+
 # consume: reports the container of each consumer.
 consume() {
     publish
@@ -38,20 +63,11 @@ consume() {
     unpublish
 }
 
-consume_podman() {
-    pod_podman run --rm --network none --device nvidia.com/gpu=all --entrypoint /bin/sh $IMAGE \
-        -c "$LOOK"
-}
+consume_podman() { in_podman "$LOOK" --device nvidia.com/gpu=all; }
 
-consume_podman_by_index() {
-    pod_podman run --rm --network none --device nvidia.com/gpu=0 --entrypoint /bin/sh $IMAGE \
-        -c "$LOOK"
-}
+consume_podman_by_index() { in_podman "$LOOK" --device nvidia.com/gpu=0; }
 
-consume_docker() {
-    docker run --rm --network none --device nvidia.com/gpu=all --entrypoint /bin/sh $IMAGE \
-        -c "$LOOK"
-}
+consume_docker() { in_docker "$LOOK" --device nvidia.com/gpu=all; }
 
 # Prints the spec's nodes and mounts of all GPUs as options of docker, one a line.
 docker_options() {
@@ -62,9 +78,7 @@ docker_options() {
 
 consume_docker_options() {
     # shellcheck disable=SC2046
-    docker run --rm --network none $(docker_options) --entrypoint /bin/sh $IMAGE -c "$LOOK"
+    in_docker "$LOOK" $(docker_options)
 }
 
-consume_ctr() {
-    ctr run --rm --device nvidia.com/gpu=0 $IMAGE consumer /bin/sh -c "$LOOK"
-}
+consume_ctr() { in_ctr "$LOOK" --device nvidia.com/gpu=0; }

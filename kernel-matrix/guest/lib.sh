@@ -23,6 +23,8 @@ section() {
 
 # shellcheck source-path=SCRIPTDIR source=engines.sh
 . /run/matrix/engines.sh
+# shellcheck source-path=SCRIPTDIR source=consumers.sh
+. /run/matrix/consumers.sh
 
 firmware_path() { cat /sys/module/firmware_class/parameters/path 2>/dev/null; }
 
@@ -77,12 +79,13 @@ preload() {
     done
 }
 
-# prepare: brings the host to its state before any driver. podman's first container leaves lock
-# files of podman's own, so one is run before.
+# prepare: brings the host to its state before any driver. An engine's first container leaves files
+# of the engine's own, so one is run before.
 prepare() {
     start_daemons
     # shellcheck disable=SC2086
     pod run --rm --privileged --network host --entrypoint /bin/sh $IMAGE -c :
+    prepare_consumers
     preload
     touch /run/matrix/mark
 }

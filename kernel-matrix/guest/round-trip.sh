@@ -4,8 +4,6 @@
 . /run/matrix/lib.sh
 # shellcheck source=ready.sh
 . /run/matrix/ready.sh
-# shellcheck source=consumers.sh
-. /run/matrix/consumers.sh
 
 # Prints the kernel's confinement of the agent and the driver's daemons; a name is cut off at 15
 # characters.
