@@ -50,6 +50,7 @@ LOOK='
 # prepare_consumers: lets each program but the engine run a container: its first one leaves files.
 prepare_consumers() {
     for consumer in $CONSUMERS; do
+        case $consumer in *-roots) continue ;; esac
         [ "${consumer%%-*}" = "$ENGINE" ] || "in_${consumer%%-*}" :
     done
 }
@@ -57,6 +58,7 @@ prepare_consumers() {
 # consume: reports the container of each consumer.
 consume() {
     publish
+    section ready.spec cat "$SPEC"
     for consumer in $CONSUMERS; do
         section "ready.cdi-$consumer" "consume_$(echo "$consumer" | tr - _)"
     done
@@ -82,3 +84,42 @@ consume_docker_options() {
 }
 
 consume_ctr() { in_ctr "$LOOK" --device nvidia.com/gpu=0; }
+
+# Links of the nodes by their numbers, by which systemd finds a device again (docs/containers.md).
+link_nodes() {
+    mkdir -p /dev/char
+    for node in /dev/nvidia*; do
+        [ -c "$node" ] || continue
+        ln -s "../${node#/dev/}" "/dev/char/$((0x$(stat -c %t "$node"))):$((0x$(stat -c %T "$node")))"
+    done
+}
+
+opens_in_container() {
+    # shellcheck disable=SC2016
+    docker exec reload sh -c 'for node in nvidiactl nvidia-uvm null; do
+        if (: </dev/$node) 2>/dev/null; then echo "$1 opens $node"; else echo "$1 refuses $node"; fi
+    done' sh "$1"
+}
+
+# reload WORD: prints the nodes that a running container opens before and after systemd has read its
+# units again.
+reload() {
+    docker run --detach --name reload --network none --device nvidia.com/gpu=all \
+        --entrypoint busybox "$IMAGE" sleep 86400 >/dev/null
+    opens_in_container "$1 before"
+    systemctl daemon-reload
+    opens_in_container "$1 after"
+    docker rm --force reload >/dev/null
+}
+
+# udev, which the guest lacks, makes the links of the nodes that every container has.
+consume_docker_reload() {
+    mkdir -p /dev/char
+    for node in null:1:3 zero:1:5 full:1:7 random:1:8 urandom:1:9 tty:5:0; do
+        ln -sf "../${node%%:*}" "/dev/char/${node#*:}"
+    done
+    reload without
+    link_nodes
+    reload with
+    rm -r /dev/char
+}

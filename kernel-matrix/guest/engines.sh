@@ -18,7 +18,12 @@ stop_agent() { "stop_agent_$ENGINE"; }
 
 stop_agent_podman() { pod kill -s TERM longshore >/dev/null; }
 
-stop_agent_docker() { docker stop --time 60 longshore >/dev/null; }
+stop_agent_docker() { docker stop longshore >/dev/null; }
+
+# Prints the engine's options for the agent beyond those of every engine: those of README.md.
+options_podman() { :; }
+
+options_docker() { echo --stop-timeout 30 -v /run/longshore:/run/longshore; }
 
 # patiently COMMAND...: waits until it succeeds; the harness enforces the deadline.
 patiently() {
@@ -38,7 +43,8 @@ start_docker() {
     case " $CONSUMERS " in
         *' docker '*) allow_cdi_in_docker ;;
     esac
-    dockerd --data-root /var/lib/containers/docker --storage-driver overlay2 \
+    # shellcheck disable=SC2086
+    dockerd ${INIT:+--exec-opt native.cgroupdriver=$INIT} --data-root /var/lib/containers/docker --storage-driver overlay2 \
         --bridge none --iptables=false --ip6tables=false >/run/matrix/dockerd.log 2>&1 &
     patiently docker version
     docker load --quiet --input "$OTHERS_IMAGE"

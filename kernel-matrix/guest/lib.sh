@@ -25,6 +25,8 @@ section() {
 . /run/matrix/engines.sh
 # shellcheck source-path=SCRIPTDIR source=consumers.sh
 . /run/matrix/consumers.sh
+# shellcheck source-path=SCRIPTDIR source=in-roots.sh
+. /run/matrix/in-roots.sh
 
 firmware_path() { cat /sys/module/firmware_class/parameters/path 2>/dev/null; }
 
@@ -43,7 +45,7 @@ state() {
     section "$1.firmware-path" firmware_path
     section "$1.run" find /run -xdev -path /run/containers -prune -o -path /run/crun -prune \
         -o -path /run/libpod -prune -o -path /run/docker -prune -o -path /run/containerd -prune \
-        -o -path /run/matrix -prune -o -printf '%y %m %p %l\n'
+        -o -path /run/systemd -prune -o -path /run/matrix -prune -o -printf '%y %m %p %l\n'
     section "$1.majors" cat /proc/devices
     section "$1.processes" processes
 }
@@ -115,11 +117,12 @@ contain() {
     set -- $PRIVILEGES "$@"
     set +f
     IFS=$blanks
-    # The option that mounts MEDIA must be split into arguments.
-    # shellcheck disable=SC2086
+    # The options, and the one that mounts MEDIA, must be split into arguments.
+    # shellcheck disable=SC2046,SC2086
     pod run --rm --pid host --network host \
         -v /run/nvidia:/run/nvidia:rshared \
         -v /var/lib/longshore:/var/lib/longshore \
+        $("options_$ENGINE") \
         ${MEDIA:+-v $MEDIA:$MEDIA:ro} \
         ${CONFIG:+-v $CONFIG:/etc/longshore:ro} ${PROGRAMS:+-v $PROGRAMS:/usr:ro} \
         -e LONGSHORE_LOG_FORMAT=pretty \

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Second stage, process 1 in the real root: an init system's usual mounts, then the scenario. Its
+# Second stage, process 1 in the real root, or a service of systemd: an init system's usual mounts, then the scenario. Its
 # exit code goes to the console with the nonce in every case.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 HOME=/root
@@ -11,12 +11,37 @@ set -a
 . /run/matrix/cell.sh
 set +a
 
-mount -t cgroup2 cgroup2 /sys/fs/cgroup
-mkdir -p /dev/pts /dev/shm
-mount -t devpts devpts /dev/pts
-mount -t tmpfs shm /dev/shm
+# Lets systemd be process 1; it makes the usual mounts and starts this script as a service. Nothing
+# else is started: a whole boot takes minutes under emulation.
+start_systemd() {
+    mkdir -p /run/systemd/system
+    cat >/run/systemd/system/matrix.service <<END
+[Unit]
+DefaultDependencies=no
+[Service]
+ExecStart=/bin/sh /run/matrix/stage.sh
+StandardOutput=tty
+StandardError=tty
+TTYPath=/dev/console
+KillMode=none
+Delegate=yes
+END
+    exec /usr/lib/systemd/systemd --unit=matrix.service
+}
+
+usual_mounts() {
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup
+    mkdir -p /dev/pts /dev/shm
+    mount -t devpts devpts /dev/pts
+    mount -t tmpfs shm /dev/shm
+    mount --make-rshared /
+}
+
+case $$-$INIT in
+    1-systemd) start_systemd ;;
+    1-*) usual_mounts ;;
+esac
 mount -t tmpfs tmp /tmp
-mount --make-rshared /
 mkdir -p /run/nvidia
 ip link set lo up
 if [ -n "$NETWORK" ]; then

@@ -3,6 +3,8 @@
 use crate::guests::Consumer;
 use crate::matrix::Cell;
 use crate::records::Records;
+use crate::reload;
+use crate::roots;
 use crate::served;
 
 /// Nodes of every container with a GPU.
@@ -14,7 +16,11 @@ pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
     if driven == 0 {
         return Vec::new();
     }
-    let faults = |consumer: &Consumer| container(*consumer, driven, records);
+    let faults = |consumer: &Consumer| match consumer {
+        Consumer::PodmanRoots | Consumer::DockerRoots => roots::wrong(*consumer, records),
+        Consumer::DockerReload => reload::wrong(records),
+        _ => container(*consumer, driven, records),
+    };
     cell.consumers.iter().flat_map(faults).collect()
 }
 

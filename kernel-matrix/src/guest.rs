@@ -26,10 +26,11 @@ const STAGE: &str = include_str!("../guest/stage.sh");
 /// The seccomp profile in deploy/; /run/matrix/seccomp.json in the guest.
 const SECCOMP: &str = include_str!("../../deploy/seccomp/longshore.json");
 /// Shell libraries that scenarios source, by name.
-const LIBRARIES: [(&str, &str); 6] = [
+const LIBRARIES: [(&str, &str); 7] = [
     ("lib.sh", include_str!("../guest/lib.sh")),
     ("engines.sh", include_str!("../guest/engines.sh")),
     ("consumers.sh", include_str!("../guest/consumers.sh")),
+    ("in-roots.sh", include_str!("../guest/in-roots.sh")),
     ("ready.sh", include_str!("../guest/ready.sh")),
     ("events.sh", include_str!("../guest/events.sh")),
     ("rounds.sh", include_str!("../guest/rounds.sh")),
@@ -151,7 +152,7 @@ impl<'a> Guest<'a> {
             "NONCE={nonce}\nIMAGE={}\nVERSION={}\n{drivers}\
              AGENT_ARGUMENTS='run{flags}{host_apt}{arguments}'\n\
              IMPORT='{}'\nPRIVILEGES='{}'\nPRELOAD='{}'\nPERSISTENCED={}\nMEDIA={}\nNETWORK={}\nARCHIVE={}\nSUITE={}\n\
-             LOSES_POWER={}\nAFTER={}\nCUT={}\nROUNDS={}\nENGINE={}\nDAEMONS='{}'\nCONSUMERS='{}'\n",
+             LOSES_POWER={}\nAFTER={}\nCUT={}\nROUNDS={}\nENGINE={}\nDAEMONS='{}'\nCONSUMERS='{}'\nINIT={}\n",
             image::NAME,
             self.prepared.seed.set.key.driver_version,
             delivery.import.join(" "),
@@ -169,6 +170,7 @@ impl<'a> Guest<'a> {
             cell.engine.name(),
             cell.daemons().join(" "),
             cell.consumers.iter().map(|consumer| consumer.name()).collect::<Vec<_>>().join(" "),
+            cell.init.name(),
         )
     }
 

@@ -14,6 +14,9 @@ pub struct Guest {
     pub suite: String,
     /// Packages beyond the essential ones.
     pub packages: Vec<String>,
+    /// True if it has container roots of different make in /srv/roots (guest/roots.sh).
+    #[serde(default)]
+    pub roots: bool,
     /// True if expired package lists are accepted, as of a driver's suite.
     #[serde(default)]
     pub archive_frozen: bool,
@@ -64,6 +67,27 @@ impl Engine {
     }
 }
 
+/// Process 1 of a guest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Init {
+    /// The guest's script.
+    #[default]
+    Script,
+    /// systemd, which then owns the cgroups.
+    Systemd,
+}
+
+impl Init {
+    /// Returns its name in the guest's scripts; empty for the script.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Script => "",
+            Self::Systemd => "systemd",
+        }
+    }
+}
+
 /// Program that gives a container the GPUs of the spec (guest/consumers.sh).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -78,6 +102,12 @@ pub enum Consumer {
     DockerOptions,
     /// `ctr run --device nvidia.com/gpu=0`.
     Ctr,
+    /// podman with each of the guest's roots.
+    PodmanRoots,
+    /// docker with each of the guest's roots.
+    DockerRoots,
+    /// docker with systemd's cgroups: systemd reads its units again while the container runs.
+    DockerReload,
 }
 
 impl Consumer {
@@ -89,6 +119,9 @@ impl Consumer {
             Self::Docker => "docker",
             Self::DockerOptions => "docker-options",
             Self::Ctr => "ctr",
+            Self::PodmanRoots => "podman-roots",
+            Self::DockerRoots => "docker-roots",
+            Self::DockerReload => "docker-reload",
         }
     }
 
@@ -100,8 +133,10 @@ impl Consumer {
     /// Returns the daemon that it needs.
     fn daemon(self) -> Option<&'static str> {
         match self {
-            Self::Podman | Self::PodmanByIndex => None,
-            Self::Docker | Self::DockerOptions => Some("docker"),
+            Self::Podman | Self::PodmanByIndex | Self::PodmanRoots => None,
+            Self::Docker | Self::DockerOptions | Self::DockerRoots | Self::DockerReload => {
+                Some("docker")
+            }
             Self::Ctr => Some("containerd"),
         }
     }
@@ -139,6 +174,7 @@ mod tests {
             suite: suite.into(),
             packages: Vec::new(),
             archive_frozen: false,
+            roots: false,
         };
         let named = BTreeMap::from([("new".to_owned(), guest("trixie"))]);
         let guests = Guests { default: guest("bookworm"), named };

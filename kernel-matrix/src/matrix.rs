@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{At, Error};
 use crate::gpu;
-use crate::guests::{self, Consumer, Engine, Guest, Guests};
+use crate::guests::{self, Consumer, Engine, Guest, Guests, Init};
 
 /// The whole matrix.
 #[derive(Debug, Deserialize)]
@@ -48,6 +48,9 @@ pub struct Cell {
     /// Name of its guest's root file system; empty for the default.
     #[serde(default)]
     pub guest: String,
+    /// Process 1 of its guest.
+    #[serde(default)]
+    pub init: Init,
     /// Container engine that runs the agent.
     #[serde(default)]
     pub engine: Engine,

@@ -14,6 +14,9 @@ use crate::process::{LIMIT, run};
 /// Paths that are of no use in a guest.
 const LEFT_OUT: &[&str] = &["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"];
 
+/// Makes the container roots.
+const ROOTS: &str = include_str!("../guest/roots.sh");
+
 /// A finished root file system.
 #[derive(Debug)]
 pub struct Rootfs {
@@ -31,7 +34,8 @@ pub struct Rootfs {
 pub fn make(cache: &Cache, guest: &Guest, versions: &str) -> Result<Rootfs, Error> {
     let packages = guest.packages.join(",");
     let left_out = LEFT_OUT.join(",");
-    let inputs = [guest.suite.as_str(), &packages, versions, &left_out];
+    let mut inputs = vec![guest.suite.as_str(), &packages, versions, &left_out];
+    inputs.extend(guest.roots.then_some(ROOTS));
     let dir = cache.produce("rootfs", &inputs, |dir| fill(dir, guest, &packages))?;
     Ok(Rootfs { image: dir.join("rootfs.ext4"), busybox: dir.join("busybox") })
 }
@@ -55,6 +59,11 @@ fn fill(dir: &Path, guest: &Guest, packages: &str) -> Result<(), Error> {
     for mount_point in ["var/lib/containers", "var/lib/longshore", "usr/lib/modules"] {
         let path = tree.join(mount_point);
         fs::create_dir_all(&path).at("make", &path)?;
+    }
+    if guest.roots {
+        let mut roots = Command::new("bash");
+        roots.args(["-c", ROOTS, "roots"]).arg(tree.join("srv/roots")).arg(&sources);
+        run(&mut roots, LIMIT)?;
     }
     let busybox = tree.join("usr/bin/busybox");
     fs::copy(&busybox, dir.join("busybox")).at("copy", &busybox)?;
