@@ -41,7 +41,7 @@ start_daemons() {
 start_docker() {
     modprobe overlay
     case " $CONSUMERS " in
-        *' docker '*) allow_cdi_in_docker ;;
+        *' docker '* | *' docker-roots '* | *' docker-reload '*) allow_cdi_in_docker ;;
     esac
     # shellcheck disable=SC2086
     dockerd ${INIT:+--exec-opt native.cgroupdriver=$INIT} --data-root /var/lib/containers/docker --storage-driver overlay2 \
