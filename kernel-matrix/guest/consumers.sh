@@ -85,7 +85,7 @@ consume_docker_options() {
 
 consume_ctr() { in_ctr "$LOOK" --device nvidia.com/gpu=0; }
 
-# Links of the nodes by their numbers, by which systemd finds a device again (docs/containers.md).
+# Links of the nodes by their numbers, which runc 1.1.3 to 1.1.6 needs.
 link_nodes() {
     mkdir -p /dev/char
     for node in /dev/nvidia*; do
