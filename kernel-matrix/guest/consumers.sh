@@ -2,20 +2,8 @@
 # Containers that are given the GPUs by the agent's spec alone. Sourced by lib.sh. The functions
 # `consume_*` are called by their names in CONSUMERS.
 
-SPEC_DIR=/var/run/cdi
-SPEC=$SPEC_DIR/longshore-nvidia.com-gpu.json
-
-# Writes the spec that the agent shows.
-publish() {
-    mkdir -p "$SPEC_DIR"
-    pod exec longshore longshore cdi show >"$SPEC_DIR/spec.tmp"
-    mv "$SPEC_DIR/spec.tmp" "$SPEC"
-}
-
-unpublish() {
-    rm "$SPEC"
-    rmdir "$SPEC_DIR"
-}
+# The agent publishes it.
+SPEC=/var/run/cdi/longshore-nvidia.com-gpu.json
 
 # in_PROGRAM COMMAND OPTION...: runs a shell's command in a container of the agent's image.
 in_podman() {
@@ -57,12 +45,10 @@ prepare_consumers() {
 
 # consume: reports the container of each consumer.
 consume() {
-    publish
     section ready.spec cat "$SPEC"
     for consumer in $CONSUMERS; do
         section "ready.cdi-$consumer" "consume_$(echo "$consumer" | tr - _)"
     done
-    unpublish
 }
 
 consume_podman() { in_podman "$LOOK" --device nvidia.com/gpu=all; }
@@ -71,23 +57,15 @@ consume_podman_by_index() { in_podman "$LOOK" --device nvidia.com/gpu=0; }
 
 consume_docker() { in_docker "$LOOK" --device nvidia.com/gpu=all; }
 
-# Prints the spec's nodes and mounts of all GPUs as options of docker, one a line.
-docker_options() {
-    jq -r '(.containerEdits, (.devices[] | select(.name == "all").containerEdits))
-        | (.deviceNodes[]? | "--device=\(.hostPath // .path):\(.path)"),
-          (.mounts[]? | "--volume=\(.hostPath):\(.containerPath):ro")' "$SPEC" | sort -u
-}
-
 consume_docker_options() {
     # shellcheck disable=SC2046
-    in_docker "$LOOK" $(docker_options)
+    in_docker "$LOOK" $(pod exec longshore longshore docker-args --gpus all)
 }
 
 consume_ctr() { in_ctr "$LOOK" --device nvidia.com/gpu=0; }
 
 # Links of the nodes by their numbers, which runc 1.1.3 to 1.1.6 needs.
 link_nodes() {
-    mkdir -p /dev/char
     for node in /dev/nvidia*; do
         [ -c "$node" ] || continue
         ln -s "../${node#/dev/}" "/dev/char/$((0x$(stat -c %t "$node"))):$((0x$(stat -c %T "$node")))"
@@ -112,14 +90,24 @@ reload() {
     docker rm --force reload >/dev/null
 }
 
-# udev, which the guest lacks, makes the links of the nodes that every container has.
+unlink_nodes() {
+    find /dev/char -lname '../nvidia*' -delete
+}
+
+# udev, which the guest lacks, makes the links of the nodes that every container has. The agent, which
+# would restore its own, is stopped while they are missing.
 consume_docker_reload() {
-    mkdir -p /dev/char
-    for node in null:1:3 zero:1:5 full:1:7 random:1:8 urandom:1:9 tty:5:0; do
+    others='null:1:3 zero:1:5 full:1:7 random:1:8 urandom:1:9 tty:5:0'
+    for node in $others; do
         ln -sf "../${node%%:*}" "/dev/char/${node#*:}"
     done
+    pkill -STOP -x longshore
+    unlink_nodes
     reload without
     link_nodes
+    pkill -CONT -x longshore
     reload with
-    rm -r /dev/char
+    for node in $others; do
+        rm "/dev/char/${node#*:}"
+    done
 }

@@ -6,8 +6,6 @@
 # shellcheck disable=SC2034
 DRIVER_ROOT=/run/nvidia/driver
 STATE=/run/longshore/state.json
-# shellcheck disable=SC2034
-SPEC=/var/run/cdi/longshore-nvidia.com-gpu.json
 
 phase() { echo "@phase $1" >&3; }
 fact() { echo "@fact $1 $2" >&3; }

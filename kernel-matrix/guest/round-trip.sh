@@ -77,6 +77,7 @@ if await has_phase ready; then
     section ready.confinement confinement
     section ready.state cat "$STATE"
     section ready.look look_at_driver
+    section ready.published published
     consume
     section ready.store store_of_host
     served

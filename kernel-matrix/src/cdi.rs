@@ -21,7 +21,22 @@ pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
         Consumer::DockerReload => reload::wrong(records),
         _ => container(*consumer, driven, records),
     };
-    cell.consumers.iter().flat_map(faults).collect()
+    let mut wrong = published(records);
+    wrong.extend(cell.consumers.iter().flat_map(faults));
+    wrong
+}
+
+/// Returns the faults of the spec in its place, and of the links to nodes.
+fn published(records: &Records) -> Vec<String> {
+    let seen = match records.section("ready.published") {
+        Ok(seen) => seen,
+        Err(missing) => return vec![missing],
+    };
+    let links = CONTROL_NODES.into_iter().chain(["nvidia0"]);
+    let mut wanted = vec!["published as shown".to_owned(), "ModifyDeviceFiles: 0".to_owned()];
+    wanted.extend(links.map(|node| format!("linked /dev/{node}")));
+    let missing = wanted.into_iter().filter(|line| !seen.contains(line));
+    missing.map(|line| format!("the published spec: no `{line}`; it says {seen:?}")).collect()
 }
 
 /// Returns the faults of the container of one consumer.
@@ -35,16 +50,6 @@ fn container(consumer: Consumer, driven: usize, records: &Records) -> Vec<String
     for node in CONTROL_NODES {
         if !has(&format!("node /dev/{node}")) {
             wrong.push(format!("no node /dev/{node}"));
-        }
-    }
-    for line in ["published as shown", "ModifyDeviceFiles: 0"] {
-        if !has(line) {
-            wrong.push(format!("not `{line}`"));
-        }
-    }
-    for node in CONTROL_NODES.into_iter().chain(["nvidia0"]) {
-        if !has(&format!("linked /dev/{node}")) {
-            wrong.push(format!("no link to /dev/{node} in /dev/char"));
         }
     }
     let is_gpu = |line: &&String| {
@@ -80,9 +85,10 @@ fn is_refusal(line: &str, library: &str) -> bool {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "published as shown\nModifyDeviceFiles: 0\nlinked /dev/nvidia-modeset\n\
-        linked /dev/nvidia-uvm\nlinked /dev/nvidia-uvm-tools\nlinked /dev/nvidia0\n\
-        linked /dev/nvidiactl\nnode /dev/nvidia-modeset\nnode /dev/nvidia-uvm\nnode /dev/nvidia-uvm-tools\n\
+    const PUBLISHED: &str = "published as shown\nModifyDeviceFiles: 0\n\
+        linked /dev/nvidia-modeset\nlinked /dev/nvidia-uvm\nlinked /dev/nvidia-uvm-tools\n\
+        linked /dev/nvidia0\nlinked /dev/nvidiactl\n";
+    const GOOD: &str = "node /dev/nvidia-modeset\nnode /dev/nvidia-uvm\nnode /dev/nvidia-uvm-tools\n\
         node /dev/nvidia0\nnode /dev/nvidiactl\ntried libcuda.so.1\ntried libnvidia-ml.so.1\n\
         No devices were found\nrc 6";
 
@@ -97,11 +103,11 @@ mod tests {
                        tried libcuda.so.1";
         let cases = [
             ("", "", ""),
-            ("published as shown\n", "", "not `published as shown`"),
-            ("ModifyDeviceFiles: 0", "ModifyDeviceFiles: 1", "not `ModifyDeviceFiles: 0`"),
-            ("linked /dev/nvidia0\n", "", "no link to /dev/nvidia0 in /dev/char"),
-            ("\nnode /dev/nvidiactl\n", "\n", "no node /dev/nvidiactl"),
-            ("\nnode /dev/nvidia0\n", "\n", "0 nodes of GPUs, not 1"),
+            ("published as shown\n", "", "no `published as shown`"),
+            ("ModifyDeviceFiles: 0", "ModifyDeviceFiles: 1", "no `ModifyDeviceFiles: 0`"),
+            ("linked /dev/nvidia0\n", "", "no `linked /dev/nvidia0`"),
+            ("node /dev/nvidiactl\n", "", "no node /dev/nvidiactl"),
+            ("node /dev/nvidia0\n", "", "0 nodes of GPUs, not 1"),
             ("node /dev/nvidia0", "node /dev/nvidia0\nnode /dev/nvidia1", "2 nodes of GPUs"),
             ("tried libcuda.so.1\n", "", "libcuda.so.1 cannot be loaded"),
             ("tried libcuda.so.1", refused, "libcuda.so.1 cannot be loaded"),
@@ -109,8 +115,12 @@ mod tests {
         ];
         for (what, by, reason) in cases {
             let mut records = Records::default();
-            let lines = GOOD.replacen(what, by, 1).lines().map(str::to_owned).collect();
-            records.sections.insert(Consumer::Podman.section(), lines);
+            for (section, text) in
+                [("ready.published".to_owned(), PUBLISHED), (Consumer::Podman.section(), GOOD)]
+            {
+                let lines = text.replacen(what, by, 1).lines().map(str::to_owned).collect();
+                records.sections.insert(section, lines);
+            }
             let wrong = wrong(&cell, &records).join("\n");
             assert_eq!(wrong.is_empty(), reason.is_empty(), "{wrong}");
             assert!(wrong.contains(reason), "{wrong}");
