@@ -7,6 +7,7 @@ mod agent;
 mod checks;
 mod host;
 mod kernel_config;
+pub mod operator;
 mod render;
 
 use std::path::{Path, PathBuf};
