@@ -1,0 +1,181 @@
+//! Calls with time limits, pauses and one report of each refusal.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use http_body_util::Limited;
+use kube::client::ClientBuilder;
+use tokio::time::{sleep, timeout};
+use tower_http::map_response_body::MapResponseBodyLayer;
+use tracing::instrument::WithSubscriber;
+use tracing::subscriber::NoSubscriber;
+
+use crate::account::Account;
+use crate::error::{Error, Kind};
+
+/// Size limit of an answer. A pod or node has at most a few hundred KiB; a watch begins anew.
+const LARGEST: usize = 8 << 20;
+
+/// Time limits, and the pauses between tries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Time limit of one call.
+    pub call: Duration,
+    /// Number of tries of one call.
+    pub tries: u32,
+    /// Pause after the first try; each further one is twice as long.
+    pub first_pause: Duration,
+    /// Longest pause.
+    pub longest_pause: Duration,
+    /// Duration of one watch, in whole seconds: the server ends it then, and it is resumed.
+    pub watch: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            call: Duration::from_secs(10),
+            tries: 4,
+            first_pause: Duration::from_millis(500),
+            longest_pause: Duration::from_secs(30),
+            watch: Duration::from_secs(240),
+        }
+    }
+}
+
+impl Limits {
+    pub(crate) fn pauses(&self) -> Pauses {
+        Pauses { next: self.first_pause, limits: *self }
+    }
+}
+
+/// Growing pauses between tries.
+#[derive(Debug)]
+pub(crate) struct Pauses {
+    next: Duration,
+    limits: Limits,
+}
+
+impl Pauses {
+    /// Sleeps for the next pause: half of it to all of it, so that the nodes of a cluster do not ask
+    /// at the same moment.
+    pub(crate) async fn pause(&mut self) {
+        let all = self.next.min(self.limits.longest_pause);
+        self.next = all.saturating_mul(2);
+        sleep(all.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.next = self.limits.first_pause;
+    }
+}
+
+/// Client of the API server.
+pub struct Cluster {
+    account: Account,
+    pub(crate) limits: Limits,
+    client: Mutex<kube::Client>,
+    /// Refused calls that were reported.
+    reported: Mutex<BTreeSet<(&'static str, Kind)>>,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").field("account", &self.account).finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    /// Makes a client; connects to nothing yet.
+    ///
+    /// # Errors
+    /// Token or certificates that cannot be read. It needs a tokio runtime.
+    pub fn new(account: Account, limits: Limits) -> Result<Self, Error> {
+        let client = Mutex::new(connect(&account)?);
+        Ok(Self { account, limits, client, reported: Mutex::default() })
+    }
+
+    /// Namespace of the pod.
+    pub fn namespace(&self) -> Option<&str> {
+        self.account.namespace.as_deref()
+    }
+
+    pub(crate) fn client(&self) -> kube::Client {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the token again at once: the one in use was refused.
+    pub(crate) fn renew(&self) -> Result<(), Error> {
+        let client = connect(&self.account)?;
+        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = client;
+        Ok(())
+    }
+
+    /// Makes one call, repeated where it may succeed later.
+    pub(crate) async fn call<T, F: Future<Output = kube::Result<T>>>(
+        &self,
+        name: &'static str,
+        act: impl Fn(kube::Client) -> F,
+    ) -> Result<T, Error> {
+        let mut pauses = self.limits.pauses();
+        let mut tries = 1;
+        loop {
+            let error = match self.once(name, act(self.client())).await {
+                Ok(found) => return Ok(found),
+                Err(error) => error,
+            };
+            if !error.kind.may_pass() || tries >= self.limits.tries {
+                return Err(error);
+            }
+            tracing::debug!("{error}; it is repeated");
+            if error.kind == Kind::Unauthorized {
+                self.renew()?;
+            }
+            tries += 1;
+            pauses.pause().await;
+        }
+    }
+
+    /// Waits for an answer, with the time limit of a call. kube logs failures as errors, and answers
+    /// that it cannot parse in full: nothing of it is logged.
+    pub(crate) async fn once<T>(
+        &self,
+        name: &'static str,
+        answer: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, Error> {
+        let limit = self.limits.call;
+        match timeout(limit, answer.with_subscriber(NoSubscriber::new())).await {
+            Ok(answer) => answer.map_err(|error| Error::of(name, &error)),
+            Err(_) => Err(Error::late(name, limit)),
+        }
+    }
+
+    /// Turns a refusal into None, and logs it where the same one was not logged before.
+    pub(crate) fn unless_refused<T>(&self, answer: Result<T, Error>) -> Result<Option<T>, Error> {
+        match answer {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind.is_refusal() => {
+                if self.is_new(&error) {
+                    tracing::warn!("{error}; continued without it (reported once)");
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_new(&self, error: &Error) -> bool {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.insert((error.call, error.kind))
+    }
+}
+
+fn connect(account: &Account) -> Result<kube::Client, Error> {
+    const CALL: &str = "preparing the connection to the API server";
+    let builder = ClientBuilder::try_from(account.config()?);
+    let builder = builder.map_err(|e| Error::new(CALL, Kind::Account, e))?;
+    let limited = MapResponseBodyLayer::new(|body| Limited::new(body, LARGEST));
+    Ok(builder.with_layer(&limited).build())
+}

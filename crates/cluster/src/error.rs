@@ -1,0 +1,136 @@
+//! Failures of calls.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::text::in_line;
+
+/// Length at which a server's message is cut.
+const SHOWN: usize = 200;
+
+/// Failure of a call.
+#[derive(Debug, thiserror::Error)]
+#[error("{call}: {why}")]
+pub struct Error {
+    /// The call.
+    pub call: &'static str,
+    /// Kind of failure.
+    pub kind: Kind,
+    why: String,
+}
+
+/// Kind of failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Name of a node, pod or namespace that is none.
+    Name,
+    /// The service account's files cannot be used.
+    Account,
+    /// 401: the token is not valid any more.
+    Unauthorized,
+    /// 403.
+    Forbidden,
+    /// 404.
+    Missing,
+    /// 410: the version to watch from is too old.
+    Gone,
+    /// Another status of the server.
+    Status(u16),
+    /// No connection, or one that broke.
+    Unreachable,
+    /// No answer within the time limit.
+    Late,
+    /// An answer that is not of the API.
+    Garbled,
+}
+
+impl Kind {
+    fn of_status(code: u16) -> Self {
+        match code {
+            401 => Self::Unauthorized,
+            403 => Self::Forbidden,
+            404 => Self::Missing,
+            410 => Self::Gone,
+            // kube takes any JSON object for a status: without a code it is none.
+            0 => Self::Garbled,
+            code => Self::Status(code),
+        }
+    }
+
+    /// True where the cluster does not offer the call to this account.
+    pub fn is_refusal(self) -> bool {
+        matches!(self, Self::Forbidden | Self::Missing)
+    }
+
+    /// True where the same call may succeed later.
+    pub fn may_pass(self) -> bool {
+        match self {
+            Self::Unreachable | Self::Late | Self::Garbled | Self::Unauthorized => true,
+            Self::Status(code) => code == 429 || code >= 500,
+            _ => false,
+        }
+    }
+}
+
+impl Error {
+    pub(crate) fn new(call: &'static str, kind: Kind, why: impl fmt::Display) -> Self {
+        Self { call, kind, why: in_line(&why.to_string(), SHOWN) }
+    }
+
+    pub(crate) fn late(call: &'static str, limit: Duration) -> Self {
+        Self::new(call, Kind::Late, format!("no answer of the API server within {limit:?}"))
+    }
+
+    /// Takes the failure of a status that the server sent.
+    pub(crate) fn of_status(call: &'static str, status: &kube::core::Status) -> Self {
+        let why = format!("the API server answered {}: {}", status.code, status.message);
+        Self::new(call, Kind::of_status(status.code), why)
+    }
+
+    pub(crate) fn of(call: &'static str, error: &kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::of_status(call, status),
+            kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => {
+                Self::new(call, Kind::Garbled, format!("an answer that is not of the API: {error}"))
+            }
+            kube::Error::Auth(_) => Self::new(call, Kind::Account, error),
+            _ => Self::new(call, Kind::Unreachable, with_causes(error)),
+        }
+    }
+}
+
+/// Error with all that caused it: the outermost one of a connection says nothing.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        if !text.contains(&part) {
+            text = format!("{text}: {part}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_tells_what_to_do_next() {
+        for (code, kind, refusal, passes) in [
+            (0, Kind::Garbled, false, true),
+            (401, Kind::Unauthorized, false, true),
+            (403, Kind::Forbidden, true, false),
+            (404, Kind::Missing, true, false),
+            (410, Kind::Gone, false, false),
+            (409, Kind::Status(409), false, false),
+            (429, Kind::Status(429), false, true),
+            (503, Kind::Status(503), false, true),
+        ] {
+            let found = Kind::of_status(code);
+            assert_eq!((found, found.is_refusal(), found.may_pass()), (kind, refusal, passes));
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Client of the Kubernetes API server for a pod that manages the driver of its node: the pod's own
+//! image, and the request for a safe load of the driver.
+//!
+//! It is begun only in a cluster, and a cluster that refuses a call is no failure: each refusal (403,
+//! 404) is logged once. Every call has a time limit and is repeated with growing pauses.
+
+mod account;
+mod client;
+mod error;
+mod image;
+mod safe_load;
+mod text;
+
+pub use account::{Account, FILES};
+pub use client::{Cluster, Limits};
+pub use error::{Error, Kind};
+pub use image::{OwnImage, driver_version};
+pub use safe_load::{SAFE_LOAD, SafeLoad, UPGRADE_STATE, UPGRADES_ENABLED, holders_value};
+
+#[cfg(test)]
+mod calls_tests;
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,213 @@
+//! Stand-in of an API server: TLS, and one prepared answer after the other.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use crate::{Account, Cluster, Limits};
+
+/// An answer to one request.
+pub(crate) enum Answer {
+    /// Status and body.
+    Body(u16, String),
+    /// Status 200, these lines, and the end.
+    Lines(Vec<String>),
+    /// Status 200 and these lines; the connection stays open.
+    Open(Vec<String>),
+    /// The connection is closed in the middle of the body.
+    Cut(Vec<String>),
+    /// No answer; the connection stays open.
+    Silence,
+}
+
+/// A request as the server got it.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    /// Method and path.
+    pub(crate) line: String,
+    pub(crate) authorization: String,
+    pub(crate) body: String,
+}
+
+#[derive(Default)]
+struct Shared {
+    answers: Mutex<VecDeque<Answer>>,
+    requests: Mutex<Vec<Request>>,
+}
+
+/// The server, with the files of a service account for it.
+pub(crate) struct Api {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    pub(crate) files: tempfile::TempDir,
+    /// Closed when this is dropped, which ends open connections.
+    _open: mpsc::Sender<()>,
+}
+
+/// Limits under which a test ends soon.
+pub(crate) const SHORT: Limits = Limits {
+    call: Duration::from_secs(5),
+    tries: 3,
+    first_pause: Duration::from_millis(1),
+    longest_pause: Duration::from_millis(4),
+    watch: Duration::from_secs(30),
+};
+
+impl Api {
+    pub(crate) fn with(answers: impl IntoIterator<Item = Answer>) -> Self {
+        let files = tempfile::tempdir().expect("a directory");
+        let config = certificates(files.path());
+        for (name, text) in [("token", "first"), ("namespace", "gpu-operator")] {
+            fs::write(files.path().join(name), text).expect("written");
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let address = listener.local_addr().expect("an address");
+        let answers = Mutex::new(answers.into_iter().collect());
+        let shared = Arc::new(Shared { answers, requests: Mutex::default() });
+        let (open, closed) = mpsc::channel();
+        let (served, closed) = (shared.clone(), Arc::new(Mutex::new(closed)));
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (shared, closed, config) = (served.clone(), closed.clone(), config.clone());
+                thread::spawn(move || serve(stream, config, &shared, &closed));
+            }
+        });
+        Self { address, shared, files, _open: open }
+    }
+
+    pub(crate) fn cluster(&self, limits: Limits) -> Cluster {
+        cluster_at(&self.address.port().to_string(), self.files.path(), limits)
+    }
+
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        self.shared.requests.lock().expect("requests").clone()
+    }
+
+    /// Methods and paths of the requests, without their queries.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let path = |line: &str| line.split('?').next().unwrap_or_default().to_owned();
+        self.requests().iter().map(|request| path(&request.line)).collect()
+    }
+}
+
+/// Client of the server on this port of loopback.
+pub(crate) fn cluster_at(port: &str, files: &Path, limits: Limits) -> Cluster {
+    let env = |name: &str| match name {
+        "KUBERNETES_SERVICE_HOST" => Some("127.0.0.1".to_owned()),
+        "KUBERNETES_SERVICE_PORT" => Some(port.to_owned()),
+        _ => None,
+    };
+    let account = Account::of_pod(&env, files).expect("an account").expect("in a cluster");
+    Cluster::new(account, limits).expect("a client")
+}
+
+fn certificates(dir: &Path) -> Arc<ServerConfig> {
+    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+    openssl(dir, &[&key, &["-subj", "/CN=test CA", "-keyout", "ca.key", "-out", "ca.crt"]]);
+    let signed = ["-CA", "ca.crt", "-CAkey", "ca.key", "-subj", "/CN=api", "-keyout", "key.pem"];
+    let names = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"];
+    openssl(dir, &[&key, &signed, &names, &["-out", "api.pem"]]);
+    let certificate = CertificateDer::from_pem_file(dir.join("api.pem")).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_file(dir.join("key.pem")).expect("a key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key);
+    Arc::new(config.expect("they fit"))
+}
+
+fn openssl(dir: &Path, arguments: &[&[&str]]) {
+    let mut command = Command::new("openssl");
+    command.args(["req", "-x509", "-days", "2"]).args(arguments.concat()).current_dir(dir);
+    let out = command.output().expect("openssl runs: scripts/setup installs it");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+fn serve(
+    stream: TcpStream,
+    config: Arc<ServerConfig>,
+    shared: &Shared,
+    closed: &Mutex<mpsc::Receiver<()>>,
+) -> Option<()> {
+    let connection = ServerConnection::new(config).ok()?;
+    let mut stream = BufReader::new(StreamOwned::new(connection, stream));
+    let request = read(&mut stream)?;
+    shared.requests.lock().expect("requests").push(request);
+    let answer = shared.answers.lock().expect("answers").pop_front();
+    let stream = stream.get_mut();
+    let stay = || drop(closed.lock().map(|closed| closed.recv()));
+    match answer.unwrap_or_else(|| Answer::Body(500, "no answer is prepared".to_owned())) {
+        Answer::Body(status, body) => {
+            let length = body.len();
+            write!(stream, "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}").ok()?;
+        }
+        Answer::Lines(lines) => {
+            chunks(stream, &lines)?;
+            write!(stream, "0\r\n\r\n").ok()?;
+        }
+        Answer::Open(lines) => {
+            chunks(stream, &lines)?;
+            stream.flush().ok()?;
+            stay();
+        }
+        Answer::Cut(lines) => chunks(stream, &lines)?,
+        Answer::Silence => stay(),
+    }
+    stream.flush().ok()?;
+    stream.conn.send_close_notify();
+    stream.flush().ok()
+}
+
+fn chunks(stream: &mut impl Write, lines: &[String]) -> Option<()> {
+    write!(stream, "HTTP/1.1 200 x\r\ncontent-type: application/json\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n").ok()?;
+    for line in lines {
+        write!(stream, "{:x}\r\n{line}\n\r\n", line.len() + 1).ok()?;
+    }
+    Some(())
+}
+
+fn read(stream: &mut impl BufRead) -> Option<Request> {
+    let mut line = String::new();
+    stream.read_line(&mut line).ok()?;
+    let (mut authorization, mut length) = (String::new(), 0);
+    loop {
+        let mut header = String::new();
+        stream.read_line(&mut header).ok()?;
+        let Some((name, value)) = header.trim().split_once(':') else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "authorization" => authorization = value.trim().to_owned(),
+            "content-length" => length = value.trim().parse().ok()?,
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).ok()?;
+    let line = line.trim().trim_end_matches(" HTTP/1.1").to_owned();
+    Some(Request { line, authorization, body: String::from_utf8_lossy(&body).into_owned() })
+}
+
+/// Status of a failure, as an API server sends it.
+pub(crate) fn status(code: u16, message: &str) -> String {
+    serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": "Test", "code": code,
+    })
+    .to_string()
+}
+
+/// Answer with the status of a failure.
+pub(crate) fn refused(code: u16) -> Answer {
+    Answer::Body(code, status(code, "the test\n\u{1b}[2Jsays so"))
+}

@@ -1,0 +1,50 @@
+//! Text from elsewhere, made safe for a log line or a value.
+
+/// Escapes control characters, and cuts the text after `most` characters.
+pub(crate) fn in_line(text: &str, most: usize) -> String {
+    let mut shown = String::new();
+    for c in text.chars().take(most) {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    if text.chars().nth(most).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+/// True for a name of an object: a DNS subdomain (RFC 1123), so that it is one part of a path.
+pub(crate) fn is_name(name: &str) -> bool {
+    let fits = |part: &str| {
+        let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+        let bytes = part.as_bytes();
+        let inner = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-';
+        ends(bytes.first()) && ends(bytes.last()) && bytes.iter().all(inner)
+    };
+    name.len() <= 253 && name.split('.').all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_escaped_and_cut() {
+        assert_eq!(in_line("no\n\x1b[2J", 99), "no\\n\\u{1b}[2J");
+        assert_eq!(in_line("abcd", 4), "abcd");
+        assert_eq!(in_line("abcde", 4), "abcd...");
+    }
+
+    #[test]
+    fn a_name_is_one_part_of_a_path() {
+        for name in ["node-1", "ip-10-0-0-1.ec2.internal", "1"] {
+            assert!(is_name(name), "{name}");
+        }
+        let long = "a".repeat(254);
+        for name in ["", "a/b", "..", "a?b", "a b", "A", "-a", "a-", "a..b", "a%2fb", "ä", &long] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+}
