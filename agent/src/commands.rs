@@ -32,6 +32,7 @@ pub use usage::{is_wrong_usage, without_secrets, wrong_usage};
 
 use self::peermem::SideCar;
 use crate::build_lease::Claims;
+use crate::cluster;
 use crate::config::{self, Config, Fragment, StorePlace, TerminationMessage};
 use crate::lifecycle::{self, signals};
 use crate::logging::{Log, LogFormat};
@@ -186,6 +187,10 @@ pub fn execute(
         .map_err(|failure| {
             failure.remedy("raise the limits on open files and processes (ulimit)")
         })?;
+    if matches!(cli.command, Command::Run | Command::Plan { .. }) && !config.driver.is_named {
+        let of_pod = cluster::driver_version(&|name| std::env::var(name).ok());
+        config.driver.take_image_version(runtime.block_on(of_pod)?);
+    }
     let claims = Claims::default();
     let (log, termination) = (log.clone(), termination.clone());
     // The thread below cannot return in that case: this closure reports the failure and ends the
@@ -216,11 +221,13 @@ struct Configurations {
     telemetry: Telemetry,
     claims: Claims,
     store_place: StorePlace,
+    image_version: Option<String>,
 }
 
 impl provider::Configurations for Configurations {
     fn read(&self) -> Result<Config, Failure> {
-        let config = load(&self.flags, &|name| std::env::var(name).ok())?;
+        let mut config = load(&self.flags, &|name| std::env::var(name).ok())?;
+        config.driver.take_image_version(self.image_version.clone());
         Ok(Config { store_place: self.store_place.clone(), ..config })
     }
 
@@ -248,6 +255,7 @@ async fn dispatch(
                 telemetry: telemetry.clone(),
                 claims: claims.clone(),
                 store_place: config.store_place.clone(),
+                image_version: config.driver.image_version(),
             };
             let ended = lifecycle::run(config.clone(), configurations, telemetry, stuck).await;
             ended.map(CommandOutcome::Code)

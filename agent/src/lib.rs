@@ -9,6 +9,7 @@ pub mod build_lease;
 pub mod bundle;
 pub mod catalog;
 pub mod cdi;
+pub mod cluster;
 pub mod commands;
 pub mod config;
 pub mod daemons;

@@ -151,6 +151,8 @@ impl Config {
 pub struct DriverConfig {
     /// Upstream version (`535.261.03`), branch (`535`), or None for the newest in the sources.
     pub version: Option<String>,
+    /// True if a setting names it, be it as `newest`.
+    pub is_named: bool,
     /// Flavour; None is auto.
     pub flavour: Option<Flavour>,
     /// Modules to load beyond nvidia, nvidia_uvm and nvidia_modeset, by kernel name.
@@ -270,9 +272,22 @@ impl Config {
 }
 
 impl DriverConfig {
+    /// Takes the version in the tag of the pod's image where no setting names one.
+    pub fn take_image_version(&mut self, of_image: Option<String>) {
+        if !self.is_named {
+            self.version = of_image;
+        }
+    }
+
+    /// Returns that version, for a configuration that is read later.
+    pub fn image_version(&self) -> Option<String> {
+        self.version.clone().filter(|_| !self.is_named)
+    }
+
     fn with_defaults(all: &Fragment, parameters: parameters::Parameters) -> Self {
         Self {
             version: all.driver.as_ref().and_then(|d| d.version().map(str::to_owned)),
+            is_named: all.driver.is_some(),
             flavour: all.flavour.and_then(FlavourSelector::flavour),
             extra_modules: extra_modules(all),
             parameters,

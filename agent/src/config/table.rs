@@ -41,7 +41,7 @@ settings! {
     /// Driver version (535.261.03), branch (535), or newest
     driver: Option<DriverSelector>;
         key "driver" flag "driver" "VERSION" env "LONGSHORE_DRIVER" "DRIVER_VERSION"
-        default "`newest`"
+        default "newest; in a pod, the version in its image's tag"
         means "version (`535.261.03`), branch (`535`) or `newest`"
     /// Flavour of the kernel modules: auto, open or proprietary
     flavour: Option<FlavourSelector>;
