@@ -13,7 +13,9 @@
 
 RUN_DIR=/run/nvidia
 FILES=/run/matrix/operator
-STANDIN=/run/matrix/libnvidia-ml.so.1
+# tests/operator-gates, and the stand-in.
+GATES=/run/matrix/gates
+STANDIN=$GATES/libnvidia-ml.so.1
 # Directories of libraries and tools, in the order in which the validator searches a root.
 LIBRARY_DIRS='. usr/lib64 usr/lib/x86_64-linux-gnu usr/lib/aarch64-linux-gnu lib64 lib/x86_64-linux-gnu lib/aarch64-linux-gnu'
 TOOL_DIRS='. usr/bin usr/sbin bin sbin'
@@ -45,7 +47,7 @@ driver_container() {
         -v /sys/devices/system:/sys/devices/system \
         -v $RUN_DIR/driver/lib/firmware:/lib/firmware \
         -v $FILES/drivers:/drivers:ro \
-        -v $STANDIN:/test/libnvidia-ml.so.1:ro \
+        -v $GATES:/test:ro \
         -e NVIDIA_VISIBLE_DEVICES=void -e NODE_NAME=node -e NODE_IP=127.0.0.1 \
         -e DRIVER_CONFIG_DIGEST="$1" -e KERNEL_MODULE_TYPE=open -e DRIVER_VERSION="$VERSION" \
         -e LONGSHORE_LOG_FORMAT=pretty -e LONGSHORE_PERSISTENCED=off \
@@ -72,47 +74,22 @@ is_ready() { has_phase ready && has_state_file "$1"; }
 
 # pod_delete NAME: deletes the pod, with the operator's preStop, and reports the exit code.
 pod_delete() {
-    pod exec driver sh -c 'cd /run/nvidia/validations && rm -f .driver-ctr-ready .driver-daemons-status' ||
-        true
+    pod exec driver sh /test/pre-stop
     pod kill -s TERM driver >/dev/null
     code=0
     wait "$RUN" || code=$?
     fact "$1.exit-code" "$code"
 }
 
-# manager DIGEST: acts as the driver manager does before the container. With the digest of the state
-# file it leaves the modules, and unmounts the driver root all the same.
-manager() {
-    if [ -e /sys/module/nvidia/refcnt ] && ! has_state_file "$1"; then
-        for module in nvidia_modeset nvidia_uvm nvidia_peermem nvidia; do
-            [ ! -e "/sys/module/$module" ] || rmmod "$module" || return 1
-        done
-    fi
-    while grep -q " $DRIVER_ROOT " /proc/self/mountinfo; do
-        umount -R $DRIVER_ROOT
-    done
-    rm -f $RUN_DIR/nvidia-driver.pid
-}
+# manager DIGEST: acts as the driver manager does before the container.
+manager() { DRIVER_CONFIG_DIGEST=$1 sh "$GATES/driver-manager"; }
 
-# probe [LIBRARY]: asks the startup probe in the container, as its ConfigMap has it.
+# probe [LIBRARY]: asks the startup probe in the container, and prints the file by which it confirms.
 probe() {
     code=0
-    # shellcheck disable=SC2016
-    pod exec -e "PRELOAD=${1:-}" driver sh -eu -c '
-        dir=/run/nvidia/validations
-        mkdir -p $dir
-        [ -f /sys/module/nvidia/refcnt ] || { echo "no module"; exit 1; }
-        [ ! -f $dir/.driver-daemons-status ] || [ "$(cat $dir/.driver-daemons-status)" = Ready ] ||
-            { echo "daemons: $(cat $dir/.driver-daemons-status)"; exit 1; }
-        LD_PRELOAD=$PRELOAD nvidia-smi >/dev/null || { echo "nvidia-smi: rc $?"; exit 1; }
-        {
-            echo "GDRCOPY_ENABLED: ${GDRCOPY_ENABLED:-false}"
-            echo "GDS_ENABLED: ${GDS_ENABLED:-false}"
-            echo "GPU_DIRECT_RDMA_ENABLED: ${GPU_DIRECT_RDMA_ENABLED:-false}"
-        } >$dir/.driver-ctr-ready.tmp
-        mv $dir/.driver-ctr-ready.tmp $dir/.driver-ctr-ready
-        cat $dir/.driver-ctr-ready' || code=$?
+    pod exec -e "LD_PRELOAD=${1:-}" driver sh /test/startup-probe || code=$?
     echo "rc $code"
+    cat $RUN_DIR/validations/.driver-ctr-ready
 }
 
 # first NAME DIR...: prints the first file of that name in directories of the driver root, links

@@ -125,6 +125,6 @@ mod tests {
             assert_eq!(wrong.is_empty(), reason.is_empty(), "{wrong}");
             assert!(wrong.contains(reason), "{wrong}");
         }
-        assert_eq!(wrong(&cell, &Records::default()).len(), 1, "no container was started");
+        assert_eq!(wrong(&cell, &Records::default()).len(), 2, "no spec, no container");
     }
 }

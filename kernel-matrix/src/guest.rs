@@ -206,7 +206,10 @@ impl<'a> Guest<'a> {
             )?),
             _ => None,
         };
-        files.extend(stand_in.iter().map(|l| ("libnvidia-ml.so.1", 0o644, l.as_slice())));
+        if let Some(library) = &stand_in {
+            files.extend(operator::GATES.map(|(name, text)| (name, 0o755, text.as_bytes())));
+            files.push((operator::NVML_PATH, 0o644, library));
+        }
         files.extend(LIBRARIES.map(|(name, text)| (name, 0o644, text.as_bytes())));
         let Prepared { kernel, rootfs, stand_in, .. } = &self.prepared;
         let stand_in = stand_in.as_ref().map(|path| fs::read(path).at("read", path)).transpose()?;

@@ -122,6 +122,11 @@ pub fn base(busybox: &Path, init: &str, modules: &Modules) -> Result<Vec<u8>, Er
 /// Returns the cell's own part.
 pub fn payload(files: &[Payload<'_>]) -> Vec<u8> {
     let mut archive = cpio::Archive::new();
+    let dirs: BTreeSet<&str> =
+        files.iter().filter_map(|(path, ..)| path.split_once('/')).map(|(dir, _)| dir).collect();
+    for dir in dirs {
+        archive.dir(&format!("matrix/{dir}"));
+    }
     for (path, mode, content) in files {
         archive.file(&format!("matrix/{path}"), *mode, content);
     }

@@ -13,6 +13,14 @@ use crate::timing;
 
 /// Source of the stand-in for libnvidia-ml.
 const NVML: &str = include_str!("../guest/nvml.c");
+/// Path of the compiled stand-in below /run/matrix.
+pub const NVML_PATH: &str = "gates/libnvidia-ml.so.1";
+/// Re-enactments of the operator's gates, by their paths below /run/matrix.
+pub const GATES: [(&str, &str); 3] = [
+    ("gates/driver-manager", include_str!("../../tests/operator-gates/driver-manager")),
+    ("gates/pre-stop", include_str!("../../tests/operator-gates/pre-stop")),
+    ("gates/startup-probe", include_str!("../../tests/operator-gates/startup-probe")),
+];
 /// Deletions of the pod under a process that holds the driver.
 const DELETIONS: usize = 10;
 /// Path at which the agent exposes the driver to the host.
@@ -87,7 +95,7 @@ fn gates(expected: &Expected, records: &Records) -> Vec<String> {
         wrong.extend(unsaid(records, name, wanted));
     };
     let words = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
-    gate("ready.probe", &words(&["nvidia-smi: rc 6", "rc 1"]));
+    gate("ready.probe", &words(&["startup probe: nvidia-smi failed", "rc 1"]));
     gate(
         "ready.probe-standin",
         &words(&[
@@ -151,7 +159,7 @@ mod tests {
             records.take(&format!("@fact {fact}"));
         }
         let sections = [
-            ("ready.probe", "nvidia-smi: rc 6\nrc 1"),
+            ("ready.probe", "startup probe: nvidia-smi failed\nrc 1"),
             (
                 "ready.probe-standin",
                 "GDRCOPY_ENABLED: false\nGDS_ENABLED: false\nGPU_DIRECT_RDMA_ENABLED: false\nrc 0",
@@ -195,7 +203,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_found() {
         for (name, old, new, wanted) in [
-            ("ready.probe", "rc 6", "rc 0", "ready.probe: no line `nvidia-smi: rc 6`"),
+            ("ready.probe", "rc 1", "rc 0", "ready.probe: no line `rc 1`"),
             ("ready.probe-standin", "rc 0", "rc 1", "no line `rc 0`"),
             ("ready.validator", "gpu 0000", "cpu", "no line `gpu 0000:`"),
             ("ready.validator", "../nvidiactl", "../null", "no line `link nvidiactl ../nvidiactl`"),

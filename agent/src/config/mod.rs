@@ -38,7 +38,7 @@ pub use downloads::DownloadFragment;
 pub use module_signing::{ModuleSigning, ModuleSigningFragment, SignBy};
 pub use operator::{
     ConfigDigest, FABRIC_VARIABLES, OPERATOR_FILE, OPERATOR_VARIABLES, OperatorConfig,
-    OperatorFragment, OwnImage, UnknownImage, driver_of_tag, unknown_fabric_variable, usual_file,
+    OperatorFragment, unknown_fabric_variable, usual_file,
 };
 pub use patches::PatchFragment;
 pub use publish::{PublishConfig, PublishFragment};
@@ -200,8 +200,7 @@ pub fn load(flags: Fragment, env: Env<'_>, file: Option<&Path>) -> Result<Config
     parameters::merge(&mut parameters, &parameters::read_operator_files(&dir)?);
     parameters::merge(&mut parameters, &above.kernel_parameters());
     parameters::check(&parameters)?;
-    let mut all = above.over(below);
-    operator::name_driver(&mut all, &UnknownImage);
+    let all = above.over(below);
     let insecure = all.insecure_registries.clone().unwrap_or_default();
     let mut config = Config::with_defaults(all, parameters)?;
     config.operator = config.operator.with_files(&dir);

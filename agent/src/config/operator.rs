@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 use super::environment::get;
 use super::layer::{FromEnv, Over, settings};
-use super::values::DriverSelector;
 use super::{DEFAULT_FILE, Fragment, is_there};
 use longshore_core::environment::Env;
 use longshore_core::failure::{Failure, FailureKind};
@@ -227,44 +226,6 @@ impl OperatorFragment {
 pub fn usual_file() -> PathBuf {
     let operators = Path::new(OPERATOR_FILE);
     if is_there(operators) { operators.to_path_buf() } else { DEFAULT_FILE.into() }
-}
-
-/// Source of the tag of this container's own image.
-pub trait OwnImage {
-    /// Returns the tag, for example `535.261.03-debian12`; None for an image by digest, and where it
-    /// cannot be found out.
-    fn tag(&self) -> Option<String>;
-}
-
-/// The tag is not looked up.
-#[derive(Debug, Clone, Copy)]
-pub struct UnknownImage;
-
-impl OwnImage for UnknownImage {
-    fn tag(&self) -> Option<String> {
-        None
-    }
-}
-
-/// Returns the driver version of an image's tag, which the operator makes as `VERSION-OSTAG`.
-pub fn driver_of_tag(tag: &str) -> Option<DriverSelector> {
-    let version = tag.split_once('-').map_or(tag, |(version, _)| version);
-    // A lone number is a branch; names such as `latest` are no version.
-    let is_version = version.starts_with(|c: char| c.is_ascii_digit());
-    is_version.then(|| version.parse().ok()).flatten()
-}
-
-/// Sets the driver of `all` from the image's tag where no layer sets it.
-pub(super) fn name_driver(all: &mut Fragment, image: &dyn OwnImage) {
-    let operator = &all.operator;
-    if all.driver.is_some() || !operator.enabled.unwrap_or(operator.digest.is_some()) {
-        return;
-    }
-    let Some(tag) = image.tag() else { return };
-    all.driver = driver_of_tag(&tag);
-    if let Some(version) = all.driver.as_ref().and_then(DriverSelector::version) {
-        tracing::info!("driver {version}, from the tag of this image ({tag})");
-    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,10 @@ impl Engine<'_> {
         cancel: &CancelFlag,
     ) -> Result<Outcome, Failure> {
         // If another program removed the effect of an earlier entry, the step is done anew as an
-        // entry of its own: undoing both, newest first, ends where undoing one would.
+        // entry of its own: undoing both, newest first, ends where undoing one would. Nothing is left
+        // of a mount that is gone, so its entry ends: each restart of a pod under the GPU operator
+        // would leave some.
+        let mut over = None;
         let ours = journal.live().rfind(|e| e.step.is_same(step)).cloned();
         if let Some(entry) = ours {
             if self.is_there(&entry)? {
@@ -28,11 +31,15 @@ impl Engine<'_> {
                 journal.flush()?;
                 return self.carry_out(&entry.step, entry.seq, journal, cancel);
             }
+            over = entry.step.mounted().is_some().then_some(entry.seq);
         }
         let Some(recorded) = step.observe(self.host)? else {
             return Ok(Outcome::NotOurs);
         };
         let seq = journal.intend(recorded.clone())?;
+        if let Some(over) = over {
+            journal.record(over, EntryState::Undone);
+        }
         self.carry_out(&recorded, seq, journal, cancel)
     }
 

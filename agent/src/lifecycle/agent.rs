@@ -1,6 +1,7 @@
 //! One agent run, over a host and a provider that may be the real ones or a test's.
 
 mod change;
+pub(super) mod drain;
 mod held;
 mod stay;
 

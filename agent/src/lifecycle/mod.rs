@@ -159,7 +159,16 @@ fn world(
         rest: Idle::default(),
         missing_gpus: config.missing_gpus,
         triggers: Triggers { kernel: true, ..Triggers::default() },
-        conduct: Conduct::default().follow(config),
+        conduct: conduct(config),
+    }
+}
+
+/// Returns the conduct by these settings: a change that waits asks the cluster for a drain.
+fn conduct(config: &Config) -> Conduct {
+    let conduct = Conduct::default().follow(config);
+    match conduct.waits.then(agent::drain::receiver).flatten() {
+        Some(held) => Conduct { held, ..conduct },
+        None => conduct,
     }
 }
 

@@ -83,11 +83,16 @@ impl FakeState {
     pub fn detach(&mut self, target: &Path) -> Result<(), Errno> {
         let top = self.top_on(target).ok_or(Errno::EINVAL)?;
         // Mounts in a mount go with it, and those that it covers stay.
-        let covered = self.mounts.drain(top..).skip(1);
-        let stay: Vec<_> = covered.filter(|(_, on)| !on.starts_with(target)).collect();
-        self.mounts.extend(stay);
-        for dir in self.roots.remove(target).unwrap_or_default() {
-            self.dirs.remove(&dir);
+        let (gone, stay): (Vec<_>, Vec<_>) = self
+            .mounts
+            .drain(top..)
+            .enumerate()
+            .partition(|(at, (_, on))| *at == 0 || on.starts_with(target));
+        self.mounts.extend(stay.into_iter().map(|(_, mount)| mount));
+        for (_, (_, on)) in gone {
+            for dir in self.roots.remove(&on).unwrap_or_default() {
+                self.dirs.remove(&dir);
+            }
         }
         Ok(())
     }

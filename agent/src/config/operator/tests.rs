@@ -74,39 +74,6 @@ fn settings_of_a_vgpu_guest_are_found() {
     assert!(OperatorConfig::default().with_files(dir.path()).vgpu);
 }
 
-struct Tagged(&'static str);
-
-impl OwnImage for Tagged {
-    fn tag(&self) -> Option<String> {
-        Some(self.0.to_owned())
-    }
-}
-
-#[rstest]
-#[case("535.261.03-debian12", Some("535.261.03"))]
-#[case("535-ubuntu24.04", Some("535"))]
-#[case("550.54.15", Some("550.54.15"))]
-#[case("latest", None)]
-#[case("v1.2.3", None)]
-#[case("535.x-debian12", None)]
-#[case("../535", None)]
-#[case("", None)]
-fn a_tag_names_the_driver_where_nothing_else_does(
-    #[case] tag: &'static str,
-    #[case] wanted: Option<&str>,
-) {
-    let driver = |pairs: &[(&str, &str)]| {
-        let env = |name: &str| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-        let mut all = Fragment::from_env(&env, &[]).expect("valid");
-        name_driver(&mut all, &Tagged(tag));
-        all.driver.and_then(|driver| driver.version().map(str::to_owned))
-    };
-    assert_eq!(driver(&[("DRIVER_CONFIG_DIGEST", "1")]).as_deref(), wanted);
-    assert_eq!(driver(&[]), None, "only under the operator");
-    let named = driver(&[("DRIVER_CONFIG_DIGEST", "1"), ("DRIVER_VERSION", "470")]);
-    assert_eq!(named.as_deref(), Some("470"));
-}
-
 #[test]
 fn another_value_of_the_fabric_manager_is_refused_with_the_list() {
     let failure = unknown_fabric_variable("NVFM_CONFIG_LOG_FILE_NAME");

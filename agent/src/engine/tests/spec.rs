@@ -32,8 +32,9 @@ fn a_spec_is_published_last_and_removed_before_any_module() {
     assert_eq!(spec.check(), Ok(()));
     let names: Vec<_> = spec.full_names().collect();
     assert_eq!(names, ["nvidia.com/gpu=0", "nvidia.com/gpu=all"]);
-    let is_last = |log: Vec<String>| log.last().is_some_and(|line| line.contains("rename"));
-    assert!(is_last(host.log()), "{:?}", host.log());
+    // What announces the driver to the GPU operator follows.
+    let last = host.log().into_iter().rfind(|line| !line.starts_with("status "));
+    assert!(last.is_some_and(|line| line.starts_with("rename")), "{:?}", host.log());
     let count = host.log().len();
     engine(&host).undo(&mut journal).unwrap();
     let log = host.log().split_off(count);

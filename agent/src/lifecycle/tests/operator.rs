@@ -148,13 +148,14 @@ async fn a_restart_under_the_same_digest_adopts_and_loads_nothing() {
     let scene = scene();
     let before = scene.host.state();
     scene.die_when_ready(announced("535")).await;
-    let loads = scene.module_verbs();
+    let (loads, entries) = (scene.module_verbs(), scene.state().entries.len());
     for round in 0..10 {
         used(&scene, true);
         scene.host.change(unmounts);
         scene.die_when_ready(announced("535")).await;
         assert_eq!(scene.module_verbs(), loads, "round {round}");
-        assert!(scene.state().entries.len() < 40, "{}", scene.state().entries.len());
+        let now = scene.state().entries.len();
+        assert!(now <= entries + 1, "round {round}: the record grows from {entries} to {now}");
     }
     used(&scene, false);
     scene.uninstall().await;
@@ -280,7 +281,7 @@ async fn a_change_waits_for_the_users_and_the_installed_driver_is_served_meanwhi
         until_told(&told).await;
         assert_eq!(scene.live_driver().as_deref(), Some("535"));
         assert_eq!(scene.phase(), Some(Phase::InUse));
-        assert_eq!(scene.host.state().mounts.len(), 2, "its root is mounted again");
+        assert_eq!(scene.host.state().mounts.len(), 4, "its root is mounted again");
         assert_eq!(announcements(&scene), [], "the driver is not the configured one");
         let named = told.waits.lock().unwrap()[0].to_string();
         assert!(named.contains("pid 77 (train)"), "{named}");
@@ -290,7 +291,7 @@ async fn a_change_waits_for_the_users_and_the_installed_driver_is_served_meanwhi
     let (ended, ()) = tokio::join!(agent, watch);
     assert_eq!(ended.unwrap(), ExitCode::Done);
     assert_eq!(told.over.load(Ordering::Relaxed), 1);
-    assert!(scene.host.log().iter().any(|line| line == "bind /run/driver"));
+    assert!(scene.host.log().iter().any(|line| line == "bind /run/driver/usr"));
     let installed = scene.installed.lock().unwrap().last().unwrap().0.driver_version.clone();
     assert_eq!(installed, "550");
 }
