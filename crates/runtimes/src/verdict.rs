@@ -12,7 +12,7 @@ pub struct Assessment {
     pub runtime: Runtime,
     /// Its version, where it is known.
     pub version: Option<Version>,
-    /// Whether it reads CDI specs.
+    /// State of CDI in it.
     pub state: State,
     /// Further findings, which do not change the state.
     pub notes: Vec<String>,

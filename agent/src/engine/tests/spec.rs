@@ -32,7 +32,7 @@ fn a_spec_is_published_last_and_removed_before_any_module() {
     assert_eq!(spec.check(), Ok(()));
     let names: Vec<_> = spec.full_names().collect();
     assert_eq!(names, ["nvidia.com/gpu=0", "nvidia.com/gpu=all"]);
-    // What announces the driver to the GPU operator follows.
+    // Only announcements of the driver to the GPU operator follow.
     let last = host.log().into_iter().rfind(|line| !line.starts_with("status "));
     assert!(last.is_some_and(|line| line.starts_with("rename")), "{:?}", host.log());
     let count = host.log().len();
