@@ -50,10 +50,17 @@ start_docker() {
     docker load --quiet --input "$OTHERS_IMAGE"
 }
 
-# Before docker 28.2 CDI is off by default.
-allow_cdi_in_docker() {
-    mkdir -p /etc/docker
-    echo '{ "features": { "cdi": true } }' >/etc/docker/daemon.json
+# Before docker 28.2 CDI is off by default: longshore switches it on.
+allow_cdi_in_docker() { section runtime.configured runtime configure docker --yes; }
+
+# put_back: reports that docker's configuration is put back, which the guest had none of.
+put_back() {
+    section runtime.reverted runtime revert docker
+    [ -e /etc/docker/daemon.json ] || fact runtime.as-before yes
+}
+
+runtime() {
+    pod_podman run --rm --privileged --pid host --network none "$IMAGE" runtime "$@" && echo well
 }
 
 start_containerd() {

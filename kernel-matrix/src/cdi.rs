@@ -23,6 +23,21 @@ pub fn wrong(cell: &Cell, records: &Records) -> Vec<String> {
     };
     let mut wrong = published(records);
     wrong.extend(cell.consumers.iter().flat_map(faults));
+    if cell.consumers.iter().any(|consumer| consumer.needs_cdi_in_docker()) {
+        wrong.extend(configured(records));
+    }
+    wrong
+}
+
+/// Returns the faults of docker's configuration, which longshore edits and puts back.
+fn configured(records: &Records) -> Vec<String> {
+    let is_done = |name: &str| records.text(name).ends_with("well");
+    let acts = ["runtime.configured", "runtime.reverted"].into_iter().filter(|name| !is_done(name));
+    let mut wrong: Vec<String> =
+        acts.map(|name| format!("{name}: {}", records.text(name))).collect();
+    if !records.facts.contains_key("runtime.as-before") {
+        wrong.push("docker's configuration is not as before".to_owned());
+    }
     wrong
 }
 
@@ -125,6 +140,20 @@ mod tests {
             assert_eq!(wrong.is_empty(), reason.is_empty(), "{wrong}");
             assert!(wrong.contains(reason), "{wrong}");
         }
+        let mut records = Records::default();
+        assert_eq!(configured(&records).len(), 3);
+        for line in [
+            "@fact runtime.as-before yes",
+            "@begin runtime.configured",
+            "|well",
+            "@end runtime.configured",
+            "@begin runtime.reverted",
+            "|well",
+            "@end runtime.reverted",
+        ] {
+            records.take(line);
+        }
+        assert!(configured(&records).is_empty());
         assert_eq!(wrong(&cell, &Records::default()).len(), 2, "no spec, no container");
     }
 }

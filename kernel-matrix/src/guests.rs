@@ -125,6 +125,11 @@ impl Consumer {
         }
     }
 
+    /// True if docker has to have CDI switched on for it.
+    pub fn needs_cdi_in_docker(self) -> bool {
+        matches!(self, Self::Docker | Self::DockerRoots | Self::DockerReload)
+    }
+
     /// Returns the section that the guest reports of its container.
     pub fn section(self) -> String {
         format!("ready.cdi-{}", self.name())
