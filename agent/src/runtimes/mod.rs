@@ -116,23 +116,36 @@ impl HostRuntimes {
     /// Carries out an edit, after its original was saved.
     ///
     /// # Errors
-    /// Exit code 19 where the file is another by now, or cannot be replaced; nothing is changed then.
+    /// Exit code 19 where the file is another by now, or cannot be replaced.
     pub fn configure(&self, runtime: Runtime, edit: &Edit) -> Result<(), Failure> {
-        let originals = self.prepare(runtime, edit).map_err(|e| unwritten(&edit.path, e))?;
-        if let Err(error) = self.carry_out(edit) {
-            // The file is as before: nothing is to be reverted.
-            let _ = originals.remove(runtime);
-            return Err(unwritten(&edit.path, error));
+        let (originals, earlier) =
+            self.prepare(runtime, edit).map_err(|e| unwritten(&edit.path, e))?;
+        let Err(error) = self.carry_out(edit) else { return Ok(()) };
+        // A rename that was not synced is there all the same, and needs its original.
+        if !self.is_edited(edit) {
+            let restored = match &earlier {
+                Some(earlier) => originals.write(runtime, earlier),
+                None => originals.remove(runtime),
+            };
+            if let Err(error) = restored {
+                tracing::warn!("the saved original of {runtime} is not as before: {error}");
+            }
         }
-        Ok(())
+        Err(unwritten(&edit.path, error))
     }
 
-    /// Saves the original.
-    fn prepare(&self, runtime: Runtime, edit: &Edit) -> io::Result<Originals> {
+    /// True if the file has the edit, or cannot be read.
+    fn is_edited(&self, edit: &Edit) -> bool {
+        let present = self.root.place(&edit.path).and_then(|place| host_files::read(&place));
+        present.map_or(true, |present| present.as_deref() == Some(edit.after.as_bytes()))
+    }
+
+    /// Saves the original; returns the one that was saved before.
+    fn prepare(&self, runtime: Runtime, edit: &Edit) -> io::Result<(Originals, Option<Saved>)> {
         let dir = edit.path.parent().unwrap_or(Path::new("/"));
         let originals = Originals::make(&self.root, Path::new(STORE), self.disk)?;
         let earlier = originals.read(runtime)?;
-        if let Some(earlier) = earlier.filter(|earlier| earlier.path != edit.path) {
+        if let Some(earlier) = earlier.as_ref().filter(|earlier| earlier.path != edit.path) {
             return Err(io::Error::other(format!(
                 "{} is configured already: `longshore runtime revert {runtime}` first",
                 earlier.path.display()
@@ -140,7 +153,7 @@ impl HostRuntimes {
         }
         let made_dir = !self.root.exists(dir)?;
         originals.write(runtime, &Saved::of(edit, made_dir))?;
-        Ok(originals)
+        Ok((originals, earlier))
     }
 
     fn carry_out(&self, edit: &Edit) -> io::Result<()> {

@@ -83,6 +83,10 @@ impl LinkNodes {
         let target = Path::new("..").join(&wanted.name);
         // NVIDIA's toolkit makes absolute ones.
         let absolute = Path::new("/dev").join(&wanted.name);
+        if let Some(was) = was.as_ref().filter(|was| !leads_to_device(was)) {
+            tracing::warn!("{} leads to {}: left as it is", path.display(), was.display());
+            return Ok(None);
+        }
         let is_right = was.as_ref().is_some_and(|was| *was == target || *was == absolute);
         Ok((!is_right).then_some(LinkBefore { path, target, was }))
     }
@@ -223,12 +227,14 @@ fn allowed(dir: &Path, link: &LinkBefore) -> Result<(), String> {
         .is_some_and(|(a, b)| !a.is_empty() && !b.is_empty() && is_number(a) && is_number(b));
     given(is_named && path.parent() == Some(dir) && is_plain(path), path)?;
     given(target.strip_prefix("..").is_ok_and(is_node_name), target)?;
-    let leads_to_device = |was: &PathBuf| {
-        let is_inside = |root: &str| was.starts_with(root) && is_plain(was);
-        let mut parts = was.components();
-        let is_relative = parts.next() == Some(Component::ParentDir)
-            && parts.all(|part| matches!(part, Component::Normal(_)));
-        is_relative || is_inside("/dev") || is_inside("/run")
-    };
-    given(was.as_ref().is_none_or(leads_to_device), path)
+    given(was.as_ref().is_none_or(|was| leads_to_device(was)), path)
+}
+
+/// True for a target below /dev or /run, absolute or relative to the directory of links.
+fn leads_to_device(was: &Path) -> bool {
+    let is_inside = |root: &str| was.starts_with(root) && is_plain(was);
+    let mut parts = was.components();
+    let is_relative = parts.next() == Some(Component::ParentDir)
+        && parts.all(|part| matches!(part, Component::Normal(_)));
+    is_relative || is_inside("/dev") || is_inside("/run")
 }

@@ -78,8 +78,15 @@ impl Kind for ReserveDevice {
 
     fn observe(&self, host: &dyn Host) -> Result<Option<BoundElsewhere>, Failure> {
         let found = host.binding(&self.address).map_err(exposing)?;
-        let elsewhere = found.filter(|found| found.only != NVIDIA);
-        Ok(elsewhere.map(|found| BoundElsewhere { only: found.only }))
+        let Some(found) = found.filter(|found| found.only != NVIDIA) else { return Ok(None) };
+        // Another driver's reservation, as for a virtual machine.
+        if !found.only.is_empty() && found.only != self.driver {
+            let Self { address, .. } = self;
+            let cause = format!("{address} is reserved for {} (driver_override)", found.only);
+            let remedy = format!("clear it: echo > /sys/bus/pci/devices/{address}/driver_override");
+            return Err(Failure::new(FailureKind::Preflight, cause).remedy(remedy));
+        }
+        Ok(Some(BoundElsewhere { only: found.only }))
     }
 
     fn apply(

@@ -69,7 +69,8 @@ impl WriteStatus {
         [CONFIRMED, DAEMONS].map(|name| parent.join(name))
     }
 
-    fn is_final(&self) -> bool {
+    /// True unless it announces that the driver is not ready.
+    pub fn is_final(&self) -> bool {
         self.text != NOT_READY
     }
 

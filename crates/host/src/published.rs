@@ -138,11 +138,17 @@ pub(crate) fn withdraw(root: &Root, place: &Place<'_>, keeps: bool) -> io::Resul
         Err(e) if is_absent(&e) => return Ok(()),
         dir => dir?,
     };
-    let temporary = place.temporary();
-    if fstatat(&dir, temporary.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).is_ok() {
-        remove(&dir, &temporary)?;
+    if !keeps {
+        remove(&dir, place.name)?;
     }
-    if keeps { Ok(()) } else { remove(&dir, place.name) }
+    let temporary = place.temporary();
+    if fstatat(&dir, temporary.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).is_ok()
+        && let Err(error) = remove(&dir, &temporary)
+    {
+        // No reader takes it: a directory of another program's making keeps no driver loaded.
+        tracing::warn!("{} stays: {error}", place.dir.join(&temporary).display());
+    }
+    Ok(())
 }
 
 fn remove(dir: &File, name: &str) -> io::Result<()> {

@@ -2,16 +2,17 @@
 //! is served until its users are gone. An agent that ended instead would be started again, and end
 //! again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Agent, Outcome};
 use crate::config::Config;
-use crate::engine::kept;
-use crate::journal::Entry;
+use crate::engine::{Engine, Stopped, kept};
+use crate::journal::{Entry, Journal};
 use crate::plan::Plan;
-use crate::steps::{Announces, WriteStatus};
+use crate::steps::{Announces, Step, WriteStatus};
+use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::Failure;
 use longshore_core::privileges;
 use longshore_host::in_use::InUse;
@@ -73,6 +74,15 @@ impl Conduct {
     }
 }
 
+/// Announces that the driver is not ready: without that file the startup probe takes any driver for the
+/// configured one.
+fn announce_not_ready(engine: &Engine<'_>, journal: &mut Journal, parent: &Path) {
+    let step = Step::WriteStatus(WriteStatus::not_ready(parent));
+    if let Err(Stopped::Failed(failure)) = engine.apply(&[step], journal, &CancelFlag::default()) {
+        tracing::warn!("{}", failure.one_line());
+    }
+}
+
 impl Agent {
     /// Removes what an earlier agent announced about itself, and its confirmation by the startup
     /// probe: the probe would otherwise find a driver ready that is not.
@@ -88,19 +98,25 @@ impl Agent {
                     tracing::warn!("a stale file of an earlier driver stays: {error}");
                 }
             }
+            announce_not_ready(engine, journal, &parent);
         })
         .await
     }
 
     /// Withdraws all announcements of a driver that is no longer the one that was installed.
     pub(super) async fn withdraw_all(&mut self) -> Result<(), Failure> {
-        let announces = |e: &Entry| e.step.properties().announces != Announces::Nothing;
+        let announces =
+            |e: &Entry| WriteStatus::recorded(&e.step).is_some_and(WriteStatus::is_final);
         if !self.journal.live().any(announces) {
             return Ok(());
         }
-        self.on_engine(|engine, journal| {
+        let parent = self.world.conduct.parent.clone();
+        self.on_engine(move |engine, journal| {
             engine.withdraw(Announces::Agent, journal);
             engine.withdraw(Announces::Driver, journal);
+            if let Some(parent) = &parent {
+                announce_not_ready(engine, journal, parent);
+            }
         })
         .await
     }

@@ -75,7 +75,7 @@ fn announcements(scene: &Scene) -> Vec<(PathBuf, String)> {
 
 fn confirms(scene: &Scene) {
     scene.host.change(|state| {
-        if state.statuses.get(&daemons_file()).is_some_and(|text| text == "Ready") {
+        if state.statuses.get(&daemons_file()).is_none_or(|text| text == "Ready") {
             state.statuses.insert(probes_file(), "GDS_ENABLED: false".to_owned());
         }
     });
@@ -181,7 +181,8 @@ async fn a_failed_start_leaves_a_driver_that_was_there_whole() {
     let failure = scene.live(At::Never, vec![Err(FailureKind::Download)]).await.unwrap_err();
     assert_eq!(failure.code().number(), 12);
     assert_eq!(scene.live_driver().as_deref(), Some("535"));
-    assert_eq!(announcements(&scene), [(state_file(), DIGEST.to_owned())]);
+    let left = [(state_file(), DIGEST.to_owned()), (daemons_file(), "NotReady".to_owned())];
+    assert_eq!(announcements(&scene), left);
 }
 
 #[tokio::test]
@@ -230,7 +231,8 @@ async fn a_driver_that_another_program_unloads_is_announced_no_longer() {
         scene.until_looked().await;
         scene.host.change(|state| state.loaded.remove("nvidia_uvm"));
         scene.again.ask();
-        while !announcements(&scene).is_empty() {
+        let not_ready = [(daemons_file(), "NotReady".to_owned())];
+        while announcements(&scene) != not_ready {
             tokio::task::yield_now().await;
         }
         scene.stop.set();
@@ -282,7 +284,9 @@ async fn a_change_waits_for_the_users_and_the_installed_driver_is_served_meanwhi
         assert_eq!(scene.live_driver().as_deref(), Some("535"));
         assert_eq!(scene.phase(), Some(Phase::InUse));
         assert_eq!(scene.host.state().mounts.len(), 4, "its root is mounted again");
-        assert_eq!(announcements(&scene), [], "the driver is not the configured one");
+        confirms(&scene);
+        let not_ready = [(daemons_file(), "NotReady".to_owned())];
+        assert_eq!(announcements(&scene), not_ready, "the driver is not the configured one");
         let named = told.waits.lock().unwrap()[0].to_string();
         assert!(named.contains("pid 77 (train)"), "{named}");
         used(&scene, false);
