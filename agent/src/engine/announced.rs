@@ -1,11 +1,15 @@
 //! Announcements of the driver to other programs: withdrawn before the driver changes, and made
 //! again where it stays after all.
 
+use std::path::Path;
+
 use super::in_use::{Going, loads};
 use super::{Engine, undo};
 use crate::journal::{Entry, EntryState, Journal};
-use crate::steps::Announces;
+use crate::steps::{Announces, Step, WriteStatus};
 use longshore_core::cancel::CancelFlag;
+use longshore_core::failure::Failure;
+use longshore_host::status_file::Status;
 
 impl Engine<'_> {
     /// Undoes the announcements that the unload of `going` would make wrong, and returns them. One
@@ -39,6 +43,39 @@ impl Engine<'_> {
         withdrawn
     }
 
+    /// Makes the startup probe's confirmation a step of the record, if there is one: the probe does
+    /// not run again after a change, which withdraws it.
+    pub fn keep_confirmation(&self, parent: &Path, journal: &mut Journal) {
+        let found = match self.host.status(&WriteStatus::confirmed_at(parent)) {
+            Ok(Some(Status::Text(text))) => Some(WriteStatus::confirmation(parent, &text)),
+            Ok(Some(Status::Odd) | None) => None,
+            Err(error) => return tracing::warn!("{error}"),
+        };
+        let is_found = |step: &WriteStatus| found.as_ref().is_some_and(|found| found == step);
+        let is_stale = |entry: &Entry| {
+            let confirmation = WriteStatus::recorded(&entry.step).filter(|s| s.is_confirmation());
+            confirmation.is_some_and(|step| !is_found(step))
+        };
+        self.withdraw_those(&is_stale, journal);
+        self.act_or_warn(found.map(Step::WriteStatus), journal);
+    }
+
+    /// Writes the confirmation again that the driver before a change had.
+    pub fn confirm_again(&self, journal: &mut Journal) {
+        let is_it = |step: &&Step| WriteStatus::of(step).is_some_and(WriteStatus::is_confirmation);
+        // The first one is the newest: another one was added from an earlier change.
+        let confirmation = journal.state().previous.iter().find(is_it).cloned();
+        self.act_or_warn(confirmation, journal);
+    }
+
+    /// Carries out an announcement without which the driver is Ready.
+    fn act_or_warn(&self, step: Option<Step>, journal: &mut Journal) {
+        let Some(step) = step else { return };
+        let acted = self.act(&step, journal, &CancelFlag::default());
+        let written = acted.and_then(|_| journal.flush());
+        warn_if_failed(&written);
+    }
+
     /// Makes withdrawn announcements again: the driver stays.
     pub(super) fn announce_again(&self, withdrawn: &[Entry], journal: &mut Journal) {
         for entry in withdrawn.iter().rev() {
@@ -49,8 +86,12 @@ impl Engine<'_> {
             }
         }
         // No step follows.
-        if let Err(failure) = journal.flush() {
-            tracing::warn!("{}", failure.one_line());
-        }
+        warn_if_failed(&journal.flush());
+    }
+}
+
+fn warn_if_failed(result: &Result<(), Failure>) {
+    if let Err(failure) = result {
+        tracing::warn!("{}", failure.one_line());
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{Engine, Going, Left, NotUndone, Stopped};
 use crate::engine::image::Images;
 use crate::journal::{Entry, Journal};
-use crate::steps::{Content, LoadModule, MountedFrom, NEEDS_REBOOT, Next, Step};
+use crate::steps::{Content, LoadModule, MountedFrom, NEEDS_REBOOT, Next, Step, WriteStatus};
 use longshore_core::cancel::CancelFlag;
 use longshore_core::failure::{Failure, FailureKind};
 use longshore_host::in_use::InUse;
@@ -95,11 +95,18 @@ impl Engine<'_> {
 
     /// Carries out again the journal's `previous` steps that are not in effect.
     fn bring_back(&self, journal: &mut Journal) -> Result<(), Failure> {
-        let before = journal.state().previous.clone();
+        let is_needed = |step: &&Step| {
+            WriteStatus::of(step).is_none_or(|announcement| !announcement.is_confirmation())
+        };
+        let before: Vec<Step> =
+            journal.state().previous.iter().filter(is_needed).cloned().collect();
         // It was Ready with the GPUs that it had.
         let forgiving = Self { refuses_missing_gpus: false, ..*self };
         match forgiving.apply(&before, journal, &CancelFlag::default()) {
-            Ok(()) => journal.restored(),
+            Ok(()) => {
+                self.confirm_again(journal);
+                journal.restored()
+            }
             Err(Stopped::Failed(failure)) => Err(failure),
             Err(Stopped::Cancelled) => Err(Failure::new(
                 FailureKind::Bug,

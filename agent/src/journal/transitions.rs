@@ -2,7 +2,7 @@
 
 use super::{Entry, EntryState, Journal, PlanSummary, Refused};
 use crate::journal::phase::{IllegalTransition, Phase};
-use crate::steps::{Announces, Entries, Recorded};
+use crate::steps::{Announces, Entries, Recorded, Step, WriteStatus};
 use longshore_core::failure::{Failure, FailureKind, OrFail};
 
 impl Journal {
@@ -34,7 +34,11 @@ impl Journal {
             // If an agent died during a change, the steps that it was to reinstall stay recorded.
             Phase::Changing if state.whole => {
                 let live = state.entries.iter().filter(|entry| entry.is_live());
-                state.previous = live.map(|entry| entry.step.step()).collect();
+                let steps = live.map(|entry| entry.step.step()).filter(belongs_to_driver);
+                // That of an agent that died right after this: it is withdrawn by now.
+                let confirmed = state.previous.drain(..).filter(is_confirmation);
+                let confirmed: Vec<Step> = confirmed.collect();
+                state.previous = steps.chain(confirmed).collect();
             }
             // A driver that is to be removed is not reinstalled, and one that is whole need not be.
             Phase::Removing => {
@@ -143,6 +147,15 @@ impl Journal {
     pub fn flush(&mut self) -> Result<(), Failure> {
         if self.unwritten { self.save() } else { Ok(()) }
     }
+}
+
+/// False for the announcement that the driver is not ready: a driver that is carried out again is.
+fn belongs_to_driver(step: &Step) -> bool {
+    WriteStatus::of(step).is_none_or(WriteStatus::is_final)
+}
+
+fn is_confirmation(step: &Step) -> bool {
+    WriteStatus::of(step).is_some_and(WriteStatus::is_confirmation)
 }
 
 /// True for an announcement: the driver is whole without it.

@@ -262,6 +262,8 @@ struct Scene {
     /// Requests a check of the driver, as an event of the kernel does.
     again: Renewal,
     conduct: Conduct,
+    /// Changes the configuration that agents of this scene start with.
+    settings: fn(&mut Config),
 }
 
 impl Scene {
@@ -293,7 +295,14 @@ impl Scene {
             missing_gpus: MissingGpus::Warn,
             again: Renewal::default(),
             conduct: Conduct::default(),
+            settings: |_| {},
         }
+    }
+
+    fn config(&self) -> Config {
+        let mut config = config(&self.paths);
+        (self.settings)(&mut config);
+        config
     }
 
     fn world(&self) -> Context {
@@ -328,7 +337,7 @@ impl Scene {
         let journal = Journal::open(&self.paths, Disk::default()).unwrap();
         let (stop, renewal) = (self.stop.clone(), self.renewal.clone());
         let agent = Agent::new(self.world(), journal, stop, renewal, Instant::now());
-        agent.live(config(&self.paths), &script).await
+        agent.live(self.config(), &script).await
     }
 
     fn state(&self) -> journal::State {

@@ -3,6 +3,8 @@
 //! Containers write to their directory as well. The file before is not restored: it described
 //! another driver, or another agent.
 
+mod confirmation;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -32,7 +34,7 @@ const NOT_READY: &str = "NotReady";
 pub struct WriteStatus {
     /// Absolute path.
     pub path: PathBuf,
-    /// One line of text.
+    /// One line of text; several in a confirmation.
     pub text: String,
     /// File that is void without this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,6 +65,22 @@ impl WriteStatus {
         Self { path: parent.join(DIGEST), text: digest.to_owned(), confirmed_by: None }
     }
 
+    /// Returns the step that writes a confirmation again; `found` is the text of the one that was there.
+    pub fn confirmation(parent: &Path, found: &str) -> Self {
+        let text = confirmation::reduced(found);
+        Self { path: Self::confirmed_at(parent), text, confirmed_by: None }
+    }
+
+    /// Returns the path of the confirmation.
+    pub fn confirmed_at(parent: &Path) -> PathBuf {
+        parent.join(CONFIRMED)
+    }
+
+    /// True if it writes a confirmation.
+    pub fn is_confirmation(&self) -> bool {
+        self.path.ends_with(CONFIRMED)
+    }
+
     /// Returns the files that an agent without a driver may have left behind: its own status, and
     /// the confirmation.
     pub fn of_agent(parent: &Path) -> [PathBuf; 2] {
@@ -81,7 +99,8 @@ impl WriteStatus {
 
 impl fmt::Display for WriteStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "write {} to {}", self.text, self.path.display())
+        let text = if self.is_confirmation() { "the confirmation" } else { &self.text };
+        write!(f, "write {text} to {}", self.path.display())
     }
 }
 
@@ -105,14 +124,16 @@ impl Kind for WriteStatus {
         let of_driver = self.path.ends_with(DIGEST);
         Properties {
             for_good: None,
-            resumed: false,
-            // The first one is overwritten by the last.
-            verified: self.is_final(),
+            // One entry covers all writes of the file.
+            resumed: true,
+            // The first one is overwritten by the last, and the operator removes a confirmation.
+            verified: self.is_final() && !self.is_confirmation(),
             optional: None,
             // The operator removes the other file before it stops the agent.
             recheck: if of_driver { Recheck::WhileLoaded } else { Recheck::Never },
             carries_daemons: false,
-            next: Next::Wanted,
+            // No plan has it, and every driver is confirmed alike.
+            next: if self.is_confirmation() { Next::AnyDriver } else { Next::Wanted },
             content: None,
             watch: Watch::Nothing,
             announces: if of_driver { Announces::Driver } else { Announces::Agent },
@@ -175,7 +196,9 @@ impl Kind for WriteStatus {
     fn check(&self, bounds: &Bounds) -> Result<(), String> {
         let parents = bounds.driver_roots.iter().filter_map(|root| root.parent());
         let written = |parent: &Path| {
-            [Self::not_ready(parent), Self::ready(parent), Self::digest(parent, &self.text)]
+            let (digest, confirmation) =
+                (Self::digest(parent, &self.text), Self::confirmation(parent, &self.text));
+            [Self::not_ready(parent), Self::ready(parent), digest, confirmation]
         };
         let is_one = |one: Self| {
             let confirmed = match (&one.confirmed_by, &self.confirmed_by) {
@@ -185,7 +208,8 @@ impl Kind for WriteStatus {
             confirmed && is(&self.path, &one.path) && self.text == one.text
         };
         let is_written = parents.flat_map(written).any(is_one);
-        given(is_written && ConfigDigest::is_valid(&self.text), &self.path)
+        let is_valid = self.is_confirmation() || ConfigDigest::is_valid(&self.text);
+        given(is_written && is_valid, &self.path)
     }
 
     fn check_before(&self, _: &StatusBefore, _: &Bounds) -> Result<(), String> {

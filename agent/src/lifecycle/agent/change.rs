@@ -143,13 +143,19 @@ impl Agent {
         for replaced in &plan.replaces {
             tracing::info!("{} is to go: {}", replaced.module, replaced.reason);
         }
+        self.keep_confirmation().await?;
         self.enter(Phase::Changing)?;
         let stop = self.stop.clone();
         let steps = plan.install.clone();
         let in_use_wait = self.world.in_use_wait.at_most(USERS);
         let exchanged = self.on_engine(move |engine, journal| {
             let engine = Engine { in_use_wait, ..*engine };
-            engine.exchange(&|entry| going.contains(&entry.seq), &steps, journal, &stop)
+            let exchanged =
+                engine.exchange(&|entry| going.contains(&entry.seq), &steps, journal, &stop);
+            if exchanged.is_ok() {
+                engine.confirm_again(journal);
+            }
+            exchanged
         });
         match exchanged.await? {
             Ok(()) => Ok(self.journal.carry_out(PlanSummary::from(plan))?),

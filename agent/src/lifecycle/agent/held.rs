@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::{Agent, Outcome};
 use crate::config::Config;
 use crate::engine::{Engine, Stopped, kept};
+use crate::journal::phase::Phase;
 use crate::journal::{Entry, Journal};
 use crate::plan::Plan;
 use crate::steps::{Announces, Step, WriteStatus};
@@ -35,7 +36,7 @@ pub trait HeldChange: Send + Sync {
     fn over(&self);
 }
 
-/// Nobody is told but the log and the status.
+/// Receiver of an agent outside of a cluster: log and status alone name the users.
 #[derive(Debug, Clone, Copy)]
 pub struct OnlyLogged;
 
@@ -101,6 +102,16 @@ impl Agent {
             announce_not_ready(engine, journal, &parent);
         })
         .await
+    }
+
+    /// Records the startup probe's confirmation of a driver that is Ready. Before that the probe has
+    /// yet to run, and what it confirmed to an earlier agent is void.
+    pub(super) async fn keep_confirmation(&mut self) -> Result<(), Failure> {
+        let parent = self.world.conduct.parent.clone();
+        let Some(parent) = parent.filter(|_| self.journal.phase() == Phase::Ready) else {
+            return Ok(());
+        };
+        self.on_engine(move |engine, journal| engine.keep_confirmation(&parent, journal)).await
     }
 
     /// Withdraws all announcements of a driver that is no longer the one that was installed.
