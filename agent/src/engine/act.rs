@@ -1,6 +1,6 @@
 //! Carrying out of one step: observe, record the intent, act, verify.
 
-use super::{Engine, Outcome};
+use super::{Engine, Outcome, gone};
 use crate::journal::{Entry, EntryState, Journal};
 use crate::steps::{Intent, LoadModule, Recorded, Step, Tools};
 use longshore_core::cancel::CancelFlag;
@@ -17,8 +17,7 @@ impl Engine<'_> {
     ) -> Result<Outcome, Failure> {
         // If another program removed the effect of an earlier entry, the step is done anew as an
         // entry of its own: undoing both, newest first, ends where undoing one would. Nothing is left
-        // of a mount that is gone, so its entry ends: each restart of a pod under the GPU operator
-        // would leave some.
+        // of a mount that is gone, so its entry ends.
         let mut over = None;
         let ours = journal.live().rfind(|e| e.step.is_same(step)).cloned();
         if let Some(entry) = ours {
@@ -31,14 +30,14 @@ impl Engine<'_> {
                 journal.flush()?;
                 return self.carry_out(&entry.step, entry.seq, journal, cancel);
             }
-            over = entry.step.mounted().is_some().then_some(entry.seq);
+            over = Some(entry);
         }
         let Some(recorded) = step.observe(self.host)? else {
             return Ok(Outcome::NotOurs);
         };
         let seq = journal.intend(recorded.clone())?;
         if let Some(over) = over {
-            journal.record(over, EntryState::Undone);
+            gone::end_with_mount(&over, journal);
         }
         self.carry_out(&recorded, seq, journal, cancel)
     }

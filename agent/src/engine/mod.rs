@@ -5,6 +5,7 @@ mod announced;
 mod daemons;
 mod exchange;
 pub mod fake_images;
+mod gone;
 mod gpus;
 pub mod image;
 mod in_use;

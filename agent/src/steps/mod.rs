@@ -12,6 +12,7 @@ mod images;
 mod intent;
 mod kind;
 mod leftover;
+mod lies_in;
 mod link;
 mod list;
 mod module;

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 mod confirmed;
+mod growth;
 
 use super::*;
 use crate::steps::{Announces, WriteStatus};
