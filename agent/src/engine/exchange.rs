@@ -59,7 +59,10 @@ impl Engine<'_> {
             Ok(Some(in_use)) if was_whole => {
                 return Err(self.bring_back(journal).map_or_else(NotExchanged::Lost, |()| in_use));
             }
-            Ok(Some(in_use)) => return Err(in_use),
+            Ok(Some(in_use)) => {
+                self.bring_back_rest(journal);
+                return Err(in_use);
+            }
             Err(failure) => failure,
             Ok(None) => match self.apply(steps, journal, cancel) {
                 Ok(()) => return Ok(()),
@@ -112,6 +115,20 @@ impl Engine<'_> {
                 FailureKind::Bug,
                 "reinstalling the previous driver was cancelled",
             )),
+        }
+    }
+
+    /// Carries out the rest of the `previous` steps of a driver that is in use: an agent died during a
+    /// change, or while it brought that driver back. Only warns where that is not possible, as where
+    /// the driver in use is the next one already.
+    fn bring_back_rest(&self, journal: &mut Journal) {
+        let before = journal.state().previous.clone();
+        if before.is_empty() {
+            return;
+        }
+        let back = self.make_room(&before, journal).and_then(|()| self.bring_back(journal));
+        if let Err(failure) = back {
+            tracing::warn!("the driver in use is not whole: {}", failure.one_line());
         }
     }
 

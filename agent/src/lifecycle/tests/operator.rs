@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+mod brought_back;
 mod confirmed;
 mod growth;
 
