@@ -35,6 +35,7 @@ mod read;
 pub mod real;
 pub mod refusal;
 mod security;
+pub mod shared_dir;
 pub mod status_file;
 pub mod verbs;
 

@@ -1,19 +1,19 @@
 //! Files that other programs of the host read by their directory, as container runtimes read specs.
 //!
 //! Containers with a mount of such a directory write to it as well. The directory is opened once below
-//! the host's root, where links of the host lead no further (`RESOLVE_IN_ROOT`); all else is done by
-//! names in it, none of which is followed.
+//! the host's root, where links of the host lead no further (`RESOLVE_IN_ROOT`); the rest is done
+//! [in it](super::shared_dir).
 
 use std::fs::{File, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat, renameat};
-use nix::sys::stat::{Mode, fstatat, mkdirat};
+use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use super::shared_dir::{Found, SharedDir};
 use longshore_core::root::{Root, errno_of, is_absent};
 
 /// Size limit of a file that is read: a spec has some tens of kilobytes.
@@ -33,11 +33,6 @@ pub struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Name under which the file is written before it is renamed: no reader takes its ending.
-    pub fn temporary(&self) -> String {
-        format!(".{}.tmp", self.name)
-    }
-
     /// Path of the file, for messages: on the host, unless its root is this process's own.
     pub fn shown(&self) -> String {
         self.dir.join(self.name).display().to_string()
@@ -63,23 +58,11 @@ pub(crate) fn read(root: &Root, place: &Place<'_>) -> io::Result<Published> {
         Err(e) if is_absent(&e) => return Ok(Published::NoDirectory),
         dir => dir?,
     };
-    // A pipe must not block its reader.
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let file = match openat(&dir, place.name, flags, Mode::empty()) {
-        Err(Errno::ENOENT) => return Ok(Published::Nothing),
-        Err(Errno::ELOOP) => return Ok(Published::Other("a symbolic link".to_owned())),
-        Err(Errno::ENXIO) => return Ok(Published::Other("no regular file".to_owned())),
-        opened => File::from(opened?),
-    };
-    if !file.metadata()?.is_file() {
-        return Ok(Published::Other("no regular file".to_owned()));
-    }
-    let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LARGEST {
-        return Ok(Published::Other(format!("larger than {} MiB", LARGEST >> 20)));
-    }
-    Ok(Published::File(bytes))
+    Ok(match SharedDir::of(&dir).read(place.name, LARGEST)? {
+        Found::Nothing => Published::Nothing,
+        Found::File(bytes) => Published::File(bytes),
+        Found::Other(why) => Published::Other(why),
+    })
 }
 
 /// Makes the directory, mode 0755, in its parent; one that is there stays as it is.
@@ -101,35 +84,17 @@ pub(crate) fn remove_dir(root: &Root, place: &Place<'_>) -> io::Result<()> {
     }
 }
 
-/// Writes the file under its temporary name and renames it: a reader sees all of it or nothing. `between`
-/// is called before the rename.
-pub(crate) fn write(
-    root: &Root,
-    place: &Place<'_>,
-    bytes: &[u8],
-    between: impl FnOnce(),
-) -> io::Result<()> {
-    let (dir, temporary) = (open_dir(root, place)?, place.temporary());
-    remove(&dir, &temporary)?;
-    let written = write_new(&dir, &temporary, bytes).and_then(|()| {
-        between();
-        Ok(renameat(&dir, temporary.as_str(), &dir, place.name)?)
-    });
-    if let Err(error) = written {
-        // The first error counts.
-        drop(remove(&dir, &temporary));
-        return Err(error);
-    }
-    dir.sync_all()
-}
-
-fn write_new(dir: &File, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let flags =
-        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let mut file = File::from(openat(dir, name, flags, Mode::from_bits_truncate(0o600))?);
-    file.write_all(bytes)?;
-    file.set_permissions(Permissions::from_mode(MODE))?;
-    file.sync_all()
+/// Writes the file: a reader sees all of it or nothing. What was in its place is replaced.
+pub(crate) fn write(root: &Root, place: &Place<'_>, bytes: &[u8]) -> io::Result<()> {
+    let opened = open_dir(root, place)?;
+    let dir = SharedDir::of(&opened);
+    dir.sweep(place.name.as_ref());
+    let new = dir.create(place.name.as_ref())?;
+    new.file().write_all(bytes)?;
+    new.file().set_permissions(Permissions::from_mode(MODE))?;
+    new.file().sync_all()?;
+    new.publish_anyway()?;
+    opened.sync_all()
 }
 
 /// Removes the file, unless `keeps`, and one that was not renamed.
@@ -138,24 +103,9 @@ pub(crate) fn withdraw(root: &Root, place: &Place<'_>, keeps: bool) -> io::Resul
         Err(e) if is_absent(&e) => return Ok(()),
         dir => dir?,
     };
-    if !keeps {
-        remove(&dir, place.name)?;
-    }
-    let temporary = place.temporary();
-    if fstatat(&dir, temporary.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).is_ok()
-        && let Err(error) = remove(&dir, &temporary)
-    {
-        // No reader takes it: a directory of another program's making keeps no driver loaded.
-        tracing::warn!("{} stays: {error}", place.dir.join(&temporary).display());
-    }
-    Ok(())
-}
-
-fn remove(dir: &File, name: &str) -> io::Result<()> {
-    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
+    let dir = SharedDir::of(&dir);
+    dir.sweep(place.name.as_ref());
+    if keeps { Ok(()) } else { dir.remove(place.name) }
 }
 
 fn open_dir(root: &Root, place: &Place<'_>) -> io::Result<File> {

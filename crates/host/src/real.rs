@@ -502,7 +502,7 @@ impl Host for RealHost {
     }
 
     fn publish(&self, place: &Place<'_>, bytes: &[u8]) -> Result<(), VerbError> {
-        self.in_place("write", place, |root| published::write(root, place, bytes, || {}))
+        self.in_place("write", place, |root| published::write(root, place, bytes))
     }
 
     fn withdraw(&self, place: &Place<'_>, keeps: bool) -> Result<(), VerbError> {

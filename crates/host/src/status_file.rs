@@ -1,21 +1,22 @@
 //! Status files below a directory that containers write to as well: read without following a link or
-//! waiting for a writer, written whole by a rename.
+//! waiting for a writer, written whole.
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::ffi::OsString;
+use std::fs::Permissions;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::sys::stat::{Mode, SFlag, fstatat, mkdirat};
 
+use super::shared_dir::{Found, SharedDir};
 use crate::verbs::VerbError;
 
 /// Size of the largest status file that is read.
 const MOST: u64 = 4096;
-const FLAGS: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW).union(OFlag::O_NONBLOCK);
 
 /// Something at the path of a status file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,43 +35,30 @@ pub(crate) fn read(path: &Path) -> Result<Option<Status>, Errno> {
         Err(Errno::ENOTDIR | Errno::ELOOP) => return Ok(Some(Status::Odd)),
         Err(errno) => return Err(errno),
     };
-    match openat(&dir, &name, OFlag::O_RDONLY | FLAGS, Mode::empty()) {
-        Ok(file) => Ok(Some(text(file).unwrap_or(Status::Odd))),
-        Err(Errno::ENOENT) => Ok(None),
-        Err(Errno::ELOOP | Errno::ENXIO) => Ok(Some(Status::Odd)),
-        Err(errno) => Err(errno),
+    match SharedDir::of(&dir).read(&name, MOST).map_err(errno)? {
+        Found::Nothing => Ok(None),
+        Found::File(bytes) => Ok(Some(text(bytes))),
+        Found::Other(_) => Ok(Some(Status::Odd)),
     }
 }
 
-fn text(file: OwnedFd) -> Option<Status> {
-    if !is_kind(&fstat(&file).ok()?, SFlag::S_IFREG) {
-        return None;
-    }
-    let mut text = String::new();
-    File::from(file).take(MOST + 1).read_to_string(&mut text).ok()?;
-    (text.len() as u64 <= MOST).then(|| Status::Text(text.trim().to_owned()))
+fn text(bytes: Vec<u8>) -> Status {
+    String::from_utf8(bytes).map_or(Status::Odd, |text| Status::Text(text.trim().to_owned()))
 }
 
 /// Writes a line to the status file at `path`, and makes its directory where that is missing. What
-/// was at the path before is replaced, and not followed.
+/// was at the path before is replaced, and not followed; a directory with files is renamed.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Errno> {
     let (dir, name) = parts(path, true)?;
-    let unfinished = unfinished(&name);
-    remove_at(&dir, &unfinished)?;
-    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | FLAGS;
-    let file = openat(&dir, &unfinished, flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
-    let mode = Mode::S_IRUSR | Mode::S_IWUSR | Mode::S_IRGRP | Mode::S_IROTH;
-    fchmod(&file, mode)?;
-    let mut file = File::from(file);
-    let written = file.write_all(format!("{text}\n").as_bytes());
-    let renamed = match written {
-        Ok(()) => renameat(&dir, &unfinished, &dir, &name),
-        Err(error) => Err(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)),
-    };
-    renamed.inspect_err(|_| {
-        // The first error counts.
-        let _ = remove_at(&dir, &unfinished);
-    })
+    write_in(SharedDir::of(&dir), &name, text).map_err(errno)
+}
+
+fn write_in(dir: SharedDir<'_>, name: &OsString, text: &str) -> io::Result<()> {
+    dir.sweep(name);
+    let new = dir.create(name)?;
+    new.file().write_all(format!("{text}\n").as_bytes())?;
+    new.file().set_permissions(Permissions::from_mode(0o644))?;
+    new.publish_anyway()
 }
 
 /// Removes what is at the path of a status file, unless that is a directory, and an unfinished one.
@@ -79,39 +67,28 @@ pub(crate) fn remove(path: &Path) -> Result<(), Errno> {
         Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(()),
         parts => parts?,
     };
-    remove_at(&dir, &unfinished(&name))?;
-    remove_at(&dir, &name)
-}
-
-fn remove_at(dir: &OwnedFd, name: &Path) -> Result<(), Errno> {
-    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
-        Err(Errno::ENOENT) => Ok(()),
-        Err(errno) if is_dir(dir, name) => {
-            tracing::warn!("{} is a directory and stays ({errno})", name.display());
+    let shared = SharedDir::of(&dir);
+    shared.sweep(&name);
+    match shared.remove(&name).map_err(errno) {
+        Err(errno) if is_dir(&dir, &name) => {
+            tracing::warn!("{} is a directory and stays ({errno})", path.display());
             Ok(())
         }
-        result => result,
+        removed => removed,
     }
 }
 
-fn is_dir(dir: &OwnedFd, name: &Path) -> bool {
-    fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)
-        .is_ok_and(|found| is_kind(&found, SFlag::S_IFDIR))
+fn errno(error: io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-fn is_kind(found: &FileStat, kind: SFlag) -> bool {
-    SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) == kind
-}
-
-/// Returns the name under which a file is written.
-fn unfinished(name: &Path) -> PathBuf {
-    let mut unfinished = name.as_os_str().to_owned();
-    unfinished.push(".longshore-unfinished");
-    unfinished.into()
+fn is_dir(dir: &OwnedFd, name: &OsString) -> bool {
+    fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
+        .is_ok_and(|found| found.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFDIR.bits())
 }
 
 /// Opens the directory of `path`, which may not be a link; returns it with the file's name.
-fn parts(path: &Path, make: bool) -> Result<(OwnedFd, PathBuf), Errno> {
+fn parts(path: &Path, make: bool) -> Result<(OwnedFd, OsString), Errno> {
     let (dir, name) = (path.parent(), path.file_name());
     let (Some(dir), Some(name)) = (dir, name) else { return Err(Errno::EINVAL) };
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -144,7 +121,8 @@ pub(crate) fn failed(verb: &'static str, path: &Path) -> impl FnOnce(Errno) -> V
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
 
     use nix::sys::stat::Mode as FifoMode;
     use nix::unistd::mkfifo;
@@ -193,19 +171,6 @@ mod tests {
         assert_eq!(fs::read_dir(scene.at("validations")).expect("stays").count(), 0);
     }
 
-    #[test]
-    fn an_unfinished_file_of_a_killed_agent_does_no_harm() {
-        let scene = Scene::new();
-        fs::create_dir(scene.at("v")).expect("made");
-        let unfinished = scene.at("v/.status.longshore-unfinished");
-        symlink(scene.at("elsewhere/victim"), &unfinished).expect("linked");
-        write(&scene.at("v/.status"), "Ready").expect("written");
-        assert_eq!(scene.victim(), "theirs");
-        fs::write(&unfinished, "Rea").expect("written");
-        remove(&scene.at("v/.status")).expect("removed");
-        assert_eq!(fs::read_dir(scene.at("v")).expect("stays").count(), 0);
-    }
-
     #[rstest]
     #[case::link("elsewhere/victim")]
     #[case::dangling("nothing")]
@@ -250,7 +215,8 @@ mod tests {
         assert_eq!(read(&path), Ok(Some(Status::Odd)));
         remove(&path).expect("left alone");
         assert!(path.is_dir());
-        write(&path, "Ready").expect_err("a directory is in the way");
+        write(&path, "Ready").expect("an empty directory is no obstacle");
+        assert_eq!(read(&path), Ok(some("Ready")));
         assert_eq!(fs::read_dir(scene.at("v")).expect("there").count(), 1, "nothing unfinished");
     }
 }

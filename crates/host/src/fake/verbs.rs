@@ -67,6 +67,11 @@ fn contents(mut file: &File) -> Vec<u8> {
     file.read_to_end(&mut bytes).map_or_else(|_| Vec::new(), |_| bytes)
 }
 
+/// Path of a file before its rename; a [real](crate::shared_dir) one is random, or has none.
+fn unfinished(place: &Place<'_>) -> PathBuf {
+    place.dir.join(format!(".{}.tmp", place.name))
+}
+
 impl Host for FakeHost {
     fn load_module(
         &self,
@@ -387,7 +392,7 @@ impl Host for FakeHost {
     }
 
     fn publish(&self, place: &Place<'_>, bytes: &[u8]) -> Result<(), VerbError> {
-        let (path, temporary) = (place.dir.join(place.name), place.dir.join(place.temporary()));
+        let (path, temporary) = (place.dir.join(place.name), unfinished(place));
         self.path_verb("write", &temporary, |inner| {
             inner.parent_is_dir(&temporary)?;
             if let Some(errno) = inner.no_space {
@@ -407,7 +412,7 @@ impl Host for FakeHost {
     fn withdraw(&self, place: &Place<'_>, keeps: bool) -> Result<(), VerbError> {
         let path = place.dir.join(place.name);
         self.path_verb("withdraw", &path, |inner| {
-            inner.state.published.remove(&place.dir.join(place.temporary()));
+            inner.state.published.remove(&unfinished(place));
             if !keeps {
                 inner.state.published.remove(&path);
             }
